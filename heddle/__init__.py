@@ -1,0 +1,1 @@
+"""heddle: the transformer of the lectures, whole and real."""

@@ -1,0 +1,210 @@
+"""What every config shares: frozen data, strict keys, one-line refusals, JSON and TOML both ways, `key=value` overrides."""
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from heddle.errors import HeddleError, did_you_mean
+
+# Names other codebases use for what heddle calls by one name. They are not accepted as second spellings: the refusal
+# names the right key (L1-60 and D-50 settle on one name each).
+OTHER_NAMES = {
+    "n_layer": "depth", "n_layers": "depth", "num_layers": "depth", "num_hidden_layers": "depth", "layers": "depth",
+    "d_model": "dim", "n_embd": "dim", "hidden_size": "dim", "embed_dim": "dim", "h_dim": "dim", "width": "dim",
+    "n_head": "heads", "n_heads": "heads", "num_heads": "heads", "num_attention_heads": "heads",
+    "n_kv_heads": "kv_heads", "n_kv_head": "kv_heads", "num_key_value_heads": "kv_heads", "n_query_groups": "kv_heads",
+    "d_head": "head_dim", "d_k": "head_dim", "head_size": "head_dim",
+    "d_ff": "hidden", "ffn_dim": "hidden", "intermediate_size": "hidden", "d_mlp": "hidden", "n_inner": "hidden",
+    "n_ctx": "context", "block_size": "context", "n_positions": "context", "max_seq_len": "context", "seq_len": "context",
+    "max_position_embeddings": "context", "context_length": "context", "max_length": "context",
+    "n_vocab": "vocab_size", "vocabulary_size": "vocab_size", "V": "vocab_size",
+    "lr": "learning_rate", "max_lr": "learning_rate", "batch_size": "batch", "max_iters": "steps", "max_steps": "steps",
+    "iterations": "steps", "grad_clip": "clip", "warmup_iters": "warmup", "warmup_steps": "warmup", "wd": "weight_decay",
+    "gradient_accumulation_steps": "accumulate", "grad_accum": "accumulate", "keep_prob": "dropout (the drop rate: 1 - keep_prob)",
+    "p_drop": "dropout", "act": "activation", "activation_function": "activation", "eval_interval": "evaluate_every",
+    "tie_embeddings": "tied", "tie_word_embeddings": "tied", "rope_theta": "base", "norm_eps": "eps", "dtype": "precision",
+}  # fmt: skip
+
+
+def unknown_key(key: str, known: Iterable[str], where: str = "") -> HeddleError:
+    """The refusal of a key nobody knows, naming the nearest one that exists."""
+    names = list(known)
+    leaf = key.rsplit(".", 1)[-1]
+    right = OTHER_NAMES.get(leaf)
+    hint = f" heddle calls it {right!r}." if right else did_you_mean(leaf, names)
+    return HeddleError(f"unknown key {key!r}{where}.{hint or ' Known keys: ' + ', '.join(sorted(names)) + '.'}")
+
+
+class Config(BaseModel):
+    """Frozen, torch-free data. Unknown keys and impossible values are refused when the config is made."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], where: str = "config") -> Self:
+        """Validate plain data (from JSON, TOML or a dict).
+
+        Raises:
+            HeddleError: one line naming the key, what is wrong with it, and the nearest valid name.
+        """
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise first_refusal(cls, error, where) from None
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """Read a `.json` or `.toml` file."""
+        return cls.of(read_table(path), where=str(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-ready data that `of` turns back into an equal config."""
+        return self.model_dump(mode="json")
+
+    def to_json(self) -> str:
+        """Indented JSON text, keys in the order of declaration."""
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+    def to_toml(self) -> str:
+        """TOML text. TOML has no null, so fields that are None are left out; every such field defaults to None."""
+        return write_toml(self.model_dump(mode="json", exclude_none=True))
+
+    def override(self, changes: Mapping[str, Any]) -> Self:
+        """A new config with dotted paths replaced, validated again: `override({"decoder.depth": 4})`."""
+        data = self.to_dict()
+        for path, value in changes.items():
+            set_path(data, path, value)
+        return type(self).of(data)
+
+
+def read_table(path: str | Path) -> dict[str, Any]:
+    """Read a JSON or TOML file into a dict; anything unreadable is one clear line."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise HeddleError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise HeddleError(f"{path} is a directory; a .toml or .json file is needed") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise HeddleError(f"{path}: cannot be read as text ({error})") from None
+    try:
+        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise HeddleError(f"{path}: not valid {path.suffix.lstrip('.').upper() or 'TOML'} ({error})") from None
+    if not isinstance(data, dict):
+        raise HeddleError(f"{path}: holds {type(data).__name__}, a table of keys is needed")
+    return data
+
+
+def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
+    """Turn `key=value` words into a dict. A value is read as TOML where it can be (3, 0.5, true, [1, 2]), else as text."""
+    changes: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.strip():
+            raise HeddleError(f"{pair!r} is not of the form key=value")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = None if text in ("none", "None", "null") else text
+        changes[key.strip().replace("-", "_")] = value
+    return changes
+
+
+def set_path(data: dict[str, Any], path: str, value: Any) -> None:
+    """Set `data["a"]["b"]` from the dotted path `a.b`. Tables on the way are made; a value in the way is refused."""
+    *parents, leaf = path.split(".")
+    for name in parents:
+        below = data.setdefault(name, {})
+        if below is None:
+            below = data[name] = {}
+        if not isinstance(below, dict):
+            raise HeddleError(f"{path!r}: {name!r} is a value, not a table of keys")
+        data = below
+    data[leaf] = value
+
+
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Deep merge of tables; a table of another `kind` replaces the whole, since its keys mean something else."""
+    merged = dict(base)
+    for key, value in changes.items():
+        old = merged.get(key)
+        same_kind = isinstance(old, Mapping) and isinstance(value, Mapping) and value.get("kind", old.get("kind")) == old.get("kind")
+        merged[key] = merge(old, value) if same_kind else value  # type: ignore[arg-type]
+    return merged
+
+
+def write_toml(data: Mapping[str, Any], prefix: str = "") -> str:
+    """Plain data as TOML: values first, then one `[table]` per nested dict. JSON strings, numbers and lists are TOML too."""
+    lines = [f"{key} = {_toml_value(value)}" for key, value in data.items() if not isinstance(value, Mapping)]
+    text = "".join(line + "\n" for line in lines)
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            name = f"{prefix}{key}"
+            text += f"\n[{name}]\n" + write_toml(value, name + ".")
+    return text
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, Mapping):  # inside a list, where TOML wants the inline form
+        return "{" + ", ".join(f"{k} = {_toml_value(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml_value(v) for v in value) + "]"
+    return json.dumps(value)
+
+
+def first_refusal(cls: type[BaseModel], error: ValidationError, where: str) -> HeddleError:
+    """The first validation problem as one line."""
+    problem = error.errors(include_url=False)[0]
+    # A union puts its tags and types into the location; keys are what the user wrote, so only fields stay.
+    path = [str(part) for part in problem["loc"]]
+    names: list[str] = []
+    model: Any = cls
+    for part in path:
+        if part in getattr(model, "model_fields", {}) or (part is path[-1] and problem["type"] == "extra_forbidden"):
+            names.append(part)
+        model = _step(model, part)
+    key = ".".join(names) or "config"
+    message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if problem["type"] == "extra_forbidden":
+        owner: Any = cls
+        for part in path[:-1]:
+            owner = _step(owner, part)
+        return unknown_key(key, getattr(owner, "model_fields", {}), f" in {where}")
+    if problem["type"] == "missing":
+        return HeddleError(f"{where}: {key!r} is missing")
+    if problem["type"] == "union_tag_invalid":
+        expected = [tag.strip("' ") for tag in problem["ctx"]["expected_tags"].split(",")]
+        found = problem["ctx"]["tag"]
+        return HeddleError(f"{where}: {key}.kind = {found!r} is not one of {', '.join(expected)}.{did_you_mean(found, expected)}")
+    if problem["type"] == "value_error":
+        return HeddleError(f"{where}: {message}" if key == "config" else f"{where}: {key}: {message}")
+    return HeddleError(f"{where}: {key} = {problem.get('input')!r}: {message[0].lower() + message[1:]}")
+
+
+def _models(annotation: Any) -> list[Any]:
+    """Every config class that an annotation mentions."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in _models(inner)]
+
+
+def _kind(model: Any) -> str | None:
+    field = model.model_fields.get("kind")
+    return None if field is None else field.default
+
+
+def _step(model: Any, part: str) -> Any:
+    """Follow one part of an error's location: a field, a union's tag, or a list index."""
+    if isinstance(model, list):
+        return next((option for option in model if _kind(option) == part), model)
+    field = getattr(model, "model_fields", {}).get(part)
+    if field is None:
+        return None
+    models = _models(field.annotation)
+    return models[0] if len(models) == 1 else models

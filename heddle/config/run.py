@@ -1,0 +1,132 @@
+"""What a run is, as data: the text, the model, how it is trained, and what was chosen by measurement on its machine."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from heddle.config.base import Config, merge, set_path
+from heddle.config.model import Rate, TransformerConfig
+from heddle.config.presets import preset, sized
+
+NonNegativeInt = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class DataConfig(Config):
+    """Which text, cut how."""
+
+    sources: tuple[str, ...] = ()  # files, folders, globs; none: the Python standard library's own sources
+    tokenizer: str = "bpe"  # bytes, characters, bpe, or the path of a tokenizer.json or of a run
+    tokenizer_size: PositiveInt = 4096  # ids of a tokenizer trained here (bpe)
+    validation: Annotated[float, Field(gt=0, lt=1)] = 0.1  # share held out for evaluation
+
+
+class ModelChoice(Config):
+    """A model by its name or by one dial, and whatever differs from it."""
+
+    preset: str | None = None  # None: a modern small GPT of `depth` blocks
+    depth: PositiveInt | None = None
+    dim: PositiveInt | None = None
+    heads: PositiveInt | None = None
+    kv_heads: PositiveInt | None = None
+    context: PositiveInt | None = None
+    dropout: Rate | None = None  # all three usual places at once
+    decoder: dict[str, Any] = {}  # anything deeper, as in the model's own config
+    head: dict[str, Any] = {}
+    initial: dict[str, Any] = {}
+
+    def resolve(self, vocab_size: int, depth: int, context: int) -> TransformerConfig:
+        """The whole model, for a tokenizer of `vocab_size` ids; `depth` and `context` are what to take where none is said.
+
+        Raises:
+            HeddleError: the sizes are impossible.
+        """
+        if self.preset is None:
+            wanted = self.depth or depth
+            base = sized(wanted, vocab_size=vocab_size, context=self.context or context, dim=self.dim)
+        else:
+            base = preset(self.preset)
+        data = base.to_dict()
+        said: dict[str, Any] = {"vocab_size": vocab_size}
+        places = {
+            "dim": ("dim",),
+            "context": ("context",),
+            "depth": ("decoder.depth",),
+            "heads": ("decoder.block.mixer.heads",),
+            "kv_heads": ("decoder.block.mixer.kv_heads",),
+            "dropout": ("decoder.entry.dropout", "decoder.block.dropout", "decoder.block.mixer.dropout"),
+        }
+        for key, paths in places.items():
+            if getattr(self, key) is not None:
+                for path in paths:
+                    set_path(said, path, getattr(self, key))
+        deep = {"decoder": self.decoder, "head": self.head, "initial": self.initial}
+        return TransformerConfig.of(merge(merge(data, said), deep), where="model")
+
+
+class TrainConfig(Config):
+    """How a model is trained. The defaults are those of `heddle train` without arguments."""
+
+    seed: NonNegativeInt = 0
+    steps: PositiveInt | None = None  # optimizer steps; None: as many as fit into `minutes` here
+    minutes: Positive = 3.0
+    batch: PositiveInt | None = None  # sequences per optimizer step; None: about 8,192 tokens
+    accumulate: PositiveInt = 1  # micro-batches per step; the gradient is the same
+    optimizer: Literal["muon", "adamw"] = "muon"  # muon turns the blocks' matrices, AdamW takes the rest
+    learning_rate: Positive | None = None  # of AdamW's part; None: 3e-3 at width 256, falling with the width
+    matrix_learning_rate: Positive = 0.02  # of Muon's part
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1  # on matrices only
+    betas: tuple[Rate, Rate] = (0.9, 0.95)
+    schedule: Literal["cosine", "linear", "constant"] = "linear"
+    warmup: NonNegativeInt | None = None  # steps; None: 2 % of all
+    final: Annotated[float, Field(ge=0, le=1)] = 0.0  # the last learning rate, as a share of the highest
+    clip: Positive | None = 1.0  # largest norm of the whole gradient; None: no clipping
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    compile: Literal["auto", "on", "off"] = "auto"
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    threads: PositiveInt | None = None  # None: all cores
+    evaluate_every: PositiveInt | None = None  # steps; None: twenty times in a run
+    save_every: PositiveInt | None = None  # steps; None: with every evaluation
+    keep: PositiveInt = 2  # checkpoints that stay
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.batch is not None and self.batch % self.accumulate:
+            raise ValueError(f"batch = {self.batch} cannot be cut into accumulate = {self.accumulate} equal micro-batches")
+        return self
+
+
+class RunConfig(Config):
+    """What a user says before a run."""
+
+    data: DataConfig = DataConfig()
+    model: ModelChoice = ModelChoice()
+    train: TrainConfig = TrainConfig()
+
+
+class Chosen(Config):
+    """What was decided by measurement when the run began; a resumed run reads it and never measures again."""
+
+    device: Literal["cpu", "cuda", "mps"]
+    precision: Literal["bf16", "fp32"]
+    compile: bool
+    threads: PositiveInt
+    steps: PositiveInt
+    batch: PositiveInt
+    learning_rate: Positive
+    warmup: NonNegativeInt
+    evaluate_every: PositiveInt
+    save_every: PositiveInt
+    peak: Positive  # measured matmul rate in `precision`, FLOP/s
+    tokens_per_second: Positive  # measured before the run
+
+
+class SavedConfig(Config):
+    """The `config.json` of a run directory. An imported model has only the first two parts."""
+
+    version: Literal[1] = 1
+    model: TransformerConfig
+    data: DataConfig | None = None
+    train: TrainConfig | None = None
+    chosen: Chosen | None = None
+    origin: str | None = None  # where imported weights came from

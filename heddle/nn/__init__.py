@@ -1,0 +1,45 @@
+"""The parts: where tokens stand, who sees whom, and the layers that work on them."""
+
+from heddle.nn.attention import Attention as Attention
+from heddle.nn.attention import Sight as Sight
+from heddle.nn.attention import View as View
+from heddle.nn.block import Block as Block
+from heddle.nn.block import Residual as Residual
+from heddle.nn.dropout import Dropout as Dropout
+from heddle.nn.dropout import drop as drop
+from heddle.nn.feedforward import MLP as MLP
+from heddle.nn.feedforward import Gated as Gated
+from heddle.nn.kernels import KERNELS as KERNELS
+from heddle.nn.kernels import masked_softmax as masked_softmax
+from heddle.nn.layout import Layout as Layout
+from heddle.nn.mask import Causal as Causal
+from heddle.nn.mask import Everything as Everything
+from heddle.nn.mask import Mask as Mask
+from heddle.nn.norm import LayerNorm as LayerNorm
+from heddle.nn.norm import RMSNorm as RMSNorm
+from heddle.nn.position import LearnedPositions as LearnedPositions
+from heddle.nn.position import Rotary as Rotary
+from heddle.nn.state import Cache as Cache
+
+__all__ = [
+    "KERNELS",
+    "MLP",
+    "Attention",
+    "Block",
+    "Cache",
+    "Causal",
+    "Dropout",
+    "Everything",
+    "Gated",
+    "LayerNorm",
+    "Layout",
+    "LearnedPositions",
+    "Mask",
+    "RMSNorm",
+    "Residual",
+    "Rotary",
+    "Sight",
+    "View",
+    "drop",
+    "masked_softmax",
+]

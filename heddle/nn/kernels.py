@@ -1,0 +1,209 @@
+"""Attention kernels: softmax(q kᵀ · scale) v under a mask, four ways that agree by law.
+
+`reference` is the definition. `plain` walks through blocks of query rows and leaves out the keys that a causal block cannot
+see; for short sequences on CPU it is the fastest. `sdpa` is torch's fused kernel. `auto` is a table: mask, then length and
+device. A mask is lowered once per forward pass into what the kernel wants; every layer receives the lowered thing.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.nn.dropout import Dropout
+from heddle.nn.mask import Mask
+
+BLOCK = 128  # query rows at a time: larger blocks waste causal work, smaller ones starve the matrix units
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A mask as a kernel wants it.
+
+    Attributes:
+        kernel: which kernel it was lowered for.
+        causal: the lower triangle of a square; `allowed` is then not needed.
+        allowed: Bool[b 1 T S], or None when everything (or the triangle) is seen.
+        dead: Bool[b 1 T 1], queries that see nothing at all and whose output is exactly 0 (D-10); None when there are none.
+    """
+
+    kernel: Literal["reference", "plain", "sdpa"]
+    causal: bool
+    allowed: Bool[Tensor, "b 1 T S"] | None
+    dead: Bool[Tensor, "b 1 T 1"] | None
+
+
+def masked_softmax(
+    scores: Float[Tensor, "*b T S"], allowed: Bool[Tensor, "..."], dead: Bool[Tensor, "..."] | None = None
+) -> Float[Tensor, "*b T S"]:
+    """Softmax over the allowed keys; blocked ones weigh exactly 0 (L0-92), and so does a row with no allowed key (D-10).
+
+    Blocking is -inf before the softmax, by selection, never by multiplying (D-08, D-09). `dead` marks the rows without any
+    allowed key; left out, they are found.
+    """
+    dead = ~allowed.any(-1, keepdim=True) if dead is None else dead
+    # A dead row first sees everything and is then set to 0: softmax of -inf alone is nan, and nan survives into gradients.
+    weights = scores.masked_fill(~(allowed | dead), -torch.inf).softmax(-1)
+    return weights.masked_fill(dead, 0.0)
+
+
+def _dead(mask: Mask, allowed: Tensor | None) -> Tensor | None:
+    """Queries that see nothing; None when the form says that there are none."""
+    if mask.queries.form in ("plain", "uniform") and mask.keys.form == "plain":
+        return None
+    if allowed is None:
+        return (mask.queries.segment < 0)[:, None, :, None]
+    return ~allowed.any(-1, keepdim=True)
+
+
+class Kernel(nn.Module, ABC):
+    """softmax(q kᵀ · scale) v under a lowered mask; query head h reads key head h // (H/K)."""
+
+    def __init__(self, scale: float, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.scale = scale
+        self.dropout = Dropout(dropout)
+
+    @staticmethod
+    @abstractmethod
+    def lower(mask: Mask) -> Lowered:
+        """What this kernel needs of the mask; called once per forward pass and distinct attention."""
+
+    @abstractmethod
+    def forward(
+        self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
+    ) -> Float[Tensor, "B H T e"]:
+        """The weighted averages of the values."""
+
+
+class Reference(Kernel):
+    """The definition, in fp32 or wider, with named places to look: `scores` before the softmax, `weights` after (D-35)."""
+
+    def __init__(self, scale: float, dropout: float = 0.0) -> None:
+        super().__init__(scale, dropout)
+        self.scores = nn.Identity()
+        self.weights = nn.Identity()
+
+    @staticmethod
+    def lower(mask: Mask) -> Lowered:
+        allowed = mask.dense()
+        return Lowered("reference", False, allowed, ~allowed.any(-1, keepdim=True))
+
+    def forward(
+        self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
+    ) -> Float[Tensor, "B H T e"]:
+        assert lowered.allowed is not None
+        wide = torch.promote_types(q.dtype, torch.float32)
+        group = q.shape[1] // k.shape[1]
+        keys = k.repeat_interleave(group, dim=1).to(wide)
+        values = v.repeat_interleave(group, dim=1).to(wide)
+        scores = self.scores(q.to(wide) @ keys.transpose(-2, -1) * self.scale)
+        weights = self.weights(masked_softmax(scores, lowered.allowed, lowered.dead))
+        return (self.dropout(weights) @ values).to(q.dtype)
+
+
+class Plain(Kernel):
+    """Plain matrix products over blocks of query rows, without the keys that no row of a causal block can see."""
+
+    @staticmethod
+    def lower(mask: Mask) -> Lowered:
+        if mask.is_open():
+            return Lowered("plain", False, None, None)
+        causal = mask.is_causal()
+        allowed = None if causal else mask.dense()
+        return Lowered("plain", causal, allowed, _dead(mask, allowed))
+
+    def forward(
+        self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
+    ) -> Float[Tensor, "B H T e"]:
+        rows, heads, queries, _ = q.shape
+        kv_heads, group = k.shape[1], heads // k.shape[1]
+        q = (q * self.scale).unflatten(1, (kv_heads, group))
+        pieces = []
+        for start in range(0, queries, BLOCK):
+            stop = min(start + BLOCK, queries)
+            seen = stop if lowered.causal else k.shape[2]
+            block = q[:, :, :, start:stop].reshape(rows, kv_heads, group * (stop - start), -1)
+            scores = (block @ k[:, :, :seen].transpose(-2, -1)).unflatten(2, (group, stop - start))
+            blocked = self._blocked(lowered, start, stop, q.device)
+            if blocked is not None:
+                scores = scores.masked_fill(blocked, -torch.inf)
+            weights = self.dropout(scores.softmax(-1)).flatten(2, 3)  # torch's softmax works in fp32 inside
+            pieces.append((weights @ v[:, :, :seen]).unflatten(2, (group, stop - start)))
+        out = torch.cat(pieces, dim=3).flatten(1, 2) if len(pieces) > 1 else pieces[0].flatten(1, 2)
+        return out if lowered.dead is None else out.masked_fill(lowered.dead, 0.0)
+
+    @staticmethod
+    def _blocked(lowered: Lowered, start: int, stop: int, device: torch.device) -> Tensor | None:
+        """What rows start..stop must not see, or None."""
+        if lowered.causal:
+            row = torch.arange(start, stop, device=device)[:, None]
+            return row < torch.arange(stop, device=device)
+        if lowered.allowed is None:
+            return None
+        allowed = lowered.allowed[:, :, None, start:stop]  # one more axis: heads come as (K, H/K)
+        return ~allowed if lowered.dead is None else ~(allowed | lowered.dead[:, :, None, start:stop])
+
+
+class SDPA(Kernel):
+    """torch's `scaled_dot_product_attention`: memory linear in the length."""
+
+    @staticmethod
+    def lower(mask: Mask) -> Lowered:
+        if mask.is_open():
+            return Lowered("sdpa", False, None, None)
+        causal = mask.is_causal()
+        allowed = None if causal else mask.dense()
+        dead = _dead(mask, allowed)
+        if allowed is not None and dead is not None:
+            allowed = allowed | dead  # what a row without keys gives differs between torch's backends: see everything, then 0
+        return Lowered("sdpa", causal, allowed, dead)
+
+    def forward(
+        self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
+    ) -> Float[Tensor, "B H T e"]:
+        out = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=lowered.allowed,
+            dropout_p=self.dropout.rate if self.training else 0.0,
+            is_causal=lowered.causal,
+            scale=self.scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+        return out if lowered.dead is None else out.masked_fill(lowered.dead, 0.0)
+
+
+class Auto(Kernel):
+    """The fastest kernel for this mask, length and device: `plain` for short sequences on CPU, else `sdpa`."""
+
+    def __init__(self, scale: float, dropout: float = 0.0) -> None:
+        super().__init__(scale, dropout)
+        self.plain = Plain(scale, dropout)
+        self.sdpa = SDPA(scale, dropout)
+
+    @staticmethod
+    def lower(mask: Mask) -> Lowered:
+        return KERNELS[fastest(mask.queries.position.device.type, mask.keys.width)].lower(mask)
+
+    def forward(
+        self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
+    ) -> Float[Tensor, "B H T e"]:
+        kernel = self.plain if lowered.kernel == "plain" else self.sdpa
+        return kernel(q, k, v, lowered)
+
+
+# device type -> longest key sequence for which `plain` beats `sdpa`, as measured; a device not named here never prefers it
+PLAIN_UP_TO = {"cpu": 768}
+
+KERNELS: dict[str, type[Kernel]] = {"auto": Auto, "reference": Reference, "plain": Plain, "sdpa": SDPA}
+
+
+def fastest(device: str, keys: int) -> str:
+    """The name of the kernel that `auto` takes for `keys` keys on a device type."""
+    return "plain" if keys <= PLAIN_UP_TO.get(device, 0) else "sdpa"

@@ -1,0 +1,95 @@
+"""Where each token stands: its position, and which sequence it belongs to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.utils import _pytree
+
+Form = Literal["plain", "padded", "packed", "uniform", "ragged"]
+PADDING = -1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Positions and segments of a batch of tokens, and on the host the form they have.
+
+    Tokens see only tokens of their own segment; segment -1 is padding, which sees nothing and is seen by nothing. The
+    form lets fast paths be chosen without looking into tensors:
+
+    - `plain`: every row is one whole sequence, positions 0..T-1;
+    - `padded`: as plain, with padding after each row's end;
+    - `packed`: anything else that needs a full mask, such as several documents in a row or padding in front;
+    - `uniform`: the next tokens of cached rows that all have equal length;
+    - `ragged`: the next tokens of cached rows of different lengths.
+
+    Attributes:
+        position: Int[B T], the place of each token in its own sequence, from 0.
+        segment: Int[B T], which sequence of its row a token belongs to; -1 is padding.
+        form: see above.
+    """
+
+    position: Int[Tensor, "B T"]
+    segment: Int[Tensor, "B T"]
+    form: Form
+
+    @classmethod
+    def plain(cls, rows: int, length: int, device: torch.device | str | None = None) -> "Layout":
+        """Every row is one whole sequence of `length` tokens."""
+        position = torch.arange(length, device=device).expand(rows, length)
+        return cls(position, torch.zeros_like(position), "plain")
+
+    @classmethod
+    def padded(
+        cls, lengths: Sequence[int], width: int, side: Literal["right", "left"] = "right", device: torch.device | str | None = None
+    ) -> "Layout":
+        """Rows of different lengths, filled up to `width` tokens after their end, or (side = left) before their start."""
+        length = torch.tensor(list(lengths), device=device)[:, None]
+        slot = torch.arange(width, device=device).expand(len(lengths), width)
+        position = slot if side == "right" else slot - (width - length)
+        inside = (position >= 0) & (position < length)
+        segment = torch.where(inside, 0, PADDING)
+        return cls(position.clamp(min=0), segment, "padded" if side == "right" else "packed")
+
+    @classmethod
+    def packed(cls, lengths: Sequence[Sequence[int]], width: int, device: torch.device | str | None = None) -> "Layout":
+        """Several documents side by side in each row; `lengths[b]` are those of row b, the rest of the row is padding."""
+        position = torch.zeros(len(lengths), width, dtype=torch.long)
+        segment = torch.full((len(lengths), width), PADDING)
+        for row, documents in enumerate(lengths):
+            start = 0
+            for number, length in enumerate(documents):
+                position[row, start : start + length] = torch.arange(length)
+                segment[row, start : start + length] = number
+                start += length
+        return cls(position.to(device), segment.to(device), "packed")
+
+    @property
+    def rows(self) -> int:
+        """B."""
+        return self.position.shape[0]
+
+    @property
+    def width(self) -> int:
+        """T, padding included."""
+        return self.position.shape[1]
+
+    def to(self, device: torch.device | str) -> "Layout":
+        """The same layout on another device."""
+        return Layout(self.position.to(device), self.segment.to(device), self.form)
+
+    def split(self, rows: int) -> list["Layout"]:
+        """Consecutive pieces of `rows` rows each."""
+        pieces = zip(self.position.split(rows), self.segment.split(rows), strict=True)
+        return [Layout(position, segment, self.form) for position, segment in pieces]
+
+
+# Batches of layouts travel through torch's own machinery (pipelines split them, compilation flattens them) as trees.
+_pytree.register_pytree_node(
+    Layout,
+    lambda layout: ([layout.position, layout.segment], layout.form),
+    lambda tensors, form: Layout(*tensors, form),
+)
