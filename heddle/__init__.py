@@ -1,1 +1,34 @@
-"""heddle: the transformer of the lectures, whole and real."""
+"""heddle: the transformer of the lectures, whole and real; what is trained is what predicts."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from heddle.config import preset, sized
+    from heddle.generate import generate_text
+    from heddle.model import build
+    from heddle.text import load_tokenizer, train_tokenizer
+    from heddle.train import fit
+    from heddle.weights import load, save
+
+__version__ = "0.1.0"
+__all__ = ["build", "fit", "generate_text", "load", "load_tokenizer", "preset", "save", "sized", "train_tokenizer"]
+
+# Names come when they are asked for: `import heddle` is light, and torch is loaded where it is first needed.
+_HOMES = {
+    "build": "heddle.model",
+    "fit": "heddle.train",
+    "generate_text": "heddle.generate",
+    "load": "heddle.weights",
+    "load_tokenizer": "heddle.text",
+    "preset": "heddle.config",
+    "save": "heddle.weights",
+    "sized": "heddle.config",
+    "train_tokenizer": "heddle.text",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'heddle' has no attribute {name!r}")

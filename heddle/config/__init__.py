@@ -22,6 +22,7 @@ from heddle.config.run import ModelChoice as ModelChoice
 from heddle.config.run import RunConfig as RunConfig
 from heddle.config.run import SavedConfig as SavedConfig
 from heddle.config.run import TrainConfig as TrainConfig
+from heddle.config.sampling import SamplingConfig as SamplingConfig
 
 __all__ = [
     "AttentionConfig",
@@ -38,6 +39,7 @@ __all__ = [
     "RMSNormConfig",
     "RotaryConfig",
     "RunConfig",
+    "SamplingConfig",
     "SavedConfig",
     "StackConfig",
     "TrainConfig",

@@ -155,7 +155,10 @@ def _toml_value(value: Any) -> str:
         return "{" + ", ".join(f"{k} = {_toml_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml_value(v) for v in value) + "]"
-    return json.dumps(value)
+    if value is None:
+        raise HeddleError("none cannot be written as TOML, which has no word for it; write JSON")
+    # JSON escapes what lies beyond 16 bits as two halves, which TOML refuses, and leaves DEL as it is, which TOML refuses too.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def first_refusal(cls: type[BaseModel], error: ValidationError, where: str) -> HeddleError:

@@ -8,7 +8,6 @@ from heddle.config.base import merge
 from heddle.config.model import (
     AttentionConfig,
     BlockConfig,
-    HeadConfig,
     MLPConfig,
     RMSNormConfig,
     RotaryConfig,
@@ -55,6 +54,4 @@ def sized(depth: int, *, vocab_size: int, context: int = 256, dim: int | None = 
     mixer = AttentionConfig(heads=width // head_dim, bias=False, qk_norm=norm, relative=RotaryConfig())
     block = BlockConfig(mixer=mixer, ffn=MLPConfig(activation="relu_squared", bias=False), norm=norm)
     stack = StackConfig(depth=depth, block=block)
-    return TransformerConfig(
-        vocab_size=vocab_size, pad_vocab_to=64, dim=width, context=context, decoder=stack, head=HeadConfig()
-    )
+    return TransformerConfig(vocab_size=vocab_size, pad_vocab_to=64, dim=width, context=context, decoder=stack)

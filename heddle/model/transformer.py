@@ -48,7 +48,7 @@ class Transformer(nn.Module):
             HeddleError: more tokens than there are learned positions.
         """
         self.check_length(tokens.shape[1])
-        return self.decoder(self.embedding(tokens), queries, keys, states)
+        return self.decoder(self.embedding(tokens).to(self.working_dtype()), queries, keys, states)
 
     def step(self, tokens: Int[Tensor, "B T"], cache: Cache, counts: Sequence[int] | None = None) -> Float[Tensor, "B T D"]:
         """Hidden vectors of the next tokens of every row of a cache, which remembers them.
@@ -66,7 +66,7 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
         """Scores of the next token, hidden @ Eᵀ (L0-73, L2-62). Entries beyond the vocabulary are -inf (D-13)."""
-        return mask_padding(F.linear(hidden, self.head_weight()), self.vocab_size)
+        return mask_padding(F.linear(hidden, self.head_weight().to(hidden.dtype)), self.vocab_size)
 
     def head_weight(self) -> Float[Tensor, "V D"]:
         """The head's matrix: the token table itself when tied (L0-75)."""
@@ -79,6 +79,10 @@ class Transformer(nn.Module):
                 f"{length} tokens are more than the {self.longest} positions this model has learned; "
                 "shorten the text or let it be windowed"
             )
+
+    def working_dtype(self) -> torch.dtype:
+        """What the blocks compute in: the dtype of their matrices. Tables and norms may be kept wider."""
+        return next(module.weight.dtype for module in self.decoder.modules() if isinstance(module, nn.Linear))
 
     @property
     def device(self) -> torch.device:

@@ -82,7 +82,9 @@ class Mask:
 
     def is_causal(self) -> bool:
         """Whether, for every token that is not padding, this is exactly the lower triangle of a square."""
-        in_order = self.queries.form in ("plain", "padded") and self.keys.form in ("plain", "padded")
+        # Padding after the end is out of sight only of queries that are themselves before it: the same layout, not just its form.
+        same = self.keys.form == "plain" or self.keys is self.queries
+        in_order = self.queries.form in ("plain", "padded") and same
         return self.rule == Causal() and in_order and self.queries.width == self.keys.width
 
     def is_open(self) -> bool:

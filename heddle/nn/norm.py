@@ -1,4 +1,4 @@
-"""Norms over the last axis, statistics in fp32 whatever the input's precision."""
+"""Norms over the last axis, statistics in fp32 whatever the input's precision. Gains and shifts are kept in fp32, too."""
 
 import torch
 from jaxtyping import Float
@@ -19,7 +19,8 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
         # torch's own kernel keeps the statistics in fp32 for bf16 input, in one pass.
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), bias, self.eps)
 
 
 class RMSNorm(nn.Module):
@@ -31,9 +32,9 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(dim))
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
-        wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return (wide * scale).to(x.dtype) * self.weight
+        return (wide * scale).to(x.dtype) * self.weight.to(x.dtype)
 
 
 def make_norm(config: LayerNormConfig | RMSNormConfig, dim: int) -> nn.Module:

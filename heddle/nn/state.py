@@ -109,9 +109,22 @@ class Cache:
         chosen.lengths = [self.lengths[row] for row in rows]
         chosen.capacity = self.capacity
         for new, old in zip(chosen.states, self.states, strict=True):
-            index = [torch.tensor(list(rows), device=buffer.device) for buffer in old.buffers]
+            index = [torch.tensor(list(rows), dtype=torch.long, device=buffer.device) for buffer in old.buffers]
             new.buffers = tuple(buffer.index_select(0, i) for buffer, i in zip(old.buffers, index, strict=True))
         return chosen
+
+    def join(self, other: "Cache") -> "Cache":
+        """A new cache with the rows of both, one after the other: new rows come in. Both are spent."""
+        if not self.lengths:
+            return other
+        both = Cache([Growing() for _ in self.states], len(self.lengths) + len(other.lengths))
+        both.lengths = self.lengths + other.lengths
+        both.capacity = max(self.capacity, other.capacity)
+        for new, *old in zip(both.states, self.states, other.states, strict=True):
+            for state in old:
+                state.reserve(both.capacity)
+            new.buffers = tuple(torch.cat(pair) for pair in zip(old[0].buffers, old[1].buffers, strict=True))
+        return both
 
     def bytes(self) -> int:
         """Memory held, in bytes."""

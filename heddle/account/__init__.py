@@ -1,0 +1,57 @@
+"""Parameters, FLOPs and memory of a model that need not exist yet, counted by walking it."""
+
+from heddle.account.flops import Flops as Flops
+from heddle.account.flops import counted as counted
+from heddle.account.flops import flops as flops
+from heddle.account.flops import training_flops_per_token as training_flops_per_token
+from heddle.account.formulas import Line as Line
+from heddle.account.machine import available_memory as available_memory
+from heddle.account.machine import copy_rate as copy_rate
+from heddle.account.machine import matmul_rate as matmul_rate
+from heddle.account.memory import Memory as Memory
+from heddle.account.memory import attention_table as attention_table
+from heddle.account.memory import cache_size as cache_size
+from heddle.account.memory import kept as kept
+from heddle.account.memory import memory as memory
+from heddle.account.memory import states as states
+from heddle.account.memory import training_bytes as training_bytes
+from heddle.account.parameters import Parameters as Parameters
+from heddle.account.parameters import parameter_count as parameter_count
+from heddle.account.parameters import parameters as parameters
+from heddle.account.parameters import weights as weights
+from heddle.account.render import render as render
+from heddle.account.report import Report as Report
+from heddle.account.report import count as count
+from heddle.account.report import preset_table as preset_table
+from heddle.account.resolve import resolve as resolve
+from heddle.account.walk import Walk as Walk
+from heddle.account.walk import walk as walk
+
+__all__ = [
+    "Flops",
+    "Line",
+    "Memory",
+    "Parameters",
+    "Report",
+    "Walk",
+    "attention_table",
+    "available_memory",
+    "cache_size",
+    "copy_rate",
+    "count",
+    "counted",
+    "flops",
+    "kept",
+    "matmul_rate",
+    "memory",
+    "parameter_count",
+    "parameters",
+    "preset_table",
+    "render",
+    "resolve",
+    "states",
+    "training_bytes",
+    "training_flops_per_token",
+    "walk",
+    "weights",
+]

@@ -1,0 +1,89 @@
+"""What this machine can do, measured: matrix products, copies, free memory. Nothing is remembered between calls."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+
+WARM_UP = 2  # the first calls pay for threads, libraries and clocks
+AT_LEAST = 3  # so that the median is one
+
+
+def matmul_rate(
+    dtype: torch.dtype = torch.float32, size: int = 2048, seconds: float = 0.3, device: torch.device | str = "cpu"
+) -> float:
+    """FLOP/s of square matrix products of `size`: the ceiling that a training step is compared with."""
+    device = torch.device(device)
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    out = torch.empty_like(a)
+    return 2 * size**3 / _seconds(lambda: torch.mm(a, b, out=out), seconds, device)
+
+
+def copy_rate(megabytes: int = 256, seconds: float = 0.3, device: torch.device | str = "cpu") -> float:
+    """Bytes/s that a plain copy moves, read and written both counted: the ceiling of decoding one token at a time."""
+    device = torch.device(device)
+    source = torch.zeros(megabytes * 2**20, dtype=torch.uint8, device=device)
+    goal = torch.ones_like(source)
+    return 2 * source.numel() / _seconds(lambda: goal.copy_(source), seconds, device)
+
+
+def available_memory(device: torch.device | str = "cpu") -> int:
+    """Bytes that can still be taken on a device; on a CPU also within the limits of a container.
+
+    A system that does not say how much is free answers with all it has.
+    """
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    free = _free(Path("/proc/meminfo"))
+    if free is None:
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    room = _room(Path("/sys/fs/cgroup"))
+    return free if room is None else min(free, room)
+
+
+def _seconds(call: Callable[[], object], seconds: float, device: torch.device) -> float:
+    """Median time of a call, repeated for about `seconds`."""
+    for _ in range(WARM_UP):
+        call()
+    _finish(device)
+    times: list[float] = []
+    begin = time.perf_counter()
+    while len(times) < AT_LEAST or time.perf_counter() - begin < seconds:
+        start = time.perf_counter()
+        call()
+        _finish(device)
+        times.append(time.perf_counter() - start)
+    return max(median(times), 1e-9)
+
+
+def _finish(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def _free(meminfo: Path) -> int | None:
+    """What Linux expects to be able to hand out, or None elsewhere."""
+    try:
+        lines = meminfo.read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None
+
+
+def _room(group: Path) -> int | None:
+    """What a container's memory limit leaves, or None without one. Cached file pages count as free: they give way."""
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        if limit == "max":
+            return None
+        used = int((group / "memory.current").read_text())
+        lines = (group / "memory.stat").read_text().splitlines()
+    except (OSError, ValueError):
+        return None
+    files = sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+    return max(int(limit) - (used - files), 0)

@@ -1,0 +1,247 @@
+"""Memory in bytes: weights, what training holds, the cache of decoding, what a forward pass keeps for its backward."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from heddle.account.formulas import Line, flash_bytes, score_bytes
+from heddle.account.parameters import weights
+from heddle.account.walk import FEED_FORWARD, first_layer, kernels_taken, lengthened, walk
+from heddle.config.model import TransformerConfig
+from heddle.model.build import build
+from heddle.model.precision import DTYPES, cast
+
+FP32 = 4
+LOGITS_AT_ONCE = 64 << 20  # as much as the loss makes of them at a time
+# Numbers in fp32 that an optimizer remembers of each parameter: of the blocks' matrices, of everything else.
+MOMENTS = {"adamw": (2, 2), "muon": (1, 2)}
+
+
+@dataclass(frozen=True)
+class States:
+    """What training holds besides activations, in bytes. Products may be in bf16; what adds up over time is in fp32.
+
+    Attributes:
+        weights: the fp32 weights that the optimizer changes.
+        copy: the bf16 copy that linear maps use; 0 in fp32, where the weights themselves are used.
+        gradients: in fp32, and those of the copy until they are added up there.
+        moments: what the optimizer remembers, in fp32.
+        total: all of them.
+    """
+
+    optimizer: str
+    precision: str
+    weights: int
+    copy: int
+    gradients: int
+    moments: int
+    total: int
+
+
+@dataclass(frozen=True)
+class CacheSize:
+    """A cache filled with `length` tokens in each of `batch` rows.
+
+    Attributes:
+        per_token: bytes for one more token of one row.
+        held: bytes for all rows at the capacity that was taken, which is `length` rounded up.
+    """
+
+    precision: str
+    per_token: int
+    held: int
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Bytes that a forward pass keeps for its backward pass, with a kernel and a precision; head and loss excluded."""
+
+    kernel: str
+    precision: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class AttentionRow:
+    """One layer's attention at one length, in bytes: the square against the line (L2-12, L2-16).
+
+    Attributes:
+        scores: all score matrices held at once, B·H·n²·bytes (C-08).
+        flash: what a blockwise kernel holds instead, n·d·bytes + 2·H·n·4 for each row of the batch (C-09).
+        qkvo: queries, keys, values and output (C-11).
+        quadratic_share: scores and weighted sum over the whole layer's FLOPs (C-06).
+    """
+
+    length: int
+    scores: int
+    flash: int
+    qkvo: int
+    quadratic_share: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Where a model's memory goes for `batch` rows of `length` tokens; every number is in bytes.
+
+    Attributes:
+        weights: for prediction, by precision.
+        training: by optimizer and precision.
+        cache: by precision.
+        kept: activations, by kernel and precision.
+        logits: all logits at once, by precision; a loss that takes the head in chunks never holds them.
+        attention: lengths from 1,024 on, doubling past this one.
+        deck: the lectures' closed forms beside the walk (C-08, C-09, C-12), fp32.
+    """
+
+    batch: int
+    length: int
+    weights: Mapping[str, int]
+    training: tuple[States, ...]
+    cache: tuple[CacheSize, ...]
+    kept: tuple[Kept, ...]
+    logits: Mapping[str, int]
+    attention: tuple[AttentionRow, ...]
+    deck: tuple[Line, ...]
+
+
+def memory(config: TransformerConfig, batch: int = 1, length: int | None = None) -> Memory:
+    """Measure the model a config describes, without holding it."""
+    length = config.context if length is None else length
+    kernels = dict.fromkeys(kernels_taken(config, length).values())  # on a CPU, then on an accelerator
+    rows = batch * length * config.table_rows()
+    return Memory(
+        batch=batch,
+        length=length,
+        weights={name: parameter_bytes(config, name) for name in DTYPES},
+        training=tuple(states(config, optimizer, name) for optimizer in MOMENTS for name in DTYPES),
+        cache=tuple(cache_size(config, batch, length, name) for name in DTYPES),
+        kept=tuple(kept(config, batch, length, name, kernel) for kernel in kernels for name in DTYPES),
+        logits={name: rows * dtype.itemsize for name, dtype in DTYPES.items()},
+        attention=attention_table(config, doublings(length), batch),
+        deck=_deck(config, batch, length),
+    )
+
+
+def parameter_bytes(config: TransformerConfig, precision: str) -> int:
+    """A model that predicts in a precision: norms stay in fp32."""
+    return _held(cast(build(config, "meta"), precision))
+
+
+def states(config: TransformerConfig, optimizer: str, precision: str) -> States:
+    """What training holds of a model besides activations. Muon has the blocks' matrices and remembers one number of each."""
+    model = build(config, "meta")
+    masters = _held(model)
+    found = weights(model)
+    total = sum(weight.count for weight in found)
+    matrices = sum(weight.count for weight in found if weight.block is not None and len(weight.shape) > 1)
+    of_matrices, of_others = MOMENTS[optimizer]
+    moments = FP32 * (of_matrices * matrices + of_others * (total - matrices))
+    cast(model, precision, tables=False)
+    copy = sum(p.numel() * p.element_size() for p in model.parameters() if p.dtype != torch.float32)
+    gradients = FP32 * total + copy
+    return States(optimizer, precision, masters, copy, gradients, moments, masters + copy + gradients + moments)
+
+
+def training_bytes(config: TransformerConfig, rows: int, precision: str, optimizer: str) -> int:
+    """The most that training holds at once, for micro-batches of `rows` whole contexts: an estimate, erring upwards.
+
+    It is the states, what a forward pass keeps, what the loss makes (gradients of the head's table and of the hidden
+    vectors, one chunk of logits a few times over), and one more gradient of the table on its way.
+    """
+    numbers = rows * config.context
+    table = FP32 * config.table_rows() * config.dim
+    chunk = min(FP32 * numbers * config.table_rows(), LOGITS_AT_ONCE)
+    loss = 2 * table + numbers * config.dim * DTYPES[precision].itemsize + 4 * chunk
+    return states(config, optimizer, precision).total + kept(config, rows, config.context, precision).bytes + loss
+
+
+def cache_size(config: TransformerConfig, batch: int, length: int, precision: str = "fp32") -> CacheSize:
+    """Fill a cache with `length` tokens in each of `batch` rows, on the meta device, and measure it."""
+    model = cast(build(lengthened(config, length), "meta"), precision)
+    cache = model.new_cache(batch)
+    with torch.no_grad():
+        model.step(torch.zeros(batch, length, dtype=torch.long, device="meta"), cache)
+    buffers = [buffer for state in cache.states for buffer in state.buffers]
+    # Of every buffer [B K capacity d], what one token of one row takes.
+    per_token = sum(buffer[0, :, 0].numel() * buffer.element_size() for buffer in buffers)
+    return CacheSize(precision, per_token, cache.bytes())
+
+
+def kept(
+    config: TransformerConfig, batch: int, length: int, precision: str = "fp32", kernel: str | None = None
+) -> Kept:
+    """Run a forward pass on tensors without memory and add up what autograd saves, each storage once, weights left out.
+
+    `kernel` defaults to the one that the config takes on a CPU. The tensors pretend to be on a CPU rather than on the
+    meta device, where `sdpa` would save its whole score matrix.
+    """
+    kernel = kernel or kernels_taken(config, length)["cpu"]
+    model = build(lengthened(config, length).override({"decoder.block.mixer.kernel": kernel}), "meta")
+    cast(model, precision, tables=False)
+    sizes: dict[int, int] = {}
+
+    with FakeTensorMode():
+        held = {n: torch.empty(p.shape, dtype=p.dtype, requires_grad=True) for n, p in model.named_parameters()}
+        own = {tensor.untyped_storage()._cdata for tensor in held.values()}
+
+        def note(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in own:
+                sizes[storage._cdata] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            hidden = torch.func.functional_call(model, held, (torch.zeros(batch, length, dtype=torch.long),))
+        del hidden  # until here its graph keeps every saved storage alive, so no address is used twice
+    return Kept(kernel, precision, sum(sizes.values()))
+
+
+def _held(model: nn.Module) -> int:
+    """Bytes of a model's parameters."""
+    return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+
+
+def doublings(length: int) -> tuple[int, ...]:
+    """1,024, 2,048, … 8,192, then this length and 131,072, in order."""
+    return tuple(sorted({1024, 2048, 4096, 8192, length, 131_072}))
+
+
+def attention_table(
+    config: TransformerConfig, lengths: Iterable[int], batch: int = 1, precision: str = "fp32"
+) -> tuple[AttentionRow, ...]:
+    """One layer's attention at each length, read off a walk: n² against n·d."""
+    width = DTYPES[precision].itemsize
+    one = config.override({"decoder.depth": 1})
+    rows = []
+    for length in lengths:
+        layer = first_layer(walk(one, batch, length))
+        square = sum(look.score_flops + look.sum_flops for look in layer.looks)
+        straight = sum(product.flops for product in layer.products)
+        running = sum(2 * look.rows * look.heads * look.queries * FP32 for look in layer.looks)
+        rows.append(
+            AttentionRow(
+                length=length,
+                scores=sum(look.scores for look in layer.looks) * width,
+                flash=sum(look.output for look in layer.looks) * width + running,
+                qkvo=sum(look.inputs + look.output for look in layer.looks) * width,
+                quadratic_share=square / (square + straight),
+            )
+        )
+    return tuple(rows)
+
+
+def _deck(config: TransformerConfig, batch: int, length: int) -> tuple[Line, ...]:
+    """The lectures' closed forms for one layer in fp32, beside the walk."""
+    heads = config.decoder.block.mixer.heads
+    (row,) = attention_table(config, (length,), batch)
+    layer = first_layer(walk(config.override({"decoder.depth": 1}), batch, length))
+    hidden = next(product.numbers for product in layer.products if product.part == FEED_FORWARD)
+    width = config.decoder.block.ffn.width(config.dim)
+    return (
+        Line("all scores", "B·h·n²·4", score_bytes(length, heads, batch), row.scores),
+        Line("blockwise state", "B·(n·d·4 + 2·h·n·4)", flash_bytes(length, config.dim, heads, batch), row.flash),
+        Line("feed-forward, numbers", "B·n·d_MLP", batch * length * width, hidden),
+    )

@@ -1,0 +1,122 @@
+"""A report as rich tables. rich is imported when something is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from heddle.account.formulas import Line
+from heddle.account.report import Report
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+SHORT = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
+
+
+def render(report: Report) -> list[RenderableType]:
+    """Tables and lines to print, in reading order."""
+    tables: list[RenderableType] = [
+        *_parameters(report),
+        *_flops(report),
+        *_memory(report),
+    ]
+    return [*tables, *(f"Note: {note}" for note in report.notes)]
+
+
+def amount(size: float) -> str:
+    """Bytes for people: 48.0 MiB."""
+    unit, name = next(((unit, name) for unit, name in UNITS if size >= unit), (1, "B"))
+    return f"{size / unit:,.1f} {name}" if unit > 1 else f"{size:,.0f} B"
+
+
+def short(number: float) -> str:
+    """A count for people: 124.4M."""
+    unit, name = next(((unit, name) for unit, name in SHORT if number >= unit), (1, ""))
+    return f"{number / unit:.4g}{name}"
+
+
+def _parameters(report: Report) -> Iterable[RenderableType]:
+    known = report.parameters
+    yield f"{report.name or 'model'}: {known.total:,} parameters ({short(known.total)})"
+    yield _table("By part", ("part", "parameters", "share"), _shares(known.parts, known.total))
+    yield _table("By group", ("group", "parameters", "share"), _shares(known.groups, known.total))
+    yield _table("One block", ("part", "parameters", "share"), _shares(known.block, sum(known.block.values())))
+    yield _deck("The lecture's sum", known.deck)
+    items = [(item.name, item.formula, f"{item.count:+,}") for item in known.difference]
+    deck = known.deck[-1].value
+    items.append(("together", "", f"{known.total - deck:+,}"))
+    yield _table(f"From {deck:,} to {known.total:,}", ("item", "formula", "count"), items)
+    yield f"12Ld² = {known.rule:,}, {known.rule_share:.2%} of all. With a head of its own: {known.untied:,}."
+    if report.printed is not None:
+        yield f"The lectures print {short(report.printed)}; exact / printed = {known.total / report.printed:.4f}."
+
+
+def _flops(report: Report) -> Iterable[RenderableType]:
+    cost = report.flops
+    size = f"batch {cost.batch:,}, length {cost.length:,}"
+    yield f"\nOne forward pass: {size}"
+    yield _table("FLOPs", ("part", "FLOPs", "share"), _shares(cost.parts, cost.forward))
+    yield _deck("The lectures' closed forms", cost.deck)
+    seen = ", ".join(f"{kernel} {number:,}" for kernel, number in cost.counted.items())
+    together, alone = cost.prefix_rows
+    yield (
+        f"Matrix products only, attention as the full square; torch's counter says: {seen}.\n"
+        f"Training is three forward passes: {cost.training:,} FLOPs, {short(cost.per_token)} for each token.\n"
+        f"The quadratic part of a layer is {cost.quadratic_share:.2%}; one half at length {cost.crossover:,.0f}.\n"
+        f"One pass predicts after all {together:,} prefixes; each alone would take {alone:,} rows of tokens.\n"
+        f"The last token has seen the first after {cost.path} layer{'s' if cost.path > 1 else ''}."
+    )
+
+
+def _memory(report: Report) -> Iterable[RenderableType]:
+    held = report.memory
+    rows = [(f"weights, {name}", f"{value:,}", amount(value)) for name, value in held.weights.items()]
+    for kept in held.kept:
+        name = f"kept for the backward pass, {kept.precision}, {kept.kernel}"
+        rows.append((name, f"{kept.bytes:,}", amount(kept.bytes)))
+    rows += [(f"all logits at once, {name}", f"{value:,}", amount(value)) for name, value in held.logits.items()]
+    for cache in held.cache:
+        rows.append((f"cache, one token, {cache.precision}", f"{cache.per_token:,}", amount(cache.per_token)))
+        rows.append((f"cache, filled, {cache.precision}", f"{cache.held:,}", amount(cache.held)))
+    yield _table("Memory", ("what", "bytes", ""), rows)
+    states: list[tuple[str, ...]] = [
+        (s.optimizer, s.precision, *(amount(n) for n in (s.weights, s.copy, s.gradients, s.moments, s.total)))
+        for s in held.training
+    ]
+    columns = ("optimizer", "precision", "weights", "bf16 copy", "gradients", "moments", "together")
+    yield _table("Training, beside what is kept", columns, states)
+    square = [
+        (f"{row.length:,}", amount(row.scores), amount(row.flash), amount(row.qkvo), f"{row.quadratic_share:.2%}")
+        for row in held.attention
+    ]
+    columns = ("length", "all scores, n²", "blockwise, n·d", "q, k, v, output", "quadratic FLOPs")
+    yield _table("One layer's attention, fp32", columns, square)
+    yield _deck("The lectures' closed forms", held.deck)
+
+
+def _shares(parts: Mapping[str, int], total: int) -> list[tuple[str, ...]]:
+    rows = [(name, f"{number:,}", f"{number / total:.2%}") for name, number in parts.items() if number]
+    return [*rows, ("all", f"{total:,}", "")]
+
+
+def _deck(title: str, lines: Sequence[Line]) -> Table:
+    rows = []
+    for line in lines:
+        difference = f"{line.difference:+,}" if line.difference else "="
+        rows.append((line.name, line.formula, f"{line.value:,}", f"{line.walked:,}", difference))
+    return _table(title, ("what", "formula", "lecture", "this model", "difference"), rows)
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for number, column in enumerate(columns):
+        text = number == 0 or column == "formula"
+        table.add_column(column, justify="left" if text else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table

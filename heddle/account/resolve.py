@@ -1,0 +1,53 @@
+"""From a name to a model: a preset, a run's directory, or a file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from heddle.config.base import read_table
+from heddle.config.model import TransformerConfig
+from heddle.config.presets import preset, preset_names
+from heddle.config.run import RunConfig, SavedConfig
+from heddle.errors import HeddleError, did_you_mean
+
+# What a run file that names neither is counted with; the run itself measures before it decides.
+DEPTH, CONTEXT = 4, 256
+
+
+def resolve(name: str) -> tuple[str, TransformerConfig]:
+    """The model that a word on the command line means, and what to call it.
+
+    Args:
+        name: a preset; a run's or an imported model's directory, which has a `config.json`; a `.json` or `.toml` file
+            with a model, a saved config or a run. A run file says no vocabulary: its `tokenizer_size` is taken.
+
+    Raises:
+        HeddleError: it is none of these, or the file holds no model.
+    """
+    if name in preset_names():
+        return name, preset(name)
+    path = Path(name)
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise HeddleError(f"{path} has no config.json, so it is no run; name a run, a preset or a file.")
+        return path.resolve().name, _model(read_table(path / "config.json"), path / "config.json")
+    if path.is_file():
+        return path.stem, _model(read_table(path), path)
+    raise HeddleError(
+        f"{name!r} is no preset, run directory or file.{did_you_mean(name, preset_names())} "
+        "`heddle presets` lists the presets; a file ends in .toml or .json."
+    )
+
+
+def _model(data: Mapping[str, Any], path: Path) -> TransformerConfig:
+    """The model in a file's table, whichever of the three kinds it is."""
+    where = str(path)
+    model = data.get("model")
+    if "version" in data or (isinstance(model, Mapping) and "vocab_size" in model):
+        return SavedConfig.of(data, where).model
+    if {"model", "data", "train"} & set(data):
+        run = RunConfig.of(data, where)
+        return run.model.resolve(run.data.tokenizer_size, DEPTH, CONTEXT)
+    if "model_type" in data or "architectures" in data:
+        raise HeddleError(f"{path} is another library's config; `heddle import` brings such a model here.")
+    return TransformerConfig.of(data, where)

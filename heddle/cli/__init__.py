@@ -1,0 +1,3 @@
+"""The command line; see `heddle --help`."""
+
+__all__: list[str] = []

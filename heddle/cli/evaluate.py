@@ -1,0 +1,60 @@
+"""`heddle eval`."""
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from heddle.cli.say import console, document, find_run, table
+from heddle.data.sources import describe, read_documents
+from heddle.data.store import Part, TokenStore, whole_part
+from heddle.errors import HeddleError
+from heddle.model.precision import cast
+from heddle.train.evaluate import evaluate as score
+from heddle.weights.run import load, read_config
+
+
+def evaluate(run: str, /, *files: str, context: int | None = None, device: str = "auto", json: bool = False) -> None:
+    """Score text: loss, perplexity, bits per byte.
+
+    Parameters
+    ----------
+    run
+        A run directory, or its name in runs/.
+    files
+        Text to score; without any, everything the run held out.
+    context
+        Length of the windows, which do not overlap; without it, what the model was trained with.
+    device
+        auto, cpu, cuda or mps.
+    json
+        One JSON document on stdout.
+    """
+    path = find_run(run)
+    model, tokenizer = load(path, device)
+    config = read_config(path)
+    cast(model, config.chosen.precision if config.chosen else "fp32")
+    length = context or config.model.context
+    if length > config.model.context:
+        raise HeddleError(f"context = {length} is more than the {config.model.context} this model was trained with")
+    with tempfile.TemporaryDirectory() as folder:
+        if files:
+            if tokenizer is None:
+                raise HeddleError(f"{path} has no tokenizer.json to cut the text with")
+            describe(files)  # reads everything once, so that bad input is refused before anything is spent
+            part = whole_part(Path(folder), read_documents(files), tokenizer)
+        else:
+            part = _held_out(path)
+        result = score(model, part, length)
+    what = ", ".join(files) or f"held out by {path}"
+    if json:
+        document({"run": str(path), "text": what, "context": length, **asdict(result)})
+        return
+    columns = ["text", "tokens", "bytes", "loss", "perplexity", "bits per byte"]
+    row = [what, result.tokens, result.bytes, f"{result.loss:.4f}", f"{result.perplexity:.2f}", f"{result.bits_per_byte:.4f}"]
+    console().print(table(columns, [row]))
+
+
+def _held_out(run: Path) -> Part:
+    if not (run / "data").is_dir():
+        raise HeddleError(f"{run} held nothing out; name the files to score: heddle eval {run} FILE")
+    return TokenStore.open(run / "data").validation

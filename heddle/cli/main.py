@@ -1,0 +1,59 @@
+"""The command line: argv to one library call to print. Commands are imported when they are called, torch with them."""
+
+import json
+import sys
+
+from cyclopts import App
+from cyclopts.exceptions import CycloptsError
+
+from heddle.errors import HeddleError
+
+
+def make_app() -> App:
+    """All commands, by import path: `heddle --help` reads their names and first lines only."""
+    app = App(
+        name="heddle",
+        help="Train, run and understand transformers, on the machine you have.",
+        version="0.1.0",
+        help_format="plaintext",
+        result_action="return_value",
+    )
+    app.command("heddle.cli.train:train", name="train", help="Train a model on text; without arguments, a small demo.")
+    app.command("heddle.cli.generate:generate", name="generate", help="Let a trained model write.")
+    app.command("heddle.cli.evaluate:evaluate", name="eval", help="Score text: loss, perplexity, bits per byte.")
+    app.command("heddle.cli.count:count", name="count", help="Parameters, FLOPs and memory of a model, itemised.")
+    app.command("heddle.cli.count:presets", name="presets", help="List the named models, or show one.")
+    app.command("heddle.cli.weights:import_", name="import", help="Take over published weights (GPT-2, Llama).")
+    app.command("heddle.cli.weights:export", name="export", help="Write a run as a directory that transformers loads.")
+    app.command("heddle.cli.runs:runs", name="runs", help="List the runs here.")
+    tokenizer = App(name="tokenizer", help="Train a tokenizer, or turn text into ids and back.")
+    tokenizer.command("heddle.cli.tokenizer:train", name="train", help="Train a tokenizer on text.")
+    tokenizer.command("heddle.cli.tokenizer:encode", name="encode", help="Show the pieces and ids of a text.")
+    tokenizer.command("heddle.cli.tokenizer:decode", name="decode", help="Turn ids into text.")
+    app.command(tokenizer)
+    return app
+
+
+def run(argv: list[str] | None = None) -> None:
+    """Run one command; every error a user can cause is one line on stderr and exit code 2."""
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        make_app()(words, exit_on_error=False, print_error=False)
+    except HeddleError as error:
+        _fail(str(error), words)
+    except CycloptsError as error:
+        _fail(" ".join(str(error).split()), words)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader has gone (as in `heddle presets | head`). Python would complain once more when it flushes at exit.
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _fail(message: str, words: list[str]) -> None:
+    if "--json" in words:
+        print(json.dumps({"error": message}))
+    print(f"heddle: {message}", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,83 @@
+"""Printing: people read stdout, unless `--json` was asked for; then one JSON document stands there and people read stderr."""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from heddle.errors import HeddleError, did_you_mean
+
+RUNS = Path("runs")
+
+
+def console(as_json: bool = False) -> Console:
+    """Where words for people go."""
+    return Console(file=sys.stderr if as_json else sys.stdout, highlight=False, soft_wrap=True)
+
+
+def document(data: Any) -> None:
+    """The one JSON document of a command."""
+    print(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> Table:
+    """A plain table; numbers stand on the right."""
+    rows = [list(row) for row in rows]
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for number, name in enumerate(columns):
+        numeric = all(isinstance(row[number], int | float) for row in rows) and rows
+        made.add_column(name, justify="right" if numeric else "left")
+    for row in rows:
+        made.add_row(*[shown(cell) for cell in row])
+    return made
+
+
+def shown(value: Any) -> str:
+    """A value as a table shows it."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that fits."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that fits."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def find_run(name: str | Path) -> Path:
+    """The run a user means: a path, or the name of a directory in `runs/`.
+
+    Raises:
+        HeddleError: there is none; the nearest name is given.
+    """
+    for path in (Path(name), RUNS / name):
+        if path.is_dir():
+            return path
+    known = [path.name for path in RUNS.iterdir()] if RUNS.is_dir() else []
+    raise HeddleError(f"there is no run {str(name)!r}.{did_you_mean(str(name), known)} `heddle runs` lists those here")
+
+
+def new_run(name: str | None) -> Path:
+    """Where a new run goes: the path or name given, else the next number in `runs/`."""
+    if name is not None:
+        return Path(name) if Path(name).parent != Path() else RUNS / name
+    numbers = [int(path.name) for path in RUNS.glob("*") if path.name.isdigit()]
+    return RUNS / f"{max(numbers, default=0) + 1:03d}"
+
+
+def pairs(values: Mapping[str, Any]) -> str:
+    """Names and numbers on one line."""
+    return "  ".join(f"{name} {shown(value)}" for name, value in values.items())

@@ -1,0 +1,37 @@
+"""Text to batches: reading documents, the memory-mapped token store, the order of examples, and what a target is."""
+
+from heddle.data.batch import IGNORED as IGNORED
+from heddle.data.batch import Batch as Batch
+from heddle.data.batch import next_token_batch as next_token_batch
+from heddle.data.batch import start_shift as start_shift
+from heddle.data.order import held_out_windows as held_out_windows
+from heddle.data.order import permute as permute
+from heddle.data.order import windows as windows
+from heddle.data.order import windows_per_epoch as windows_per_epoch
+from heddle.data.sources import Description as Description
+from heddle.data.sources import Document as Document
+from heddle.data.sources import describe as describe
+from heddle.data.sources import python_library as python_library
+from heddle.data.sources import read_documents as read_documents
+from heddle.data.store import Part as Part
+from heddle.data.store import TokenStore as TokenStore
+from heddle.data.store import build_store as build_store
+
+__all__ = [
+    "IGNORED",
+    "Batch",
+    "Description",
+    "Document",
+    "Part",
+    "TokenStore",
+    "build_store",
+    "describe",
+    "held_out_windows",
+    "next_token_batch",
+    "permute",
+    "python_library",
+    "read_documents",
+    "start_shift",
+    "windows",
+    "windows_per_epoch",
+]

@@ -1,0 +1,88 @@
+"""Batches: which tokens go in, and what is a target. That is decided here and nowhere else."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Float, Int, Integer
+from torch import Tensor
+from torch.utils import _pytree
+
+from heddle.errors import HeddleError
+from heddle.nn.layout import Layout
+
+IGNORED = -100
+"""The target of a place that has none; its weight is 0."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of tokens, where each stands, what each should predict, and how much that counts.
+
+    Attributes:
+        tokens: Int[B T], ids.
+        layout: positions and segments of the tokens.
+        targets: Int[B T], the id to be predicted at each place, or `IGNORED`.
+        weights: Float[B T], fp32: the share of each target in the loss, 0 where there is none.
+    """
+
+    tokens: Int[Tensor, "B T"]
+    layout: Layout
+    targets: Int[Tensor, "B T"]
+    weights: Float[Tensor, "B T"]
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same batch on another device."""
+        return Batch(self.tokens.to(device), self.layout.to(device), self.targets.to(device), self.weights.to(device))
+
+    def split(self, parts: int) -> list["Batch"]:
+        """``parts`` micro-batches of B / parts consecutive rows each.
+
+        Raises:
+            HeddleError: the rows do not divide evenly.
+        """
+        rows = self.tokens.shape[0]
+        if parts < 1 or rows % parts:
+            raise HeddleError(f"a batch of {rows} rows cannot be split into {parts} equal micro-batches")
+        size = rows // parts
+        columns = self.tokens.split(size), self.layout.split(size), self.targets.split(size), self.weights.split(size)
+        return [Batch(*pieces) for pieces in zip(*columns, strict=True)]
+
+
+_pytree.register_pytree_node(
+    Batch,
+    lambda batch: ([batch.tokens, batch.layout, batch.targets, batch.weights], None),
+    lambda children, _: Batch(*children),
+)
+
+
+def next_token_batch(rows: Integer[np.ndarray, "B N"]) -> Batch:
+    """A batch in which every token predicts the next; N = T + 1 ids per row give T inputs and T targets (L0-89).
+
+    Raises:
+        HeddleError: rows of fewer than two ids, which hold no target.
+    """
+    if rows.shape[1] < 2:
+        raise HeddleError(f"rows of {rows.shape[1]} token(s) hold no target; they need at least 2")
+    ids = torch.from_numpy(rows.astype(np.int64))
+    # Copies: the two halves of one buffer would drag each other's memory through every move between devices.
+    tokens, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+    return Batch(tokens, Layout.plain(*tokens.shape), targets, torch.ones(tokens.shape))
+
+
+def start_shift(ids: npt.ArrayLike, start: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The third lecture's convention: ``start`` is put in front and row i predicts token i.
+
+    Ids [..., n] give n + 1 rows. The last row continues the text: it has no target (`IGNORED`), so nothing is lost
+    on it (L2-56, L2-60).
+
+    Returns:
+        Inputs and targets, each [..., n + 1].
+    """
+    ids = np.asarray(ids, dtype=np.int64)
+    edge = (*ids.shape[:-1], 1)
+    return (
+        np.concatenate([np.full(edge, start), ids], axis=-1),
+        np.concatenate([ids, np.full(edge, IGNORED)], axis=-1),
+    )

@@ -1,0 +1,113 @@
+"""The order of the data as a pure function of (seed, step): nothing is shuffled, stored or replayed.
+
+A permutation of ``range(n)`` is computed index by index with a Feistel network (a bijection whatever its round function
+is; Luby and Rackoff 1988), and cycle-walking brings its power-of-four domain down to ``n`` (Black and Rogaway 2002).
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from heddle.errors import HeddleError
+
+Indices = npt.NDArray[np.int64]
+_U64 = np.uint64
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: neighbouring seeds land far apart
+_ROUNDS = 8
+
+
+def permute(indices: npt.NDArray[np.integer], n: int, seed: int) -> Indices:
+    """Where each of ``indices`` goes under the permutation of ``range(n)`` that ``seed`` names; any shape, O(1) memory.
+
+    Raises:
+        ValueError: an index outside ``range(n)``, or ``n`` outside 1 .. 2^63 - 1.
+    """
+    if not 1 <= n < 1 << 63:
+        raise ValueError(f"a permutation needs 1 <= n < 2^63, not {n}")
+    indices = np.asarray(indices)
+    if indices.size and (int(indices.min()) < 0 or int(indices.max()) >= n):
+        raise ValueError(f"indices must lie in 0 .. {n - 1}")
+    half = max(1, ((n - 1).bit_length() + 1) // 2)
+    keys = _keys(seed, np.arange(_ROUNDS, dtype=_U64))
+    values = _feistel(indices.astype(_U64).ravel(), half, keys)
+    # The domain is at most 4 n, so a walk is a few steps long; it ends because a bijection's orbits are cycles.
+    while (outside := np.flatnonzero(values >= _U64(n))).size:
+        values[outside] = _feistel(values[outside], half, keys)
+    return values.astype(np.int64).reshape(indices.shape)
+
+
+def windows_per_epoch(store_length: int, context: int) -> int:
+    """How many windows of ``context + 1`` tokens one epoch has: the same in every epoch, whatever its offset.
+
+    Raises:
+        HeddleError: the store is shorter than one window.
+    """
+    if context < 1:
+        raise HeddleError(f"context must be at least 1, not {context}")
+    if store_length < context + 1:
+        raise HeddleError(
+            f"the training part has {store_length} tokens, and a context of {context} needs at least {context + 1}: "
+            "give more text or a shorter context"
+        )
+    return max(1, (store_length - context) // context)
+
+
+def windows(store_length: int, context: int, seed: int, step: int, batch: int) -> Indices:
+    """Start offsets [B] of the windows that step ``step`` (from 0) reads: tokens ``start .. start + context`` each.
+
+    Example ``step * batch + j`` is entry j, so the sequence of examples does not depend on how it is cut into batches,
+    micro-batches or ranks. Each epoch visits its windows once, in an order keyed by (seed, epoch). Consecutive windows
+    lie ``context`` apart, so no target is seen twice in an epoch, and the whole grid is shifted by a hash of
+    (seed, epoch), so windows differ between epochs.
+
+    Raises:
+        HeddleError: the store is shorter than one window.
+    """
+    count = windows_per_epoch(store_length, context)
+    example, end = step * batch, (step + 1) * batch
+    starts = np.empty(batch, dtype=np.int64)
+    filled = 0
+    while example < end:
+        epoch, first = divmod(example, count)
+        taken = min(end - example, count - first)
+        key = int(_keys(seed, np.array([epoch], dtype=_U64))[0])
+        # A store below two contexts has less room to shift than a whole context.
+        offset = int(_keys(key, np.array([_ROUNDS], dtype=_U64))[0]) % min(context, store_length - count * context)
+        order = permute(np.arange(first, first + taken), count, key)
+        starts[filled : filled + taken] = offset + order * context
+        example += taken
+        filled += taken
+    return starts
+
+
+def held_out_windows(length: int, context: int) -> list[tuple[int, int]]:
+    """Windows (start, end) that score every target of a held-out text once: ``length - 1`` targets in all.
+
+    Inputs are ``tokens[start:end]``, targets ``tokens[start + 1 : end + 1]``; windows do not overlap and the last may
+    be shorter. A text of one token has no target, hence no window.
+    """
+    if context < 1:
+        raise HeddleError(f"context must be at least 1, not {context}")
+    return [(start, min(start + context, length - 1)) for start in range(0, length - 1, context)]
+
+
+def _feistel(values: npt.NDArray[np.uint64], half: int, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """One pass over values of ``2 * half`` bits."""
+    bits, mask = _U64(half), _U64((1 << half) - 1)
+    left, right = values >> bits, values & mask
+    for key in keys:
+        left, right = right, left ^ (_scramble(right ^ key) & mask)
+    return (left << bits) | right
+
+
+def _scramble(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood 2014); unsigned products wrap, as they should."""
+    x = (x ^ (x >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> _U64(27))) * _U64(0x94D049BB133111EB)
+    return x ^ (x >> _U64(31))
+
+
+def _keys(seed: int, streams: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """A 64-bit key for each of ``streams`` under ``seed``, which may be any integer."""
+    start = _scramble(np.array([seed & _MASK], dtype=_U64))
+    return _scramble(start + (streams + _U64(1)) * _U64(_GOLDEN))

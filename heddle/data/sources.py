@@ -1,0 +1,219 @@
+"""Text in: files, folders and globs become documents, in an order that is the same on every machine."""
+
+import glob
+import gzip
+import hashlib
+import json
+import os
+import sysconfig
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from heddle.errors import HeddleError
+
+PROSE = (".txt", ".md", ".rst", ".tex", ".jsonl")
+# fmt: off
+CODE = (
+    ".py", ".pyi", ".c", ".h", ".cc", ".cpp", ".hpp", ".cu", ".rs", ".go", ".java", ".kt", ".scala", ".js", ".ts",
+    ".jsx", ".tsx", ".rb", ".php", ".swift", ".lua", ".jl", ".r", ".m", ".hs", ".ml", ".clj", ".ex", ".erl", ".pl",
+    ".sh", ".sql", ".html", ".css",
+)
+# fmt: on
+KNOWN = frozenset(PROSE + CODE)
+"""The extensions that are taken from a folder, each also with ``.gz``. A file named by itself may have any."""
+
+# Tests, vendored packages and editors: they would be half of the library, and some are deliberately not UTF-8.
+NOT_LIBRARY = frozenset(
+    {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "__pycache__"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One text and where it came from: a path, or ``path:line`` for a line of a ``.jsonl`` file."""
+
+    text: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a list of sources holds: documents, UTF-8 bytes of their text, a SHA-256 over them in order."""
+
+    documents: int
+    bytes: int
+    sha256: str
+
+
+class Tally:
+    """Adds documents up to a `Description` while they stream by."""
+
+    def __init__(self) -> None:
+        self._documents = 0
+        self._bytes = 0
+        self._digest = hashlib.sha256()
+
+    def add(self, data: bytes) -> bytes:
+        """Count one document's UTF-8 bytes; returns its own SHA-256 digest."""
+        own = hashlib.sha256(data).digest()
+        self._documents += 1
+        self._bytes += len(data)
+        self._digest.update(own)
+        return own
+
+    def description(self) -> Description:
+        return Description(self._documents, self._bytes, self._digest.hexdigest())
+
+
+def read_documents(sources: Sequence[str | Path]) -> Iterator[Document]:
+    """Read every document of ``sources``: in the order given, and inside a folder or glob sorted by path.
+
+    A source is a file, a folder (searched recursively for the `KNOWN` extensions, hidden names left out) or a glob.
+    A ``.jsonl`` file holds one document per line in the field ``text``; any other file is one document, byte for byte
+    (a CRLF stays a CRLF). Any file may be gzipped (``.gz``). Empty texts are left out, except that a file named by
+    itself must not be empty.
+
+    Raises:
+        HeddleError: a source is missing, empty, binary, not UTF-8, a damaged gzip, or a line is not ``{"text": ...}``.
+    """
+    for source in sources:
+        files, named = _files(source)
+        found = False
+        for file in files:
+            for document in _read_file(file):
+                found = True
+                yield document
+        if not found:
+            raise HeddleError(f"{source}: {'the file is empty' if named else 'every file there is empty'}")
+
+
+def describe(sources: Sequence[str | Path]) -> Description:
+    """Count the documents and bytes of ``sources`` and fingerprint them, reading everything once."""
+    tally = Tally()
+    for document in read_documents(sources):
+        tally.add(document.text.encode())
+    return tally.description()
+
+
+def python_library() -> list[Path]:
+    """The Python standard library's own sources on this machine: ``.py`` files, sorted by their path inside it.
+
+    Left out: installed packages, test suites, IDLE, lib2to3, turtledemo, what the build wrote about this machine, and
+    empty files. The same Python release gives the same list.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    files = [
+        file
+        for file in _walk(root, NOT_LIBRARY)
+        if file.suffix == ".py" and not file.name.startswith("_sysconfigdata") and file.stat().st_size > 0
+    ]
+    if not files:
+        raise HeddleError(f"{root}: no Python sources there; this Python was installed without its library's text")
+    return files
+
+
+def _files(source: str | Path) -> tuple[list[Path], bool]:
+    """The files of one source, sorted, and whether the source names a single file by itself."""
+    path = Path(source).expanduser()
+    # What exists is taken literally, so that a file called "notes [old].txt" can be named.
+    if path.is_dir():
+        return _folder(path), False
+    if path.exists():
+        return [path], True
+    if not glob.has_magic(str(path)):
+        raise HeddleError(f"{source}: no such file or folder")
+    matches = [Path(match) for match in glob.glob(str(path), recursive=True)]
+    files = {match for match in matches if match.is_file()}
+    # "**" matches a folder and what is in it; any other pattern means the folder's own text.
+    if not files or "**" not in path.parts:
+        files |= {file for match in matches if match.is_dir() for file in _texts(match)}
+    if not files:
+        raise HeddleError(f"{source}: the pattern matches no file")
+    return sorted(files, key=lambda file: file.parts), False
+
+
+def _folder(folder: Path) -> list[Path]:
+    if not (files := _texts(folder)):
+        raise HeddleError(
+            f"{folder}: no text in this folder; looked for .txt, .md, .jsonl and source files, each also .gz"
+        )
+    return files
+
+
+def _texts(folder: Path) -> list[Path]:
+    return [file for file in _walk(folder, frozenset({"__pycache__"})) if _kind(file) in KNOWN]
+
+
+def _walk(root: Path, leave_out: frozenset[str]) -> list[Path]:
+    """Regular files below ``root``, sorted by path; hidden names are skipped and links to folders are not followed."""
+    files = []
+    for folder, folders, names in os.walk(root, onerror=_unreadable):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in leave_out]
+        files += [Path(folder, name) for name in names if not name.startswith(".")]
+    return sorted((file for file in files if file.is_file()), key=lambda file: file.parts)
+
+
+def _unreadable(error: OSError) -> None:
+    raise HeddleError(f"{error.filename}: cannot be read: {error.strerror}") from error
+
+
+def _kind(file: Path) -> str:
+    """The extension that says how to read a file: ``.jsonl`` for ``a.jsonl.gz``."""
+    suffix = file.suffix.lower()
+    return Path(file.stem).suffix.lower() if suffix == ".gz" else suffix
+
+
+def _read_file(file: Path) -> Iterator[Document]:
+    if not file.is_file():
+        raise HeddleError(f"{file}: not a regular file")
+    try:
+        with gzip.open(file) if file.suffix.lower() == ".gz" else file.open("rb") as stream:
+            if _kind(file) == ".jsonl":
+                offset = 0
+                for number, line in enumerate(stream, start=1):
+                    text = _line_text(_decode(line, file, offset), f"{file}:{number}")
+                    offset += len(line)
+                    if text:
+                        yield Document(text, f"{file}:{number}")
+            elif text := _decode(stream.read(), file, 0):
+                yield Document(text, str(file))
+    except EOFError as error:
+        raise HeddleError(f"{file}: the gzip data is cut short; copy or download the file again") from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise HeddleError(f"{file}: not a sound gzip file ({error})") from error
+    except OSError as error:
+        raise HeddleError(f"{file}: cannot be read: {error.strerror or error}") from error
+
+
+def _decode(data: bytes, file: Path, offset: int) -> str:
+    """UTF-8 to text; ``offset`` is where ``data`` begins in the (unzipped) file, for the message."""
+    if offset == 0 and data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise HeddleError(f"{file}: this looks like UTF-16; convert it first: iconv -f UTF-16 -t UTF-8")
+    if (at := data.find(b"\0")) >= 0:
+        raise HeddleError(f"{file}: a binary file, not text (a zero byte at byte {offset + at})")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        where = offset + error.start
+        raise HeddleError(
+            f"{file}: not UTF-8 at byte {where} (0x{data[error.start]:02x}); convert it with iconv"
+        ) from error
+
+
+def _line_text(line: str, origin: str) -> str:
+    """The field ``text`` of one line of JSON."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise HeddleError(f'{origin}: not a line of JSON; every line must be like {{"text": "..."}}') from error
+    text = record.get("text") if isinstance(record, dict) else None
+    if not isinstance(text, str):
+        raise HeddleError(f'{origin}: no field "text" holding a string; every line must be like {{"text": "..."}}')
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        # JSON can spell half of a surrogate pair (\ud83d alone), which no UTF-8 text can hold.
+        raise HeddleError(f"{origin}: half of a surrogate pair at character {error.start}, which is no text") from error
+    return text

@@ -1,0 +1,65 @@
+"""From logits to a token: what may be drawn, and the draw."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heddle.config.sampling import SamplingConfig
+
+Key = tuple[int, int]  # a row's seed, and the place in its text of the token to draw
+
+
+def process(logits: Float[Tensor, "B V"], sampling: SamplingConfig) -> Float[Tensor, "B V"]:
+    """Logits of what may be drawn, in float64, -inf where nothing may (L2-60).
+
+    In this order: divided by the temperature; all but the `top_k` largest blocked; of the rest, all but the fewest that
+    together hold the share `top_p`. Of equals the lowest ids stay, so that temperature 0 is the argmax with ties to the
+    lowest id (L0-74). What is -inf stays so.
+    """
+    scores = logits.double()
+    if sampling.temperature == 0:
+        return torch.full_like(scores, -torch.inf).scatter(-1, scores.argmax(-1, keepdim=True), 0.0)
+    if sampling.temperature != 1:
+        # From the largest down, so that no temperature is too small to divide by.
+        scores = (scores - scores.amax(-1, keepdim=True)) / sampling.temperature
+    if sampling.top_k is not None:
+        scores = scores.masked_fill(~_largest(scores, sampling.top_k), -torch.inf)
+    if sampling.top_p is not None and sampling.top_p < 1:
+        scores = scores.masked_fill(~_nucleus(scores, sampling.top_p), -torch.inf)
+    return scores
+
+
+def draw(logits: Float[Tensor, "B V"], keys: Sequence[Key]) -> Int[Tensor, " B"]:
+    """One id for each row, with the probabilities softmax(logits).
+
+    A row's randomness is a function of its key alone, so a row draws the same alone as among others. It is one uniform
+    number, turned into an id by the inverse of the distribution over ids in ascending order.
+    """
+    weight = logits.double().softmax(-1)
+    # An id that cannot be drawn has no place in the distribution, wherever rounding puts the cumulative sum beside it.
+    place = weight.cumsum(-1).masked_fill(weight == 0, 0.0)
+    level = torch.tensor([uniform(*key) for key in keys], dtype=torch.float64, device=logits.device)[:, None]
+    reached = place > level * place.amax(-1, keepdim=True)
+    return reached.to(torch.uint8).argmax(-1)  # the first
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1), the same on every machine: Philox keyed by the seed (Salmon et al. 2011), at `position`."""
+    return np.random.Generator(np.random.Philox(key=seed, counter=position)).random()
+
+
+def _largest(scores: Tensor, count: int) -> Tensor:
+    """Where the `count` largest stand; of equals the lowest ids."""
+    least = scores.topk(min(count, scores.shape[-1]), dim=-1).values[..., -1:]
+    above, equal = scores > least, scores == least
+    return above | (equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
+
+
+def _nucleus(scores: Tensor, share: float) -> Tensor:
+    """Where the fewest stand whose probabilities reach `share` (Holtzman et al. 2020); of equals the lowest ids."""
+    ordered, order = scores.softmax(-1).sort(dim=-1, descending=True, stable=True)
+    wanted = ordered.cumsum(-1) - ordered < share  # what stands before an id does not suffice
+    return torch.zeros_like(wanted).scatter(-1, order, wanted)

@@ -1,0 +1,97 @@
+"""Text in, text out: the token loop between a tokenizer's two ends."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heddle.config.sampling import SamplingConfig
+from heddle.generate.stream import Finish, Loop
+from heddle.model.transformer import Transformer
+from heddle.text import TextStream, Tokenizer
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some more text of one row.
+
+    Attributes:
+        row: the number of its prompt.
+        text: whole characters only; the pieces of a row, put together, are its text. Only a last piece may be empty.
+        tokens: how many the row has drawn so far.
+        finish: why the row ends here, or None: `end` of text, a `stop` text, the `length` asked for, a full `context`.
+    """
+
+    row: int
+    text: str
+    tokens: int
+    finish: Finish | None
+
+
+def complete(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    sampling: SamplingConfig,
+    seeds: Sequence[int] | None = None,
+) -> Iterator[Piece]:
+    """What follows each prompt, piece by piece as it comes; several prompts go on together.
+
+    Special tokens written out in a prompt are plain text. A text ends before the first of `sampling.stop`, wherever
+    tokens begin and end; text that may turn out to be one is held back until it does not.
+
+    Raises:
+        HeddleError: as `Loop` does; or a prompt has text that the tokenizer does not know.
+    """
+    ids = [tokenizer.encode(prompt) for prompt in prompts]
+    loop = Loop(model, ids, sampling, tokenizer.end_of_text, seeds)
+    texts = [RowText(tokenizer, sampling.stop) for _ in prompts]
+    while loop:
+        for event in loop.step():
+            text = texts[event.row]
+            piece = text.push(event.token, event.finish)
+            if text.finish == "stop":
+                loop.leave({event.row})
+            if piece or text.finish:
+                yield Piece(event.row, piece, text.tokens, text.finish)
+
+
+def generate_text(model: Transformer, tokenizer: Tokenizer, prompt: str, **sampling: Any) -> str:
+    """The text that follows one prompt; keywords are those of `SamplingConfig`: `max_tokens=100, temperature=0`.
+
+    Raises:
+        HeddleError: as `complete` does; or a keyword is unknown or its value impossible.
+    """
+    wanted = SamplingConfig.of(sampling, where="sampling")
+    return "".join(piece.text for piece in complete(model, tokenizer, [prompt], wanted))
+
+
+class RowText:
+    """One row's text as its tokens come: whole characters, nothing of a stop text."""
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
+        self.characters = TextStream(tokenizer)
+        self.stop = stop
+        self.held = ""
+        self.tokens = 0
+        self.finish: Finish | None = None
+
+    def push(self, token: int, finish: Finish | None) -> str:
+        """The text that is certain after one more token, which is the last where `finish` says so."""
+        self.tokens += 1
+        self.finish = finish
+        self.held += "" if finish == "end" else self.characters.push(token)
+        self.held += self.characters.flush() if finish else ""
+        # Of several stop texts the first to be complete counts, so that how tokens cut the text changes nothing.
+        found = [(start + len(stop), start) for stop in self.stop if (start := self.held.find(stop)) >= 0]
+        if found:
+            self.finish = "stop"
+            return self.held[: min(found)[1]]
+        certain = len(self.held) if finish else len(self.held) - self._open()
+        text, self.held = self.held[:certain], self.held[certain:]
+        return text
+
+    def _open(self) -> int:
+        """How many characters at the end may be the beginning of a stop text."""
+        longest = min(len(self.held), max(map(len, self.stop), default=1) - 1)
+        lengths = range(longest, 0, -1)
+        return next((n for n in lengths if any(stop.startswith(self.held[-n:]) for stop in self.stop)), 0)

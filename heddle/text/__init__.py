@@ -1,0 +1,10 @@
+"""Text to ids and back: tokenizers that lose nothing, kept in one `tokenizer.json`."""
+
+from heddle.text.bpe import load_gpt2_merges as load_gpt2_merges
+from heddle.text.stream import TextStream as TextStream
+from heddle.text.tokenizer import END_OF_TEXT as END_OF_TEXT
+from heddle.text.tokenizer import Tokenizer as Tokenizer
+from heddle.text.tokenizer import load_tokenizer as load_tokenizer
+from heddle.text.tokenizer import train_tokenizer as train_tokenizer
+
+__all__ = ["END_OF_TEXT", "TextStream", "Tokenizer", "load_gpt2_merges", "load_tokenizer", "train_tokenizer"]

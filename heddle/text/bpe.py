@@ -1,0 +1,175 @@
+"""Byte-level BPE: learned by `tokenizers`, encoded by `tiktoken` wherever that provably gives the same ids."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import tiktoken
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from heddle.errors import HeddleError
+from heddle.text.base import END_OF_TEXT, Base
+from heddle.text.file import Content, bpe_model, byte_level, byte_symbols, describe, plain_vocabulary
+
+# How text is cut before merging; no piece crosses a cut. Part of the file format, so exactly as published.
+GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+GPT4_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN_SPLIT = GPT4_SPLIT.replace("{1,3}", "")
+# tiktoken drops text that a pattern leaves unmatched; these match every character, and both engines read them alike.
+KNOWN_SPLITS = (GPT2_SPLIT, GPT4_SPLIT, QWEN_SPLIT)
+
+# tiktoken's regex engine keeps a state per character of `\s+(?!\S)` and aborts at a million of them.
+BLANK_STRETCH = 250_000
+
+GPT2_MERGES = 50_000
+
+
+class BPE(Base):
+    """Byte-level byte pair encoding (Sennrich et al. 2016; on bytes: Radford et al. 2019), of any origin.
+
+    Raises:
+        HeddleError: the content is BPE, but not over the 256 bytes.
+    """
+
+    kind = "bpe"
+
+    def __init__(self, content: Content) -> None:
+        symbols = byte_symbols()
+        vocab = plain_vocabulary(content)
+        pre_tokenizer, decoder = content.get("pre_tokenizer") or {}, content.get("decoder") or {}
+        steps = pre_tokenizer.get("pretokenizers") or [pre_tokenizer]
+        bytes_only = set().union(*vocab) <= symbols.keys()
+        if not bytes_only or steps[-1].get("type") != "ByteLevel" or decoder.get("type") != "ByteLevel":
+            raise HeddleError("BPE that is not byte-level (Llama 2 and Gemma are of that sort), which is not supported")
+        if not vocab.keys() >= symbols.keys():
+            raise HeddleError("BPE that lacks some of the 256 bytes, so text could be lost, which is not supported")
+        ordinary = {bytes(map(symbols.__getitem__, piece)): i for piece, i in vocab.items()}
+        super().__init__(content, ordinary)
+        self._reference = _reference(content, vocab)
+        self._normalizer = self._reference.normalizer
+        split = _split(content, steps)
+        self._fast: tiktoken.Encoding | None = None
+        if split in KNOWN_SPLITS and _ids_are_ranks(content, vocab, self._reference):
+            self._fast = tiktoken.Encoding("heddle", pat_str=split, mergeable_ranks=ordinary, special_tokens={})
+
+    def _plain(self, text: str) -> list[int]:
+        # A stretch of a million blanks must cover one of these windows, and `isspace` stops at the first non-blank.
+        windows = range(0, len(text) - BLANK_STRETCH, BLANK_STRETCH)
+        if self._fast is None or any(text[i : i + BLANK_STRETCH].isspace() for i in windows):
+            return self._reference.encode(text, add_special_tokens=False).ids
+        if self._normalizer is not None:
+            text = self._normalizer.normalize_str(text)
+        return self._fast.encode_ordinary(text)
+
+    @classmethod
+    def learn(cls, texts: Iterable[str], vocab_size: int, special: Sequence[str]) -> Self:
+        """Learn merges until there are `vocab_size` ids, or no pair of pieces occurs twice."""
+        split = pre_tokenizers.Split(tokenizers.Regex(GPT4_SPLIT), "isolated")
+        learner = tokenizers.Tokenizer(models.BPE())
+        learner.pre_tokenizer = pre_tokenizers.Sequence(
+            [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size - len(special),
+            min_frequency=2,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            special_tokens=[],
+            show_progress=False,
+        )
+        learner.train_from_iterator(texts, trainer)
+        merges = [" ".join(pair) for pair in json.loads(learner.to_str())["model"]["merges"]]
+        # The library gives bytes the ids of their sorted symbols; here a byte is its own id, as in `Bytes`.
+        model = bpe_model(_vocabulary(byte_symbols(), merges), merges)
+        entry = {"type": "Split", "pattern": {"Regex": GPT4_SPLIT}, "behavior": "Isolated", "invert": False}
+        pre_tokenizer = {"type": "Sequence", "pretokenizers": [entry, byte_level()]}
+        return cls(describe(model, pre_tokenizer, byte_level(), special))
+
+
+def load_gpt2_merges(path: str | Path) -> BPE:
+    """GPT-2's tokenizer, with its own 50,257 ids, from its merges file (`vocab.bpe` or `merges.txt`) alone.
+
+    The ids are 256 byte symbols, printable ones first, then the 50,000 merges, then `<|endoftext|>` = 50256
+    (Radford et al. 2019, released encoder).
+
+    Raises:
+        HeddleError: the file cannot be read, a line is not two pieces already known, or lines are missing.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise HeddleError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise HeddleError(f"{path} is not UTF-8 text, so not GPT-2's merges file") from None
+    known = set(byte_symbols())
+    merges = []
+    for number, line in enumerate(lines, start=1):
+        if (number == 1 and line.startswith("#version")) or (number == len(lines) and not line):
+            continue
+        parts = line.split(" ")
+        if len(parts) != 2 or not known.issuperset(parts) or "".join(parts) in known:
+            raise HeddleError(f"{path}, line {number}: {line!r} is not two known pieces that make a new one")
+        known.add("".join(parts))
+        merges.append(line)
+    if len(merges) != GPT2_MERGES:
+        raise HeddleError(f"{path} has {len(merges):,} merges where GPT-2 has {GPT2_MERGES:,}; fetch the file again")
+    model = bpe_model(_vocabulary(byte_symbols("gpt2"), merges), merges)
+    return BPE(describe(model, byte_level(use_regex=True), byte_level(), [END_OF_TEXT]))
+
+
+def _vocabulary(symbols: Mapping[str, int], merges: Iterable[str]) -> dict[str, int]:
+    """Symbols, then what each merge makes; a merge that makes an existing piece adds no id."""
+    vocab = dict(symbols)
+    for merge in merges:
+        vocab.setdefault(merge.replace(" ", ""), len(vocab))
+    return vocab
+
+
+def _reference(content: Content, vocab: Mapping[str, int]) -> tokenizers.Tokenizer:
+    """`tokenizers` on the file itself, without what is not plain text, limits, or chance."""
+    model = {**content["model"], "type": "BPE", "vocab": vocab, "dropout": None}
+    bare: Content = {"added_tokens": [], "truncation": None, "padding": None, "post_processor": None, "model": model}
+    return tokenizers.Tokenizer.from_str(json.dumps({**content, **bare}))
+
+
+def _split(content: Content, steps: Sequence[Content]) -> str | None:
+    """The pattern that cuts the text, where cutting by one pattern is all that happens before merging."""
+    *before, last = steps
+    model = content["model"]
+    altered = ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
+    # Both flags of ByteLevel are true where a file leaves them out.
+    if last.get("add_prefix_space", True) or any(model.get(key) for key in altered):
+        return None
+    if not before:
+        return GPT2_SPLIT if last.get("use_regex", True) else None
+    match before:
+        case [{"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated", "invert": False}]:
+            return None if last.get("use_regex", True) else pattern
+    return None
+
+
+def _ids_are_ranks(content: Content, vocab: Mapping[str, int], reference: tokenizers.Tokenizer) -> bool:
+    """Whether merging by lowest id, as tiktoken does, is merging by the list, as `tokenizers` does.
+
+    tiktoken joins any two neighbours whose bytes are a piece, the lowest id first. That is the same if (1) the list
+    makes pieces in the order of their ids, (2) each from pieces made before it, and (3) each piece, taken as a text,
+    comes out as itself. For then, once the merges below an id are done, the stretch that becomes this piece is cut in
+    one way only, the same wherever it stands, and (3) says that this cut is on the list.
+    """
+    made = -1
+    for merge in content["model"]["merges"]:
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        piece = vocab[left + right]
+        if piece < made or any(len(part) > 1 and vocab[part] >= piece for part in (left, right)):
+            return False
+        made = piece
+    alone = tokenizers.Tokenizer(reference.model)
+    alone.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # no symbol is a blank, so this separates the pieces
+    whole_words, alone.model.ignore_merges = alone.model.ignore_merges, False
+    itself = alone.encode(" ".join(vocab)).ids == list(vocab.values())
+    alone.model.ignore_merges = whole_words
+    return itself

@@ -1,0 +1,103 @@
+"""The one file: a `tokenizer.json` in the layout of the `tokenizers` library, for every kind."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from heddle.errors import HeddleError
+
+Content = dict[str, Any]
+
+FILE_NAME = "tokenizer.json"
+
+
+def read_content(path: str | Path) -> tuple[Path, Content]:
+    """The file (found inside `path` where that is a directory) and what it holds."""
+    path = Path(path)
+    if path.is_dir():
+        path /= FILE_NAME
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise HeddleError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, cut short, not JSON, or nested without end
+        raise HeddleError(f"{path} is not JSON ({error}); the file may be cut short: fetch or write it again") from None
+    if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
+        raise HeddleError(f"{path} is JSON but not a tokenizer.json: it has no 'model'")
+    return path, content
+
+
+def write_content(path: str | Path, content: Content) -> None:
+    """Write the file whole or not at all; a `path` that does not end in `.json` is the directory to hold it."""
+    path = Path(path)
+    target = path if path.suffix == ".json" else path / FILE_NAME
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with partial.open("w", encoding="utf-8") as stream:
+                json.dump(content, stream, ensure_ascii=False, indent=1)
+                stream.flush()
+                os.fsync(stream.fileno())
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise HeddleError(f"cannot write {target}: {error.strerror}") from None
+
+
+def describe(model: Content, pre_tokenizer: Content, decoder: Content, special: Sequence[str]) -> Content:
+    """A whole file; the special tokens get the ids after the vocabulary.
+
+    Raises:
+        HeddleError: a special token is also an ordinary piece, so that plain text would produce it.
+    """
+    first = len(model["vocab"])
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    for token in special:
+        if token in model["vocab"]:
+            raise HeddleError(f"special token {token!r} is also an ordinary piece; choose one like '<|{token}|>'")
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": first + i, "content": token, **flags} for i, token in enumerate(special)],
+        "normalizer": None,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": None,
+        "decoder": decoder,
+        "model": model,
+    }
+
+
+def plain_vocabulary(content: Content) -> dict[str, int]:
+    """The model's vocabulary without special tokens, which many published files list there as well."""
+    special = {token["content"] for token in content["added_tokens"]}
+    return {piece: i for piece, i in content["model"]["vocab"].items() if piece not in special}
+
+
+def byte_symbols(order: Literal["bytes", "gpt2"] = "bytes") -> dict[str, int]:
+    """The printable character that stands for each byte in a byte-level file, with its id.
+
+    A printable Latin-1 character stands for itself; the other 68 bytes take the characters from U+0100 on, in turn.
+    In GPT-2's own order of ids the printable ones come first (Radford et al. 2019, released encoder).
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    symbol = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    ids = range(256) if order == "bytes" else printable + others
+    return {symbol[byte]: i for i, byte in enumerate(ids)}
+
+
+def byte_level(use_regex: bool = False) -> Content:
+    """The entry for "split as GPT-2 does if `use_regex`, then write each byte as its symbol"."""
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
+
+
+def bpe_model(vocab: dict[str, int], merges: Sequence[str]) -> Content:
+    """The entry for byte-level BPE; without merges it is the bytes themselves."""
+    absent = {"dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None}
+    off = {"fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
+    return {"type": "BPE", **absent, **off, "vocab": vocab, "merges": list(merges)}

@@ -1,0 +1,26 @@
+"""Text out of ids one at a time, never breaking a character."""
+
+import codecs
+
+from heddle.text.tokenizer import Tokenizer
+
+
+class TextStream:
+    """Decodes a growing sequence of ids, holding back the bytes of an unfinished character.
+
+    All that `push` returned, then `flush`, is exactly `tokenizer.decode(ids)`, also where the bytes are not UTF-8.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, id: int) -> str:
+        """The text that this id completes; empty while a character is unfinished."""
+        return self._decoder.decode(self._tokenizer.token_bytes(id))
+
+    def flush(self) -> str:
+        """What is still held back, as U+FFFD; afterwards the stream is as new."""
+        rest = self._decoder.decode(b"", final=True)
+        self._decoder.reset()
+        return rest

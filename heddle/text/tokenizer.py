@@ -1,0 +1,192 @@
+"""The tokenizer as the rest of heddle sees it; loading one, training one."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol, get_args
+
+from heddle.errors import HeddleError, did_you_mean
+from heddle.text.base import END_OF_TEXT as END_OF_TEXT
+from heddle.text.base import Base, Kind, utf8
+from heddle.text.bpe import BPE
+from heddle.text.file import Content, read_content
+from heddle.text.kinds import Bytes, Characters
+
+# `tokenizers` counts pairs in 32 bits and goes wrong without a word beyond (its issue 2058).
+MOST_TRAINING_BYTES = 2**31 - 1
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back. Ids run from 0 to V - 1 (L2-49), special tokens included.
+
+    `decode(encode(text)) == text` for every text without lone surrogates; `characters` refuses text outside its
+    alphabet, and a loaded file that normalises text (Qwen: NFC) gives back the normalised text.
+    """
+
+    @property
+    def kind(self) -> Kind: ...
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the number of ids, special tokens included."""
+
+    @property
+    def special(self) -> Mapping[str, int]:
+        """Tokens that mark boundaries rather than spell text, with their ids (L1-94)."""
+
+    @property
+    def end_of_text(self) -> int | None:
+        """Id of the special token that ends a text, if there is one."""
+
+    def encode(self, text: str, allow_special: bool = False) -> list[int]:
+        """Ids of `text`. A special token written out in it is ordinary text, unless `allow_special`.
+
+        Raises:
+            HeddleError: a lone surrogate, or (`characters`) a character outside the alphabet.
+        """
+
+    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
+        """`encode` of each text, in order, on several threads where the library frees them."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of the ids, special tokens written out; bytes that are not UTF-8 become U+FFFD."""
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """Bytes of the ids, joined. Raises HeddleError for an id outside 0 to V - 1."""
+
+    def token_bytes(self, id: int) -> bytes:
+        """Bytes that one id stands for. Raises HeddleError for an id outside 0 to V - 1."""
+
+    def pieces(self, text: str) -> list[tuple[int, str]]:
+        """Each id of `text` with what it spells, to be shown (L2-45); part of a character shows as U+FFFD."""
+
+    def save(self, path: str | Path) -> None:
+        """Write `tokenizer.json` into the directory `path`, or to `path` itself if it ends in `.json`."""
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the file's content, whatever its spacing and order of keys."""
+
+
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """Load a `tokenizer.json`, or the one in a directory: heddle's own, or any published byte-level BPE.
+
+    What a published file does around the text is left out: no token is added at its start or end, nothing is cut
+    or padded; and tokens added to a vocabulary count as special, whether or not the file calls them so.
+
+    Raises:
+        HeddleError: the file cannot be read, is damaged, or holds a tokenizer of another sort (it says which).
+    """
+    path, content = read_content(path)
+    try:
+        return _recognise(content)
+    except HeddleError as error:
+        raise HeddleError(f"{path}: {error}") from None
+    except Exception as error:  # `tokenizers` raises nothing more precise
+        raise HeddleError(f"{path} is not a sound tokenizer.json ({type(error).__name__}: {error})") from None
+
+
+def _recognise(content: Content) -> Tokenizer:
+    model = content["model"]
+    sort = model.get("type") or ("BPE" if "merges" in model else "unnamed")  # old files leave out the type of BPE
+    if sort == "BPE":
+        return Bytes(content) if Bytes.recognises(content) else BPE(content)
+    if sort == "WordLevel" and Characters.recognises(content):
+        return Characters(content)
+    raise HeddleError(f"a {sort} tokenizer, which is not supported; byte-level BPE is (GPT-2, Llama 3, Qwen)")
+
+
+def train_tokenizer(
+    kind: str,
+    texts: Iterable[str],
+    vocab_size: int | None = None,
+    special: Sequence[str] = (END_OF_TEXT,),
+    progress: Callable[[str], None] | None = None,
+) -> Tokenizer:
+    """Make a tokenizer from texts, deterministically.
+
+    `bytes` learns nothing and reads no text; `characters` collects the alphabet; `bpe` cuts text by GPT-4's pattern,
+    then learns merges within the cuts. (Beside GPT-2's pattern, that one keeps a line break apart from the
+    indentation after it, and numbers to three digits a piece; Llama 3 uses it too.)
+
+    Args:
+        vocab_size: the most ids there may be, special tokens included; `bpe` needs it, and ends below it only
+            where the text is too small to fill it.
+        progress: told in words what is going on, at the start, every few seconds, and at the end.
+
+    Raises:
+        HeddleError: unknown kind, no text, a vocabulary too small (it says the least), unfit special tokens.
+    """
+    texts = [texts] if isinstance(texts, str) else texts
+    _check_special(special)
+    corpus = _Corpus(texts)
+    say = progress or (lambda line: None)
+    say(f"training a {kind} tokenizer")
+    with _heartbeat(say, corpus):
+        tokenizer: Base
+        if kind == "bytes":
+            tokenizer = Bytes.of(special)
+        elif kind == "characters":
+            tokenizer = Characters.learn(corpus, special)
+        elif kind == "bpe":
+            least = 256 + len(special)
+            if vocab_size is None or vocab_size < least:
+                raise HeddleError(
+                    f"vocab_size {vocab_size} is too small for bpe: it takes at least {least} (256 bytes, "
+                    f"{len(special)} special), and a few thousand to be of use"
+                )
+            tokenizer = BPE.learn(corpus, vocab_size, special)
+        else:
+            kinds = get_args(Kind)
+            raise HeddleError(f"unknown kind of tokenizer {kind!r}: {', '.join(kinds)}.{did_you_mean(kind, kinds)}")
+    if kind != "bytes" and not corpus.bytes:
+        raise HeddleError("there is no text to train a tokenizer on: every text given is empty")
+    if vocab_size is not None and tokenizer.vocab_size > vocab_size:
+        raise HeddleError(f"vocab_size {vocab_size} is too small for {kind}: this takes {tokenizer.vocab_size} ids")
+    more = f", as the text does not give {vocab_size:,}" if vocab_size and tokenizer.vocab_size < vocab_size else ""
+    say(f"{tokenizer.vocab_size:,} ids{more}")
+    return tokenizer
+
+
+def _check_special(special: Sequence[str]) -> None:
+    # A byte-level decoder reads some characters beyond ASCII as symbols of bytes, so it would spell the token wrongly.
+    for token in special:
+        if not token or not token.isascii() or not token.isprintable():
+            raise HeddleError(f"special token {token!r} is not printable ASCII; choose one like {END_OF_TEXT!r}")
+    if isinstance(special, str) or len(set(special)) != len(special):
+        raise HeddleError(f"special tokens {special!r} are not a list of different names")
+
+
+class _Corpus:
+    """The texts as they are read, counted and checked."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts = texts
+        self.bytes = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for text in self.texts:
+            self.bytes += len(utf8(text))
+            if self.bytes > MOST_TRAINING_BYTES:
+                raise HeddleError("more than 2 GiB of text to train a tokenizer on; a sample of it does as well")
+            yield text
+
+
+@contextmanager
+def _heartbeat(say: Callable[[str], None], corpus: _Corpus, every: float = 5.0) -> Iterator[None]:
+    """Report every few seconds from beside the work, since learning merges is one long call into the library."""
+    start = time.monotonic()
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(every):
+            say(f"{corpus.bytes / 1e6:,.0f} MB of text read, {time.monotonic() - start:.0f} s")
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

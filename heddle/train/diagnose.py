@@ -1,0 +1,38 @@
+"""Where a loss that is no number comes from."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heddle.data.batch import Batch
+from heddle.train.objective import Loss, NextToken
+
+
+def first_bad_layer(objective: NextToken, batch: Batch, gradients: Mapping[str, Tensor | None]) -> str:
+    """The first thing that is not finite, in the order it is computed: weights, a layer's output, the loss, a gradient."""
+    for name, parameter in objective.model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            return f"weights of {name}"
+    found: list[str] = []
+
+    def watch(name: str) -> Callable[..., None]:
+        def look(module: nn.Module, inputs: Any, output: Any) -> None:
+            if not found and isinstance(output, Tensor) and not torch.isfinite(output).all():
+                found.append(f"output of {name}")
+
+        return look
+
+    leaves = [(name, module) for name, module in objective.model.named_modules() if name and not list(module.children())]
+    hooks = [module.register_forward_hook(watch(name)) for name, module in leaves]
+    try:
+        with torch.no_grad():
+            loss: Loss = objective(batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if found or not torch.isfinite(loss.total):
+        return found[0] if found else "loss itself"
+    bad = [name for name, gradient in gradients.items() if gradient is not None and not torch.isfinite(gradient).all()]
+    return f"gradient of {bad[-1]}" if bad else "gradient's norm"  # gradients are made from the last layer to the first

@@ -1,0 +1,68 @@
+"""Scoring held-out text: every target once, in windows that do not overlap."""
+
+from dataclasses import dataclass
+from math import exp, log
+
+import numpy as np
+import torch
+
+from heddle.data.batch import next_token_batch
+from heddle.data.order import held_out_windows
+from heddle.data.store import Part
+from heddle.model.transformer import Transformer
+from heddle.train.objective import NextToken
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How well a text is predicted.
+
+    Attributes:
+        loss: nats per target token.
+        perplexity: exp(loss).
+        bits_per_byte: bits needed per UTF-8 byte of the text, which compares across tokenizers.
+        tokens: number of targets.
+        bytes: number of UTF-8 bytes that the targets stand for.
+    """
+
+    loss: float
+    perplexity: float
+    bits_per_byte: float
+    tokens: int
+    bytes: int
+
+
+@torch.no_grad()
+def evaluate(model: Transformer, part: Part, context: int, rows: int = 16) -> Evaluation:
+    """Score a whole part: window k reads tokens k·context … (k+1)·context and predicts the next of each (L1-24).
+
+    Args:
+        model: in any precision; it is put into evaluation mode and back.
+        part: text as tokens.
+        context: length of a window.
+        rows: windows at a time.
+    """
+    objective, training = NextToken(model), model.training
+    model.eval()
+    nats, targets = 0.0, 0
+    windows = held_out_windows(len(part.tokens), context)
+    whole = [window for window in windows if window[1] - window[0] == context]
+    batches = [whole[start : start + rows] for start in range(0, len(whole), rows)]
+    batches += [[window] for window in windows[len(whole) :]]
+    for batch in batches:
+        ids = np.stack([part.tokens[start : stop + 1] for start, stop in batch])
+        loss = objective(next_token_batch(ids).to(model.device))
+        nats += loss.total.item()
+        targets += int(loss.count.item())
+    model.train(training)
+    size = part.bytes - part.first_token_bytes
+    mean = nats / targets
+    return Evaluation(mean, exp(min(mean, 700.0)), nats / log(2) / size, targets, size)
+
+
+def first_tokens(part: Part, tokens: int, token_bytes: list[int]) -> Part:
+    """The beginning of a part, for evaluations during training; `token_bytes` holds each id's length in bytes."""
+    if len(part.tokens) <= tokens:
+        return part
+    ids = part.tokens[:tokens]
+    return Part(ids, int(np.asarray(token_bytes)[ids].sum()), part.documents, part.first_token_bytes)

@@ -1,0 +1,51 @@
+"""Training in a few lines of Python: a model, a tokenizer, a string."""
+
+import numpy as np
+
+from heddle.config.run import TrainConfig
+from heddle.data.batch import next_token_batch
+from heddle.data.order import windows
+from heddle.errors import HeddleError
+from heddle.model.transformer import Transformer
+from heddle.text.tokenizer import Tokenizer
+from heddle.train.objective import NextToken
+from heddle.train.optimizer import Optimizer
+from heddle.train.runtime import seed_step
+from heddle.train.schedule import factor
+from heddle.train.step import train_step
+
+
+def fit(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    text: str,
+    steps: int,
+    batch: int = 8,
+    learning_rate: float = 3e-3,
+    config: TrainConfig | None = None,
+) -> list[float]:
+    """Train `model` in place, in fp32, on a string; returns the loss of every step in nats per token.
+
+    The same step as a run's, without its files: no validation, no checkpoints. For those, see `heddle train`.
+
+    Raises:
+        HeddleError: the text is shorter than one window of context + 1 tokens.
+    """
+    config = config or TrainConfig()
+    ids = np.asarray(tokenizer.encode(text))
+    context = model.config.context
+    if len(ids) <= context:
+        raise HeddleError(f"the text has {len(ids)} tokens, context is {context}: lower `context` or give more text")
+    optimizer = Optimizer(model, config, learning_rate, "fp32")
+    objective = NextToken(model)
+    model.train()
+    losses = []
+    for step in range(steps):
+        seed_step(config.seed, step)
+        starts = windows(len(ids), context, config.seed, step, batch)
+        rows = next_token_batch(np.stack([ids[start : start + context + 1] for start in starts])).to(model.device)
+        scale = factor(step, steps, steps // 50, config.schedule, config.final)
+        loss, _ = train_step(objective, optimizer, rows, 1, scale, config.clip)
+        losses.append(loss)
+    model.eval()
+    return losses

@@ -1,0 +1,68 @@
+"""What a run tells: one event type, an append-only file of numbers, and any number of readers."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heddle.weights.files import write_file
+
+
+@dataclass(frozen=True)
+class Report:
+    """One step's numbers, or an evaluation's; whoever wants to know reads it.
+
+    Attributes:
+        step: optimizer steps done.
+        steps: how many there will be.
+        values: what goes to `metrics.jsonl`: functions of the config and the data alone, so two equal runs write equal files.
+        speed: what depends on the clock: tokens per second, share of the measured peak, seconds left.
+        sample: text the model wrote, or None.
+    """
+
+    step: int
+    steps: int
+    values: Mapping[str, float]
+    speed: Mapping[str, float]
+    sample: str | None = None
+
+
+class Metrics:
+    """`metrics.jsonl` in a run directory: one line per report, without wall times.
+
+    Args:
+        path: the file.
+        keep: on opening, lines after this step are dropped: they will be written again, equal bit for bit.
+    """
+
+    def __init__(self, path: Path, keep: int) -> None:
+        kept = [line for line in read_lines(path) if line["step"] <= keep]
+        write_file(path, "".join(_line(line) for line in kept).encode(), replace=True)
+        self._file = path.open("a", encoding="utf-8")
+
+    def __call__(self, report: Report) -> None:
+        if report.values:
+            self._file.write(_line({"step": report.step, **report.values}))
+            self._file.flush()
+
+    def sync(self) -> None:
+        """Make sure that what was written survives a crash of the machine."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The complete lines of a metrics file; a last line cut short by a kill is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    return [json.loads(line) for line in lines]
+
+
+def _line(values: Mapping[str, Any]) -> str:
+    return json.dumps(values) + "\n"

@@ -1,0 +1,90 @@
+"""Cross-entropy of the next token, head included, chunk by chunk: the full logits never exist."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heddle.model.transformer import mask_padding
+
+CHUNK_BYTES = 64 << 20  # fp32 logits of one chunk; smaller chunks save little memory and cost time
+
+
+def chunk_rows(vocabulary: int) -> int:
+    """How many positions' logits are held at once."""
+    return max(64, CHUNK_BYTES // (4 * vocabulary) // 64 * 64)
+
+
+def _surprise(
+    hidden: Tensor, head: Tensor, targets: Tensor, vocab_size: int
+) -> tuple[Float[Tensor, "N V"], Float[Tensor, " N"]]:
+    """Log-probabilities in fp32 or wider, and -log p of each target."""
+    logits = mask_padding(hidden @ head.T, vocab_size)
+    log_probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+    return log_probabilities, -log_probabilities.gather(1, targets[:, None])[:, 0]
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Computes the gradient along with the loss, so that each chunk's logits are made once and dropped at once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, table: Tensor, targets: Tensor, weights: Tensor, vocab_size: int, chunk: int
+    ) -> Tensor:
+        head = table.to(hidden.dtype)
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        total = torch.zeros((), dtype=wide, device=hidden.device)
+        hidden_gradients = []
+        # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix again.
+        table_gradient = torch.zeros(table.shape, dtype=wide, device=table.device)
+        for start in range(0, hidden.shape[0], chunk):
+            part = slice(start, start + chunk)
+            log_probabilities, surprise = _surprise(hidden[part], head, targets[part], vocab_size)
+            total = total + (surprise * weights[part]).sum()
+            gradient = log_probabilities.exp()  # d total / d logits = (p - onehot) * weight
+            gradient.scatter_add_(1, targets[part, None], -torch.ones_like(targets[part, None], dtype=wide))
+            gradient = (gradient * weights[part, None]).to(hidden.dtype)
+            hidden_gradients.append(gradient @ head)
+            table_gradient += gradient.T @ hidden[part]
+        ctx.save_for_backward(torch.cat(hidden_gradients), table_gradient)
+        ctx.table_dtype = table.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        hidden_gradient, table_gradient = ctx.saved_tensors
+        hidden_gradient = hidden_gradient * factor.to(hidden_gradient.dtype)
+        return hidden_gradient, (table_gradient * factor).to(ctx.table_dtype), None, None, None, None
+
+
+def cross_entropy(
+    hidden: Float[Tensor, "N D"],
+    table: Float[Tensor, "V D"],
+    targets: Int[Tensor, " N"],
+    weights: Float[Tensor, " N"],
+    vocab_size: int,
+    chunk: int | None = None,
+) -> Float[Tensor, ""]:
+    """Sum of weights · -log p(target), with logits = hidden @ tableᵀ (L1-24, L2-59).
+
+    Equal to torch's `cross_entropy` of the full logits. Entries of the table beyond `vocab_size` have no probability. The
+    gradient is computed in the forward pass; where none is wanted, chunks are only scored.
+
+    Args:
+        hidden: N positions of width D, in any precision; the loss is fp32 or wider.
+        table: the head's matrix, V rows.
+        targets: ids below `vocab_size`.
+        weights: 0 where there is no target.
+        vocab_size: number of real ids.
+        chunk: positions at a time; None: as many as fit into 64 MiB of logits.
+    """
+    chunk = chunk_rows(table.shape[0]) if chunk is None else chunk
+    if torch.is_grad_enabled() and (hidden.requires_grad or table.requires_grad):
+        return _CrossEntropy.apply(hidden, table, targets, weights, vocab_size, chunk)
+    head = table.to(hidden.dtype)
+    total = torch.zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
+    for start in range(0, hidden.shape[0], chunk):
+        part = slice(start, start + chunk)
+        total = total + (_surprise(hidden[part], head, targets[part], vocab_size)[1] * weights[part]).sum()
+    return total

@@ -1,0 +1,126 @@
+"""The optimizer step: fp32 masters, a table of who turns which parameter, clipping, and state that is plain tensors."""
+
+import re
+from math import isfinite
+
+import torch
+from torch import Tensor, nn
+
+from heddle.config.run import TrainConfig
+from heddle.model.precision import cast
+from heddle.model.transformer import Transformer
+
+# Pattern of a parameter's name -> what it is. The first row that fits decides; Muon takes `matrix` rows, AdamW all others.
+ROLES = [
+    (r"^(embedding|head)\.weight$", "table"),
+    (r"\.positions\.weight$", "table"),
+    (r"\.blocks\.\d+\.(mixer|ffn)\.\w+\.weight$", "matrix"),
+    (r"", "vector"),  # norms, biases, and anything of one dimension
+]
+DECAYED = ("table", "matrix")
+
+
+def role(name: str, parameter: Tensor) -> str:
+    """What a parameter is for the optimizer: `table`, `matrix` or `vector`."""
+    found = next(kind for pattern, kind in ROLES if re.search(pattern, name))
+    return found if parameter.dim() >= 2 else "vector"
+
+
+class Optimizer:
+    """Owns the fp32 masters of a model and turns them; the model itself computes on a copy in the working precision.
+
+    With `precision="fp32"` the masters are the model's own parameters and nothing is copied.
+
+    Args:
+        model: built in fp32; its matrices are cast in place.
+        config: rates, decay, betas, and which optimizer turns the matrices.
+        learning_rate: AdamW's highest rate.
+        precision: `fp32` or `bf16`.
+    """
+
+    def __init__(self, model: Transformer, config: TrainConfig, learning_rate: float, precision: str) -> None:
+        full = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        cast(model, precision, tables=False)
+        self.working = dict(model.named_parameters())
+        self.masters: dict[str, nn.Parameter] = {}
+        for name, parameter in self.working.items():
+            same = parameter.dtype == full[name].dtype
+            self.masters[name] = parameter if same else nn.Parameter(full[name])
+        self.copies = [(w, self.masters[n]) for n, w in self.working.items() if self.masters[n] is not w]
+        self.names = {id(master): name for name, master in self.masters.items()}
+        self.optimizers = self._make(config, learning_rate)
+        self.highest = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
+
+    def _make(self, config: TrainConfig, learning_rate: float) -> list[torch.optim.Optimizer]:
+        roles: dict[str, list[Tensor]] = {"table": [], "matrix": [], "vector": []}
+        for name, master in self.masters.items():
+            roles[role(name, master)].append(master)
+        optimizers: list[torch.optim.Optimizer] = []
+        if config.optimizer == "muon" and roles["matrix"]:
+            matrices = roles.pop("matrix")
+            # Decay is relative to the rate; AdamW's rate is the smaller, so the same pull needs a smaller number here.
+            decay = config.weight_decay * learning_rate / config.matrix_learning_rate
+            optimizers.append(torch.optim.Muon(matrices, lr=config.matrix_learning_rate, weight_decay=decay))
+        groups = [
+            {"params": parameters, "weight_decay": config.weight_decay if kind in DECAYED else 0.0}
+            for kind, parameters in roles.items()
+            if parameters
+        ]
+        fused = next(iter(self.masters.values())).device.type in ("cpu", "cuda")
+        optimizers.append(torch.optim.AdamW(groups, lr=learning_rate, betas=config.betas, eps=1e-10, fused=fused))
+        return optimizers
+
+    def collect(self) -> None:
+        """Move the working copies' gradients to the masters, adding up in fp32."""
+        for working, master in self.copies:
+            if working.grad is not None:
+                gradient = working.grad.to(master.dtype)
+                master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+                working.grad = None
+
+    def step(self, factor: float, clip: float | None) -> float:
+        """Clip, turn every parameter at `factor` times its highest rate, refresh the copies; returns the gradient's norm.
+
+        With a norm that is not finite nothing is turned and the gradients stay.
+        """
+        norm = torch.nn.utils.get_total_norm([master.grad for master in self.masters.values() if master.grad is not None])
+        length = norm.item()
+        if not isfinite(length):
+            return length
+        if clip is not None:
+            torch.nn.utils.clip_grads_with_norm_(list(self.masters.values()), clip, norm)
+        for optimizer, rates in zip(self.optimizers, self.highest, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.refresh()
+        return length
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Copy the masters into the working parameters."""
+        for working, master in self.copies:
+            working.copy_(master)
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything the optimizers remember, as tensors named `what/parameter`."""
+        return {
+            f"{what}/{self.names[id(master)]}": value.reshape(1) if value.dim() == 0 else value
+            for optimizer in self.optimizers
+            for master, remembered in optimizer.state.items()
+            for what, value in remembered.items()
+        }
+
+    @torch.no_grad()
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take up what `state` gave, bit for bit."""
+        remembered: dict[str, dict[str, Tensor]] = {name: {} for name in self.masters}
+        for key, value in state.items():
+            what, name = key.split("/", 1)
+            remembered[name][what] = value.reshape(()) if what == "step" else value.to(self.masters[name].device)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                for master in group["params"]:
+                    if found := remembered[self.names[id(master)]]:
+                        optimizer.state[master] = found

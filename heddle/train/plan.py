@@ -1,0 +1,186 @@
+"""Before anything is spent: sizes by this machine's measured rate, the numbers of what will happen, and what will not work."""
+
+import shutil
+import time
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+import torch
+
+from heddle.account.machine import available_memory, matmul_rate
+from heddle.account.memory import training_bytes
+from heddle.account.parameters import parameters
+from heddle.config.model import TransformerConfig
+from heddle.config.run import Chosen, ModelChoice, RunConfig, TrainConfig
+from heddle.data.batch import next_token_batch
+from heddle.data.store import Part, TokenStore
+from heddle.errors import HeddleError
+from heddle.model.build import build
+from heddle.model.precision import DTYPES
+from heddle.train.objective import NextToken
+from heddle.train.optimizer import Optimizer
+from heddle.train.runtime import keep_memory
+from heddle.train.step import train_step
+
+CONTEXT = 256  # of a model that says nothing
+TOKENS_PER_STEP = {"cpu": 4096, "mps": 16384, "cuda": 65536}
+TOKENS_PER_PARAMETER = 2.5  # the depth dial takes the largest model that sees at least this many in the time given
+DEPTHS = range(2, 13)
+SHARE = 0.9  # of the time given that goes into steps; the rest into evaluations, samples and saving
+WORTH_COMPILING = 20.0  # minutes of training below which a compilation does not pay itself back
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will do, in numbers."""
+
+    model: TransformerConfig
+    chosen: Chosen
+    train_tokens: int
+    validation_tokens: int
+    parameters: int
+    memory: int  # bytes, estimated peak
+    minutes: float  # estimated
+
+    @property
+    def epochs(self) -> float:
+        """How many times the training text is read."""
+        return self.chosen.steps * self.chosen.batch * self.model.context / self.train_tokens
+
+
+def plan(config: RunConfig, store: TokenStore, device: str) -> Plan:
+    """Decide everything a config leaves open, by measurement where that is the question.
+
+    Raises:
+        HeddleError: what was asked for cannot work; one line says what to change.
+    """
+    train = config.train
+    threads = train.threads or torch.get_num_threads()
+    torch.set_num_threads(threads)
+    keep_memory()
+    smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT)
+    check_length(store, smallest.context)
+    batch = train.batch or _multiple(max(1, TOKENS_PER_STEP[device] // smallest.context), train.accumulate)
+    rows = max(1, batch // train.accumulate)
+    precision = train.precision if train.precision != "auto" else faster_precision(smallest, rows, device, train)
+    model, rate = _sized(config.model, store.vocab_size, batch, train, device, precision)
+    memory = training_bytes(model, rows, precision, train.optimizer)
+    check_memory(memory, device)
+    tokens_per_step = batch * model.context
+    steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / tokens_per_step))
+    compile_ = _compile(train, model, rows, device, precision, rate, steps * tokens_per_step)
+    evaluate_every = train.evaluate_every or ceil(steps / 20)
+    chosen = Chosen(
+        device=device,
+        precision=precision,
+        compile=compile_,
+        threads=threads,
+        steps=steps,
+        batch=batch,
+        learning_rate=train.learning_rate or 3e-3 * (256 / model.dim) ** 0.5,
+        warmup=min(steps, ceil(0.02 * steps) if train.warmup is None else train.warmup),
+        evaluate_every=evaluate_every,
+        save_every=train.save_every or evaluate_every,
+        peak=matmul_rate(DTYPES[precision], device=device),
+        tokens_per_second=rate,
+    )
+    return Plan(
+        model=model,
+        chosen=chosen,
+        train_tokens=len(store.train.tokens),
+        validation_tokens=len(store.validation.tokens),
+        parameters=parameters(model).total,
+        memory=memory,
+        minutes=steps * tokens_per_step / rate / 60 / SHARE,
+    )
+
+
+def _multiple(number: int, of: int) -> int:
+    return -(-number // of) * of
+
+
+def check_length(store: TokenStore, context: int) -> None:
+    """Refuse a context that the text cannot fill."""
+    for name, part in (("training", store.train), ("validation", store.validation)):
+        part: Part
+        if len(part.tokens) <= context:
+            raise HeddleError(
+                f"{name} has {len(part.tokens)} tokens, context is {context}: lower `context` or give more data"
+            )
+
+
+def check_memory(needed: int, device: str) -> None:
+    """Refuse what does not fit."""
+    there = available_memory(device)
+    if needed > there:
+        raise HeddleError(
+            f"training needs about {needed / 2**30:.1f} GiB and {there / 2**30:.1f} GiB are free: "
+            "take a smaller model, a smaller batch, or more accumulate"
+        )
+
+
+def measure(
+    model: TransformerConfig, rows: int, device: str, precision: str, train: TrainConfig, compiled: bool = False
+) -> float:
+    """Training rate in tokens per second: the median of three real steps on random tokens, after one to warm up."""
+    built = build(model, device)
+    optimizer = Optimizer(built, train, 1e-5, precision)
+    objective = torch.compile(NextToken(built)) if compiled else NextToken(built)
+    ids = np.random.default_rng(0).integers(0, model.vocab_size, (rows, model.context + 1))
+    batch = next_token_batch(ids).to(device)
+    times = []
+    for _ in range(4):
+        began = time.perf_counter()
+        train_step(objective, optimizer, batch, 1, 1.0, train.clip)
+        times.append(time.perf_counter() - began)
+    return rows * model.context / sorted(times[1:])[1]
+
+
+def faster_precision(model: TransformerConfig, rows: int, device: str, train: TrainConfig) -> str:
+    """The precision in which one block of the model, with its head, trains faster on this machine."""
+    one = model.override({"decoder.depth": 1})
+    rows = max(1, min(rows, 2048 // model.context))
+    rates = {name: measure(one, rows, device, name, train) for name in DTYPES}
+    return max(rates, key=lambda name: rates[name])
+
+
+def _sized(
+    choice: ModelChoice, vocab_size: int, batch: int, train: TrainConfig, device: str, precision: str
+) -> tuple[TransformerConfig, float]:
+    """The model and its measured rate. Without a name or a depth: the deepest that sees enough tokens in the time given."""
+    rows = batch // train.accumulate
+
+    def at(depth: int) -> tuple[TransformerConfig, float]:
+        model = choice.resolve(vocab_size, depth, CONTEXT)
+        check_memory(training_bytes(model, rows, precision, train.optimizer), device)
+        return model, measure(model, _few(rows, model), device, precision, train)
+
+    if choice.preset is not None or choice.depth is not None:
+        return at(min(DEPTHS))
+    best = at(min(DEPTHS))
+    for depth in DEPTHS[1:]:
+        model, rate = at(depth)
+        tokens = train.minutes * 60 * SHARE * rate if train.steps is None else train.steps * batch * model.context
+        if tokens < TOKENS_PER_PARAMETER * parameters(model).total:
+            break
+        best = model, rate
+    return best
+
+
+def _compile(
+    train: TrainConfig, model: TransformerConfig, rows: int, device: str, precision: str, rate: float, tokens: int
+) -> bool:
+    """Whether to compile: when asked, or when there is a compiler, time enough, and it was measured to be faster."""
+    if train.compile != "auto":
+        return train.compile == "on"
+    compiler = any(shutil.which(name) for name in ("c++", "g++", "clang++"))
+    if not compiler or tokens / rate / 60 < WORTH_COMPILING:
+        return False
+    few = _few(rows, model)
+    return measure(model, few, device, precision, train, compiled=True) > 1.03 * measure(model, few, device, precision, train)
+
+
+def _few(rows: int, model: TransformerConfig) -> int:
+    """Rows to measure with: a long step is measured on fewer, which errs to the slow side and spares the wait."""
+    return max(1, min(rows, 8192 // model.context))

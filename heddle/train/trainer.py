@@ -1,0 +1,208 @@
+"""The training loop, written out. A run directory goes in; the same directory, with trained weights, comes out."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from heddle.account.flops import flops
+from heddle.data.batch import Batch, next_token_batch
+from heddle.data.order import windows
+from heddle.data.store import TokenStore
+from heddle.errors import HeddleError
+from heddle.generate.text import generate_text
+from heddle.model.build import build
+from heddle.text.tokenizer import Tokenizer, load_tokenizer
+from heddle.train.diagnose import first_bad_layer
+from heddle.train.evaluate import Evaluation, evaluate, first_tokens
+from heddle.train.journal import Metrics, Report
+from heddle.train.objective import NextToken
+from heddle.train.optimizer import Optimizer
+from heddle.train.runtime import keep_memory, seed_step
+from heddle.train.schedule import factor
+from heddle.train.step import train_step
+from heddle.weights.run import newest_valid, publish, read_config, read_state, save_checkpoint
+
+Reader = Callable[[Report], None]
+
+
+class Interrupted(Exception):
+    """The run was asked to stop; everything up to `step` is saved."""
+
+    def __init__(self, run: Path, step: int, steps: int) -> None:
+        super().__init__(f"stopped at step {step} of {steps}, saved; go on with: heddle train --resume {run}")
+        self.step = step
+
+
+class Trainer:
+    """Trains what a run directory describes, from its newest valid checkpoint on, or from the start when there is none.
+
+    Args:
+        run: a directory with `config.json`, `tokenizer.json` and `data/`.
+        readers: called with every `Report`; the one way to watch.
+
+    Raises:
+        HeddleError: the directory is not a training run, or its parts do not belong together.
+    """
+
+    def __init__(self, run: Path, readers: Sequence[Reader] = ()) -> None:
+        self.run_directory = run
+        self.config = read_config(run)
+        if self.config.train is None or self.config.chosen is None:
+            raise HeddleError(f"{run} was imported, not trained here; there is nothing to resume")
+        self.train, self.chosen = self.config.train, self.config.chosen
+        self.tokenizer: Tokenizer = load_tokenizer(run / "tokenizer.json")
+        self.store = TokenStore.open(run / "data")
+        if self.store.tokenizer != self.tokenizer.fingerprint():
+            raise HeddleError(f"{run}: data/ was cut by another tokenizer than tokenizer.json; train a new run")
+        self.readers = list(readers)
+        self.stop = threading.Event()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        torch.set_num_threads(self.chosen.threads)
+        keep_memory()
+        self.model = build(self.config.model, self.chosen.device, self.train.seed)
+        self.step = 0
+        found, self.notes = newest_valid(self.run_directory)
+        tensors: dict[str, torch.Tensor] = {}
+        if found is not None:
+            weights, tensors, state = read_state(found)
+            if state["data"] != self.store.sources:
+                raise HeddleError(f"{self.run_directory}: data/ is not what {found.name} was trained on; train a new run")
+            self.model.load_state_dict(weights, strict=True)
+            self.step = int(state["step"])
+        self.optimizer = Optimizer(self.model, self.train, self.chosen.learning_rate, self.chosen.precision)
+        if tensors:
+            self.optimizer.load_state(tensors)
+        objective = NextToken(self.model)
+        self.eager = objective
+        self.objective: Callable[[Batch], Any] = torch.compile(objective) if self.chosen.compile else objective
+        lengths = [len(self.tokenizer.token_bytes(i)) for i in range(self.tokenizer.vocab_size)]
+        self.probe = first_tokens(self.store.validation, 16 * self.chosen.batch * self.config.model.context, lengths)
+        self.flops_per_token = flops(self.config.model).per_token
+
+    def batch(self, step: int) -> tuple[Batch, np.ndarray[Any, Any]]:
+        """What step `step` (from 0) trains on, and where in the training part each of its rows begins."""
+        context = self.config.model.context
+        starts = windows(len(self.store.train.tokens), context, self.train.seed, step, self.chosen.batch)
+        rows = np.stack([self.store.train.tokens[start : start + context + 1] for start in starts])
+        return next_token_batch(rows).to(self.chosen.device), starts
+
+    def run(self) -> Evaluation:
+        """Train to the last step, publish the weights, and score the whole validation part.
+
+        Raises:
+            Interrupted: SIGINT or SIGTERM came; the run is saved and can be resumed.
+            HeddleError: the loss is no number any more; the last good checkpoint stays.
+        """
+        metrics = Metrics(self.run_directory / "metrics.jsonl", keep=self.step)
+        readers: list[Reader] = [metrics, *self.readers]
+        try:
+            with self._stoppable():
+                while self.step < self.chosen.steps:
+                    report = self._one_step()
+                    _tell(readers, report)
+                    if self._due(self.chosen.evaluate_every):
+                        _tell(readers, self._look())
+                    if self._due(self.chosen.save_every) or self.stop.is_set():
+                        metrics.sync()
+                        self.save()
+                    if self.stop.is_set() and self.step < self.chosen.steps:
+                        raise Interrupted(self.run_directory, self.step, self.chosen.steps)
+            return self._finish(readers)
+        finally:
+            metrics.close()
+
+    def _due(self, every: int) -> bool:
+        return self.step % every == 0 or self.step == self.chosen.steps
+
+    def _one_step(self) -> Report:
+        began = time.perf_counter()
+        chosen, train = self.chosen, self.train
+        self.model.train()
+        seed_step(train.seed, self.step)
+        batch, starts = self.batch(self.step)
+        scale = factor(self.step, chosen.steps, chosen.warmup, train.schedule, train.final)
+        loss, norm = train_step(self.objective, self.optimizer, batch, train.accumulate, scale, train.clip)
+        if not (isfinite(loss) and isfinite(norm)):
+            self._not_a_number(batch, starts, loss)
+        self.step += 1
+        seconds = time.perf_counter() - began
+        rate = batch.tokens.numel() / seconds
+        speed = {
+            "tokens_per_second": rate,
+            "share_of_peak": rate * self.flops_per_token / chosen.peak,
+            "seconds": seconds,
+        }
+        values = {"loss": loss, "gradient_norm": norm, "learning_rate": scale * chosen.learning_rate}
+        return Report(self.step, chosen.steps, values, speed)
+
+    def _not_a_number(self, batch: Batch, starts: np.ndarray[Any, Any], loss: float) -> None:
+        gradients = {name: master.grad for name, master in self.optimizer.masters.items()}
+        layer = first_bad_layer(self.eager, batch, gradients)
+        rows = ", ".join(str(start) for start in starts[:8]) + (", …" if len(starts) > 8 else "")
+        kept, _ = newest_valid(self.run_directory)
+        where = f"the last good checkpoint is {kept}" if kept else "there is no checkpoint yet"
+        raise HeddleError(
+            f"step {self.step + 1}: loss is {loss} (first seen in the {layer}; batch of the windows that begin at training "
+            f"tokens {rows}). Training stopped, {where}; lower learning_rate or matrix_learning_rate"
+        )
+
+    def _look(self) -> Report:
+        """Score the beginning of the validation part; write a sample now and then."""
+        scored = evaluate(self.model, self.probe, self.config.model.context)
+        number, last = self.step // self.chosen.evaluate_every, self.step == self.chosen.steps
+        sample = self.sample(self.train.seed + self.step) if number in (1, 2) or number % 5 == 0 and not last else None
+        values = {"validation_loss": scored.loss, "bits_per_byte": scored.bits_per_byte}
+        return Report(self.step, self.chosen.steps, values, {}, sample)
+
+    def sample(self, seed: int, tokens: int = 60) -> str:
+        """What the model writes by itself after the first tokens of the validation text."""
+        prompt = self.tokenizer.decode(self.store.validation.tokens[:8].tolist())
+        tokens = min(tokens, self.config.model.context - 8)
+        return prompt + generate_text(self.model, self.tokenizer, prompt, max_tokens=tokens, seed=seed, temperature=0.8)
+
+    def save(self) -> None:
+        """Write a checkpoint: weights, what the optimizers remember, and the step."""
+        state = {"step": self.step, "data": self.store.sources}
+        weights = {name: master.detach() for name, master in self.optimizer.masters.items()}
+        save_checkpoint(self.run_directory, self.step, weights, self.optimizer.state(), state, self.train.keep)
+
+    def _finish(self, readers: Sequence[Reader]) -> Evaluation:
+        weights = {name: master.detach() for name, master in self.optimizer.masters.items()}
+        publish(self.run_directory, weights, self.step)
+        return evaluate(self.model, self.store.validation, self.config.model.context)
+
+    @contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        """While training, the first SIGINT or SIGTERM asks to stop after the step; a second one works as usual."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def ask(number: int, frame: Any) -> None:
+            self.stop.set()
+            signal.signal(number, before[number])
+
+        for number in before:
+            signal.signal(number, ask)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _tell(readers: Sequence[Reader], report: Report) -> None:
+    for reader in readers:
+        reader(report)
+

@@ -1,0 +1,23 @@
+"""Weights on disk: run directories and checkpoints that are whole or not there, and published families both ways."""
+
+from heddle.weights.convert import export_model as export_model
+from heddle.weights.convert import import_model as import_model
+from heddle.weights.run import Loaded as Loaded
+from heddle.weights.run import load as load
+from heddle.weights.run import newest_valid as newest_valid
+from heddle.weights.run import publish as publish
+from heddle.weights.run import read_config as read_config
+from heddle.weights.run import read_state as read_state
+from heddle.weights.run import save_checkpoint as save_checkpoint
+
+__all__ = [
+    "Loaded",
+    "export_model",
+    "import_model",
+    "load",
+    "newest_valid",
+    "publish",
+    "read_config",
+    "read_state",
+    "save_checkpoint",
+]

@@ -1,0 +1,7 @@
+"""Published families, one file each: their config in heddle's terms, and one two-way table of tensors."""
+
+from heddle.weights.families.family import Family as Family
+from heddle.weights.families.gpt2 import GPT2 as GPT2
+from heddle.weights.families.llama import LLAMA as LLAMA
+
+__all__ = ["GPT2", "LLAMA", "Family"]

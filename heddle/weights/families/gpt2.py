@@ -1,0 +1,108 @@
+"""GPT-2 (Radford et al. 2019) as transformers publishes it: matrices are stored input first, q, k and v as one."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from heddle.config.model import TransformerConfig
+from heddle.weights.families.family import Family, our_activation, read_fields, their_activation
+from heddle.weights.mapping import Fused, Names, Row, Transposed, Vocabulary
+
+ARCHITECTURE = "GPT2LMHeadModel"
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None,
+    "activation_function": "gelu_new", "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
+    "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "tie_word_embeddings": True,
+}  # fmt: skip
+FIXED = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
+
+THEIRS, OURS = "transformer.h.{i}.", "decoder.blocks.{i}."
+QKV_WEIGHT = tuple(f"{OURS}mixer.{name}.weight" for name in "qkv")
+QKV_BIAS = tuple(f"{OURS}mixer.{name}.bias" for name in "qkv")
+TABLE = (
+    Row("transformer.wte.weight", ("embedding.weight",), Vocabulary()),
+    Row("transformer.wpe.weight", ("decoder.entry.positions.weight",)),
+    Row(THEIRS + "ln_1.weight", (OURS + "mixer_residual.before.weight",)),
+    Row(THEIRS + "ln_1.bias", (OURS + "mixer_residual.before.bias",)),
+    Row(THEIRS + "attn.c_attn.weight", QKV_WEIGHT, Fused(dim=1, parts=3, each=Transposed())),
+    Row(THEIRS + "attn.c_attn.bias", QKV_BIAS, Fused(dim=0, parts=3)),
+    Row(THEIRS + "attn.c_proj.weight", (OURS + "mixer.o.weight",), Transposed()),
+    Row(THEIRS + "attn.c_proj.bias", (OURS + "mixer.o.bias",)),
+    Row(THEIRS + "ln_2.weight", (OURS + "ffn_residual.before.weight",)),
+    Row(THEIRS + "ln_2.bias", (OURS + "ffn_residual.before.bias",)),
+    Row(THEIRS + "mlp.c_fc.weight", (OURS + "ffn.up.weight",), Transposed()),
+    Row(THEIRS + "mlp.c_fc.bias", (OURS + "ffn.up.bias",)),
+    Row(THEIRS + "mlp.c_proj.weight", (OURS + "ffn.down.weight",), Transposed()),
+    Row(THEIRS + "mlp.c_proj.bias", (OURS + "ffn.down.bias",)),
+    Row("transformer.ln_f.weight", ("decoder.final_norm.weight",)),
+    Row("transformer.ln_f.bias", ("decoder.final_norm.bias",)),
+    Row("lm_head.weight", ("head.weight",), Vocabulary()),
+)
+
+
+def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+    """A GPT-2 `config.json` as a heddle config.
+
+    Raises:
+        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+    """
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED)
+    block = {
+        "mixer": {"kind": "attention", "heads": f["n_head"], "dropout": f["attn_pdrop"]},
+        "ffn": {
+            "kind": "mlp",
+            "hidden": f["n_inner"],
+            "activation": our_activation(f["activation_function"], "activation_function"),
+        },
+        "norm": {"kind": "layer", "eps": f["layer_norm_epsilon"]},
+        "dropout": f["resid_pdrop"],
+    }
+    data = {
+        "vocab_size": f["vocab_size"],
+        "dim": f["n_embd"],
+        "context": f["n_positions"],
+        "decoder": {
+            "depth": f["n_layer"],
+            "block": block,
+            "entry": {"positions": "learned", "dropout": f["embd_pdrop"]},
+        },
+        "head": {"tied": f["tie_word_embeddings"]},
+        "initial": {"std": f["initializer_range"]},
+    }
+    return TransformerConfig.of(data, where="GPT-2's config.json in heddle's terms")
+
+
+def from_config(config: TransformerConfig) -> dict[str, Any]:
+    """The nearest GPT-2 `config.json`."""
+    block = config.decoder.block
+    return {
+        "vocab_size": config.vocab_size,
+        "n_positions": config.context,
+        "n_embd": config.dim,
+        "n_layer": config.decoder.depth,
+        "n_head": block.mixer.heads,
+        "n_inner": block.ffn.width(config.dim),
+        "activation_function": their_activation(block.ffn.activation),
+        "resid_pdrop": block.dropout,
+        "embd_pdrop": config.decoder.entry.dropout,
+        "attn_pdrop": block.mixer.dropout,
+        "layer_norm_epsilon": block.norm.eps,
+        "initializer_range": config.initial.std,
+        "tie_word_embeddings": config.head.tied,
+        **FIXED,
+    }
+
+
+GPT2 = Family(
+    name="gpt2",
+    architecture=ARCHITECTURE,
+    to_config=to_config,
+    from_config=from_config,
+    table=TABLE,
+    names=Names(
+        prefix="transformer.",
+        # Older files keep the causal mask and its filler.
+        ignorable=(THEIRS + "attn.bias", THEIRS + "attn.masked_bias"),
+        copies={"lm_head.weight": "transformer.wte.weight"},
+    ),
+    layer=THEIRS,
+)

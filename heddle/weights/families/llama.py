@@ -1,0 +1,149 @@
+"""Llama (Touvron et al. 2023) as transformers publishes it; q and k pair channel i with i + d/2, as heddle does."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from heddle.config.model import TransformerConfig
+from heddle.errors import HeddleError
+from heddle.weights.families.family import Family, our_activation, read_fields, their_activation
+from heddle.weights.mapping import Names, Row, Vocabulary
+
+ARCHITECTURE = "LlamaForCausalLM"
+BASE = 10_000.0
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": None, "head_dim": None, "hidden_act": "silu",
+    "max_position_embeddings": 2048, "initializer_range": 0.02, "rms_norm_eps": 1e-6, "tie_word_embeddings": False,
+    "attention_bias": False, "attention_dropout": 0.0, "mlp_bias": False,
+    "rope_theta": None, "rope_parameters": None, "rope_scaling": None,
+}  # fmt: skip
+# transformers lets both change which channels turn; nothing else of rotary positions is written outside their tables.
+FIXED = {"partial_rotary_factor": 1.0, "rope_interleaved": False}
+
+THEIRS, OURS = "model.layers.{i}.", "decoder.blocks.{i}."
+TABLE = (
+    Row("model.embed_tokens.weight", ("embedding.weight",), Vocabulary()),
+    Row(THEIRS + "input_layernorm.weight", (OURS + "mixer_residual.before.weight",)),
+    Row(THEIRS + "self_attn.q_proj.weight", (OURS + "mixer.q.weight",)),
+    Row(THEIRS + "self_attn.q_proj.bias", (OURS + "mixer.q.bias",)),
+    Row(THEIRS + "self_attn.k_proj.weight", (OURS + "mixer.k.weight",)),
+    Row(THEIRS + "self_attn.k_proj.bias", (OURS + "mixer.k.bias",)),
+    Row(THEIRS + "self_attn.v_proj.weight", (OURS + "mixer.v.weight",)),
+    Row(THEIRS + "self_attn.v_proj.bias", (OURS + "mixer.v.bias",)),
+    Row(THEIRS + "self_attn.o_proj.weight", (OURS + "mixer.o.weight",)),
+    Row(THEIRS + "self_attn.o_proj.bias", (OURS + "mixer.o.bias",)),
+    Row(THEIRS + "post_attention_layernorm.weight", (OURS + "ffn_residual.before.weight",)),
+    Row(THEIRS + "mlp.gate_proj.weight", (OURS + "ffn.gate.weight",)),
+    Row(THEIRS + "mlp.gate_proj.bias", (OURS + "ffn.gate.bias",)),
+    Row(THEIRS + "mlp.up_proj.weight", (OURS + "ffn.up.weight",)),
+    Row(THEIRS + "mlp.up_proj.bias", (OURS + "ffn.up.bias",)),
+    Row(THEIRS + "mlp.down_proj.weight", (OURS + "ffn.down.weight",)),
+    Row(THEIRS + "mlp.down_proj.bias", (OURS + "ffn.down.bias",)),
+    Row("model.norm.weight", ("decoder.final_norm.weight",)),
+    Row("lm_head.weight", ("head.weight",), Vocabulary()),
+)
+
+
+def rotary_base(f: Mapping[str, Any]) -> Any:
+    """The base of the rotary angles, from any of the three places where versions of transformers write it.
+
+    Raises:
+        HeddleError: the angles are scaled, or two places disagree.
+    """
+    bases = {} if f["rope_theta"] is None else {"rope_theta": f["rope_theta"]}
+    for name in ("rope_scaling", "rope_parameters"):
+        table = f[name] or {}
+        if not isinstance(table, Mapping):
+            raise HeddleError(f"{name} = {table!r} in config.json: a table is needed")
+        plain = {"rope_type": "default", "type": "default", "partial_rotary_factor": 1.0}
+        for key, value in table.items():
+            if key == "rope_theta":
+                bases[name] = value
+            elif key not in plain or value != plain[key]:
+                raise HeddleError(f"{name}.{key} = {value!r} in config.json: heddle has only plain rotary positions")
+    if any(base != next(iter(bases.values())) for base in bases.values()):
+        said = ", ".join(f"{name} {base}" for name, base in bases.items())
+        raise HeddleError(f"config.json names different rotary bases: {said}")
+    return next(iter(bases.values()), BASE)
+
+
+def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+    """A Llama `config.json` as a heddle config.
+
+    Raises:
+        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+    """
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED)
+    mixer = {
+        "kind": "attention",
+        "heads": f["num_attention_heads"],
+        "kv_heads": f["num_key_value_heads"],
+        "head_dim": f["head_dim"],
+        "bias": f["attention_bias"],
+        "relative": {"kind": "rotary", "base": rotary_base(f)},
+        "dropout": f["attention_dropout"],
+    }
+    ffn = {
+        "kind": "gated",
+        "hidden": f["intermediate_size"],
+        "activation": our_activation(f["hidden_act"], "hidden_act"),
+        "bias": f["mlp_bias"],
+    }
+    data = {
+        "vocab_size": f["vocab_size"],
+        "dim": f["hidden_size"],
+        "context": f["max_position_embeddings"],
+        "decoder": {
+            "depth": f["num_hidden_layers"],
+            "block": {"mixer": mixer, "ffn": ffn, "norm": {"kind": "rms", "eps": f["rms_norm_eps"]}},
+        },
+        "head": {"tied": f["tie_word_embeddings"]},
+        "initial": {"std": f["initializer_range"]},
+    }
+    return TransformerConfig.of(data, where="Llama's config.json in heddle's terms")
+
+
+def from_config(config: TransformerConfig) -> dict[str, Any]:
+    """The nearest Llama `config.json`.
+
+    Raises:
+        HeddleError: the width is no multiple of the heads, which transformers refuses in a Llama.
+    """
+    block, mixer = config.decoder.block, config.decoder.block.mixer
+    if config.dim % mixer.heads:
+        raise HeddleError(f"dim = {config.dim} is no multiple of heads = {mixer.heads}, which {ARCHITECTURE} wants")
+    base = BASE if mixer.relative is None else mixer.relative.base
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.dim,
+        "intermediate_size": block.ffn.width(config.dim),
+        "num_hidden_layers": config.decoder.depth,
+        "num_attention_heads": mixer.heads,
+        "num_key_value_heads": mixer.key_heads(),
+        "head_dim": mixer.width(config.dim),
+        "hidden_act": their_activation(block.ffn.activation),
+        "max_position_embeddings": config.context,
+        "initializer_range": config.initial.std,
+        "rms_norm_eps": block.norm.eps,
+        "tie_word_embeddings": config.head.tied,
+        "attention_bias": mixer.bias,
+        "attention_dropout": mixer.dropout,
+        "mlp_bias": block.ffn.bias,
+        "rope_theta": base,
+        "rope_parameters": {"rope_theta": base, "rope_type": "default"},
+    }
+
+
+LLAMA = Family(
+    name="llama",
+    architecture=ARCHITECTURE,
+    to_config=to_config,
+    from_config=from_config,
+    table=TABLE,
+    names=Names(
+        prefix="model.",
+        ignorable=(THEIRS + "self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"),
+        copies={"lm_head.weight": "model.embed_tokens.weight"},
+    ),
+    layer=THEIRS,
+)

@@ -1,0 +1,275 @@
+"""Files and directories that appear whole or not at all, and a manifest that says whether they still are.
+
+Everything is written beside its target under a name ``.NAME.RANDOM.partial``, flushed to the disk, then renamed: a
+reader never sees half of it, and a process killed at any moment leaves the target as it was. Needs a POSIX system.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from heddle.errors import HeddleError
+
+MANIFEST = "manifest.json"
+SLOW_SAVE = "HEDDLE_SLOW_SAVE"
+"""A test aid: an environment variable, the seconds that `write_directory` sleeps in all, between its steps, so that a
+test can kill it inside any of them."""
+
+_PAUSES = 5
+_LEFTOVER = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<kind>partial|previous)")
+
+
+@contextmanager
+def write_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Write a directory atomically: fill the yielded one, and it becomes ``target`` when the block ends well.
+
+    With ``replace`` an existing ``target`` is put aside as ``.NAME.RANDOM.previous`` for the moment between two renames
+    (POSIX has no exchange); `sweep` puts it back if the process was killed in that moment.
+
+    Raises:
+        HeddleError: ``target`` exists and ``replace`` is false, the disk is full, or the place cannot be written. Then
+            and on any error inside the block nothing is changed.
+    """
+    target = Path(target)
+    _refuse_existing(target, replace)
+    partial = _partial(target)
+    with _reported(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir()
+        lock = _lock(partial)
+    try:
+        _pause()
+        with _disk_full_reported(target):
+            yield partial
+        with _reported(target):
+            _pause()
+            _sync_tree(partial)
+            _pause()
+            # Somebody else may have finished first, while this one was being filled.
+            _refuse_existing(target, replace)
+            _swap(partial, target)
+            _sync(target.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    finally:
+        os.close(lock)
+
+
+def write_file(path: Path, data: bytes, *, replace: bool = False) -> None:
+    """Write one file atomically.
+
+    Raises:
+        HeddleError: ``path`` exists and ``replace`` is false, the disk is full, or the place cannot be written; nothing
+            is changed then.
+    """
+    path = Path(path)
+    _refuse_existing(path, replace)
+    partial = _partial(path)
+    try:
+        with _reported(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("xb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX)
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+                partial.rename(path)
+            _sync(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+
+
+def sweep(parent: Path) -> list[Path]:
+    """Clear what killed writers left in ``parent``; returns what was removed or put back, sorted.
+
+    A partial whose writer still runs is left alone (the writer holds a lock on it). A target that was put aside and
+    never replaced gets its name back.
+    """
+    done = []
+    for leftover in sorted(Path(parent).iterdir()):
+        name = _LEFTOVER.fullmatch(leftover.name)
+        if name is None or _is_held(leftover.with_suffix(".partial")):
+            continue
+        target = leftover.with_name(name["name"])
+        if name["kind"] == "previous" and not os.path.lexists(target):
+            leftover.rename(target)
+        else:
+            _remove(leftover)
+        done.append(leftover)
+    return done
+
+
+def manifest(directory: Path) -> dict[str, dict[str, int | str]]:
+    """``{path: {"size": bytes, "sha256": hex}}`` of every file below ``directory`` but the manifest, sorted by path."""
+    directory = Path(directory)
+    files = sorted(file for file in directory.rglob("*") if file.is_file())
+    names = {file.relative_to(directory).as_posix(): file for file in files}
+    return {
+        name: {"size": file.stat().st_size, "sha256": _sha256(file)} for name, file in names.items() if name != MANIFEST
+    }
+
+
+def write_manifest(directory: Path, extra: Mapping[str, object]) -> None:
+    """Write ``manifest.json``: ``extra`` at the top level, and under ``files`` what `manifest` says.
+
+    Raises:
+        ValueError: ``extra`` has a key ``files``.
+    """
+    if "files" in extra:
+        raise ValueError("the manifest keeps 'files' for itself")
+    record = {**extra, "files": manifest(directory)}
+    write_file(Path(directory) / MANIFEST, (json.dumps(record, indent=2) + "\n").encode(), replace=True)
+
+
+def verify(directory: Path) -> list[str]:
+    """What is wrong with ``directory`` by its manifest, one line per problem; an empty list means that all is well.
+
+    Files that the manifest does not name are no problem: a run adds to its directory.
+    """
+    directory = Path(directory)
+    try:
+        record = json.loads((directory / MANIFEST).read_bytes())
+        expected = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in record["files"].items()}
+    except FileNotFoundError:
+        return [f"{MANIFEST}: missing"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return [f"{MANIFEST}: not a manifest"]
+    return [f"{name}: {problem}" for name, entry in expected.items() if (problem := _problem(directory, name, *entry))]
+
+
+def _problem(directory: Path, name: str, size: int, sha256: str) -> str | None:
+    file = directory / name
+    if not file.resolve().is_relative_to(directory.resolve()):
+        return "points outside the directory"
+    if not file.is_file():
+        return "missing"
+    if (actual := file.stat().st_size) != size:
+        return f"size is {actual} bytes, the manifest says {size}"
+    return None if _sha256(file) == sha256 else "sha256 differs from the manifest"
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _refuse_existing(target: Path, replace: bool) -> None:
+    if not replace and os.path.lexists(target):
+        raise HeddleError(f"{target}: exists already; nothing was changed. Choose another place or ask to replace it")
+
+
+def _partial(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+
+
+def _swap(partial: Path, target: Path) -> None:
+    """Rename ``partial`` to ``target``, putting an existing target aside first and away after."""
+    previous = partial.with_suffix(".previous") if os.path.lexists(target) else None
+    if previous:
+        target.rename(previous)
+    try:
+        _pause()
+        partial.rename(target)
+    except BaseException:
+        if previous:
+            previous.rename(target)
+        raise
+    _pause()
+    if previous:
+        _remove(previous)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _sync_tree(directory: Path) -> None:
+    """Flush every file below ``directory``, and each folder after what is in it."""
+    for folder, _, names in os.walk(directory, topdown=False):
+        for name in names:
+            _sync(Path(folder, name))
+        _sync(Path(folder))
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _lock(directory: Path) -> int:
+    """Hold ``directory`` until the handle is closed; the system lets go when the process ends, however it ends."""
+    handle = os.open(directory, os.O_RDONLY)
+    # Some network file systems cannot lock a directory; then `sweep` takes it for stale.
+    with suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    return handle
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
+
+
+@contextmanager
+def _disk_full_reported(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # safetensors reports a full disk as its own error class, with the system's words inside.
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if not full and "No space left on device" not in str(error):
+            raise
+        free = shutil.disk_usage(target.parent).free / 1e6
+        raise HeddleError(
+            f"disk full while writing {target}: {free:.1f} MB free there; nothing was changed. Make room and try again"
+        ) from error
+
+
+@contextmanager
+def _reported(target: Path) -> Iterator[None]:
+    """As `_disk_full_reported`, and any other refusal of the system becomes one line too."""
+    try:
+        with _disk_full_reported(target):
+            yield
+    except OSError as error:
+        raise HeddleError(f"cannot write {target}: {error.strerror or error}; nothing was changed") from error
+
+
+def _pause() -> None:
+    """One of the `_PAUSES` equal parts of the sleep that the environment asks for."""
+    wish = os.environ.get(SLOW_SAVE, "")
+    try:
+        seconds = float(wish or 0)
+    except ValueError:
+        raise HeddleError(f"{SLOW_SAVE} must be a number of seconds, not {wish!r}") from None
+    if seconds > 0:
+        time.sleep(seconds / _PAUSES)

@@ -1,0 +1,110 @@
+"""The directory of a published model, as transformers lays it out: read strictly, written whole."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from heddle.errors import HeddleError
+from heddle.model.transformer import Transformer
+from heddle.text.bpe import load_gpt2_merges
+from heddle.text.tokenizer import Tokenizer, load_tokenizer
+from heddle.weights.families import Family
+from heddle.weights.mapping import to_theirs
+from heddle.weights.tensors import Weights, save_tensors
+
+INDEX = "model.safetensors.index.json"
+
+
+def open_weights(folder: Path) -> Weights:
+    """The safetensors of a published directory: one file, or the parts that an index names.
+
+    Raises:
+        HeddleError: there are none, or the index and its files disagree.
+    """
+    single, index = folder / "model.safetensors", folder / INDEX
+    if single.is_file():
+        return Weights([single])
+    if index.is_file():
+        places = read_json(index).get("weight_map")
+        if not isinstance(places, Mapping) or not all(isinstance(place, str) for place in places.values()):
+            raise HeddleError(f"{index}: holds no weight_map")
+        parts = sorted(set(places.values()))
+        outside = [part for part in parts if Path(part).name != part or not part.endswith(".safetensors")]
+        if outside:
+            raise HeddleError(f"{index}: {outside[0]!r} is not the name of a safetensors file beside it")
+        weights = Weights([folder / part for part in parts])
+        wrong = sorted(set(places) ^ set(weights))
+        if wrong:
+            raise HeddleError(f"{index}: its files and its weight_map disagree about {wrong[0]} ({len(wrong)} in all)")
+        return weights
+    pickled = sorted([*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")])
+    if pickled:
+        raise HeddleError(
+            f"{pickled[0]}: a pickle, which can run code when read; convert it to safetensors with transformers first"
+        )
+    raise HeddleError(f"{folder}: no model.safetensors and no {INDEX}")
+
+
+def read_tokenizer(folder: Path) -> tuple[Tokenizer | None, list[str]]:
+    """The tokenizer of a published directory, or None and why there is none."""
+    try:
+        if (folder / "tokenizer.json").is_file():
+            return load_tokenizer(folder), []
+        if (folder / "merges.txt").is_file() and (folder / "vocab.json").is_file():
+            tokenizer = load_gpt2_merges(folder / "merges.txt")
+            if len(read_json(folder / "vocab.json")) != tokenizer.vocab_size:
+                return None, [f"{folder / 'vocab.json'} is not GPT-2's: left out"]
+            return tokenizer, []
+    except HeddleError as error:
+        return None, [f"its tokenizer is left out: {error}"]
+    return None, ["the directory has no tokenizer.json"]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds a table.
+
+    Raises:
+        HeddleError: it is missing, damaged, or holds something else.
+    """
+    try:
+        data = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise HeddleError(f"{path}: no such file") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise HeddleError(f"{path}: cannot be read as JSON ({error})") from None
+    if not isinstance(data, dict):
+        raise HeddleError(f"{path}: holds a {type(data).__name__}, a table of keys is needed")
+    return data
+
+
+def write_published(folder: Path, family: Family, model: Transformer, tokenizer: Tokenizer | None) -> None:
+    """Fill a directory with everything that transformers looks for."""
+    config = model.config
+    end = None if tokenizer is None else tokenizer.end_of_text
+    ids = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": None}
+    theirs = {"architectures": [family.architecture], "model_type": family.name, **family.from_config(config), **ids}
+    # Versions of transformers before and after 4.56 read the first and the second.
+    _write_json(folder / "config.json", {**theirs, "torch_dtype": "float32", "dtype": "float32"})
+    _write_json(folder / "generation_config.json", {key: value for key, value in ids.items() if value is not None})
+    save_tensors(folder / "model.safetensors", to_theirs(family.table, config, model.state_dict()), {"format": "pt"})
+    if tokenizer is not None:
+        tokenizer.save(folder)
+        _write_json(folder / "tokenizer_config.json", tokenizer_config(tokenizer, config.context))
+
+
+def tokenizer_config(tokenizer: Tokenizer, context: int) -> dict[str, Any]:
+    """The `tokenizer_config.json` beside a `tokenizer.json`. Tokens that do not exist would be added, so none is named."""
+    data: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": context,
+        "clean_up_tokenization_spaces": False,
+    }
+    if tokenizer.end_of_text is not None:
+        name = next(text for text, i in tokenizer.special.items() if i == tokenizer.end_of_text)
+        data |= {"bos_token": name, "eos_token": name, "unk_token": name}
+    return data
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

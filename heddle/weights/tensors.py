@@ -1,0 +1,157 @@
+"""Tensors in safetensors files, read strictly: what a file claims is compared with what is wanted before it is read."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from heddle.errors import HeddleError
+
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64}
+LAYER = "decoder.blocks.{i}."  # what every tensor of layer i of a heddle model begins with
+
+
+class Spec(NamedTuple):
+    """What a file's header says of one tensor."""
+
+    dtype: str  # safetensors' spelling: F32, BF16, ...
+    shape: tuple[int, ...]
+
+
+class Weights(Mapping[str, Tensor]):
+    """The tensors of one or several safetensors files, by name; each is read when it is asked for.
+
+    Attributes:
+        specs: what the headers say, without reading any tensor.
+
+    Raises:
+        HeddleError: a file is missing, cut short, damaged or no safetensors file, or two files hold the same name.
+    """
+
+    def __init__(self, files: Sequence[Path], device: torch.device | str = "cpu") -> None:
+        self.specs: dict[str, Spec] = {}
+        self._handles: dict[str, Any] = {}
+        for file in files:
+            handle = _open(file, device)
+            for name in handle.keys():  # noqa: SIM118 (a handle is no mapping)
+                if name in self.specs:
+                    raise HeddleError(f"{file}: holds {name}, which another file of these weights holds too")
+                part = handle.get_slice(name)
+                self.specs[name] = Spec(part.get_dtype(), tuple(part.get_shape()))
+                self._handles[name] = handle
+
+    def __getitem__(self, name: str) -> Tensor:
+        # A copy: what safetensors hands out on the CPU may be the mapped file itself.
+        tensor: Tensor = self._handles[name].get_tensor(name)
+        return tensor.clone()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.specs)
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+
+def read_header(path: Path) -> dict[str, Spec]:
+    """Names, dtypes and shapes of a safetensors file, without its tensors."""
+    return Weights([path]).specs
+
+
+def read_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Tensor]:
+    """All tensors of a safetensors file."""
+    return dict(Weights([path], device))
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file, names in the given order. Not atomic: the caller writes into a directory that is."""
+    data = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(data, path, dict(metadata or {}))
+
+
+def specs_of(tensors: Mapping[str, Tensor]) -> dict[str, Spec]:
+    """The header that a file of these tensors would have; they may be on the meta device."""
+    spelling = {dtype: name for name, dtype in DTYPES.items()}
+    return {name: Spec(spelling[tensor.dtype], tuple(tensor.shape)) for name, tensor in tensors.items()}
+
+
+def fill(model: nn.Module, path: Path, device: torch.device | str = "cpu") -> None:
+    """Load a safetensors file into a model. One on the meta device gets its memory on `device`, once everything fits.
+
+    Raises:
+        HeddleError: the file cannot be read, its names, shapes or dtypes are not the model's, or not all is finite.
+    """
+    weights = Weights([path])
+    state = model.state_dict()
+    compare(weights.specs, specs_of(state), path)
+    if any(tensor.is_meta for tensor in state.values()):
+        model.to_empty(device=device)
+    for name, tensor in model.state_dict().items():
+        value = weights[name]
+        check_finite(name, value, path)
+        tensor.copy_(value)
+
+
+def compare(found: Mapping[str, Spec], wanted: Mapping[str, Spec], where: Path, dtypes: bool = True) -> None:
+    """Refuse a header that is not the wanted one, naming the first difference and counting all.
+
+    Raises:
+        HeddleError: see above.
+    """
+    missing = [name for name in wanted if name not in found]
+    extra = [name for name in found if name not in wanted]
+    both = [name for name in wanted if name in found]
+    shapes = [name for name in both if found[name].shape != wanted[name].shape]
+    others = [name for name in both if dtypes and found[name].dtype != wanted[name].dtype]
+    if not (missing or extra or shapes or others):
+        return
+    if shapes:
+        name = shapes[0]
+        first = f"{name} has shape {list(found[name].shape)} in the file and {list(wanted[name].shape)} in the model"
+    elif missing:
+        first = f"{missing[0]} {list(wanted[missing[0]].shape)} is not in the file"
+    elif extra:
+        first = f"{extra[0]} {list(found[extra[0]].shape)} is not in the model"
+    else:
+        first = f"{others[0]} is {found[others[0]].dtype} in the file and {wanted[others[0]].dtype} in the model"
+    kinds = {"missing": missing, "not known to the model": extra, "of other shape": shapes, "of other dtype": others}
+    counts = ", ".join(f"{len(names)} {kind}" for kind, names in kinds.items() if names)
+    raise HeddleError(f"{where}: the weights are not those of its config. {first} (of {len(wanted)} tensors {counts})")
+
+
+def check_depth(names: Iterable[str], layer: str, depth: int, where: Path, prefix: str = "") -> None:
+    """Refuse weights with another number of layers. This comes before a model is built, even on the meta device.
+
+    `layer` is what every name of layer `{i}` begins with; its `prefix` may be left out.
+    """
+    optional = f"(?:{re.escape(prefix)})?" if prefix else ""
+    pattern = re.compile(optional + re.escape(layer.removeprefix(prefix)).replace(r"\{i\}", r"(\d+)"))
+    found = {match[1] for name in names if (match := pattern.match(name))}
+    if len(found) != depth:
+        raise HeddleError(f"{where}: the weights have {len(found)} layers, the config says {depth}")
+
+
+def check_finite(name: str, tensor: Tensor, where: Path) -> None:
+    """Refuse nan and inf."""
+    wrong = tensor.numel() - int(tensor.isfinite().sum())
+    if wrong:
+        raise HeddleError(
+            f"{where}: {wrong} of the {tensor.numel()} numbers of {name} are nan or infinite; the weights are unusable"
+        )
+
+
+def _open(path: Path, device: torch.device | str) -> Any:
+    path = Path(path)
+    if not path.is_file():
+        raise HeddleError(f"{path}: {'not a file' if path.exists() else 'no such file'}; weights are needed there")
+    try:
+        return safe_open(path, framework="pt", device=str(device))
+    except (SafetensorError, OSError) as error:
+        reason = str(error).removeprefix("Error while deserializing header: ").splitlines()[0]
+        raise HeddleError(
+            f"{path}: not a whole safetensors file ({reason}); it is damaged, cut short, or of another format"
+        ) from None

@@ -1,0 +1,98 @@
+"""Batches: targets are the inputs shifted by one, and a split loses nothing."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils import _pytree
+
+from heddle.data.batch import IGNORED, Batch, next_token_batch, start_shift
+from heddle.errors import HeddleError
+
+LECTURES = Path(os.environ.get("HEDDLE_DATA", Path(__file__).parents[2] / "../shared/data")) / "../lectures"
+
+
+def golden(case: str) -> dict[str, Any]:
+    file = LECTURES / "golden.json"
+    if not file.exists():
+        pytest.skip("the lectures' worked examples are not on this machine")
+    return next(entry for entry in json.loads(file.read_text())["cases"] if entry["id"] == case)
+
+
+@pytest.mark.lecture("L0-89")
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.int64])
+def test_targets_are_inputs_shifted_by_one(dtype: type) -> None:
+    batch = next_token_batch(np.array([[1, 2, 3, 4], [5, 6, 7, 60000]], dtype=dtype))
+    assert batch.tokens.tolist() == [[1, 2, 3], [5, 6, 7]]
+    assert batch.targets.tolist() == [[2, 3, 4], [6, 7, 60000]]
+    assert batch.weights.tolist() == [[1.0] * 3] * 2
+    assert batch.layout.form == "plain"
+    assert batch.layout.position.tolist() == [[0, 1, 2]] * 2
+    assert batch.tokens.dtype == batch.targets.dtype == torch.long
+
+
+@pytest.mark.lecture("L0-89")
+def test_a_model_that_knows_the_next_token_loses_nothing() -> None:
+    batch = next_token_batch(np.arange(20).reshape(2, 10))
+    logits = torch.nn.functional.one_hot(batch.tokens + 1, 21) * 1e4
+    assert torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten()) == 0
+
+
+@pytest.mark.lecture("L2-56", "L2-60")
+def test_start_shift_as_in_the_lecture() -> None:
+    case = golden("start_shift")
+    ids, out = case["inputs"]["ids"], case["outputs"]
+    inputs, targets = start_shift(ids, case["inputs"]["start"])
+    assert inputs.tolist() == out["inputs"]
+    assert targets.tolist() == out["targets_no_end"]
+    packed = next_token_batch(np.array([ids]))
+    assert packed.tokens.tolist() == [out["packed_inputs_without_start"]]
+    assert packed.targets.tolist() == [out["packed_targets_without_start"]]
+
+
+@pytest.mark.lecture("L2-56")
+def test_start_shift_gives_one_row_more() -> None:
+    inputs, targets = start_shift(np.array([[1, 3], [2, 0]], dtype=np.uint16), 4)
+    assert inputs.tolist() == [[4, 1, 3], [4, 2, 0]]
+    assert targets.tolist() == [[1, 3, IGNORED], [2, 0, IGNORED]]
+    inputs, targets = start_shift([], 4)
+    assert (inputs.tolist(), targets.tolist()) == ([4], [IGNORED])
+
+
+def test_rows_without_a_target_are_refused() -> None:
+    with pytest.raises(HeddleError, match="hold no target"):
+        next_token_batch(np.array([[1], [2]]))
+
+
+def test_split_and_join() -> None:
+    batch = next_token_batch(np.arange(60).reshape(6, 10))
+    for parts in (1, 2, 3, 6):
+        split = batch.split(parts)
+        assert len(split) == parts
+        for name in ("tokens", "targets", "weights"):
+            assert torch.equal(torch.cat([getattr(piece, name) for piece in split]), getattr(batch, name))
+        assert {piece.layout.rows for piece in split} == {6 // parts}
+        assert {piece.layout.form for piece in split} == {"plain"}
+    for parts in (0, -2, 4, 7):
+        with pytest.raises(HeddleError, match="6 rows cannot be split"):
+            batch.split(parts)
+
+
+def test_a_batch_is_a_tree_of_tensors() -> None:
+    batch = next_token_batch(np.arange(20).reshape(2, 10))
+    leaves, spec = _pytree.tree_flatten(batch)
+    assert len(leaves) == 5
+    again = _pytree.tree_unflatten(leaves, spec)
+    assert isinstance(again, Batch)
+    assert again.tokens is batch.tokens
+    assert again.layout.form == batch.layout.form
+
+
+def test_to_moves_every_tensor() -> None:
+    batch = next_token_batch(np.arange(20).reshape(2, 10)).to("meta")
+    assert {leaf.device.type for leaf in _pytree.tree_leaves(batch)} == {"meta"}
+    assert batch.layout.form == "plain"

@@ -1,0 +1,281 @@
+"""The token store: what is written comes back, the split is stable, nothing foreign or cut short is opened."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import heddle.data.parts
+import heddle.data.store
+from heddle.data.parts import pieces
+from heddle.data.sources import Document, describe
+from heddle.data.store import Part, TokenStore, build_store
+from heddle.errors import HeddleError
+
+
+class Bytes:
+    """UTF-8 bytes, and an end-of-text id after them."""
+
+    def __init__(self, vocab_size: int = 257, end_of_text: int | None = 256) -> None:
+        self.vocab_size, self.end_of_text = vocab_size, end_of_text
+        self.batches: list[list[str]] = []
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        self.batches.append(list(texts))
+        return [self.encode(text) for text in texts]
+
+    def token_bytes(self, id: int) -> bytes:
+        return bytes([id]) if id < 256 else b""
+
+    def fingerprint(self) -> str:
+        return "bytes"
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return b"".join(self.token_bytes(int(id)) for id in ids).decode()
+
+
+class Words(Bytes):
+    """Ids of words with the white space after them: a cut inside a run changes the ids."""
+
+    def __init__(self) -> None:
+        super().__init__(vocab_size=1 << 20)
+
+    def encode(self, text: str) -> list[int]:
+        return [sum(word.encode()) % 60_000 + 1000 * len(word) for word in re.findall(r"\S*\s*", text) if word]
+
+
+class Global(Bytes):
+    """Every id depends on the whole text: no cut is allowed."""
+
+    def encode(self, text: str) -> list[int]:
+        return [(byte + len(text)) % 256 for byte in text.encode()]
+
+
+def documents(*texts: str) -> list[Document]:
+    return [Document(text, f"document {number}") for number, text in enumerate(texts)]
+
+
+def held(part: Part, separator: int | None = 256) -> list[list[int]]:
+    """The documents of a part, as lists of ids."""
+    found: list[list[int]] = [[]]
+    for id in part.tokens.tolist():
+        if id == separator:
+            found.append([])
+        else:
+            found[-1].append(id)
+    return found
+
+
+@given(text=st.text(min_size=25, max_size=80, alphabet="aé✓😀\n"), fraction=st.sampled_from([0.1, 0.2, 0.5]))
+def test_one_document_is_split_by_characters(
+    tmp_path_factory: pytest.TempPathFactory, text: str, fraction: float
+) -> None:
+    folder = tmp_path_factory.mktemp("store")
+    store = build_store(folder, documents(text), Bytes(), fraction, end_of_text=True)
+    cut = int(len(text) * (1 - fraction))
+    for part, expected in ((store.train, text[:cut]), (store.validation, text[cut:])):
+        assert Bytes().decode(part.tokens) == expected
+        assert part.bytes == len(expected.encode())
+        assert part.documents == part.first_token_bytes == 1
+    shutil.rmtree(folder)
+
+
+def test_nine_tenths_are_exact(tmp_path: Path) -> None:
+    for n in (20, 37, 1000, 9999):
+        text = ("abcdefghij" * n)[:n]
+        store = build_store(tmp_path / str(n), documents(text), Bytes(), 0.1, end_of_text=False)
+        assert Bytes().decode(store.train.tokens) == text[: int(n * 0.9)]
+        assert Bytes().decode(store.validation.tokens) == text[int(n * 0.9) :]
+
+
+def test_documents_go_whole_to_one_part_in_order(tmp_path: Path) -> None:
+    texts = [f"document number {number}, é" for number in range(200)]
+    store = build_store(tmp_path / "store", documents(*texts), Bytes(), 0.25, end_of_text=True)
+    train, validation = ([bytes(ids).decode() for ids in held(part)] for part in (store.train, store.validation))
+    assert sorted(train + validation) == sorted(texts)
+    assert train == [text for text in texts if text in train]
+    assert validation == [text for text in texts if text in validation]
+    assert 25 <= len(validation) <= 75
+    assert (store.train.documents, store.validation.documents) == (len(train), len(validation))
+    assert store.validation.bytes == sum(len(text.encode()) for text in validation)
+    assert store.separator == 256
+
+
+def test_the_split_stays_when_documents_are_added(tmp_path: Path) -> None:
+    texts = [f"document {number}" for number in range(100)]
+    few = build_store(tmp_path / "few", documents(*texts[::2]), Bytes(), 0.3, end_of_text=True)
+    many = build_store(tmp_path / "many", documents(*texts), Bytes(), 0.3, end_of_text=True)
+    for before, after in ((few.train, many.train), (few.validation, many.validation)):
+        assert {bytes(ids) for ids in held(before)} <= {bytes(ids) for ids in held(after)}
+
+
+@given(
+    texts=st.lists(st.text(min_size=2, max_size=6, alphabet="abc"), min_size=2, max_size=6),
+    fraction=st.sampled_from([1e-9, 0.5, 1 - 1e-9]),
+    end_of_text=st.booleans(),
+)
+def test_each_part_gets_a_document(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], fraction: float, end_of_text: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("store")
+    store = build_store(folder, documents(*texts), Bytes(), fraction, end_of_text)
+    parts = (store.train, store.validation)
+    assert all(part.documents >= 1 for part in parts)
+    assert sum(part.documents for part in parts) == len(texts)
+    assert [part.bytes for part in parts] == [sum(id != 256 for id in part.tokens.tolist()) for part in parts]
+    if end_of_text:
+        assert [len(held(part)) for part in parts] == [part.documents for part in parts]
+        assert sorted(bytes(ids).decode() for part in parts for ids in held(part)) == sorted(texts)
+    elif fraction < 0.5:
+        texts.remove(bytes(store.validation.tokens.tolist()).decode())
+        assert bytes(store.train.tokens.tolist()).decode() == "".join(texts)
+    assert not list(folder.glob("*.partial"))
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(257, "<u2"), (65536, "<u2"), (65537, "<u4"), (200_000, "<u4")])
+def test_the_smallest_type_that_holds_the_vocabulary(tmp_path: Path, vocab_size: int, dtype: str) -> None:
+    class Top(Bytes):
+        def encode(self, text: str) -> list[int]:
+            return [self.vocab_size - 1] * len(text)
+
+        def token_bytes(self, id: int) -> bytes:
+            return b"four"
+
+    store = build_store(tmp_path / "store", documents("x" * 100), Top(vocab_size), 0.1, end_of_text=False)
+    assert store.train.tokens.dtype == np.dtype(dtype)
+    assert set(store.train.tokens.tolist()) == {vocab_size - 1}
+    assert store.train.first_token_bytes == 4
+    assert (tmp_path / "store" / "train.tokens").stat().st_size == 90 * np.dtype(dtype).itemsize
+
+
+def test_open_gives_what_build_gave(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("some text, long enough")
+    built = build_store(tmp_path / "store", documents("some text, long enough"), Bytes(), 0.2, end_of_text=True)
+    found = TokenStore.open(tmp_path / "store")
+    assert found.tokenizer == "bytes"
+    assert found.vocab_size == 257
+    assert found.sources == built.sources == describe([tmp_path / "a.txt"]).sha256
+    assert np.array_equal(found.train.tokens, built.train.tokens)
+    assert isinstance(found.train.tokens, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        found.train.tokens[0] = 1
+
+
+def test_huge_texts_are_cut_only_where_no_id_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heddle.data.parts, "_PIECE", 200)
+    monkeypatch.setattr(heddle.data.parts, "_SEAM", 40)
+    generator = np.random.default_rng(0)
+    text = "".join(generator.choice(["the ", "weft\n", "warp\n\n", "  loom\n ", "\n"], size=2000))
+    for tokenizer in (Bytes(), Words()):
+        cut = list(pieces(text, tokenizer))
+        assert "".join(cut) == text
+        assert len(cut) > 20
+        assert [id for piece in cut for id in tokenizer.encode(piece)] == tokenizer.encode(text)
+    assert list(pieces(text, Global())) == [text]
+    assert list(pieces("word " * 1000, Bytes())) == ["word " * 1000]
+
+
+def test_batches_are_bounded_and_progress_counts_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heddle.data.store, "_BATCH", 100)
+    tokenizer = Bytes()
+    seen: list[tuple[int, int | None]] = []
+    texts = [f"text number {number} é" for number in range(100)]
+    build_store(tmp_path / "many", iter(documents(*texts)), tokenizer, 0.1, True, lambda *state: seen.append(state))
+    assert len(tokenizer.batches) > 10
+    assert max(sum(map(len, batch)) for batch in tokenizer.batches) < 150
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert seen[-1] == (sum(len(text.encode()) for text in texts), None)
+    seen.clear()
+    build_store(tmp_path / "one", documents("é" * 30), tokenizer, 0.1, True, lambda *state: seen.append(state))
+    assert seen == [(60, 60)]
+
+
+def refusal(act: Callable[[], object]) -> str:
+    with pytest.raises(HeddleError) as caught:
+        act()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("texts", "tokenizer", "fraction", "said"),
+    [
+        ([], Bytes(), 0.1, "no text"),
+        (["", ""], Bytes(), 0.1, "no text"),
+        (["a"], Bytes(), 0.1, "the train part would have 0 token"),
+        (["abcdefghij"], Bytes(), 0.1, "the validation part would have 1 token"),
+        (["long enough text"], Bytes(), 0.0, "between 0 and 1"),
+        (["long enough text"], Bytes(), 1.0, "between 0 and 1"),
+        (["one text", "two texts"], Bytes(end_of_text=None), 0.1, "no end-of-text token"),
+        (["long enough text"], Bytes(vocab_size=100), 0.2, "vocabulary of 100"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(
+    tmp_path: Path, texts: list[str], tokenizer: Bytes, fraction: float, said: str
+) -> None:
+    act = lambda: build_store(tmp_path / "store", documents(*texts), tokenizer, fraction, end_of_text=True)  # noqa: E731
+    assert said in refusal(act)
+    assert not list(tmp_path.rglob("*.*"))
+
+
+def test_one_document_needs_no_end_of_text(tmp_path: Path) -> None:
+    store = build_store(tmp_path, documents("long enough text"), Bytes(end_of_text=None), 0.2, end_of_text=True)
+    assert store.separator is None
+
+
+def test_a_store_is_not_overwritten_but_a_killed_build_is(tmp_path: Path) -> None:
+    (tmp_path / "train.tokens").write_bytes(b"half")
+    assert "no token store there" in refusal(lambda: TokenStore.open(tmp_path))
+    build_store(tmp_path, documents("long enough text"), Bytes(), 0.2, end_of_text=True)
+    again = lambda: build_store(tmp_path, documents("another text"), Bytes(), 0.2, end_of_text=True)  # noqa: E731
+    assert "already" in refusal(again)
+    assert Bytes().decode(TokenStore.open(tmp_path).train.tokens) == "long enough "
+
+
+def test_an_error_while_building_leaves_other_files_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.tokens").write_text("mine")
+
+    class Broken(Bytes):
+        def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+            raise OSError(28, "No space left on device")
+
+    act = lambda: build_store(tmp_path, documents("long enough text"), Broken(), 0.2, end_of_text=True)  # noqa: E731
+    assert "cannot write the token store" in refusal(act)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.tokens"]
+
+
+def test_foreign_and_cut_stores_are_refused(tmp_path: Path) -> None:
+    build_store(tmp_path, documents("long enough text"), Bytes(), 0.2, end_of_text=True)
+    meta = json.loads((tmp_path / "meta.json").read_text())
+    open_it = lambda: TokenStore.open(tmp_path)  # noqa: E731
+
+    def with_meta(**changes: object) -> str:
+        (tmp_path / "meta.json").write_text(json.dumps({**meta, **changes}))
+        return refusal(open_it)
+
+    assert "version 2" in with_meta(version=2)
+    assert "not the description" in with_meta(format="other")
+    assert "dtype" in with_meta(vocab_size=100_000)
+    assert "damaged" in with_meta(train={})
+    assert "damaged" in with_meta(sources=3)
+    assert "promises 13 tokens" in with_meta(train={**meta["train"], "tokens": 13})
+    (tmp_path / "meta.json").write_text("{")
+    assert "not JSON" in refusal(open_it)
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    assert TokenStore.open(tmp_path).train.documents == 1
+    whole = (tmp_path / "train.tokens").read_bytes()
+    (tmp_path / "train.tokens").write_bytes(whole[:-1])
+    assert "promises 12 tokens" in refusal(open_it)
+    (tmp_path / "train.tokens").unlink()
+    assert "No such file" in refusal(open_it)
+    assert "no token store there" in refusal(lambda: TokenStore.open(tmp_path / "nowhere"))

@@ -1,0 +1,302 @@
+"""How the code is kept: imports go down, nothing is pickled, importing is light, files stay short."""
+
+import ast
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HEDDLE = ROOT / "heddle"
+
+FLOORS = {
+    "cli": 6,
+    "serve": 5,
+    "train": 4,
+    "generate": 4,
+    "prove": 4,
+    "look": 4,
+    "bench": 4,
+    "data": 3,
+    "weights": 3,
+    "account": 3,
+    "model": 2,
+    "nn": 1,
+    "config": 0,
+    "text": 0,
+    "errors": 0,
+}
+# Imports between two packages on one floor. Everything may raise a HeddleError; training shows samples.
+SIDEWAYS = {("config", "errors"), ("text", "errors"), ("train", "generate")}
+
+PICKLES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
+UNSAFE_NAMES = {"torch.load", "torch.save", "torch.serialization.load", "torch.serialization.save"}
+UNSAFE_ARGUMENTS = {"allow_pickle", "trust_remote_code"}
+
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:opt|work|root|tmp/w)(?![\w-])")
+LONGEST = 400
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    """The dotted module name of a file under the root."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(tree: ast.Module, package: str) -> Iterator[tuple[int, str]]:
+    """Yield ``(line, "module.name")`` for every import, at any depth; relative ones are resolved against `package`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base += [node.module] if node.module else []
+            yield from ((node.lineno, ".".join([*base, alias.name])) for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in {"import_module", "__import__"}:
+                yield node.lineno, str(node.args[0].value)
+
+
+def floor_faults(source: str, module: str, *, is_package: bool = False) -> list[str]:
+    """Say which imports of heddle module `module` do not go down."""
+    home = module.split(".")[1]
+    if home not in FLOORS:
+        return [f"{module}: '{home}' has no floor"]
+    faults = []
+    for line, name in imported(ast.parse(source), module if is_package else module.rpartition(".")[0]):
+        top, *rest = name.split(".")
+        if top != "heddle" or rest[:1] in ([home], ["__version__"]):
+            continue
+        goal = rest[0] if rest else ""
+        if goal not in FLOORS:
+            faults.append(f"{module}:{line} imports {name}, which is no package with a floor")
+        elif FLOORS[goal] > FLOORS[home]:
+            faults.append(f"{module}:{line} imports upwards: {name}")
+        elif FLOORS[goal] == FLOORS[home] and (home, goal) not in SIDEWAYS:
+            faults.append(f"{module}:{line} imports sideways: {name}")
+    return faults
+
+
+def pickle_faults(source: str) -> list[str]:
+    """Say where a source unpickles, pickles, or runs code that came with weights."""
+    tree = ast.parse(source)
+    faults = [f"{line}: imports {name}" for line, name in imported(tree, "") if name.split(".")[0] in PICKLES]
+    faults += [f"{line}: imports {name}" for line, name in imported(tree, "") if name in UNSAFE_NAMES]
+    short = {a.asname: a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names if a.asname}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            first, dot, rest = ast.unparse(node).partition(".")
+            name = short.get(first, first) + dot + rest
+            if name in UNSAFE_NAMES:
+                faults.append(f"{node.lineno}: uses {name}")
+        elif isinstance(node, ast.keyword) and node.arg in UNSAFE_ARGUMENTS and ast.unparse(node.value) != "False":
+            faults.append(f"{node.value.lineno}: passes {node.arg}={ast.unparse(node.value)}")
+    return faults
+
+
+def init_faults(source: str) -> list[str]:
+    """Say what an ``__init__`` holds beside a docstring, imports, ``__all__`` and a module ``__getattr__``."""
+    tree = ast.parse(source)
+    faults = [] if ast.get_docstring(tree) else ["no docstring"]
+    named = [n for n in tree.body if isinstance(n, ast.Assign | ast.AnnAssign) and ast.unparse(n).startswith("__all__")]
+    faults += [] if named else ["no __all__"]
+
+    def allowed(node: ast.stmt) -> bool:
+        if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
+            return not node.orelse and all(allowed(inner) for inner in node.body)
+        lazy = isinstance(node, ast.FunctionDef) and node.name in {"__getattr__", "__dir__"}
+        return lazy or node in named or isinstance(node, ast.Import | ast.ImportFrom)
+
+    body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
+    return faults + [f"line {node.lineno} does work: {ast.unparse(node)[:60]}" for node in body if not allowed(node)]
+
+
+def said(path: Path, faults: Iterable[str]) -> list[str]:
+    return [f"{path.relative_to(ROOT)}: {fault}" for fault in faults]
+
+
+def test_imports_go_down() -> None:
+    exempt = {HEDDLE / "__init__.py", HEDDLE / "__main__.py"}
+    faults = []
+    for path in sources("heddle"):
+        if path not in exempt:
+            faults += floor_faults(path.read_text(), name_of(path), is_package=path.name == "__init__.py")
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "fault"),
+    [
+        ("heddle.nn.mask", "from heddle.model import Transformer", "upwards"),
+        ("heddle.nn.mask", "import heddle.train.loop", "upwards"),
+        ("heddle.nn.mask", "def late():\n    from heddle.generate.stream import stream", "upwards"),
+        ("heddle.nn.mask", "from ..model.stack import Stack", "upwards"),
+        ("heddle.nn.mask", "import importlib\nimportlib.import_module('heddle.serve')", "upwards"),
+        ("heddle.data.order", "from heddle import weights", "sideways"),
+        ("heddle.text.chat", "from heddle.config.model import TransformerConfig", "sideways"),
+        ("heddle.generate.stream", "from heddle.train import Trainer", "sideways"),
+        ("heddle.errors", "import heddle.config", "sideways"),
+        ("heddle.model.build", "import heddle", "no package"),
+        ("heddle.model.build", "from heddle import Transformer", "no package"),
+        ("heddle.extra.thing", "", "no floor"),
+    ],
+)
+def test_a_wrong_import_is_found(module: str, source: str, fault: str) -> None:
+    (found,) = floor_faults(source, module)
+    assert fault in found
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("heddle.train.loop", "from heddle.generate.stream import stream\nfrom heddle.errors import HeddleError"),
+        ("heddle.text.chat", "from heddle.errors import HeddleError\nfrom heddle.text.tokenizer import Tokenizer"),
+        ("heddle.weights.families.llama", "from .. import names\nfrom . import shared\nfrom ...model import build"),
+        ("heddle.cli.main", "from heddle import __version__\nimport heddle.serve.app"),
+        ("heddle.nn.mask", "import torch\nfrom heddlework import model"),
+    ],
+)
+def test_a_right_import_passes(module: str, source: str) -> None:
+    assert not floor_faults(source, module)
+
+
+def test_nothing_is_pickled() -> None:
+    paths = sources("heddle", "benchmarks", "recipes", "tests")
+    faults = [line for path in paths for line in said(path, pickle_faults(path.read_text()))]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "def late():\n    from cloudpickle import dumps",
+        "import joblib.externals",
+        "import importlib\nimportlib.import_module('dill')",
+        "import torch\ntorch.load('weights.pt', weights_only=True)",
+        "import torch as t\nread = t.load",
+        "import torch\ntorch.save({}, 'weights.pt')",
+        "from torch import load as read",
+        "from torch.serialization import save",
+        "import numpy as np\nnp.load('rows.npy', allow_pickle=True)",
+        "make(name, trust_remote_code=True)",
+        "make(name, trust_remote_code=trusted)",
+    ],
+)
+def test_a_pickle_is_found(source: str) -> None:
+    assert pickle_faults(source)
+
+
+def test_reading_safely_passes() -> None:
+    source = "import json, numpy as np\nnp.load('rows.npy', allow_pickle=False)\nmake(trust_remote_code=False)"
+    assert not pickle_faults(source)
+
+
+def written(name: str) -> bool:
+    return (HEDDLE / f"{name}.py").exists() or (HEDDLE / name / "__init__.py").exists()
+
+
+LIGHT = """
+import importlib, pkgutil, sys
+for name in sys.argv[1:]:
+    package = importlib.import_module(name)
+    for module in pkgutil.walk_packages(getattr(package, "__path__", []), name + "."):
+        importlib.import_module(module.name)
+heavy = sorted({"torch", "transformers"} & sys.modules.keys())
+assert not heavy, f"importing {sys.argv[1:]} brings {heavy}"
+"""
+
+
+@pytest.mark.parametrize("name", [name for name in FLOORS if FLOORS[name] in (0, 6) and written(name)])
+def test_importing_is_light(name: str) -> None:
+    """The root, floor 0 and every command's module import without torch, so that ``heddle --help`` is instant."""
+    call = [sys.executable, "-c", LIGHT, f"heddle.{name}"]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_heavy_import_is_found(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").touch()
+    (tmp_path / "loom").mkdir()
+    (tmp_path / "loom" / "__init__.py").touch()
+    (tmp_path / "loom" / "deep.py").write_text("import torch")
+    call = [sys.executable, "-c", LIGHT, "loom"]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False, env=os.environ)
+    assert "brings ['torch']" in done.stderr
+
+
+@pytest.mark.skipif(os.environ.get("HEDDLE_UNCHECKED") == "1", reason="shapes are not checked in this run")
+@pytest.mark.parametrize("name", [n for n in ("nn", "model", "data", "train", "generate") if written(n)])
+def test_shapes_are_checked(name: str) -> None:
+    """The packages with tensor signatures are loaded through jaxtyping (see conftest.py), so a wrong shape fails."""
+    spec = importlib.util.find_spec(f"heddle.{name}")
+    assert spec is not None
+    assert type(spec.loader).__module__.startswith("jaxtyping")
+
+
+def test_packages_hold_their_public_names_only() -> None:
+    faults = []
+    for folder in sorted({path.parent for path in sources("heddle")}):
+        init = folder / "__init__.py"
+        faults += said(init, init_faults(init.read_text()) if init.exists() else ["missing"])
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ("from heddle.nn.mask import Mask\n__all__ = ['Mask']", "no docstring"),
+        ("'''Masks.'''\nfrom heddle.nn.mask import Mask", "no __all__"),
+        ("'''Masks.'''\n__all__ = []\nprint('work')", "does work"),
+        ("'''Masks.'''\n__all__: list[str] = []\ndef helper(): ...", "does work"),
+        ("'''Masks.'''\n__all__ = []\nif TYPE_CHECKING:\n    cache = {}", "does work"),
+    ],
+)
+def test_a_busy_init_is_found(source: str, fault: str) -> None:
+    assert any(fault in found for found in init_faults(source))
+
+
+def test_a_plain_init_passes() -> None:
+    lazy = "if TYPE_CHECKING:\n    from heddle.model import build\ndef __getattr__(name): ..."
+    assert not init_faults(f"'''Masks.'''\nfrom typing import TYPE_CHECKING\n__all__ = ['build']\n{lazy}")
+
+
+def test_the_project_speaks_of_itself_alone() -> None:
+    folders = [ROOT / name for name in ("heddle", "docs", "recipes", "benchmarks", "scripts", ".ci")]
+    files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+    files += sorted(path for path in ROOT.glob("*") if path.suffix in {".md", ".toml", ".txt", ".cfg"})
+    faults = []
+    for path in [*files, ROOT / "Makefile"]:
+        data = path.read_bytes()
+        if b"\0" not in data and "__pycache__" not in path.parts:
+            lines = enumerate(data.decode().splitlines(), 1)
+            faults += said(path, (f"{n}: names a machine path" for n, line in lines if MACHINE_PATH.search(line)))
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("line", ["see /opt/wheels", "`/work/main`", "open('/root/x')", "/tmp/w/venv", "cd /work"])
+def test_a_machine_path_is_found(line: str) -> None:
+    assert MACHINE_PATH.search(line)
+
+
+@pytest.mark.parametrize(
+    "line", ["src/work/", "/tmp/weights", "network/root/x", "and/or", "/optional", "https://a.b/work/"]
+)
+def test_other_paths_pass(line: str) -> None:
+    assert not MACHINE_PATH.search(line)
+
+
+def test_files_stay_short() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in sources("heddle")}
+    faults = [f"{path.relative_to(ROOT)}: {n} lines" for path, n in lengths.items() if n > LONGEST]
+    assert not faults, f"over {LONGEST} lines, is each one idea?\n" + "\n".join(faults)
