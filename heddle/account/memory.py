@@ -131,7 +131,7 @@ def parameter_bytes(config: TransformerConfig, precision: str) -> int:
 
 
 def states(config: TransformerConfig, optimizer: str, precision: str) -> States:
-    """What training holds of a model besides activations. Muon has the blocks' matrices and remembers one number of each."""
+    """What training holds besides activations. Muon has the blocks' matrices and remembers one number of each."""
     model = build(config, "meta")
     masters = _held(model)
     found = weights(model)
@@ -146,10 +146,11 @@ def states(config: TransformerConfig, optimizer: str, precision: str) -> States:
 
 
 def training_bytes(config: TransformerConfig, rows: int, precision: str, optimizer: str) -> int:
-    """The most that training holds at once, for micro-batches of `rows` whole contexts: an estimate, erring upwards.
+    """The most that training's tensors hold at once, for micro-batches of `rows` whole contexts: a little too much.
 
     It is the states, what a forward pass keeps, what the loss makes (gradients of the head's table and of the hidden
-    vectors, one chunk of logits a few times over), and one more gradient of the table on its way.
+    vectors, one chunk of logits a few times over), and one more gradient of the table on its way. A process on a CPU
+    may hold half as much again, since its C library gives freed memory back late.
     """
     numbers = rows * config.context
     table = FP32 * config.table_rows() * config.dim

@@ -92,8 +92,8 @@ def _memory(report: Report) -> Iterable[RenderableType]:
         (f"{row.length:,}", amount(row.scores), amount(row.flash), amount(row.qkvo), f"{row.quadratic_share:.2%}")
         for row in held.attention
     ]
-    columns = ("length", "all scores, n²", "blockwise, n·d", "q, k, v, output", "quadratic FLOPs")
-    yield _table("One layer's attention, fp32", columns, square)
+    headings = ("length", "all scores, n²", "blockwise, n·d", "q, k, v, output", "quadratic FLOPs")
+    yield _table("One layer's attention, fp32", headings, square)
     yield _deck("The lectures' closed forms", held.deck)
 
 
@@ -103,7 +103,7 @@ def _shares(parts: Mapping[str, int], total: int) -> list[tuple[str, ...]]:
 
 
 def _deck(title: str, lines: Sequence[Line]) -> Table:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for line in lines:
         difference = f"{line.difference:+,}" if line.difference else "="
         rows.append((line.name, line.formula, f"{line.value:,}", f"{line.walked:,}", difference))

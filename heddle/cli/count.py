@@ -28,7 +28,7 @@ def count(name: str, /, *, batch: int = 1, length: int | None = None, json: bool
     if json:
         document(report.to_dict())
     else:
-        console().print(render(report))
+        console().print(*render(report), sep="\n")
 
 
 def presets(name: str | None = None, /, *, json: bool = False) -> None:
@@ -52,4 +52,6 @@ def presets(name: str | None = None, /, *, json: bool = False) -> None:
     if json:
         document([{key: row[key] for key in ("name", "family", "parameters")} for row in rows])
     else:
-        console().print(table(["name", "family", "parameters"], [[row["name"], row["family"], row["parameters"]] for row in rows]))
+        console().print(
+            table(["name", "family", "parameters"], [[row["name"], row["family"], row["parameters"]] for row in rows])
+        )

@@ -1,15 +1,15 @@
 """`heddle eval`."""
 
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
 from heddle.cli.say import console, document, find_run, table
-from heddle.data.sources import describe, read_documents
-from heddle.data.store import Part, TokenStore, whole_part
+from heddle.data.sources import read_documents
+from heddle.data.store import Part, TokenStore
 from heddle.errors import HeddleError
 from heddle.model.precision import cast
 from heddle.train.evaluate import evaluate as score
+from heddle.train.evaluate import part_of
 from heddle.weights.run import load, read_config
 
 
@@ -36,21 +36,23 @@ def evaluate(run: str, /, *files: str, context: int | None = None, device: str =
     length = context or config.model.context
     if length > config.model.context:
         raise HeddleError(f"context = {length} is more than the {config.model.context} this model was trained with")
-    with tempfile.TemporaryDirectory() as folder:
-        if files:
-            if tokenizer is None:
-                raise HeddleError(f"{path} has no tokenizer.json to cut the text with")
-            describe(files)  # reads everything once, so that bad input is refused before anything is spent
-            part = whole_part(Path(folder), read_documents(files), tokenizer)
-        else:
-            part = _held_out(path)
-        result = score(model, part, length)
+    if files and tokenizer is None:
+        raise HeddleError(f"{path} has no tokenizer.json to cut the text with")
+    part = part_of(read_documents(files), tokenizer) if tokenizer and files else _held_out(path)
+    result = score(model, part, length)
     what = ", ".join(files) or f"held out by {path}"
     if json:
         document({"run": str(path), "text": what, "context": length, **asdict(result)})
         return
     columns = ["text", "tokens", "bytes", "loss", "perplexity", "bits per byte"]
-    row = [what, result.tokens, result.bytes, f"{result.loss:.4f}", f"{result.perplexity:.2f}", f"{result.bits_per_byte:.4f}"]
+    row = [
+        what,
+        result.tokens,
+        result.bytes,
+        f"{result.loss:.4f}",
+        f"{result.perplexity:.2f}",
+        f"{result.bits_per_byte:.4f}",
+    ]
     console().print(table(columns, [row]))
 
 

@@ -94,7 +94,12 @@ def generate(
                 "run": str(path),
                 "sampling": sampling.to_dict(),
                 "texts": [
-                    {"prompt": prompt, "text": text, "tokens": end.tokens if end else 0, "finish": end.finish if end else None}
+                    {
+                        "prompt": prompt,
+                        "text": text,
+                        "tokens": end.tokens if end else 0,
+                        "finish": end.finish if end else None,
+                    }
                     for prompt, text, end in rows
                 ],
             }

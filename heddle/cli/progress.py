@@ -52,8 +52,10 @@ class Progress:
                 self._say(line)
         else:
             values = report.values
-            self._say(f"step {report.step}: validation loss {values['validation_loss']:.4f}, "
-                      f"{values['bits_per_byte']:.4f} bits per byte, after {duration(time.monotonic() - self.began)}")
+            self._say(
+                f"step {report.step}: validation loss {values['validation_loss']:.4f}, "
+                f"{values['bits_per_byte']:.4f} bits per byte, after {duration(time.monotonic() - self.began)}"
+            )
             if report.sample is not None:
                 self._say(f"  it writes: {report.sample!r}")
 

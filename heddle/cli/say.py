@@ -15,8 +15,9 @@ RUNS = Path("runs")
 
 
 def console(as_json: bool = False) -> Console:
-    """Where words for people go."""
-    return Console(file=sys.stderr if as_json else sys.stdout, highlight=False, soft_wrap=True)
+    """Where words for people go. What is no terminal has no edge to wrap at."""
+    stream = sys.stderr if as_json else sys.stdout
+    return Console(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else 160)
 
 
 def document(data: Any) -> None:

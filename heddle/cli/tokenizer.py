@@ -68,9 +68,19 @@ def encode(tokenizer: Path, text: str | None = None, /, *, special: bool = False
     ids = read.encode(text, allow_special=special)
     pieces = [read.decode([number]) for number in ids]
     if json:
-        document({"ids": ids, "pieces": pieces, "tokens": len(ids), "bytes": len(text.encode()), "vocab_size": read.vocab_size})
+        document(
+            {
+                "ids": ids,
+                "pieces": pieces,
+                "tokens": len(ids),
+                "bytes": len(text.encode()),
+                "vocab_size": read.vocab_size,
+            }
+        )
     else:
-        console().print(table(["id", "piece"], [[str(number), repr(piece)] for number, piece in zip(ids, pieces, strict=True)]))
+        console().print(
+            table(["id", "piece"], [[str(number), repr(piece)] for number, piece in zip(ids, pieces, strict=True)])
+        )
         console().print(f"{len(ids):,} tokens for {len(text.encode()):,} bytes", markup=False)
 
 

@@ -18,7 +18,9 @@ from heddle.train.trainer import Interrupted, Trainer
 SECTIONS = {name: field.annotation.model_fields for name, field in RunConfig.model_fields.items()}  # type: ignore[union-attr]
 
 
-def train(*words: str, name: str | None = None, resume: str | None = None, dry_run: bool = False, json: bool = False) -> None:
+def train(
+    *words: str, name: str | None = None, resume: str | None = None, dry_run: bool = False, json: bool = False
+) -> None:
     """Train a model on text.
 
     Parameters
@@ -108,7 +110,16 @@ def _train(run: Path, out: Console, json: bool) -> None:
         markup=False,
     )
     if json:
-        document({"run": str(run), "step": chosen.steps, "steps": chosen.steps, "finished": True, "validation": asdict(result), "samples": samples})
+        document(
+            {
+                "run": str(run),
+                "step": chosen.steps,
+                "steps": chosen.steps,
+                "finished": True,
+                "validation": asdict(result),
+                "samples": samples,
+            }
+        )
 
 
 def _numbers(planned: Plan, run: Path) -> str:

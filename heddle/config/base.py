@@ -134,7 +134,11 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     merged = dict(base)
     for key, value in changes.items():
         old = merged.get(key)
-        same_kind = isinstance(old, Mapping) and isinstance(value, Mapping) and value.get("kind", old.get("kind")) == old.get("kind")
+        same_kind = (
+            isinstance(old, Mapping)
+            and isinstance(value, Mapping)
+            and value.get("kind", old.get("kind")) == old.get("kind")
+        )
         merged[key] = merge(old, value) if same_kind else value  # type: ignore[arg-type]
     return merged
 
@@ -184,7 +188,9 @@ def first_refusal(cls: type[BaseModel], error: ValidationError, where: str) -> H
     if problem["type"] == "union_tag_invalid":
         expected = [tag.strip("' ") for tag in problem["ctx"]["expected_tags"].split(",")]
         found = problem["ctx"]["tag"]
-        return HeddleError(f"{where}: {key}.kind = {found!r} is not one of {', '.join(expected)}.{did_you_mean(found, expected)}")
+        return HeddleError(
+            f"{where}: {key}.kind = {found!r} is not one of {', '.join(expected)}.{did_you_mean(found, expected)}"
+        )
     if problem["type"] == "value_error":
         return HeddleError(f"{where}: {message}" if key == "config" else f"{where}: {key}: {message}")
     return HeddleError(f"{where}: {key} = {problem.get('input')!r}: {message[0].lower() + message[1:]}")

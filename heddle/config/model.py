@@ -48,7 +48,9 @@ class AttentionConfig(Config):
     kv_heads: PositiveInt | None = None  # None: as many as heads
     head_dim: PositiveInt | None = None  # None: dim / heads. Free, so W_Q W_K^T may have low rank (L0-35)
     value_dim: PositiveInt | None = None  # width of a value head; None: head_dim
-    scale: Literal["head_dim", "dim"] | Annotated[float, Field(gt=0)] = "head_dim"  # scores are divided by its root; a number multiplies
+    scale: Literal["head_dim", "dim"] | Annotated[float, Field(gt=0)] = (
+        "head_dim"  # scores are divided by its root; a number multiplies
+    )
     bias: bool = True
     qk_norm: NormConfig | None = None  # a norm over each query and key head before the rotation (Qwen3)
     relative: RotaryConfig | None = None
@@ -146,7 +148,9 @@ class TransformerConfig(Config):
     """A whole model. The family is which stacks are present: a decoder alone is a causal language model."""
 
     vocab_size: PositiveInt
-    pad_vocab_to: PositiveInt = 1  # the table's rows are rounded up to a multiple of this; extra entries are masked (L0-86)
+    pad_vocab_to: PositiveInt = (
+        1  # the table's rows are rounded up to a multiple of this; extra entries are masked (L0-86)
+    )
     dim: PositiveInt
     context: PositiveInt  # longest sequence in training; a hard limit with learned positions
     decoder: StackConfig

@@ -34,7 +34,9 @@ def preset(name: str) -> TransformerConfig:
 
 def _table(name: str) -> dict[str, Any]:
     if name not in preset_names():
-        raise HeddleError(f"unknown preset {name!r}.{did_you_mean(name, preset_names())} `heddle presets` lists them all.")
+        raise HeddleError(
+            f"unknown preset {name!r}.{did_you_mean(name, preset_names())} `heddle presets` lists them all."
+        )
     data = tomllib.loads((resources.files("heddle.config") / "presets" / f"{name}.toml").read_text(encoding="utf-8"))
     like = data.pop("like", None)  # a preset may say only where it differs from another
     return merge(_table(like), data) if like else data

@@ -31,9 +31,9 @@ class ModelChoice(Config):
     kv_heads: PositiveInt | None = None
     context: PositiveInt | None = None
     dropout: Rate | None = None  # all three usual places at once
-    decoder: dict[str, Any] = {}  # anything deeper, as in the model's own config
-    head: dict[str, Any] = {}
-    initial: dict[str, Any] = {}
+    decoder: dict[str, Any] = Field(default_factory=dict)  # anything deeper, as in the model's own config
+    head: dict[str, Any] = Field(default_factory=dict)
+    initial: dict[str, Any] = Field(default_factory=dict)
 
     def resolve(self, vocab_size: int, depth: int, context: int) -> TransformerConfig:
         """The whole model, for a tokenizer of `vocab_size` ids; `depth` and `context` are what to take where none is said.
@@ -92,7 +92,9 @@ class TrainConfig(Config):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.batch is not None and self.batch % self.accumulate:
-            raise ValueError(f"batch = {self.batch} cannot be cut into accumulate = {self.accumulate} equal micro-batches")
+            raise ValueError(
+                f"batch = {self.batch} cannot be cut into accumulate = {self.accumulate} equal micro-batches"
+            )
         return self
 
 

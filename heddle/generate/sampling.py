@@ -26,9 +26,10 @@ def process(logits: Float[Tensor, "B V"], sampling: SamplingConfig) -> Float[Ten
         # From the largest down, so that no temperature is too small to divide by.
         scores = (scores - scores.amax(-1, keepdim=True)) / sampling.temperature
     if sampling.top_k is not None:
-        scores = scores.masked_fill(~_largest(scores, sampling.top_k), -torch.inf)
+        least = scores.topk(min(sampling.top_k, scores.shape[-1]), dim=-1).values[:, -1:]
+        scores = scores.masked_fill(~_largest(scores, torch.full_like(least, sampling.top_k), least), -torch.inf)
     if sampling.top_p is not None and sampling.top_p < 1:
-        scores = scores.masked_fill(~_nucleus(scores, sampling.top_p), -torch.inf)
+        scores = scores.masked_fill(~_largest(scores, *_nucleus(scores, sampling.top_p)), -torch.inf)
     return scores
 
 
@@ -51,15 +52,21 @@ def uniform(seed: int, position: int) -> float:
     return np.random.Generator(np.random.Philox(key=seed, counter=position)).random()
 
 
-def _largest(scores: Tensor, count: int) -> Tensor:
-    """Where the `count` largest stand; of equals the lowest ids."""
-    least = scores.topk(min(count, scores.shape[-1]), dim=-1).values[..., -1:]
+def _largest(scores: Tensor, count: Tensor, least: Tensor) -> Tensor:
+    """Where the `count` largest stand, of which `least` is the smallest; of equals the lowest ids."""
     above, equal = scores > least, scores == least
     return above | (equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
 
 
-def _nucleus(scores: Tensor, share: float) -> Tensor:
-    """Where the fewest stand whose probabilities reach `share` (Holtzman et al. 2020); of equals the lowest ids."""
-    ordered, order = scores.softmax(-1).sort(dim=-1, descending=True, stable=True)
-    wanted = ordered.cumsum(-1) - ordered < share  # what stands before an id does not suffice
-    return torch.zeros_like(wanted).scatter(-1, order, wanted)
+def _nucleus(scores: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """How many are the fewest whose probabilities reach `share`, and the least of them (Holtzman et al. 2020)."""
+    width, vocabulary = 1024, scores.shape[-1]
+    while True:  # a share is nearly always reached early, and sorting a large vocabulary is slow
+        ordered = scores.topk(min(width, vocabulary), dim=-1).values
+        weight = (ordered - scores.logsumexp(-1, keepdim=True)).exp()
+        reached = weight.cumsum(-1)
+        if width >= vocabulary or (reached[:, -1] >= share).all():
+            break
+        width *= 8
+    count = (reached - weight < share).sum(-1, keepdim=True).clamp(min=1)  # what stands before does not suffice
+    return count, ordered.gather(-1, count - 1)

@@ -25,7 +25,7 @@ class Entry(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "B T D"], layout: Layout) -> Float[Tensor, "B T D"]:
-        return self.dropout(x if self.positions is None else x + self.positions(layout.position))
+        return self.dropout(x if self.positions is None else x + self.positions(layout.position).to(x.dtype))
 
 
 class Stack(nn.Module):

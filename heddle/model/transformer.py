@@ -33,7 +33,9 @@ class Transformer(nn.Module):
 
     def forward(self, tokens: Int[Tensor, "B T"], layout: Layout | None = None) -> Float[Tensor, "B T D"]:
         """Hidden vectors after every prefix, in one pass (L0-01). The layout defaults to whole sequences."""
-        return self.decode(tokens, Layout.plain(*tokens.shape, tokens.device) if layout is None else layout)
+        return self.decode(
+            tokens, Layout.plain(tokens.shape[0], tokens.shape[1], tokens.device) if layout is None else layout
+        )
 
     def decode(
         self,
@@ -50,7 +52,9 @@ class Transformer(nn.Module):
         self.check_length(tokens.shape[1])
         return self.decoder(self.embedding(tokens).to(self.working_dtype()), queries, keys, states)
 
-    def step(self, tokens: Int[Tensor, "B T"], cache: Cache, counts: Sequence[int] | None = None) -> Float[Tensor, "B T D"]:
+    def step(
+        self, tokens: Int[Tensor, "B T"], cache: Cache, counts: Sequence[int] | None = None
+    ) -> Float[Tensor, "B T D"]:
         """Hidden vectors of the next tokens of every row of a cache, which remembers them.
 
         Of row b's T tokens the first `counts[b]` are real (all, if left out); the rest is padding.

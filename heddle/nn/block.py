@@ -28,9 +28,7 @@ class Residual(nn.Module):
         self.outside = norm() if outside else nn.Identity()
         self.dropout = Dropout(dropout)
 
-    def forward(
-        self, x: Float[Tensor, "B T D"], branch: Callable[[Tensor], Tensor]
-    ) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Float[Tensor, "B T D"], branch: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
         return self.outside(x + self.dropout(self.after(branch(self.before(x)))))
 
 
@@ -57,7 +55,7 @@ def make_attention(config: AttentionConfig, dim: int) -> Attention:
     """The attention a config describes, for a model of width `dim`."""
     head_dim = config.width(dim)
     scales = {"head_dim": 1 / sqrt(head_dim), "dim": 1 / sqrt(dim)}
-    norms = [None if config.qk_norm is None else make_norm(config.qk_norm, head_dim) for _ in range(2)]
+    query_norm, key_norm = (None if config.qk_norm is None else make_norm(config.qk_norm, head_dim) for _ in range(2))
     return Attention(
         dim,
         config.heads,
@@ -66,7 +64,8 @@ def make_attention(config: AttentionConfig, dim: int) -> Attention:
         config.value_dim or head_dim,
         scales[config.scale] if isinstance(config.scale, str) else config.scale,
         config.bias,
-        *norms,
+        query_norm,
+        key_norm,
         dropout=config.dropout,
         kernel=config.kernel,
     )

@@ -160,7 +160,9 @@ class SDPA(Kernel):
         allowed = None if causal else mask.dense()
         dead = _dead(mask, allowed)
         if allowed is not None and dead is not None:
-            allowed = allowed | dead  # what a row without keys gives differs between torch's backends: see everything, then 0
+            allowed = (
+                allowed | dead
+            )  # what a row without keys gives differs between torch's backends: see everything, then 0
         return Lowered("sdpa", causal, allowed, dead)
 
     def forward(

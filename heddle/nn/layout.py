@@ -44,7 +44,11 @@ class Layout:
 
     @classmethod
     def padded(
-        cls, lengths: Sequence[int], width: int, side: Literal["right", "left"] = "right", device: torch.device | str | None = None
+        cls,
+        lengths: Sequence[int],
+        width: int,
+        side: Literal["right", "left"] = "right",
+        device: torch.device | str | None = None,
     ) -> "Layout":
         """Rows of different lengths, filled up to `width` tokens after their end, or (side = left) before their start."""
         length = torch.tensor(list(lengths), device=device)[:, None]
@@ -91,5 +95,5 @@ class Layout:
 _pytree.register_pytree_node(
     Layout,
     lambda layout: ([layout.position, layout.segment], layout.form),
-    lambda tensors, form: Layout(*tensors, form),
+    lambda tensors, form: Layout(**dict(zip(("position", "segment"), tensors, strict=True)), form=form),
 )

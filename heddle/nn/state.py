@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from heddle.nn.layout import PADDING, Layout
+from heddle.nn.layout import PADDING, Form, Layout
 
 ROUND = 64  # capacities and visible widths come in multiples of this, so that few shapes are ever compiled
 
@@ -62,7 +62,9 @@ class Growing(State):
 
 def _grown(buffer: Tensor, capacity: int) -> Tensor:
     more = capacity - buffer.shape[2]
-    return buffer if more <= 0 else torch.cat((buffer, buffer.new_zeros(*buffer.shape[:2], more, buffer.shape[3])), dim=2)
+    return (
+        buffer if more <= 0 else torch.cat((buffer, buffer.new_zeros(*buffer.shape[:2], more, buffer.shape[3])), dim=2)
+    )
 
 
 class Cache:
@@ -93,7 +95,7 @@ class Cache:
         else:
             real = torch.arange(width, device=device) < torch.tensor(list(counts), device=device)[:, None]
             segment = torch.where(real, 0, PADDING)
-        form = ("plain" if even else "padded") if fresh else ("uniform" if uniform else "ragged")
+        form: Form = ("plain" if even else "padded") if fresh else ("uniform" if uniform else "ragged")
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
         return Layout(position, segment, form), Layout.plain(len(self.lengths), visible, device)
 

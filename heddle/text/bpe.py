@@ -156,17 +156,14 @@ def _ids_are_ranks(content: Content, vocab: Mapping[str, int], reference: tokeni
     """Whether merging by lowest id, as tiktoken does, is merging by the list, as `tokenizers` does.
 
     tiktoken joins any two neighbours whose bytes are a piece, the lowest id first. That is the same if (1) the list
-    makes pieces in the order of their ids, (2) each from pieces made before it, and (3) each piece, taken as a text,
-    comes out as itself. For then, once the merges below an id are done, the stretch that becomes this piece is cut in
-    one way only, the same wherever it stands, and (3) says that this cut is on the list.
+    makes pieces in the order of their ids, and (2) each piece, taken as a text, comes out as itself. For say the two
+    agree up to here, and tiktoken now joins c and d into a piece. No join has crossed the ends of that stretch, so
+    inside it went as it goes for the piece alone; and from c, d the piece alone can only come out if the list has it.
     """
-    made = -1
-    for merge in content["model"]["merges"]:
-        left, right = merge.split(" ") if isinstance(merge, str) else merge
-        piece = vocab[left + right]
-        if piece < made or any(len(part) > 1 and vocab[part] >= piece for part in (left, right)):
-            return False
-        made = piece
+    merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in content["model"]["merges"]]
+    made = [vocab[left + right] for left, right in merges]
+    if made != sorted(made):
+        return False
     alone = tokenizers.Tokenizer(reference.model)
     alone.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # no symbol is a blank, so this separates the pieces
     whole_words, alone.model.ignore_merges = alone.model.ignore_merges, False

@@ -21,6 +21,4 @@ class TextStream:
 
     def flush(self) -> str:
         """What is still held back, as U+FFFD; afterwards the stream is as new."""
-        rest = self._decoder.decode(b"", final=True)
-        self._decoder.reset()
-        return rest
+        return self._decoder.decode(b"", final=True)

@@ -24,7 +24,9 @@ def first_bad_layer(objective: NextToken, batch: Batch, gradients: Mapping[str, 
 
         return look
 
-    leaves = [(name, module) for name, module in objective.model.named_modules() if name and not list(module.children())]
+    leaves = [
+        (name, module) for name, module in objective.model.named_modules() if name and not list(module.children())
+    ]
     hooks = [module.register_forward_hook(watch(name)) for name, module in leaves]
     try:
         with torch.no_grad():

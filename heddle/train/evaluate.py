@@ -1,15 +1,20 @@
 """Scoring held-out text: every target once, in windows that do not overlap."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import exp, log
+from typing import Any
 
 import numpy as np
 import torch
 
 from heddle.data.batch import next_token_batch
 from heddle.data.order import held_out_windows
+from heddle.data.sources import Document
 from heddle.data.store import Part
+from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
+from heddle.text.tokenizer import Tokenizer
 from heddle.train.objective import NextToken
 
 
@@ -58,6 +63,25 @@ def evaluate(model: Transformer, part: Part, context: int, rows: int = 16) -> Ev
     size = part.bytes - part.first_token_bytes
     mean = nats / targets
     return Evaluation(mean, exp(min(mean, 700.0)), nats / log(2) / size, targets, size)
+
+
+def part_of(documents: Iterable[Document], tokenizer: Tokenizer) -> Part:
+    """Text to be scored, in memory: whole documents, with the end-of-text id between two of them where there is one.
+
+    Raises:
+        HeddleError: fewer than two tokens, which hold no target; or text that the tokenizer does not know.
+    """
+    ids: list[np.ndarray[Any, Any]] = []
+    size = count = 0
+    for document in documents:
+        if count and tokenizer.end_of_text is not None:
+            ids.append(np.array([tokenizer.end_of_text], dtype=np.uint32))
+        ids.append(np.array(tokenizer.encode(document.text), dtype=np.uint32))
+        size, count = size + len(document.text.encode()), count + 1
+    tokens = np.concatenate(ids)
+    if len(tokens) < 2:
+        raise HeddleError(f"the text has {len(tokens)} token(s); at least 2 are needed, one to see and one to predict")
+    return Part(tokens, size, count, len(tokenizer.token_bytes(int(tokens[0]))))
 
 
 def first_tokens(part: Part, tokens: int, token_bytes: list[int]) -> Part:

@@ -83,7 +83,9 @@ class Optimizer:
 
         With a norm that is not finite nothing is turned and the gradients stay.
         """
-        norm = torch.nn.utils.get_total_norm([master.grad for master in self.masters.values() if master.grad is not None])
+        norm = torch.nn.utils.get_total_norm(
+            [master.grad for master in self.masters.values() if master.grad is not None]
+        )
         length = norm.item()
         if not isfinite(length):
             return length

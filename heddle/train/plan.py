@@ -178,7 +178,9 @@ def _compile(
     if not compiler or tokens / rate / 60 < WORTH_COMPILING:
         return False
     few = _few(rows, model)
-    return measure(model, few, device, precision, train, compiled=True) > 1.03 * measure(model, few, device, precision, train)
+    return measure(model, few, device, precision, train, compiled=True) > 1.03 * measure(
+        model, few, device, precision, train
+    )
 
 
 def _few(rows: int, model: TransformerConfig) -> int:

@@ -59,9 +59,7 @@ def name_sources(data: DataConfig) -> str:
     return ", ".join(data.sources) if data.sources else "the Python standard library's sources on this machine"
 
 
-def make_tokenizer(
-    data: DataConfig, sources: Iterable[Path | str], described: Description, tell: Tell
-) -> Tokenizer:
+def make_tokenizer(data: DataConfig, sources: Iterable[Path | str], described: Description, tell: Tell) -> Tokenizer:
     """The tokenizer a config asks for: trained on the text, or loaded from a file or a run.
 
     Raises:

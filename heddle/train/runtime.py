@@ -20,7 +20,8 @@ def keep_memory() -> bool:
     except (OSError, AttributeError):
         return False
     settings = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: 2**31 - 1, _M_TOP_PAD: 64 << 20}
-    return all([mallopt(name, value) == 1 for name, value in settings.items()])
+    done = [mallopt(name, value) == 1 for name, value in settings.items()]  # all are tried, also after a refusal
+    return all(done)
 
 
 def seed_step(seed: int, step: int) -> None:

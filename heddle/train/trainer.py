@@ -76,7 +76,9 @@ class Trainer:
         if found is not None:
             weights, tensors, state = read_state(found)
             if state["data"] != self.store.sources:
-                raise HeddleError(f"{self.run_directory}: data/ is not what {found.name} was trained on; train a new run")
+                raise HeddleError(
+                    f"{self.run_directory}: data/ is not what {found.name} was trained on; train a new run"
+                )
             self.model.load_state_dict(weights, strict=True)
             self.step = int(state["step"])
         self.optimizer = Optimizer(self.model, self.train, self.chosen.learning_rate, self.chosen.precision)
@@ -160,7 +162,9 @@ class Trainer:
         """Score the beginning of the validation part; write a sample now and then."""
         scored = evaluate(self.model, self.probe, self.config.model.context)
         number, last = self.step // self.chosen.evaluate_every, self.step == self.chosen.steps
-        sample = self.sample(self.train.seed + self.step) if number in (1, 2) or number % 5 == 0 and not last else None
+        sample = (
+            self.sample(self.train.seed + self.step) if number in (1, 2) or (number % 5 == 0 and not last) else None
+        )
         values = {"validation_loss": scored.loss, "bits_per_byte": scored.bits_per_byte}
         return Report(self.step, self.chosen.steps, values, {}, sample)
 
@@ -205,4 +209,3 @@ class Trainer:
 def _tell(readers: Sequence[Reader], report: Report) -> None:
     for reader in readers:
         reader(report)
-

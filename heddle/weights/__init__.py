@@ -8,6 +8,7 @@ from heddle.weights.run import newest_valid as newest_valid
 from heddle.weights.run import publish as publish
 from heddle.weights.run import read_config as read_config
 from heddle.weights.run import read_state as read_state
+from heddle.weights.run import save as save
 from heddle.weights.run import save_checkpoint as save_checkpoint
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "publish",
     "read_config",
     "read_state",
+    "save",
     "save_checkpoint",
 ]

@@ -41,10 +41,10 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
         advice = "" if folder.exists() else "; to fetch it from the Hugging Face Hub, say so with --hub"
         raise HeddleError(f"{folder}: no such directory{advice}")
     theirs = read_json(folder / "config.json")
-    name = theirs.get("model_type")
+    name = str(theirs.get("model_type"))
     if name not in FAMILIES:
         known = ", ".join(FAMILIES)
-        raise HeddleError(f"{folder}: model_type = {name!r}; heddle reads {known}.{did_you_mean(str(name), FAMILIES)}")
+        raise HeddleError(f"{folder}: model_type = {name!r}; heddle reads {known}.{did_you_mean(name, FAMILIES)}")
     family = FAMILIES[name]
     try:
         config = family.to_config(theirs)

@@ -1,6 +1,7 @@
 """Fetching a published model from the Hugging Face Hub, where that was asked for by name."""
 
 from pathlib import Path
+from textwrap import shorten
 
 from heddle.errors import HeddleError
 
@@ -22,5 +23,5 @@ def fetch(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=list(WANTED)))
     # Its errors share no base class, and below them are those of whichever HTTP library it uses this year.
     except Exception as error:
-        reason = " ".join(str(error).split())
-        raise HeddleError(f"{name} cannot be fetched from the Hub ({type(error).__name__}: {reason[:300]})") from None
+        reason = shorten(str(error), 200)
+        raise HeddleError(f"{name} cannot be fetched from the Hub ({type(error).__name__}: {reason})") from None

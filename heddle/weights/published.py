@@ -8,6 +8,7 @@ from typing import Any
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.text.bpe import load_gpt2_merges
+from heddle.text.file import byte_symbols
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.weights.families import Family
 from heddle.weights.mapping import to_theirs
@@ -53,12 +54,22 @@ def read_tokenizer(folder: Path) -> tuple[Tokenizer | None, list[str]]:
             return load_tokenizer(folder), []
         if (folder / "merges.txt").is_file() and (folder / "vocab.json").is_file():
             tokenizer = load_gpt2_merges(folder / "merges.txt")
-            if len(read_json(folder / "vocab.json")) != tokenizer.vocab_size:
-                return None, [f"{folder / 'vocab.json'} is not GPT-2's: left out"]
+            if not _same_ids(read_json(folder / "vocab.json"), tokenizer):
+                return None, ["its tokenizer is left out: vocab.json has other ids than GPT-2's"]
             return tokenizer, []
     except HeddleError as error:
         return None, [f"its tokenizer is left out: {error}"]
     return None, ["the directory has no tokenizer.json"]
+
+
+def _same_ids(vocab: Mapping[str, Any], tokenizer: Tokenizer) -> bool:
+    """Whether a `vocab.json`, which writes bytes as printable characters, gives every piece the tokenizer's id."""
+    symbols = byte_symbols()
+    try:
+        pieces = {bytes(symbols[character] for character in piece): int(i) for piece, i in vocab.items()}
+    except (KeyError, TypeError, ValueError):
+        return False
+    return pieces == {tokenizer.token_bytes(i): i for i in range(tokenizer.vocab_size)}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -94,7 +105,7 @@ def write_published(folder: Path, family: Family, model: Transformer, tokenizer:
 
 
 def tokenizer_config(tokenizer: Tokenizer, context: int) -> dict[str, Any]:
-    """The `tokenizer_config.json` beside a `tokenizer.json`. Tokens that do not exist would be added, so none is named."""
+    """The `tokenizer_config.json` beside a `tokenizer.json`. Naming a token that does not exist would add it."""
     data: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": context,

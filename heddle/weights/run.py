@@ -70,6 +70,16 @@ def publish(
     _finish_publishing(run)
 
 
+def save(model: Transformer, run: str | Path, tokenizer: Tokenizer | None = None) -> None:
+    """Write a model as a new run directory, whole or not at all; `load` reads it.
+
+    Raises:
+        HeddleError: the directory exists, or the disk is full or cannot be written.
+    """
+    with write_directory(Path(run)) as directory:
+        write_model(directory, model.state_dict(), SavedConfig(model=model.config), tokenizer, step=0)
+
+
 def write_model(
     directory: Path,
     model_tensors: Mapping[str, Tensor],
@@ -78,11 +88,12 @@ def write_model(
     step: int,
     extra: Mapping[str, object] | None = None,
 ) -> None:
-    """Fill a new directory with a complete model: config, tokenizer, weights, manifest. Not atomic by itself."""
+    """Fill a new directory with a complete model: config, tokenizer, fp32 weights, manifest. Not atomic by itself."""
     (directory / CONFIG).write_text(config.to_json(), encoding="utf-8")
     if tokenizer is not None:
         tokenizer.save(directory)
-    save_tensors(directory / MODEL, model_tensors, {"format": "pt"})
+    tensors = {name: tensor.float() for name, tensor in model_tensors.items()}
+    save_tensors(directory / MODEL, tensors, {"format": "pt"})
     write_manifest(directory, {"step": step, **(extra or {})})
 
 
@@ -144,7 +155,7 @@ def _load_directory(directory: Path, device: torch.device) -> Loaded:
     check_depth(read_header(file), LAYER, config.decoder.depth, file)
     model = build_empty(config, directory / CONFIG)
     tokenizer = None
-    if TOKENIZER in read_manifest(directory)["files"]:
+    if (directory / TOKENIZER).is_file():
         tokenizer = load_tokenizer(directory / TOKENIZER)
         if tokenizer.vocab_size > config.vocab_size:
             raise HeddleError(

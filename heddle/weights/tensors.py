@@ -70,7 +70,8 @@ def read_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Te
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Write a safetensors file, names in the given order. Not atomic: the caller writes into a directory that is."""
     data = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(data, path, dict(metadata or {}))
+    # An empty table, together with no tensors, would come out as a file that safetensors itself cannot read.
+    save_file(data, path, dict(metadata) if metadata else None)
 
 
 def specs_of(tensors: Mapping[str, Tensor]) -> dict[str, Spec]:

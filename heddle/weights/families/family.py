@@ -83,9 +83,9 @@ def read_fields(
         HeddleError: a field has a value under which heddle would compute something else, or is not known at all.
     """
     bases = {architecture, architecture.replace("LMHeadModel", "Model").replace("ForCausalLM", "Model")}
-    others = [name for name in found.get("architectures") or [] if name not in bases]
-    if others:
-        raise HeddleError(f"architectures = {others} in config.json: heddle reads {architecture}")
+    said = found.get("architectures") or []
+    if not isinstance(said, list) or any(name not in bases for name in said):
+        raise HeddleError(f"architectures = {said} in config.json: heddle reads {architecture}")
     only = {**FIXED, **fixed}
     for name, value in found.items():
         if name in only and value is not None and value != only[name]:
@@ -97,7 +97,7 @@ def read_fields(
 
 def our_activation(name: Any, field: str) -> str:
     """Heddle's name of an activation of theirs."""
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise HeddleError(f"{field} = {name!r} in config.json: heddle knows {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 

@@ -1,0 +1,57 @@
+"""`heddle import` and `heddle export`."""
+
+from pathlib import Path
+
+from heddle.cli.say import console, document, find_run, new_run
+from heddle.weights.convert import export_model, import_model
+
+
+def import_(source: str, run: str, /, *, hub: bool = False, json: bool = False) -> None:
+    """Take over published weights (GPT-2, Llama).
+
+    Parameters
+    ----------
+    source
+        A directory as transformers writes it, with model.safetensors and config.json; or, with --hub, an owner/name.
+    run
+        The new run's directory, or its name in runs/.
+    hub
+        Fetch the source from the Hugging Face Hub first. Nothing is fetched without this.
+    json
+        One JSON document on stdout.
+    """
+    target = new_run(run)
+    result = import_model(source, target, hub)
+    if json:
+        document({"run": str(target), **result})
+        return
+    out = console()
+    for note in result["notes"]:
+        out.print(note, markup=False)
+    out.print(
+        f"{target}: {result['family']}, {result['parameters']:,} parameters; heddle generate {target} --prompt …",
+        markup=False,
+    )
+
+
+def export(run: str, directory: Path, /, *, json: bool = False) -> None:
+    """Write a run as a directory that transformers loads.
+
+    Parameters
+    ----------
+    run
+        A run directory, or its name in runs/.
+    directory
+        The new directory.
+    json
+        One JSON document on stdout.
+    """
+    result = export_model(find_run(run), directory)
+    if json:
+        document({"directory": str(directory), **result})
+        return
+    out = console()
+    for note in result["notes"]:
+        out.print(note, markup=False)
+    checked = f"logits agree with transformers to {result['difference']:.1e}" if result["checked"] else "not checked"
+    out.print(f"{directory}: {result['family']}, {checked}", markup=False)
