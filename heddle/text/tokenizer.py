@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, get_args
+from typing import Protocol, get_args, runtime_checkable
 
 from heddle.errors import HeddleError, did_you_mean
 from heddle.text.base import END_OF_TEXT as END_OF_TEXT
@@ -18,6 +18,7 @@ from heddle.text.kinds import Bytes, Characters
 MOST_TRAINING_BYTES = 2**31 - 1
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """Text to ids and back. Ids run from 0 to V - 1 (L2-49), special tokens included.
 
@@ -26,7 +27,8 @@ class Tokenizer(Protocol):
     """
 
     @property
-    def kind(self) -> Kind: ...
+    def kind(self) -> Kind:
+        """`bytes`, `characters` or `bpe`."""
 
     @property
     def vocab_size(self) -> int:
@@ -84,7 +86,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     except HeddleError as error:
         raise HeddleError(f"{path}: {error}") from None
     except Exception as error:  # `tokenizers` raises nothing more precise
-        raise HeddleError(f"{path} is not a sound tokenizer.json ({type(error).__name__}: {error})") from None
+        said = " ".join(str(error).split())
+        raise HeddleError(f"{path} is not a sound tokenizer.json ({type(error).__name__}: {said})") from None
 
 
 def _recognise(content: Content) -> Tokenizer:

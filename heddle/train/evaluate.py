@@ -6,6 +6,7 @@ from math import exp, log
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from heddle.data.batch import next_token_batch
@@ -71,7 +72,7 @@ def part_of(documents: Iterable[Document], tokenizer: Tokenizer) -> Part:
     Raises:
         HeddleError: fewer than two tokens, which hold no target; or text that the tokenizer does not know.
     """
-    ids: list[np.ndarray[Any, Any]] = []
+    ids: list[npt.NDArray[Any]] = []
     size = count = 0
     for document in documents:
         if count and tokenizer.end_of_text is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from heddle.account.flops import flops
@@ -91,7 +92,7 @@ class Trainer:
         self.probe = first_tokens(self.store.validation, 16 * self.chosen.batch * self.config.model.context, lengths)
         self.flops_per_token = flops(self.config.model).per_token
 
-    def batch(self, step: int) -> tuple[Batch, np.ndarray[Any, Any]]:
+    def batch(self, step: int) -> tuple[Batch, npt.NDArray[Any]]:
         """What step `step` (from 0) trains on, and where in the training part each of its rows begins."""
         context = self.config.model.context
         starts = windows(len(self.store.train.tokens), context, self.train.seed, step, self.chosen.batch)
@@ -147,7 +148,7 @@ class Trainer:
         values = {"loss": loss, "gradient_norm": norm, "learning_rate": scale * chosen.learning_rate}
         return Report(self.step, chosen.steps, values, speed)
 
-    def _not_a_number(self, batch: Batch, starts: np.ndarray[Any, Any], loss: float) -> None:
+    def _not_a_number(self, batch: Batch, starts: npt.NDArray[Any], loss: float) -> None:
         gradients = {name: master.grad for name, master in self.optimizer.masters.items()}
         layer = first_bad_layer(self.eager, batch, gradients)
         rows = ", ".join(str(start) for start in starts[:8]) + (", …" if len(starts) > 8 else "")

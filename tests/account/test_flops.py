@@ -1,0 +1,176 @@
+"""FLOPs: what the walk finds equals torch's own counter, and the lectures' closed forms where they describe the model."""
+
+from typing import Any
+
+import pytest
+
+from heddle.account import counted, flops, training_flops_per_token, walk
+from heddle.account.flops import by_part, path
+from heddle.account.formulas import causal_share, prefix_rows, quadratic_share
+from heddle.account.walk import first_layer
+from heddle.config import preset
+from heddle.nn import kernels
+from heddle.nn.mask import Causal, Everything, Rule
+
+SMALL = preset("gpt2-small")
+TINY = SMALL.override({"vocab_size": 97, "dim": 32, "context": 24, "decoder.depth": 2, "decoder.block.mixer.heads": 4})
+VARIANTS: dict[str, dict[str, Any]] = {
+    "gpt2": {},
+    "grouped heads": {"decoder.block.mixer.kv_heads": 2},
+    "one key head": {"decoder.block.mixer.kv_heads": 1},
+    "gated": {"decoder.block.ffn": {"kind": "gated", "hidden": 40}},
+    "rms": {"decoder.block.norm": {"kind": "rms"}},
+    "untied": {"head.tied": False},
+    "normed queries": {"decoder.block.mixer.qk_norm": {"kind": "rms"}},
+    "padded": {"pad_vocab_to": 64},
+    "value width": {"decoder.block.mixer.value_dim": 5},
+    "head width": {"decoder.block.mixer.head_dim": 6, "decoder.block.mixer.kv_heads": 2},
+    "rotary": {"decoder.block.mixer.relative": {}, "decoder.entry.positions": "none"},
+    "no biases": {"decoder.block.mixer.bias": False, "decoder.block.ffn.bias": False},
+    "post": {"decoder.block.placement": "post"},
+}
+
+
+@pytest.mark.lecture("C-05", "L2-20", "L2-41")
+@pytest.mark.parametrize("kernel", ["sdpa", "reference"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_equals_torchs_counter(name: str, kernel: str) -> None:
+    config = TINY.override(VARIANTS[name])
+    for batch, length in ((3, 17), (2, 1)):
+        assert sum(by_part(walk(config, batch, length)).values()) == counted(config, batch, length, kernel)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "grouped heads", "gated", "untied", "value width"])
+def test_training_is_three_forward_passes(name: str) -> None:
+    config = TINY.override(VARIANTS[name])
+    cost = flops(config, 2, 20)
+    assert cost.training == 3 * cost.forward == counted(config, 2, 20, "reference", training=True)
+    assert cost.per_token == cost.training / 40
+
+
+def test_training_flops_for_one_token() -> None:
+    assert training_flops_per_token(TINY, 24) == flops(TINY).per_token
+
+
+@pytest.mark.lecture("C-01", "C-02", "C-03", "C-04", "C-05", "L2-11", "L2-13", "L2-38", "L2-39", "L2-41", "D-37")
+def test_one_layer_of_gpt2() -> None:
+    layer = flops(SMALL, 1, 1024).layer
+    assert layer == {
+        "projections": 4_831_838_208,
+        "scores": 1_610_612_736,
+        "weighted sum": 1_610_612_736,
+        "feed-forward": 9_663_676_416,
+        "head": 0,
+    }
+    assert sum(layer.values()) == 17_716_740_096
+    twice = flops(SMALL, 1, 2048).layer
+    assert sum(twice.values()) == 41_875_931_136
+    ratios = {name: twice[name] / layer[name] for name in layer if name != "head"}
+    assert ratios == {"projections": 2, "scores": 4, "weighted sum": 4, "feed-forward": 2}
+
+
+@pytest.mark.lecture("C-05", "L2-10")
+def test_far_out_a_layer_is_quadratic() -> None:
+    one = SMALL.override({"decoder.depth": 1})
+    near, far = (sum(by_part(first_layer(walk(one, 1, length))).values()) for length in (131_072, 262_144))
+    assert far / near == pytest.approx(3.932075, abs=1e-6)
+
+
+@pytest.mark.lecture("C-07", "L2-41")
+@pytest.mark.parametrize(
+    ("length", "whole"), [(512, 136_160_477_184), (1024, 291_648_307_200), (2048, 660_606_025_728)]
+)
+def test_gpt2_whole_with_its_head(length: int, whole: int) -> None:
+    cost = flops(SMALL, 1, length)
+    assert cost.forward == cost.counted["sdpa"] == whole
+    assert all(line.difference == 0 for line in cost.deck)
+
+
+def test_a_batch_costs_its_rows() -> None:
+    one, many = flops(TINY, 1, 24), flops(TINY, 5, 24)
+    assert many.forward == 5 * one.forward
+    assert all(line.difference == 0 for line in many.deck)
+
+
+@pytest.mark.lecture("C-06", "D-37", "L2-41")
+@pytest.mark.parametrize(
+    ("length", "share"),
+    [(1024, 0.181818), (2048, 0.307692), (4096, 0.470588), (4608, 0.5), (8192, 0.64), (131_072, 0.966038)],
+)
+def test_the_quadratic_share(length: int, share: float) -> None:
+    cost = flops(SMALL.override({"decoder.depth": 1}), 1, length)
+    assert cost.quadratic_share == pytest.approx(share, abs=1e-6)
+    assert cost.quadratic_share == pytest.approx(quadratic_share(length, 768))
+    assert cost.crossover == 4608
+
+
+@pytest.mark.parametrize("name", ["grouped heads", "gated", "value width"])
+def test_at_the_crossover_it_is_one_half(name: str) -> None:
+    config = TINY.override(VARIANTS[name])
+    crossover = flops(config).crossover
+    below, above = (flops(config, 1, length).quadratic_share for length in (int(crossover) - 1, int(crossover) + 1))
+    assert below < 0.5 < above
+
+
+@pytest.mark.lecture("C-12", "L2-40")
+def test_feed_forward_activations() -> None:
+    def numbers(length: int) -> int:
+        layer = first_layer(walk(SMALL, 1, length))
+        return next(product.numbers for product in layer.products if product.name.endswith("ffn.up"))
+
+    assert numbers(1024) == 3_145_728
+    assert numbers(2048) == 2 * numbers(1024)
+
+
+@pytest.mark.lecture("C-13", "L0-96")
+def test_one_pass_instead_of_one_per_prefix() -> None:
+    together, alone = prefix_rows(1024)
+    assert (alone, alone / together) == (524_800, 512.5)
+
+    def rows(length: int) -> int:
+        return walk(TINY, 1, length).products[0].rows
+
+    assert prefix_rows(12) == (rows(12), sum(rows(length) for length in range(1, 13)))
+
+
+@pytest.mark.lecture("C-14", "L2-20")
+@pytest.mark.parametrize("block", [64, 128])
+def test_blocks_above_the_diagonal_are_left_out(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "BLOCK", block)
+    config = SMALL.override({"decoder.depth": 1})
+    parts = by_part(walk(config, 1, 1024))
+    square = parts["scores"] + parts["weighted sum"]
+    left_out = counted(config, 1, 1024, "sdpa") - counted(config, 1, 1024, "plain")
+    assert 1 - left_out / square == causal_share(1024, block)
+    assert causal_share(1024, 64) == 0.53125
+
+
+def test_what_the_plain_kernel_computes_is_reported() -> None:
+    cost = flops(TINY, 1, 512)
+    assert cost.counted["plain"] < cost.counted["sdpa"] == cost.forward
+    line = cost.deck[-1]
+    assert line.name == "attention, blocks left out"
+    assert line.difference == 0
+    assert list(flops(TINY, 1, 1024).counted) == ["sdpa"]
+
+
+class Back(Rule):
+    """A token sees itself and the two before it."""
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        return (key <= query) & (key >= query - 2)
+
+
+class Ahead(Rule):
+    """A token sees what comes after it."""
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        return key >= query
+
+
+@pytest.mark.lecture("C-17", "L1-75")
+def test_the_path_from_the_last_token_to_the_first() -> None:
+    assert flops(TINY).path == path(Causal(), 1000) == path(Everything(), 1000) == 1
+    assert [path(Back(), length) for length in (1, 3, 4, 5, 6, 101)] == [0, 1, 2, 2, 3, 50]
+    with pytest.raises(ValueError, match="never sees"):
+        path(Ahead(), 5)

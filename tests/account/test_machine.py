@@ -1,0 +1,58 @@
+"""Measured ceilings: units and bounds, never how fast."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from heddle.account import available_memory, copy_rate, machine, matmul_rate
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_matmul_rate_is_work_over_time(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_seconds", lambda call, seconds, device: call() is None or 0.5)
+    assert matmul_rate(dtype, size=32) == 2 * 32**3 / 0.5
+
+
+def test_the_copy_rate_counts_reading_and_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_seconds", lambda call, seconds, device: call() is None or 0.5)
+    assert copy_rate(megabytes=1) == 2 * 2**20 / 0.5
+
+
+def test_a_median_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    costs = iter([9.0, 9.0, 1.0, 3.0, 50.0, 2.0, 4.0])  # two calls to warm up, then five that count
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+
+    def call() -> None:
+        clock[0] += next(costs)
+
+    assert machine._seconds(call, 60.0, torch.device("cpu")) == 3.0
+
+
+def test_real_rates_are_positive() -> None:
+    assert matmul_rate(size=16, seconds=0.0) > 0
+    assert copy_rate(megabytes=1, seconds=0.0) > 0
+
+
+def test_available_memory_is_some_of_this_machine() -> None:
+    assert 0 < available_memory() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def test_free_memory_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "meminfo"
+    path.write_text("MemTotal:  800 kB\nMemAvailable:   300 kB\n")
+    assert machine._free(path) == 300 * 1024
+    assert machine._free(tmp_path / "nothing") is None
+
+
+def test_a_containers_limit_is_read(tmp_path: Path) -> None:
+    assert machine._room(tmp_path) is None
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("700\n")
+    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 150\n")
+    assert machine._room(tmp_path) == 450
+    (tmp_path / "memory.max").write_text("max\n")
+    assert machine._room(tmp_path) is None

@@ -1,0 +1,230 @@
+"""Configs read, refuse, merge and write."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heddle.config import ModelChoice, RunConfig, TrainConfig, TransformerConfig, parse_overrides, preset
+from heddle.config.base import OTHER_NAMES, merge, read_table, set_path, unknown_key, write_toml
+from heddle.errors import HeddleError
+
+TINY: dict[str, Any] = {"vocab_size": 5, "dim": 4, "context": 3, "decoder": {"depth": 1, "block": {"mixer": {"heads": 2}}}}
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    data = json.loads(json.dumps(TINY))
+    set_path(data, path, value)
+    return data
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "line"),
+    [
+        ("contxt", 4, "unknown key 'contxt' in config. Did you mean 'context'?"),
+        ("decoder.dept", 4, "unknown key 'decoder.dept' in config. Did you mean 'depth'?"),
+        ("decoder.block.mixer.head", 4, "unknown key 'decoder.block.mixer.head' in config. Did you mean 'heads'?"),
+        ("decoder.block.ffn", {"kind": "gated", "hiden": 8}, "unknown key 'decoder.block.ffn.hiden' in config. Did you mean 'hidden'?"),
+        (
+            "decoder.block.mixer.qk_norm",
+            {"kind": "rms", "epss": 1e-6},
+            "unknown key 'decoder.block.mixer.qk_norm.epss' in config. Did you mean 'eps'?",
+        ),
+        (
+            "head.zzz",
+            1,
+            "unknown key 'head.zzz' in config. Known keys: tied.",
+        ),
+        ("dim", "wide", "config: dim = 'wide': input should be a valid integer, unable to parse string as an integer"),
+        ("dim", 0, "config: dim = 0: input should be greater than 0"),
+        ("dim", float("nan"), "config: dim = nan: input should be a finite number"),
+        ("decoder.block.norm", {"kind": "rsm"}, "config: decoder.block.norm.kind = 'rsm' is not one of layer, rms. Did you mean 'rms'?"),
+        ("decoder.block.placement", "before", "config: decoder.block.placement = 'before': input should be 'pre' or 'post'"),
+        ("decoder.block.dropout", 1.0, "config: decoder.block.dropout = 1.0: input should be less than 1"),
+        ("decoder.block.mixer.heads", 3, None),
+        ("decoder.block.mixer.kv_heads", 4, "config: decoder.block.mixer: heads = 2 must be a multiple of kv_heads = 4"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(path: str, value: Any, line: str | None) -> None:
+    with pytest.raises(HeddleError) as refusal:
+        TransformerConfig.of(changed(path, value))
+    text = str(refusal.value)
+    assert "\n" not in text
+    if line is not None:
+        assert text == line
+
+
+@pytest.mark.lecture("L0-43", "L3-21")
+def test_a_width_that_heads_do_not_divide_is_refused() -> None:
+    with pytest.raises(HeddleError, match=r"dim = 5140 is not divisible by heads = 40 \(128\.5 is not whole\)"):
+        preset("gpt2-small").override({"dim": 5140, "decoder.block.mixer.heads": 40})
+    wide = preset("gpt2-small").override(
+        {"dim": 5140, "decoder.block.mixer.heads": 40, "decoder.block.mixer.head_dim": 128}
+    )
+    assert wide.decoder.block.mixer.width(wide.dim) == 128
+
+
+def test_a_missing_key_is_named() -> None:
+    data = changed("dim", 4)
+    del data["decoder"]["block"]["mixer"]["heads"]
+    with pytest.raises(HeddleError, match=r"^config: 'decoder\.block\.mixer\.heads' is missing$"):
+        TransformerConfig.of(data)
+
+
+@pytest.mark.parametrize(("theirs", "ours"), OTHER_NAMES.items())
+def test_names_of_other_codebases_are_refused_with_ours(theirs: str, ours: str) -> None:
+    with pytest.raises(HeddleError) as refusal:
+        TransformerConfig.of({**TINY, theirs: 8})
+    assert str(refusal.value) == f"unknown key {theirs!r} in config. heddle calls it {ours!r}."
+
+
+def names_of(config: Any) -> set[str]:
+    """Every key of a config and of those inside it."""
+    data = config.model_json_schema()
+    tables = [data, *data.get("$defs", {}).values()]
+    return {name for table in tables for name in table.get("properties", {})}
+
+
+def test_our_names_exist_and_theirs_do_not() -> None:
+    known = names_of(TransformerConfig) | names_of(RunConfig)
+    for theirs, ours in OTHER_NAMES.items():
+        assert theirs not in known, "a second spelling"
+        assert ours.split(" ")[0] in known, f"{theirs} is sent to {ours}, which is no key"
+
+
+def test_an_unknown_key_far_from_all_lists_them() -> None:
+    assert str(unknown_key("qqq", ["dim", "context"])) == "unknown key 'qqq'. Known keys: context, dim."
+    assert str(unknown_key("a.contex", ["dim", "context"], " in x.toml")) == "unknown key 'a.contex' in x.toml. Did you mean 'context'?"
+
+
+def test_configs_are_frozen() -> None:
+    config = TransformerConfig.of(TINY)
+    with pytest.raises(ValueError, match="frozen"):
+        config.dim = 8
+    assert {config: 1}[TransformerConfig.of(TINY)] == 1
+
+
+def test_files_are_read(tmp_path: Path) -> None:
+    config = TransformerConfig.of(TINY)
+    for name, text in (("a.json", config.to_json()), ("a.toml", config.to_toml())):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        assert TransformerConfig.read(tmp_path / name) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("gone.toml", None, "no such file"),
+        ("bad.json", b'{"a": }', "not valid JSON"),
+        ("bad.toml", b"a = = 1", "not valid TOML"),
+        ("deep.json", b"[" * 100_000, "not valid JSON"),
+        ("list.json", b"[1, 2]", "holds list, a table of keys is needed"),
+        ("bytes.toml", b"\xff\xfe\x00", "cannot be read as text"),
+        ("wrong.toml", b"vocab = 3", "unknown key 'vocab' in "),
+    ],
+)
+def test_an_unreadable_file_is_refused_with_its_name(tmp_path: Path, name: str, content: bytes | None, line: str) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(HeddleError) as refusal:
+        TransformerConfig.read(path)
+    assert line in str(refusal.value)
+    assert name in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HeddleError, match=r"is a directory; a \.toml or \.json file is needed"):
+        read_table(tmp_path)
+
+
+def test_overrides_reach_down() -> None:
+    config = TransformerConfig.of(TINY).override({"decoder.depth": 3, "decoder.block.mixer.relative.base": 500.0, "dim": 8})
+    assert (config.decoder.depth, config.dim) == (3, 8)
+    assert config.decoder.block.mixer.relative is not None
+    assert config.decoder.block.mixer.relative.base == 500.0
+    with pytest.raises(HeddleError, match=r"'dim\.x': 'dim' is a value, not a table of keys"):
+        config.override({"dim.x": 1})
+    with pytest.raises(HeddleError, match="unknown key 'depht'.*in config"):
+        config.override({"depht": 1})
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "value"),
+    [
+        ("steps=3", "steps", 3),
+        ("train.learning-rate=3e-4", "train.learning_rate", 3e-4),
+        ("tied=true", "tied", True),
+        ("betas=[0.9, 0.95]", "betas", [0.9, 0.95]),
+        ("name=laptop-small", "name", "laptop-small"),
+        ("name='3'", "name", "3"),
+        ("clip=none", "clip", None),
+        ("text=a=b", "text", "a=b"),
+        ("empty=", "empty", ""),
+        (" spaced =1", "spaced", 1),
+        ("path=C:\\new", "path", "C:\\new"),
+    ],
+)
+def test_words_are_read_as_toml_where_they_can_be(word: str, key: str, value: Any) -> None:
+    found = parse_overrides([word])
+    assert found == {key: value}
+    assert type(found[key]) is type(value)
+
+
+@pytest.mark.parametrize("word", ["steps", "=3", " =3", ""])
+def test_a_word_without_a_key_is_refused(word: str) -> None:
+    with pytest.raises(HeddleError, match="is not of the form key=value"):
+        parse_overrides([word])
+
+
+def test_later_words_win() -> None:
+    assert parse_overrides(["a=1", "b=2", "a=3"]) == {"a": 3, "b": 2}
+
+
+def test_setting_a_path_makes_tables() -> None:
+    data: dict[str, Any] = {"a": None}
+    set_path(data, "a.b.c", 1)
+    set_path(data, "a.d", 2)
+    assert data == {"a": {"b": {"c": 1}, "d": 2}}
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "wanted"),
+    [
+        ({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"c": 5}}, {"a": 1, "b": {"c": 5, "d": 3}}),
+        ({"a": {"kind": "x", "b": 1}}, {"a": {"b": 2}}, {"a": {"kind": "x", "b": 2}}),
+        ({"a": {"kind": "x", "b": 1}}, {"a": {"kind": "x", "c": 2}}, {"a": {"kind": "x", "b": 1, "c": 2}}),
+        ({"a": {"kind": "x", "b": 1}}, {"a": {"kind": "y", "c": 2}}, {"a": {"kind": "y", "c": 2}}),
+        ({"a": {"b": 1}}, {"a": 3}, {"a": 3}),
+        ({"a": None}, {"a": {"b": 1}}, {"a": {"b": 1}}),
+    ],
+)
+def test_merging(base: dict[str, Any], changes: dict[str, Any], wanted: dict[str, Any]) -> None:
+    before = json.dumps(base)
+    assert merge(base, changes) == wanted
+    assert json.dumps(base) == before
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"a": 1, "b": True, "c": 1.5e-7, "d": 1e300, "e": "x"},
+        {"table": {"inner": {"deep": 1}, "value": 2}, "last": 3},
+        {"list": [1, 2], "nested": [[1], [2.5]], "empty": []},
+        {"tables": [{"a": 1}, {"b": {"c": "d"}}]},
+        {"text": 'quote " backslash \\ newline \n tab \t bell \x07 delete \x7f'},
+        {"text": "ünïcödé 🪡 \u2028 \uffff", "nothing": ""},
+        {"a": {}, "b": {"c": {}}},
+    ],
+)
+def test_toml_comes_back(data: dict[str, Any]) -> None:
+    assert tomllib.loads(write_toml(data)) == data
+
+
+def test_none_is_not_written_as_toml() -> None:
+    with pytest.raises(HeddleError, match="none cannot be written as TOML"):
+        RunConfig(model=ModelChoice(decoder={"final_norm": None})).to_toml()
+    assert RunConfig.of(json.loads(RunConfig(train=TrainConfig(clip=None)).to_json())).train.clip is None

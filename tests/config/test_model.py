@@ -1,0 +1,90 @@
+"""What a model config decides where nothing is said."""
+
+import pytest
+
+from heddle.config import (
+    AttentionConfig,
+    BlockConfig,
+    GatedConfig,
+    LayerNormConfig,
+    MLPConfig,
+    RMSNormConfig,
+    RotaryConfig,
+    StackConfig,
+    TransformerConfig,
+)
+from heddle.errors import HeddleError
+
+
+def model(dim: int = 8, vocab_size: int = 5, **mixer: object) -> TransformerConfig:
+    block = BlockConfig(mixer=AttentionConfig.of({"heads": 2, **mixer}))
+    return TransformerConfig(vocab_size=vocab_size, dim=dim, context=4, decoder=StackConfig(depth=1, block=block))
+
+
+def test_the_usual_choices() -> None:
+    config = model()
+    block = config.decoder.block
+    assert block.norm == LayerNormConfig(eps=1e-5, bias=True)
+    assert RMSNormConfig().eps == 1e-6
+    assert block.ffn == MLPConfig(activation="gelu", bias=True)
+    assert block.placement == "pre"
+    assert config.decoder.ends_in_norm()
+    assert config.head.tied
+    assert config.initial.std == 0.02
+    assert config.initial.scale_residual
+    assert (block.dropout, block.mixer.dropout, config.decoder.entry.dropout) == (0, 0, 0)
+    assert block.mixer.scale == "head_dim"
+
+
+@pytest.mark.lecture("L1-17")
+@pytest.mark.parametrize(("dim", "mlp", "gated"), [(768, 3072, 2048), (4096, 16_384, 11_008), (12_288, 49_152, 32_768), (1, 4, 256)])
+def test_hidden_widths_follow_the_width(dim: int, mlp: int, gated: int) -> None:
+    assert MLPConfig().width(dim) == mlp
+    assert GatedConfig().width(dim) == gated
+    assert MLPConfig(hidden=7).width(dim) == GatedConfig(hidden=7).width(dim) == 7
+
+
+def test_heads_follow_the_width() -> None:
+    assert AttentionConfig(heads=3).width(12) == 4
+    assert AttentionConfig(heads=3, head_dim=5).width(12) == 5
+    assert AttentionConfig(heads=3).key_heads() == 3
+    assert AttentionConfig(heads=6, kv_heads=2).key_heads() == 2
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 3), (4, 8), (3, 2)])
+def test_key_heads_divide_the_heads(heads: int, kv_heads: int) -> None:
+    with pytest.raises(HeddleError, match=f"heads = {heads} must be a multiple of kv_heads = {kv_heads}"):
+        AttentionConfig.of({"heads": heads, "kv_heads": kv_heads})
+
+
+def test_rotation_needs_pairs() -> None:
+    relative = RotaryConfig()
+    assert model(dim=8, relative=relative).decoder.block.mixer.relative == relative
+    with pytest.raises(ValueError, match="rotary positions turn pairs of channels; head_dim = 3 is odd"):
+        model(dim=6, relative=relative)
+    assert model(dim=6, relative=relative, head_dim=4).dim == 6
+
+
+@pytest.mark.parametrize(("placement", "wanted", "ends"), [("pre", None, True), ("post", None, False), ("post", True, True), ("pre", False, False)])
+def test_a_final_norm_follows_the_placement(placement: str, wanted: bool | None, ends: bool) -> None:
+    block = BlockConfig.of({"mixer": {"heads": 1}, "placement": placement})
+    assert StackConfig(depth=1, block=block, final_norm=wanted).ends_in_norm() is ends
+
+
+@pytest.mark.lecture("L0-86")
+@pytest.mark.parametrize(
+    ("size", "multiple", "rows"), [(50_257, 64, 50_304), (50_257, 1, 50_257), (64, 64, 64), (65, 64, 128), (1, 64, 64)]
+)
+def test_tables_are_rounded_up(size: int, multiple: int, rows: int) -> None:
+    assert model(vocab_size=size).override({"pad_vocab_to": multiple}).table_rows() == rows
+
+
+@pytest.mark.parametrize("scale", ["head_dim", "dim", 0.25, 1])
+def test_scales(scale: str | float) -> None:
+    assert AttentionConfig.of({"heads": 1, "scale": scale}).scale == scale
+
+
+@pytest.mark.parametrize("scale", ["heads", 0, -1.0, float("inf"), None])
+def test_other_scales_are_refused(scale: object) -> None:
+    with pytest.raises(HeddleError, match=r"scale"):
+        AttentionConfig.of({"heads": 1, "scale": scale})

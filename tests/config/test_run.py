@@ -1,0 +1,137 @@
+"""A run's choices become a model."""
+
+from typing import Any
+
+import pytest
+
+from heddle.config import (
+    GatedConfig,
+    ModelChoice,
+    RMSNormConfig,
+    RunConfig,
+    SamplingConfig,
+    SavedConfig,
+    TrainConfig,
+    TransformerConfig,
+    preset,
+    sized,
+)
+from heddle.errors import HeddleError
+
+
+def resolve(**said: Any) -> TransformerConfig:
+    return ModelChoice.of(said).resolve(vocab_size=300, depth=4, context=128)
+
+
+def test_nothing_said_is_the_size_that_fits() -> None:
+    assert resolve() == sized(4, vocab_size=300, context=128)
+
+
+def test_what_is_said_counts() -> None:
+    assert resolve(depth=2, context=64) == sized(2, vocab_size=300, context=64)
+    assert resolve(depth=2, dim=96, heads=3).decoder.block.mixer.heads == 3
+    assert resolve(dim=128, depth=3) == sized(3, vocab_size=300, context=128, dim=128)
+    assert resolve(kv_heads=2).decoder.block.mixer.key_heads() == 2
+
+
+def test_a_preset_keeps_its_own_sizes_but_the_vocabulary() -> None:
+    assert resolve(preset="gpt2-small") == preset("gpt2-small").override({"vocab_size": 300})
+    changed = resolve(preset="gpt2-small", depth=2, dim=96, heads=4, context=32)
+    assert (changed.decoder.depth, changed.dim, changed.decoder.block.mixer.heads, changed.context) == (2, 96, 4, 32)
+    assert changed.decoder.block.ffn.activation == "gelu_tanh"
+
+
+def test_dropout_goes_to_its_three_places() -> None:
+    stack = resolve(dropout=0.2).decoder
+    assert (stack.entry.dropout, stack.block.dropout, stack.block.mixer.dropout) == (0.2, 0.2, 0.2)
+    assert resolve(dropout=0.0, preset="gpt2-small").decoder.block.dropout == 0.0
+
+
+def test_deeper_keys_have_the_last_word() -> None:
+    model = resolve(
+        depth=2,
+        dropout=0.2,
+        decoder={"block": {"ffn": {"kind": "gated", "hidden": 64}, "dropout": 0.1, "mixer": {"relative": None}}},
+        head={"tied": False},
+        initial={"std": 0.01},
+    )
+    assert model.decoder.block.ffn == GatedConfig(hidden=64)
+    assert (model.decoder.block.dropout, model.decoder.block.mixer.dropout) == (0.1, 0.2)
+    assert model.decoder.block.mixer.relative is None
+    assert isinstance(model.decoder.block.norm, RMSNormConfig)
+    assert not model.head.tied
+    assert model.initial.std == 0.01
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ({"dim": 100, "heads": 3}, "model: dim = 100 is not divisible by heads = 3"),
+        ({"heads": 4, "kv_heads": 3}, "heads = 4 must be a multiple of kv_heads = 3"),
+        ({"preset": "gpt-2"}, "unknown preset 'gpt-2'"),
+        ({"decoder": {"dept": 3}}, "unknown key 'decoder.dept' in model. Did you mean 'depth'?"),
+        ({"decoder": {"block": {"ffn": {"kind": "moe"}}}}, "model: decoder.block.ffn.kind = 'moe' is not one of mlp, gated"),
+        ({"decoder": {"block": 3}}, "model: decoder.block = 3"),
+    ],
+)
+def test_the_impossible_is_refused_when_it_is_resolved(said: dict[str, Any], line: str) -> None:
+    with pytest.raises(HeddleError) as refusal:
+        resolve(**said)
+    assert str(refusal.value).startswith(line) or line in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        ({"train": {"lr": 1e-3}}, "unknown key 'train.lr' in config. heddle calls it 'learning_rate'."),
+        ({"train": {"batch": 10, "accumulate": 4}}, "batch = 10 cannot be cut into accumulate = 4 equal micro-batches"),
+        ({"train": {"optimizer": "adam"}}, "config: train.optimizer = 'adam': input should be 'muon' or 'adamw'"),
+        ({"train": {"betas": [0.9]}}, "train.betas"),
+        ({"train": {"betas": [0.9, 1.0]}}, "train.betas"),
+        ({"model": {"depth": 0}}, "config: model.depth = 0: input should be greater than 0"),
+        ({"data": {"validation": 1.0}}, "config: data.validation = 1.0: input should be less than 1"),
+        ({"dta": {}}, "unknown key 'dta' in config. Did you mean 'data'?"),
+    ],
+)
+def test_impossible_runs_are_refused(data: dict[str, Any], line: str) -> None:
+    with pytest.raises(HeddleError) as refusal:
+        RunConfig.of(data)
+    assert line in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_batch_can_be_cut_evenly() -> None:
+    assert TrainConfig(batch=12, accumulate=4).batch == 12
+    assert TrainConfig(accumulate=4).batch is None
+
+
+def test_an_imported_model_has_no_run() -> None:
+    saved = SavedConfig(model=sized(1, vocab_size=10))
+    assert (saved.data, saved.train, saved.chosen) == (None, None, None)
+    assert SavedConfig.of(saved.to_dict()) == saved
+    with pytest.raises(HeddleError, match="version = 2"):
+        SavedConfig.of({**saved.to_dict(), "version": 2})
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ({"temperature": -1}, "temperature = -1"),
+        ({"temperature": float("nan")}, "temperature = nan"),
+        ({"top_p": 0}, "top_p = 0"),
+        ({"top_p": 1.1}, r"top_p = 1\.1"),
+        ({"top_k": 0}, "top_k = 0"),
+        ({"max_tokens": 0}, "max_tokens = 0"),
+        ({"seed": 2**63}, "seed = 9223372036854775808"),
+        ({"stop": ["a", ""]}, "stop holds an empty text"),
+        ({"topk": 3}, r"unknown key 'topk' in config\. Did you mean 'top_[kp]'"),
+    ],
+)
+def test_impossible_sampling_is_refused(said: dict[str, Any], line: str) -> None:
+    with pytest.raises(HeddleError, match=line):
+        SamplingConfig.of(said)
+
+
+def test_sampling_as_it_stands() -> None:
+    assert SamplingConfig() == SamplingConfig(max_tokens=200, temperature=1.0, top_k=None, top_p=None, seed=0, stop=())

@@ -1,0 +1,241 @@
+"""The token loop: what it draws is what the model says, whatever stands beside it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from heddle.config import SamplingConfig
+from heddle.errors import HeddleError
+from heddle.generate import Event, Loop, generate, stream
+from heddle.model import Transformer
+
+Make = Callable[..., Transformer]
+PROMPTS = [[5, 9, 2, 40, 7, 7, 31], [60], [1, 2, 3], list(range(20, 33))]
+GREEDY = SamplingConfig(max_tokens=20, temperature=0)
+MODELS = [("rotary", None), ("rotary", 2), ("learned", None), ("learned", 1)]
+
+
+def by_row(events: Sequence[Event], rows: int) -> list[list[Event]]:
+    return [[event for event in events if event.row == row] for row in range(rows)]
+
+
+def tokens(events: Sequence[Event]) -> list[int]:
+    return [event.token for event in events]
+
+
+@torch.no_grad()
+def logprobs_after(model: Transformer, text: list[int]) -> torch.Tensor:
+    """The whole model over the whole text, without any cache."""
+    return model.logits(model(torch.tensor([text])))[0, -1].double().log_softmax(-1)
+
+
+@pytest.mark.lecture("L2-08", "L0-74")
+@pytest.mark.parametrize(("positions", "kv_heads"), MODELS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+def test_cached_is_uncached(
+    make: Make, positions: str, kv_heads: int | None, dtype: torch.dtype, tolerance: float
+) -> None:
+    model = make(positions=positions, kv_heads=kv_heads, dtype=dtype)
+    for prompt, events in zip(PROMPTS, by_row(list(generate(model, PROMPTS, GREEDY)), 4), strict=True):
+        text = list(prompt)
+        for event in events:
+            expected = logprobs_after(model, text)
+            assert event.token == expected.argmax().item()
+            assert event.logprob == pytest.approx(expected.max().item(), abs=tolerance)
+            text.append(event.token)
+        assert len(events) == 20
+
+
+@pytest.mark.lecture("L3-03")
+@pytest.mark.parametrize("sampling", [{"seed": 4}, {"temperature": 0.5, "top_k": 5, "top_p": 0.9}])
+def test_teacher_forcing_agrees_with_generation(make: Make, sampling: dict[str, Any]) -> None:
+    model = make(dropout=0.3)
+    prompt = PROMPTS[0]
+    events = list(generate(model, [prompt], SamplingConfig(max_tokens=40, **sampling)))
+    text = torch.tensor([prompt + tokens(events)])
+    with torch.no_grad():
+        logits = model.eval().logits(model(text[:, :-1]))[0, len(prompt) - 1 :]
+    forced = logits.log_softmax(-1).gather(-1, text[0, len(prompt) :, None]).sum().item()
+    assert sum(event.logprob for event in events) == pytest.approx(forced, abs=1e-5 * len(events))
+
+
+@pytest.mark.lecture("L0-74")
+def test_the_lectures_own_model(tiny_lm: tuple[Transformer, dict[str, Any]]) -> None:
+    model, case = tiny_lm
+    ids, said = case["inputs"]["ids"], case["outputs"]
+    prompts = [ids[: end + 1] for end in range(len(ids))]
+    events = list(generate(model, prompts, SamplingConfig(max_tokens=1, temperature=0)))
+    assert tokens(events) == said["argmax"]
+    for event, probabilities in zip(events, said["probs"], strict=True):
+        assert torch.tensor(event.logprob).exp().item() == pytest.approx(max(probabilities), abs=1e-6)
+
+
+@pytest.mark.parametrize(("positions", "kv_heads"), MODELS)
+def test_rows_together_are_rows_alone(make: Make, positions: str, kv_heads: int | None) -> None:
+    """Also where rows end at different times."""
+    model = make(positions=positions, kv_heads=kv_heads, dtype=torch.float64)
+    sampling = SamplingConfig(max_tokens=60, temperature=2.0)
+    end = list(generate(model, PROMPTS[:1], sampling, seeds=[3]))[9].token
+    lengths = same_alone(model, sampling, [3, 3, 0, 12], end)
+    assert lengths[0] <= 10 < max(lengths)
+
+
+def test_windows_begin_again_at_different_times(make: Make) -> None:
+    """A row that begins again joins rows with more room in the cache."""
+    sampling = SamplingConfig(max_tokens=100, temperature=2.0, window=True)
+    assert same_alone(make(context=72, dtype=torch.float64), sampling, [3, 3, 0, 12], None) == [100] * 4
+
+
+def same_alone(model: Transformer, sampling: SamplingConfig, seeds: list[int], end: int | None) -> list[int]:
+    """Checks that rows together are rows alone; how many tokens each has."""
+    together = by_row(list(generate(model, PROMPTS, sampling, end, seeds)), 4)
+    for prompt, seed, events in zip(PROMPTS, seeds, together, strict=True):
+        alone = list(generate(model, [prompt], sampling.override({"seed": seed}), end))
+        assert tokens(events) == tokens(alone)
+        assert [event.finish for event in events] == [event.finish for event in alone]
+        assert [event.logprob for event in events] == pytest.approx([event.logprob for event in alone], abs=1e-10)
+    return list(map(len, together))
+
+
+def test_events_come_step_by_step_in_the_order_of_rows(make: Make) -> None:
+    sampling = SamplingConfig(max_tokens=40, temperature=0, window=True)
+    events = list(generate(make(context=16), PROMPTS, sampling))
+    assert [event.row for event in events] == [0, 1, 2, 3] * 40
+    assert [event.finish for event in events] == [None] * 39 * 4 + ["length"] * 4
+
+
+def test_a_seed_decides(make: Make) -> None:
+    model = make()
+    first, again, other = (
+        list(stream(model, [1, 2], SamplingConfig(max_tokens=30, temperature=3.0, seed=seed))) for seed in (1, 1, 2)
+    )
+    assert first == again != other
+
+
+def test_equal_prompts_differ_by_their_seeds(make: Make) -> None:
+    events = list(generate(make(), [[1, 2]] * 3, SamplingConfig(max_tokens=30, temperature=3.0), seeds=[1, 2, 1]))
+    first, second, third = map(tokens, by_row(events, 3))
+    assert first == third != second
+
+
+def test_a_text_cut_anywhere_goes_on_as_it_would_have(make: Make) -> None:
+    model = make(dtype=torch.float64)
+    whole = list(stream(model, [1, 2], SamplingConfig(max_tokens=30, temperature=2.0, seed=5)))
+    rest = list(stream(model, [1, 2, *whole[:12]], SamplingConfig(max_tokens=10, temperature=2.0, seed=5)))
+    assert whole[12:22] == rest
+
+
+def test_the_end_of_text_ends_and_is_not_streamed(make: Make) -> None:
+    model = make()
+    whole = list(stream(model, [1, 2], GREEDY))
+    end = whole[6]
+    events = list(generate(model, [[1, 2]], GREEDY, end_of_text=end))
+    assert tokens(events) == whole[: whole.index(end) + 1]
+    assert [event.finish for event in events] == [None] * whole.index(end) + ["end"]
+    assert list(stream(model, [1, 2], GREEDY, end_of_text=end)) == whole[: whole.index(end)]
+
+
+def test_an_empty_prompt_begins_with_the_end_of_text(make: Make) -> None:
+    model = make()
+    assert list(stream(model, [], GREEDY, end_of_text=60)) == list(stream(model, [60], GREEDY, end_of_text=60))
+    with pytest.raises(HeddleError, match="prompt 1 is empty"):
+        Loop(model, [[1], []], GREEDY)
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+def test_a_full_context_ends_the_text(make: Make, positions: str) -> None:
+    model = make(positions=positions, context=16)
+    for length in (1, 15, 16):
+        events = list(generate(model, [[3] * length], SamplingConfig(max_tokens=100)))
+        assert len(events) == 17 - length  # the last one is drawn after all 16 positions
+        assert [event.finish for event in events] == [None] * (16 - length) + ["context"]
+    assert list(generate(model, [[3] * 10], SamplingConfig(max_tokens=7)))[-1].finish == "length"
+    with pytest.raises(HeddleError, match=r"prompt 0 has 17 tokens, the model's context is 16; .*window"):
+        Loop(model, [[3] * 17], SamplingConfig())
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+def test_a_window_goes_on_from_the_last_tokens(make: Make, positions: str) -> None:
+    """A prompt is cut to the context; a full context goes on from its last half, then fills again."""
+    model = make(positions=positions, context=16, dtype=torch.float64)
+    prompt = list(range(25))
+    events = list(generate(model, [prompt], SamplingConfig(max_tokens=30, temperature=0, window=True)))
+    text, start = list(prompt), 25 - 16
+    for event in events:
+        assert event.logprob == pytest.approx(logprobs_after(model, text[start:]).max().item(), abs=1e-10)
+        text.append(event.token)
+        if len(text) - start > 16:
+            start = len(text) - 8
+    assert len(events) == 30
+    assert events[-1].finish == "length"
+
+
+def test_one_token_contexts_can_be_windowed(make: Make) -> None:
+    assert len(list(stream(make(context=1), [3], SamplingConfig(max_tokens=5, window=True)))) == 5
+
+
+def test_one_token(make: Make) -> None:
+    (event,) = generate(make(), [[4, 5]], SamplingConfig(max_tokens=1, temperature=0))
+    assert event.finish == "length"
+    assert event.token == logprobs_after(make(), [4, 5]).argmax().item()
+
+
+def test_no_prompts_no_events(make: Make) -> None:
+    assert list(generate(make(), [], GREEDY)) == []
+
+
+@pytest.mark.parametrize("wrong", [61, 63, -1])
+def test_unknown_ids_are_refused(make: Make, wrong: int) -> None:
+    with pytest.raises(HeddleError, match=f"prompt 1 has the id {wrong}; this model knows 0 to 60"):
+        Loop(make(), [[1], [1, wrong]], GREEDY)
+
+
+def test_seeds_are_one_for_each_prompt(make: Make) -> None:
+    with pytest.raises(HeddleError, match="1 seeds for 2 prompts"):
+        Loop(make(), [[1], [2]], GREEDY, seeds=[1])
+
+
+def test_ids_beyond_the_vocabulary_are_never_drawn(make: Make) -> None:
+    sampling = SamplingConfig(max_tokens=60, temperature=1e6)
+    events = list(generate(make(), [[1]] * 8, sampling, seeds=range(8)))
+    assert max(tokens(events)) <= 60
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {}, {"temperature": 0.5, "top_k": 3, "top_p": 0.5}])
+def test_broken_weights_are_named(make: Make, value: float, sampling: dict[str, Any]) -> None:
+    model = make()
+    with torch.no_grad():
+        model.decoder.final_norm.weight[3] = value
+    with pytest.raises(HeddleError, match="row 0: the model's output is not a number"):
+        list(stream(model, [3], SamplingConfig(**sampling)))
+
+
+def test_the_model_is_left_as_it_was(make: Make) -> None:
+    model = make(dropout=0.5).train()
+    model.decoder.blocks[0].eval()
+    before = [module.training for module in model.modules()]
+    events = generate(model, [[1, 2]], GREEDY)
+    drawn = [next(events)]
+    assert [module.training for module in model.modules()] == before
+    assert not torch.is_inference_mode_enabled()
+    assert torch.is_grad_enabled()
+    drawn += events
+    assert tokens(drawn) == list(stream(make(), [1, 2], GREEDY))  # dropout was off
+    model(torch.tensor([[1, 2]])).sum().backward()  # and the weights can still be trained
+    assert model.embedding.weight.grad is not None
+
+
+def test_rows_can_be_ended_from_outside(make: Make) -> None:
+    loop = Loop(make(), PROMPTS, GREEDY)
+    loop.leave({1})
+    first = loop.step()
+    loop.leave({0, 3})
+    rest = []
+    while loop:
+        rest += loop.step()
+    assert [event.row for event in first] == [0, 2, 3]
+    assert {event.row for event in rest} == {2}
+    assert [*tokens(first)[1:2], *tokens(rest)] == list(stream(make(), PROMPTS[2], GREEDY))

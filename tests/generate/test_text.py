@@ -1,0 +1,159 @@
+"""Text in, text out: whole characters, stop texts, several prompts."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heddle.config import SamplingConfig
+from heddle.errors import HeddleError
+from heddle.generate import Piece, complete, generate, generate_text
+from heddle.generate.text import RowText
+from heddle.model import Transformer
+from heddle.text import Tokenizer, train_tokenizer
+
+Make = Callable[..., Transformer]
+PROMPTS = ["Once upon a time", "", "🧵🪡", "naïve café"]
+
+
+@pytest.fixture(scope="module")
+def bytes_() -> Tokenizer:
+    return train_tokenizer("bytes", [])
+
+
+@pytest.fixture(scope="module")
+def merged() -> Tokenizer:
+    """A tokenizer whose tokens span characters, and parts of them."""
+    return train_tokenizer("bpe", ["ab abc bcab cba 🧵🪡🧵 é " * 20], vocab_size=275)
+
+
+def joined(pieces: Sequence[Piece], rows: int) -> list[str]:
+    return ["".join(piece.text for piece in pieces if piece.row == row) for row in range(rows)]
+
+
+@pytest.mark.parametrize("kind", ["bytes_", "merged"])
+def test_pieces_put_together_are_the_decoded_ids(make: Make, request: pytest.FixtureRequest, kind: str) -> None:
+    """A random model says mostly what is no UTF-8 at all."""
+    tokenizer: Tokenizer = request.getfixturevalue(kind)
+    model = make(vocab_size=tokenizer.vocab_size)
+    sampling = SamplingConfig(max_tokens=40, temperature=2.0)
+    pieces = list(complete(model, tokenizer, PROMPTS, sampling))
+    ids = [tokenizer.encode(prompt) for prompt in PROMPTS]
+    events = list(generate(model, ids, sampling, tokenizer.end_of_text))
+    for row, text in enumerate(joined(pieces, 4)):
+        drawn = [event.token for event in events if event.row == row and event.finish != "end"]
+        assert text == tokenizer.decode(drawn)
+        *before, last = [piece for piece in pieces if piece.row == row]
+        assert last.finish == next(event.finish for event in events if event.row == row and event.finish)
+        assert last.tokens == sum(event.row == row for event in events)
+        assert all(piece.text and piece.finish is None for piece in before)
+
+
+def test_prompts_together_are_prompts_alone(make: Make, bytes_: Tokenizer) -> None:
+    model = make(vocab_size=257)
+    sampling = SamplingConfig(max_tokens=30, temperature=0, stop=("\n",))
+    together = joined(list(complete(model, bytes_, PROMPTS, sampling)), 4)
+    assert together == [generate_text(model, bytes_, prompt, **sampling.to_dict()) for prompt in PROMPTS]
+
+
+def test_emoji_come_whole(bytes_: Tokenizer) -> None:
+    text = RowText(bytes_, ())
+    ids = bytes_.encode("🧵a🪡")
+    assert [text.push(token, None) for token in ids] == ["", "", "", "🧵", "a", "", "", "", "🪡"]
+    assert text.push(ids[0], "length") == "\N{REPLACEMENT CHARACTER}"
+
+
+def test_a_stop_text_ends_the_row_and_the_work(make: Make, bytes_: Tokenizer) -> None:
+    model = make(vocab_size=257)
+    whole = generate_text(model, bytes_, "ab", max_tokens=30, temperature=0.9)
+    stop = whole[8:11]
+    pieces = list(complete(model, bytes_, ["ab"], SamplingConfig(max_tokens=30, temperature=0.9, stop=(stop,))))
+    assert joined(pieces, 1) == [whole[: whole.find(stop)]]
+    assert pieces[-1].finish == "stop"
+    assert pieces[-1].tokens < 30
+
+
+def test_a_stop_text_across_tokens_is_never_shown(bytes_: Tokenizer) -> None:
+    text = RowText(bytes_, ("END", "NO"))
+    shown = [text.push(token, None) for token in b"one EN ENO"]
+    assert shown == ["o", "n", "e", " ", "", "", "EN ", "", "", "E"]
+    assert text.finish == "stop"
+
+
+def test_a_stop_text_inside_the_last_token_counts(merged: Tokenizer) -> None:
+    (token,) = [i for i in range(merged.vocab_size) if merged.token_bytes(i) == b"ab"]
+    text = RowText(merged, ("b",))
+    assert text.push(token, "length") == "a"
+    assert text.finish == "stop"
+
+
+def test_of_several_stop_texts_the_first_to_be_complete_counts(merged: Tokenizer) -> None:
+    (token,) = [i for i in range(merged.vocab_size) if merged.token_bytes(i) == b"ab"]
+    text = RowText(merged, ("xab", "a"))
+    assert [text.push(single(merged, ord("x")), None), text.push(token, None)] == ["", "x"]
+
+
+def test_what_was_held_back_comes_in_the_end(bytes_: Tokenizer) -> None:
+    text = RowText(bytes_, ("xyz",))
+    assert [text.push(ord("x"), None), text.push(ord("y"), "context")] == ["", "xy"]
+    assert text.finish == "context"
+
+
+def first_complete(text: str, stops: Sequence[str]) -> str:
+    """The text read one character after the other, up to the first stop text that is complete."""
+    for end in range(1, len(text) + 1):
+        starts = [end - len(stop) for stop in stops if text[:end].endswith(stop)]
+        if starts:
+            return text[: min(starts)]
+    return text
+
+
+@given(
+    words=st.lists(st.sampled_from(["a", "b", "c", "ab", "abc", " ab", "🧵", "é"]), max_size=12),
+    stops=st.lists(st.text("abc 🧵", min_size=1, max_size=4), max_size=3),
+    cuts=st.lists(st.booleans(), min_size=60, max_size=60),
+)
+def test_how_tokens_cut_the_text_changes_nothing(
+    merged: Tokenizer, words: list[str], stops: list[str], cuts: list[bool]
+) -> None:
+    ids = []
+    for word, whole in zip(words, cuts, strict=False):
+        ids += merged.encode(word) if whole else [single(merged, byte) for byte in word.encode()]
+    text, shown = RowText(merged, stops), ""
+    for token in ids:
+        shown += text.push(token, None)
+        if text.finish:
+            break
+    else:
+        shown += text.push(merged.special["<|endoftext|>"], "end")
+    assert shown == first_complete("".join(words), stops)
+
+
+def single(tokenizer: Tokenizer, byte: int) -> int:
+    return next(i for i in range(tokenizer.vocab_size) if tokenizer.token_bytes(i) == bytes([byte]))
+
+
+def test_an_empty_prompt_without_an_end_of_text_is_refused(make: Make) -> None:
+    plain = train_tokenizer("bytes", [], special=())
+    assert plain.end_of_text is None
+    with pytest.raises(HeddleError, match="prompt 0 is empty"):
+        generate_text(make(vocab_size=256), plain, "")
+
+
+def test_long_prompts_are_refused_or_windowed(make: Make, bytes_: Tokenizer) -> None:
+    model = make(vocab_size=257, context=16)
+    with pytest.raises(HeddleError, match="36 tokens, the model's context is 16"):
+        generate_text(model, bytes_, "🧵" * 9)
+    four, nine = (generate_text(model, bytes_, "🧵" * n, window=True, temperature=0, max_tokens=20) for n in (4, 9))
+    assert four == nine  # 16 bytes are four of them
+
+
+def test_unknown_keywords_are_refused(make: Make, bytes_: Tokenizer) -> None:
+    with pytest.raises(HeddleError, match=r"unknown key 'max_token' in sampling\. Did you mean 'max_tokens'"):
+        generate_text(make(vocab_size=257), bytes_, "a", max_token=3)
+
+
+def test_a_tokenizer_of_another_model_is_refused(make: Make, bytes_: Tokenizer) -> None:
+    with pytest.raises(HeddleError, match="this model knows 0 to 60"):
+        generate_text(make(), bytes_, "text")

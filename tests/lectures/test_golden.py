@@ -1,0 +1,513 @@
+"""The lectures' worked examples, computed by heddle's public modules with the examples' weights."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from heddle.config import (
+    BlockConfig,
+    EntryConfig,
+    HeadConfig,
+    LayerNormConfig,
+    MLPConfig,
+    RMSNormConfig,
+    StackConfig,
+    TransformerConfig,
+)
+from heddle.config.model import AttentionConfig
+from heddle.model import Transformer
+from heddle.nn import (
+    KERNELS,
+    MLP,
+    Block,
+    Causal,
+    Dropout,
+    Everything,
+    Gated,
+    LayerNorm,
+    Layout,
+    Mask,
+    RMSNorm,
+    drop,
+    masked_softmax,
+)
+from heddle.nn.activations import ACTIVATIONS
+from heddle.nn.block import make_attention
+from heddle.train.loss import cross_entropy
+from tests.lectures.golden import (
+    Case,
+    Rule,
+    attention,
+    load_block,
+    load_gated,
+    load_mlp,
+    load_model,
+    load_norm,
+    same,
+    view,
+    watched,
+)
+
+kernels = pytest.mark.parametrize("kernel", KERNELS)
+THREE = Layout.plain(1, 3)
+
+
+def everything_of(module: Any, z: Tensor, where: Any) -> dict[str, Tensor]:
+    """Output, heads, their concatenation, scores and weights of one call of attention with the reference kernel."""
+    kernel = module.kernel
+    with watched(scores=kernel.scores, weights=kernel.weights, heads=kernel, o=module.o) as seen:
+        output = module(z[None], where)
+    return {
+        "output": output[0],
+        "concat": seen["o_in"][0],
+        "heads": seen["heads"][0],
+        "scores": seen["scores"][0],
+        "weights": seen["weights"][0],
+    }
+
+
+@pytest.mark.lecture("L0-36")
+def test_softmax_rows() -> None:
+    case = Case("softmax_rows")
+    z = case.inputs["z"]
+    same(masked_softmax(z, z.isfinite()), case.outputs["p"])
+    same(masked_softmax(z, torch.ones_like(z, dtype=torch.bool)), case.outputs["p"])
+
+
+@pytest.mark.lecture("L0-32", "L0-40", "L1-27", "L2-03", "L3-15")
+def test_attention_single_head() -> None:
+    case = Case("attention_single_head")
+    z = case.inputs["Z"]
+    found = everything_of(attention(case.weights, heads=1), z, view(Everything(), "reference", THREE))
+    same(found["scores"][0], case.outputs["scores"])
+    same(found["weights"][0], case.outputs["weights"])
+    same(found["output"], case.outputs["output"])
+
+
+def test_attention_single_head_merged_weights() -> None:
+    """Scores of the rows of the identity, unscaled, are W_Q W_Kᵀ itself; put in place of W_Q, it gives the same scores."""
+    case = Case("attention_single_head")
+    identity = torch.eye(4, dtype=torch.float64)
+    everything = view(Everything(), "reference", Layout.plain(1, 4))
+    merged = everything_of(attention(case.weights, heads=1, scale=1.0), identity, everything)["scores"][0]
+    same(merged, case.outputs["WQ_WKT"])
+    one = attention({**case.weights, "W_Q": merged, "W_K": identity}, heads=1)
+    found = everything_of(one, case.inputs["Z"], view(Everything(), "reference", THREE))
+    same(found["scores"][0], case.outputs["scores"])
+
+
+@pytest.mark.lecture("L1-30")
+def test_attention_single_head_causal() -> None:
+    case = Case("attention_single_head_causal")
+    where = view(Causal(), "reference", THREE)
+    found = everything_of(attention(case.weights, heads=1), case.inputs["Z"], where)
+    allowed = where.lowered.allowed[0, 0]
+    assert torch.equal(allowed, case.inputs["M"] == 0)
+    assert torch.equal(allowed, case.outputs["scores"].isfinite())
+    same(found["scores"][0][allowed], case.outputs["scores"][allowed])
+    same(found["weights"][0], case.outputs["weights"])
+    assert (found["weights"][0][~allowed] == 0).all()
+    same(found["output"], case.outputs["output"])
+
+
+@kernels
+@pytest.mark.parametrize(
+    ("name", "rule"), [("attention_single_head", Everything()), ("attention_single_head_causal", Causal())]
+)
+def test_attention_single_head_with_every_kernel(name: str, rule: Rule, kernel: str) -> None:
+    case = Case(name)
+    same(attention(case.weights, kernel, heads=1)(case.inputs["Z"][None], view(rule, kernel, THREE))[0], case.outputs["output"])
+
+
+@pytest.mark.lecture("L0-88")
+def test_attention_sequential_prefixes() -> None:
+    case = Case("attention_sequential_prefixes")
+    z, module = case.inputs["Z"], attention(case.weights, heads=1)
+    causal = everything_of(module, z, view(Causal(), "reference", THREE))["output"]
+    same(causal, case.outputs["last_rows"])
+    for length, wanted in enumerate(case.outputs["per_prefix"], start=1):
+        found = everything_of(module, z[:length], view(Everything(), "reference", Layout.plain(1, length)))
+        same(found["weights"][0], wanted["weights"])
+        same(found["output"], wanted["output_all_rows"])
+        same(found["output"][-1], causal[length - 1])
+        # Only the last row is the prediction: earlier ones have seen what came after them.
+        assert all((found["output"][row] - causal[row]).abs().max() > 1e-3 for row in range(length - 1))
+
+
+@pytest.mark.lecture("L0-35")
+@pytest.mark.parametrize(("scale", "name"), [("head_dim", "sqrt_dk"), ("dim", "sqrt_d")])
+def test_attention_low_rank(scale: str, name: str) -> None:
+    case = Case("attention_low_rank")
+    shape = {"heads": 1, "head_dim": 2, "value_dim": 4}
+    found = everything_of(attention(case.weights, scale=scale, **shape), case.inputs["Z"], view(Everything(), "reference", THREE))
+    wanted = case.outputs[name]
+    same(found["scores"][0], wanted["scores"])
+    same(found["weights"][0], wanted["weights"])
+    same(found["output"], wanted["output"])
+    for kernel in KERNELS:
+        module = attention(case.weights, kernel, scale=scale, **shape)
+        same(module(case.inputs["Z"][None], view(Everything(), kernel, THREE))[0], wanted["output"])
+    four = view(Everything(), "reference", Layout.plain(1, 4))
+    unscaled = attention(case.weights, scale=1.0, **shape)
+    merged = everything_of(unscaled, torch.eye(4, dtype=torch.float64), four)["scores"][0]
+    same(merged, case.outputs["WQ_WKT"])
+    assert torch.linalg.matrix_rank(merged) == case.outputs["rank"] == 2
+
+
+@pytest.mark.lecture("L2-03", "L3-15", "L3-16", "L3-17")
+def test_scaled_dot_product_five_keys() -> None:
+    case = Case("scaled_dot_product_five_keys")
+    q, k, v = (case.inputs[name][None, None] for name in "QKV")
+    mask = Mask(Everything(), Layout.plain(1, 2), Layout.plain(1, 5))
+    for kernel in KERNELS:
+        module = make_attention(AttentionConfig(heads=1, kernel=kernel), 2).kernel
+        same(module(q, k, v, module.lower(mask))[0, 0], case.outputs["output"])
+    reference = make_attention(AttentionConfig(heads=1, kernel="reference"), 2).kernel
+    with watched(scores=reference.scores, weights=reference.weights) as seen:
+        reference(q, k, v, reference.lower(mask))
+    same(seen["scores"][0, 0], case.outputs["scores"])
+    same(seen["weights"][0, 0], case.outputs["weights"])
+    unscaled = make_attention(AttentionConfig(heads=1, kernel="reference", scale=1.0), 2).kernel
+    with watched(scores=unscaled.scores) as seen:
+        unscaled(q, k, v, unscaled.lower(mask))
+    same(seen["scores"][0, 0], case.outputs["QKT"])
+
+
+MULTIHEAD = [
+    ("multihead_dk", "head_dim", Everything()),
+    ("multihead_sqrt_d_literal", "dim", Everything()),
+    ("multihead_causal_dk", "head_dim", Causal()),
+    ("multihead_causal_sqrt_d_literal", "dim", Causal()),
+]
+
+
+@pytest.mark.lecture("L0-41", "L0-42", "L0-45", "L2-05", "L3-22", "L3-23", "L3-24")
+@pytest.mark.parametrize(("name", "scale", "rule"), MULTIHEAD)
+def test_multihead(name: str, scale: str, rule: Rule) -> None:
+    case = Case(name)
+    found = everything_of(attention(case.weights, heads=2, scale=scale), case.inputs["Z"], view(rule, "reference", THREE))
+    assert found["heads"].shape == (2, 3, 2)
+    assert found["concat"].shape == (3, 4)
+    for part in ("weights", "heads", "concat", "output"):
+        same(found[part], case.outputs[part])
+
+
+@kernels
+@pytest.mark.parametrize(("name", "scale", "rule"), MULTIHEAD)
+def test_multihead_with_every_kernel(name: str, scale: str, rule: Rule, kernel: str) -> None:
+    case = Case(name)
+    module = attention(case.weights, kernel, heads=2, scale=scale)
+    with watched(heads=module.kernel, o=module.o) as seen:
+        same(module(case.inputs["Z"][None], view(rule, kernel, THREE))[0], case.outputs["output"])
+    same(seen["heads"][0], case.outputs["heads"])
+    same(seen["o_in"][0], case.outputs["concat"])
+
+
+@pytest.mark.lecture("L0-47")
+def test_multihead_with_an_identity_after_it_is_the_concatenation() -> None:
+    case = Case("multihead_dk")
+    weights = {name: case.weights[name] for name in ("W_Q", "W_K", "W_V")}
+    module = attention(weights, heads=2)
+    same(module(case.inputs["Z"][None], view(Everything(), "reference", THREE))[0], case.outputs["concat"])
+    wide = make_attention(AttentionConfig(heads=12), 768)
+    assert wide.o.weight.numel() == 589_824
+
+
+@kernels
+@pytest.mark.lecture("L2-06")
+def test_multihead_causal_right_pad(kernel: str) -> None:
+    """In the example the padded token still asks; only as a key is it out of sight."""
+    case = Case("multihead_causal_right_pad")
+    where = view(Causal(), kernel, THREE, Layout.padded((2,), 3))
+    module = attention(case.weights, kernel, heads=2)
+    with watched(o=module.o) as seen:
+        same(module(case.inputs["Z"][None], where)[0], case.outputs["output"])
+    same(seen["o_in"][0], case.outputs["concat"])
+    if kernel == "reference":
+        assert torch.equal(where.lowered.allowed[0, 0], case.inputs["M_total"] == 0)
+        same(everything_of(module, case.inputs["Z"], where)["weights"], case.outputs["weights"])
+
+
+@kernels
+@pytest.mark.lecture("L2-07")
+def test_multihead_causal_left_pad(kernel: str) -> None:
+    case = Case("multihead_causal_left_pad")
+    where = view(Causal(), kernel, Layout.padded((2,), 3, "left"))
+    module = attention(case.weights, kernel, heads=2)
+    z = case.inputs["Z"][None].requires_grad_()
+    with watched(o=module.o) as seen:
+        output = module(z, where)[0]
+    same(output, case.outputs["output"])
+    same(seen["o_in"][0], case.outputs["concat"])
+    assert (output[0] == 0).all()
+    output.sum().backward()
+    assert z.grad.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
+    if kernel == "reference":
+        assert torch.equal(where.lowered.allowed[0, 0], case.inputs["M_total"] == 0)
+        same(everything_of(module, case.inputs["Z"], where)["weights"], case.outputs["weights"])
+
+
+@pytest.mark.lecture("L1-33")
+def test_mask_zero_trap() -> None:
+    """Scores that are 0 by themselves stay in sight."""
+    case = Case("mask_zero_trap")
+    q, k = (case.inputs[name][None, None] for name in "QK")
+    mask = Mask(Causal(), THREE, THREE)
+    kernel = make_attention(AttentionConfig(heads=1, kernel="reference"), 2).kernel
+    with watched(weights=kernel.weights) as seen:
+        kernel(q, k, k, kernel.lower(mask))
+    same(seen["weights"][0, 0], case.outputs["correct_weights"])
+    unscaled = make_attention(AttentionConfig(heads=1, kernel="reference", scale=1.0), 2).kernel
+    with watched(scores=unscaled.scores) as raw:
+        unscaled(q, k, k, unscaled.lower(mask))
+    same(raw["scores"][0, 0], case.inputs["QKT"])
+    allowed = mask.dense()[0, 0]
+    assert torch.equal(allowed, case.outputs["correct_scores"].isfinite())
+    same(raw["scores"][0, 0][allowed], case.outputs["correct_scores"][allowed])
+    literal = case.outputs["literal_weights"]
+    assert literal[0].isnan().all()
+    same(literal[1], torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64))
+    assert (seen["weights"][0, 0, 1] - literal[1]).abs().max() > 0.3
+
+
+@pytest.mark.lecture("L1-26", "L1-32")
+def test_mask_zero_after_softmax() -> None:
+    case = Case("mask_zero_after_softmax")
+    scores, allowed = case.inputs["S"], Mask(Causal(), THREE, THREE).dense()[0, 0]
+    found = masked_softmax(scores, allowed)
+    same(found, case.outputs["right"])
+    same(found.sum(-1), torch.ones(3, dtype=torch.float64))
+    assert (found[~allowed] == 0).all()
+    zeroed = masked_softmax(scores, torch.ones_like(allowed)).tril()  # what must not be done
+    same(zeroed, case.outputs["wrong"])
+    same(zeroed.sum(-1), case.outputs["wrong_row_sums"])
+
+
+@kernels
+@pytest.mark.lecture("L1-04")
+def test_mha_permutation(kernel: str) -> None:
+    case = Case("mha_permutation")
+    z, order = case.inputs["Z"], case.inputs["perm"].long()
+    module, where = attention(case.weights, kernel, heads=2), view(Everything(), kernel, THREE)
+    same(module(z[None, order], where)[0], case.outputs["output"])
+    same(module(z[None], where)[0, order], case.outputs["output"])
+
+
+@pytest.mark.lecture("L0-48", "L1-09", "L2-28", "L3-29")
+@pytest.mark.parametrize(("eps", "name"), [(1e-5, "biased_eps1e5"), (0.0, "biased_no_eps")])
+def test_layernorm(eps: float, name: str) -> None:
+    case = Case("layernorm")
+    norm = LayerNorm(4, eps).double()
+    load_norm(norm, case.weights["gain"], case.weights["shift"])
+    found = norm(case.inputs["x"])
+    torch.testing.assert_close(found, case.outputs[name], rtol=0, atol=1e-11, equal_nan=True)
+    if eps:
+        same(found[3], case.weights["shift"])  # the constant row
+    else:
+        assert found[3].isnan().all()
+    for wrong in ("unbiased_no_eps", "annotated_transformer_unbiased_std_plus_eps"):
+        assert (found[0] - case.outputs[wrong][0]).abs().max() > 0.03
+
+
+def test_layernorm_unit_gain() -> None:
+    case = Case("layernorm")
+    norm = LayerNorm(4).double()
+    load_norm(norm, torch.ones(4), torch.zeros(4))
+    found = norm(case.inputs["x"])
+    same(found, case.outputs["biased_eps1e5_unit_gain"])
+    same(found[:3].mean(-1), torch.zeros(3, dtype=torch.float64))
+    assert norm.eps == 1e-5
+
+
+@pytest.mark.lecture("L2-31")
+@pytest.mark.parametrize(("eps", "name"), [(1e-6, "eps1e6"), (1e-5, "eps1e5")])
+def test_rmsnorm(eps: float, name: str) -> None:
+    case = Case("rmsnorm")
+    norm = RMSNorm(4, eps).double()
+    norm.load_state_dict({"weight": case.weights["gain"]})
+    found = norm(case.inputs["x"])
+    same(found, case.outputs[name])
+    assert (found[-1] == 0).all()
+
+
+@pytest.mark.lecture("L0-68", "L1-18")
+@pytest.mark.parametrize(
+    ("name", "wanted"), [("gelu", "gelu_erf"), ("gelu_tanh", "gelu_tanh"), ("relu", "relu"), ("silu", "silu")]
+)
+def test_activations(name: str, wanted: str) -> None:
+    case = Case("activations")
+    same(ACTIVATIONS[name](case.inputs["x"]), case.outputs[wanted])
+
+
+@pytest.mark.lecture("L0-67", "L1-16", "L1-20", "L3-27")
+@pytest.mark.parametrize(
+    ("activation", "bias", "name"),
+    [
+        ("gelu", False, "gelu_no_bias"),
+        ("gelu_tanh", False, "gelu_tanh_no_bias"),
+        ("relu", True, "relu_bias"),
+        ("silu", False, "silu_no_bias"),
+    ],
+)
+def test_mlp(activation: str, bias: bool, name: str) -> None:
+    case = Case("mlp")
+    module = MLP(4, 16, activation, bias).double()
+    load_mlp(module, case.weights)
+    found = module(case.inputs["Z"])
+    same(found, case.outputs[name])
+    for row in range(3):
+        same(module(case.inputs["Z"][row]), found[row])
+
+
+@pytest.mark.parametrize(("activation", "name"), [("silu", "swiglu"), ("gelu", "geglu")])
+def test_mlp_gated(activation: str, name: str) -> None:
+    case = Case("mlp_gated")
+    module = Gated(4, 6, activation).double()
+    load_gated(module, case.weights)
+    same(module(case.inputs["Z"]), case.outputs[name])
+
+
+def block_of(kernel: str, placement: str, norm: LayerNormConfig | RMSNormConfig, activation: str) -> Block:
+    mixer = AttentionConfig.of({"heads": 2, "bias": False, "kernel": kernel})
+    ffn = MLPConfig.of({"activation": activation, "bias": False})
+    return Block(BlockConfig.of({"mixer": mixer, "ffn": ffn, "norm": norm, "placement": placement}), 4).double()
+
+
+@kernels
+@pytest.mark.lecture("L0-28", "L2-24", "L2-35", "L3-28")
+@pytest.mark.parametrize(
+    ("name", "placement", "norm", "activation", "rule"),
+    [
+        ("block_pre_norm", "pre", LayerNormConfig(), "gelu", Causal()),
+        ("block_pre_norm_gpt2_tanh", "pre", LayerNormConfig(), "gelu_tanh", Causal()),
+        ("block_pre_norm_rms", "pre", RMSNormConfig(), "gelu", Causal()),
+        ("block_post_norm_encoder", "post", LayerNormConfig(), "relu", Everything()),
+        ("block_post_norm_causal", "post", LayerNormConfig(), "gelu", Causal()),
+    ],
+)
+def test_block(name: str, placement: str, norm: LayerNormConfig | RMSNormConfig, activation: str, rule: Rule, kernel: str) -> None:
+    case = Case(name)
+    block = block_of(kernel, placement, norm, activation)
+    load_block(block, case.weights)
+    with watched(middle=block.mixer_residual) as seen:
+        output = block(case.inputs["X"][None], view(rule, kernel, THREE))[0]
+    same(seen["middle"][0], case.outputs["Z"])
+    same(output, case.outputs["output"])
+    if name == "block_pre_norm":  # the skip starts from the stream, not from its norm (D-01)
+        literal = Case("block_deck000_literal_causal_dk")
+        assert torch.equal(literal.weights["W_Q"], case.weights["W_Q"])
+        assert (output[0] - literal.outputs["output"][0]).abs().max() > 0.5
+
+
+@pytest.mark.lecture("L0-63")
+def test_dropout() -> None:
+    case = Case("dropout")
+    x, rate = case.inputs["x"], case.inputs["p_drop"]
+    same(drop(x, case.inputs["mask"], rate), case.outputs["inverted_train"])
+    same(Dropout(rate).eval()(x), case.outputs["inverted_predict"])
+
+
+@pytest.mark.lecture("L0-65")
+def test_attention_dropout() -> None:
+    """The kernel drops weights, T × T for each head; with the example's mask in place of a drawn one."""
+    case = Case("attention_dropout")
+    scores, keep, rate = case.inputs["S"], case.inputs["mask"], case.inputs["p_drop"]
+    kernel = KERNELS["reference"](1.0, rate).train()
+    kernel.dropout.register_forward_hook(lambda module, inputs, output: drop(inputs[0], keep, rate))
+    values = attention({**case.weights, "W_Q": torch.eye(4), "W_K": torch.eye(4)}, heads=1).v(case.weights["Z"])
+    # With the identity as keys, queries are scores.
+    q, k, v = scores[None, None], torch.eye(3, dtype=torch.float64)[None, None], values[None, None]
+    with watched(weights=kernel.weights, dropped=kernel.dropout) as seen:
+        output = kernel(q, k, v, kernel.lower(Mask(Causal(), THREE, THREE)))
+    same(seen["weights"][0, 0], case.outputs["weights"])
+    assert seen["dropped_in"].shape == (1, 1, 3, 3)
+    same(seen["dropped"][0, 0], case.outputs["dropped"])
+    same(output[0, 0], case.outputs["output"])
+
+
+def tiny_lm(kernel: str = "reference", activation: str = "gelu", tied: bool = True) -> Transformer:
+    """V = 5, T = 4, d = 4, h = 2, L = 2."""
+    block = BlockConfig.of({"mixer": {"heads": 2, "kernel": kernel}, "ffn": {"kind": "mlp", "activation": activation}})
+    stack = StackConfig(depth=2, block=block, entry=EntryConfig(positions="learned"))
+    config = TransformerConfig(vocab_size=5, dim=4, context=4, decoder=stack, head=HeadConfig(tied=tied))
+    model = Transformer(config).double()
+    load_model(model, Case("tiny_lm").weights)
+    return model
+
+
+@pytest.mark.lecture("L0-17", "L2-51", "L2-54", "L3-07")
+def test_embedding() -> None:
+    case = Case("embedding")
+    ids = case.inputs["ids"].long()[None]
+    model = tiny_lm()
+    model.embedding.load_state_dict({"weight": case.weights["E"]})
+    model.decoder.entry.positions.load_state_dict({"weight": case.weights["P"]})
+    vectors = model.embedding(ids)
+    assert vectors.shape == (1, 3, 4)
+    same(vectors[0], case.outputs["lookup"])
+    same(vectors[0], case.outputs["one_hot_product"])
+    same(model.decoder.entry(vectors, THREE)[0], case.outputs["sum"])
+
+
+@kernels
+@pytest.mark.lecture("L0-09", "L0-73", "L1-24", "L1-84", "L1-86", "L2-59")
+def test_tiny_lm(kernel: str) -> None:
+    case = Case("tiny_lm")
+    ids, targets = case.inputs["ids"].long()[None], case.inputs["targets"].long()
+    model = tiny_lm(kernel)
+    first, second = model.decoder.blocks
+    with watched(entry=model.decoder.entry, first=first, second=second) as seen:
+        final = model(ids)
+    for name, wanted in zip(("entry", "first", "second"), case.outputs["hidden"], strict=True):
+        same(seen[name][0], wanted)
+    same(final[0], case.outputs["final"])
+    logits = model.logits(final)
+    assert logits.shape == (1, 3, 5)
+    same(logits[0], case.outputs["logits"])
+    probabilities = logits.softmax(-1)
+    same(probabilities[0], case.outputs["probs"])
+    same(probabilities[0].sum(-1), torch.ones(3, dtype=torch.float64))
+    assert logits.argmax(-1)[0].tolist() == case.outputs["argmax"].tolist() == [1, 0, 0]
+    for row in range(3):
+        alone = cross_entropy(final[0, row, None], model.head_weight(), targets[row, None], torch.ones(1).double(), 5)
+        same(alone, case.outputs["loss_per_token"][row])
+    mean = torch.full((3,), 1 / 3, dtype=torch.float64)
+    loss = cross_entropy(final[0], model.head_weight(), targets, mean, 5)
+    same(loss, torch.tensor(case.outputs["loss"], dtype=torch.float64))
+    same(loss.exp(), torch.tensor(case.outputs["perplexity"], dtype=torch.float64))
+
+
+def test_tiny_lm_parameters() -> None:
+    case = Case("tiny_lm")
+    for tied, name in ((True, "parameters_tied"), (False, "parameters_untied")):
+        model = Transformer(tiny_lm().config.override({"head.tied": tied}))
+        assert sum(parameter.numel() for parameter in model.parameters()) == case.outputs[name]
+    assert case.outputs["parameters_tied"] == 532
+
+
+@pytest.mark.lecture("L0-01")
+def test_tiny_lm_predicts_after_every_prefix() -> None:
+    ids, model = Case("tiny_lm").inputs["ids"].long()[None], tiny_lm()
+    logits = model.logits(model(ids))[0]
+    for length in (1, 2, 3):
+        prefix = model.logits(model(ids[:, :length]))[0, -1]
+        torch.testing.assert_close(prefix, logits[length - 1], rtol=0, atol=1e-12)
+
+
+@kernels
+def test_tiny_lm_tanh_gelu(kernel: str) -> None:
+    case = Case("tiny_lm_tanh_gelu")
+    ids, targets = case.inputs["ids"].long()[None], case.inputs["targets"].long()
+    model = tiny_lm(kernel, "gelu_tanh")
+    final = model(ids)
+    logits = model.logits(final)
+    same(logits[0], case.outputs["logits"])
+    assert logits.argmax(-1)[0].tolist() == case.outputs["argmax"].tolist()
+    mean = torch.full((3,), 1 / 3, dtype=torch.float64)
+    loss = cross_entropy(final[0], model.head_weight(), targets, mean, 5)
+    same(loss, torch.tensor(case.outputs["loss"], dtype=torch.float64))
+    difference = (logits[0] - Case("tiny_lm").outputs["logits"]).abs().max()
+    same(difference, torch.tensor(case.outputs["max_abs_logit_difference_to_erf"], dtype=torch.float64))

@@ -1,0 +1,137 @@
+"""Building and filling: on meta first, the same weights from the same seed, and the table of initial weights."""
+
+from collections.abc import Iterator
+from math import log, sqrt
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from heddle.config import TransformerConfig, preset
+from heddle.model import Transformer, build, initialise
+from tests.laws.models import COMBINATIONS, config_of, name_of
+
+
+@pytest.fixture(scope="module")
+def gpt2_small() -> Iterator[Transformer]:
+    """12 layers, d = 768, at full size."""
+    yield build(preset("gpt2-small"))
+
+
+@pytest.mark.lecture("L0-13")
+def test_initial_weights_of_gpt2_small(gpt2_small: Transformer) -> None:
+    residual = 0.02 / sqrt(24)
+    assert residual == pytest.approx(0.0040825, abs=1e-7)
+    assert gpt2_small.decoder.blocks[0].mixer.q.weight.mean().abs() < 1e-4
+    for name, parameter in gpt2_small.named_parameters():
+        if name.endswith("bias"):
+            assert (parameter == 0).all(), name
+        elif parameter.ndim == 1:
+            assert (parameter == 1).all(), name
+        elif name.endswith(("mixer.o.weight", "ffn.down.weight")):
+            assert parameter.std().item() == pytest.approx(residual, rel=0.01), name
+        else:
+            assert 0.0199 < parameter.std() < 0.0201, name
+            assert parameter.mean().abs() < 2e-4, name
+
+
+@pytest.mark.lecture("L0-13")
+def test_the_first_loss_of_gpt2_small_is_a_guess(gpt2_small: Transformer) -> None:
+    assert log(50_257) == pytest.approx(10.824905, abs=1e-6)
+    assert loss(gpt2_small) == pytest.approx(log(50_257), abs=0.3)
+
+
+@pytest.mark.lecture("L0-13")
+def test_the_first_loss_over_65_characters_is_a_guess() -> None:
+    assert log(65) == pytest.approx(4.174387, abs=1e-6)
+    assert loss(build(preset("laptop-small").override({"vocab_size": 65}))) == pytest.approx(log(65), abs=0.3)
+
+
+@torch.no_grad()
+def loss(model: Transformer) -> float:
+    tokens = torch.randint(model.vocab_size, (2, 32), generator=torch.Generator().manual_seed(5))
+    logits = model.eval().logits(model(tokens))
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).item()
+
+
+@pytest.mark.parametrize("config", COMBINATIONS, ids=name_of)
+def test_every_parameter_is_filled(config: TransformerConfig) -> None:
+    """Whatever a module leaves open is written: gains 1, shifts 0, matrices drawn."""
+    with torch.device("meta"):
+        model = Transformer(config)
+    model = model.to_empty(device="cpu")
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, float("nan"))
+    initialise(model, config, torch.Generator().manual_seed(0))
+    for name, parameter in model.named_parameters():
+        assert parameter.isfinite().all(), name
+        if parameter.ndim == 1:
+            assert (parameter == (0.0 if name.endswith("bias") else 1.0)).all(), name
+        else:
+            assert parameter.std() > 0, name
+
+
+def test_the_config_says_how_wide() -> None:
+    config = config_of(dim=64, depth=8).override({"initial": {"std": 0.5, "scale_residual": False}})
+    for name, parameter in build(config).named_parameters():
+        if parameter.ndim > 1:
+            assert parameter.std().item() == pytest.approx(0.5, rel=0.1), name
+    scaled = build(config.override({"initial.scale_residual": True}))
+    assert scaled.decoder.blocks[3].mixer.o.weight.std().item() == pytest.approx(0.5 / 4, rel=0.1)
+    assert scaled.decoder.blocks[3].ffn.down.weight.std().item() == pytest.approx(0.5 / 4, rel=0.1)
+    assert scaled.decoder.blocks[3].ffn.up.weight.std().item() == pytest.approx(0.5, rel=0.1)
+
+
+def test_a_seed_gives_its_weights() -> None:
+    config = config_of()
+    one, same, other = (build(config, seed=seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not torch.equal(one["embedding.weight"], other["embedding.weight"])
+
+
+def test_precision_rounds_the_same_draws() -> None:
+    wide, narrow = build(config_of()), build(config_of(), dtype=torch.bfloat16)
+    for name, parameter in narrow.named_parameters():
+        assert torch.equal(parameter, wide.get_parameter(name).bfloat16())
+
+
+def test_building_leaves_the_global_generator_alone() -> None:
+    torch.manual_seed(5)
+    wanted = torch.rand(1)
+    torch.manual_seed(5)
+    build(config_of())
+    assert torch.equal(torch.rand(1), wanted)
+
+
+@pytest.mark.parametrize("config", COMBINATIONS, ids=name_of)
+def test_a_model_on_meta_has_every_shape_and_no_memory(config: TransformerConfig) -> None:
+    shapes, real = build(config, device="meta"), build(config)
+    assert all(parameter.is_meta for parameter in shapes.parameters())
+    assert {name: tensor.shape for name, tensor in shapes.state_dict().items()} == {
+        name: tensor.shape for name, tensor in real.state_dict().items()
+    }
+    assert list(real.buffers()) == []
+    tokens = torch.zeros(2, 4, dtype=torch.long, device="meta")
+    assert shapes.logits(shapes(tokens)).shape == (2, 4, config.table_rows())
+
+
+def test_a_model_of_any_size_has_shapes() -> None:
+    huge = preset("gpt2-xl").override({"decoder.depth": 100, "dim": 32_000})
+    assert sum(parameter.numel() for parameter in build(huge, device="meta").parameters()) > 10**12
+
+
+@pytest.mark.lecture("L2-36")
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_pre_norm_has_smaller_gradients_at_the_end(seed: int) -> None:
+    """At the start, L = 24, d = 64, weights of deviation 1/√d: the last block's W_2 gets less than 0.6 of post-norm's."""
+
+    def norm(placement: str) -> float:
+        config = config_of(placement=placement, depth=24, dim=64, positions="learned")
+        model = build(config.override({"initial": {"std": 1 / 8, "scale_residual": False}}), seed=seed)
+        tokens = torch.randint(11, (2, 33), generator=torch.Generator().manual_seed(seed))
+        F.cross_entropy(model.logits(model(tokens[:, :-1])).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        return model.decoder.blocks[-1].ffn.down.weight.grad.norm().item()
+
+    pre, post = norm("pre"), norm("post")
+    assert pre < 0.6 * post, (pre, post)

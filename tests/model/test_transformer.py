@@ -1,0 +1,222 @@
+"""The transformer: tables, head, sizes, and what it refuses."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from heddle.config import TransformerConfig, preset
+from heddle.model import Transformer, build
+from heddle.nn import Attention, Layout
+from tests.laws.models import CONTEXT, VOCABULARY, awake, config_of, others_than, tokens_of
+
+
+def meta(config: TransformerConfig) -> Transformer:
+    return build(config, device="meta")
+
+
+def count(config: TransformerConfig) -> int:
+    return sum(parameter.numel() for parameter in meta(config).parameters())
+
+
+@pytest.mark.lecture("L0-08")
+def test_every_block_weighs_the_same() -> None:
+    gpt2 = preset("gpt2-small")
+    counts = {depth: count(gpt2.override({"decoder.depth": depth})) for depth in (1, 2, 12)}
+    assert counts[2] - counts[1] == 12 * 768**2 + 13 * 768 == 7_087_872
+    assert counts[12] - counts[1] == 11 * 7_087_872
+
+
+@pytest.mark.lecture("L0-83", "L1-83")
+def test_gpt2_small() -> None:
+    config = preset("gpt2-small")
+    assert (config.decoder.depth, config.dim, config.vocab_size, config.context) == (12, 768, 50_257, 1_024)
+    assert config.decoder.block.mixer.heads == 12
+    model = meta(config)
+    d, length, vocabulary, depth = 768, 1_024, 50_257, 12
+    assert count(config) == vocabulary * d + length * d + depth * (12 * d**2 + 13 * d) + 2 * d == 124_439_808
+    assert count(config.override({"decoder.block.mixer.heads": 6})) == 124_439_808
+    names = [name for name, _ in model.named_parameters()]
+    assert not [name for name in names if "cross" in name or "encoder" in name]
+    assert sum(isinstance(module, Attention) for module in model.modules()) == depth
+
+
+@pytest.mark.lecture("L0-10")
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("gpt2-small", 124_439_808),
+        ("gpt2-medium", 354_823_168),
+        ("gpt2-large", 774_030_080),
+        ("gpt2-xl", 1_557_611_200),
+        ("nanogpt", 124_475_904),
+    ],
+)
+def test_presets_have_their_published_sizes(name: str, size: int) -> None:
+    assert count(preset(name)) == size
+
+
+@pytest.mark.lecture("L0-11")
+def test_nanogpt_without_biases() -> None:
+    bare = {"mixer.bias": False, "ffn.bias": False, "norm.bias": False}
+    assert count(preset("nanogpt").override({f"decoder.block.{key}": off for key, off in bare.items()})) == 124_373_760
+
+
+@pytest.mark.lecture("L2-32")
+def test_gpt2_small_with_rms_norms_and_no_biases() -> None:
+    bare = {"mixer.bias": False, "ffn.bias": False, "norm": {"kind": "rms"}}
+    config = preset("gpt2-small").override({f"decoder.block.{key}": value for key, value in bare.items()})
+    assert count(config) == 124_318_464 + 25 * 768 == 124_337_664
+
+
+@pytest.mark.lecture("L0-14", "L0-15", "L0-21")
+def test_the_two_tables() -> None:
+    model = meta(preset("gpt2-small"))
+    positions = model.decoder.entry.positions
+    assert positions is not None
+    assert model.embedding.weight.shape == (50_257, 768)
+    assert model.embedding.weight.numel() == 38_597_376
+    assert positions.weight.shape == (1_024, 768)
+    assert positions.weight.numel() == 786_432
+    assert 50_257 + 1_024 == 51_281
+    assert model.embedding.weight.numel() + positions.weight.numel() == 39_383_808
+
+
+@pytest.mark.lecture("L0-17", "L0-22", "L2-51", "L2-52")
+def test_looking_up_is_a_product_with_one_hot_rows() -> None:
+    model = awake(config_of(positions="learned"))
+    tokens = tokens_of(2, 6)
+    tokens[0, 1] = tokens[0, 4]
+    vectors = model.embedding(tokens)
+    assert vectors.shape == (2, 6, model.config.dim)
+    assert torch.equal(vectors, F.one_hot(tokens, VOCABULARY).double() @ model.embedding.weight)
+    assert torch.equal(vectors[0, 1], vectors[0, 4]), "one table for all positions"
+    entered = model.decoder.entry(vectors, Layout.plain(2, 6))
+    positions = model.decoder.entry.positions
+    assert torch.equal(entered, vectors + positions.weight[:6]), "the same positions for every text"
+
+
+@pytest.mark.lecture("L0-20")
+def test_any_length_up_to_the_context() -> None:
+    model = awake(config_of(positions="learned"))
+    for length in (1, 2, CONTEXT - 1, CONTEXT):
+        assert model(tokens_of(1, length)).shape == (1, length, model.config.dim)
+
+
+@pytest.mark.lecture("L0-23", "L2-53")
+def test_tables_are_trained() -> None:
+    model = awake(config_of(positions="learned", tied=False))
+    tokens = torch.tensor([[1, 4, 4, 7]])
+    positions = model.decoder.entry.positions.weight
+    before, places = model.embedding.weight.detach().clone(), positions.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    F.cross_entropy(model.logits(model(tokens))[0], torch.tensor([4, 4, 7, 2])).backward()
+    optimizer.step()
+    changed = (model.embedding.weight != before).any(-1)
+    assert changed.nonzero()[:, 0].tolist() == [1, 4, 7]
+    assert (positions != places).any(-1).nonzero()[:, 0].tolist() == [0, 1, 2, 3]
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.lecture("L2-49")
+def test_an_id_beyond_the_table_is_an_error() -> None:
+    model = awake(config_of())
+    model(torch.tensor([[0, VOCABULARY - 1]]))
+    for wrong in (VOCABULARY, -1):
+        with pytest.raises(IndexError):
+            model(torch.tensor([[wrong]]))
+
+
+@pytest.mark.lecture("L0-75")
+def test_a_tied_head_is_the_table() -> None:
+    model = awake(config_of(tied=True))
+    assert model.head is None
+    assert model.head_weight().data_ptr() == model.embedding.weight.data_ptr()
+    assert [name for name in model.state_dict() if "head" in name] == [], "saved once"
+    tokens, targets = tokens_of(2, 6), tokens_of(2, 6, seed=2)
+    F.cross_entropy(model.logits(model(tokens)).flatten(0, 1), targets.flatten()).backward()
+    untied = awake(config_of(tied=False))
+    untied.load_state_dict({**model.state_dict(), "head.weight": model.embedding.weight.detach()})
+    F.cross_entropy(untied.logits(untied(tokens)).flatten(0, 1), targets.flatten()).backward()
+    both = untied.embedding.weight.grad + untied.head.weight.grad
+    torch.testing.assert_close(model.embedding.weight.grad, both, rtol=0, atol=1e-13)
+
+
+@pytest.mark.lecture("L0-76", "L2-58", "L2-63")
+def test_an_untied_head_weighs_as_much_as_the_table() -> None:
+    config = preset("gpt2-small").override({"head.tied": False})
+    assert count(config) == 163_037_184
+    head = meta(config).head
+    assert head is not None
+    assert sum(parameter.numel() for parameter in head.parameters()) == 50_257 * 768 == 38_597_376
+
+
+@pytest.mark.lecture("L0-73", "L1-85", "L2-61", "L2-62")
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_are_a_product_with_the_table_row_by_row(tied: bool) -> None:
+    model = awake(config_of(tied=tied))
+    hidden = model(tokens_of(2, 6))
+    logits = model.logits(hidden)
+    assert logits.shape == (2, 6, VOCABULARY)
+    table = model.embedding.weight if tied else model.head.weight
+    torch.testing.assert_close(logits, hidden @ table.T, rtol=0, atol=1e-13)
+    torch.testing.assert_close(model.logits(hidden[:, -1]), logits[:, -1], rtol=0, atol=1e-13)
+
+
+@pytest.mark.lecture("L0-86", "L2-57")
+def test_a_padded_table_is_rounded_up() -> None:
+    config = preset("nanogpt")
+    assert config.table_rows() == 50_304 == -(-50_257 // 64) * 64
+    assert count(config) == 124_475_904
+    model = awake(config_of(pad_vocab_to=8))
+    logits = model.logits(model(tokens_of(50, 6)))
+    assert logits.shape[-1] == 16
+    drawn = torch.multinomial(logits.flatten(0, 1).softmax(-1), 1000, replacement=True)
+    assert drawn.max() == VOCABULARY - 1
+
+
+@pytest.mark.lecture("L0-19")
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_vector_of_the_padding_id_does_not_matter(side: str) -> None:
+    model, padding = awake(config_of(tied=False, positions="both")), 0
+    lengths = (6, 3, 1)
+    layout = Layout.padded(lengths, 6, side)
+    real = layout.segment >= 0
+    tokens = torch.where(real, tokens_of(3, 6).clamp(min=1), padding)
+    targets = tokens_of(3, 6, seed=2)
+    before = model.logits(model(tokens, layout))[real]
+    padded = F.cross_entropy(before, targets[real])
+    alone = [
+        F.cross_entropy(model.logits(model(tokens[row, real[row]][None]))[0], targets[row, real[row]], reduction="sum")
+        for row in range(3)
+    ]
+    torch.testing.assert_close(padded, sum(alone) / sum(lengths), rtol=0, atol=1e-12)
+    with torch.no_grad():
+        model.embedding.weight[padding] = 1e6
+    assert torch.equal(model.logits(model(tokens, layout))[real], before)
+
+
+def test_gradients_do_not_depend_on_padding() -> None:
+    model = awake(config_of(tied=False))
+    layout = Layout.padded((5, 2), 5)
+    real = layout.segment >= 0
+
+    def gradients(tokens: torch.Tensor) -> list[torch.Tensor]:
+        model.zero_grad()
+        model(tokens, layout)[real].square().sum().backward()
+        return [parameter.grad.clone() for name, parameter in model.decoder.named_parameters()]
+
+    tokens = tokens_of(2, 5)
+    other = torch.where(real, tokens, others_than(tokens))
+    assert all(torch.equal(first, second) for first, second in zip(gradients(tokens), gradients(other), strict=True))
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": torch.bfloat16}], ids=["fp32", "bf16"])
+def test_a_model_computes_in_its_own_precision(options: dict[str, Any]) -> None:
+    model = build(config_of(), **options)
+    dtype = options.get("dtype", torch.float32)
+    assert model.working_dtype() == dtype
+    hidden = model(tokens_of(2, 4))
+    assert hidden.dtype == model.logits(hidden).dtype == dtype
+    assert model.device == torch.device("cpu")

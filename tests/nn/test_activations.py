@@ -1,0 +1,49 @@
+"""Activations: the formulas, their extrema and how far the approximation is off."""
+
+from math import erf, sqrt
+
+import pytest
+import torch
+
+from heddle.nn.activations import ACTIVATIONS
+
+
+@pytest.mark.lecture("L0-68")
+def test_the_tanh_form_is_close_to_the_exact_gelu() -> None:
+    z = torch.arange(-6, 6, 1e-4, dtype=torch.float64)
+    difference = (ACTIVATIONS["gelu"](z) - ACTIVATIONS["gelu_tanh"](z)).abs()
+    assert difference.max().item() == pytest.approx(4.7324e-4, abs=1e-8)
+    assert z[difference.argmax()].abs().item() == pytest.approx(2.699, abs=1e-3)
+
+
+@pytest.mark.lecture("L0-69")
+@pytest.mark.parametrize("z", [0.5, -1.0, 3.0])
+def test_gelu_has_an_accurate_erf(z: float) -> None:
+    """gelu(√2 z) = z/√2 · (1 + erf z)."""
+    known = {0.5: 0.520499877813, -1.0: -0.84270079295, 3.0: 0.999977909503}
+    found = ACTIVATIONS["gelu"](torch.tensor(sqrt(2) * z, dtype=torch.float64)).item() * sqrt(2) / z - 1
+    assert found == pytest.approx(known[z], abs=1e-12)
+    assert found == pytest.approx(erf(z), abs=1e-15)
+
+
+@pytest.mark.lecture("L0-70")
+def test_gelu_is_a_smooth_relu() -> None:
+    z = torch.arange(-6, 6, 1e-5, dtype=torch.float64)
+    curve = ACTIVATIONS["gelu"](z)
+    assert curve.min().item() == pytest.approx(-0.1699712, abs=1e-7)
+    assert z[curve.argmin()].item() == pytest.approx(-0.75179, abs=2e-5)
+    ends = torch.tensor([-6.0, 6.0], dtype=torch.float64)
+    assert (ACTIVATIONS["gelu"](ends) - ACTIVATIONS["relu"](ends)).abs().max() < 1e-7
+
+
+def test_relu_squared() -> None:
+    z = torch.tensor([-2.0, 0.0, 0.5, 3.0])
+    assert ACTIVATIONS["relu_squared"](z).tolist() == [0.0, 0.0, 0.25, 9.0]
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_activations_keep_shape_and_precision(name: str, dtype: torch.dtype) -> None:
+    z = torch.randn(2, 3, dtype=dtype)
+    found = ACTIVATIONS[name](z)
+    assert (found.shape, found.dtype) == (z.shape, dtype)

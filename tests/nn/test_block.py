@@ -1,0 +1,121 @@
+"""Blocks: two branches, two norms, two skips; dropout on each branch."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from heddle.config import AttentionConfig, BlockConfig, GatedConfig, MLPConfig, RMSNormConfig
+from heddle.nn import MLP, Attention, Block, Causal, Dropout, Gated, Layout, Residual, Sight, View
+from heddle.nn.norm import LayerNorm, RMSNorm
+from tests.laws.models import COMBINATIONS, awake, name_of
+
+VIEW: View = Sight(Causal(), "auto", None)(Layout.plain(2, 5), Layout.plain(2, 5))
+
+
+def make(dim: int = 8, **options: Any) -> Block:
+    return Block(BlockConfig.of({"mixer": {"heads": 2}, **options}), dim).double()
+
+
+def filled(block: Block) -> Block:
+    for parameter in block.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return block
+
+
+@pytest.mark.lecture("L0-26", "L2-22", "L2-32")
+def test_what_a_block_holds() -> None:
+    dim = 768
+
+    def count(block: Block) -> dict[str, int]:
+        sizes = {"mixer.": 0, "ffn.": 0, "residual": 0}
+        for name, parameter in block.named_parameters():
+            (part,) = [part for part in sizes if part in name and not ("_residual" in name and part != "residual")]
+            sizes[part] += parameter.numel()
+        return sizes
+
+    with torch.device("meta"):
+        full = count(Block(BlockConfig(mixer=AttentionConfig(heads=12)), dim))
+        bare = BlockConfig(mixer=AttentionConfig(heads=12, bias=False), ffn=MLPConfig(bias=False), norm=RMSNormConfig())
+        lean = count(Block(bare, dim))
+    assert full == {"mixer.": 4 * dim**2 + 4 * dim, "ffn.": 8 * dim**2 + 5 * dim, "residual": 4 * dim}
+    assert lean == {"mixer.": 4 * dim**2, "ffn.": 8 * dim**2, "residual": 2 * dim}
+
+
+@pytest.mark.lecture("L1-07")
+def test_a_block_has_four_kinds_of_parts() -> None:
+    block = make(dropout=0.1)
+    kinds = [type(module) for module in block.modules()]
+    assert kinds.count(Attention) == 1
+    assert kinds.count(MLP) == 1
+    assert kinds.count(LayerNorm) == 2
+    assert [residual.dropout.rate for residual in (block.mixer_residual, block.ffn_residual)] == [0.1, 0.1]
+
+
+@pytest.mark.lecture("L0-53")
+def test_without_weights_a_block_is_the_identity() -> None:
+    block = filled(make())
+    for branch in (block.mixer, block.ffn):
+        for parameter in branch.parameters():
+            nn.init.zeros_(parameter)
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    assert torch.equal(block(x, VIEW), x)
+
+
+@pytest.mark.lecture("L0-29")
+def test_dropping_every_branch_leaves_the_skip() -> None:
+    block = filled(make(dropout=1 - 1e-12)).train()
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    assert torch.equal(block(x, VIEW), x)
+    assert not torch.equal(block.eval()(x, VIEW), x)
+
+
+@pytest.mark.lecture("L0-29")
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_dropout_acts_on_the_branch_before_the_sum(placement: str) -> None:
+    residual = Residual(placement, nn.Identity, 0.5).train()
+    torch.manual_seed(0)
+    found = residual(torch.full((1, 1, 1000), 10.0), lambda h: torch.ones_like(h))
+    assert set(found.unique().tolist()) == {10.0, 12.0}
+
+
+class Doubled(nn.Module):
+    """Stands for a norm: it can be seen where it is."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+
+@pytest.mark.parametrize(("placement", "wanted"), [("pre", 3 + (2 * 3 + 1)), ("post", 2 * (3 + (3 + 1)))])
+def test_where_the_norm_stands(placement: str, wanted: float) -> None:
+    found = Residual(placement, Doubled)(torch.full((1, 1, 1), 3.0), lambda h: h + 1)
+    assert found.item() == wanted
+
+
+@pytest.mark.parametrize("config", COMBINATIONS, ids=name_of)
+@pytest.mark.lecture("L0-24")
+def test_blocks_keep_the_shape(config: Any) -> None:
+    model = awake(config)
+    for length in (1, 6):
+        layout = Layout.plain(3, length)
+        x = torch.randn(3, length, config.dim, dtype=torch.float64)
+        for block in model.decoder.blocks:
+            assert block(x, model.decoder.view(layout)).shape == x.shape
+
+
+def test_a_config_says_which_parts() -> None:
+    block = make(ffn=GatedConfig(hidden=6), norm=RMSNormConfig(), placement="post")
+    assert isinstance(block.ffn, Gated)
+    assert isinstance(block.mixer_residual.outside, RMSNorm)
+    assert isinstance(block.mixer_residual.before, nn.Identity)
+    assert isinstance(block.mixer_residual.after, nn.Identity)
+    assert isinstance(make().mixer_residual.before, LayerNorm)
+    assert isinstance(make().mixer_residual.outside, nn.Identity)
+    assert isinstance(make().mixer_residual.dropout, Dropout)
+
+
+def test_a_block_gradient_is_that_of_the_function() -> None:
+    block = filled(make(ffn={"kind": "mlp", "hidden": 5}))
+    x = torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda value: block(value, VIEW), x)

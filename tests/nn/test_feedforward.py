@@ -1,0 +1,109 @@
+"""Feed-forward layers: shapes, sizes, and each token by itself."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from heddle.config import GatedConfig, MLPConfig
+from heddle.nn import MLP, Gated
+from heddle.nn.block import make_gated, make_mlp
+
+
+def small(kind: str, dim: int = 8) -> nn.Module:
+    if kind == "mlp":
+        return MLP(dim, 12).double()
+    return Gated(dim, 12).double()
+
+
+kinds = pytest.mark.parametrize("kind", ["mlp", "gated"])
+
+
+@kinds
+@pytest.mark.lecture("L0-94", "L1-12")
+def test_each_token_by_itself(kind: str) -> None:
+    """Other tokens change no bit of a token's output; computed alone it differs by less than the last digit."""
+    module = small(kind)
+    z = torch.randn(5, 8, dtype=torch.float64)
+    whole = module(z)
+    for t in range(5):
+        others = torch.randn(5, 8, dtype=torch.float64)
+        others[t] = z[t]
+        assert torch.equal(module(others)[t], whole[t])
+        torch.testing.assert_close(module(z[t]), whole[t], rtol=0, atol=1e-15)
+
+
+@kinds
+@pytest.mark.lecture("L0-95")
+def test_a_prefix_gives_the_prefix(kind: str) -> None:
+    module = small(kind)
+    z = torch.randn(6, 8, dtype=torch.float64)
+    whole = module(z)
+    for length in range(1, 7):
+        torch.testing.assert_close(module(z[:length]), whole[:length], rtol=0, atol=1e-15)
+
+
+@kinds
+@pytest.mark.lecture("L1-13")
+def test_any_number_of_leading_axes(kind: str) -> None:
+    module = small(kind)
+    x = torch.randn(2, 3, 4, 8, dtype=torch.float64)
+    wanted = module(x)
+    for found, part in ((module(x[0]), wanted[0]), (module(x[0, 0]), wanted[0, 0]), (module(x[0, 0, 0]), wanted[0, 0, 0])):
+        torch.testing.assert_close(found, part, rtol=0, atol=1e-14)
+
+
+@pytest.mark.lecture("L1-14")
+def test_only_the_last_axis_changes() -> None:
+    assert MLP(4, 7).up(torch.randn(2, 3, 5, 4)).shape == (2, 3, 5, 7)
+
+
+@pytest.mark.lecture("L0-71", "L1-17")
+@pytest.mark.parametrize(("dim", "hidden"), [(768, 3072), (12288, 49152)])
+def test_the_hidden_width_is_four_times_the_width(dim: int, hidden: int) -> None:
+    with torch.device("meta"):
+        module = make_mlp(MLPConfig(), dim)
+    assert module.up.weight.shape == (hidden, dim)
+    assert module.down.weight.shape == (dim, hidden)
+    if dim == 768:
+        assert module.up.weight.numel() == module.down.weight.numel() == 2_359_296
+
+
+@pytest.mark.lecture("L0-72")
+def test_the_hidden_width_is_free() -> None:
+    def count(config: MLPConfig) -> int:
+        return sum(parameter.numel() for parameter in make_mlp(config, 16).parameters())
+
+    for hidden in (1, 5, 64):
+        wide = count(MLPConfig(hidden=hidden + 1, bias=False))
+        assert wide - count(MLPConfig(hidden=hidden, bias=False)) == 2 * 16
+        assert make_mlp(MLPConfig(hidden=hidden), 16)(torch.randn(2, 16)).shape == (2, 16)
+    assert count(MLPConfig()) == count(MLPConfig(hidden=64))
+
+
+@pytest.mark.lecture("L1-21")
+@pytest.mark.parametrize(("dim", "hidden"), [(4096, 11_008), (768, 2048), (48, 256), (96, 256), (97, 512)])
+def test_a_gated_layer_rounds_its_width_up(dim: int, hidden: int) -> None:
+    """8/3 of the width, up to a multiple of 256, so that three matrices weigh about as much as two of four times it."""
+    with torch.device("meta"):
+        module = make_gated(GatedConfig(), dim)
+    assert {name: tuple(weight.shape) for name, weight in module.named_parameters()} == {
+        "gate.weight": (hidden, dim),
+        "up.weight": (hidden, dim),
+        "down.weight": (dim, hidden),
+    }
+    assert hidden % 256 == 0
+    assert 0 <= hidden - 8 * dim / 3 < 256
+
+
+@pytest.mark.parametrize(
+    ("make", "config", "names"),
+    [
+        (make_mlp, MLPConfig(), {"up.weight", "up.bias", "down.weight", "down.bias"}),
+        (make_mlp, MLPConfig(bias=False), {"up.weight", "down.weight"}),
+        (make_gated, GatedConfig(bias=True), {f"{part}.{kind}" for part in ("gate", "up", "down") for kind in ("weight", "bias")}),
+    ],
+)
+def test_biases_are_there_when_asked_for(make: Any, config: Any, names: set[str]) -> None:
+    assert {name for name, _ in make(config, 8).named_parameters()} == names

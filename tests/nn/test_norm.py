@@ -1,0 +1,139 @@
+"""Norms: row by row, the stated bounds, statistics in fp32, gains and shifts shared by all rows."""
+
+from math import sqrt
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from heddle.config import LayerNormConfig, RMSNormConfig
+from heddle.nn import LayerNorm, RMSNorm
+from heddle.nn.norm import make_norm
+
+NORMS = [LayerNormConfig(), LayerNormConfig(bias=False), RMSNormConfig()]
+norms = pytest.mark.parametrize("config", NORMS, ids=["layer", "layer without shift", "rms"])
+
+
+def plain(norm: nn.Module) -> nn.Module:
+    """Gain 1, shift 0."""
+    for name, parameter in norm.named_parameters():
+        nn.init.constant_(parameter, 1.0 if name == "weight" else 0.0)
+    return norm
+
+
+def filled(norm: nn.Module) -> nn.Module:
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    return norm
+
+
+@norms
+@pytest.mark.lecture("L1-10", "L0-94")
+def test_each_row_by_itself(config: LayerNormConfig | RMSNormConfig) -> None:
+    norm = filled(make_norm(config, 6).double())
+    x = torch.randn(5, 6, dtype=torch.float64)
+    for row, whole in zip(x, norm(x), strict=True):
+        assert torch.equal(norm(row), whole)
+
+
+@norms
+@pytest.mark.lecture("L1-13")
+def test_any_number_of_leading_axes(config: LayerNormConfig | RMSNormConfig) -> None:
+    norm = filled(make_norm(config, 6))
+    x = torch.randn(2, 3, 4, 6)
+    wanted = norm(x)
+    assert torch.equal(norm(x[0]), wanted[0])
+    assert torch.equal(norm(x[0, 0]), wanted[0, 0])
+    assert torch.equal(norm(x[0, 0, 0]), wanted[0, 0, 0])
+
+
+@pytest.mark.lecture("L0-49", "L3-31")
+def test_gain_and_shift_are_shared_by_the_rows() -> None:
+    norm = filled(LayerNorm(768).double())
+    assert sum(parameter.numel() for parameter in norm.parameters()) == 2 * 768 == 1536
+    assert all(parameter.requires_grad for parameter in norm.parameters())
+    x, weights = torch.randn(2, 7, 768, dtype=torch.float64)
+    (norm(x) * weights).sum().backward()
+    with torch.no_grad():
+        normed = plain(LayerNorm(768).double())(x)
+    torch.testing.assert_close(norm.weight.grad, (normed * weights).sum(0), rtol=0, atol=1e-12)
+    torch.testing.assert_close(norm.bias.grad, weights.sum(0), rtol=0, atol=1e-12)
+
+
+@pytest.mark.lecture("L0-52")
+@pytest.mark.parametrize(("dim", "bound"), [(4, 1.7320508), (64, 7.9372539), (768, 27.6947649)])
+def test_no_value_is_extreme(dim: int, bound: float) -> None:
+    exact = plain(LayerNorm(dim, eps=0.0).double())
+    one_hot = torch.zeros(dim, dtype=torch.float64)
+    one_hot[1] = 3.0
+    assert exact(one_hot).max().item() == pytest.approx(sqrt(dim - 1), rel=1e-12)
+    assert exact(one_hot).max().item() == pytest.approx(bound, abs=1e-7)
+    wild = torch.randn(1000, dim, dtype=torch.float64) ** 5
+    assert exact(wild).abs().max() <= sqrt(dim - 1) * (1 + 1e-12)
+
+
+@pytest.mark.lecture("L0-52")
+def test_eps_tames_a_one_hot_row() -> None:
+    row = torch.zeros(768, dtype=torch.float64)
+    row[0] = 1.0
+    assert plain(LayerNorm(768).double())(row).max().item() == pytest.approx(27.5888885, abs=5e-8)
+
+
+@pytest.mark.lecture("L2-27", "L3-30")
+def test_a_row_gets_mean_zero_and_variance_one() -> None:
+    norm = plain(LayerNorm(4).double())
+    assert norm.eps == 1e-5
+    found = norm(torch.tensor([1.0, 0.5, -0.5, 2.0], dtype=torch.float64))
+    assert abs(found.mean()) < 1e-12
+    assert found.var(correction=0).item() == pytest.approx(0.999987692459, abs=1e-12)
+    assert found.std(correction=0).item() == pytest.approx(sqrt(0.999987692459), abs=1e-12)
+
+
+@pytest.mark.lecture("L2-29")
+def test_gain_and_shift_are_a_new_deviation_and_mean() -> None:
+    norm = LayerNorm(16, eps=0.0).double()
+    nn.init.constant_(norm.weight, 2.0)
+    nn.init.constant_(norm.bias, 3.0)
+    found = norm(torch.randn(9, 16, dtype=torch.float64))
+    torch.testing.assert_close(found.mean(-1), torch.full((9,), 3.0, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(found.std(-1, correction=0), torch.full((9,), 2.0, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+@pytest.mark.lecture("L2-32")
+def test_rms_norm_only_scales() -> None:
+    norm = RMSNorm(10).double()
+    assert [name for name, _ in norm.named_parameters()] == ["weight"]
+    assert norm.weight.numel() == 10
+    assert sum(parameter.numel() for parameter in LayerNorm(10).parameters()) == 20
+    x = torch.rand(3, 10, dtype=torch.float64) + 5
+    assert (plain(norm)(x).mean(-1) > 0.9).all(), "the mean stays"
+
+
+@norms
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_statistics_are_fp32_whatever_goes_in(config: LayerNormConfig | RMSNormConfig, dtype: torch.dtype) -> None:
+    """Squares of 1000 overflow fp16, and a sum of 4096 of them loses all of bf16's digits."""
+    norm = plain(make_norm(config, 4096))
+    x = (1000 * torch.randn(2, 4096, generator=torch.Generator().manual_seed(0))).to(dtype)
+    found = norm(x)
+    assert found.dtype == dtype
+    exact = plain(make_norm(config, 4096).double())(x.double())
+    torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=2**-8)
+
+
+def test_a_config_says_which_norm() -> None:
+    assert isinstance(make_norm(RMSNormConfig(eps=1e-3), 4), RMSNorm)
+    layer = make_norm(LayerNormConfig(eps=1e-3, bias=False), 4)
+    assert isinstance(layer, LayerNorm)
+    assert (layer.eps, layer.bias) == (1e-3, None)
+    assert make_norm(RMSNormConfig(eps=1e-3), 4).eps == 1e-3
+
+
+@norms
+def test_gradients_are_those_of_the_formula(config: LayerNormConfig | RMSNormConfig) -> None:
+    norm = filled(make_norm(config, 5).double())
+
+    def run(x: Tensor) -> Tensor:
+        return norm(x)
+
+    assert torch.autograd.gradcheck(run, torch.randn(2, 5, dtype=torch.float64, requires_grad=True))

@@ -1,0 +1,348 @@
+"""Taking over and giving out: files of every sort, good and bad, and the check in transformers itself."""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from heddle.config import SavedConfig, TransformerConfig, preset
+from heddle.errors import HeddleError
+from heddle.model import build
+from heddle.text import END_OF_TEXT, Tokenizer, load_gpt2_merges, train_tokenizer
+from heddle.weights import export_model, import_model, load, read_config
+from heddle.weights.convert import choose
+from heddle.weights.families.family import resolved
+from heddle.weights.files import verify
+from heddle.weights.run import write_model
+
+DATA = Path(os.environ.get("HEDDLE_DATA", Path(__file__).parents[2] / "../shared/data"))
+Make = Callable[..., PreTrainedModel]
+WPE, LN = "transformer.wpe.weight", "transformer.ln_f.bias"
+TEXT = "A heddle decides which threads the next pass can see. Ein Webfach öffnet sich, 織る.\n" * 8
+
+
+@pytest.fixture
+def folder(make_published: Make, tmp_path: Path) -> Path:
+    """A tiny GPT-2 as transformers writes it."""
+    path = tmp_path / "published"
+    make_published("gpt2").save_pretrained(path)
+    return path
+
+
+def refusal(source: Path, run: Path) -> str:
+    """The one line with which an import is refused; nothing is left behind."""
+    with pytest.raises(HeddleError) as caught:
+        import_model(source, run)
+    assert "\n" not in str(caught.value)
+    assert not run.exists()
+    assert not list(run.parent.glob(".*"))
+    return str(caught.value)
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def configure(folder: Path, **fields: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+
+
+def make_run(path: Path, config: TransformerConfig, tokenizer: Tokenizer | None = None) -> Path:
+    path.mkdir()
+    write_model(path, build(config, seed=4).state_dict(), SavedConfig(model=config), tokenizer, step=3)
+    return path
+
+
+def small(name: str = "gpt2-small", **changes: Any) -> TransformerConfig:
+    sizes = {"dim": 16, "context": 20, "decoder.depth": 2, "decoder.block.mixer.heads": 2, "vocab_size": 300}
+    return preset(name).override({**sizes, **changes})
+
+
+def test_an_import_is_a_run(folder: Path, tmp_path: Path) -> None:
+    report = import_model(folder, tmp_path / "run")
+    assert report["family"] == "gpt2"
+    assert report["parameters"] == sum(tensor.numel() for tensor in load_file(folder / "model.safetensors").values())
+    assert any("no tokenizer" in note for note in report["notes"])
+    assert read_config(tmp_path / "run").origin == str(folder)
+    assert verify(tmp_path / "run") == []
+    assert load(tmp_path / "run", "cpu").tokenizer is None
+
+
+def test_names_without_the_prefix_are_read(folder: Path, tmp_path: Path) -> None:
+    import_model(folder, tmp_path / "run")
+
+    def bare(tensors: dict[str, torch.Tensor]) -> None:
+        for name in list(tensors):
+            tensors[name.removeprefix("transformer.")] = tensors.pop(name)
+        # What the oldest files also have: the causal mask, its filler, and the head though it is tied.
+        for layer in range(3):
+            tensors[f"h.{layer}.attn.bias"] = torch.ones(1, 1, 24, 24, dtype=torch.uint8)
+            tensors[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+        tensors["lm_head.weight"] = tensors["wte.weight"].clone()
+
+    rewrite(folder, bare)
+    import_model(folder, tmp_path / "again")
+    first, again = (load(tmp_path / name, "cpu").model.state_dict() for name in ("run", "again"))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_llamas_frequencies_are_left_out(make_published: Make, tmp_path: Path) -> None:
+    make_published("llama").save_pretrained(tmp_path / "llama")
+    frequencies = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": torch.ones(3) for i in range(3)}
+    rewrite(tmp_path / "llama", lambda tensors: tensors.update(frequencies))
+    assert import_model(tmp_path / "llama", tmp_path / "run")["family"] == "llama"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda t: t.pop("transformer.h.1.mlp.c_fc.bias"), "transformer.h.1.mlp.c_fc.bias [96] is not in the file"),
+        (lambda t: t.update(score=torch.ones(2)), "score [2] is not in the model"),
+        (lambda t: t.update({"h.1.attn.bias": torch.ones(2)}), "h.1.attn.bias [2] is not in the model"),
+        (lambda t: t.update({WPE: torch.ones(24, 25)}), f"{WPE} has shape [24, 25] in the file and [24, 24]"),
+        (lambda t: t.update({LN: torch.ones(24, dtype=torch.int64)}), f"{LN} is I64"),
+        (lambda t: t.update({LN: torch.ones(24).double()}), f"{LN} is F64"),
+        (lambda t: t[LN].fill_(torch.nan), f"24 of the 24 numbers of {LN} are nan"),
+        (lambda t: t.update({"lm_head.weight": torch.ones(61, 24)}), "ties lm_head.weight to transformer.wte.weight"),
+    ],
+)
+def test_tensors_that_do_not_fit(folder: Path, tmp_path: Path, change: Callable[..., object], said: str) -> None:
+    rewrite(folder, change)
+    assert said in refusal(folder, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"model_type": "gpt3"}, "model_type = 'gpt3'; heddle reads gpt2, llama. Did you mean 'gpt2'?"),
+        ({"model_type": None}, "model_type = 'None'"),
+        ({"model_type": ["gpt2"]}, "heddle reads gpt2, llama"),
+        ({"n_layer": 24}, "the weights have 3 layers, the config says 24"),
+        ({"n_layer": 10**9}, "the weights have 3 layers, the config says 1000000000"),
+        ({"n_embd": 48, "n_head": 4}, "has shape [61, 24] in the file and [61, 48] in the model"),
+        ({"n_embd": 3 * 10**11}, "larger than any machine can hold"),
+        ({"n_inner": 10**10}, "mlp.c_fc.weight has shape [24, 96] in the file and [24, 10000000000] in the model"),
+        ({"vocab_size": 62}, "[61, 24] in the file and [62, 24] in the model"),
+        ({"tie_word_embeddings": False}, "lm_head.weight [61, 24] is not in the file"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
+    ],
+)
+def test_configs_that_do_not_fit(folder: Path, tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+    configure(folder, **fields)
+    message = refusal(folder, tmp_path / "run")
+    assert said in message
+    assert str(folder) in message
+
+
+def test_places_that_hold_no_model(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert "say so with --hub" in refusal(Path("owner/name"), run)
+    assert "no such directory" in refusal(folder / "config.json", run)
+    (folder / "model.safetensors").rename(tmp_path / "kept")
+    assert "no model.safetensors and no" in refusal(folder, run)
+    (folder / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
+    assert "pytorch_model.bin: a pickle" in refusal(folder, run)
+    (folder / "model.safetensors").write_bytes((tmp_path / "kept").read_bytes()[:-1])
+    assert "not a whole safetensors file" in refusal(folder, run)
+    (folder / "config.json").write_text("{")
+    assert "cannot be read as JSON" in refusal(folder, run)
+    (folder / "config.json").write_text("[]")
+    assert "holds a list" in refusal(folder, run)
+    (folder / "config.json").unlink()
+    assert "config.json: no such file" in refusal(folder, run)
+
+
+def test_an_existing_run_stays(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine").write_text("mine")
+    with pytest.raises(HeddleError, match="exists already"):
+        import_model(folder, tmp_path / "run")
+    assert (tmp_path / "run" / "mine").read_text() == "mine"
+
+
+def test_an_index_and_its_parts_must_agree(make_published: Make, tmp_path: Path) -> None:
+    folder, run = tmp_path / "parts", tmp_path / "run"
+    make_published("gpt2").save_pretrained(folder, max_shard_size="20KB")
+    file = folder / "model.safetensors.index.json"
+    index = json.loads(file.read_text())
+    part = index["weight_map"]["transformer.wte.weight"]
+
+    def said(weight_map: object) -> str:
+        file.write_text(json.dumps({**index, "weight_map": weight_map}))
+        return refusal(folder, run)
+
+    assert "holds no weight_map" in said(None)
+    assert "holds no weight_map" in said({"transformer.wte.weight": 3})
+    for name in ("../x.safetensors", "/x.safetensors", "x.bin"):
+        assert "is not the name of a safetensors file" in said({**index["weight_map"], "transformer.wte.weight": name})
+    assert "no such file" in said({**index["weight_map"], "transformer.wte.weight": "x.safetensors"})
+    assert "disagree about transformer.extra" in said({**index["weight_map"], "transformer.extra": part})
+    del index["weight_map"]["transformer.wpe.weight"]
+    assert "disagree about transformer.wpe.weight" in said(index["weight_map"])
+
+
+def test_a_tokenizer_comes_along(folder: Path, tmp_path: Path) -> None:
+    tokenizer = train_tokenizer("bytes", [])
+    tokenizer.save(folder)
+    notes = import_model(folder, tmp_path / "small")["notes"]
+    assert any("its tokenizer has 257 ids and the model 61: left out" in note for note in notes)
+    rewrite(folder, lambda t: t.update({"transformer.wte.weight": torch.ones(260, 24)}))
+    configure(folder, vocab_size=260)
+    assert import_model(folder, tmp_path / "run")["notes"] == []
+    loaded = load(tmp_path / "run", "cpu").tokenizer
+    assert loaded is not None
+    assert loaded.fingerprint() == tokenizer.fingerprint()
+
+
+def test_a_tokenizer_of_another_sort_is_left_out_aloud(folder: Path, tmp_path: Path) -> None:
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"type": "Unigram"}, "added_tokens": []}))
+    notes = import_model(folder, tmp_path / "run")["notes"]
+    assert any("Unigram" in note and "left out" in note for note in notes)
+    (folder / "tokenizer.json").unlink()
+    (folder / "merges.txt").write_text("#version: 0.2\na b\n")
+    (folder / "vocab.json").write_text("{}")
+    notes = import_model(folder, tmp_path / "again")["notes"]
+    assert any("1 merges where GPT-2 has 50,000" in note for note in notes)
+
+
+@pytest.mark.skipif(not (DATA / "gpt2/vocab.bpe").is_file(), reason="GPT-2's merges are not here; set HEDDLE_DATA")
+def test_gpt2s_own_tokenizer_files_are_read(make_published: Make, tmp_path: Path) -> None:
+    folder = tmp_path / "published"
+    make_published("gpt2", vocab_size=50257).save_pretrained(folder)
+    merges = DATA / "gpt2/vocab.bpe"
+    shutil.copy(merges, folder / "merges.txt")
+    load_gpt2_merges(merges).save(tmp_path)
+    vocab = {**json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"], END_OF_TEXT: 50256}
+    (folder / "vocab.json").write_text(json.dumps(vocab))
+    assert import_model(folder, tmp_path / "run")["notes"] == []
+    tokenizer = load(tmp_path / "run", "cpu").tokenizer
+    assert tokenizer is not None
+    assert tokenizer.encode("Hello world") == [15496, 995]
+
+    vocab["Hello"], vocab["world"] = vocab["world"], vocab["Hello"]
+    (folder / "vocab.json").write_text(json.dumps(vocab))
+    assert any("vocab.json has other ids" in note for note in import_model(folder, tmp_path / "other")["notes"])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        small(vocab_size=300),
+        small(vocab_size=300, pad_vocab_to=64),
+        small("nanogpt", vocab_size=300, **{"head.tied": False, "decoder.block.dropout": 0.1}),
+    ],
+    ids=["plain", "padded", "nanogpt"],
+)
+def test_an_export_loads_with_its_tokenizer(tmp_path: Path, config: TransformerConfig) -> None:
+    tokenizer = train_tokenizer("bpe", [TEXT], 300)
+    run = make_run(tmp_path / "run", config, tokenizer)
+    report = export_model(run, tmp_path / "out")
+    assert (report["family"], report["checked"], report["notes"]) == ("gpt2", True, [])
+    assert report["difference"] <= 1e-5
+    record = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert (record["checked"], record["difference"]) == (True, report["difference"])
+    assert verify(tmp_path / "out") == []
+
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    ids = theirs(TEXT, verbose=False)["input_ids"]
+    assert ids == tokenizer.encode(TEXT)
+    assert theirs.decode(ids) == TEXT
+    assert theirs.eos_token_id == tokenizer.end_of_text
+    assert len(theirs) == tokenizer.vocab_size
+    assert theirs.model_max_length == 20
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert model.config.eos_token_id == model.generation_config.eos_token_id == tokenizer.end_of_text
+    assert model.config.vocab_size == 300
+    ours = load(run, "cpu").model
+    tokens = torch.tensor([ids[:20]])
+    with torch.inference_mode():
+        difference = (ours.logits(ours(tokens))[..., :300] - model(tokens).logits).abs().max()
+    assert difference < 1e-5
+
+    import_model(tmp_path / "out", tmp_path / "back")
+    assert resolved(read_config(tmp_path / "back").model) == resolved(config)
+    back = load(tmp_path / "back", "cpu")
+    assert back.tokenizer is not None
+    assert back.tokenizer.fingerprint() == tokenizer.fingerprint()
+
+
+@pytest.mark.parametrize("kind", ["bytes", "characters"])
+@pytest.mark.parametrize("special", [(), (END_OF_TEXT,)])
+def test_small_tokenizers_are_exported_as_they_are(tmp_path: Path, kind: str, special: tuple[str, ...]) -> None:
+    tokenizer = train_tokenizer(kind, [TEXT], special=special)
+    export_model(make_run(tmp_path / "run", small(), tokenizer), tmp_path / "out")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    ids = theirs(TEXT, verbose=False)["input_ids"]
+    assert ids == tokenizer.encode(TEXT)
+    assert theirs.decode(ids) == TEXT
+    assert len(theirs) == tokenizer.vocab_size
+
+
+def test_a_model_no_family_knows_is_refused_with_all_reasons(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(HeddleError) as caught:
+        export_model(run, tmp_path / "out")
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "GPT2LMHeadModel: " in message
+    assert "positions = 'none'" in message
+    assert "LlamaForCausalLM: " in message
+    assert "qk_norm = 'rms'" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_existing_directory_is_not_overwritten(tmp_path: Path) -> None:
+    out = make_run(tmp_path / "out", small())
+    with pytest.raises(HeddleError, match="exists already"):
+        export_model(make_run(tmp_path / "run", small()), out)
+
+
+@pytest.mark.parametrize("slip", ["activation", "weights"])
+def test_an_export_that_computes_something_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slip: str
+) -> None:
+    from heddle.weights import published
+
+    write = published._write_json
+
+    def slipped(path: Path, data: dict[str, Any]) -> None:
+        changed = {"activation_function": "gelu"} if slip == "activation" else {"tie_word_embeddings": False}
+        write(path, {**data, **changed} if path.name == "config.json" else data)
+
+    monkeypatch.setattr(published, "_write_json", slipped)
+    config = small(**{"initial.std": 0.5})
+    with pytest.raises(HeddleError, match="differ by" if slip == "activation" else "cannot place lm_head.weight"):
+        export_model(make_run(tmp_path / "run", config), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_without_transformers_an_export_says_that_it_is_unchecked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path / "run", small())
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    report = export_model(run, tmp_path / "out")
+    assert report["checked"] is False
+    assert report["difference"] is None
+    assert report["notes"] == ["not checked: transformers is not installed"]
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["checked"] is False
+
+
+def test_what_is_lost_is_said(make_published: Make, tmp_path: Path) -> None:
+    make_published("llama").save_pretrained(tmp_path / "published")
+    import_model(tmp_path / "published", tmp_path / "run")
+    config = read_config(tmp_path / "run").model.override({"decoder.entry.dropout": 0.25})
+    family, notes = choose(config)
+    assert family.name == "llama"
+    assert notes == ["lost, acts in training only: decoder.entry.dropout = 0.25, but LlamaForCausalLM has 0.0"]

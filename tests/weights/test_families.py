@@ -1,0 +1,211 @@
+"""Published configs: everything that changes the function is expressed or refused by name."""
+
+import json
+from typing import Any
+
+import pytest
+from transformers import GPT2Config, LlamaConfig
+
+from heddle.config import RotaryConfig, TransformerConfig, preset, preset_names, sized
+from heddle.config.model import GatedConfig
+from heddle.errors import HeddleError
+from heddle.weights.families import GPT2, LLAMA, Family
+from heddle.weights.families.family import resolved
+
+
+def refusal(family: Family, **fields: Any) -> str:
+    with pytest.raises(HeddleError) as caught:
+        family.to_config(fields)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def llama() -> TransformerConfig:
+    return LLAMA.to_config({})
+
+
+@pytest.mark.parametrize("size", ["small", "medium", "large", "xl"])
+def test_gpt2_presets_are_the_published_configs(size: str) -> None:
+    config = preset(f"gpt2-{size}")
+    dropout = {"decoder.entry.dropout": 0.1, "decoder.block.dropout": 0.1, "decoder.block.mixer.dropout": 0.1}
+    theirs = GPT2Config(**GPT2.from_config(config.override(dropout)))
+    assert GPT2.to_config(json.loads(theirs.to_json_string())) == config.override(
+        {**dropout, "decoder.block.ffn.hidden": 4 * config.dim}
+    )
+
+
+@pytest.mark.parametrize(("family", "theirs"), [(GPT2, GPT2Config()), (LLAMA, LlamaConfig())], ids=["gpt2", "llama"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_defaults_are_those_of_transformers(family: Family, theirs: Any, whole: bool) -> None:
+    """A field that a config.json leaves out means what transformers takes; none that it writes is unknown."""
+    written = json.loads(theirs.to_json_string(use_diff=not whole))
+    assert resolved(family.to_config(written)) == resolved(family.to_config({}))
+
+
+def test_fields_of_gpt2() -> None:
+    config = GPT2.to_config(
+        {
+            "vocab_size": 11, "n_positions": 12, "n_embd": 24, "n_layer": 2, "n_head": 3, "n_inner": 13,
+            "activation_function": "relu", "resid_pdrop": 0.2, "embd_pdrop": 0.3, "attn_pdrop": 0.4,
+            "layer_norm_epsilon": 1e-3, "initializer_range": 0.5, "tie_word_embeddings": False,
+        }
+    )  # fmt: skip
+    block = config.decoder.block
+    assert (config.vocab_size, config.context, config.dim, config.decoder.depth) == (11, 12, 24, 2)
+    assert (block.mixer.heads, block.mixer.dropout, block.dropout, config.decoder.entry.dropout) == (3, 0.4, 0.2, 0.3)
+    assert (block.ffn.hidden, block.ffn.activation, block.norm.eps) == (13, "relu", 1e-3)
+    assert (config.head.tied, config.initial.std, config.decoder.entry.positions) == (False, 0.5, "learned")
+
+
+def test_fields_of_llama() -> None:
+    config = LLAMA.to_config(
+        {
+            "vocab_size": 11, "hidden_size": 24, "intermediate_size": 13, "num_hidden_layers": 2, "head_dim": 10,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "gelu_pytorch_tanh",
+            "max_position_embeddings": 12, "initializer_range": 0.5, "rms_norm_eps": 1e-3, "tie_word_embeddings": True,
+            "attention_bias": True, "attention_dropout": 0.4, "mlp_bias": True, "rope_theta": 500000.0,
+        }
+    )  # fmt: skip
+    block = config.decoder.block
+    assert (config.vocab_size, config.context, config.dim, config.decoder.depth) == (11, 12, 24, 2)
+    assert (block.mixer.heads, block.mixer.kv_heads, block.mixer.head_dim, block.mixer.dropout) == (4, 2, 10, 0.4)
+    assert (block.mixer.bias, block.ffn.bias, block.mixer.relative) == (True, True, RotaryConfig(base=500000.0))
+    assert (block.ffn.kind, block.ffn.hidden, block.ffn.activation, block.norm.eps) == ("gated", 13, "gelu_tanh", 1e-3)
+    assert (config.head.tied, config.initial.std, config.decoder.entry.positions) == (True, 0.5, "none")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_theta": 500.0},
+        {"rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}},
+        {"rope_theta": 500.0, "rope_parameters": {"rope_theta": 500, "rope_type": "default"}},
+        {"rope_theta": 500.0, "rope_scaling": None},
+        {"rope_theta": 500.0, "rope_scaling": {"type": "default"}},
+        {"rope_scaling": {"rope_type": "default", "rope_theta": 500.0}, "partial_rotary_factor": 1.0},
+    ],
+)
+def test_the_rotary_base_is_found_wherever_it_is_written(fields: dict[str, Any]) -> None:
+    assert LLAMA.to_config(fields).decoder.block.mixer.relative == RotaryConfig(base=500.0)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "said"),
+    [
+        (GPT2, {"scale_attn_weights": False}, "scale_attn_weights = False"),
+        (GPT2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
+        (GPT2, {"add_cross_attention": True}, "add_cross_attention = True"),
+        (GPT2, {"is_encoder_decoder": True}, "is_encoder_decoder = True"),
+        (GPT2, {"pruned_heads": {"0": [1]}}, "pruned_heads"),
+        (GPT2, {"activation_function": "quick_gelu"}, "activation_function = 'quick_gelu'"),
+        (GPT2, {"activation_function": None}, "activation_function = None"),
+        (GPT2, {"quantization_config": {"bits": 4}}, "quantization_config"),
+        (GPT2, {"auto_map": {"AutoModelForCausalLM": "own.Model"}}, "auto_map"),
+        (GPT2, {"logit_scale": 2.0}, "logit_scale = 2.0"),
+        (GPT2, {"architectures": ["GPT2ForSequenceClassification"]}, "GPT2ForSequenceClassification"),
+        (GPT2, {"n_embd": 770}, "dim = 770 is not divisible by heads = 12"),
+        (GPT2, {"n_embd": "wide"}, "dim"),
+        (GPT2, {"n_layer": 0}, "depth"),
+        (GPT2, {"n_positions": None}, "context"),
+        (GPT2, {"layer_norm_epsilon": 0.0}, "eps"),
+        (LLAMA, {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling.rope_type = 'llama3'"),
+        (LLAMA, {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling.type = 'linear'"),
+        (LLAMA, {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_parameters.rope_type = 'yarn'"),
+        (LLAMA, {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial_rotary_factor = 0.5"),
+        (LLAMA, {"rope_parameters": {"full": {"rope_theta": 1e4}}}, "rope_parameters.full"),
+        (LLAMA, {"rope_parameters": 5}, "rope_parameters = 5"),
+        (LLAMA, {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}}, "different rotary bases"),
+        (LLAMA, {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        (LLAMA, {"sliding_window": 4096}, "sliding_window = 4096"),
+        (LLAMA, {"hidden_act": "xielu"}, "hidden_act = 'xielu'"),
+        (LLAMA, {"num_attention_heads": 6, "num_key_value_heads": 4}, "must be a multiple of kv_heads"),
+        (LLAMA, {"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
+        (LLAMA, {"architectures": 5}, "architectures = 5"),
+        (LLAMA, {"rope_theta": [1.0]}, "base"),
+        (LLAMA, {"rope_theta": 0.0}, "base"),
+        (LLAMA, {"use_rope": False}, "use_rope = False"),
+    ],
+)
+def test_what_heddle_does_not_compute_is_refused_by_name(family: Family, fields: dict[str, Any], said: str) -> None:
+    assert said in refusal(family, **fields)
+
+
+def test_bookkeeping_is_no_obstacle() -> None:
+    fields = {"_name_or_path": "x", "transformers_version": "4.30", "torch_dtype": "bfloat16", "eos_token_id": [1, 2]}
+    assert LLAMA.to_config({**fields, "task_specific_params": {"a": 1}, "unheard_of": None}) == llama()
+
+
+def test_gpt2_and_llama_express_themselves() -> None:
+    for config in (preset("gpt2-small"), preset("nanogpt")):
+        assert GPT2.reasons(config) == ([], [])
+    assert LLAMA.reasons(llama()) == ([], [])
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_has_a_family_or_reasons(name: str) -> None:
+    for family in (GPT2, LLAMA):
+        reasons, _ = family.reasons(preset(name))
+        assert reasons or resolved(family.to_config(family.from_config(preset(name)))) == resolved(preset(name))
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "said"),
+    [
+        (GPT2, {"decoder.block.placement": "post"}, "placement"),
+        (GPT2, {"decoder.block.norm": {"kind": "rms"}}, "norm = 'rms', but GPT2LMHeadModel has 'layer'"),
+        (GPT2, {"decoder.block.norm.bias": False}, "norm.bias = False"),
+        (GPT2, {"decoder.block.mixer.kv_heads": 4}, "kv_heads = 4"),
+        (GPT2, {"decoder.block.mixer.head_dim": 32}, "head_dim = 32"),
+        (GPT2, {"decoder.block.mixer.value_dim": 32}, "value_dim = 32"),
+        (GPT2, {"decoder.block.mixer.scale": "dim"}, "scale = 'dim'"),
+        (GPT2, {"decoder.block.mixer.scale": 0.5}, "scale = 0.5"),
+        (GPT2, {"decoder.block.mixer.bias": False}, "mixer.bias = False"),
+        (GPT2, {"decoder.block.mixer.qk_norm": {"kind": "rms"}}, "qk_norm = 'rms', but GPT2LMHeadModel has None"),
+        (GPT2, {"decoder.block.mixer.relative": {"kind": "rotary"}}, "relative = 'rotary'"),
+        (GPT2, {"decoder.block.ffn": {"kind": "gated"}}, "ffn = 'gated'"),
+        (GPT2, {"decoder.block.ffn.bias": False}, "ffn.bias = False"),
+        (GPT2, {"decoder.entry.positions": "none"}, "positions = 'none'"),
+        (GPT2, {"decoder.final_norm": False}, "final_norm = False"),
+        (GPT2, {"dim": 100, "decoder.block.mixer.head_dim": 8}, "dim = 100 is not divisible"),
+        (LLAMA, {"decoder.block.placement": "post"}, "placement"),
+        (LLAMA, {"decoder.block.norm": {"kind": "layer"}}, "norm = 'layer', but LlamaForCausalLM has 'rms'"),
+        (LLAMA, {"decoder.block.mixer.relative": None}, "relative = None, but LlamaForCausalLM has 'rotary'"),
+        (LLAMA, {"decoder.block.mixer.qk_norm": {"kind": "rms"}}, "qk_norm = 'rms'"),
+        (LLAMA, {"decoder.block.ffn": {"kind": "mlp"}}, "ffn = 'mlp'"),
+        (LLAMA, {"decoder.entry.positions": "learned"}, "positions = 'learned'"),
+        (LLAMA, {"dim": 100, "decoder.block.mixer.heads": 8, "decoder.block.mixer.kv_heads": 8,
+                 "decoder.block.mixer.head_dim": 8}, "dim = 100 is no multiple of heads = 8"),
+    ],
+)  # fmt: skip
+def test_what_a_family_cannot_express_is_said(family: Family, changes: dict[str, Any], said: str) -> None:
+    base = preset("gpt2-small") if family is GPT2 else llama()
+    data = base.to_dict()
+    for path, value in changes.items():
+        *parents, leaf = path.split(".")
+        place = data
+        for name in parents:
+            place = place[name]
+        place[leaf] = value
+    reasons, _ = family.reasons(TransformerConfig.of(data))
+    assert any(said in reason for reason in reasons), reasons
+
+
+def test_a_modern_default_has_every_reason_named() -> None:
+    reasons, _ = LLAMA.reasons(sized(2, vocab_size=100))
+    assert len(reasons) == 2
+    assert "ffn = 'mlp'" in reasons[0]
+    assert "qk_norm = 'rms'" in reasons[1]
+
+
+def test_dropout_without_a_place_is_lost_aloud() -> None:
+    config = llama().override({"decoder.block.dropout": 0.1, "decoder.block.mixer.dropout": 0.2})
+    reasons, lost = LLAMA.reasons(config)
+    assert reasons == []
+    assert lost == ["decoder.block.dropout = 0.1, but LlamaForCausalLM has 0.0"]
+
+
+def test_open_sizes_are_compared_as_they_come_out() -> None:
+    config = llama().override({"decoder.block.ffn": GatedConfig().to_dict()})
+    assert config.decoder.block.ffn.hidden is None
+    assert LLAMA.reasons(config) == ([], [])
+    assert LLAMA.from_config(config)["intermediate_size"] == 11008

@@ -1,0 +1,125 @@
+"""Fetching by name, against a stand-in of the Hub on this machine."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from heddle.errors import HeddleError
+from heddle.weights import import_model, load
+
+ROOT = Path(__file__).parents[2]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+SCRIPT = """
+import sys
+from heddle.errors import HeddleError
+from heddle.weights import import_model
+try:
+    print(import_model(sys.argv[1], sys.argv[2], hub=True)["family"])
+except HeddleError as error:
+    print(error)
+    sys.exit(2)
+"""
+
+
+class Hub(ThreadingHTTPServer):
+    """What a download asks for: a model, the list of its files, and a file. It notes which files were wanted."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.asked: set[str] = set()
+        super().__init__(("127.0.0.1", 0), Answer)
+
+
+class Answer(BaseHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        hub = self.server
+        assert isinstance(hub, Hub)
+        model, file = "/api/models/owner/tiny", f"/owner/tiny/resolve/{COMMIT}/"
+        sizes = {path.name: path.stat().st_size for path in hub.folder.iterdir()}
+        if self.path == f"{model}/revision/main":
+            names = [{"rfilename": name} for name in sizes]
+            self.say(200, json.dumps({"id": "owner/tiny", "sha": COMMIT, "siblings": names}).encode())
+        elif self.path.startswith(f"{model}/tree/{COMMIT}"):
+            entries = [{"type": "file", "path": name, "size": size, "oid": name} for name, size in sizes.items()]
+            self.say(200, json.dumps(entries).encode())
+        elif self.path.startswith(file):
+            name = self.path.removeprefix(file)
+            hub.asked.add(name)
+            self.say(200, (hub.folder / name).read_bytes())
+        else:
+            self.say(404, b"")
+
+    do_GET = do_HEAD
+
+    def say(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        headers = {"Content-Length": str(len(body)), "ETag": f'"{len(body)}"', "X-Repo-Commit": COMMIT}
+        for name, value in (headers | ({"X-Error-Code": "RepoNotFound"} if status == 404 else {})).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(make_published: Callable[..., PreTrainedModel], tmp_path: Path) -> Iterator[Hub]:
+    make_published("llama").save_pretrained(tmp_path / "published")
+    (tmp_path / "published" / "pytorch_model.bin").write_bytes(b"PK")
+    (tmp_path / "published" / "own_code.py").write_text("raise SystemExit")
+    with Hub(tmp_path / "published") as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def fetch(hub: Hub, name: str, run: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    env |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(run.parent / "cache")}
+    env |= {"HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1", "PYTHONPATH": str(ROOT), **variables}
+    call = [sys.executable, "-c", SCRIPT, name, str(run)]
+    return subprocess.run(call, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_a_model_is_fetched_and_only_what_is_read(hub: Hub, tmp_path: Path) -> None:
+    done = fetch(hub, "owner/tiny", tmp_path / "run")
+    assert (done.returncode, done.stdout.strip()) == (0, "llama"), done.stderr
+    assert hub.asked == {"config.json", "model.safetensors"}
+    import_model(hub.folder, tmp_path / "local")
+    fetched, local = (load(tmp_path / name, "cpu").model.state_dict() for name in ("run", "local"))
+    assert all(torch.equal(fetched[name], local[name]) for name in local)
+
+
+@pytest.mark.parametrize(
+    ("name", "variables"),
+    [
+        ("owner/other", {}),
+        ("owner/tiny", {"HF_HUB_OFFLINE": "1"}),
+        ("owner/tiny", {"HF_ENDPOINT": "http://127.0.0.1:1"}),
+    ],
+)
+def test_a_model_that_cannot_be_had_is_one_line(hub: Hub, tmp_path: Path, name: str, variables: dict[str, str]) -> None:
+    done = fetch(hub, name, tmp_path / "run", **variables)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout.startswith(f"{name} cannot be fetched from the Hub (")
+    assert done.stdout.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_huggingface_hub_the_way_to_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(HeddleError, match=r"pip install 'heddle-lm\[hub\]'"):
+        import_model("owner/tiny", tmp_path / "run", hub=True)

@@ -1,0 +1,281 @@
+"""The run directory: what is loaded, what is refused, and that no moment leaves it unloadable."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from heddle.config import SavedConfig, TransformerConfig
+from heddle.errors import HeddleError
+from heddle.model import Transformer, build
+from heddle.text import train_tokenizer
+from heddle.weights import load, publish, read_config, save, save_checkpoint
+from heddle.weights.files import write_manifest
+from heddle.weights.run import _finish_publishing
+from heddle.weights.tensors import save_tensors
+
+OPTIMIZER = {"moment": torch.ones(3)}
+
+
+def refusal(source: Path) -> str:
+    with pytest.raises(HeddleError) as caught:
+        load(source, "cpu")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def same(model: Transformer, weights: dict[str, torch.Tensor]) -> bool:
+    found = model.state_dict()
+    return found.keys() == weights.keys() and all(torch.equal(found[name], weights[name]) for name in weights)
+
+
+def checkpoint(run: Path, config: TransformerConfig, step: int) -> Path:
+    """A checkpoint whose weights are those of seed `step`."""
+    return save_checkpoint(run, step, build(config, seed=step).state_dict(), OPTIMIZER, {"step": step}, keep=9)
+
+
+def edit(path: Path, change: Callable[[dict[str, object]], None]) -> None:
+    """Change a JSON file, and let the manifest beside it agree."""
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+    manifest = json.loads((path.parent / "manifest.json").read_text())
+    write_manifest(path.parent, {"step": manifest["step"]})
+
+
+def flip(path: Path, place: int = -1) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_run_is_a_model_and_a_tokenizer(run: Path, tiny: TransformerConfig) -> None:
+    model, tokenizer = load(run, "cpu")
+    assert same(model, build(tiny, seed=1).state_dict())
+    assert model.config == tiny
+    assert not model.training
+    assert tokenizer is not None
+    assert tokenizer.decode(tokenizer.encode("hé")) == "hé"
+    assert load(str(run)).model.device.type in {"cpu", "cuda", "mps"}
+
+
+def test_publishing_replaces_the_weights(run: Path, tiny: TransformerConfig) -> None:
+    weights = build(tiny, seed=2).state_dict()
+    publish(run, weights, step=30, extra={"loss": 1.5})
+    assert same(load(run, "cpu").model, weights)
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert (manifest["step"], manifest["loss"]) == (30, 1.5)
+    assert sorted(manifest["files"]) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert sorted(path.name for path in run.iterdir()) == sorted([*manifest["files"], "manifest.json"])
+
+
+def test_a_run_may_have_no_tokenizer(tmp_path: Path, tiny: TransformerConfig) -> None:
+    run = tmp_path / "bare"
+    run.mkdir()
+    (run / "config.json").write_text(SavedConfig(model=tiny).to_json())
+    publish(run, build(tiny, seed=2).state_dict(), step=0)
+    assert load(run, "cpu").tokenizer is None
+    train_tokenizer("bytes", []).save(run)  # one that its user adds later is taken
+    assert load(run, "cpu").tokenizer is not None
+
+
+def test_a_model_in_memory_is_saved_as_a_run(tmp_path: Path, tiny: TransformerConfig) -> None:
+    model, tokenizer = build(tiny, seed=3), train_tokenizer("bytes", [])
+    save(model, tmp_path / "run", tokenizer)
+    back = load(tmp_path / "run", "cpu")
+    assert same(back.model, model.state_dict())
+    assert back.tokenizer is not None
+    assert back.tokenizer.fingerprint() == tokenizer.fingerprint()
+    with pytest.raises(HeddleError, match="exists already"):
+        save(model, tmp_path / "run")
+    save(build(tiny, seed=3, dtype=torch.bfloat16), str(tmp_path / "half"))
+    assert load(tmp_path / "half", "cpu").model.embedding.weight.dtype == torch.float32
+
+
+def test_publishing_needs_a_config(tmp_path: Path, tiny: TransformerConfig) -> None:
+    with pytest.raises(HeddleError, match=r"has no config\.json"):
+        publish(tmp_path, build(tiny).state_dict(), step=0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_damaged_files_are_never_brought_into_place(run: Path, tiny: TransformerConfig) -> None:
+    """What a killed publication staged, and something then damaged: the published weights stay."""
+    shutil.copytree(run, run / ".publishing")
+    weights = build(tiny, seed=1).state_dict()
+    flip(run / ".publishing" / "model.safetensors")
+    assert same(load(run, "cpu").model, weights)
+    _finish_publishing(run)
+    assert same(load(run, "cpu").model, weights)
+    assert not (run / ".publishing").exists()
+
+
+@pytest.mark.parametrize("write", ["publish", "checkpoint"])
+def test_killed_anywhere_the_run_still_loads(tmp_path: Path, write: str) -> None:
+    script = Path(__file__).parent / "kill_everywhere.py"
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, str(script), write, str(tmp_path)],
+        cwd=root, env={"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    kills, old, new = map(int, done.stdout.split())
+    assert kills > 20
+    assert old > 5
+    assert new > 5
+
+
+def test_a_checkpoint_directory_loads_by_itself(run: Path, tiny: TransformerConfig, tmp_path: Path) -> None:
+    path = checkpoint(run, tiny, 5)
+    moved = tmp_path / "elsewhere"
+    path.rename(moved)
+    model, tokenizer = load(moved, "cpu")
+    assert same(model, build(tiny, seed=5).state_dict())
+    assert tokenizer is not None
+
+
+def test_a_later_checkpoint_goes_before_published_weights(run: Path, tiny: TransformerConfig) -> None:
+    checkpoint(run, tiny, 9)
+    assert same(load(run, "cpu").model, build(tiny, seed=1).state_dict())
+    checkpoint(run, tiny, 11)
+    assert same(load(run, "cpu").model, build(tiny, seed=11).state_dict())
+
+
+def test_a_run_that_was_never_published_loads_from_its_checkpoint(run: Path, tiny: TransformerConfig) -> None:
+    (run / "manifest.json").unlink()
+    (run / "model.safetensors").unlink()
+    assert "no weights yet" in refusal(run)
+    checkpoint(run, tiny, 3)
+    assert same(load(run, "cpu").model, build(tiny, seed=3).state_dict())
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_flipped_bit_is_refused(run: Path, name: str) -> None:
+    # In JSON, change a letter of a word: most other places would make it no JSON at all.
+    words = {"model.safetensors": b"", "config.json": b"dim", "tokenizer.json": b"type"}
+    flip(run / name, (run / name).read_bytes().index(words[name]) - (name == "model.safetensors"))
+    message = refusal(run)
+    assert str(run / name) in message
+    assert "sha256" in message or name == "config.json"
+
+
+def test_damaged_weights_are_never_replaced_by_older_ones_in_silence(run: Path, tiny: TransformerConfig) -> None:
+    older = checkpoint(run, tiny, 9)
+    flip(run / "model.safetensors")
+    message = refusal(run)
+    assert f"{run / 'model.safetensors'}: sha256 differs from the manifest" in message
+    assert f"{older} is sound: name it to load it" in message
+    assert same(load(older, "cpu").model, build(tiny, seed=9).state_dict())
+
+
+def test_a_damaged_newest_checkpoint_is_refused_too(run: Path, tiny: TransformerConfig) -> None:
+    older, newest = checkpoint(run, tiny, 20), checkpoint(run, tiny, 30)
+    flip(newest / "model.safetensors")
+    message = refusal(run)
+    assert str(newest / "model.safetensors") in message
+    assert f"{older} is sound" in message
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "manifest.json"])
+def test_a_missing_or_empty_file_is_refused(run: Path, name: str) -> None:
+    whole = (run / name).read_bytes()
+    (run / name).write_bytes(b"")
+    assert name in refusal(run)
+    (run / name).write_bytes(whole[: len(whole) // 2])
+    assert name in refusal(run)
+    (run / name).unlink()
+    assert name in refusal(run)
+
+
+@pytest.mark.parametrize("record", ["[]", '{"files": {}}', '{"files": {}, "step": 3}', '{"files": 3, "step": "x"}'])
+def test_a_manifest_that_says_nothing_is_refused(run: Path, record: str) -> None:
+    (run / "manifest.json").write_text(record)
+    assert "manifest.json" in refusal(run)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("dim", 32, "embedding.weight has shape [320, 16] in the file and [320, 32] in the model"),
+        ("vocab_size", 600, "embedding.weight has shape [320, 16] in the file and [640, 16] in the model"),
+        ("depth", 24, "the weights have 2 layers, the config says 24"),
+        ("depth", 10**12, "the weights have 2 layers, the config says 1000000000000"),
+        ("dim", 10**6, "has shape [320, 16] in the file"),
+        ("dim", 10**12, "larger than any machine can hold"),
+        ("dim", 10**30, "larger than any machine can hold"),
+        ("hidden", 10**9, "ffn.up.weight has shape [64, 16] in the file and [1000000000, 16] in the model"),
+        ("head_dim", 10**10, "mixer.q.weight has shape"),
+    ],
+)
+def test_a_config_of_other_sizes_is_refused_before_memory_is_taken(run: Path, path: str, value: int, said: str) -> None:
+    def change(data: dict[str, object]) -> None:
+        model: dict[str, object] = data["model"]  # type: ignore[assignment]
+        block = model["decoder"]["block"]  # type: ignore[index]
+        places = {"depth": model["decoder"], "hidden": block["ffn"], "head_dim": block["mixer"]}
+        places.get(path, model)[path] = value  # type: ignore[index]
+
+    edit(run / "config.json", change)
+    assert said in refusal(run)
+
+
+def test_numbers_that_are_not_finite_are_refused(run: Path, tiny: TransformerConfig) -> None:
+    weights = build(tiny, seed=1).state_dict()
+    weights["embedding.weight"][7, 7] = torch.nan
+    publish(run, weights, step=11)
+    message = refusal(run)
+    assert str(run / "model.safetensors") in message
+    assert "1 of the 5120 numbers of embedding.weight" in message
+
+
+def test_another_models_tokenizer_is_refused(tmp_path: Path, tiny: TransformerConfig) -> None:
+    special = [f"<|{number}|>" for number in range(30)]
+    save(build(tiny), tmp_path / "other", train_tokenizer("bytes", [], special=special))
+    assert "286 ids, but the model knows only 257" in refusal(tmp_path / "other")
+
+
+def test_places_that_are_no_run(tmp_path: Path, run: Path) -> None:
+    assert "no such directory" in refusal(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    assert "not a run directory" in refusal(tmp_path / "empty")
+    assert "no such directory" in refusal(run / "config.json")
+    (tmp_path / "empty" / "config.json").write_text('{"model_type": "gpt2"}')
+    assert "take it over first: heddle import" in refusal(tmp_path / "empty")
+    with pytest.raises(HeddleError, match="device = 'gpu' is not one of"):
+        load(run, "gpu")
+
+
+def test_weights_of_half_precision_are_refused(run: Path, tiny: TransformerConfig) -> None:
+    weights = {name: tensor.bfloat16() for name, tensor in build(tiny).state_dict().items()}
+    save_tensors(run / "model.safetensors", weights)
+    write_manifest(run, {"step": 10})
+    assert "is BF16 in the file and F32 in the model" in refusal(run)
+
+
+def test_loading_while_training_publishes(run: Path, tiny: TransformerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two looks of the reader the weights are replaced; it looks again."""
+    from heddle.weights import run as module
+
+    looked = module._newest
+    weights = build(tiny, seed=2).state_dict()
+
+    def interrupted(path: Path) -> Path:
+        if not same_as_before:
+            return looked(path)
+        same_as_before.clear()
+        publish(run, weights, step=20)
+        raise HeddleError("model.safetensors: sha256 differs")
+
+    same_as_before = [True]
+    monkeypatch.setattr(module, "_newest", interrupted)
+    assert same(load(run, "cpu").model, weights)
+
+
+def test_the_config_is_read(run: Path, tiny: TransformerConfig) -> None:
+    assert read_config(run) == SavedConfig(model=tiny)
+    (run / "config.json").write_text("{")
+    with pytest.raises(HeddleError, match="not valid JSON"):
+        read_config(run)
