@@ -15,7 +15,7 @@ from heddle.model.build import build
 from heddle.model.precision import DTYPES, cast
 
 FP32 = 4
-LOGITS_AT_ONCE = 64 << 20  # as much as the loss makes of them at a time
+LOGITS_AT_ONCE = 128 << 20  # as much as the loss makes of them at a time
 # Numbers in fp32 that an optimizer remembers of each parameter: of the blocks' matrices, of everything else.
 MOMENTS = {"adamw": (2, 2), "muon": (1, 2)}
 

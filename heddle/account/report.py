@@ -4,13 +4,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from heddle.account.flops import Flops, flops
-from heddle.account.memory import Memory, memory
+from heddle.account.memory import Memory, doublings, memory
 from heddle.account.parameters import Parameters, parameters
 from heddle.config.model import TransformerConfig
 from heddle.config.presets import preset, preset_names
 from heddle.errors import HeddleError
 
 FAMILY = "decoder"  # the one family that can be described so far
+COUNTABLE = 10**17  # numbers in one tensor of a pass, whose bytes can still be counted in 64 bits
 # Counts as the lectures print them; they are rounded, sometimes freely (D-44).
 PRINTED = {"gpt2-small": 124e6, "gpt2-xl": 1.5e9}
 
@@ -59,12 +60,18 @@ def count(config: TransformerConfig, batch: int = 1, length: int | None = None, 
         name: the preset's name, where it is one; known figures are then set beside the count.
 
     Raises:
-        HeddleError: `batch` or `length` is below 1.
+        HeddleError: `batch` or `length` is below 1, or together so large that bytes cannot be counted in 64 bits.
     """
     length = config.context if length is None else length
     for word, value in (("batch", batch), ("length", length)):
         if value < 1:
             raise HeddleError(f"{word} = {value}: at least 1 is needed")
+    mixer, longest = config.decoder.block.mixer, doublings(length)[-1]
+    widths = config.table_rows(), config.decoder.block.ffn.width(config.dim), mixer.heads * mixer.width(config.dim)
+    if batch * longest * max(*widths, mixer.heads * longest) > COUNTABLE:
+        raise HeddleError(
+            f"batch = {batch}, length = {length}: a pass would make more numbers than any machine can hold"
+        )
     known = parameters(config)
     return Report(
         name=name,

@@ -33,7 +33,9 @@ def evaluate(run: str, /, *files: str, context: int | None = None, device: str =
     model, tokenizer = load(path, device)
     config = read_config(path)
     cast(model, config.chosen.precision if config.chosen else "fp32")
-    length = context or config.model.context
+    length = config.model.context if context is None else context
+    if length < 1:
+        raise HeddleError(f"context = {length}: at least 1 is needed")
     if length > config.model.context:
         raise HeddleError(f"context = {length} is more than the {config.model.context} this model was trained with")
     if files and tokenizer is None:

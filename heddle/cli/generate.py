@@ -75,13 +75,13 @@ def generate(
     texts = [""] * len(prompts)
     ends: list[Piece | None] = [None] * len(prompts)
     live = len(prompts) == 1 and not json
-    if live:
-        sys.stdout.write(prompts[0])
+    before = prompts[0] if live else ""
     for piece in complete(model, tokenizer, prompts, sampling):
         texts[piece.row] += piece.text
         ends[piece.row] = piece
         if live:
-            sys.stdout.write(piece.text)
+            sys.stdout.write(before + piece.text)
+            before = ""
             sys.stdout.flush()
     if live:
         print()

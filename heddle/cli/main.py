@@ -1,6 +1,8 @@
 """The command line: argv to one library call to print. Commands are imported when they are called, torch with them."""
 
+import io
 import json
+import re
 import sys
 
 from cyclopts import App
@@ -23,7 +25,7 @@ def make_app() -> App:
     app.command("heddle.cli.evaluate:evaluate", name="eval", help="Score text: loss, perplexity, bits per byte.")
     app.command("heddle.cli.count:count", name="count", help="Parameters, FLOPs and memory of a model, itemised.")
     app.command("heddle.cli.count:presets", name="presets", help="List the named models, or show one.")
-    app.command("heddle.cli.weights:import_", name="import", help="Take over published weights (GPT-2, Llama).")
+    app.command("heddle.cli.weights:import_", name="import", help="Take over published weights (GPT-2, Llama, Qwen3).")
     app.command("heddle.cli.weights:export", name="export", help="Write a run as a directory that transformers loads.")
     app.command("heddle.cli.runs:runs", name="runs", help="List the runs here.")
     tokenizer = App(name="tokenizer", help="Train a tokenizer, or turn text into ids and back.")
@@ -37,6 +39,8 @@ def make_app() -> App:
 def run(argv: list[str] | None = None) -> None:
     """Run one command; every error a user can cause is one line on stderr and exit code 2."""
     words = sys.argv[1:] if argv is None else argv
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without a character gets its number instead
     try:
         make_app()(words, exit_on_error=False, print_error=False)
     except HeddleError as error:
@@ -44,16 +48,22 @@ def run(argv: list[str] | None = None) -> None:
     except CycloptsError as error:
         _fail(" ".join(str(error).split()), words)
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        sys.exit(130)
+        _fail("stopped", words, 130)
     except BrokenPipeError:
         # The reader has gone (as in `heddle presets | head`). Python would complain once more when it flushes at exit.
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part), words)
+    except (MemoryError, RuntimeError) as error:
+        # torch has an error class for an accelerator's memory, and only words for the machine's own.
+        if not isinstance(error, MemoryError) and not re.search("out of memory|allocate memory", str(error)):
+            raise
+        _fail("out of memory: take a smaller model, fewer rows at once, or a shorter context", words)
 
 
-def _fail(message: str, words: list[str]) -> None:
+def _fail(message: str, words: list[str], code: int = 2) -> None:
     if "--json" in words:
         print(json.dumps({"error": message}))
     print(f"heddle: {message}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(code)

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from heddle.cli.say import console, document, table
+from heddle.cli.say import RUNS, console, document, table
 from heddle.data.sources import describe, python_library, read_documents
 from heddle.errors import HeddleError
 from heddle.text.bpe import load_gpt2_merges
@@ -113,4 +113,6 @@ def _numbers(text: str) -> list[int]:
 
 
 def _load(path: Path) -> Tokenizer:
+    if not path.exists() and (RUNS / path).is_dir():
+        path = RUNS / path
     return load_gpt2_merges(path) if path.suffix == ".bpe" else load_tokenizer(path)

@@ -83,6 +83,10 @@ def full_key(key: str) -> str:
 def _train(run: Path, out: Console, json: bool) -> None:
     trainer = Trainer(run)
     chosen = trainer.chosen
+    for note in trainer.notes:
+        out.print(note, markup=False)
+    if trainer.notes and not trainer.step:
+        out.print(f"{run} has no sound checkpoint left, so it begins anew", markup=False)
     if trainer.step:
         out.print(f"going on with {run} at step {trainer.step} of {chosen.steps}", markup=False)
     try:

@@ -94,8 +94,8 @@ def read_table(path: str | Path) -> dict[str, Any]:
         raise HeddleError(f"{path}: cannot be read as text ({error})") from None
     try:
         data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise HeddleError(f"{path}: not valid {path.suffix.lstrip('.').upper() or 'TOML'} ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise HeddleError(f"{path}: not valid {'JSON' if path.suffix == '.json' else 'TOML'} ({error})") from None
     if not isinstance(data, dict):
         raise HeddleError(f"{path}: holds {type(data).__name__}, a table of keys is needed")
     return data
@@ -110,7 +110,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
             raise HeddleError(f"{pair!r} is not of the form key=value")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):  # a TOMLDecodeError is one; so is a number of thousands of digits
             value = None if text in ("none", "None", "null") else text
         changes[key.strip().replace("-", "_")] = value
     return changes
@@ -167,7 +167,9 @@ def _toml_value(value: Any) -> str:
 
 def first_refusal(cls: type[BaseModel], error: ValidationError, where: str) -> HeddleError:
     """The first validation problem as one line."""
-    problem = error.errors(include_url=False)[0]
+    problems = error.errors(include_url=False)
+    # A misnamed key is both unknown and, under its right name, missing: the unknown one is what the user wrote.
+    problem = next((problem for problem in problems if problem["type"] == "extra_forbidden"), problems[0])
     # A union puts its tags and types into the location; keys are what the user wrote, so only fields stay.
     path = [str(part) for part in problem["loc"]]
     names: list[str] = []

@@ -10,7 +10,9 @@ from pydantic import Field, PositiveInt, model_validator
 
 from heddle.config.base import Config
 
+MOST_NUMBERS = 10**15  # weights of a model: no machine holds more, and below it bytes are counted safely in 64 bits
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
+Depth = Annotated[int, Field(gt=0, le=10_000)]
 ActivationName = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu"]
 KernelName = Literal["auto", "reference", "plain", "sdpa"]
 
@@ -121,7 +123,7 @@ class EntryConfig(Config):
 class StackConfig(Config):
     """`depth` equal blocks between an entry and an optional final norm."""
 
-    depth: PositiveInt
+    depth: Depth
     block: BlockConfig
     entry: EntryConfig = EntryConfig()
     final_norm: bool | None = None  # None: exactly when the norm stands before the branch (D-06)
@@ -160,6 +162,8 @@ class TransformerConfig(Config):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         mixer = self.decoder.block.mixer
+        if self._numbers() > MOST_NUMBERS:
+            raise ValueError("these sizes make more weights than any machine can hold")
         if mixer.head_dim is None and self.dim % mixer.heads:
             raise ValueError(
                 f"dim = {self.dim} is not divisible by heads = {mixer.heads} ({self.dim / mixer.heads:g} is not whole); "
@@ -168,6 +172,15 @@ class TransformerConfig(Config):
         if mixer.relative is not None and mixer.width(self.dim) % 2:
             raise ValueError(f"rotary positions turn pairs of channels; head_dim = {mixer.width(self.dim)} is odd")
         return self
+
+    def _numbers(self) -> int:
+        """About how many weights there are: the tables and the matrices."""
+        block, width = self.decoder.block, self.decoder.block.mixer.width(self.dim)
+        value = block.mixer.value_dim or width
+        heads = (block.mixer.heads + block.mixer.key_heads()) * (width + value)
+        layer = self.dim * (heads + 2 * block.ffn.width(self.dim))
+        positions = self.context if self.decoder.entry.positions == "learned" else 0
+        return self.decoder.depth * layer + (self.table_rows() + positions) * self.dim
 
     def table_rows(self) -> int:
         """Rows of the token table: `vocab_size` rounded UP to a multiple of `pad_vocab_to` (D-13)."""

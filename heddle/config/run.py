@@ -5,11 +5,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from heddle.config.base import Config, merge, set_path
-from heddle.config.model import Rate, TransformerConfig
+from heddle.config.model import Depth, Rate, TransformerConfig
 from heddle.config.presets import preset, sized
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(gt=0, le=2**40)]  # so that step x batch, in tokens, stays far inside int64
 
 
 class DataConfig(Config):
@@ -17,7 +18,7 @@ class DataConfig(Config):
 
     sources: tuple[str, ...] = ()  # files, folders, globs; none: the Python standard library's own sources
     tokenizer: str = "bpe"  # bytes, characters, bpe, or the path of a tokenizer.json or of a run
-    tokenizer_size: PositiveInt = 4096  # ids of a tokenizer trained here (bpe)
+    tokenizer_size: Annotated[int, Field(gt=0, le=2**20)] = 4096  # ids of a tokenizer trained here (bpe)
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1  # share held out for evaluation
 
 
@@ -25,7 +26,7 @@ class ModelChoice(Config):
     """A model by its name or by one dial, and whatever differs from it."""
 
     preset: str | None = None  # None: a modern small GPT of `depth` blocks
-    depth: PositiveInt | None = None
+    depth: Depth | None = None
     dim: PositiveInt | None = None
     heads: PositiveInt | None = None
     kv_heads: PositiveInt | None = None
@@ -67,11 +68,11 @@ class ModelChoice(Config):
 class TrainConfig(Config):
     """How a model is trained. The defaults are those of `heddle train` without arguments."""
 
-    seed: NonNegativeInt = 0
-    steps: PositiveInt | None = None  # optimizer steps; None: as many as fit into `minutes` here
-    minutes: Positive = 3.0
-    batch: PositiveInt | None = None  # sequences per optimizer step; None: about 8,192 tokens
-    accumulate: PositiveInt = 1  # micro-batches per step; the gradient is the same
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    steps: Count | None = None  # optimizer steps; None: as many as fit into `minutes` here
+    minutes: Annotated[float, Field(gt=0, le=1e7)] = 3.0
+    batch: Annotated[int, Field(gt=0, le=2**20)] | None = None  # sequences per step; None: by device
+    accumulate: Annotated[int, Field(gt=0, le=2**20)] = 1  # micro-batches per step; the gradient is the same
     optimizer: Literal["muon", "adamw"] = "muon"  # muon turns the blocks' matrices, AdamW takes the rest
     learning_rate: Positive | None = None  # of AdamW's part; None: 3e-3 at width 256, falling with the width
     matrix_learning_rate: Positive = 0.02  # of Muon's part
@@ -85,8 +86,8 @@ class TrainConfig(Config):
     compile: Literal["auto", "on", "off"] = "auto"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     threads: PositiveInt | None = None  # None: all cores
-    evaluate_every: PositiveInt | None = None  # steps; None: twenty times in a run
-    save_every: PositiveInt | None = None  # steps; None: with every evaluation
+    evaluate_every: Count | None = None  # steps; None: twenty times in a run
+    save_every: Count | None = None  # steps; None: with every evaluation
     keep: PositiveInt = 2  # checkpoints that stay
 
     @model_validator(mode="after")

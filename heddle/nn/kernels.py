@@ -122,31 +122,39 @@ class Plain(Kernel):
     ) -> Float[Tensor, "B H T e"]:
         rows, heads, queries, _ = q.shape
         kv_heads, group = k.shape[1], heads // k.shape[1]
-        q = (q * self.scale).unflatten(1, (kv_heads, group))
+        q = q.unflatten(1, (kv_heads, group)).flatten(
+            0, 1
+        )  # [B·K, H/K, T, d]: the heads that share keys stand together
+        k, v = k.flatten(0, 1), v.flatten(0, 1)
         pieces = []
         for start in range(0, queries, BLOCK):
             stop = min(start + BLOCK, queries)
-            seen = stop if lowered.causal else k.shape[2]
-            block = q[:, :, :, start:stop].reshape(rows, kv_heads, group * (stop - start), -1)
-            scores = (block @ k[:, :, :seen].transpose(-2, -1)).unflatten(2, (group, stop - start))
-            blocked = self._blocked(lowered, start, stop, q.device)
-            if blocked is not None:
-                scores = scores.masked_fill(blocked, -torch.inf)
-            weights = self.dropout(scores.softmax(-1)).flatten(2, 3)  # torch's softmax works in fp32 inside
-            pieces.append((weights @ v[:, :, :seen]).unflatten(2, (group, stop - start)))
-        out = torch.cat(pieces, dim=3).flatten(1, 2) if len(pieces) > 1 else pieces[0].flatten(1, 2)
+            block = q[:, :, start:stop].flatten(1, 2)
+            seen = stop if lowered.causal else k.shape[1]
+            scores = self._scores(block, k[:, :seen], lowered, start, stop, kv_heads)
+            weights = self.dropout(scores.softmax(-1))  # torch's softmax works in fp32 inside
+            pieces.append((weights @ v[:, :seen]).unflatten(1, (group, stop - start)))
+        out = torch.cat(pieces, dim=2) if len(pieces) > 1 else pieces[0]
+        out = out.unflatten(0, (rows, kv_heads)).flatten(1, 2)
         return out if lowered.dead is None else out.masked_fill(lowered.dead, 0.0)
 
-    @staticmethod
-    def _blocked(lowered: Lowered, start: int, stop: int, device: torch.device) -> Tensor | None:
-        """What rows start..stop must not see, or None."""
+    def _scores(self, q: Tensor, k: Tensor, lowered: Lowered, start: int, stop: int, kv_heads: int) -> Tensor:
+        """Scores [B·K, H/K · rows, S] of the query rows start..stop, blocked ones at -inf."""
+        group = q.shape[1] // (stop - start)
         if lowered.causal:
-            row = torch.arange(start, stop, device=device)[:, None]
-            return row < torch.arange(stop, device=device)
+            # Adding the triangle inside the matrix product saves two passes over the scores.
+            row = torch.arange(start, stop, device=q.device).repeat(group)[:, None]
+            later = torch.arange(stop, device=q.device) > row
+            triangle = torch.zeros(later.shape, dtype=q.dtype, device=q.device).masked_fill(later, -torch.inf)
+            return torch.baddbmm(triangle.expand(q.shape[0], -1, -1), q, k.transpose(1, 2), alpha=self.scale)
+        scores = torch.bmm(q * self.scale, k.transpose(1, 2))
         if lowered.allowed is None:
-            return None
-        allowed = lowered.allowed[:, :, None, start:stop]  # one more axis: heads come as (K, H/K)
-        return ~allowed if lowered.dead is None else ~(allowed | lowered.dead[:, :, None, start:stop])
+            return scores
+        allowed = lowered.allowed[:, :, None, start:stop]  # [b, 1, 1, rows, S]: heads come as (K, H/K)
+        if lowered.dead is not None:
+            allowed = allowed | lowered.dead[:, :, None, start:stop]
+        apart = scores.unflatten(1, (group, stop - start)).unflatten(0, (-1, kv_heads))
+        return apart.masked_fill(~allowed, -torch.inf).flatten(0, 1).flatten(1, 2)
 
 
 class SDPA(Kernel):

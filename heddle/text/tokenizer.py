@@ -16,6 +16,8 @@ from heddle.text.kinds import Bytes, Characters
 
 # `tokenizers` counts pairs in 32 bits and goes wrong without a word beyond (its issue 2058).
 MOST_TRAINING_BYTES = 2**31 - 1
+# It also sets memory aside for every id asked for, and where there is too little it ends the process.
+MOST_IDS = 2**20
 
 
 @runtime_checkable
@@ -139,6 +141,8 @@ def train_tokenizer(
                     f"vocab_size {vocab_size} is too small for bpe: it takes at least {least} (256 bytes, "
                     f"{len(special)} special), and a few thousand to be of use"
                 )
+            if vocab_size > MOST_IDS:
+                raise HeddleError(f"vocab_size {vocab_size} is more than the {MOST_IDS:,} that bpe may have here")
             tokenizer = BPE.learn(corpus, vocab_size, special)
         else:
             kinds = get_args(Kind)

@@ -37,4 +37,5 @@ def first_bad_layer(objective: NextToken, batch: Batch, gradients: Mapping[str, 
     if found or not torch.isfinite(loss.total):
         return found[0] if found else "loss itself"
     bad = [name for name, gradient in gradients.items() if gradient is not None and not torch.isfinite(gradient).all()]
-    return f"gradient of {bad[-1]}" if bad else "gradient's norm"  # gradients are made from the last layer to the first
+    # Gradients are made from the last layer to the first.
+    return f"gradient of {bad[-1]}" if bad else "gradient's norm" if gradients else "loss itself"

@@ -79,7 +79,7 @@ def part_of(documents: Iterable[Document], tokenizer: Tokenizer) -> Part:
             ids.append(np.array([tokenizer.end_of_text], dtype=np.uint32))
         ids.append(np.array(tokenizer.encode(document.text), dtype=np.uint32))
         size, count = size + len(document.text.encode()), count + 1
-    tokens = np.concatenate(ids)
+    tokens = np.concatenate([np.empty(0, dtype=np.uint32), *ids])
     if len(tokens) < 2:
         raise HeddleError(f"the text has {len(tokens)} token(s); at least 2 are needed, one to see and one to predict")
     return Part(tokens, size, count, len(tokenizer.token_bytes(int(tokens[0]))))

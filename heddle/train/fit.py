@@ -1,5 +1,7 @@
 """Training in a few lines of Python: a model, a tokenizer, a string."""
 
+from math import isfinite
+
 import numpy as np
 
 from heddle.config.run import TrainConfig
@@ -29,7 +31,7 @@ def fit(
     The same step as a run's, without its files: no validation, no checkpoints. For those, see `heddle train`.
 
     Raises:
-        HeddleError: the text is shorter than one window of context + 1 tokens.
+        HeddleError: the text is shorter than one window of context + 1 tokens, or the loss is no number any more.
     """
     config = config or TrainConfig()
     ids = np.asarray(tokenizer.encode(text))
@@ -45,7 +47,9 @@ def fit(
         starts = windows(len(ids), context, config.seed, step, batch)
         rows = next_token_batch(np.stack([ids[start : start + context + 1] for start in starts])).to(model.device)
         scale = factor(step, steps, steps // 50, config.schedule, config.final)
-        loss, _ = train_step(objective, optimizer, rows, 1, scale, config.clip)
+        loss, norm = train_step(objective, optimizer, rows, 1, scale, config.clip)
+        if not (isfinite(loss) and isfinite(norm)):
+            raise HeddleError(f"step {step + 1}: loss is {loss}, the gradient's norm {norm}; lower learning_rate")
         losses.append(loss)
     model.eval()
     return losses

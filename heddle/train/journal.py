@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heddle.errors import HeddleError
 from heddle.weights.files import write_file
 
 
@@ -43,9 +44,17 @@ class Metrics:
         self._file = path.open("a", encoding="utf-8")
 
     def __call__(self, report: Report) -> None:
+        """Write one line.
+
+        Raises:
+            HeddleError: the disk is full or cannot be written.
+        """
         if report.values:
-            self._file.write(_line({"step": report.step, **report.values}))
-            self._file.flush()
+            try:
+                self._file.write(_line({"step": report.step, **report.values}))
+                self._file.flush()
+            except OSError as error:
+                raise HeddleError(f"cannot write {self._file.name}: {error.strerror}; the checkpoints stay") from error
 
     def sync(self) -> None:
         """Make sure that what was written survives a crash of the machine."""
@@ -57,11 +66,23 @@ class Metrics:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a metrics file; a last line cut short by a kill is left out."""
+    """The complete lines of a metrics file; a last line cut short by a kill is left out.
+
+    Raises:
+        HeddleError: another line is damaged.
+    """
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    return [json.loads(line) for line in lines]
+    lines = []
+    for number, text in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            line = json.loads(text)
+            lines.append({**line, "step": int(line["step"])})
+        except (ValueError, TypeError, KeyError):
+            raise HeddleError(
+                f"{path}:{number}: damaged, not a line of metrics; mend that line or delete the file"
+            ) from None
+    return lines
 
 
 def _line(values: Mapping[str, Any]) -> str:

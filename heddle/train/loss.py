@@ -8,12 +8,14 @@ from torch import Tensor
 
 from heddle.model.transformer import mask_padding
 
-CHUNK_BYTES = 64 << 20  # fp32 logits of one chunk; smaller chunks save little memory and cost time
+CHUNK_BYTES = 128 << 20  # fp32 logits of one chunk; smaller chunks save little memory and cost time
 
 
-def chunk_rows(vocabulary: int) -> int:
-    """How many positions' logits are held at once."""
-    return max(64, CHUNK_BYTES // (4 * vocabulary) // 64 * 64)
+def chunk_rows(positions: int, vocabulary: int) -> int:
+    """How many positions' logits are held at once: equal chunks, since a small last one would waste a pass over the table."""
+    most = max(64, CHUNK_BYTES // (4 * vocabulary))
+    chunks = -(-positions // most)
+    return -(-positions // chunks)
 
 
 def _surprise(
@@ -35,9 +37,7 @@ class _CrossEntropy(torch.autograd.Function):
         head = table.to(hidden.dtype)
         wide = torch.promote_types(hidden.dtype, torch.float32)
         total = torch.zeros((), dtype=wide, device=hidden.device)
-        hidden_gradients = []
-        # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix again.
-        table_gradient = torch.zeros(table.shape, dtype=wide, device=table.device)
+        hidden_gradients, table_gradient = [], None
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
             log_probabilities, surprise = _surprise(hidden[part], head, targets[part], vocab_size)
@@ -46,7 +46,9 @@ class _CrossEntropy(torch.autograd.Function):
             gradient.scatter_add_(1, targets[part, None], -torch.ones_like(targets[part, None], dtype=wide))
             gradient = (gradient * weights[part, None]).to(hidden.dtype)
             hidden_gradients.append(gradient @ head)
-            table_gradient += gradient.T @ hidden[part]
+            share = gradient.T @ hidden[part]
+            # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix again.
+            table_gradient = share.to(wide) if table_gradient is None else table_gradient.add_(share)
         ctx.save_for_backward(torch.cat(hidden_gradients), table_gradient)
         ctx.table_dtype = table.dtype
         return total
@@ -54,8 +56,8 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         hidden_gradient, table_gradient = ctx.saved_tensors
-        hidden_gradient = hidden_gradient * factor.to(hidden_gradient.dtype)
-        return hidden_gradient, (table_gradient * factor).to(ctx.table_dtype), None, None, None, None
+        # A factor without dimensions stays fp32 in the product: cast to bf16 it would tilt every gradient below the head.
+        return hidden_gradient * factor, (table_gradient * factor).to(ctx.table_dtype), None, None, None, None
 
 
 def cross_entropy(
@@ -77,9 +79,9 @@ def cross_entropy(
         targets: ids below `vocab_size`.
         weights: 0 where there is no target.
         vocab_size: number of real ids.
-        chunk: positions at a time; None: as many as fit into 64 MiB of logits.
+        chunk: positions at a time; None: as many as fit into 128 MiB of logits.
     """
-    chunk = chunk_rows(table.shape[0]) if chunk is None else chunk
+    chunk = chunk_rows(hidden.shape[0], table.shape[0]) if chunk is None else chunk
     if torch.is_grad_enabled() and (hidden.requires_grad or table.requires_grad):
         return _CrossEntropy.apply(hidden, table, targets, weights, vocab_size, chunk)
     head = table.to(hidden.dtype)

@@ -35,7 +35,7 @@ class NextToken(nn.Module):
         total = cross_entropy(
             hidden.flatten(0, 1),
             self.model.head_weight(),
-            batch.targets.flatten(),
+            batch.targets.flatten().clamp(min=0),  # `IGNORED` weighs nothing, so any id will do
             batch.weights.flatten(),
             self.model.vocab_size,
         )

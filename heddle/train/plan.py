@@ -1,5 +1,6 @@
 """Before anything is spent: sizes by this machine's measured rate, the numbers of what will happen, and what will not work."""
 
+import os
 import shutil
 import time
 from dataclasses import dataclass
@@ -56,14 +57,17 @@ def plan(config: RunConfig, store: TokenStore, device: str) -> Plan:
         HeddleError: what was asked for cannot work; one line says what to change.
     """
     train = config.train
-    threads = train.threads or torch.get_num_threads()
+    threads = pick_threads(train.threads)
     torch.set_num_threads(threads)
     keep_memory()
     smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT)
     check_length(store, smallest.context)
     batch = train.batch or _multiple(max(1, TOKENS_PER_STEP[device] // smallest.context), train.accumulate)
     rows = max(1, batch // train.accumulate)
-    precision = train.precision if train.precision != "auto" else faster_precision(smallest, rows, device, train)
+    precisions = list(DTYPES) if train.precision == "auto" else [train.precision]
+    # Before anything is measured: measuring needs the memory too.
+    check_memory(min(training_bytes(smallest, rows, name, train.optimizer) for name in precisions), device)
+    precision = precisions[0] if len(precisions) == 1 else faster_precision(smallest, rows, device, train)
     model, rate = _sized(config.model, store.vocab_size, batch, train, device, precision)
     memory = training_bytes(model, rows, precision, train.optimizer)
     check_memory(memory, device)
@@ -94,6 +98,14 @@ def plan(config: RunConfig, store: TokenStore, device: str) -> Plan:
         memory=memory,
         minutes=steps * tokens_per_step / rate / 60 / SHARE,
     )
+
+
+def pick_threads(wanted: int | None) -> int:
+    """How many threads to compute with. Far more than there are cores is refused: the system could not start them."""
+    cores = os.cpu_count() or 1
+    if wanted is not None and wanted > cores:
+        raise HeddleError(f"threads = {wanted}: this machine has {cores} core(s), and more threads only slow it down")
+    return wanted or torch.get_num_threads()
 
 
 def _multiple(number: int, of: int) -> int:
@@ -150,17 +162,16 @@ def _sized(
 ) -> tuple[TransformerConfig, float]:
     """The model and its measured rate. Without a name or a depth: the deepest that sees enough tokens in the time given."""
     rows = batch // train.accumulate
-
-    def at(depth: int) -> tuple[TransformerConfig, float]:
-        model = choice.resolve(vocab_size, depth, CONTEXT)
-        check_memory(training_bytes(model, rows, precision, train.optimizer), device)
-        return model, measure(model, _few(rows, model), device, precision, train)
-
+    model = choice.resolve(vocab_size, min(DEPTHS), CONTEXT)
+    check_memory(training_bytes(model, rows, precision, train.optimizer), device)
+    best = model, measure(model, _few(rows, model), device, precision, train)
     if choice.preset is not None or choice.depth is not None:
-        return at(min(DEPTHS))
-    best = at(min(DEPTHS))
+        return best
     for depth in DEPTHS[1:]:
-        model, rate = at(depth)
+        model = choice.resolve(vocab_size, depth, CONTEXT)
+        if training_bytes(model, rows, precision, train.optimizer) > available_memory(device):
+            break
+        rate = measure(model, _few(rows, model), device, precision, train)
         tokens = train.minutes * 60 * SHARE * rate if train.steps is None else train.steps * batch * model.context
         if tokens < TOKENS_PER_PARAMETER * parameters(model).total:
             break

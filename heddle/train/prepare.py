@@ -9,7 +9,7 @@ from heddle.data.store import build_store
 from heddle.errors import HeddleError
 from heddle.model.device import pick_device
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
-from heddle.train.plan import Plan, plan
+from heddle.train.plan import CONTEXT, DEPTHS, Plan, plan
 from heddle.weights.files import sweep, write_directory
 
 TRAINABLE = ("bytes", "characters", "bpe")
@@ -30,6 +30,7 @@ def prepare(config: RunConfig, run: Path, tell: Tell = lambda line: None) -> Pla
     if run.exists():
         raise HeddleError(f"{run} already exists: go on with `heddle train --resume {run}`, or choose another --name")
     device = pick_device(config.train.device)
+    config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT)  # refuses impossible sizes before any work
     sources = resolve_sources(config.data)
     if run.parent.is_dir():
         sweep(run.parent)

@@ -20,6 +20,7 @@ from heddle.data.store import TokenStore
 from heddle.errors import HeddleError
 from heddle.generate.text import generate_text
 from heddle.model.build import build
+from heddle.model.device import pick_device
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.train.diagnose import first_bad_layer
 from heddle.train.evaluate import Evaluation, evaluate, first_tokens
@@ -29,7 +30,10 @@ from heddle.train.optimizer import Optimizer
 from heddle.train.runtime import keep_memory, seed_step
 from heddle.train.schedule import factor
 from heddle.train.step import train_step
+from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, State
+from heddle.weights.files import sweep
 from heddle.weights.run import newest_valid, publish, read_config, read_state, save_checkpoint
+from heddle.weights.tensors import compare, specs_of
 
 Reader = Callable[[Report], None]
 
@@ -63,6 +67,10 @@ class Trainer:
         self.store = TokenStore.open(run / "data")
         if self.store.tokenizer != self.tokenizer.fingerprint():
             raise HeddleError(f"{run}: data/ was cut by another tokenizer than tokenizer.json; train a new run")
+        if self.tokenizer.vocab_size != self.config.model.vocab_size:
+            raise HeddleError(
+                f"{run}: tokenizer.json has {self.tokenizer.vocab_size} ids, config.json {self.config.model.vocab_size}"
+            )
         self.readers = list(readers)
         self.stop = threading.Event()
         self._prepare()
@@ -70,27 +78,41 @@ class Trainer:
     def _prepare(self) -> None:
         torch.set_num_threads(self.chosen.threads)
         keep_memory()
-        self.model = build(self.config.model, self.chosen.device, self.train.seed)
-        self.step = 0
+        device = pick_device(self.chosen.device)
+        for folder in (self.run_directory, self.run_directory / CHECKPOINTS):
+            if folder.is_dir():
+                sweep(folder)  # what a killed training left, before anything is looked for
         found, self.notes = newest_valid(self.run_directory)
-        tensors: dict[str, torch.Tensor] = {}
-        if found is not None:
-            weights, tensors, state = read_state(found)
-            if state["data"] != self.store.sources:
-                raise HeddleError(
-                    f"{self.run_directory}: data/ is not what {found.name} was trained on; train a new run"
-                )
-            self.model.load_state_dict(weights, strict=True)
-            self.step = int(state["step"])
+        before = None if found is None else self._read(found)
+        self.model = build(self.config.model, device, self.train.seed)
+        if before is not None:
+            self.model.load_state_dict(before.model, strict=True)
         self.optimizer = Optimizer(self.model, self.train, self.chosen.learning_rate, self.chosen.precision)
-        if tensors:
-            self.optimizer.load_state(tensors)
+        if before is not None:
+            self.optimizer.load_state(before.optimizer)
+        self.step = 0 if before is None else int(before.state["step"])
         objective = NextToken(self.model)
         self.eager = objective
         self.objective: Callable[[Batch], Any] = torch.compile(objective) if self.chosen.compile else objective
         lengths = [len(self.tokenizer.token_bytes(i)) for i in range(self.tokenizer.vocab_size)]
         self.probe = first_tokens(self.store.validation, 16 * self.chosen.batch * self.config.model.context, lengths)
         self.flops_per_token = flops(self.config.model).per_token
+
+    def _read(self, checkpoint: Path) -> State:
+        """What to go on from; a checkpoint that does not belong to the run's other files is refused."""
+        if read_config(checkpoint) != self.config:
+            raise HeddleError(
+                f"{self.run_directory / CONFIG} is not the one that {checkpoint.name} was trained with; "
+                f"bring it back: cp {checkpoint / CONFIG} {self.run_directory / CONFIG}"
+            )
+        before = read_state(checkpoint)
+        if before.state.get("data") != self.store.sources:
+            raise HeddleError(
+                f"{self.run_directory}: data/ is not what {checkpoint.name} was trained on; train a new run"
+            )
+        wanted = specs_of(build(self.config.model, "meta").state_dict())
+        compare(specs_of(before.model), wanted, checkpoint)
+        return before
 
     def batch(self, step: int) -> tuple[Batch, npt.NDArray[Any]]:
         """What step `step` (from 0) trains on, and where in the training part each of its rows begins."""
@@ -104,7 +126,7 @@ class Trainer:
 
         Raises:
             Interrupted: SIGINT or SIGTERM came; the run is saved and can be resumed.
-            HeddleError: the loss is no number any more; the last good checkpoint stays.
+            HeddleError: the loss is no number any more, or the disk is full; the last good checkpoint stays.
         """
         metrics = Metrics(self.run_directory / "metrics.jsonl", keep=self.step)
         readers: list[Reader] = [metrics, *self.readers]
@@ -136,7 +158,11 @@ class Trainer:
         scale = factor(self.step, chosen.steps, chosen.warmup, train.schedule, train.final)
         loss, norm = train_step(self.objective, self.optimizer, batch, train.accumulate, scale, train.clip)
         if not (isfinite(loss) and isfinite(norm)):
-            self._not_a_number(batch, starts, loss)
+            gradients = {name: master.grad for name, master in self.optimizer.masters.items()}
+            layer = first_bad_layer(self.eager, batch, gradients)
+            rows = ", ".join(str(start) for start in starts[:8]) + (", …" if len(starts) > 8 else "")
+            where = f"first seen in the {layer}; batch of the windows that begin at training tokens {rows}"
+            raise self._not_a_number(self.step + 1, f"loss is {loss} ({where})")
         self.step += 1
         seconds = time.perf_counter() - began
         rate = batch.tokens.numel() / seconds
@@ -148,20 +174,22 @@ class Trainer:
         values = {"loss": loss, "gradient_norm": norm, "learning_rate": scale * chosen.learning_rate}
         return Report(self.step, chosen.steps, values, speed)
 
-    def _not_a_number(self, batch: Batch, starts: npt.NDArray[Any], loss: float) -> None:
-        gradients = {name: master.grad for name, master in self.optimizer.masters.items()}
-        layer = first_bad_layer(self.eager, batch, gradients)
-        rows = ", ".join(str(start) for start in starts[:8]) + (", …" if len(starts) > 8 else "")
+    def _not_a_number(self, step: int, what: str) -> HeddleError:
         kept, _ = newest_valid(self.run_directory)
         where = f"the last good checkpoint is {kept}" if kept else "there is no checkpoint yet"
-        raise HeddleError(
-            f"step {self.step + 1}: loss is {loss} (first seen in the {layer}; batch of the windows that begin at training "
-            f"tokens {rows}). Training stopped, {where}; lower learning_rate or matrix_learning_rate"
+        return HeddleError(
+            f"step {step}: {what}. Training stopped, {where}; lower learning_rate or matrix_learning_rate"
         )
 
     def _look(self) -> Report:
-        """Score the beginning of the validation part; write a sample now and then."""
+        """Score the beginning of the validation part; write a sample now and then.
+
+        It comes before the checkpoint of the same step, so that weights gone wrong are not saved.
+        """
         scored = evaluate(self.model, self.probe, self.config.model.context)
+        if not isfinite(scored.loss):
+            layer = first_bad_layer(self.eager, self.batch(self.step)[0], {})
+            raise self._not_a_number(self.step, f"validation loss is {scored.loss} (first seen in the {layer})")
         number, last = self.step // self.chosen.evaluate_every, self.step == self.chosen.steps
         sample = (
             self.sample(self.train.seed + self.step) if number in (1, 2) or (number % 5 == 0 and not last) else None
@@ -171,9 +199,12 @@ class Trainer:
 
     def sample(self, seed: int, tokens: int = 60) -> str:
         """What the model writes by itself after the first tokens of the validation text."""
-        prompt = self.tokenizer.decode(self.store.validation.tokens[:8].tolist())
-        tokens = min(tokens, self.config.model.context - 8)
-        return prompt + generate_text(self.model, self.tokenizer, prompt, max_tokens=tokens, seed=seed, temperature=0.8)
+        first = self.store.validation.tokens[:8].tolist()
+        # A special token is no text: it could not be read back by every tokenizer.
+        length = next((place for place, token in enumerate(first) if token == self.tokenizer.end_of_text), len(first))
+        prompt = self.tokenizer.decode(first[:length])
+        wanted = {"max_tokens": tokens, "seed": seed, "temperature": 0.8, "window": True}
+        return prompt + generate_text(self.model, self.tokenizer, prompt, **wanted)
 
     def save(self) -> None:
         """Write a checkpoint: weights, what the optimizers remember, and the step."""

@@ -10,7 +10,7 @@ from heddle.config.model import TransformerConfig
 from heddle.config.run import SavedConfig
 from heddle.errors import HeddleError, did_you_mean
 from heddle.model.transformer import Transformer
-from heddle.weights.families import GPT2, LLAMA, Family
+from heddle.weights.families import GPT2, LLAMA, QWEN3, Family
 from heddle.weights.files import write_directory, write_manifest
 from heddle.weights.hub import fetch
 from heddle.weights.mapping import import_tensors
@@ -18,7 +18,7 @@ from heddle.weights.published import open_weights, read_json, read_tokenizer, wr
 from heddle.weights.run import build_empty, load, write_model
 from heddle.weights.tensors import check_depth
 
-FAMILIES = {family.name: family for family in (GPT2, LLAMA)}
+FAMILIES = {family.name: family for family in (GPT2, LLAMA, QWEN3)}
 TOLERANCE = 1e-5  # of the largest logit, or of 1 where all are smaller
 
 

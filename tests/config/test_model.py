@@ -37,7 +37,9 @@ def test_the_usual_choices() -> None:
 
 
 @pytest.mark.lecture("L1-17")
-@pytest.mark.parametrize(("dim", "mlp", "gated"), [(768, 3072, 2048), (4096, 16_384, 11_008), (12_288, 49_152, 32_768), (1, 4, 256)])
+@pytest.mark.parametrize(
+    ("dim", "mlp", "gated"), [(768, 3072, 2048), (4096, 16_384, 11_008), (12_288, 49_152, 32_768), (1, 4, 256)]
+)
 def test_hidden_widths_follow_the_width(dim: int, mlp: int, gated: int) -> None:
     assert MLPConfig().width(dim) == mlp
     assert GatedConfig().width(dim) == gated
@@ -65,7 +67,10 @@ def test_rotation_needs_pairs() -> None:
     assert model(dim=6, relative=relative, head_dim=4).dim == 6
 
 
-@pytest.mark.parametrize(("placement", "wanted", "ends"), [("pre", None, True), ("post", None, False), ("post", True, True), ("pre", False, False)])
+@pytest.mark.parametrize(
+    ("placement", "wanted", "ends"),
+    [("pre", None, True), ("post", None, False), ("post", True, True), ("pre", False, False)],
+)
 def test_a_final_norm_follows_the_placement(placement: str, wanted: bool | None, ends: bool) -> None:
     block = BlockConfig.of({"mixer": {"heads": 1}, "placement": placement})
     assert StackConfig(depth=1, block=block, final_norm=wanted).ends_in_norm() is ends
@@ -88,3 +93,27 @@ def test_scales(scale: str | float) -> None:
 def test_other_scales_are_refused(scale: object) -> None:
     with pytest.raises(HeddleError, match=r"scale"):
         AttentionConfig.of({"heads": 1, "scale": scale})
+
+
+TOO_LARGE = [
+    {"dim": 1_000_000, "decoder.depth": 10_000},
+    {"vocab_size": 10**13, "dim": 1_000},
+    {"vocab_size": 1, "pad_vocab_to": 10**13, "dim": 1_000},
+    {"context": 10**15, "decoder.entry.positions": "learned"},
+    {"decoder.block.ffn.hidden": 10**15},
+    {"decoder.block.mixer.head_dim": 10**15},
+    {"decoder.block.mixer.value_dim": 10**15},
+    {"decoder.block.mixer.heads": 10**15, "decoder.block.mixer.head_dim": 1},
+]
+
+
+@pytest.mark.parametrize("sizes", TOO_LARGE, ids=str)
+def test_no_model_is_larger_than_any_machine(sizes: dict[str, object]) -> None:
+    with pytest.raises(HeddleError, match="^config: these sizes make more weights than any machine can hold$"):
+        model().override(sizes)
+
+
+def test_large_models_are_fine() -> None:
+    assert model().override({"context": 10**15}).context == 10**15, "without learned positions it costs nothing"
+    trillion = {"dim": 32_000, "decoder.depth": 100, "decoder.block.mixer.heads": 250}
+    assert model().override(trillion).dim == 32_000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from heddle.config import MLPConfig, RMSNormConfig, RotaryConfig, preset, preset_names, sized
+from heddle.config import GatedConfig, RMSNormConfig, RotaryConfig, preset, preset_names, sized
 from heddle.config.presets import _table
 from heddle.errors import HeddleError
 
@@ -10,7 +10,16 @@ from heddle.errors import HeddleError
 def test_there_are_presets_in_order() -> None:
     names = preset_names()
     assert names == sorted(names)
-    assert {"gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl", "nanogpt", "laptop-tiny", "laptop-small", "laptop-base"} <= set(names)
+    assert {
+        "gpt2-small",
+        "gpt2-medium",
+        "gpt2-large",
+        "gpt2-xl",
+        "nanogpt",
+        "laptop-tiny",
+        "laptop-small",
+        "laptop-base",
+    } <= set(names)
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -52,7 +61,10 @@ def test_one_number_makes_a_model(depth: int) -> None:
     assert isinstance(block.norm, RMSNormConfig)
     assert block.mixer.qk_norm == RMSNormConfig()
     assert block.mixer.relative == RotaryConfig()
-    assert block.ffn == MLPConfig(activation="relu_squared", bias=False)
+    assert isinstance(block.ffn, GatedConfig)
+    assert not block.ffn.bias
+    assert block.ffn.width(config.dim) % 64 == 0
+    assert 0 <= block.ffn.width(config.dim) - 8 * config.dim / 3 < 64
     assert config.head.tied
     assert config.table_rows() == 1024
 

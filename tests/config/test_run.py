@@ -70,7 +70,10 @@ def test_deeper_keys_have_the_last_word() -> None:
         ({"heads": 4, "kv_heads": 3}, "heads = 4 must be a multiple of kv_heads = 3"),
         ({"preset": "gpt-2"}, "unknown preset 'gpt-2'"),
         ({"decoder": {"dept": 3}}, "unknown key 'decoder.dept' in model. Did you mean 'depth'?"),
-        ({"decoder": {"block": {"ffn": {"kind": "moe"}}}}, "model: decoder.block.ffn.kind = 'moe' is not one of mlp, gated"),
+        (
+            {"decoder": {"block": {"ffn": {"kind": "moe"}}}},
+            "model: decoder.block.ffn.kind = 'moe' is not one of mlp, gated",
+        ),
         ({"decoder": {"block": 3}}, "model: decoder.block = 3"),
     ],
 )

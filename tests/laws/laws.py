@@ -332,7 +332,9 @@ def mask_is_its_questions(mask: Mask) -> None:
                 assert bool(answer) == bool(dense[row, 0, query, key]), (row, query, key)
 
 
-def kernel_keeps_to_the_mask(kernel: str, rule: Causal | Everything, queries: Layout, keys: Layout, dtype: torch.dtype) -> None:
+def kernel_keeps_to_the_mask(
+    kernel: str, rule: Causal | Everything, queries: Layout, keys: Layout, dtype: torch.dtype
+) -> None:
     """One kernel against the plain definition in float64: outputs and gradients, for these layouts."""
     generator = torch.Generator().manual_seed(6)
     shapes = ((4, queries.width, 6), (2, keys.width, 6), (2, keys.width, 3))
@@ -401,7 +403,7 @@ def load_torchs_attention(ours: nn.Module, theirs: nn.MultiheadAttention) -> Non
 
 
 @torch.no_grad()
-def block_is_torchs(placement: str, activation: str = "gelu", rule: Causal | Everything = Causal()) -> None:
+def block_is_torchs(placement: str, activation: str, rule: Causal | Everything) -> None:
     """The same numbers as `torch.nn.TransformerEncoderLayer`, with its weights and `norm_first` as the placement says."""
     dim, heads, hidden = 12, 3, 20
     theirs = torch.nn.TransformerEncoderLayer(

@@ -3,7 +3,7 @@
 import itertools
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -74,9 +74,9 @@ def pairwise(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 def config_of(
     *,
     kernel: str = "auto",
-    norm: LayerNormConfig | RMSNormConfig = LayerNormConfig(),
-    placement: str = "pre",
-    ffn: MLPConfig | GatedConfig = MLPConfig(),
+    norm: LayerNormConfig | RMSNormConfig | None = None,
+    placement: Literal["pre", "post"] = "pre",
+    ffn: MLPConfig | GatedConfig | None = None,
     positions: str = "rotary",
     tied: bool = True,
     final_norm: bool | None = None,
@@ -88,8 +88,16 @@ def config_of(
 ) -> TransformerConfig:
     """A tiny model, from the options of `AXES`."""
     relative = RotaryConfig(base=100.0) if positions in ("rotary", "both") else None
-    attention = AttentionConfig.of({"heads": HEADS, "kernel": kernel, "relative": relative, "dropout": dropout, **mixer})
-    block = BlockConfig.of({"mixer": attention, "ffn": ffn, "norm": norm, "placement": placement, "dropout": dropout})
+    attention = AttentionConfig.of(
+        {"heads": HEADS, "kernel": kernel, "relative": relative, "dropout": dropout, **mixer}
+    )
+    block = BlockConfig(
+        mixer=attention,
+        ffn=ffn or MLPConfig(),
+        norm=norm or LayerNormConfig(),
+        placement=placement,
+        dropout=dropout,
+    )
     entry = EntryConfig(positions="learned" if positions in ("learned", "both") else "none", dropout=dropout)
     stack = StackConfig(depth=depth, block=block, entry=entry, final_norm=final_norm)
     return TransformerConfig(

@@ -153,7 +153,19 @@ def paths_of(table: dict[str, Any], before: tuple[str, ...] = ()) -> list[tuple[
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
-rubbish = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner), max_leaves=6)
+rubbish = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner), max_leaves=6
+)
+
+
+def refusal(kind: type[Config], data: Any) -> str | None:
+    """What is said against the data, or nothing. Any other error than a refusal goes through."""
+    try:
+        config = kind.of(data)
+    except HeddleError as error:
+        return str(error)
+    assert kind.of(config.to_dict()) == config
+    return None
 
 
 @given(st.data())
@@ -166,18 +178,14 @@ def test_nonsense_is_refused_in_one_line(data: st.DataObject) -> None:
         place = place[key]
     where = data.draw(st.sampled_from([last, "kind"]) | st.text(max_size=8))
     place[where] = data.draw(rubbish)
-    try:
-        assert TransformerConfig.of(TransformerConfig.of(table).to_dict()) == TransformerConfig.of(table)
-    except HeddleError as error:
-        text = str(error)
-        assert text
-        assert text.isprintable(), "one line"
+    line = refusal(TransformerConfig, table)
+    assert line is None or (line and line.isprintable())
 
 
 @given(rubbish)
-def test_what_is_no_table_is_refused_in_one_line(data: Any) -> None:
-    for kind in (TransformerConfig, RunConfig, SavedConfig):
-        try:
-            kind.of(data)
-        except HeddleError as error:
-            assert str(error).isprintable()
+@pytest.mark.parametrize("kind", [TransformerConfig, RunConfig, SavedConfig])
+def test_what_is_no_config_is_refused_in_one_line(kind: type[Config], data: Any) -> None:
+    line = refusal(kind, data)
+    assert line is None or (line and line.isprintable())
+    if kind is not RunConfig:  # a run may leave everything out
+        assert line

@@ -50,7 +50,9 @@ print(json.dumps(counts))
 
 def test_a_forward_pass_is_one_graph() -> None:
     config = {
-        kernel: config_of(kernel=kernel, positions=positions, kv_heads=2, depth=1, dropout=0.1, pad_vocab_to=8).to_dict()
+        kernel: config_of(
+            kernel=kernel, positions=positions, kv_heads=2, depth=1, dropout=0.1, pad_vocab_to=8
+        ).to_dict()
         for kernel, positions in zip(AXES["kernel"], ("rotary", "both", "learned", "rotary"), strict=True)
     }
     environment = {**os.environ, "HEDDLE_UNCHECKED": "1", "PYTHONPATH": str(ROOT)}

@@ -1,6 +1,6 @@
 """Every law, of every combination that can be built."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
@@ -32,8 +32,8 @@ def chosen(wanted: Callable[[TransformerConfig], bool]) -> Callable[[Test], Test
 
 
 @pytest.fixture(scope="module")
-def model(request: pytest.FixtureRequest) -> Iterator[Transformer]:
-    yield awake(request.param)
+def model(request: pytest.FixtureRequest) -> Transformer:
+    return awake(request.param)
 
 
 def test_every_pair_of_choices_is_built() -> None:
@@ -69,7 +69,7 @@ def test_cached_is_uncached(model: Transformer, data: st.DataObject) -> None:
     laws.cached_is_uncached(model, length, cuts)
 
 
-@pytest.mark.lecture("L2-08")
+@pytest.mark.lecture("L2-08", "D-57")
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)], ids=str)
 @pytest.mark.parametrize("kernel", AXES["kernel"])
 @pytest.mark.parametrize("positions", AXES["positions"])

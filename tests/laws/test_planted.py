@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from heddle.model import Transformer
 from heddle.model import transformer as transformer_module
 from heddle.nn import (
+    MLP,
     Attention,
     Cache,
     Causal,
@@ -19,7 +19,6 @@ from heddle.nn import (
     Layout,
     LearnedPositions,
     Mask,
-    MLP,
     Residual,
     Rotary,
     attention,
@@ -49,25 +48,19 @@ def mask_multiplied_after_the_softmax(patch: Patch) -> None:
     patch.setattr(kernels, "masked_softmax", lambda scores, allowed, dead=None: scores.softmax(-1) * allowed)
 
 
-def plain_triangle_one_to_the_right(patch: Patch) -> None:
-    right = kernels.Plain._blocked
+def plain_one_key_to_the_right(patch: Patch) -> None:
+    def wrong(mask: Mask) -> kernels.Lowered:
+        return kernels.Lowered("plain", False, mask.dense().roll(1, -1), None)
 
-    def wrong(lowered: kernels.Lowered, start: int, stop: int, device: torch.device) -> Tensor | None:
-        blocked = right(lowered, start, stop, device)
-        return blocked.roll(1, -1) if lowered.causal and blocked is not None else blocked
-
-    patch.setattr(kernels.Plain, "_blocked", staticmethod(wrong))
+    patch.setattr(kernels.Plain, "lower", staticmethod(wrong))
 
 
 def plain_forgets_what_block_it_is_in(patch: Patch) -> None:
-    right = kernels.Plain._blocked
+    def wrong(mask: Mask) -> kernels.Lowered:
+        rows = torch.arange(mask.queries.width) % kernels.BLOCK
+        return kernels.Lowered("plain", False, mask.dense()[:, :, rows], None)
 
-    def wrong(lowered: kernels.Lowered, start: int, stop: int, device: torch.device) -> Tensor | None:
-        if not lowered.causal:
-            return right(lowered, start, stop, device)
-        return torch.arange(stop - start)[:, None] < torch.arange(stop)
-
-    patch.setattr(kernels.Plain, "_blocked", staticmethod(wrong))
+    patch.setattr(kernels.Plain, "lower", staticmethod(wrong))
 
 
 def dead_rows_are_left_alone(patch: Patch) -> None:
@@ -87,7 +80,9 @@ def no_scale(patch: Patch) -> None:
 
 def query_heads_grouped_by_turns(patch: Patch) -> None:
     patch.setattr(
-        Tensor, "repeat_interleave", lambda self, repeats, dim: self.repeat(*(repeats if a == dim else 1 for a in range(4)))
+        Tensor,
+        "repeat_interleave",
+        lambda self, repeats, dim: self.repeat(*(repeats if a == dim else 1 for a in range(4))),
     )
 
 
@@ -181,9 +176,7 @@ def dropout_in_evaluation(patch: Patch) -> None:
 
 
 def norm_is_skipped(patch: Patch) -> None:
-    patch.setattr(
-        Residual, "forward", lambda self, x, branch: self.outside(x + self.dropout(self.after(branch(x))))
-    )
+    patch.setattr(Residual, "forward", lambda self, x, branch: self.outside(x + self.dropout(self.after(branch(x)))))
 
 
 def skip_starts_from_the_norm(patch: Patch) -> None:
@@ -234,8 +227,8 @@ CASES = [
     Planted(mask_without_its_diagonal, lambda: laws.kernels_agree(config_of(), RIGHT)),
     Planted(mask_inverted, on(laws.later_tokens_change_nothing, kernel="reference")),
     Planted(mask_multiplied_after_the_softmax, lambda: laws.attention_is_torchs(Causal(), "reference")),
-    Planted(plain_triangle_one_to_the_right, on(laws.later_tokens_change_nothing, kernel="plain")),
-    Planted(plain_triangle_one_to_the_right, lambda: laws.kernels_agree(config_of(), RIGHT)),
+    Planted(plain_one_key_to_the_right, on(laws.later_tokens_change_nothing, kernel="plain")),
+    Planted(plain_one_key_to_the_right, lambda: laws.kernels_agree(config_of(), Layout.plain(2, 6))),
     Planted(plain_forgets_what_block_it_is_in, lambda: laws.kernels_agree(config_of(), Layout.plain(1, 150))),
     Planted(dead_rows_are_left_alone, on(laws.padding_sees_nothing, RIGHT, kernel="plain")),
     Planted(dead_rows_are_left_alone, on(laws.padding_sees_nothing, RIGHT, kernel="sdpa")),
@@ -257,8 +250,8 @@ CASES = [
     Planted(padding_is_seen, on(laws.packed_is_separate)),
     Planted(padding_in_front_counts_as_places, on(laws.padding_changes_nothing, "left", positions="learned")),
     Planted(dropout_in_evaluation, on(laws.evaluation_repeats, dropout=0.5)),
-    Planted(norm_is_skipped, lambda: laws.block_is_torchs("pre")),
-    Planted(skip_starts_from_the_norm, lambda: laws.block_is_torchs("pre")),
+    Planted(norm_is_skipped, lambda: laws.block_is_torchs("pre", "gelu", Causal())),
+    Planted(skip_starts_from_the_norm, lambda: laws.block_is_torchs("pre", "gelu", Causal())),
     Planted(feed_forward_mixes_tokens, on(laws.later_tokens_change_nothing)),
     Planted(extra_entries_are_likely, lambda: laws.extra_entries_do_not_exist(config_of(pad_vocab_to=8))),
     Planted(one_real_entry_is_masked, lambda: laws.extra_entries_do_not_exist(config_of(pad_vocab_to=8))),

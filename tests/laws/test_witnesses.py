@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from heddle.nn import KERNELS, Causal, Everything, Layout, LayerNorm, Mask, RMSNorm
+from heddle.nn import KERNELS, Causal, Everything, LayerNorm, Layout, Mask, RMSNorm
 from tests.laws import laws
 
 RULES = pytest.mark.parametrize("rule", [Causal(), Everything()], ids=["causal", "everything"])
@@ -30,7 +30,9 @@ def test_a_block_is_torchs(rule: Causal | Everything, placement: str, activation
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 def test_kernels_are_torchs(rule: Causal | Everything, kernel: str, kv_heads: int) -> None:
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, heads, 6, 8, generator=generator, dtype=torch.float64) for heads in (4, kv_heads, kv_heads))
+    q, k, v = (
+        torch.randn(2, heads, 6, 8, generator=generator, dtype=torch.float64) for heads in (4, kv_heads, kv_heads)
+    )
     layout = Layout.plain(2, 6)
     module = KERNELS[kernel](8**-0.5)
     copied = [tensor.repeat_interleave(4 // kv_heads, dim=1) for tensor in (k, v)]

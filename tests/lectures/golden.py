@@ -20,7 +20,11 @@ from heddle.nn.block import make_attention
 
 HERE = Path(__file__).parent
 CASES = {case["id"]: case for case in json.loads((HERE / "golden.json").read_text())["cases"]}
-ROWS = {row["id"]: row for row in json.loads((HERE / "lectures.json").read_text())["rows"]}
+LECTURES = json.loads((HERE / "lectures.json").read_text())
+# What a test can settle: a row of the checklist (L), a decision where lectures disagree (D), a cost (C).
+ROWS = {row["id"] for part in ("rows", "decisions") for row in LECTURES[part]} | {
+    row[0] for row in LECTURES["complexity"]
+}
 
 Rule = Causal | Everything
 

@@ -118,10 +118,13 @@ def test_attention_single_head_causal() -> None:
 )
 def test_attention_single_head_with_every_kernel(name: str, rule: Rule, kernel: str) -> None:
     case = Case(name)
-    same(attention(case.weights, kernel, heads=1)(case.inputs["Z"][None], view(rule, kernel, THREE))[0], case.outputs["output"])
+    same(
+        attention(case.weights, kernel, heads=1)(case.inputs["Z"][None], view(rule, kernel, THREE))[0],
+        case.outputs["output"],
+    )
 
 
-@pytest.mark.lecture("L0-88")
+@pytest.mark.lecture("L0-88", "D-58")
 def test_attention_sequential_prefixes() -> None:
     case = Case("attention_sequential_prefixes")
     z, module = case.inputs["Z"], attention(case.weights, heads=1)
@@ -141,7 +144,9 @@ def test_attention_sequential_prefixes() -> None:
 def test_attention_low_rank(scale: str, name: str) -> None:
     case = Case("attention_low_rank")
     shape = {"heads": 1, "head_dim": 2, "value_dim": 4}
-    found = everything_of(attention(case.weights, scale=scale, **shape), case.inputs["Z"], view(Everything(), "reference", THREE))
+    found = everything_of(
+        attention(case.weights, scale=scale, **shape), case.inputs["Z"], view(Everything(), "reference", THREE)
+    )
     wanted = case.outputs[name]
     same(found["scores"][0], wanted["scores"])
     same(found["weights"][0], wanted["weights"])
@@ -183,11 +188,13 @@ MULTIHEAD = [
 ]
 
 
-@pytest.mark.lecture("L0-41", "L0-42", "L0-45", "L2-05", "L3-22", "L3-23", "L3-24")
+@pytest.mark.lecture("L0-41", "L0-42", "L0-45", "L2-05", "L3-22", "L3-23", "L3-24", "D-02")
 @pytest.mark.parametrize(("name", "scale", "rule"), MULTIHEAD)
 def test_multihead(name: str, scale: str, rule: Rule) -> None:
     case = Case(name)
-    found = everything_of(attention(case.weights, heads=2, scale=scale), case.inputs["Z"], view(rule, "reference", THREE))
+    found = everything_of(
+        attention(case.weights, heads=2, scale=scale), case.inputs["Z"], view(rule, "reference", THREE)
+    )
     assert found["heads"].shape == (2, 3, 2)
     assert found["concat"].shape == (3, 4)
     for part in ("weights", "heads", "concat", "output"):
@@ -231,7 +238,7 @@ def test_multihead_causal_right_pad(kernel: str) -> None:
 
 
 @kernels
-@pytest.mark.lecture("L2-07")
+@pytest.mark.lecture("L2-07", "D-10")
 def test_multihead_causal_left_pad(kernel: str) -> None:
     case = Case("multihead_causal_left_pad")
     where = view(Causal(), kernel, Layout.padded((2,), 3, "left"))
@@ -250,7 +257,7 @@ def test_multihead_causal_left_pad(kernel: str) -> None:
         same(everything_of(module, case.inputs["Z"], where)["weights"], case.outputs["weights"])
 
 
-@pytest.mark.lecture("L1-33")
+@pytest.mark.lecture("L1-33", "D-08")
 def test_mask_zero_trap() -> None:
     """Scores that are 0 by themselves stay in sight."""
     case = Case("mask_zero_trap")
@@ -388,7 +395,9 @@ def block_of(kernel: str, placement: str, norm: LayerNormConfig | RMSNormConfig,
         ("block_post_norm_causal", "post", LayerNormConfig(), "gelu", Causal()),
     ],
 )
-def test_block(name: str, placement: str, norm: LayerNormConfig | RMSNormConfig, activation: str, rule: Rule, kernel: str) -> None:
+def test_block(
+    name: str, placement: str, norm: LayerNormConfig | RMSNormConfig, activation: str, rule: Rule, kernel: str
+) -> None:
     case = Case(name)
     block = block_of(kernel, placement, norm, activation)
     load_block(block, case.weights)
@@ -410,7 +419,7 @@ def test_dropout() -> None:
     same(Dropout(rate).eval()(x), case.outputs["inverted_predict"])
 
 
-@pytest.mark.lecture("L0-65")
+@pytest.mark.lecture("L0-65", "D-11")
 def test_attention_dropout() -> None:
     """The kernel drops weights, T × T for each head; with the example's mask in place of a drawn one."""
     case = Case("attention_dropout")

@@ -1,6 +1,5 @@
 """Building and filling: on meta first, the same weights from the same seed, and the table of initial weights."""
 
-from collections.abc import Iterator
 from math import log, sqrt
 
 import pytest
@@ -14,9 +13,9 @@ from tests.laws.models import COMBINATIONS, config_of, name_of
 
 
 @pytest.fixture(scope="module")
-def gpt2_small() -> Iterator[Transformer]:
+def gpt2_small() -> Transformer:
     """12 layers, d = 768, at full size."""
-    yield build(preset("gpt2-small"))
+    return build(preset("gpt2-small"))
 
 
 @pytest.mark.lecture("L0-13")

@@ -13,7 +13,8 @@ def present(monkeypatch: pytest.MonkeyPatch, *, cuda: bool, mps: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cuda", "mps", "wanted"), [(True, False, "cuda"), (True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")]
+    ("cuda", "mps", "wanted"),
+    [(True, False, "cuda"), (True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")],
 )
 def test_auto_is_the_fastest_there_is(monkeypatch: pytest.MonkeyPatch, cuda: bool, mps: bool, wanted: str) -> None:
     present(monkeypatch, cuda=cuda, mps=mps)
@@ -29,5 +30,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_an_unknown_device_is_refused() -> None:
-    with pytest.raises(HeddleError, match=r"device = 'cudaa' is not one of auto, cpu, cuda, mps\. Did you mean 'cuda'\?"):
+    with pytest.raises(
+        HeddleError, match=r"device = 'cudaa' is not one of auto, cpu, cuda, mps\. Did you mean 'cuda'\?"
+    ):
         pick_device("cudaa")

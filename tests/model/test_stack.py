@@ -10,7 +10,7 @@ from heddle.nn import Causal, Everything, LayerNorm, Layout, RMSNorm
 from tests.laws.models import COMBINATIONS, config_of, name_of
 
 
-def stack_of(config: TransformerConfig, rule: Causal | Everything = Causal()) -> Stack:
+def stack_of(config: TransformerConfig, rule: Causal | Everything) -> Stack:
     stack = Stack(config.decoder, config.dim, config.context, rule).double()
     for parameter in stack.parameters():
         nn.init.normal_(parameter, std=0.3)
@@ -37,18 +37,21 @@ def test_without_a_mask_the_last_token_reaches_the_first_output() -> None:
         assert torch.equal(stack(x, layout)[:, 0], stack(changed, layout)[:, 0]) != reaches
 
 
+@pytest.mark.lecture("D-06")
 @pytest.mark.parametrize(
     ("placement", "wanted", "ends"),
     [("pre", None, True), ("post", None, False), ("pre", False, False), ("post", True, True), ("pre", True, True)],
 )
-def test_a_norm_ends_the_stack_when_it_stands_before_the_branches(placement: str, wanted: bool | None, ends: bool) -> None:
-    stack = stack_of(config_of(placement=placement, final_norm=wanted))
+def test_a_norm_ends_the_stack_when_it_stands_before_the_branches(
+    placement: str, wanted: bool | None, ends: bool
+) -> None:
+    stack = stack_of(config_of(placement=placement, final_norm=wanted), Causal())
     assert isinstance(stack.final_norm, LayerNorm if ends else nn.Identity)
 
 
 @pytest.mark.parametrize("config", COMBINATIONS, ids=name_of)
 def test_masks_and_angles_are_made_once(config: TransformerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack = stack_of(config)
+    stack = stack_of(config, Causal())
     calls = {"lower": 0, "rotation": 0}
     lower = stack.sight.kernel.lower
 
@@ -64,4 +67,4 @@ def test_masks_and_angles_are_made_once(config: TransformerConfig, monkeypatch: 
 
 
 def test_the_norm_is_the_blocks_kind() -> None:
-    assert isinstance(stack_of(config_of(norm=RMSNormConfig())).final_norm, RMSNorm)
+    assert isinstance(stack_of(config_of(norm=RMSNormConfig()), Causal()).final_norm, RMSNorm)

@@ -28,7 +28,7 @@ def test_every_block_weighs_the_same() -> None:
     assert counts[12] - counts[1] == 11 * 7_087_872
 
 
-@pytest.mark.lecture("L0-83", "L1-83")
+@pytest.mark.lecture("L0-83", "L1-83", "D-62")
 def test_gpt2_small() -> None:
     config = preset("gpt2-small")
     assert (config.decoder.depth, config.dim, config.vocab_size, config.context) == (12, 768, 50_257, 1_024)
@@ -97,7 +97,7 @@ def test_looking_up_is_a_product_with_one_hot_rows() -> None:
     assert torch.equal(entered, vectors + positions.weight[:6]), "the same positions for every text"
 
 
-@pytest.mark.lecture("L0-20")
+@pytest.mark.lecture("L0-20", "D-48")
 def test_any_length_up_to_the_context() -> None:
     model = awake(config_of(positions="learned"))
     for length in (1, 2, CONTEXT - 1, CONTEXT):
@@ -119,7 +119,7 @@ def test_tables_are_trained() -> None:
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-@pytest.mark.lecture("L2-49")
+@pytest.mark.lecture("L2-49", "D-23")
 def test_an_id_beyond_the_table_is_an_error() -> None:
     model = awake(config_of())
     model(torch.tensor([[0, VOCABULARY - 1]]))
@@ -152,7 +152,7 @@ def test_an_untied_head_weighs_as_much_as_the_table() -> None:
     assert sum(parameter.numel() for parameter in head.parameters()) == 50_257 * 768 == 38_597_376
 
 
-@pytest.mark.lecture("L0-73", "L1-85", "L2-61", "L2-62")
+@pytest.mark.lecture("L0-73", "L1-85", "L2-61", "L2-62", "D-25")
 @pytest.mark.parametrize("tied", [True, False])
 def test_logits_are_a_product_with_the_table_row_by_row(tied: bool) -> None:
     model = awake(config_of(tied=tied))
@@ -164,7 +164,7 @@ def test_logits_are_a_product_with_the_table_row_by_row(tied: bool) -> None:
     torch.testing.assert_close(model.logits(hidden[:, -1]), logits[:, -1], rtol=0, atol=1e-13)
 
 
-@pytest.mark.lecture("L0-86", "L2-57")
+@pytest.mark.lecture("L0-86", "L2-57", "D-13")
 def test_a_padded_table_is_rounded_up() -> None:
     config = preset("nanogpt")
     assert config.table_rows() == 50_304 == -(-50_257 // 64) * 64

@@ -8,7 +8,7 @@ import torch
 from heddle.nn.activations import ACTIVATIONS
 
 
-@pytest.mark.lecture("L0-68")
+@pytest.mark.lecture("L0-68", "D-07")
 def test_the_tanh_form_is_close_to_the_exact_gelu() -> None:
     z = torch.arange(-6, 6, 1e-4, dtype=torch.float64)
     difference = (ACTIVATIONS["gelu"](z) - ACTIVATIONS["gelu_tanh"](z)).abs()

@@ -141,14 +141,18 @@ def test_heads_are_blocks_of_neighbouring_columns() -> None:
         ({"head_dim": 2, "value_dim": 5}, {"q": (8, 8), "k": (8, 8), "v": (20, 8), "o": (8, 20)}),
     ],
 )
-def test_projections_have_the_sizes_that_were_asked_for(options: dict[str, int], shapes: dict[str, tuple[int, int]]) -> None:
+def test_projections_have_the_sizes_that_were_asked_for(
+    options: dict[str, int], shapes: dict[str, tuple[int, int]]
+) -> None:
     module = make(heads=4, **options)
     assert {letter: tuple(getattr(module, letter).weight.shape) for letter in "qkvo"} == shapes
     assert module(torch.randn(1, 3, 8, dtype=torch.float64), seen(Causal(), 3)).shape == (1, 3, 8)
 
 
 @pytest.mark.parametrize(
-    ("scale", "number"), [("head_dim", 4**-0.5), ("dim", 8**-0.5), (0.3, 0.3), (1, 1.0)], ids=["head_dim", "dim", "0.3", "1"]
+    ("scale", "number"),
+    [("head_dim", 4**-0.5), ("dim", 8**-0.5), (0.3, 0.3), (1, 1.0)],
+    ids=["head_dim", "dim", "0.3", "1"],
 )
 def test_scores_are_scaled_as_asked_for(scale: str | float, number: float) -> None:
     assert make(heads=2, scale=scale).kernel.scale == pytest.approx(number, rel=1e-15)

@@ -50,7 +50,11 @@ def test_any_number_of_leading_axes(kind: str) -> None:
     module = small(kind)
     x = torch.randn(2, 3, 4, 8, dtype=torch.float64)
     wanted = module(x)
-    for found, part in ((module(x[0]), wanted[0]), (module(x[0, 0]), wanted[0, 0]), (module(x[0, 0, 0]), wanted[0, 0, 0])):
+    for found, part in (
+        (module(x[0]), wanted[0]),
+        (module(x[0, 0]), wanted[0, 0]),
+        (module(x[0, 0, 0]), wanted[0, 0, 0]),
+    ):
         torch.testing.assert_close(found, part, rtol=0, atol=1e-14)
 
 
@@ -102,7 +106,11 @@ def test_a_gated_layer_rounds_its_width_up(dim: int, hidden: int) -> None:
     [
         (make_mlp, MLPConfig(), {"up.weight", "up.bias", "down.weight", "down.bias"}),
         (make_mlp, MLPConfig(bias=False), {"up.weight", "down.weight"}),
-        (make_gated, GatedConfig(bias=True), {f"{part}.{kind}" for part in ("gate", "up", "down") for kind in ("weight", "bias")}),
+        (
+            make_gated,
+            GatedConfig(bias=True),
+            {f"{part}.{kind}" for part in ("gate", "up", "down") for kind in ("weight", "bias")},
+        ),
     ],
 )
 def test_biases_are_there_when_asked_for(make: Any, config: Any, names: set[str]) -> None:

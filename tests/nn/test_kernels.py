@@ -51,7 +51,7 @@ def test_blocked_values_count_for_exactly_nothing(name: str, dtype: torch.dtype)
     assert torch.equal(kernel(q, k, v, lowered)[:, :, :4], before[:, :, :4])
 
 
-@pytest.mark.lecture("L1-30")
+@pytest.mark.lecture("L1-30", "D-53")
 def test_masking_and_scaling_commute() -> None:
     scores, allowed = torch.randn(4, 6, 6), causal(1, 6).dense()[0]
     blocked = ~allowed
@@ -80,7 +80,7 @@ def test_large_scores_do_not_overflow() -> None:
 
 
 @kernels
-@pytest.mark.lecture("L1-35")
+@pytest.mark.lecture("L1-35", "D-47")
 def test_masks_are_not_copied_for_each_head(name: str) -> None:
     packed = Layout.packed([[3, 4], [3, 4]], 7)
     allowed = KERNELS[name].lower(Mask(Causal(), packed, packed)).allowed

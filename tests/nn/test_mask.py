@@ -25,7 +25,7 @@ def test_how_many_pairs_are_allowed(length: int, count: int) -> None:
     assert plain(1, length).dense().sum() == count == length * (length + 1) // 2
 
 
-@pytest.mark.lecture("L1-35")
+@pytest.mark.lecture("L1-35", "D-47")
 def test_one_mask_serves_all_rows_and_heads() -> None:
     dense = plain(5, 8).dense()
     assert dense.numel() == 8 * 8

@@ -96,7 +96,9 @@ def test_gain_and_shift_are_a_new_deviation_and_mean() -> None:
     nn.init.constant_(norm.bias, 3.0)
     found = norm(torch.randn(9, 16, dtype=torch.float64))
     torch.testing.assert_close(found.mean(-1), torch.full((9,), 3.0, dtype=torch.float64), rtol=0, atol=1e-12)
-    torch.testing.assert_close(found.std(-1, correction=0), torch.full((9,), 2.0, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        found.std(-1, correction=0), torch.full((9,), 2.0, dtype=torch.float64), rtol=0, atol=1e-12
+    )
 
 
 @pytest.mark.lecture("L2-32")

@@ -56,7 +56,9 @@ def test_later_calls_stand_after_what_there_is() -> None:
     assert cache.lengths == [7, 8]
 
 
-@pytest.mark.parametrize("steps", [[(3, 3), (70, 70), (1, 1)], [(3, 1), (2, 80), (1, 1), (60, 2)]], ids=["even", "ragged"])
+@pytest.mark.parametrize(
+    "steps", [[(3, 3), (70, 70), (1, 1)], [(3, 1), (2, 80), (1, 1), (60, 2)]], ids=["even", "ragged"]
+)
 def test_slot_j_holds_position_j(steps: list[tuple[int, ...]]) -> None:
     cache = cache_of(2)
     for counts in steps:

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 from transformers.utils import logging
 
 from heddle.config import SavedConfig, TransformerConfig, sized
@@ -33,6 +41,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llama-grouped": {"num_key_value_heads": 2, "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}},
     "llama-multi-query-wide-heads": {"num_key_value_heads": 1, "head_dim": 10, "hidden_act": "gelu"},
     "llama-biases": {"attention_bias": True, "mlp_bias": True},
+    "qwen3": {"head_dim": 8},
+    "qwen3-tied-grouped": {"head_dim": 10, "num_key_value_heads": 2, "tie_word_embeddings": True},
 }
 
 
@@ -42,6 +52,8 @@ def make(variant: str, **changes: Any) -> PreTrainedModel:
     model: PreTrainedModel
     if variant.startswith("gpt2"):
         model = GPT2LMHeadModel(GPT2Config(**{**GPT2_TINY, **fields}))
+    elif variant.startswith("qwen3"):
+        model = Qwen3ForCausalLM(Qwen3Config(**{**LLAMA_TINY, **fields}))
     else:
         model = LlamaForCausalLM(LlamaConfig(**{**LLAMA_TINY, **fields}))
     generator = torch.Generator().manual_seed(5)

@@ -125,7 +125,7 @@ def test_tensors_that_do_not_fit(folder: Path, tmp_path: Path, change: Callable[
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"model_type": "gpt3"}, "model_type = 'gpt3'; heddle reads gpt2, llama. Did you mean 'gpt2'?"),
+        ({"model_type": "gpt3"}, "model_type = 'gpt3'; heddle reads gpt2, llama, qwen3. Did you mean 'gpt2'?"),
         ({"model_type": None}, "model_type = 'None'"),
         ({"model_type": ["gpt2"]}, "heddle reads gpt2, llama"),
         ({"n_layer": 24}, "the weights have 3 layers, the config says 24"),
@@ -289,7 +289,8 @@ def test_small_tokenizers_are_exported_as_they_are(tmp_path: Path, kind: str, sp
     assert len(theirs) == tokenizer.vocab_size
 
 
-def test_a_model_no_family_knows_is_refused_with_all_reasons(run: Path, tmp_path: Path) -> None:
+def test_a_model_no_family_knows_is_refused_with_all_reasons(tiny: TransformerConfig, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", tiny.override({"decoder.block.ffn": {"kind": "mlp"}}))
     with pytest.raises(HeddleError) as caught:
         export_model(run, tmp_path / "out")
     message = str(caught.value)
@@ -298,6 +299,7 @@ def test_a_model_no_family_knows_is_refused_with_all_reasons(run: Path, tmp_path
     assert "positions = 'none'" in message
     assert "LlamaForCausalLM: " in message
     assert "qk_norm = 'rms'" in message
+    assert "Qwen3ForCausalLM: decoder.block.ffn = 'mlp'" in message
     assert not (tmp_path / "out").exists()
 
 

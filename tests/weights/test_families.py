@@ -4,12 +4,12 @@ import json
 from typing import Any
 
 import pytest
-from transformers import GPT2Config, LlamaConfig
+from transformers import GPT2Config, LlamaConfig, Qwen3Config
 
 from heddle.config import RotaryConfig, TransformerConfig, preset, preset_names, sized
 from heddle.config.model import GatedConfig
 from heddle.errors import HeddleError
-from heddle.weights.families import GPT2, LLAMA, Family
+from heddle.weights.families import GPT2, LLAMA, QWEN3, Family
 from heddle.weights.families.family import resolved
 
 
@@ -34,7 +34,7 @@ def test_gpt2_presets_are_the_published_configs(size: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("family", "theirs"), [(GPT2, GPT2Config()), (LLAMA, LlamaConfig())], ids=["gpt2", "llama"])
+@pytest.mark.parametrize(("family", "theirs"), [(GPT2, GPT2Config()), (LLAMA, LlamaConfig()), (QWEN3, Qwen3Config())])
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_defaults_are_those_of_transformers(family: Family, theirs: Any, whole: bool) -> None:
     """A field that a config.json leaves out means what transformers takes; none that it writes is unknown."""
@@ -124,6 +124,8 @@ def test_the_rotary_base_is_found_wherever_it_is_written(fields: dict[str, Any])
         (LLAMA, {"rope_theta": [1.0]}, "base"),
         (LLAMA, {"rope_theta": 0.0}, "base"),
         (LLAMA, {"use_rope": False}, "use_rope = False"),
+        (QWEN3, {"use_sliding_window": True}, "use_sliding_window = True"),
+        (QWEN3, {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
     ],
 )
 def test_what_heddle_does_not_compute_is_refused_by_name(family: Family, fields: dict[str, Any], said: str) -> None:
@@ -143,7 +145,7 @@ def test_gpt2_and_llama_express_themselves() -> None:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_has_a_family_or_reasons(name: str) -> None:
-    for family in (GPT2, LLAMA):
+    for family in (GPT2, LLAMA, QWEN3):
         reasons, _ = family.reasons(preset(name))
         assert reasons or resolved(family.to_config(family.from_config(preset(name)))) == resolved(preset(name))
 
@@ -173,6 +175,7 @@ def test_every_preset_has_a_family_or_reasons(name: str) -> None:
         (LLAMA, {"decoder.block.mixer.qk_norm": {"kind": "rms"}}, "qk_norm = 'rms'"),
         (LLAMA, {"decoder.block.ffn": {"kind": "mlp"}}, "ffn = 'mlp'"),
         (LLAMA, {"decoder.entry.positions": "learned"}, "positions = 'learned'"),
+        (QWEN3, {}, "qk_norm = None, but Qwen3ForCausalLM has"),
         (LLAMA, {"dim": 100, "decoder.block.mixer.heads": 8, "decoder.block.mixer.kv_heads": 8,
                  "decoder.block.mixer.head_dim": 8}, "dim = 100 is no multiple of heads = 8"),
     ],
@@ -191,10 +194,11 @@ def test_what_a_family_cannot_express_is_said(family: Family, changes: dict[str,
 
 
 def test_a_modern_default_has_every_reason_named() -> None:
-    reasons, _ = LLAMA.reasons(sized(2, vocab_size=100))
-    assert len(reasons) == 2
-    assert "ffn = 'mlp'" in reasons[0]
-    assert "qk_norm = 'rms'" in reasons[1]
+    default = sized(2, vocab_size=100)
+    reasons, _ = LLAMA.reasons(default)
+    assert len(reasons) == 1
+    assert "qk_norm = 'rms'" in reasons[0]
+    assert QWEN3.reasons(default) == ([], [])
 
 
 def test_dropout_without_a_place_is_lost_aloud() -> None:

@@ -3,5 +3,6 @@
 from heddle.weights.families.family import Family as Family
 from heddle.weights.families.gpt2 import GPT2 as GPT2
 from heddle.weights.families.llama import LLAMA as LLAMA
+from heddle.weights.families.qwen3 import QWEN3 as QWEN3
 
-__all__ = ["GPT2", "LLAMA", "Family"]
+__all__ = ["GPT2", "LLAMA", "QWEN3", "Family"]

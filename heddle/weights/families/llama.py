@@ -73,7 +73,12 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED)
+    data = described(read_fields(found, ARCHITECTURE, DEFAULTS, FIXED))
+    return TransformerConfig.of(data, where="Llama's config.json in heddle's terms")
+
+
+def described(f: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that Llama and its relatives share, as the data of a heddle config."""
     mixer = {
         "kind": "attention",
         "heads": f["num_attention_heads"],
@@ -89,7 +94,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
         "activation": our_activation(f["hidden_act"], "hidden_act"),
         "bias": f["mlp_bias"],
     }
-    data = {
+    return {
         "vocab_size": f["vocab_size"],
         "dim": f["hidden_size"],
         "context": f["max_position_embeddings"],
@@ -100,7 +105,6 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
         "head": {"tied": f["tie_word_embeddings"]},
         "initial": {"std": f["initializer_range"]},
     }
-    return TransformerConfig.of(data, where="Llama's config.json in heddle's terms")
 
 
 def from_config(config: TransformerConfig) -> dict[str, Any]:

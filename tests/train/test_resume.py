@@ -1,0 +1,181 @@
+"""The same run twice is the same run, and a run that was stopped is one that never was, bit for bit."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heddle.errors import HeddleError
+from heddle.train import Interrupted, Report, Trainer
+from heddle.weights.checkpoints import checkpoints
+
+from .conftest import Begin
+
+SETTINGS: dict[str, Any] = {"steps": 12, "evaluate_every": 4, "save_every": 5, "model": {"dropout": 0.2}}
+
+
+def stop_after(step: int, trainer: Trainer) -> None:
+    """Ask for a stop as a signal would, while this step is done."""
+
+    def reader(report: Report) -> None:
+        if report.step == step:
+            trainer.stop.set()
+
+    trainer.readers.append(reader)
+
+
+def train(run: Path, *stops: int) -> None:
+    """To the end, stopped after each of these steps and taken up again."""
+    for step in stops:
+        trainer = Trainer(run)
+        stop_after(step, trainer)
+        with pytest.raises(Interrupted, match=f"stopped at step {step} of .* heddle train --resume"):
+            trainer.run()
+        assert checkpoints(run)[0][0] == step
+    Trainer(run).run()
+
+
+def written(run: Path) -> dict[str, bytes]:
+    """Weights, numbers, and all that the last checkpoint holds."""
+    files = [run / "model.safetensors", run / "metrics.jsonl", *checkpoints(run)[0][1].iterdir()]
+    return {str(file.relative_to(run)): file.read_bytes() for file in files}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_stopping_changes_nothing(begin: Begin, tmp_path: Path, precision: str, optimizer: str) -> None:
+    run = begin(precision=precision, optimizer=optimizer, **SETTINGS)
+    again, stopped = shutil.copytree(run, tmp_path / "again"), shutil.copytree(run, tmp_path / "stopped")
+    train(run)
+    train(again)
+    train(stopped, 1, 5, 6, 11)
+    expected = written(run)
+    assert "checkpoints/step-12/optimizer.safetensors" in expected
+    assert written(again) == expected
+    assert written(stopped) == expected
+
+
+def test_accumulating_and_stopping(begin: Begin, tmp_path: Path) -> None:
+    run = begin(accumulate=2, **SETTINGS)
+    stopped = shutil.copytree(run, tmp_path / "stopped")
+    train(run)
+    train(stopped, 7)
+    assert written(stopped) == written(run)
+
+
+def test_other_seeds_are_other_runs(begin: Begin) -> None:
+    runs = [begin(str(seed), seed=seed, steps=2) for seed in (0, 1)]
+    for run in runs:
+        train(run)
+    assert written(runs[0])["model.safetensors"] != written(runs[1])["model.safetensors"]
+
+
+def test_dropout_draws_anew_at_every_step(begin: Begin) -> None:
+    """And the same again at the same step (L0-58)."""
+    trainer = Trainer(begin(**SETTINGS))
+    losses = []
+    for step in (0, 1, 0):
+        trainer.step = step
+        report = trainer._one_step()
+        losses.append(report.values["loss"])
+    assert len(set(losses)) == 3  # the weights have moved between the first and the last
+    first = Trainer(trainer.run_directory)
+    assert first._one_step().values["loss"] == losses[0]
+
+
+def test_a_checkpoint_damaged_since_is_passed_over(begin: Begin, tmp_path: Path) -> None:
+    run = begin(steps=6, evaluate_every=2)
+    other = shutil.copytree(run, tmp_path / "other")
+    train(run)
+    train(other)
+    file = checkpoints(other)[0][1] / "optimizer.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    trainer = Trainer(other)
+    assert trainer.step == 4
+    assert ["step-6 is left out: optimizer.safetensors" in note for note in trainer.notes] == [True]
+    trainer.run()
+    assert written(other) == written(run)
+
+
+def test_what_does_not_belong_together_is_refused(begin: Begin, tmp_path: Path) -> None:
+    run = begin(steps=2, evaluate_every=1)
+    train(run)
+
+    def changed(name: str, change: Any) -> Path:
+        copy = shutil.copytree(run, tmp_path / name)
+        config = json.loads((copy / "config.json").read_text())
+        change(copy, config)
+        (copy / "config.json").write_text(json.dumps(config))
+        return copy
+
+    other_text = tmp_path / "other.txt"
+    other_text.write_text("other words\n" * 200)
+
+    def other_words(copy: Path, config: Any) -> None:
+        shutil.rmtree(copy / "data")
+        shutil.copytree(begin("words", data={"sources": [str(other_text)]}) / "data", copy / "data")
+
+    def characters(copy: Path, config: Any) -> None:
+        (begin("characters", data={"tokenizer": "characters"}) / "tokenizer.json").replace(copy / "tokenizer.json")
+
+    cases = {
+        "config.json is not the one that step-2": lambda copy, config: config["model"].update(dim=32),
+        "bring it back: cp ": lambda copy, config: config["train"].update(seed=5),
+        "data/ is not what step-2 was trained on": other_words,
+        "cut by another tokenizer": characters,
+        "has 257 ids, config.json 300": lambda copy, config: config["model"].update(vocab_size=300),
+        "was imported, not trained here": lambda copy, config: config.update(chosen=None),
+    }
+    for number, (message, change) in enumerate(cases.items()):
+        with pytest.raises(HeddleError, match=message):
+            Trainer(changed(str(number), change))
+    assert Trainer(changed("sound", lambda copy, config: None)).step == 2
+
+
+def test_what_a_kill_left_is_swept_away(begin: Begin) -> None:
+    """Also where nothing is left to be trained, so that no later save would do it."""
+    run = begin(steps=2, evaluate_every=1)
+    train(run)
+    for place in (run, run / "checkpoints"):
+        (place / ".step-1.0123abcd.partial").mkdir()
+    (run / "checkpoints" / "step-2").rename(run / "checkpoints" / ".step-2.0123abcd.previous")
+    trainer = Trainer(run)
+    assert trainer.step == 2
+    assert not list(run.rglob(".*"))
+
+
+def test_metrics_are_numbers_of_the_run_alone(begin: Begin) -> None:
+    """Nothing of the clock, one line for each step, one for each evaluation."""
+    run = begin(steps=6, evaluate_every=4)
+    train(run, 3)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    looks = [line for line in lines if "validation_loss" in line]
+    assert [line["step"] for line in steps] == [1, 2, 3, 4, 5, 6]
+    assert [line["step"] for line in looks] == [4, 6]
+    assert all(line.keys() == {"step", "loss", "gradient_norm", "learning_rate"} for line in steps)
+    assert all(line.keys() == {"step", "validation_loss", "bits_per_byte"} for line in looks)
+
+
+@pytest.mark.parametrize("line", ["{", "3", "{}", '{"step": "x"}', "\0\0"])
+def test_a_damaged_line_of_metrics_is_named(begin: Begin, line: str) -> None:
+    run = begin(steps=2)
+    (run / "metrics.jsonl").write_text(f'{{"step": 1, "loss": 2.0}}\n{line}\n')
+    with pytest.raises(HeddleError, match=r"metrics\.jsonl:2: damaged"):
+        Trainer(run).run()
+
+
+def test_a_line_cut_short_by_a_kill_is_written_again(begin: Begin, tmp_path: Path) -> None:
+    run = begin(steps=4, evaluate_every=2)
+    cut = shutil.copytree(run, tmp_path / "cut")
+    train(run)
+    with pytest.raises(Interrupted):
+        trainer = Trainer(cut)
+        stop_after(2, trainer)
+        trainer.run()
+    with (cut / "metrics.jsonl").open("a") as stream:
+        stream.write('{"step": 3, "loss": 5.0}\n{"step": 4, "lo')
+    train(cut)
+    assert written(cut) == written(run)

@@ -1,0 +1,153 @@
+"""One step: the loss over the whole batch, the same gradient however it is cut, clipping, and masters in fp32."""
+
+from dataclasses import replace
+from math import isnan
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from heddle.config import TransformerConfig, sized
+from heddle.config.run import TrainConfig
+from heddle.data.batch import IGNORED, Batch, next_token_batch
+from heddle.model import build
+from heddle.train import NextToken, Optimizer, train_step
+
+CONFIG = sized(2, vocab_size=41, context=8, dim=16)
+STILL = TrainConfig(optimizer="adamw", learning_rate=1e-30, weight_decay=0.0, clip=None)
+
+
+def uneven(rows: int = 4) -> Batch:
+    """A batch in which the first row has one target, the second none, the others all, with different weights."""
+    batch = next_token_batch(np.random.default_rng(0).integers(0, 41, (rows, 9)))
+    weights = torch.rand(rows, 8, generator=torch.Generator().manual_seed(0)) + 0.5
+    weights[0, 1:] = 0
+    weights[1] = 0
+    return replace(batch, weights=weights, targets=batch.targets.masked_fill(weights == 0, IGNORED))
+
+
+def ready(config: TransformerConfig = CONFIG, train: TrainConfig = STILL, precision: str = "fp32") -> Any:
+    model = build(config)
+    return model, NextToken(model), Optimizer(model, train, train.learning_rate or 1e-3, precision)
+
+
+def gradient_of(accumulate: int, precision: str = "fp32") -> dict[str, Tensor]:
+    """The gradient that a step would use: the optimizer is kept from turning anything."""
+    model, objective, optimizer = ready(precision=precision)
+    optimizer.step = lambda factor, clip: 0.0
+    train_step(objective, optimizer, uneven(), accumulate, 1.0, None)
+    assert optimizer.masters.keys() == dict(model.named_parameters()).keys()
+    return {name: master.grad for name, master in optimizer.masters.items()}
+
+
+@pytest.mark.lecture("L1-24")
+@pytest.mark.parametrize("accumulate", [1, 2, 4])
+def test_the_loss_is_the_mean_over_all_targets(accumulate: int) -> None:
+    model, objective, optimizer = ready()
+    batch = uneven()
+    with torch.no_grad():
+        chances = model.logits(model(batch.tokens)).log_softmax(-1)
+        surprise = -chances.gather(2, batch.targets.clamp(min=0)[:, :, None])[:, :, 0]
+        mean = (surprise * batch.weights).sum() / batch.weights.sum()
+    loss, norm = train_step(objective, optimizer, batch, accumulate, 1.0, None)
+    assert loss == pytest.approx(mean.item(), rel=1e-6)
+    assert norm > 0
+
+
+@pytest.mark.lecture("L1-72")
+@pytest.mark.parametrize("accumulate", [2, 4])
+def test_micro_batches_change_nothing(accumulate: int) -> None:
+    """Not even where one of them has a single target and another none."""
+    whole, cut = gradient_of(1), gradient_of(accumulate)
+    for name, gradient in whole.items():
+        assert gradient.abs().max() > 0, name
+        torch.testing.assert_close(cut[name], gradient, rtol=0, atol=1e-6 * gradient.abs().max().item(), msg=name)
+
+
+def test_micro_batches_are_added_up_in_fp32() -> None:
+    """In bf16 the gradients of micro-batches are rounded once each, not once more with every addition."""
+    whole, cut = gradient_of(1, "bf16"), gradient_of(4, "bf16")
+    for name, gradient in cut.items():
+        assert gradient.dtype == torch.float32
+        torch.testing.assert_close(gradient, whole[name], rtol=0.02, atol=0.02 * whole[name].abs().max().item())
+
+
+@pytest.mark.parametrize("clip", [1e-3, 1e3, None])
+def test_clipping(clip: float | None) -> None:
+    """AdamW's first moment after one step is (1 - beta1) times the gradient it saw."""
+    model, objective, optimizer = ready()
+    _, norm = train_step(objective, optimizer, uneven(), 1, 1.0, clip)
+    seen = torch.cat([value.flatten() for name, value in optimizer.state().items() if name.startswith("exp_avg/")])
+    expected = norm if clip is None else min(norm, clip)
+    assert seen.norm().item() / 0.1 == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_norm_is_of_the_whole_gradient() -> None:
+    model, objective, optimizer = ready()
+    _, norm = train_step(objective, optimizer, uneven(), 1, 1.0, 1e-3)
+    assert norm == pytest.approx(torch.cat([g.flatten() for g in gradient_of(1).values()]).norm().item(), rel=1e-5)
+
+
+def test_nothing_is_turned_by_what_is_no_number() -> None:
+    for poison in ("loss", "gradient"):
+        model, objective, optimizer = ready(train=TrainConfig(learning_rate=1e-2))
+        if poison == "loss":
+            model.decoder.final_norm.weight.data[0] = torch.nan
+        else:
+            model.embedding.weight.register_hook(lambda gradient: gradient * torch.inf)
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        loss, norm = train_step(objective, optimizer, uneven(), 2, 1.0, 1.0)
+        assert isnan(loss) == (poison == "loss")
+        assert not np.isfinite(norm)
+        for name, value in model.state_dict().items():
+            assert torch.equal(value.nan_to_num(9.0), before[name].nan_to_num(9.0)), name
+        assert any(master.grad is not None for master in optimizer.masters.values())  # to be looked at
+
+
+def test_masters_move_by_less_than_bf16_can_say() -> None:
+    """Steps far below the spacing of bf16 numbers add up in the masters until the working copy moves too."""
+    train = TrainConfig(optimizer="adamw", weight_decay=0.0, learning_rate=2e-5)
+    model, objective, optimizer = ready(train=train, precision="bf16")
+    name = "decoder.blocks.0.ffn.up.weight"
+    working, master = optimizer.working[name], optimizer.masters[name]
+    assert (working.dtype, master.dtype) == (torch.bfloat16, torch.float32)
+    first, seen = master.detach().clone(), working.detach().clone()
+    batch = uneven()
+    train_step(objective, optimizer, batch, 1, 1.0, None)
+    moved = (master - first).abs()
+    spacing = torch.finfo(torch.bfloat16).eps * first.abs()
+    large = first.abs() > 0.01
+    assert (moved[large] > 0).all()
+    assert (moved[large] < spacing[large]).all()
+    assert (working == seen)[large].float().mean() > 0.6  # most have not crossed to the next bf16 number
+    for _ in range(19):
+        train_step(objective, optimizer, batch, 1, 1.0, None)
+    assert (working != seen)[large].float().mean() > 0.6
+    assert torch.equal(working, master.bfloat16())
+
+
+@pytest.mark.lecture("L0-23")
+def test_embeddings_are_learned() -> None:
+    """After one step the rows of the tokens seen have changed, in both tables."""
+    shape = {"decoder.entry.positions": "learned", "decoder.block.mixer.relative": None, "head.tied": False}
+    model, objective, optimizer = ready(CONFIG.override(shape), TrainConfig(learning_rate=1e-2, weight_decay=0.0))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    batch = next_token_batch(np.arange(16).reshape(2, 8))  # 7 places, ids 0-6 and 8-14
+    train_step(objective, optimizer, batch, 1, 1.0, None)
+    changed = {
+        name: (model.state_dict()[name] != before[name]).any(1).nonzero().flatten().tolist()
+        for name in ("embedding.weight", "decoder.entry.positions.weight")
+    }
+    assert changed["embedding.weight"] == [*range(7), *range(8, 15)]
+    assert changed["decoder.entry.positions.weight"] == list(range(7))
+
+
+def test_a_model_learns_a_batch_by_heart() -> None:
+    model, objective, optimizer = ready(train=TrainConfig(learning_rate=1e-2))
+    losses = [train_step(objective, optimizer, uneven(), 2, 1.0, 1.0)[0] for _ in range(60)]
+    assert losses[0] == pytest.approx(np.log(41), abs=0.1)
+    assert losses[-1] < 0.5
+
+
