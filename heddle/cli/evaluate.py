@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from heddle.cli.say import console, document, find_run, table
+from heddle.cli.say import bar, console, document, find_run, table
 from heddle.data.sources import read_documents
 from heddle.data.store import Part, TokenStore
 from heddle.errors import HeddleError
@@ -41,7 +41,8 @@ def evaluate(run: str, /, *files: str, context: int | None = None, device: str =
     if files and tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json to cut the text with")
     part = part_of(read_documents(files), tokenizer) if tokenizer and files else _held_out(path)
-    result = score(model, part, length)
+    with bar(console(as_json=True), "scoring") as done:
+        result = score(model, part, length, progress=done)
     what = ", ".join(files) or f"held out by {path}"
     if json:
         document({"run": str(path), "text": what, "context": length, **asdict(result)})

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import sys
 
@@ -19,6 +20,7 @@ def make_app() -> App:
         version="0.1.0",
         help_format="plaintext",
         result_action="return_value",
+        suppress_keyboard_interrupt=False,  # `run` says it
     )
     app.command("heddle.cli.train:train", name="train", help="Train a model on text; without arguments, a small demo.")
     app.command("heddle.cli.generate:generate", name="generate", help="Let a trained model write.")
@@ -39,6 +41,9 @@ def make_app() -> App:
 def run(argv: list[str] | None = None) -> None:
     """Run one command; every error a user can cause is one line on stderr and exit code 2."""
     words = sys.argv[1:] if argv is None else argv
+    # Threads that spin while they wait make training ten times slower as soon as another program wants a core. The setting
+    # counts when torch is loaded, which is later than this.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without a character gets its number instead
     try:

@@ -2,11 +2,13 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from heddle.errors import HeddleError, did_you_mean
@@ -18,6 +20,30 @@ def console(as_json: bool = False) -> Console:
     """Where words for people go. What is no terminal has no edge to wrap at."""
     stream = sys.stderr if as_json else sys.stdout
     return Console(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else 160)
+
+
+@contextmanager
+def phases(out: Console) -> Iterator[Callable[[str], None]]:
+    """A function that prints a line for each phase; in a terminal something turns until the next one."""
+    with out.status("") as status:
+
+        def tell(line: str) -> None:
+            out.print(line, markup=False)
+            status.update(line)
+
+        yield tell
+
+
+@contextmanager
+def bar(out: Console, what: str) -> Iterator[Callable[[int, int], None]]:
+    """A function that shows how much of a long task is done; silent where there is no terminal."""
+    with Progress(console=out, transient=True, disable=not out.is_terminal) as shown_progress:
+        task = shown_progress.add_task(what, total=None)
+
+        def done(count: int, total: int) -> None:
+            shown_progress.update(task, completed=count, total=total)
+
+        yield done
 
 
 def document(data: Any) -> None:
@@ -77,8 +103,3 @@ def new_run(name: str | None) -> Path:
         return Path(name) if Path(name).parent != Path() else RUNS / name
     numbers = [int(path.name) for path in RUNS.glob("*") if path.name.isdigit()]
     return RUNS / f"{max(numbers, default=0) + 1:03d}"
-
-
-def pairs(values: Mapping[str, Any]) -> str:
-    """Names and numbers on one line."""
-    return "  ".join(f"{name} {shown(value)}" for name, value in values.items())

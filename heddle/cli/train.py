@@ -1,5 +1,6 @@
 """`heddle train`."""
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from heddle.cli.progress import Progress
-from heddle.cli.say import console, document, duration, find_run, new_run, size
+from heddle.cli.say import console, document, duration, find_run, new_run, phases, size
 from heddle.config.base import parse_overrides, read_table, set_path, unknown_key
 from heddle.config.run import RunConfig
 from heddle.errors import HeddleError
@@ -48,7 +49,8 @@ def train(
     if dry_run:
         _dry_run(config, run, out, json)
         return
-    planned = prepare(config, run, lambda line: out.print(line, markup=False))
+    with phases(out) as tell:
+        planned = prepare(config, run, tell)
     out.print(_numbers(planned, run), markup=False)
     _train(run, out, json)
 
@@ -98,16 +100,17 @@ def _train(run: Path, out: Console, json: bool) -> None:
         if json:
             document({"run": str(run), "step": stop.step, "steps": chosen.steps, "finished": False})
         raise SystemExit(130) from None
+    held_out = len(trainer.store.validation.tokens) - 1
     samples = [trainer.sample(seed, tokens=100) for seed in range(3)]
     out.print(
         f"\nfinished: validation loss {result.loss:.4f}, perplexity {result.perplexity:.2f}, "
-        f"{result.bits_per_byte:.4f} bits per byte over all {result.tokens:,} held-out tokens\n",
+        f"{result.bits_per_byte:.4f} bits per byte over {result.tokens:,} of {held_out:,} held-out tokens\n",
         markup=False,
     )
     for sample in samples:
         out.print(sample + "\n" + "-" * 40, markup=False)
     out.print(
-        f"let it write:   heddle generate {run} --prompt 'def '\n"
+        f"let it write:   heddle generate {run} --prompt {_opening(samples[0])}\n"
         f"score text:     heddle eval {run}\n"
         f"look at sizes:  heddle count {run}\n"
         f"stopped runs:   heddle train --resume {run}",
@@ -126,6 +129,12 @@ def _train(run: Path, out: Console, json: bool) -> None:
         )
 
 
+def _opening(text: str) -> str:
+    """A few words of a text's first line, quoted for a shell."""
+    line = next((line for line in text.splitlines() if line.strip()), "The")
+    return shlex.quote(" ".join(line.split()[:3]))
+
+
 def _numbers(planned: Plan, run: Path) -> str:
     chosen, model = planned.chosen, planned.model
     return (
@@ -140,8 +149,8 @@ def _numbers(planned: Plan, run: Path) -> str:
 def _dry_run(config: RunConfig, run: Path, out: Console, json: bool) -> None:
     import tempfile
 
-    with tempfile.TemporaryDirectory() as folder:
-        planned = prepare(config, Path(folder) / "run", lambda line: out.print(line, markup=False))
+    with tempfile.TemporaryDirectory() as folder, phases(out) as tell:
+        planned = prepare(config, Path(folder) / "run", tell)
     out.print(_numbers(planned, run) + "\nnothing was trained (--dry-run)", markup=False)
     if json:
         document(

@@ -53,9 +53,8 @@ def sized(depth: int, *, vocab_size: int, context: int = 256, dim: int | None = 
     head_dim = 64 if width % 64 == 0 else width
     norm = RMSNormConfig()
     mixer = AttentionConfig(heads=width // head_dim, bias=False, qk_norm=norm, relative=RotaryConfig())
-    hidden = (
-        -(-8 * width // 192) * 64
-    )  # 8/3 of the width, as gated layers have it, in steps that small models can afford
+    # 8/3 of the width, as gated layers have it, in steps that small models can afford.
+    hidden = -(-8 * width // 192) * 64
     block = BlockConfig(mixer=mixer, ffn=GatedConfig(hidden=hidden), norm=norm)
     sizes = {"vocab_size": vocab_size, "pad_vocab_to": 64, "dim": width, "context": context}
     return TransformerConfig.of({**sizes, "decoder": {"depth": depth, "block": block}}, where="model")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from heddle.data.parts import PartText, PartWriter, Tokenizes, fill_empty, map_tokens, pieces, settle
 from heddle.data.sources import Document, Tally
@@ -28,15 +29,15 @@ class Part:
     """Train or validation.
 
     Attributes:
-        tokens: Int[N], the ids, read-only and mapped from the disk: documents in the order of the sources, with the
-            end-of-text id between two of them where the store was built so.
+        tokens: Int[N], the ids; those of a store are mapped from the disk, read-only. Documents in the order of the
+            sources, with the end-of-text id between two of them where the store was built so.
         bytes: UTF-8 bytes of the part's text.
         documents: how many documents it is made of.
         first_token_bytes: UTF-8 bytes of its first token, which is never a target: bits per byte divide by
             ``bytes - first_token_bytes``.
     """
 
-    tokens: np.memmap[Any, np.dtype[Any]]
+    tokens: npt.NDArray[Any]
     bytes: int
     documents: int
     first_token_bytes: int

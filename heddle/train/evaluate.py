@@ -1,6 +1,6 @@
 """Scoring held-out text: every target once, in windows that do not overlap."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import exp, log
 from typing import Any
@@ -39,7 +39,9 @@ class Evaluation:
 
 
 @torch.no_grad()
-def evaluate(model: Transformer, part: Part, context: int, rows: int = 16) -> Evaluation:
+def evaluate(
+    model: Transformer, part: Part, context: int, rows: int = 16, progress: Callable[[int, int], None] | None = None
+) -> Evaluation:
     """Score a whole part: window k reads tokens k·context … (k+1)·context and predicts the next of each (L1-24).
 
     Args:
@@ -47,6 +49,7 @@ def evaluate(model: Transformer, part: Part, context: int, rows: int = 16) -> Ev
         part: text as tokens.
         context: length of a window.
         rows: windows at a time.
+        progress: hears the targets scored so far and all there are.
     """
     objective, training = NextToken(model), model.training
     model.eval()
@@ -60,6 +63,8 @@ def evaluate(model: Transformer, part: Part, context: int, rows: int = 16) -> Ev
         loss = objective(next_token_batch(ids).to(model.device))
         nats += loss.total.item()
         targets += int(loss.count.item())
+        if progress:
+            progress(targets, len(part.tokens) - 1)
     model.train(training)
     size = part.bytes - part.first_token_bytes
     mean = nats / targets

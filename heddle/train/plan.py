@@ -64,13 +64,12 @@ def plan(config: RunConfig, store: TokenStore, device: str) -> Plan:
     check_length(store, smallest.context)
     batch = train.batch or _multiple(max(1, TOKENS_PER_STEP[device] // smallest.context), train.accumulate)
     rows = max(1, batch // train.accumulate)
-    precisions = list(DTYPES) if train.precision == "auto" else [train.precision]
-    # Before anything is measured: measuring needs the memory too.
-    check_memory(min(training_bytes(smallest, rows, name, train.optimizer) for name in precisions), device)
-    precision = precisions[0] if len(precisions) == 1 else faster_precision(smallest, rows, device, train)
-    model, rate = _sized(config.model, store.vocab_size, batch, train, device, precision)
-    memory = training_bytes(model, rows, precision, train.optimizer)
-    check_memory(memory, device)
+    precision: str = train.precision
+    if precision == "auto":
+        # Measuring needs the memory too.
+        check_memory(min(training_bytes(smallest, rows, name, train.optimizer) for name in DTYPES), device)
+        precision = faster_precision(smallest, rows, device, train)
+    model, rate, memory = _sized(config.model, store.vocab_size, batch, train, device, precision)
     tokens_per_step = batch * model.context
     steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / tokens_per_step))
     compile_ = _compile(train, model, rows, device, precision, rate, steps * tokens_per_step)
@@ -159,23 +158,25 @@ def faster_precision(model: TransformerConfig, rows: int, device: str, train: Tr
 
 def _sized(
     choice: ModelChoice, vocab_size: int, batch: int, train: TrainConfig, device: str, precision: str
-) -> tuple[TransformerConfig, float]:
-    """The model and its measured rate. Without a name or a depth: the deepest that sees enough tokens in the time given."""
+) -> tuple[TransformerConfig, float, int]:
+    """The model, its measured rate, the bytes it needs. Without a name or a depth: the deepest that sees enough tokens in time."""
     rows = batch // train.accumulate
     model = choice.resolve(vocab_size, min(DEPTHS), CONTEXT)
-    check_memory(training_bytes(model, rows, precision, train.optimizer), device)
-    best = model, measure(model, _few(rows, model), device, precision, train)
+    memory = training_bytes(model, rows, precision, train.optimizer)
+    check_memory(memory, device)
+    best = model, measure(model, _few(rows, model), device, precision, train), memory
     if choice.preset is not None or choice.depth is not None:
         return best
     for depth in DEPTHS[1:]:
         model = choice.resolve(vocab_size, depth, CONTEXT)
-        if training_bytes(model, rows, precision, train.optimizer) > available_memory(device):
+        memory = training_bytes(model, rows, precision, train.optimizer)
+        if memory > available_memory(device):
             break
         rate = measure(model, _few(rows, model), device, precision, train)
         tokens = train.minutes * 60 * SHARE * rate if train.steps is None else train.steps * batch * model.context
         if tokens < TOKENS_PER_PARAMETER * parameters(model).total:
             break
-        best = model, rate
+        best = model, rate, memory
     return best
 
 

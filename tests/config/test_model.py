@@ -34,6 +34,9 @@ def test_the_usual_choices() -> None:
     assert config.initial.scale_residual
     assert (block.dropout, block.mixer.dropout, config.decoder.entry.dropout) == (0, 0, 0)
     assert block.mixer.scale == "head_dim"
+    assert (block.mixer.bias, GatedConfig().bias) == (True, False)
+    assert config.table_rows() == config.vocab_size == 5
+    assert RotaryConfig().base == 10_000
 
 
 @pytest.mark.lecture("L1-17")

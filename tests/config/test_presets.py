@@ -63,6 +63,7 @@ def test_one_number_makes_a_model(depth: int) -> None:
     assert block.mixer.relative == RotaryConfig()
     assert isinstance(block.ffn, GatedConfig)
     assert not block.ffn.bias
+    assert not block.mixer.bias
     assert block.ffn.width(config.dim) % 64 == 0
     assert 0 <= block.ffn.width(config.dim) - 8 * config.dim / 3 < 64
     assert config.head.tied

@@ -107,6 +107,7 @@ def test_impossible_runs_are_refused(data: dict[str, Any], line: str) -> None:
 def test_a_batch_can_be_cut_evenly() -> None:
     assert TrainConfig(batch=12, accumulate=4).batch == 12
     assert TrainConfig(accumulate=4).batch is None
+    assert TrainConfig().accumulate == 1
 
 
 def test_an_imported_model_has_no_run() -> None:
@@ -137,4 +138,5 @@ def test_impossible_sampling_is_refused(said: dict[str, Any], line: str) -> None
 
 
 def test_sampling_as_it_stands() -> None:
-    assert SamplingConfig() == SamplingConfig(max_tokens=200, temperature=1.0, top_k=None, top_p=None, seed=0, stop=())
+    said = SamplingConfig(max_tokens=200, temperature=1.0, top_k=None, top_p=None, seed=0, stop=(), window=False)
+    assert SamplingConfig() == said

@@ -87,7 +87,7 @@ def test_the_hidden_width_is_free() -> None:
 
 
 @pytest.mark.lecture("L1-21")
-@pytest.mark.parametrize(("dim", "hidden"), [(4096, 11_008), (768, 2048), (48, 256), (96, 256), (97, 512)])
+@pytest.mark.parametrize(("dim", "hidden"), [(4096, 11_008), (768, 2048), (48, 256), (96, 256), (97, 512), (769, 2304)])
 def test_a_gated_layer_rounds_its_width_up(dim: int, hidden: int) -> None:
     """8/3 of the width, up to a multiple of 256, so that three matrices weigh about as much as two of four times it."""
     with torch.device("meta"):

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from heddle.config.run import RunConfig
+from heddle.generate import generate_text
 from heddle.train import prepare
 
 Begin = Callable[..., Path]
-WORDS = "the quick brown fox jumps over a lazy dog and then some more words follow here".split()
+WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "then", "some", "more"]
 SIZES = {"dim": 16, "depth": 1, "heads": 2, "context": 16}
 TRAIN = {"steps": 8, "batch": 4, "precision": "fp32", "compile": "off", "threads": 1, "evaluate_every": 4}
 
@@ -27,10 +28,12 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every machine is equally fast: measuring it takes seconds, and nothing here depends on it."""
+    """Every machine is equally fast, since measuring it takes seconds; and samples are short."""
     module = import_module("heddle.train.plan")  # the package has a function of that name
     monkeypatch.setattr(module, "measure", lambda *args, **settings: 1e5)
     monkeypatch.setattr(module, "matmul_rate", lambda *args, **settings: 1e10)
+    generate, module = generate_text, import_module("heddle.train.trainer")
+    monkeypatch.setattr(module, "generate_text", lambda *args, **more: generate(*args, **{**more, "max_tokens": 5}))
 
 
 @pytest.fixture
@@ -53,5 +56,3 @@ def begin(tmp_path: Path, config: Callable[..., RunConfig], quick: None) -> Begi
         return tmp_path / name
 
     return begun
-
-

@@ -17,7 +17,9 @@ from heddle.train.loss import CHUNK_BYTES, chunk_rows
 Case = tuple[Tensor, Tensor, Tensor, Tensor, int]
 
 
-def case(rows: int = 13, dim: int = 6, vocab_size: int = 11, extra: int = 5, dtype: torch.dtype = torch.float64) -> Case:
+def case(
+    rows: int = 13, dim: int = 6, vocab_size: int = 11, extra: int = 5, dtype: torch.dtype = torch.float64
+) -> Case:
     """Hidden vectors, a table with padded entries, targets, and weights of which some are zero."""
     draw = torch.Generator().manual_seed(rows * 100 + vocab_size)
     hidden = torch.randn(rows, dim, generator=draw, dtype=torch.float64).to(dtype).requires_grad_()
@@ -89,7 +91,9 @@ def test_the_table_gradient_is_added_up_in_fp32() -> None:
     rounded = torch.zeros_like(table, dtype=torch.bfloat16)
     for start in range(0, 4096, 16):
         part = slice(start, start + 16)
-        rounded += gradients(cross_entropy, (hidden[part], table, targets[part], weights[part], vocab_size))[2].bfloat16()
+        rounded += gradients(cross_entropy, (hidden[part], table, targets[part], weights[part], vocab_size))[
+            2
+        ].bfloat16()
     assert (ours - exact).abs().max() < (rounded - exact).abs().max() / 5
 
 

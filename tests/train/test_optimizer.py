@@ -43,12 +43,13 @@ def test_every_parameter_has_its_role(kind: str, config: TransformerConfig) -> N
     model = build(config)
     optimizer = Optimizer(model, TrainConfig(optimizer=kind, weight_decay=0.25), 1e-3, "fp32")
     turned: dict[str, tuple[str, float]] = {}
-    for inner, group in ((inner, group) for inner in optimizer.optimizers for group in inner.param_groups):
+    groups = [(type(inner).__name__, group) for inner in optimizer.optimizers for group in inner.param_groups]
+    for which, group in groups:
         for parameter in group["params"]:
-            turned[optimizer.names[id(parameter)]] = (type(inner).__name__, group["weight_decay"])
+            turned[optimizer.names[id(parameter)]] = (which, group["weight_decay"])
     parameters = dict(model.named_parameters())
     assert turned.keys() == parameters.keys()
-    assert sum(len(group["params"]) for inner in optimizer.optimizers for group in inner.param_groups) == len(turned)
+    assert sum(len(group["params"]) for _, group in groups) == len(turned)
     for name, parameter in parameters.items():
         table = name in ("embedding.weight", "head.weight") or "positions" in name
         expected = "table" if table else "matrix" if parameter.dim() == 2 else "vector"

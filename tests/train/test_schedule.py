@@ -1,5 +1,6 @@
 """The learning rate's factor over time."""
 
+from itertools import pairwise
 from math import cos, pi
 
 import pytest
@@ -28,7 +29,7 @@ def test_shapes(shape: str, middle: float, end: float) -> None:
 
 def test_a_cosine_is_flat_at_both_ends() -> None:
     values = [factor(step, 1000, 0, "cosine", 0.0) for step in range(1000)]
-    drops = [before - after for before, after in zip(values, values[1:], strict=False)]
+    drops = [before - after for before, after in pairwise(values)]
     assert max(drops[0], drops[-1]) < max(drops) / 100
     assert max(drops) == pytest.approx(pi / 2 / 1000, rel=1e-3)
 
@@ -39,7 +40,7 @@ def test_it_stays_between_nothing_and_the_highest(steps: int, warmup: int, shape
     assert all(0 < value <= 1 + 1e-12 or (value >= 0 and final == 0) for value in values)
     after = values[warmup:]
     assert all(value >= final - 1e-12 for value in after)
-    assert all(later <= earlier + 1e-12 for earlier, later in zip(after, after[1:], strict=False))
+    assert all(later <= earlier + 1e-12 for earlier, later in pairwise(after))
     rise = values[:warmup]
     assert rise == sorted(rise)
     assert max(values) == 1.0 or warmup > steps

@@ -77,7 +77,7 @@ def test_micro_batches_are_added_up_in_fp32() -> None:
 @pytest.mark.parametrize("clip", [1e-3, 1e3, None])
 def test_clipping(clip: float | None) -> None:
     """AdamW's first moment after one step is (1 - beta1) times the gradient it saw."""
-    model, objective, optimizer = ready()
+    _, objective, optimizer = ready()
     _, norm = train_step(objective, optimizer, uneven(), 1, 1.0, clip)
     seen = torch.cat([value.flatten() for name, value in optimizer.state().items() if name.startswith("exp_avg/")])
     expected = norm if clip is None else min(norm, clip)
@@ -85,7 +85,7 @@ def test_clipping(clip: float | None) -> None:
 
 
 def test_the_norm_is_of_the_whole_gradient() -> None:
-    model, objective, optimizer = ready()
+    _, objective, optimizer = ready()
     _, norm = train_step(objective, optimizer, uneven(), 1, 1.0, 1e-3)
     assert norm == pytest.approx(torch.cat([g.flatten() for g in gradient_of(1).values()]).norm().item(), rel=1e-5)
 
@@ -109,7 +109,7 @@ def test_nothing_is_turned_by_what_is_no_number() -> None:
 def test_masters_move_by_less_than_bf16_can_say() -> None:
     """Steps far below the spacing of bf16 numbers add up in the masters until the working copy moves too."""
     train = TrainConfig(optimizer="adamw", weight_decay=0.0, learning_rate=2e-5)
-    model, objective, optimizer = ready(train=train, precision="bf16")
+    _, objective, optimizer = ready(train=train, precision="bf16")
     name = "decoder.blocks.0.ffn.up.weight"
     working, master = optimizer.working[name], optimizer.masters[name]
     assert (working.dtype, master.dtype) == (torch.bfloat16, torch.float32)
@@ -145,9 +145,7 @@ def test_embeddings_are_learned() -> None:
 
 
 def test_a_model_learns_a_batch_by_heart() -> None:
-    model, objective, optimizer = ready(train=TrainConfig(learning_rate=1e-2))
+    _, objective, optimizer = ready(train=TrainConfig(learning_rate=1e-2))
     losses = [train_step(objective, optimizer, uneven(), 2, 1.0, 1.0)[0] for _ in range(60)]
     assert losses[0] == pytest.approx(np.log(41), abs=0.1)
     assert losses[-1] < 0.5
-
-

@@ -1,0 +1,106 @@
+"""Held-out scores are those of a plain loop over every target, counted once."""
+
+from math import exp, log
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from heddle.config import sized
+from heddle.data.sources import Document
+from heddle.data.store import Part
+from heddle.errors import HeddleError
+from heddle.model import Transformer, build
+from heddle.text import train_tokenizer
+from heddle.train import evaluate
+from heddle.train.evaluate import first_tokens, part_of
+
+CONTEXT = 8
+
+
+def model(**changes: Any) -> Transformer:
+    config = sized(2, vocab_size=257, context=CONTEXT, dim=16).override({"initial.std": 0.5, **changes})
+    return build(config, dtype=torch.float64)
+
+
+def text(length: int = 100) -> Part:
+    ids = np.random.default_rng(0).integers(0, 257, length).astype(np.uint16)
+    return Part(ids, bytes=2 * length, documents=1, first_token_bytes=3)
+
+
+@torch.no_grad()
+def window_by_window(scored: Transformer, part: Part, context: int) -> list[float]:
+    """The surprise of each target in nats, by softmax over all logits."""
+    ids, nats = part.tokens.astype(np.int64), []
+    for start in range(0, len(ids) - 1, context):
+        stop = min(start + context, len(ids) - 1)
+        chances = scored.logits(scored(torch.from_numpy(ids[None, start:stop])))[0].softmax(-1)
+        nats += [-log(chances[row, ids[start + row + 1]].item()) for row in range(stop - start)]
+    return nats
+
+
+@pytest.mark.lecture("L1-24")
+@pytest.mark.parametrize("length", [2, 8, 9, 17, 100])
+@pytest.mark.parametrize("context", [1, 5, 8])
+def test_every_target_counts_once(length: int, context: int) -> None:
+    scored, part = model(), text(length)
+    nats = window_by_window(scored, part, context)
+    result = evaluate(scored, part, context, rows=3)
+    assert result.tokens == length - 1 == len(nats)
+    assert result.loss == pytest.approx(sum(nats) / len(nats), rel=1e-12)
+    assert result.perplexity == pytest.approx(exp(result.loss), rel=1e-12)
+    assert result.bytes == 2 * length - 3  # the first token is no target
+    assert result.bits_per_byte == pytest.approx(sum(nats) / log(2) / (2 * length - 3), rel=1e-12)
+
+
+@pytest.mark.lecture("L0-57")
+def test_nothing_is_dropped() -> None:
+    """And a model in training is in training again."""
+    places = ("decoder.block.dropout", "decoder.entry.dropout", "decoder.block.mixer.dropout")
+    dropping, plain = model(**dict.fromkeys(places, 0.5)), model()
+    dropping.train()
+    assert evaluate(dropping, text(), CONTEXT) == evaluate(plain, text(), CONTEXT)
+    assert dropping.training
+    plain.eval()
+    evaluate(plain, text(), CONTEXT)
+    assert not plain.training
+
+
+def test_a_hopeless_model_has_a_finite_perplexity() -> None:
+    scored = model()
+    with torch.no_grad():
+        scored.decoder.final_norm.weight.fill_(1e4)
+    result = evaluate(scored, text(), CONTEXT)
+    assert result.loss > 700
+    assert np.isfinite(result.perplexity)
+
+
+def test_no_gradient_is_kept() -> None:
+    scored = model()
+    evaluate(scored, text(), CONTEXT)
+    assert all(parameter.grad is None for parameter in scored.parameters())
+
+
+def test_text_becomes_a_part() -> None:
+    tokenizer = train_tokenizer("bytes", [])
+    part = part_of([Document("héllo", "a"), Document("wörld", "b")], tokenizer)
+    assert part.tokens.tolist() == [*"héllo".encode(), 256, *"wörld".encode()]
+    assert (part.bytes, part.documents, part.first_token_bytes) == (12, 2, 1)
+    without = part_of([Document("ab", "a"), Document("ba", "b")], train_tokenizer("characters", ["ab"], special=()))
+    assert without.tokens.tolist() == [0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("texts", [[], ["a"]])
+def test_text_without_a_target_is_refused(texts: list[str]) -> None:
+    with pytest.raises(HeddleError, match=rf"has {len(texts)} token\(s\); at least 2"):
+        part_of([Document(text, "here") for text in texts], train_tokenizer("bytes", []))
+
+
+def test_the_beginning_of_a_part() -> None:
+    lengths = [1] * 256 + [0]
+    whole = text(50)
+    begun = first_tokens(whole, 20, lengths)
+    assert begun.tokens.tolist() == whole.tokens[:20].tolist()
+    assert begun.bytes == sum(lengths[token] for token in whole.tokens[:20])
+    assert first_tokens(whole, 50, lengths) is whole

@@ -1,0 +1,24 @@
+"""A run that is killed at any moment, and taken up again, ends as the run that nobody touched."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_killed_run_loses_nothing() -> None:
+    """Six kills, two of them inside saves and one of a process from the command line.
+
+    `python benchmarks/kills.py` does the same with twenty and more.
+    """
+    call = [sys.executable, "benchmarks/kills.py", "--kills", "6", "--inside", "2", "--commands", "1", "--json"]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout)
+    assert result["differences"] == {}
+    assert len(result["kills"]) == 6
+    assert [kill["during"] for kill in result["kills"]].count("save") == result["inside_saves"] >= 2
+    assert [kill["started"] for kill in result["kills"]].count("command") == 1
+    assert result["runs"] >= 1

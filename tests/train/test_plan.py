@@ -1,0 +1,237 @@
+"""What is decided before anything is spent, what is refused, and that it is decided once."""
+
+import json
+import os
+from collections.abc import Callable
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from heddle.account.memory import training_bytes
+from heddle.account.parameters import parameters
+from heddle.config import SavedConfig, sized
+from heddle.config.run import RunConfig, TrainConfig
+from heddle.errors import HeddleError
+from heddle.train import Trainer, prepare
+from heddle.train.plan import SHARE, TOKENS_PER_PARAMETER, faster_precision, measure
+
+from .conftest import Begin
+
+Make = Callable[..., RunConfig]
+
+
+@pytest.fixture
+def planning() -> ModuleType:
+    return import_module("heddle.train.plan")
+
+
+def never(*args: Any, **settings: Any) -> Any:
+    pytest.fail("this machine was measured")
+
+
+def refusal(config: RunConfig, run: Path) -> str:
+    """The one line that refuses a config; nothing may be left of the run."""
+    with pytest.raises(HeddleError) as error:
+        prepare(config, run)
+    before = [path.name for path in run.parent.iterdir()]
+    assert before == ["corpus.txt"], before
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+@pytest.mark.usefixtures("quick")
+class TestRefusals:
+    @pytest.fixture(autouse=True)
+    def unmeasured(self, quick: None, planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("measure", "matmul_rate"):
+            monkeypatch.setattr(planning, name, never)
+
+    def test_a_context_that_the_text_cannot_fill(self, config: Make, run: Path) -> None:
+        tokens = len((run.parent / "corpus.txt").read_bytes())
+        held = tokens - int(tokens * 0.9)
+        advice = "lower `context` or give more data"
+        for context in (held, 10**9):
+            part, there = ("validation", held) if context == held else ("training", tokens - held)
+            text = refusal(config(model={"context": context}), run)
+            assert text == f"{part} has {there} tokens, context is {context}: {advice}"
+
+    @pytest.mark.parametrize(
+        ("model", "message"),
+        [
+            ({"dim": 10, "heads": 3}, "dim = 10 is not divisible by heads = 3"),
+            ({"heads": 2, "kv_heads": 3}, "heads = 2 must be a multiple of kv_heads = 3"),
+            ({"preset": "gpt2-smal"}, "Did you mean 'gpt2-small'"),
+            ({"dim": 10**9, "heads": 10}, "more weights than any machine can hold"),
+        ],
+    )
+    def test_impossible_sizes_before_the_text_is_read(
+        self, config: Make, run: Path, monkeypatch: pytest.MonkeyPatch, model: dict[str, Any], message: str
+    ) -> None:
+        module = import_module("heddle.train.prepare")
+        monkeypatch.setattr(module, "describe", lambda sources: pytest.fail("the text was read"))
+        assert message in refusal(config(model=model), run)
+
+    @pytest.mark.parametrize("precision", ["auto", "fp32", "bf16"])
+    def test_more_memory_than_there_is(self, config: Make, run: Path, precision: str) -> None:
+        """A model of 10^12 weights, whatever the machine."""
+        text = refusal(config(model={"dim": 300_000, "heads": 10}, precision=precision), run)
+        assert text.startswith("training needs about ")
+        assert text.endswith("take a smaller model, a smaller batch, or more accumulate")
+
+    def test_a_batch_beyond_memory(
+        self, config: Make, run: Path, planning: ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(planning, "available_memory", lambda device: 2**26)
+        assert "training needs about 0." in refusal(config(batch=4096), run)
+        for name, rate in (("measure", 1e5), ("matmul_rate", 1e10)):
+            monkeypatch.setattr(planning, name, lambda *args, rate=rate, **more: rate)
+        assert prepare(config(batch=4096, accumulate=128), run).memory < 2**26
+
+    def test_more_threads_than_cores(self, config: Make, run: Path) -> None:
+        """The C library would end the process when it cannot start them."""
+        text = refusal(config(threads=100_000), run)
+        assert text.startswith(f"threads = 100000: this machine has {os.cpu_count()} core(s)")
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"data": {"sources": ["nowhere.txt"]}}, "nowhere.txt: no such file or folder"),
+            ({"data": {"tokenizer": "wordpiece"}}, "'wordpiece' is neither one of bytes, characters, bpe"),
+            ({"data": {"tokenizer": "bpe", "tokenizer_size": 7}}, "vocab_size 7 is too small for bpe"),
+            ({"data": {"validation": 1e-9}}, "validation part would have"),
+        ],
+    )
+    def test_text_that_will_not_do(self, config: Make, run: Path, settings: dict[str, Any], message: str) -> None:
+        assert message in refusal(config(**settings), run)
+
+    def test_a_run_that_is_there(self, config: Make, run: Path) -> None:
+        run.mkdir()
+        with pytest.raises(HeddleError, match=r"already exists: go on with `heddle train --resume .*another --name"):
+            prepare(config(), run)
+        assert list(run.iterdir()) == []
+
+
+def test_it_is_decided_once(begin: Begin, planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was chosen stands in config.json, and a resumed run takes it from there."""
+    run = begin(steps=3, precision="auto", threads=None, learning_rate=None, batch=None, compile="auto")
+    chosen = SavedConfig.read(run / "config.json").chosen
+    assert chosen is not None
+    assert (chosen.device, chosen.steps, chosen.compile) == ("cpu", 3, False)
+    assert chosen.tokens_per_second == 1e5
+    for name in ("measure", "matmul_rate", "available_memory", "faster_precision", "training_bytes"):
+        monkeypatch.setattr(planning, name, never)
+    trainer = Trainer(run)
+    assert trainer.chosen == chosen
+    trainer.run()
+    assert SavedConfig.read(run / "config.json").chosen == chosen
+    assert Trainer(run).step == 3
+
+
+def test_what_is_left_open(begin: Begin, tmp_path: Path) -> None:
+    open_ = {"batch": None, "evaluate_every": None, "save_every": None, "accumulate": 3, "steps": 1000}
+    chosen = SavedConfig.read(begin("open", **open_) / "config.json").chosen
+    assert chosen is not None
+    assert chosen.batch == 258  # the first multiple of 3 from 4096 / 16 on
+    assert (chosen.warmup, chosen.evaluate_every, chosen.save_every) == (20, 50, 50)
+    assert chosen.learning_rate == pytest.approx(3e-3 * 4)  # width 16 is 16 times smaller than 256
+    said = {"batch": 6, "evaluate_every": 7, "save_every": 8, "warmup": 9, "learning_rate": 0.5, "steps": 5}
+    chosen = SavedConfig.read(begin("said", **said) / "config.json").chosen
+    assert chosen is not None
+    assert (chosen.batch, chosen.evaluate_every, chosen.save_every, chosen.warmup) == (6, 7, 8, 5)
+    assert chosen.learning_rate == 0.5
+
+
+@pytest.mark.usefixtures("quick")
+def test_minutes_become_steps(config: Make, tmp_path: Path) -> None:
+    planned = prepare(config(steps=None, minutes=2.0), tmp_path / "run")
+    assert planned.chosen.steps == int(120 * SHARE * 1e5 / 64)
+    assert planned.minutes == pytest.approx(2.0, rel=1e-3)
+    assert planned.epochs == pytest.approx(planned.chosen.steps * 64 / planned.train_tokens)
+    assert planned.parameters == parameters(planned.model).total
+    assert planned.train_tokens + planned.validation_tokens == len((tmp_path / "corpus.txt").read_bytes())
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_depth_follows_from_the_time(corpus: Path, tmp_path: Path) -> None:
+    """The deepest that sees enough tokens: one more would not."""
+    depths = []
+    for minutes in (0.01, 3.0, 12.0):
+        train = {"minutes": minutes, "precision": "fp32", "compile": "off"}
+        said = RunConfig.of({"data": {"sources": [str(corpus)], "tokenizer": "bytes"}, "train": train})
+        planned = prepare(said, tmp_path / str(minutes))
+        depth = planned.model.decoder.depth
+        seen = minutes * 60 * SHARE * 1e5
+        assert planned.model == sized(depth, vocab_size=257, context=256)
+        assert depth == 2 or seen >= TOKENS_PER_PARAMETER * planned.parameters
+        assert seen < TOKENS_PER_PARAMETER * parameters(sized(depth + 1, vocab_size=257)).total
+        depths.append(depth)
+    assert depths[0] == 2
+    assert all(less < more for less, more in pairwise(depths))
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_depth_stays_within_memory(
+    corpus: Path, tmp_path: Path, planning: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = training_bytes(sized(3, vocab_size=257, context=256), 16, "fp32", "muon")
+    monkeypatch.setattr(planning, "available_memory", lambda device: room)
+    train = {"minutes": 1e5, "precision": "fp32", "compile": "off"}
+    said = RunConfig.of({"data": {"sources": [str(corpus)], "tokenizer": "bytes"}, "train": train})
+    assert prepare(said, tmp_path / "run").model.decoder.depth == 3
+
+
+@pytest.mark.parametrize(
+    ("wanted", "minutes", "gain", "compiler", "expected"),
+    [
+        ("on", 1, 1.0, False, True),
+        ("off", 1000, 2.0, True, False),
+        ("auto", 1000, 2.0, True, True),
+        ("auto", 1000, 1.0, True, False),
+        ("auto", 1, 2.0, True, False),
+        ("auto", 1000, 2.0, False, False),
+    ],
+)
+def test_compiling(
+    planning: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: str,
+    minutes: int,
+    gain: float,
+    compiler: bool,
+    expected: bool,
+) -> None:
+    """When asked; or when there is a compiler, time enough for it to pay, and it was measured to be faster."""
+
+    def measured(*args: Any, compiled: bool = False, **settings: Any) -> float:
+        return 1e5 * gain if compiled else 1e5
+
+    monkeypatch.setattr(planning, "measure", measured)
+    monkeypatch.setattr(planning.shutil, "which", lambda name: "/bin/true" if compiler else None)
+    train, tokens = TrainConfig(compile=wanted), int(minutes * 60 * 1e5)
+    assert planning._compile(train, sized(1, vocab_size=9, dim=16), 4, "cpu", "fp32", 1e5, tokens) is expected
+
+
+def test_measuring_is_training(planning: ModuleType) -> None:
+    """For real: a rate comes out, and both precisions are tried."""
+    model = sized(1, vocab_size=41, context=8, dim=16)
+    before = torch.random.get_rng_state()
+    assert measure(model, 4, "cpu", "bf16", TrainConfig()) > 0
+    assert faster_precision(model, 4, "cpu", TrainConfig()) in ("fp32", "bf16")
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_the_config_is_readable(begin: Begin) -> None:
+    run = begin(steps=3)
+    data = json.loads((run / "config.json").read_text())
+    assert data.keys() == {"version", "model", "data", "train", "chosen", "origin"}
+    assert sorted(path.name for path in run.iterdir()) == ["config.json", "data", "tokenizer.json"]
