@@ -95,7 +95,7 @@ def transformers_step(arguments: argparse.Namespace, weights: Path) -> Callable[
 
 def contender(arguments: argparse.Namespace) -> None:
     """A process that trains when it is told to: lines of JSON in, lines of JSON out."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1"}
     import torch
 
     from heddle.account import matmul_rate

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+from contextlib import suppress
 
 from cyclopts import App
 from cyclopts.exceptions import CycloptsError
@@ -48,6 +49,7 @@ def run(argv: list[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without a character gets its number instead
     try:
         make_app()(words, exit_on_error=False, print_error=False)
+        sys.stdout.flush()  # what goes wrong with it goes wrong here, where it is said
     except HeddleError as error:
         _fail(str(error), words)
     except CycloptsError as error:
@@ -69,6 +71,7 @@ def run(argv: list[str] | None = None) -> None:
 
 def _fail(message: str, words: list[str], code: int = 2) -> None:
     if "--json" in words:
-        print(json.dumps({"error": message}))
+        with suppress(OSError):  # it may be stdout that is full
+            print(json.dumps({"error": message}), flush=True)
     print(f"heddle: {message}", file=sys.stderr)
     sys.exit(code)

@@ -1,5 +1,6 @@
 """`heddle train`."""
 
+import os
 import shlex
 from dataclasses import asdict
 from pathlib import Path
@@ -57,7 +58,8 @@ def train(
 
 def read_words(words: tuple[str, ...]) -> RunConfig:
     """Sources, a run file and settings as one config; settings win over the file."""
-    sources = [word for word in words if "=" not in word or Path(word).exists()]
+    # os.path says False where Path complains: a setting may be longer than any file's name.
+    sources = [word for word in words if "=" not in word or os.path.exists(word)]
     settings = parse_overrides(word for word in words if word not in sources)
     files = [word for word in sources if word.endswith(".toml")]
     if len(files) > 1:

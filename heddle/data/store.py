@@ -249,7 +249,7 @@ def _read_meta(directory: Path) -> dict[str, Any]:
         meta = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise HeddleError(f"{directory}: no token store there ({META}: {error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise HeddleError(f"{path}: damaged, not JSON; build the store again") from error
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         raise HeddleError(f"{path}: not the description of a heddle token store")

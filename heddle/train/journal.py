@@ -78,7 +78,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         try:
             line = json.loads(text)
             lines.append({**line, "step": int(line["step"])})
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise HeddleError(
                 f"{path}:{number}: damaged, not a line of metrics; mend that line or delete the file"
             ) from None

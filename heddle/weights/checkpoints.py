@@ -114,7 +114,7 @@ def read_state(directory: Path) -> State:
     file = directory / STATE
     try:
         data = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise HeddleError(f"{file}: cannot be read ({error}); take another checkpoint") from None
     if not isinstance(data, dict):
         raise HeddleError(f"{file}: not the state of a training; take another checkpoint")

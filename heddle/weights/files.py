@@ -42,6 +42,7 @@ def write_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
     target = Path(target)
     _refuse_existing(target, replace)
     partial = _partial(target)
+    made = [folder for folder in target.parents if not folder.exists()]
     with _reported(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
@@ -60,6 +61,9 @@ def write_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
             _sync(target.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
+        with suppress(OSError):  # somebody else may use the folder by now
+            for folder in made:
+                folder.rmdir()
         raise
     finally:
         os.close(lock)
@@ -144,7 +148,7 @@ def verify(directory: Path) -> list[str]:
         expected = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in record["files"].items()}
     except FileNotFoundError:
         return [f"{MANIFEST}: missing"]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [f"{MANIFEST}: not a manifest"]
     return [f"{name}: {problem}" for name, entry in expected.items() if (problem := _problem(directory, name, *entry))]
 

@@ -108,7 +108,7 @@ def read_config(run: Path) -> SavedConfig:
         raise HeddleError(f"{run}: no such directory")
     if not file.is_file():
         raise HeddleError(f"{run}: not a run directory, it has no {CONFIG}")
-    with suppress(ValueError, OSError):  # what is no JSON is reported below
+    with suppress(ValueError, OSError, RecursionError):  # what is no JSON is reported below
         data = json.loads(file.read_bytes())
         if isinstance(data, dict) and "model_type" in data:
             raise HeddleError(f"{run}: a model of transformers; take it over first: heddle import {run} RUN")

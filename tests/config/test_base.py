@@ -42,6 +42,11 @@ def changed(path: str, value: Any) -> dict[str, Any]:
             "unknown key 'decoder.block.mixer.qk_norm.epss' in config. Did you mean 'eps'?",
         ),
         (
+            "decoder.block.norm",
+            {"kind": "rms", "bias": True},
+            "unknown key 'decoder.block.norm.bias' in config. Known keys: eps, kind.",
+        ),
+        (
             "head.zzz",
             1,
             "unknown key 'head.zzz' in config. Known keys: tied.",

@@ -112,7 +112,7 @@ TOO_LARGE = [
 
 @pytest.mark.parametrize("sizes", TOO_LARGE, ids=str)
 def test_no_model_is_larger_than_any_machine(sizes: dict[str, object]) -> None:
-    with pytest.raises(HeddleError, match="^config: these sizes make more weights than any machine can hold$"):
+    with pytest.raises(HeddleError, match=r"^config: these sizes make more weights than any machine can hold$"):
         model().override(sizes)
 
 

@@ -70,10 +70,11 @@ def test_one_number_makes_a_model(depth: int) -> None:
     assert config.table_rows() == 1024
 
 
-@pytest.mark.parametrize(("dim", "heads"), [(128, 2), (320, 5), (96, 1), (50, 1)])
+@pytest.mark.parametrize(("dim", "heads"), [(128, 2), (320, 5), (96, 1), (50, 1), (386, 1)])
 def test_the_width_can_be_said(dim: int, heads: int) -> None:
     config = sized(2, vocab_size=10, dim=dim, context=7)
     assert (config.dim, config.decoder.block.mixer.heads, config.context) == (dim, heads, 7)
+    assert 0 <= config.decoder.block.ffn.width(dim) - 8 * dim / 3 < 64
 
 
 @pytest.mark.parametrize("depth", [0, -3])

@@ -298,7 +298,8 @@ def extra_entries_do_not_exist(config: TransformerConfig) -> None:
     wide = awake(config)
     rows = config.table_rows()
     assert rows > config.vocab_size
-    tokens, targets = tokens_of(2, 6), tokens_of(2, 6, seed=2)
+    # As many tokens as the vocabulary has: the two must not be taken for each other.
+    tokens, targets = tokens_of(2, VOCABULARY), tokens_of(2, VOCABULARY, seed=2)
     logits = wide.logits(wide(tokens))
     assert logits.shape[-1] == rows
     assert (logits[..., VOCABULARY:] == -inf).all()

@@ -34,7 +34,8 @@ def test_every_step_is_told(begin: Begin) -> None:
     assert all(report.speed["tokens_per_second"] > 0 for report in steps)
     assert [report.step for report in looks if report.sample is not None] == [1, 2, 5]  # the command writes at the end
     assert steps[0].values["loss"] > steps[-1].values["loss"]
-    assert looks[-1].values["validation_loss"] == pytest.approx(result.loss, abs=1e-6)
+    assert looks[-1].values["validation_loss"] < looks[0].values["validation_loss"]
+    assert result.tokens == len(trainer.store.validation.tokens) - 1  # the text is short enough to be scored whole
 
 
 def test_what_is_published_is_what_was_trained(begin: Begin) -> None:

@@ -1,0 +1,299 @@
+"""Whatever a user gives that cannot work: exit code 2, one line that says what to do, nothing left behind."""
+
+import errno
+import gzip
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import TINY, Heddle
+
+Refused = Callable[..., str]
+
+TEXTS: dict[str, tuple[bytes | None, str]] = {
+    "missing.txt": (None, "missing.txt: no such file or folder"),
+    "empty.txt": (b"", "empty.txt: the file is empty"),
+    "binary.txt": (bytes(range(256)), "binary.txt: a binary file, not text (a zero byte at byte 0)"),
+    "latin.txt": ("Fäden".encode("latin-1"), "latin.txt: not UTF-8 at byte 1 (0xe4); convert it with iconv"),
+    "wide.txt": ("text".encode("utf-16"), "wide.txt: this looks like UTF-16"),
+    "bad.jsonl": (b'{"text": "a"}\n{"txt": "b"}', 'bad.jsonl:2: no field "text" holding a string'),
+    "broken.jsonl": (b"{", "broken.jsonl:1: not a line of JSON"),
+    "cut.txt.gz": (gzip.compress(b"warp and weft" * 9)[:-9], "cut.txt.gz: the gzip data is cut short"),
+    "plain.txt.gz": (b"not packed", "plain.txt.gz: not a sound gzip file"),
+    "*.none": (None, "*.none: the pattern matches no file"),
+    "folder": (None, "folder: no text in this folder"),
+}
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> None:
+    for name, (data, _) in TEXTS.items():
+        if data is not None:
+            (tmp_path / name).write_bytes(data)
+    (tmp_path / "folder").mkdir()
+
+
+@pytest.mark.usefixtures("texts")
+@pytest.mark.parametrize("name", TEXTS)
+def test_text_that_cannot_be_read(refused: Refused, name: str) -> None:
+    assert refused("train", name, *TINY).startswith(TEXTS[name][1])
+    assert refused("tokenizer", "train", "new", name, "--kind", "bpe").startswith(TEXTS[name][1])
+
+
+@pytest.mark.usefixtures("texts")
+@pytest.mark.parametrize("name", ["missing.txt", "empty.txt", "latin.txt"])
+def test_text_that_cannot_be_scored(refused: Refused, run_a: Path, name: str) -> None:
+    assert refused("eval", "a", name).startswith(TEXTS[name][1])
+
+
+def test_text_that_is_too_short(refused: Refused, run_a: Path, tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("A sentence.")
+    advice = "lower `context` or give more data"
+    assert refused("train", "one.txt", *TINY) == f"training has 9 tokens, context is 16: {advice}"
+    (tmp_path / "more.txt").write_text("A sentence, and another, and a third.")
+    assert refused("train", "more.txt", *TINY) == f"validation has 4 tokens, context is 16: {advice}"
+    (tmp_path / "a.txt").write_text("a")
+    assert "needs at least 2" in refused("train", "a.txt", *TINY)
+    assert "at least 2 are needed" in refused("eval", "a", "a.txt")
+
+
+SETTINGS = {
+    "n_layer=4": "unknown key 'n_layer'. heddle calls it 'depth'.",
+    "depht=4": "unknown key 'depht'. Did you mean 'depth'?",
+    "model.decoder.depht=4": "depht",
+    "lr=1": "heddle calls it 'learning_rate'",
+    "preset=gpt2-smal": "unknown preset 'gpt2-smal'. Did you mean 'gpt2-small'?",
+    "depth=0": "model.depth = 0: input should be greater than 0",
+    "depth=two": "model.depth = 'two': input should be a valid integer",
+    "depth=1000000": "model.depth = 1000000: input should be less than or equal to",
+    "heads=3": "dim = 16 is not divisible by heads = 3",
+    "kv_heads=5": "must be a multiple of kv_heads = 5",
+    "dropout=1": "model.dropout = 1: input should be less than 1",
+    "context=1e9": "training has",
+    "context=1000000000": "context is 1000000000: lower `context` or give more data",
+    "dim=1000000": "training needs about",
+    f"dim={10**40}": "more weights than any machine can hold",
+    "dim=" + 5000 * "9": "model.dim",
+    "batch=3 accumulate=2": "batch = 3 cannot be cut into accumulate = 2 equal micro-batches",
+    f"batch={10**20}": "train.batch",
+    "batch=1000000 context=64": "training needs about",
+    f"steps={10**20}": "train.steps",
+    "steps=0": "train.steps = 0",
+    "minutes=inf steps=none": "train.minutes",
+    f"seed={2**64}": "train.seed",
+    "seed=-1": "train.seed = -1",
+    "threads=1000000": "threads = 1000000: this machine has",
+    "learning_rate=nan": "train.learning_rate",
+    "validation=1": "data.validation = 1: input should be less than 1",
+    "device=gpu": "train.device = 'gpu': input should be 'auto', 'cpu', 'cuda' or 'mps'",
+    "tokenizer=wordpiece": "'wordpiece' is neither one of bytes, characters, bpe nor the path",
+    "tokenizer=bpe tokenizer_size=9": "vocab_size 9 is too small for bpe",
+    f"tokenizer=bpe tokenizer_size={10**11}": "data.tokenizer_size",
+    "=3": "'=3' is not of the form key=value",
+    "model=3": "model = 3",
+    "train.steps.more=3": "'steps' is a value, not a table of keys",
+    "decoder.block.mixer.kind=recurrent": "decoder.block.mixer.kind = 'recurrent': input should be 'attention'",
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings[:40])
+def test_settings_that_cannot_work(refused: Refused, corpus: str, settings: str) -> None:
+    assert SETTINGS[settings] in refused("train", corpus, *TINY, *settings.split())
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("[model]\ndepht = 2\n", "unknown key 'model.depht' in run.toml. Did you mean 'depth'?"),
+        ("[modle]\ndepth = 2\n", "unknown key 'modle' in run.toml. Did you mean 'model'?"),
+        ("depth = = 2", "run.toml: not valid TOML"),
+        ("[train]\nsteps = 0\n", "run.toml: train.steps = 0"),
+        ("[data]\nsources = 3\n", "run.toml: data.sources"),
+        (None, "run.toml: no such file"),
+    ],
+)
+def test_run_files_that_cannot_work(refused: Refused, tmp_path: Path, data: str | None, message: str) -> None:
+    if data is not None:
+        (tmp_path / "run.toml").write_text(data)
+    assert message in refused("train", "run.toml")
+
+
+def test_what_is_there_is_not_overwritten(refused: Refused, run_a: Path, corpus: str, tmp_path: Path) -> None:
+    line = refused("train", corpus, *TINY, "--name", "a")
+    assert line == "runs/a already exists: go on with `heddle train --resume runs/a`, or choose another --name"
+    assert "tokenizer.json already exists" in refused("tokenizer", "train", "runs/a", corpus)
+
+
+def test_resume_takes_nothing_else(refused: Refused, run_a: Path, corpus: str) -> None:
+    for words in ([corpus], ["steps=9"], ["--name", "b"], ["--dry-run"]):
+        assert "--resume goes on with a run as it was begun" in refused("train", "--resume", "a", *words)
+
+
+@pytest.mark.parametrize("command", [["generate"], ["eval"], ["export"], ["train", "--resume"]])
+def test_runs_that_are_not_there(refused: Refused, run_a: Path, tmp_path: Path, command: list[str]) -> None:
+    more = ["out"] if command == ["export"] else []
+    (run_a.parent / "shuttle").mkdir()
+    assert refused(*command, "shutle", *more).startswith("there is no run 'shutle'. Did you mean 'shuttle'?")
+    assert "not a run directory, it has no config.json" in refused(*command, "shuttle", *more)
+    assert "File name too long" in refused(*command, "x" * 300, *more)
+
+
+def spoil(run: Path, damage: str) -> None:
+    """Damage the published weights and both checkpoints alike."""
+    for folder in (run, *(run / "checkpoints").iterdir()):
+        file = folder / "model.safetensors"
+        data = bytearray(file.read_bytes())
+        if damage == "cut short":
+            del data[-100:]
+        elif damage == "a bit":
+            data[-50] ^= 1
+        elif damage == "foreign":
+            data = bytearray(b"no tensors at all" * 50)
+        elif damage == "a header beyond all memory":
+            data[:8] = (2**62).to_bytes(8, "little")
+        file.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", ["cut short", "a bit", "foreign", "a header beyond all memory"])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_damaged_weights(refused: Refused, run_a: Path, damage: str, sealed: bool) -> None:
+    """With a manifest that tells, and with one that was made to fit."""
+    from heddle.weights.files import write_manifest
+
+    spoil(run_a, damage)
+    if not sealed:
+        shutil.rmtree(run_a / "checkpoints")
+        (run_a / "metrics.jsonl").unlink()
+        write_manifest(run_a, {"step": 4})
+        if damage == "a bit":
+            return  # then these are simply other weights
+    for command in (["generate", "a"], ["eval", "a"], ["export", "a", "out"]):
+        assert "runs/a/model.safetensors" in refused(*command)
+
+
+@pytest.mark.parametrize("size", [("dim", 32), ("context", 8), ("vocab_size", 300), ("depth", 2)])
+def test_a_config_of_another_model(refused: Refused, run_a: Path, size: tuple[str, int]) -> None:
+    data = json.loads((run_a / "config.json").read_text())
+    (data["model"]["decoder"] if size[0] == "depth" else data["model"])[size[0]] = size[1]
+    (run_a / "config.json").write_text(json.dumps(data))
+    for command in (["generate", "a"], ["eval", "a"], ["export", "a", "out"]):
+        assert "runs/a/config.json" in refused(*command)
+    expected = (
+        "config.json 300" if size[0] == "vocab_size" else "bring it back: cp runs/a/checkpoints/step-4/config.json"
+    )
+    assert expected in refused("train", "--resume", "a")
+
+
+def test_a_config_whose_manifest_was_made_to_fit(refused: Refused, run_a: Path) -> None:
+    """Then it is the weights that tell."""
+    from heddle.weights.files import write_manifest
+
+    shutil.rmtree(run_a / "checkpoints")
+    data = json.loads((run_a / "config.json").read_text())
+    for name, value, message in (
+        ("dim", 32, "the weights are not those of its config"),
+        ("dim", 10**12, "more weights than any machine can hold"),
+        ("depth", 7, "the weights have 1 layers, the config says 7"),
+    ):
+        changed = json.loads(json.dumps(data))
+        (changed["model"]["decoder"] if name == "depth" else changed["model"])[name] = value
+        (run_a / "config.json").write_text(json.dumps(changed))
+        write_manifest(run_a, {"step": 4})
+        assert message in refused("generate", "a")
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "data/meta.json"])
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[]", b"{}", b"[" * 100_000])
+def test_damaged_files_of_a_run(refused: Refused, run_a: Path, name: str, data: bytes) -> None:
+    (run_a / name).write_bytes(data)
+    assert name.removeprefix("data/") in refused("train", "--resume", "a")
+    if name != "data/meta.json":
+        assert f"runs/a/{name}" in refused("generate", "a")
+    assert "runs/a" in refused("eval", "a")
+
+
+def test_a_machine_without_the_device(refused: Refused, run_a: Path) -> None:
+    """A run of another machine."""
+    for folder in (run_a, *(run_a / "checkpoints").iterdir()):
+        file = folder / "config.json"
+        file.write_text(
+            file.read_text().replace('"device": "cpu",\n    "precision"', '"device": "mps",\n    "precision"')
+        )
+    assert "device = 'mps': torch " in refused("train", "--resume", "a")
+    assert "is not one of auto, cpu, cuda, mps. Did you mean 'cpu'?" in refused("generate", "a", "--device", "gpu")
+
+
+GENERATE = {
+    "--max-tokens 0": "max_tokens = 0",
+    "--temperature -1": "temperature = -1.0",
+    "--temperature nan": "temperature = nan",
+    "--top-k 0": "top_k = 0",
+    "--top-p 2": "top_p = 2.0",
+    "--seed -1": "seed = -1",
+    f"--seed {2**64}": "seed = ",
+    "--prompt 01234567890123456789": "prompt 0 has 20 tokens, the model's context is 16; shorten it, or set window",
+}
+
+
+@pytest.mark.parametrize("options", GENERATE)
+def test_generation_that_cannot_work(refused: Refused, run_a: Path, options: str) -> None:
+    assert GENERATE[options] in refused("generate", "a", *options.split())
+
+
+def test_other_commands(refused: Refused, run_a: Path, corpus: str, tmp_path: Path) -> None:
+    assert "context = 0: at least 1 is needed" in refused("eval", "a", "--context", "0")
+    assert "context = 17 is more than the 16" in refused("eval", "a", "--context", "17")
+    assert "Did you mean 'gpt2-small'?" in refused("presets", "gpt2-smal")
+    assert "Did you mean 'gpt2-small'?" in refused("count", "gpt2-smal")
+    assert "corpus.txt: not valid TOML" in refused("count", corpus)
+    assert "batch = 0: at least 1 is needed" in refused("count", "a", "--batch", "0")
+    for words in (["--batch", str(10**30)], ["--length", str(10**30)], ["--length", str(10**10)]):
+        assert "a pass would make more numbers than any machine can hold" in refused("count", "a", *words)
+    assert "id 257 is not one of this tokenizer's 257 ids" in refused("tokenizer", "decode", "a", "257")
+    assert "cannot read nowhere" in refused("tokenizer", "encode", "nowhere", "x")
+    assert "corpus.txt is not JSON" in refused("tokenizer", "encode", corpus, "x")
+    assert "too small for bpe" in refused("tokenizer", "train", "new", corpus, "--size", "3")
+    assert "1,048,576" in refused("tokenizer", "train", "new", corpus, "--size", str(10**11))
+    assert "nowhere: no such directory; to fetch it" in refused("import", "nowhere", "b")
+    (tmp_path / "folder").mkdir()
+    assert "folder" in refused("import", "folder", "b")
+    shutil.rmtree(run_a / "data")
+    assert "held nothing out; name the files to score" in refused("eval", "a")
+
+
+@pytest.mark.parametrize("when", ["preparation", "checkpoint", "publication"])
+def test_a_full_disk(heddle: Heddle, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """Nothing half written is left; a run that was begun can go on when there is room again."""
+    place = {"preparation": "data", "checkpoint": "step-4", "publication": ".publishing"}[when]
+    fsync = os.fsync
+
+    def full(handle: int) -> None:
+        if place in os.readlink(f"/proc/self/fd/{handle}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        told = heddle("train", corpus, *TINY, "save_every=2", "--name", "b", "--json")
+    assert told.code == 2
+    assert "No space left on device" in told.json["error"] or "disk full while writing" in told.json["error"]
+    assert "Traceback" not in told.err
+    assert not [path for path in tmp_path.rglob(".*") if path.name.endswith(".partial")]
+    run = tmp_path / "runs" / "b"
+    if when == "preparation":
+        assert not run.exists()
+        return
+    assert not (run / "model.safetensors").exists()
+    kept = {"checkpoint": ["step-2"], "publication": ["step-2", "step-4"]}[when]
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == kept
+    assert heddle("train", "--resume", "b", "--json").json["finished"] is True
+
+
+def test_a_place_that_cannot_be_written(refused: Refused, corpus: str, tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file where the folder should be")
+    assert "runs" in refused("train", corpus, *TINY)
+    assert "corpus.txt/new" in refused("tokenizer", "train", f"{corpus}/new", corpus, "--kind", "bytes")

@@ -1,0 +1,195 @@
+"""Every other command on a tiny run: what people read, and the one document that programs read."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from heddle.account.resolve import resolve
+from heddle.config import preset_names
+from heddle.text import load_tokenizer
+from heddle.weights import load
+
+from .conftest import Heddle
+
+GPT2 = ["preset=gpt2-small", "dim=16", "depth=1", "heads=2", "context=16", "tokenizer=bytes", "steps=1", "batch=2"]
+
+
+class TestGenerate:
+    def test_it_writes(self, heddle: Heddle, run_a: Path) -> None:
+        told = heddle("generate", "a", "--prompt", "the loom", "--max-tokens", "5")
+        assert (told.code, told.err) == (0, "")
+        assert told.out.startswith("the loom")
+        assert len(told.out) > len("the loom\n")
+        assert heddle("generate", str(run_a), "--prompt", "the loom", "--max-tokens", "5") == told
+
+    def test_as_a_document(self, heddle: Heddle, run_a: Path) -> None:
+        words = ["--prompt", "warp", "--prompt", "we", "--max-tokens", "4", "--temperature", "0", "--json"]
+        data = heddle("generate", "a", *words).json
+        assert data["run"] == "runs/a"
+        assert data["sampling"]["max_tokens"] == 4
+        assert [text["prompt"] for text in data["texts"]] == ["warp", "we"]
+        assert all((text["tokens"], text["finish"]) == (4, "length") for text in data["texts"])
+        alone = heddle("generate", "a", "--prompt", "we", "--max-tokens", "4", "--temperature", "0", "--json").json
+        assert alone["texts"][0] == data["texts"][1]
+
+    def test_several_prompts(self, heddle: Heddle, run_a: Path) -> None:
+        told = heddle("generate", "a", "--prompt", "warp", "--prompt", "weft", "--max-tokens", "3")
+        first, second = told.out.split("\n" + "-" * 40 + "\n")
+        assert first.startswith("warp")
+        assert second.startswith("weft")
+
+    def test_from_nothing(self, heddle: Heddle, run_a: Path) -> None:
+        assert heddle("generate", "a", "--max-tokens", "3", "--json").json["texts"][0]["tokens"] == 3
+
+    def test_seeds(self, heddle: Heddle, run_a: Path) -> None:
+        texts = [heddle("generate", "a", "--prompt", "a", "--max-tokens", "9", "--seed", seed).out for seed in "112"]
+        assert texts[0] == texts[1] != texts[2]
+
+    def test_the_end_of_the_context(self, heddle: Heddle, run_a: Path) -> None:
+        words = ["--prompt", "abcdefgh", "--max-tokens", "30", "--json"]
+        full = heddle("generate", "a", *words).json["texts"][0]
+        assert (full["finish"], full["tokens"] < 10) == ("context", True)
+        assert heddle("generate", "a", *words, "--window").json["texts"][0]["tokens"] == 30
+
+    def test_a_stop(self, heddle: Heddle, run_a: Path) -> None:
+        words = ["--prompt", "we", "--max-tokens", "9", "--json"]
+        text = heddle("generate", "a", *words, "--seed", "1").json["texts"][0]["text"]
+        stopped = heddle("generate", "a", *words, "--seed", "1", "--stop", text[3:5]).json["texts"][0]
+        assert (stopped["text"], stopped["finish"]) == (text[: text.index(text[3:5])], "stop")
+
+    def test_a_checkpoint(self, heddle: Heddle, run_a: Path) -> None:
+        words = ["--prompt", "we", "--max-tokens", "2"]
+        assert heddle("generate", "runs/a/checkpoints/step-4", *words).out == heddle("generate", "a", *words).out
+
+
+class TestEval:
+    def test_what_was_held_out(self, heddle: Heddle, run_a: Path) -> None:
+        data = heddle("eval", "a", "--json").json
+        assert data.keys() == {"run", "text", "context", "loss", "perplexity", "bits_per_byte", "tokens", "bytes"}
+        trained = heddle("train", "--resume", "a", "--json").json["validation"]
+        assert {name: data[name] for name in trained} == trained
+        assert data["tokens"] == data["bytes"] > 0
+        told = heddle("eval", "a")
+        assert (told.code, told.err) == (0, "")
+        assert f"{data['loss']:.4f}" in told.out
+
+    def test_files(self, heddle: Heddle, run_a: Path, corpus: str, tmp_path: Path) -> None:
+        (tmp_path / "short.txt").write_text("warp and weft")
+        data = heddle("eval", "a", "short.txt", "--context", "4", "--json").json
+        assert (data["tokens"], data["context"], data["text"]) == (12, 4, "short.txt")
+        both = heddle("eval", "a", "short.txt", corpus, "--json").json
+        assert both["tokens"] == 12 + 2 + len((tmp_path / corpus).read_bytes()) - 1  # an end of text stands between
+
+
+class TestCount:
+    def test_a_preset_a_run_and_a_file(self, heddle: Heddle, run_a: Path, tmp_path: Path) -> None:
+        assert heddle("count", "gpt2-small", "--json").json["parameters"]["total"] == 124_439_808
+        of_run = heddle("count", "a", "--json").json
+        weights = sum(value.numel() for value in load(run_a, "cpu").model.parameters())
+        assert of_run["parameters"]["total"] == weights
+        (tmp_path / "run.toml").write_text("[model]\ndepth = 1\n")
+        assert heddle("count", "run.toml", "--json").json["config"]["decoder"]["depth"] == 1
+        (tmp_path / "model.json").write_text(json.dumps(of_run["config"]))
+        assert heddle("count", "model.json", "--json").json["parameters"] == of_run["parameters"]
+
+    def test_people_read_tables(self, heddle: Heddle, run_a: Path) -> None:
+        told = heddle("count", "a", "--batch", "2", "--length", "8")
+        assert (told.code, told.err) == (0, "")
+        assert "│" in told.out
+
+
+class TestPresets:
+    def test_the_list(self, heddle: Heddle) -> None:
+        rows = heddle("presets", "--json").json
+        assert [row["name"] for row in rows] == preset_names()
+        assert all(row.keys() == {"name", "family", "parameters"} for row in rows)
+        assert {row["name"]: row["parameters"] for row in rows}["gpt2-xl"] == 1_557_611_200
+        assert "1,557,611,200" in heddle("presets").out
+
+    @pytest.mark.parametrize("name", preset_names())
+    def test_one(self, heddle: Heddle, tmp_path: Path, name: str) -> None:
+        """What is shown can be used: a file of it is the same model."""
+        (tmp_path / "shown.toml").write_text(heddle("presets", name).out)
+        assert resolve("shown.toml")[1].to_dict() == heddle("presets", name, "--json").json
+
+
+class TestTokenizer:
+    @pytest.mark.parametrize(("kind", "size"), [("bytes", 257), ("characters", 16), ("bpe", 270)])
+    def test_there_and_back(self, heddle: Heddle, corpus: str, tmp_path: Path, kind: str, size: int) -> None:
+        made = heddle("tokenizer", "train", "made", corpus, "--kind", kind, "--size", "270", "--json").json
+        assert made["path"] == "made/tokenizer.json"
+        assert made["vocab_size"] == load_tokenizer(tmp_path / "made").vocab_size == size
+        cut = heddle("tokenizer", "encode", "made", "loom weft", "--json").json
+        assert "".join(cut["pieces"]) == "loom weft"
+        assert (cut["tokens"], cut["bytes"]) == (len(cut["ids"]), 9)
+        back = heddle("tokenizer", "decode", "made", *map(str, cut["ids"]), "--json").json
+        assert back == {"text": "loom weft"}
+        assert heddle("tokenizer", "decode", "made", *map(str, cut["ids"])).out == "loom weft\n"
+        assert f"{cut['tokens']} tokens for 9 bytes" in heddle("tokenizer", "encode", "made", "loom weft").out
+
+    def test_standard_input(self, heddle: Heddle, run_a: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO("weft"))
+        assert heddle("tokenizer", "encode", "a", "--json").json["ids"] == list(b"weft")
+        monkeypatch.setattr("sys.stdin", io.StringIO("119, 101 102\n116"))
+        assert heddle("tokenizer", "decode", "runs/a").out == "weft\n"
+
+    def test_special_tokens(self, heddle: Heddle, run_a: Path) -> None:
+        assert heddle("tokenizer", "encode", "a", "<|endoftext|>", "--special", "--json").json["ids"] == [256]
+        assert heddle("tokenizer", "encode", "a", "<|endoftext|>", "--json").json["tokens"] == 13
+
+    def test_a_file_of_a_name(self, heddle: Heddle, corpus: str, tmp_path: Path) -> None:
+        told = heddle("tokenizer", "train", "mine.json", corpus, "--kind", "bytes")
+        assert told.out.endswith("mine.json: 257 ids\n")
+        assert (tmp_path / "mine.json").is_file()
+
+
+class TestRuns:
+    def test_the_list(self, heddle: Heddle, run_a: Path, tmp_path: Path) -> None:
+        (tmp_path / "runs" / "broken").mkdir()
+        (tmp_path / "runs" / "broken" / "config.json").write_text("{")
+        (tmp_path / "runs" / "no-run").mkdir()
+        finished, broken = heddle("runs", "--json").json
+        assert (finished["run"], finished["state"], finished["step"], finished["steps"]) == ("runs/a", "finished", 4, 4)
+        assert finished["validation_loss"] > 0
+        assert (finished["depth"], finished["dim"], finished["context"]) == (1, 16, 16)
+        assert (broken["run"], broken["state"]) == ("runs/broken", "damaged")
+        assert "not valid JSON" in broken["error"]
+        told = heddle("runs")
+        assert (told.code, told.err) == (0, "")
+        assert "runs/a" in told.out
+        assert "damaged" in told.out
+
+    def test_states(self, heddle: Heddle, run_a: Path) -> None:
+        (run_a / "model.safetensors").unlink()
+        assert heddle("runs", "--json").json[0]["state"] == "stopped"
+        for folder in (run_a / "checkpoints").iterdir():
+            (folder / "manifest.json").unlink()
+        assert heddle("runs", "--json").json[0]["state"] == "begun"
+
+    def test_none(self, heddle: Heddle) -> None:
+        assert heddle("runs", "--json").json == []
+        assert heddle("runs").out == "no runs in runs; `heddle train` makes one\n"
+
+
+def test_export_and_import(heddle: Heddle, corpus: str, tmp_path: Path) -> None:
+    """A GPT-2 trained here goes out and comes back, and writes the same."""
+    settings = ["precision=fp32", "compile=off", "threads=1", "device=cpu", "--name", "gpt", "--json"]
+    assert heddle("train", corpus, *GPT2, *settings).json["finished"]
+    out = heddle("export", "gpt", "out", "--json").json
+    assert out["directory"] == "out"
+    assert out["checked"]
+    assert out["difference"] < 1e-4
+    back = heddle("import", "out", "back", "--json").json
+    assert back["run"] == "runs/back"
+    words = ["--prompt", "weft", "--max-tokens", "8", "--seed", "3", "--json"]
+    first, second = (heddle("generate", name, *words).json["texts"] for name in ("gpt", "back"))
+    assert first == second
+    assert heddle("runs", "--json").json[0]["state"] == "imported"
+    told = heddle("import", "out", "again")
+    assert (told.code, told.err) == (0, "")
+    assert "runs/again: " in told.out
+    told = heddle("export", "again", "out2")
+    assert told.code == 0
+    assert "logits agree with transformers" in told.out

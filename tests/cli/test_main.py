@@ -1,0 +1,136 @@
+"""The frame of all commands: help without torch, unknown words, and every kind of failure as one line."""
+
+import io
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+import heddle as package
+
+from .conftest import Heddle
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = ["train", "generate", "eval", "count", "presets", "import", "export", "runs", "tokenizer"]
+
+LIGHT = """
+import sys
+from heddle.cli.main import run
+run(["--help"])
+heavy = sorted({"torch", "numpy", "transformers", "tokenizers"} & sys.modules.keys())
+assert not heavy, heavy
+"""
+
+
+def test_help_needs_no_torch() -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", LIGHT], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in COMMANDS:
+        assert f"{name} " in done.stdout
+
+
+def test_the_installed_name_is_the_same_program() -> None:
+    """`python -m heddle` and `heddle` are one function."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"heddle": "heddle.cli.main:run"}
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    call = [sys.executable, "-m", "heddle", "nonsense"]
+    done = subprocess.run(call, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith('heddle: Unknown command "nonsense".')
+
+
+@pytest.mark.parametrize(
+    "words", [[], *([name] for name in COMMANDS), *(["tokenizer", n] for n in ("train", "encode"))]
+)
+def test_every_command_has_help(heddle: Heddle, words: list[str]) -> None:
+    shown = heddle(*words, "--help")
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.startswith(f"Usage: heddle {' '.join(words)}".rstrip())
+    if words and words != ["tokenizer"]:
+        assert "One JSON document on stdout." in shown.out
+
+
+def test_no_command_shows_help(heddle: Heddle) -> None:
+    assert heddle() == heddle("--help")
+    assert heddle("tokenizer").out == heddle("tokenizer", "--help").out
+
+
+def test_the_version(heddle: Heddle) -> None:
+    assert heddle("--version").out == f"{package.__version__}\n"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project.get("version", package.__version__) == package.__version__
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], 'Unknown command "trian". Did you mean "train"?'),
+        (["tokenizer", "trian"], 'Unknown command "trian". Did you mean "train"?'),
+        (["generate", "a", "--promt", "x"], "Unknown option: --promt. Did you mean --prompt?"),
+        (["train", "--nmae", "x"], "Unknown option: --nmae. Did you mean --name?"),
+        (["generate"], "RUN requires an argument"),
+        (["generate", "a", "--max-tokens", "many"], 'unable to convert "many" into int'),
+        (["presets", "gpt2-small", "more"], "['more']"),
+    ],
+)
+def test_unknown_words(heddle: Heddle, words: list[str], message: str) -> None:
+    said = heddle(*words)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("heddle: ")
+    assert said.err.count("\n") == 1
+    assert message in said.err
+
+
+FAILURES = [
+    (FileNotFoundError(2, "No such file or directory", "x.txt"), 2, "x.txt: No such file or directory"),
+    (OSError(28, "No space left on device"), 2, "No space left on device"),
+    (OSError("odd"), 2, "odd"),
+    (MemoryError(), 2, "out of memory: take a smaller model"),
+    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), 2, "out of memory: take a smaller model"),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), 2, "out of memory: take a smaller"),
+    (KeyboardInterrupt(), 130, "stopped"),
+]
+
+
+@pytest.mark.parametrize(("error", "code", "message"), FAILURES, ids=[type(error).__name__ for error, *_ in FAILURES])
+def test_failures_are_one_line(
+    heddle: Heddle, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
+) -> None:
+    def fail(name: str) -> None:
+        raise error
+
+    monkeypatch.setattr("heddle.cli.count.preset", fail)
+    plain, as_json = heddle("presets", "gpt2-small"), heddle("presets", "gpt2-small", "--json")
+    assert (plain.code, as_json.code) == (code, code)
+    assert plain.err.startswith(f"heddle: {message}")
+    assert plain.err.count("\n") == 1
+    assert list(as_json.json) == ["error"]
+    assert as_json.json["error"].startswith(message)
+
+
+def test_mistakes_of_the_program_are_shown_whole(heddle: Heddle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that no user can cause is not dressed up as one."""
+    monkeypatch.setattr("heddle.cli.count.preset", lambda name: torch.ones(2) @ torch.ones(3))
+    with pytest.raises(RuntimeError, match="size"):
+        heddle("presets", "gpt2-small")
+
+
+def test_a_reader_that_has_gone_is_no_error() -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    call = f"{sys.executable} -m heddle presets gpt2-small | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", call], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_a_terminal_cannot_show_is_numbered(heddle: Heddle, run_a: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert heddle("tokenizer", "decode", "a", *map(str, "wärp".encode())).code == 0
+    stream.flush()
+    assert stream.buffer.getvalue() == b"w\\xe4rp\n"  # type: ignore[attr-defined]

@@ -1,0 +1,219 @@
+"""`heddle train`: what it takes, what it makes, how it goes on."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heddle.config import SavedConfig
+from heddle.train import Trainer
+from heddle.weights import load
+
+from .conftest import TINY, Heddle, Result
+
+ROOT = Path(__file__).parents[2]
+
+
+def planned(result: Result) -> Any:
+    assert result.code == 0, result.err
+    return result.json
+
+
+def test_a_user_trains_a_model(tmp_path: Path, corpus: str) -> None:
+    """The real program, with the machine measured: from a text to a run that loads."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    call = [sys.executable, "-m", "heddle", "train", corpus, *TINY]
+    done = subprocess.run(call, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    for line in ("reading corpus.txt", "measuring this machine", "it writes: ", "finished: validation loss"):
+        assert line in done.stdout
+    assert "heddle generate runs/001" in done.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "runs"]
+    model, tokenizer = load(tmp_path / "runs" / "001", "cpu")
+    assert (model.config.dim, model.config.context) == (16, 16)
+    assert tokenizer is not None
+    assert tokenizer.kind == "bytes"
+
+
+def test_json(heddle: Heddle, corpus: str) -> None:
+    """One document on stdout; what people read goes to stderr."""
+    result = heddle("train", corpus, *TINY, "--name", "b", "--json")
+    assert result.code == 0
+    assert result.json.keys() == {"run", "step", "steps", "finished", "validation", "samples"}
+    assert result.json["run"] == "runs/b"
+    assert (result.json["step"], result.json["finished"]) == (4, True)
+    assert result.json["validation"]["bits_per_byte"] > 0
+    assert len(result.json["samples"]) == 3
+    assert "finished: validation loss" in result.err
+
+
+def test_a_run_without_a_name_gets_the_next_number(heddle: Heddle, corpus: str, run_a: Path) -> None:
+    for number in ("001", "002"):
+        assert heddle("train", corpus, *TINY, "--json").json["run"] == f"runs/{number}"
+    assert sorted(path.name for path in run_a.parent.iterdir()) == ["001", "002", "a"]
+    assert heddle("train", corpus, *TINY, "--name", "here/b", "--json").json["run"] == "here/b"
+
+
+class TestDryRun:
+    """What would happen, by `--dry-run`, which trains nothing."""
+
+    def test_nothing_is_trained(self, heddle: Heddle, corpus: str, tmp_path: Path) -> None:
+        said = heddle("train", corpus, *TINY, "--dry-run")
+        assert said.code == 0
+        assert "nothing was trained (--dry-run)" in said.out
+        assert "run runs/001: " in said.out
+        assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
+
+    def test_the_numbers(self, heddle: Heddle, corpus: str, tmp_path: Path) -> None:
+        plan = planned(heddle("train", corpus, *TINY, "--dry-run", "--json"))
+        size = (tmp_path / corpus).stat().st_size
+        assert plan["train_tokens"] + plan["validation_tokens"] == size
+        assert plan["sources"] == corpus
+        assert plan["memory"] > 16 * plan["parameters"]
+        assert plan["chosen"]["steps"] == 4
+        assert plan["model"]["context"] == 16
+
+    @pytest.mark.parametrize("name", ["one.txt", "folder", "*.txt", "lines.jsonl", "packed.txt.gz", "odd name=1.txt"])
+    def test_sources(self, heddle: Heddle, words: str, tmp_path: Path, name: str) -> None:
+        (tmp_path / "folder" / "deep").mkdir(parents=True)
+        for file in ("one.txt", "folder/deep/one.md", "odd name=1.txt"):
+            (tmp_path / file).write_text(words)
+        (tmp_path / "lines.jsonl").write_text("\n".join(json.dumps({"text": line}) for line in words.splitlines()))
+        with gzip.open(tmp_path / "packed.txt.gz", "wt") as stream:
+            stream.write(words)
+        plan = planned(heddle("train", name, *TINY, "validation=0.4", "--dry-run", "--json"))
+        assert plan["sources"] == name
+        documents = {"*.txt": 2, "lines.jsonl": 60}.get(name, 1)
+        # Documents are kept apart by one more token; lines of a .jsonl file come without their line ends.
+        lost = 59 if name == "lines.jsonl" else 0
+        size = (2 if name == "*.txt" else 1) * len(words) - lost
+        between = documents - 2 if documents > 1 else 0
+        assert plan["train_tokens"] + plan["validation_tokens"] == size + between
+
+    def test_several_sources(self, heddle: Heddle, corpus: str, tmp_path: Path) -> None:
+        (tmp_path / "more.txt").write_text("another text " * 50)
+        plan = planned(heddle("train", corpus, "more.txt", *TINY, "--dry-run", "--json"))
+        assert plan["sources"] == "corpus.txt, more.txt"
+        assert plan["train_tokens"] + plan["validation_tokens"] == 650 + (tmp_path / corpus).stat().st_size
+
+    def test_a_run_file_and_what_differs_from_it(self, heddle: Heddle, corpus: str, tmp_path: Path) -> None:
+        (tmp_path / "run.toml").write_text(
+            f'[data]\nsources = ["{corpus}"]\ntokenizer = "characters"\n'
+            '[model]\ndepth = 2\ndim = 32\ncontext = 8\nheads = 2\n[train]\nsteps = 7\nbatch = 2\ncompile = "off"\n'
+        )
+        plan = planned(heddle("train", "run.toml", "depth=1", "train.batch=6", "--dry-run", "--json"))
+        assert plan["model"]["decoder"]["depth"] == 1
+        assert plan["model"]["dim"] == 32
+        assert plan["model"]["vocab_size"] < 30
+        assert (plan["chosen"]["steps"], plan["chosen"]["batch"]) == (7, 6)
+        (tmp_path / "other.txt").write_text("abc " * 100)
+        plan = planned(heddle("train", "run.toml", "other.txt", "--dry-run", "--json"))
+        assert plan["sources"] == "other.txt"
+        assert plan["model"]["vocab_size"] == 4
+
+    @pytest.mark.parametrize(
+        ("setting", "place", "value"),
+        [
+            ("kv_heads=1", "model.decoder.block.mixer.kv_heads", 1),
+            ("dropout=0.25", "model.decoder.block.dropout", 0.25),
+            ("decoder.block.placement=post", "model.decoder.block.placement", "post"),
+            ("model.head.tied=false", "model.head.tied", False),
+            ("learning-rate=0.5", "chosen.learning_rate", 0.5),
+            ("warmup=3", "chosen.warmup", 3),
+            ("precision=bf16", "chosen.precision", "bf16"),
+        ],
+    )
+    def test_settings(self, heddle: Heddle, corpus: str, setting: str, place: str, value: Any) -> None:
+        found = planned(heddle("train", corpus, *TINY, setting, "--dry-run", "--json"))
+        for name in place.split("."):
+            found = found[name]
+        assert found == value
+
+    def test_a_preset(self, heddle: Heddle, corpus: str) -> None:
+        words = ["preset=laptop-tiny", "depth=1", "dim=64", "context=32", "tokenizer=bytes", "steps=1", "batch=1"]
+        plan = planned(heddle("train", corpus, *words, "heads=2", "kv_heads=2", "compile=off", "--dry-run", "--json"))
+        assert (plan["model"]["dim"], plan["model"]["decoder"]["depth"], plan["model"]["vocab_size"]) == (64, 1, 257)
+
+    def test_the_tokenizer_of_a_run(self, heddle: Heddle, corpus: str, run_a: Path) -> None:
+        plan = planned(heddle("train", corpus, *TINY, f"tokenizer={run_a}", "--dry-run", "--json"))
+        assert plan["model"]["vocab_size"] == 257
+
+
+class TestResume:
+    def test_a_stopped_run_goes_on(self, heddle: Heddle, run_a: Path) -> None:
+        """Set back to step 2, as a kill would have left it."""
+        expected = {name: (run_a / name).read_bytes() for name in ("model.safetensors", "metrics.jsonl")}
+        for file in [
+            *(run_a / "checkpoints" / "step-4").iterdir(),
+            *map(run_a.joinpath, ("model.safetensors", "manifest.json")),
+        ]:
+            file.unlink()
+        (run_a / "checkpoints" / "step-4").rmdir()
+        told = heddle("train", "--resume", "a")
+        assert (told.code, told.err) == (0, "")
+        assert "going on with runs/a at step 2 of 4" in told.out
+        assert {name: (run_a / name).read_bytes() for name in expected} == expected
+
+    def test_a_finished_run_stays_as_it_is(self, heddle: Heddle, run_a: Path) -> None:
+        before = {path: path.read_bytes() for path in run_a.rglob("*") if path.is_file()}
+        assert heddle("train", "--resume", "runs/a", "--json").json["finished"] is True
+        assert {path: path.read_bytes() for path in run_a.rglob("*") if path.is_file()} == before
+
+    def test_damaged_checkpoints_are_named(self, heddle: Heddle, run_a: Path) -> None:
+        """Then what is left is taken, which may be nothing."""
+        newest, older = (run_a / "checkpoints" / name for name in ("step-4", "step-2"))
+        (newest / "state.json").write_text("{}")
+        told = heddle("train", "--resume", "a")
+        assert "runs/a/checkpoints/step-4 is left out: state.json" in told.out
+        assert "going on with runs/a at step 2 of 4" in told.out
+        for folder in (newest, older):
+            (folder / "model.safetensors").write_bytes(b"")
+        told = heddle("train", "--resume", "a")
+        assert told.code == 0
+        assert "runs/a has no sound checkpoint left, so it begins anew" in told.out
+
+    def test_an_imported_model_has_nothing_to_resume(self, refused: Any, run_a: Path) -> None:
+        data = json.loads((run_a / "config.json").read_text())
+        (run_a / "config.json").write_text(json.dumps({"model": data["model"]}))
+        assert "was imported, not trained here" in refused("train", "--resume", "a")
+
+
+def test_settings_are_saved(run_a: Path) -> None:
+    saved = SavedConfig.read(run_a / "config.json")
+    assert saved.data is not None
+    assert saved.train is not None
+    assert saved.data.sources == ("corpus.txt",)
+    assert saved.train.steps == 4
+
+
+def test_an_interrupted_preparation_leaves_nothing(
+    heddle: Heddle, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_module("heddle.train.prepare"), "plan", interrupt)
+    told = heddle("train", corpus, *TINY, "--json")
+    assert (told.code, told.json) == (130, {"error": "stopped"})
+    assert [path.name for path in tmp_path.iterdir()] == [corpus]
+
+
+def test_an_interrupted_training_says_so(heddle: Heddle, corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By exit code, in words, and as a document."""
+    look = Trainer._look
+
+    def stop(trainer: Trainer) -> Any:
+        trainer.stop.set()
+        return look(trainer)
+
+    monkeypatch.setattr(Trainer, "_look", stop)
+    told = heddle("train", corpus, *TINY, "steps=9", "--json")
+    assert told.code == 130
+    assert told.json == {"run": "runs/001", "step": 4, "steps": 9, "finished": False}
+    assert "stopped at step 4 of 9, saved; go on with: heddle train --resume runs/001" in told.err
