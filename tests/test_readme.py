@@ -26,7 +26,9 @@ def test_the_first_code_of_the_readme_runs(tmp_path: Path) -> None:
 
 def test_every_command_of_the_readme_exists() -> None:
     known = {name for name in make_app() if not name.startswith("-")}
-    named = set(re.findall(r"^heddle (\w+)", "".join(re.findall(r"```\n(.*?)```", README, re.DOTALL)), re.MULTILINE))
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    shell = "".join(body for language, body in blocks if not language)
+    named = set(re.findall(r"^heddle (\w+)", shell, re.MULTILINE))
     assert named
     assert named <= known
     assert known <= named, "a command that the README does not show"

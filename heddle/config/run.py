@@ -81,7 +81,7 @@ class TrainConfig(Config):
     schedule: Literal["cosine", "linear", "constant"] = "linear"
     warmup: NonNegativeInt | None = None  # steps; None: 2 % of all
     final: Annotated[float, Field(ge=0, le=1)] = 0.0  # the last learning rate, as a share of the highest
-    clip: Positive | None = 1.0  # largest norm of the whole gradient; None: no clipping
+    clip: Annotated[float, Field(ge=0)] = 1.0  # largest norm of the whole gradient; 0: no clipping
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"

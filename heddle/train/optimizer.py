@@ -78,7 +78,7 @@ class Optimizer:
                 master.grad = gradient if master.grad is None else master.grad.add_(gradient)
                 working.grad = None
 
-    def step(self, factor: float, clip: float | None) -> float:
+    def step(self, factor: float, clip: float) -> float:
         """Clip, turn every parameter at `factor` times its highest rate, refresh the copies; returns the gradient's norm.
 
         With a norm that is not finite nothing is turned and the gradients stay.
@@ -89,7 +89,7 @@ class Optimizer:
         length = norm.item()
         if not isfinite(length):
             return length
-        if clip is not None:
+        if clip:
             torch.nn.utils.clip_grads_with_norm_(list(self.masters.values()), clip, norm)
         for optimizer, rates in zip(self.optimizers, self.highest, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):

@@ -16,7 +16,7 @@ def train_step(
     batch: Batch,
     accumulate: int,
     factor: float,
-    clip: float | None,
+    clip: float,
 ) -> tuple[float, float]:
     """Turn the parameters once; returns (mean loss in nats per target, norm of the gradient before clipping).
 

@@ -41,7 +41,6 @@ def test_a_preset_is_a_name_and_no_path(wrong: str) -> None:
         preset(wrong)
 
 
-@pytest.mark.lecture("L2-33")
 def test_gpt2_has_layer_norms_and_its_relatives_differ_where_they_say() -> None:
     small, nano = preset("gpt2-small"), preset("nanogpt")
     assert {preset(name).decoder.block.norm.kind for name in preset_names() if name.startswith("gpt")} == {"layer"}

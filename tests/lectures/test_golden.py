@@ -369,6 +369,7 @@ def test_mlp(activation: str, bias: bool, name: str) -> None:
         same(module(case.inputs["Z"][row]), found[row])
 
 
+@pytest.mark.lecture("L1-21")
 @pytest.mark.parametrize(("activation", "name"), [("silu", "swiglu"), ("gelu", "geglu")])
 def test_mlp_gated(activation: str, name: str) -> None:
     case = Case("mlp_gated")

@@ -58,7 +58,10 @@ def test_presets_have_their_published_sizes(name: str, size: int) -> None:
 
 
 @pytest.mark.lecture("L0-11")
-def test_nanogpt_without_biases() -> None:
+def test_nanogpt_counts_in_three_ways() -> None:
+    """With biases, without, and as its own printout has GPT-2: without positions."""
+    assert count(preset("nanogpt")) == 124_475_904
+    assert count(preset("gpt2-small").override({"decoder.entry.positions": "none"})) == 123_653_376
     bare = {"mixer.bias": False, "ffn.bias": False, "norm.bias": False}
     assert count(preset("nanogpt").override({f"decoder.block.{key}": off for key, off in bare.items()})) == 124_373_760
 
@@ -143,7 +146,7 @@ def test_a_tied_head_is_the_table() -> None:
     torch.testing.assert_close(model.embedding.weight.grad, both, rtol=0, atol=1e-13)
 
 
-@pytest.mark.lecture("L0-76", "L2-58", "L2-63")
+@pytest.mark.lecture("L0-76", "L2-58")
 def test_an_untied_head_weighs_as_much_as_the_table() -> None:
     config = preset("gpt2-small").override({"head.tied": False})
     assert count(config) == 163_037_184

@@ -98,7 +98,7 @@ def test_muon_turns_matrices_as_torchs_does() -> None:
             parameter.grad = torch.randn(parameter.shape, generator=draw)
             if name in copies:
                 copies[name].grad = parameter.grad.clone()
-        optimizer.step(1.0, None)
+        optimizer.step(1.0, 0.0)
         witness.step()
     for name, copy in copies.items():
         assert torch.equal(model.state_dict()[name], copy.detach()), name
@@ -112,7 +112,7 @@ def test_weight_decay_alone_pulls_tables_and_matrices() -> None:
     optimizer = Optimizer(model, TrainConfig(optimizer="adamw", weight_decay=0.5), 0.1, "fp32")
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    optimizer.step(1.0, None)
+    optimizer.step(1.0, 0.0)
     for parameter in model.parameters():
         expected = 0.95 if parameter.dim() > 1 else 1.0
         torch.testing.assert_close(parameter.detach(), torch.full_like(parameter, expected))
@@ -121,7 +121,7 @@ def test_weight_decay_alone_pulls_tables_and_matrices() -> None:
 def test_the_factor_scales_every_rate() -> None:
     optimizer = Optimizer(build(TINY), TrainConfig(matrix_learning_rate=0.04), 1e-2, "fp32")
     for factor in (0.5, 0.25, 1.0):  # from the highest, not from the last
-        optimizer.step(factor, None)
+        optimizer.step(factor, 0.0)
         rates = {type(inner).__name__: inner.param_groups[0]["lr"] for inner in optimizer.optimizers}
         assert rates == {"Muon": 0.04 * factor, "AdamW": 1e-2 * factor}
 

@@ -91,6 +91,7 @@ def test_a_second_interrupt_stops_at_once(begin: Begin) -> None:
         signal.raise_signal(signal.SIGINT)
 
     run = begin(steps=4)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
     with pytest.raises(KeyboardInterrupt):
         Trainer(run, [twice]).run()
     assert checkpoints(run) == []
