@@ -29,6 +29,7 @@ CONTENDERS = {
     "transformers bf16 autocast compiled": {"library": "transformers", "precision": "bf16", "compile": True},
     "heddle fp32": {"library": "heddle", "precision": "fp32", "compile": False},
     "heddle bf16": {"library": "heddle", "precision": "bf16", "compile": False},
+    "heddle bf16 compiled": {"library": "heddle", "precision": "bf16", "compile": True},
 }
 AGREE = 1e-2
 CHECK_STEPS = 20

@@ -23,8 +23,13 @@ class Dropout(nn.Module):
             raise ValueError(f"dropout is the rate of dropped values, in [0, 1); got {rate}")
         self.rate = rate
 
+    @property
+    def active(self) -> bool:
+        """Whether anything would be dropped now."""
+        return self.training and self.rate > 0.0
+
     def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        if not self.training or self.rate == 0.0:
+        if not self.active:
             return x
         return drop(x, torch.empty_like(x).bernoulli_(1.0 - self.rate), self.rate)
 

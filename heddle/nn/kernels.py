@@ -7,11 +7,12 @@ device. A mask is lowered once per forward pass into what the kernel wants; ever
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from heddle.nn.dropout import Dropout
@@ -106,6 +107,89 @@ class Reference(Kernel):
         return (self.dropout(weights) @ values).to(q.dtype)
 
 
+def _spans(queries: int, keys: int, causal: bool) -> list[tuple[int, int, int]]:
+    """Blocks of query rows as (start, stop, how many keys any of them can see)."""
+    starts = range(0, queries, BLOCK)
+    return [(start, stop, stop if causal else keys) for start in starts for stop in [min(start + BLOCK, queries)]]
+
+
+class _Blocks(torch.autograd.Function):
+    """Attention over blocks of query rows, with its gradient written out; q is [N, G, T, d], k and v are [N, S, ·].
+
+    Autograd makes the gradient of a slice a whole tensor of zeros with the slice in it, once per block. Written out, each
+    block adds to the keys it saw and to nothing else, which takes a third off the time of attention.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float,
+        causal: bool,
+        allowed: Tensor | None,
+        keeps: tuple[Tensor, ...] | None,
+    ) -> Tensor:
+        group, out = q.shape[1], q.new_empty(*q.shape[:3], v.shape[2])
+        kept = []
+        for index, (start, stop, seen) in enumerate(_spans(q.shape[2], k.shape[1], causal)):
+            scores = _Blocks.scores(q[:, :, start:stop], k[:, :seen], scale, causal, allowed, start)
+            weights = scores.softmax(-1)  # torch's softmax works in fp32 inside
+            dropped = weights if keeps is None else weights * keeps[index]
+            out[:, :, start:stop] = torch.bmm(dropped, v[:, :seen]).unflatten(1, (group, stop - start))
+            kept.append(weights)
+        ctx.save_for_backward(q, k, v, *kept, *(keeps or ()))
+        ctx.scale, ctx.causal, ctx.drops = scale, causal, keeps is not None
+        return out
+
+    @staticmethod
+    def scores(q: Tensor, k: Tensor, scale: float, causal: bool, allowed: Tensor | None, start: int) -> Tensor:
+        """Scores [N, G · rows, S] of the query rows from `start` on, blocked ones at -inf."""
+        group, rows = q.shape[1:3]
+        flat = q.flatten(1, 2)
+        if causal:
+            # Adding the triangle inside the matrix product saves two passes over the scores.
+            row = torch.arange(start, start + rows, device=q.device).repeat(group)[:, None]
+            later = torch.arange(k.shape[1], device=q.device) > row
+            triangle = torch.zeros(later.shape, dtype=q.dtype, device=q.device).masked_fill(later, -torch.inf)
+            return torch.baddbmm(triangle.expand(q.shape[0], -1, -1), flat, k.transpose(1, 2), alpha=scale)
+        scores = torch.bmm(flat * scale, k.transpose(1, 2))
+        if allowed is None:
+            return scores
+        seen = allowed[:, :, None, start : start + rows]  # [b, 1, 1, rows, S], where b is 1 or N over the kv-heads
+        kv_heads = 1 if allowed.shape[0] == 1 else q.shape[0] // allowed.shape[0]
+        apart = scores.unflatten(1, (group, rows)).unflatten(0, (-1, kv_heads))
+        return apart.masked_fill(~seen, -torch.inf).flatten(0, 1).flatten(1, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, *rest = ctx.saved_tensors
+        spans = _spans(q.shape[2], k.shape[1], ctx.causal)
+        kept, keeps = rest[: len(spans)], rest[len(spans) :]
+        group, q_gradient = q.shape[1], torch.empty_like(q, memory_format=torch.contiguous_format)
+        k_gradient, v_gradient = None, None
+        for index, (start, stop, seen) in reversed(list(enumerate(spans))):
+            weights, block = kept[index], q[:, :, start:stop].flatten(1, 2)
+            above = gradient[:, :, start:stop].flatten(1, 2)
+            dropped = weights * keeps[index] if ctx.drops else weights
+            v_share = torch.bmm(dropped.transpose(1, 2), above)
+            above = torch.bmm(above, v[:, :seen].transpose(1, 2))
+            above = above * keeps[index] if ctx.drops else above
+            above = torch._softmax_backward_data(above, weights, -1, weights.dtype)
+            q_share = torch.bmm(above, k[:, :seen]).mul_(ctx.scale)
+            q_gradient[:, :, start:stop] = q_share.unflatten(1, (group, stop - start))
+            k_share = torch.bmm(above.transpose(1, 2), block)
+            if k_gradient is None or v_gradient is None:  # the last block saw all keys
+                k_gradient, v_gradient = k_share, v_share
+            else:
+                k_gradient[:, :seen] += k_share
+                v_gradient[:, :seen] += v_share
+        assert k_gradient is not None
+        return q_gradient, k_gradient.mul_(ctx.scale), v_gradient, None, None, None, None
+
+
 class Plain(Kernel):
     """Plain matrix products over blocks of query rows, without the keys that no row of a causal block can see."""
 
@@ -122,39 +206,17 @@ class Plain(Kernel):
     ) -> Float[Tensor, "B H T e"]:
         rows, heads, queries, _ = q.shape
         kv_heads, group = k.shape[1], heads // k.shape[1]
-        q = q.unflatten(1, (kv_heads, group)).flatten(
-            0, 1
-        )  # [B·K, H/K, T, d]: the heads that share keys stand together
-        k, v = k.flatten(0, 1), v.flatten(0, 1)
-        pieces = []
-        for start in range(0, queries, BLOCK):
-            stop = min(start + BLOCK, queries)
-            block = q[:, :, start:stop].flatten(1, 2)
-            seen = stop if lowered.causal else k.shape[1]
-            scores = self._scores(block, k[:, :seen], lowered, start, stop, kv_heads)
-            weights = self.dropout(scores.softmax(-1))  # torch's softmax works in fp32 inside
-            pieces.append((weights @ v[:, :seen]).unflatten(1, (group, stop - start)))
-        out = torch.cat(pieces, dim=2) if len(pieces) > 1 else pieces[0]
+        q = q.unflatten(1, (kv_heads, group)).flatten(0, 1)  # [B·K, H/K, T, d]: the heads that share keys stand together
+        allowed, keeps = lowered.allowed, None
+        if allowed is not None and lowered.dead is not None:
+            allowed = allowed | lowered.dead  # such a row sees everything first, and is 0 in the end
+        if self.dropout.active:
+            spans = _spans(queries, k.shape[2], lowered.causal)
+            shapes = [(q.shape[0], group * (stop - start), seen) for start, stop, seen in spans]
+            keeps = tuple(self.dropout(q.new_ones(shape)) for shape in shapes)
+        out = _Blocks.apply(q, k.flatten(0, 1), v.flatten(0, 1), self.scale, lowered.causal, allowed, keeps)
         out = out.unflatten(0, (rows, kv_heads)).flatten(1, 2)
         return out if lowered.dead is None else out.masked_fill(lowered.dead, 0.0)
-
-    def _scores(self, q: Tensor, k: Tensor, lowered: Lowered, start: int, stop: int, kv_heads: int) -> Tensor:
-        """Scores [B·K, H/K · rows, S] of the query rows start..stop, blocked ones at -inf."""
-        group = q.shape[1] // (stop - start)
-        if lowered.causal:
-            # Adding the triangle inside the matrix product saves two passes over the scores.
-            row = torch.arange(start, stop, device=q.device).repeat(group)[:, None]
-            later = torch.arange(stop, device=q.device) > row
-            triangle = torch.zeros(later.shape, dtype=q.dtype, device=q.device).masked_fill(later, -torch.inf)
-            return torch.baddbmm(triangle.expand(q.shape[0], -1, -1), q, k.transpose(1, 2), alpha=self.scale)
-        scores = torch.bmm(q * self.scale, k.transpose(1, 2))
-        if lowered.allowed is None:
-            return scores
-        allowed = lowered.allowed[:, :, None, start:stop]  # [b, 1, 1, rows, S]: heads come as (K, H/K)
-        if lowered.dead is not None:
-            allowed = allowed | lowered.dead[:, :, None, start:stop]
-        apart = scores.unflatten(1, (group, stop - start)).unflatten(0, (-1, kv_heads))
-        return apart.masked_fill(~allowed, -torch.inf).flatten(0, 1).flatten(1, 2)
 
 
 class SDPA(Kernel):

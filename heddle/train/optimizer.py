@@ -89,7 +89,7 @@ class Optimizer:
         length = norm.item()
         if not isfinite(length):
             return length
-        if clip:
+        if clip and length > clip:  # a factor of 1 would be a pass over every gradient for nothing
             torch.nn.utils.clip_grads_with_norm_(list(self.masters.values()), clip, norm)
         for optimizer, rates in zip(self.optimizers, self.highest, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
