@@ -233,9 +233,11 @@ def report(
     config = heddle.preset(arguments.preset)
     work = flops(config, arguments.batch, arguments.context).training
     tokens = arguments.batch * arguments.context
-    reference = losses.get("transformers fp32") or next(iter(losses.values()))
+    # Two precisions part ways within 20 steps whoever computes them; who is compared must round alike.
+    references = {precision: _reference(losses, precision) for precision in ("fp32", "bf16")}
     rows = []
     for name, times in seconds.items():
+        reference = references[CONTENDERS[name]["precision"]]
         middle = median(times)
         rows.append(
             {
@@ -270,6 +272,13 @@ def report(
         result |= {"best_of_transformers": best["contender"],
                    "ratio": best["seconds"] / min(row["seconds"] for row in ours)}  # fmt: skip
     return result
+
+
+def _reference(losses: dict[str, list[float]], precision: str) -> list[float]:
+    """The losses of transformers, not compiled, in a precision; of the first contender there is without it."""
+    plain = {"fp32": "transformers fp32", "bf16": "transformers bf16 autocast"}[precision]
+    alike = [found for name, found in losses.items() if CONTENDERS[name]["precision"] == precision]
+    return losses.get(plain) or next(iter(alike), [])
 
 
 def show(result: dict[str, Any]) -> None:
