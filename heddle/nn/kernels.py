@@ -206,7 +206,9 @@ class Plain(Kernel):
     ) -> Float[Tensor, "B H T e"]:
         rows, heads, queries, _ = q.shape
         kv_heads, group = k.shape[1], heads // k.shape[1]
-        q = q.unflatten(1, (kv_heads, group)).flatten(0, 1)  # [B·K, H/K, T, d]: the heads that share keys stand together
+        q = q.unflatten(1, (kv_heads, group)).flatten(
+            0, 1
+        )  # [B·K, H/K, T, d]: the heads that share keys stand together
         allowed, keeps = lowered.allowed, None
         if allowed is not None and lowered.dead is not None:
             allowed = allowed | lowered.dead  # such a row sees everything first, and is 0 in the end

@@ -67,7 +67,14 @@ class _CrossEntropy(torch.autograd.Function):
         hidden_gradient, table_gradient = ctx.saved_tensors
         # A factor without dimensions stays fp32 in the product: cast to bf16 it would tilt every gradient below the head.
         # With dimensions it makes the product fp32, which is what the table wants, in a single pass.
-        return hidden_gradient * factor, (table_gradient * factor[None, None]).to(ctx.table_dtype), None, None, None, None
+        return (
+            hidden_gradient * factor,
+            (table_gradient * factor[None, None]).to(ctx.table_dtype),
+            None,
+            None,
+            None,
+            None,
+        )
 
 
 def cross_entropy(
