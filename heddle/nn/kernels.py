@@ -216,7 +216,7 @@ class Plain(Kernel):
             spans = _spans(queries, k.shape[2], lowered.causal)
             shapes = [(q.shape[0], group * (stop - start), seen) for start, stop, seen in spans]
             keeps = tuple(self.dropout(q.new_ones(shape)) for shape in shapes)
-        out = _Blocks.apply(q, k.flatten(0, 1), v.flatten(0, 1), self.scale, lowered.causal, allowed, keeps)
+        out: Tensor = _Blocks.apply(q, k.flatten(0, 1), v.flatten(0, 1), self.scale, lowered.causal, allowed, keeps)  # type: ignore[no-untyped-call]
         out = out.unflatten(0, (rows, kv_heads)).flatten(1, 2)
         return out if lowered.dead is None else out.masked_fill(lowered.dead, 0.0)
 
