@@ -6,6 +6,9 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+from collections.abc import Generator
+
+import pytest
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
@@ -19,3 +22,13 @@ settings.load_profile("heddle")
 CHECKED = ["heddle.nn", "heddle.model", "heddle.train", "heddle.generate", "heddle.data"]
 if os.environ.get("HEDDLE_UNCHECKED") != "1":
     install_import_hook(CHECKED, "beartype.beartype")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that settles rows of the lectures settles nothing where it is skipped or expected to fail: that is a failure."""
+    report = yield
+    if report.skipped and item.get_closest_marker("lecture") is not None:
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} settles rows of the lectures, so it must run: {report.longrepr}"
+    return report

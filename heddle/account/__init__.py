@@ -22,7 +22,9 @@ from heddle.account.parameters import weights as weights
 from heddle.account.render import render as render
 from heddle.account.report import Report as Report
 from heddle.account.report import count as count
+from heddle.account.report import family as family
 from heddle.account.report import preset_table as preset_table
+from heddle.account.report import training_said as training_said
 from heddle.account.resolve import resolve as resolve
 from heddle.account.walk import Walk as Walk
 from heddle.account.walk import walk as walk
@@ -40,6 +42,7 @@ __all__ = [
     "copy_rate",
     "count",
     "counted",
+    "family",
     "flops",
     "kept",
     "matmul_rate",
@@ -52,6 +55,7 @@ __all__ = [
     "states",
     "training_bytes",
     "training_flops_per_token",
+    "training_said",
     "walk",
     "weights",
 ]

@@ -1,32 +1,39 @@
 """FLOPs of a forward pass, from the walk: matrix products only, a multiply and an add counted as two.
 
 Norms, activations, softmax and table look-ups are not counted, as torch's own counter does not count them. Attention
-is the full square, masked or not: that is what `reference` computes and what the counter says of `sdpa`. `plain` leaves
-out blocks above the diagonal, so the counter says less there.
+is the full square, masked, windowed or not: that is what `reference` computes and what the counter says of `sdpa`. `plain`
+leaves out blocks that nothing sees, so the counter says less there. Of routed experts only the chosen ones count. An
+encoder-decoder reads a source as long as its tokens.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from heddle.account.formulas import Line, causal_share, layer_flops, prefix_rows
+from heddle.account.parameters import deck_applies
 from heddle.account.walk import (
+    CONVOLUTION,
+    EXPERTS,
     FEED_FORWARD,
     HEAD,
     PROJECTIONS,
+    RECURRENT,
+    ROUTER,
+    SHARED,
     Walk,
     first_layer,
     forward,
     kernels_taken,
-    lengthened,
+    model_for_walking,
     walk,
 )
-from heddle.config.model import TransformerConfig
-from heddle.model.build import build
+from heddle.config.layers import AttentionConfig, ConvolutionConfig, LinearConfig, RecurrentConfig
+from heddle.config.model import BlockConfig, TransformerConfig
+from heddle.errors import HeddleError
 from heddle.nn.kernels import BLOCK
-from heddle.nn.mask import Rule
 
 # The backward pass makes two products of the same size for every one of the forward pass: one towards the input, one
 # towards the weight (or the other factor). A fused kernel that makes its scores again adds to this.
@@ -38,17 +45,19 @@ class Flops:
     """What one pass over `batch` rows of `length` tokens costs.
 
     Attributes:
-        parts: projections, scores, weighted sum, feed-forward, head; sums to `forward`.
-        layer: the same for the first layer alone, without the head.
-        forward: one forward pass, the head taken at every position.
+        parts: projections, scores, weighted sum, feed-forward, head, and what else there is; sums to `forward`.
+        layer: the same for the first layer of the stack under the head alone, without the head.
+        forward: one forward pass, a language head taken at every position.
         training: forward and backward, three times the forward pass.
         per_token: `training` for one token.
         quadratic_share: scores and weighted sum over the whole layer (C-06).
-        crossover: the length at which that share is one half; 6d for a GPT-2-like layer.
-        counted: what torch's counter says of the same pass, by kernel.
-        deck: the lectures' closed forms beside the walk (C-01 … C-07, C-14).
-        prefix_rows: rows of tokens for one prediction after every prefix, in one pass and each alone (C-13).
-        path: layers until the last token has seen the first (C-17).
+        crossover: the length at which that share is one half; 6d for a GPT-2-like layer, None without attention.
+        counted: what torch's counter says of the same pass, by kernel; `none` where no layer pays attention.
+        deck: the lectures' closed forms beside the walk (C-01 … C-07, C-14); empty where they do not apply.
+        prefix_rows: rows of tokens for one prediction after every prefix, in one pass and each alone (C-13); None for
+            an encoder, which predicts nothing after a prefix.
+        path: layers until the last token has seen the first (C-17); None where it never does, or that is not known.
+        unknown: modules of the user's own that cannot run without memory, so that nothing of them is counted.
     """
 
     batch: int
@@ -59,11 +68,12 @@ class Flops:
     training: int
     per_token: float
     quadratic_share: float
-    crossover: float
+    crossover: float | None
     counted: Mapping[str, int]
     deck: tuple[Line, ...]
-    prefix_rows: tuple[int, int]
-    path: int
+    prefix_rows: tuple[int, int] | None
+    path: int | None
+    unknown: tuple[str, ...]
 
 
 def flops(config: TransformerConfig, batch: int = 1, length: int | None = None) -> Flops:
@@ -74,8 +84,7 @@ def flops(config: TransformerConfig, batch: int = 1, length: int | None = None) 
     total = sum(parts.values())
     square = layer["scores"] + layer["weighted sum"]
     straight = sum(layer.values()) - square
-    kernels = dict.fromkeys(("sdpa", *kernels_taken(config, length).values()))
-    count = {kernel: counted(config, batch, length, kernel) for kernel in kernels}
+    count = _counts(config, batch, length)
     return Flops(
         batch=batch,
         length=length,
@@ -84,13 +93,28 @@ def flops(config: TransformerConfig, batch: int = 1, length: int | None = None) 
         forward=total,
         training=TRAINING * total,
         per_token=TRAINING * total / (batch * length),
-        quadratic_share=square / (square + straight),
-        crossover=straight * length / square,
+        quadratic_share=square / max(1, square + straight),
+        crossover=straight * length / square if square else None,
         counted=count,
-        deck=_deck(config, steps, count),
-        prefix_rows=prefix_rows(length),
-        path=path(build(config, "meta").decoder.sight.rule, length),
+        deck=_deck(config, steps, count) if deck_applies(config) else (),
+        prefix_rows=None if config.decoder is None else prefix_rows(length),
+        path=path([looks_back(block) for block in config.last()[1].blocks], length),
+        unknown=tuple(each.name for each in steps.foreign if each.flops is None),
     )
+
+
+def _counts(config: TransformerConfig, batch: int, length: int) -> dict[str, int]:
+    """What torch's counter says with each kernel that matters here and can do what the model asks of it."""
+    taken = kernels_taken(config, length)
+    if not taken:
+        return {"none": counted(config, batch, length, None)}
+    found = {}
+    for kernel in dict.fromkeys(("sdpa", *taken.values())):
+        try:
+            found[kernel] = counted(config, batch, length, kernel)
+        except HeddleError:  # such as sdpa, which knows no cap
+            continue
+    return found
 
 
 def training_flops_per_token(config: TransformerConfig, length: int) -> int:
@@ -99,45 +123,77 @@ def training_flops_per_token(config: TransformerConfig, length: int) -> int:
 
 
 def by_part(steps: Walk) -> dict[str, int]:
-    """FLOPs of a walk, summed by part."""
+    """FLOPs of a walk, summed by part: the usual parts always, the others where there are any."""
 
     def products(part: str) -> int:
         return sum(product.flops for product in steps.products if product.part == part)
 
-    return {
+    usual = {
         PROJECTIONS: products(PROJECTIONS),
         "scores": sum(look.score_flops for look in steps.looks),
         "weighted sum": sum(look.sum_flops for look in steps.looks),
         FEED_FORWARD: products(FEED_FORWARD),
         HEAD: products(HEAD),
     }
+    others = {part: products(part) for part in (CONVOLUTION, RECURRENT, ROUTER, EXPERTS, SHARED)}
+    for what, fits in (("custom mixer", False), ("custom feed-forward", True)):
+        others[what] = sum(each.flops or 0 for each in steps.foreign if each.name.endswith(".ffn") == fits)
+    return usual | {part: number for part, number in others.items() if number}
 
 
-def counted(config: TransformerConfig, batch: int, length: int, kernel: str = "sdpa", *, training: bool = False) -> int:
-    """What torch's counter says of the same forward pass with a kernel; with `training`, of the backward pass too."""
-    model = build(lengthened(config, length).override({"decoder.block.mixer.kernel": kernel}), "meta")
+def counted(
+    config: TransformerConfig, batch: int, length: int, kernel: str | None = "sdpa", *, training: bool = False
+) -> int:
+    """What torch's counter says of the same forward pass with a kernel; with `training`, of the backward pass too.
+
+    Raises:
+        HeddleError: the kernel cannot do what the model asks of it.
+    """
+    model, _ = model_for_walking(config, length, kernel)
     with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(training):
-        logits = forward(model, batch, length)
+        out = forward(model, batch, length)
         if training:
-            logits.sum().backward()
+            out.sum().backward()
     return int(counter.get_total_flops())
 
 
-def path(rule: Rule, length: int) -> int:
-    """Layers until the last of `length` tokens has seen the first: 1 for attention without a window (L1-75, C-17).
+def looks_back(block: BlockConfig) -> Sequence[int] | None:
+    """How many tokens back a layer can look, as a list of distances; None: to the beginning.
 
-    Raises:
-        ValueError: the rule never lets the first token through.
+    What a mixer of the user's own can see is not known: it counts as if it saw nothing but the token itself.
     """
-    places = torch.arange(length)
-    seen = new = places == length - 1
-    layers = 0
-    while not seen[0]:
-        new = rule(places[new][:, None], places).any(0) & ~seen
-        if not new.any():
-            raise ValueError(f"under {rule} token {length - 1} never sees token 0")
-        seen, layers = seen | new, layers + 1
-    return layers
+    mixer = block.mixer
+    if isinstance(mixer, AttentionConfig):
+        return None if mixer.window is None else range(mixer.window)
+    if isinstance(mixer, ConvolutionConfig):
+        return range(0, mixer.taps * mixer.dilation, mixer.dilation)
+    if isinstance(mixer, LinearConfig):
+        return range(mixer.taps)
+    return None if isinstance(mixer, RecurrentConfig) else range(1)
+
+
+def path(layers: Sequence[Sequence[int] | None], length: int) -> int | None:
+    """Layers until the last of `length` tokens has seen the first, given how far back each layer looks (L1-75, C-17).
+
+    1 for attention without a window, and None where all layers together do not reach that far.
+    """
+    seen = torch.zeros(length, dtype=torch.bool)
+    seen[-1] = True
+    for number, distances in enumerate(layers):
+        if seen[0]:
+            return number
+        if distances is None:
+            return number + 1
+        before = seen.nonzero().flatten()
+        if isinstance(distances, range) and distances.step == 1:  # whole stretches at once, as windows are long
+            edges = torch.zeros(length + 1, dtype=torch.long)
+            edges.index_add_(0, (before - distances[-1]).clamp(min=0), torch.ones_like(before))
+            edges.index_add_(0, before + 1, -torch.ones_like(before))
+            seen = edges.cumsum(0)[:-1] > 0
+        else:
+            places = before[:, None] - torch.tensor(list(distances))
+            seen[places[places >= 0]] = True
+    return len(layers) if seen[0] else None
 
 
 def _deck(config: TransformerConfig, steps: Walk, count: Mapping[str, int]) -> tuple[Line, ...]:
@@ -153,8 +209,9 @@ def _deck(config: TransformerConfig, steps: Walk, count: Mapping[str, int]) -> t
     total = sum(parts.values())
     lines.append(Line("one layer", "24nd² + 4n²d", one, sum(layer.values())))
     lines.append(Line("head", "2ndV", head, parts[HEAD]))
-    lines.append(Line("forward", "L(24nd² + 4n²d) + 2ndV", config.decoder.depth * one + head, total))
-    if "plain" in count and length % BLOCK == 0:
+    lines.append(Line("forward", "L(24nd² + 4n²d) + 2ndV", config.last()[1].depth * one + head, total))
+    windows = any(distances is not None for distances in map(looks_back, config.last()[1].blocks))
+    if "plain" in count and length % BLOCK == 0 and config.decoder is not None and not windows:
         square = parts["scores"] + parts["weighted sum"]
         kept = round(causal_share(length, BLOCK) * square)
         lines.append(Line("attention, blocks left out", "(n + b)/2n", kept, count["plain"] - (total - square)))

@@ -1,23 +1,41 @@
 """Memory in bytes: weights, what training holds, the cache of decoding, what a forward pass keeps for its backward."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from heddle.account.formulas import Line, flash_bytes, score_bytes
-from heddle.account.parameters import weights
-from heddle.account.walk import FEED_FORWARD, first_layer, kernels_taken, lengthened, walk
-from heddle.config.model import TransformerConfig
+from heddle.account.parameters import deck_applies, weights
+from heddle.account.walk import (
+    FEED_FORWARD,
+    at_once,
+    attentions,
+    first_layer,
+    guard,
+    kernels_taken,
+    lengthened,
+    source_for,
+    walk,
+)
+from heddle.config.layers import AttentionConfig
+from heddle.config.model import LanguageHeadConfig, TransformerConfig, with_kernel
 from heddle.model.build import build
 from heddle.model.precision import DTYPES, cast
+from heddle.model.transformer import Transformer
+from heddle.nn.experts import Experts
+from heddle.nn.recurrent import Recurrent
+from heddle.nn.state import Fixed, Growing, State
 
 FP32 = 4
 LOGITS_AT_ONCE = 128 << 20  # as much as the loss makes of them at a time
 # Numbers in fp32 that an optimizer remembers of each parameter: of the blocks' matrices, of everything else.
 MOMENTS = {"adamw": (2, 2), "muon": (1, 2)}
+MATRIX = re.compile(r"\.blocks\.\d+\.(mixer|cross|ffn(?!\.router))\..*weight$")  # a name that Muon takes
 
 
 @dataclass(frozen=True)
@@ -43,15 +61,19 @@ class States:
 
 @dataclass(frozen=True)
 class CacheSize:
-    """A cache filled with `length` tokens in each of `batch` rows.
+    """A cache filled with `length` tokens in each of `batch` rows, beside a source as long for an encoder-decoder.
 
     Attributes:
-        per_token: bytes for one more token of one row.
+        per_token: bytes for one more token of one row, in layers that see everything.
+        bounded: bytes of one row that stay as they are however long it gets: windows, and what is carried along.
+        memory: bytes of one row for the source: its encoding, and keys and values of each cross-attention.
         held: bytes for all rows at the capacity that was taken, which is `length` rounded up.
     """
 
     precision: str
     per_token: int
+    bounded: int
+    memory: int
     held: int
 
 
@@ -110,19 +132,25 @@ class Memory:
 def memory(config: TransformerConfig, batch: int = 1, length: int | None = None) -> Memory:
     """Measure the model a config describes, without holding it."""
     length = config.context if length is None else length
-    kernels = dict.fromkeys(kernels_taken(config, length).values())  # on a CPU, then on an accelerator
+    scores = isinstance(config.head, LanguageHeadConfig)
     rows = batch * length * config.table_rows()
     return Memory(
         batch=batch,
         length=length,
         weights={name: parameter_bytes(config, name) for name in DTYPES},
         training=tuple(states(config, optimizer, name) for optimizer in MOMENTS for name in DTYPES),
-        cache=tuple(cache_size(config, batch, length, name) for name in DTYPES),
-        kept=tuple(kept(config, batch, length, name, kernel) for kernel in kernels for name in DTYPES),
-        logits={name: rows * dtype.itemsize for name, dtype in DTYPES.items()},
+        cache=() if config.decoder is None else tuple(cache_size(config, batch, length, name) for name in DTYPES),
+        kept=_kept_by_kernel(config, batch, length),
+        logits={name: rows * dtype.itemsize for name, dtype in DTYPES.items()} if scores else {},
         attention=attention_table(config, doublings(length), batch),
-        deck=_deck(config, batch, length),
+        deck=_deck(config, batch, length) if deck_applies(config) else (),
     )
+
+
+def _kept_by_kernel(config: TransformerConfig, batch: int, length: int) -> tuple[Kept, ...]:
+    """What is kept with the kernel that a CPU takes, then with an accelerator's."""
+    kernels: list[str | None] = [*dict.fromkeys(kernels_taken(config, length).values())] or [None]
+    return tuple(kept(config, batch, length, name, kernel) for kernel in kernels for name in DTYPES)
 
 
 def parameter_bytes(config: TransformerConfig, precision: str) -> int:
@@ -131,12 +159,15 @@ def parameter_bytes(config: TransformerConfig, precision: str) -> int:
 
 
 def states(config: TransformerConfig, optimizer: str, precision: str) -> States:
-    """What training holds besides activations. Muon has the blocks' matrices and remembers one number of each."""
+    """What training holds besides activations. Muon has the layers' matrices and remembers one number of each.
+
+    Experts, which are stacks of matrices, routers and convolutions are AdamW's with either.
+    """
     model = build(config, "meta")
     masters = _held(model)
-    found = weights(model)
+    found = [weight for weight in weights(model) if weight.trained]
     total = sum(weight.count for weight in found)
-    matrices = sum(weight.count for weight in found if weight.block is not None and len(weight.shape) > 1)
+    matrices = sum(weight.count for weight in found if MATRIX.search(weight.name) and len(weight.shape) == 2)
     of_matrices, of_others = MOMENTS[optimizer]
     moments = FP32 * (of_matrices * matrices + of_others * (total - matrices))
     cast(model, precision, tables=False)
@@ -153,22 +184,38 @@ def training_bytes(config: TransformerConfig, rows: int, precision: str, optimiz
     may hold half as much again, since its C library gives freed memory back late.
     """
     numbers = rows * config.context
-    table = FP32 * config.table_rows() * config.dim
-    chunk = min(FP32 * numbers * config.table_rows(), LOGITS_AT_ONCE)
-    loss = 2 * table + numbers * config.dim * DTYPES[precision].itemsize + 4 * chunk
+    loss = numbers * config.dim * DTYPES[precision].itemsize + FP32 * config.table_rows() * config.dim
+    if isinstance(config.head, LanguageHeadConfig):
+        chunk = min(FP32 * numbers * config.table_rows(), LOGITS_AT_ONCE)
+        loss += FP32 * config.table_rows() * config.dim + 4 * chunk
     return states(config, optimizer, precision).total + kept(config, rows, config.context, precision).bytes + loss
 
 
 def cache_size(config: TransformerConfig, batch: int, length: int, precision: str = "fp32") -> CacheSize:
-    """Fill a cache with `length` tokens in each of `batch` rows, on the meta device, and measure it."""
-    model = cast(build(lengthened(config, length), "meta"), precision)
-    cache = model.new_cache(batch)
+    """Fill a cache with `length` tokens in each of `batch` rows, on the meta device, and measure it.
+
+    Raises:
+        HeddleError: there is no decoder.
+    """
+    model = cast(build(with_kernel(lengthened(config, length), "reference"), "meta"), precision).eval()
+    _runnable(model)
+    tokens = torch.zeros(batch, length, dtype=torch.long, device="meta")
     with torch.no_grad():
-        model.step(torch.zeros(batch, length, dtype=torch.long, device="meta"), cache)
-    buffers = [buffer for state in cache.states for buffer in state.buffers]
+        source = source_for(model, tokens)
+        memory = None if source is None else model.encode(source)
+        cache = model.new_cache(batch, memory)
+        model.step(tokens, cache)
+    states: list[State] = tree_leaves(cache.states)
+    encoded = 0 if memory is None else memory.hidden.numel() * memory.hidden.element_size()
+
+    def row(kinds: type[State] | tuple[type[State], ...], but: bool = False) -> int:
+        return sum(state.bytes() for state in states if isinstance(state, kinds) != but) // batch
+
     # Of every buffer [B K capacity d], what one token of one row takes.
-    per_token = sum(buffer[0, :, 0].numel() * buffer.element_size() for buffer in buffers)
-    return CacheSize(precision, per_token, cache.bytes())
+    growing = [buffer for state in states if isinstance(state, Growing) for buffer in state.buffers]
+    per_token = sum(buffer[0, :, 0].numel() * buffer.element_size() for buffer in growing)
+    bounded = row((Growing, Fixed), but=True)
+    return CacheSize(precision, per_token, bounded, row(Fixed) + encoded // batch, cache.bytes() + encoded)
 
 
 def kept(
@@ -177,15 +224,19 @@ def kept(
     """Run a forward pass on tensors without memory and add up what autograd saves, each storage once, weights left out.
 
     `kernel` defaults to the one that the config takes on a CPU. The tensors pretend to be on a CPU rather than on the
-    meta device, where `sdpa` would save its whole score matrix.
+    meta device, where `sdpa` would save its whole score matrix. Experts are counted as `grouped` dispatches them.
     """
-    kernel = kernel or kernels_taken(config, length)["cpu"]
-    model = build(lengthened(config, length).override({"decoder.block.mixer.kernel": kernel}), "meta")
+    kernel = kernel or kernels_taken(config, length).get("cpu", "none")
+    chosen = lengthened(config, length)
+    model = build(chosen if kernel == "none" else with_kernel(chosen, kernel), "meta")
     cast(model, precision, tables=False)
+    _runnable(model)
     sizes: dict[int, int] = {}
 
     with FakeTensorMode():
-        held = {n: torch.empty(p.shape, dtype=p.dtype, requires_grad=True) for n, p in model.named_parameters()}
+        held = {
+            n: torch.empty(p.shape, dtype=p.dtype, requires_grad=p.requires_grad) for n, p in model.named_parameters()
+        }
         own = {tensor.untyped_storage()._cdata for tensor in held.values()}
 
         def note(tensor: Tensor) -> Tensor:
@@ -194,10 +245,21 @@ def kept(
                 sizes[storage._cdata] = storage.nbytes()
             return tensor
 
+        tokens = torch.zeros(batch, length, dtype=torch.long)
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            hidden = torch.func.functional_call(model, held, (torch.zeros(batch, length, dtype=torch.long),))
+            hidden = torch.func.functional_call(model, held, (tokens, None, source_for(model, tokens)))
         del hidden  # until here its graph keeps every saved storage alive, so no address is used twice
     return Kept(kernel, precision, sum(sizes.values()))
+
+
+def _runnable(model: Transformer) -> None:
+    """Replace, in a copy that is only measured, what looks into tensors or takes its tokens one by one."""
+    for module in model.modules():
+        if isinstance(module, Experts):
+            module.dispatch = "grouped"
+        elif isinstance(module, Recurrent):
+            at_once(module)
+    guard(model)
 
 
 def _held(model: nn.Module) -> int:
@@ -213,14 +275,16 @@ def doublings(length: int) -> tuple[int, ...]:
 def attention_table(
     config: TransformerConfig, lengths: Iterable[int], batch: int = 1, precision: str = "fp32"
 ) -> tuple[AttentionRow, ...]:
-    """One layer's attention at each length, read off a walk: n² against n·d."""
+    """One layer's attention at each length, read off a walk: n² against n·d. Empty where no layer pays attention."""
     width = DTYPES[precision].itemsize
-    one = config.override({"decoder.depth": 1})
+    one = one_layer(config)
+    if one is None:
+        return ()
     rows = []
     for length in lengths:
         layer = first_layer(walk(one, batch, length))
         square = sum(look.score_flops + look.sum_flops for look in layer.looks)
-        straight = sum(product.flops for product in layer.products)
+        straight = sum(product.flops for product in layer.products) + sum(each.flops or 0 for each in layer.foreign)
         running = sum(2 * look.rows * look.heads * look.queries * FP32 for look in layer.looks)
         rows.append(
             AttentionRow(
@@ -234,13 +298,31 @@ def attention_table(
     return tuple(rows)
 
 
+def one_layer(config: TransformerConfig) -> TransformerConfig | None:
+    """The same model with one layer in each stack, the first under the head that pays attention; None if none does."""
+    last = config.last()[0]
+    data = config.to_dict()
+    for name, stack in config.stacks().items():
+        blocks = list(stack.blocks)
+        if name == last:
+            crossing = [block for block in blocks if block.cross is not None]
+            blocks = [block for block in crossing or blocks if attentions(block)]
+            if not blocks:
+                return None
+        data[name] |= {"depth": 1, "overrides": [], "block": blocks[0].to_dict()}
+    return TransformerConfig.of(data)
+
+
 def _deck(config: TransformerConfig, batch: int, length: int) -> tuple[Line, ...]:
     """The lectures' closed forms for one layer in fp32, beside the walk."""
-    heads = config.decoder.block.mixer.heads
+    one = one_layer(config)
+    block = config.last()[1].block
+    assert one is not None
+    assert isinstance(block.mixer, AttentionConfig)
     (row,) = attention_table(config, (length,), batch)
-    layer = first_layer(walk(config.override({"decoder.depth": 1}), batch, length))
+    layer = first_layer(walk(one, batch, length))
     hidden = next(product.numbers for product in layer.products if product.part == FEED_FORWARD)
-    width = config.decoder.block.ffn.width(config.dim)
+    heads, width = block.mixer.heads, block.ffn.width(config.dim)  # type: ignore[union-attr]
     return (
         Line("all scores", "B·h·n²·4", score_bytes(length, heads, batch), row.scores),
         Line("blockwise state", "B·(n·d·4 + 2·h·n·4)", flash_bytes(length, config.dim, heads, batch), row.flash),

@@ -5,31 +5,60 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from torch import nn
 
 from heddle.account.formulas import Line, rule
-from heddle.config.model import TransformerConfig
+from heddle.config.layers import AttentionConfig, GatedConfig, MLPConfig
+from heddle.config.model import BlockConfig, LanguageHeadConfig, TransformerConfig
 from heddle.model.build import build
+from heddle.model.head import Pooler
+from heddle.model.transformer import Transformer
+from heddle.nn.moe import MoE
 
 # The first row whose pattern fits a parameter's name decides its part, in this order of display.
 PARTS = [
     (r"^embedding\.weight$", "token embedding"),
-    (r"^decoder\.entry\.positions\.", "positions"),
+    (r"^source_embedding\.weight$", "source embedding"),
+    (r"\.entry\.positions\.", "positions"),
+    (r"\.entry\.types\.", "token types"),
+    (r"\.sights\.\d+\.relative\.", "relative positions"),
+    (r"\.mixer\.inner\.", "custom mixer"),
     (r"\.mixer\.q\.weight$", "q"),
     (r"\.mixer\.k\.weight$", "k"),
     (r"\.mixer\.v\.weight$", "v"),
     (r"\.mixer\.o\.weight$", "o"),
+    (r"\.cross\.[qkvo]\.weight$", "cross-attention"),
+    (r"\.mixer\.weight$", "convolution"),
+    (r"\.mixer\.(input|carry|output)\.weight$", "recurrent"),
     (r"\.ffn\.(up|gate|down)\.weight$", "feed-forward"),
+    (r"\.ffn\.router\.", "router"),
+    (r"\.ffn\.experts\.", "experts"),
+    (r"\.ffn\.shared(_gate)?\.", "shared experts"),
     (r"\.mixer\.[qkvo]\.bias$", "attention biases"),
+    (r"\.cross\.[qkvo]\.bias$", "cross-attention biases"),
+    (r"\.mixer\.bias$", "convolution biases"),
+    (r"\.mixer\.(input|carry|output)\.bias$", "recurrent biases"),
     (r"\.ffn\.(up|gate|down)\.bias$", "feed-forward biases"),
-    (r"\.mixer\.[qk]_norm\.", "query and key norms"),
+    (r"\.ffn\.", "custom feed-forward"),
+    (r"\.(mixer|cross)\.[qk]_norm\.", "query and key norms"),
     (r"_residual\.\w+\.weight$", "norm gains"),
     (r"_residual\.\w+\.bias$", "norm shifts"),
+    (r"\.entry\.norm\.", "entry norm"),
     (r"\.final_norm\.", "final norm"),
     (r"^head\.weight$", "head"),
+    (r"^head\.bias$", "head bias"),
+    (r"^head\.pooler\.", "pooler"),
+    (r"^head\.scores\.", "classifier"),
+    (r"^head\.(dense|norm)\.", "head transform"),
     (r"", "other"),
 ]
+USUAL = (
+    *("token embedding", "positions", "q", "k", "v", "o", "feed-forward", "attention biases", "feed-forward biases"),
+    *("query and key norms", "norm gains", "norm shifts", "final norm", "head", "other"),
+)
+HEADS = ("head", "head bias", "pooler", "classifier", "head transform")
 MATRICES = ("q", "k", "v", "o", "feed-forward")
 # What deck 000's sum leaves out, with the closed forms that hold for a GPT-2-like model (D-12).
 LEFT_OUT = {
@@ -39,18 +68,20 @@ LEFT_OUT = {
     "norm gains": "2Ld",
     "norm shifts": "2Ld",
     "final norm": "2d",
-    "other": "",
+    **dict.fromkeys(("token types", "relative positions", "entry norm", "head bias", "head transform", "other"), ""),
 }
 
 
 @dataclass(frozen=True)
 class Weight:
-    """One parameter tensor of a model and the part it belongs to; `block` is None outside the blocks."""
+    """One parameter tensor of a model and the part it belongs to; `stack` and `block` are None outside the blocks."""
 
     name: str
     shape: tuple[int, ...]
     part: str
+    stack: str | None
     block: int | None
+    trained: bool = True
 
     @property
     def count(self) -> int:
@@ -73,37 +104,45 @@ class Parameters:
 
     Attributes:
         total: every parameter, as `sum(p.numel())` says.
+        active: those that one token goes through: of routed experts only the chosen ones (L2-68, C-16).
         parts: part to count, over the whole model; sums to `total`. The head is 0 when it is the token table itself.
         groups: the lecture's three parts and the final norm (L0-78); sums to `total`.
-        block: part to count, within the first block.
+        block: part to count, within the first block of the stack under the head.
         untied: the total with a head of its own (L0-76).
-        deck: deck 000's sum, line by line (L0-79 … L0-84); its last line is the sum itself.
-        difference: from the deck's sum to `total`, item by item.
-        rule: 12Ld² (L1-52).
-        rule_share: the rule over `total` (L1-57).
+        deck: deck 000's sum, line by line (L0-79 … L0-84); its last line is the sum itself. Empty where it does not apply.
+        difference: from the deck's sum to `total`, item by item; empty without a sum.
+        rule: 12Ld² (L1-52); None for what is not one stack of attention.
+        rule_share: the rule over `total` (L1-57), or None.
         rule_holds: whether the blocks' matrices really are 12Ld² (D-19).
     """
 
     total: int
+    active: int
     parts: Mapping[str, int]
     groups: Mapping[str, int]
     block: Mapping[str, int]
     untied: int
     deck: tuple[Line, ...]
     difference: tuple[Item, ...]
-    rule: int
-    rule_share: float
+    rule: int | None
+    rule_share: float | None
     rule_holds: bool
 
 
-def weights(model: nn.Module) -> tuple[Weight, ...]:
+def weights(model: Transformer) -> tuple[Weight, ...]:
     """Every parameter of a model with its part, each tensor once."""
-    found = []
-    for name, parameter in model.named_parameters():
-        part = next(part for pattern, part in PARTS if re.search(pattern, name))
-        block = re.search(r"\.blocks\.(\d+)\.", name)
-        found.append(Weight(name, tuple(parameter.shape), part, int(block[1]) if block else None))
-    return tuple(found)
+    return tuple(
+        _weight(name, parameter, isinstance(model.head, Pooler)) for name, parameter in model.named_parameters()
+    )
+
+
+def _weight(name: str, parameter: nn.Parameter, pooled: bool) -> Weight:
+    part = next(part for pattern, part in PARTS if re.search(pattern, name))
+    if pooled and name.startswith("head."):
+        part = "pooler"
+    place = re.match(r"(encoder|decoder)\.blocks\.(\d+)\.", name)
+    stack, block = (place[1], int(place[2])) if place else (None, None)
+    return Weight(name, tuple(parameter.shape), part, stack, block, parameter.requires_grad)
 
 
 def parameter_count(config: TransformerConfig) -> int:
@@ -113,50 +152,99 @@ def parameter_count(config: TransformerConfig) -> int:
 
 def parameters(config: TransformerConfig) -> Parameters:
     """Count the model a config describes, built without memory on the meta device."""
-    found = weights(build(config, "meta"))
+    model = build(config, "meta")
+    found = weights(model)
     parts = _sums(found)
     total = sum(parts.values())
-    dim, depth = config.dim, config.decoder.depth
-    deck = _deck(config, parts)
+    deck = _deck(config, found) if deck_applies(config) else ()
+    twelve = rule(config.last()[1].depth, config.dim) if rule_applies(config) else None
+    last = config.last()[0]
     return Parameters(
         total=total,
+        active=total - _idle(model),
         parts=parts,
-        groups=_groups(found, config.head.tied),
-        block=_sums(tuple(weight for weight in found if weight.block == 0)),
-        untied=total + parts["token embedding"] if config.head.tied else total,
+        groups=_groups(found, _tied(config)),
+        block=_sums(tuple(weight for weight in found if (weight.stack, weight.block) == (last, 0))),
+        untied=total + parts["token embedding"] if _tied(config) else total,
         deck=deck,
-        difference=_difference(config, parts, deck),
-        rule=rule(depth, dim),
-        rule_share=rule(depth, dim) / total,
-        rule_holds=sum(parts[name] for name in MATRICES) == rule(depth, dim),
+        difference=_difference(config, parts, deck) if deck else (),
+        rule=twelve,
+        rule_share=None if twelve is None else twelve / total,
+        rule_holds=sum(parts[name] for name in MATRICES) == twelve,
     )
 
 
+def rule_applies(config: TransformerConfig) -> bool:
+    """Whether 12Ld² speaks of such a model at all: one stack, all of whose layers pay attention."""
+    return len(config.stacks()) == 1 and all(isinstance(b.mixer, AttentionConfig) for b in config.last()[1].blocks)
+
+
+def deck_applies(config: TransformerConfig) -> bool:
+    """Whether the lectures' sums can be set beside this model: equal layers of attention and one feed-forward, scoring tokens.
+
+    Layers may differ in what has no weights, such as windows.
+    """
+    stack = config.last()[1]
+    if not rule_applies(config) or not isinstance(config.head, LanguageHeadConfig) or stack.entry.combine != "sum":
+        return False
+    sizes = {_sizes(block, config.dim) for block in stack.blocks}
+    return len(sizes) == 1 and None not in sizes
+
+
+def _sizes(block: BlockConfig, dim: int) -> tuple[Any, ...] | None:
+    """What decides how large a layer's matrices are; None for a layer that the lectures' sums do not know."""
+    mixer, ffn = block.mixer, block.ffn
+    if not isinstance(mixer, AttentionConfig) or not isinstance(ffn, MLPConfig | GatedConfig):
+        return None
+    width = mixer.width(dim)
+    return mixer.heads, mixer.key_heads(), width, mixer.value_dim or width, ffn.kind, ffn.width(dim)
+
+
+def _tied(config: TransformerConfig) -> bool:
+    """Whether the token table scores tokens too."""
+    return isinstance(config.head, LanguageHeadConfig) and config.head.tied
+
+
+def _idle(model: Transformer) -> int:
+    """Parameters of routed experts that one token does not go through."""
+    idle = 0
+    for module in model.modules():
+        if isinstance(module, MoE):
+            experts = module.experts.up.shape[0]
+            each = sum(parameter.numel() for parameter in module.experts.parameters()) // experts
+            idle += (experts - module.router.active) * each
+    return idle
+
+
 def _sums(found: tuple[Weight, ...]) -> dict[str, int]:
-    """Part to count, all parts named, in the order of display."""
+    """Part to count, in the order of display: the usual parts always, the others where there are any."""
     counts: Counter[str] = Counter()
     for weight in found:
         counts[weight.part] += weight.count
-    return {part: counts[part] for _, part in PARTS}
+    return {part: counts[part] for _, part in PARTS if part in USUAL or counts[part]}
 
 
 def _groups(found: tuple[Weight, ...], tied: bool) -> dict[str, int]:
-    """The lecture's three parts; a shared table counts as the final linear layer, as there (L0-80, L0-81)."""
+    """The lecture's three parts; a shared table counts as the final linear layer, as there (L0-80, L0-81).
+
+    Relative positions, which layers share, count as the blocks'.
+    """
     parts = _sums(found)
     table = parts["token embedding"]
-    blocks = sum(weight.count for weight in found if weight.block is not None)
+    blocks = sum(weight.count for weight in found if weight.block is not None) + parts.get("relative positions", 0)
     norm = parts["final norm"]
-    head = table if tied else parts["head"]
+    head = sum(parts.get(name, 0) for name in HEADS) + (table if tied else 0)
     rest = sum(parts.values()) - blocks - norm - head
     return {"transformer blocks": blocks, "final norm": norm, "final linear layer": head, "input matrices": rest}
 
 
-def _deck(config: TransformerConfig, parts: Mapping[str, int]) -> tuple[Line, ...]:
+def _deck(config: TransformerConfig, found: tuple[Weight, ...]) -> tuple[Line, ...]:
     """Deck 000's sum at this config's own numbers, each line with what the walk found for it."""
-    dim, depth, words = config.dim, config.decoder.depth, config.vocab_size
+    parts = _sums(found)
+    dim, depth, words = config.dim, config.last()[1].depth, config.vocab_size
     qkv = sum(parts[name] for name in "qkv")
     matrices = sum(parts[name] for name in MATRICES)
-    table, tied = parts["token embedding"], config.head.tied
+    table, tied = parts["token embedding"], _tied(config)
     sums = (
         Line("query, key and value of a block", "3d²", 3 * dim**2, qkv // depth),
         Line("attention output of a block", "d²", dim**2, parts["o"] // depth),
@@ -175,16 +263,22 @@ def _deck(config: TransformerConfig, parts: Mapping[str, int]) -> tuple[Line, ..
 
 def _difference(config: TransformerConfig, parts: Mapping[str, int], deck: tuple[Line, ...]) -> tuple[Item, ...]:
     """What leads from the deck's sum to the exact count; items of 0 are left out."""
-    dim, depth = config.dim, config.decoder.depth
+    dim, depth = config.dim, config.last()[1].depth
     lines = {line.name: line for line in deck}
     square = depth * dim**2
     items = [Item(f"{name} not d × d", "", parts[name] - square) for name in "qkvo"]
     items.append(Item("feed-forward not 8d²", "", parts["feed-forward"] - 8 * square))
     padding = lines["final linear layer"].difference + lines["token embedding"].difference
     rows = config.table_rows() - config.vocab_size
-    items.append(Item("padded vocabulary rows", f"{rows}·d" if config.head.tied else f"2·{rows}·d", padding))
-    items.append(Item("positions not learned", "-Td", lines["positions"].difference))
+    items.append(Item("padded vocabulary rows", f"{rows}·d" if _tied(config) else f"2·{rows}·d", padding))
+    if parts["positions"]:
+        items.append(
+            Item("rows before the first position", f"{config.last()[1].entry.offset}·d", lines["positions"].difference)
+        )
+    else:
+        items.append(Item("positions not learned", "-Td", lines["positions"].difference))
     numbers = {"": None, "2d": 2 * dim, **{f"{k}Ld": k * depth * dim for k in (2, 4, 5)}}
     for name, formula in LEFT_OUT.items():
-        items.append(Item(name, formula if numbers[formula] == parts[name] else "", parts[name]))
+        count = parts.get(name, 0)
+        items.append(Item(name, formula if numbers[formula] == count else "", count))
     return tuple(item for item in items if item.count)

@@ -40,16 +40,21 @@ def short(number: float) -> str:
 
 def _parameters(report: Report) -> Iterable[RenderableType]:
     known = report.parameters
-    yield f"{report.name or 'model'}: {known.total:,} parameters ({short(known.total)})"
+    active = "" if known.active == known.total else f", {known.active:,} active for each token"
+    yield f"{report.name or 'model'}, {report.family}: {known.total:,} parameters ({short(known.total)}){active}"
     yield _table("By part", ("part", "parameters", "share"), _shares(known.parts, known.total))
     yield _table("By group", ("group", "parameters", "share"), _shares(known.groups, known.total))
     yield _table("One block", ("part", "parameters", "share"), _shares(known.block, sum(known.block.values())))
-    yield _deck("The lecture's sum", known.deck)
-    items = [(item.name, item.formula, f"{item.count:+,}") for item in known.difference]
-    deck = known.deck[-1].value
-    items.append(("together", "", f"{known.total - deck:+,}"))
-    yield _table(f"From {deck:,} to {known.total:,}", ("item", "formula", "count"), items)
-    yield f"12Ld² = {known.rule:,}, {known.rule_share:.2%} of all. With a head of its own: {known.untied:,}."
+    if known.deck:
+        yield _deck("The lecture's sum", known.deck)
+        items = [(item.name, item.formula, f"{item.count:+,}") for item in known.difference]
+        deck = known.deck[-1].value
+        items.append(("together", "", f"{known.total - deck:+,}"))
+        yield _table(f"From {deck:,} to {known.total:,}", ("item", "formula", "count"), items)
+    if known.rule is not None:
+        yield f"12Ld² = {known.rule:,}, {known.rule_share:.2%} of all."
+    if known.untied != known.total:
+        yield f"With a head of its own: {known.untied:,}."
     if report.printed is not None:
         yield f"The lectures print {short(report.printed)}; exact / printed = {known.total / report.printed:.4f}."
 
@@ -59,27 +64,40 @@ def _flops(report: Report) -> Iterable[RenderableType]:
     size = f"batch {cost.batch:,}, length {cost.length:,}"
     yield f"\nOne forward pass: {size}"
     yield _table("FLOPs", ("part", "FLOPs", "share"), _shares(cost.parts, cost.forward))
-    yield _deck("The lectures' closed forms", cost.deck)
-    seen = ", ".join(f"{kernel} {number:,}" for kernel, number in cost.counted.items())
-    together, alone = cost.prefix_rows
-    yield (
-        f"Matrix products only, attention as the full square; torch's counter says: {seen}.\n"
-        f"Training is three forward passes: {cost.training:,} FLOPs, {short(cost.per_token)} for each token.\n"
-        f"The quadratic part of a layer is {cost.quadratic_share:.2%}; one half at length {cost.crossover:,.0f}.\n"
-        f"One pass predicts after all {together:,} prefixes; each alone would take {alone:,} rows of tokens.\n"
-        f"The last token has seen the first after {cost.path} layer{'s' if cost.path > 1 else ''}."
+    if cost.deck:
+        yield _deck("The lectures' closed forms", cost.deck)
+    seen = ", ".join(
+        f"{kernel} {number:,}" if kernel != "none" else f"{number:,}" for kernel, number in cost.counted.items()
     )
+    square = ", attention as the full square" if cost.crossover is not None else ""
+    yield f"Matrix products only{square}; torch's counter says: {seen}."
+    yield f"Training is three forward passes: {cost.training:,} FLOPs, {short(cost.per_token)} for each token."
+    if cost.crossover is not None:
+        half = f"one half at length {cost.crossover:,.0f}"
+        yield f"The quadratic part of a layer is {cost.quadratic_share:.2%}; {half}."
+    if cost.prefix_rows is not None:
+        together, alone = cost.prefix_rows
+        yield f"One pass predicts after all {together:,} prefixes; each alone would take {alone:,} rows of tokens."
+    if cost.path is not None:
+        yield f"The last token has seen the first after {cost.path} layer{'s' if cost.path > 1 else ''}."
+    elif not report.has_foreign_mixer():
+        yield "The last token does not see the first: all layers together do not look back that far."
 
 
 def _memory(report: Report) -> Iterable[RenderableType]:
     held = report.memory
     rows = [(f"weights, {name}", f"{value:,}", amount(value)) for name, value in held.weights.items()]
     for kept in held.kept:
-        name = f"kept for the backward pass, {kept.precision}, {kept.kernel}"
+        name = ", ".join(
+            ["kept for the backward pass", kept.precision, *([] if kept.kernel == "none" else [kept.kernel])]
+        )
         rows.append((name, f"{kept.bytes:,}", amount(kept.bytes)))
     rows += [(f"all logits at once, {name}", f"{value:,}", amount(value)) for name, value in held.logits.items()]
     for cache in held.cache:
         rows.append((f"cache, one token, {cache.precision}", f"{cache.per_token:,}", amount(cache.per_token)))
+        for what, value in (("windows and states", cache.bounded), ("the source", cache.memory)):
+            if value:
+                rows.append((f"cache, {what}, {cache.precision}", f"{value:,}", amount(value)))
         rows.append((f"cache, filled, {cache.precision}", f"{cache.held:,}", amount(cache.held)))
     yield _table("Memory", ("what", "bytes", ""), rows)
     states: list[tuple[str, ...]] = [
@@ -92,9 +110,15 @@ def _memory(report: Report) -> Iterable[RenderableType]:
         (f"{row.length:,}", amount(row.scores), amount(row.flash), amount(row.qkvo), f"{row.quadratic_share:.2%}")
         for row in held.attention
     ]
+    if square:
+        yield _attention(square)
+    if held.deck:
+        yield _deck("The lectures' closed forms", held.deck)
+
+
+def _attention(rows: Sequence[Sequence[str]]) -> Table:
     headings = ("length", "all scores, n²", "blockwise, n·d", "q, k, v, output", "quadratic FLOPs")
-    yield _table("One layer's attention, fp32", headings, square)
-    yield _deck("The lectures' closed forms", held.deck)
+    return _table("One layer's attention, fp32", headings, rows)
 
 
 def _shares(parts: Mapping[str, int], total: int) -> list[tuple[str, ...]]:

@@ -1,19 +1,43 @@
 """Everything that can be said of a model before it exists: parameters, FLOPs and memory, as data."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from heddle.account.flops import Flops, flops
 from heddle.account.memory import Memory, doublings, memory
 from heddle.account.parameters import Parameters, parameters
+from heddle.account.walk import attentions
+from heddle.config.layers import (
+    ConvolutionConfig,
+    CustomConfig,
+    GatedConfig,
+    LinearConfig,
+    MLPConfig,
+    MoEConfig,
+    RecurrentConfig,
+)
 from heddle.config.model import TransformerConfig
-from heddle.config.presets import preset, preset_names
+from heddle.config.presets import preset, preset_names, preset_training
 from heddle.errors import HeddleError
 
-FAMILY = "decoder"  # the one family that can be described so far
 COUNTABLE = 10**17  # numbers in one tensor of a pass, whose bytes can still be counted in 64 bits
 # Counts as the lectures print them; they are rounded, sometimes freely (D-44).
-PRINTED = {"gpt2-small": 124e6, "gpt2-xl": 1.5e9}
+PRINTED = {
+    "gpt1": 117e6,
+    "gpt2-small": 124e6,
+    "gpt2-xl": 1.5e9,
+    "gpt3-small": 125e6,
+    "gpt3-medium": 350e6,
+    "gpt3-large": 760e6,
+    "gpt3-xl": 1.3e9,
+    "gpt3-2.7b": 2.7e9,
+    "gpt3-6.7b": 6.7e9,
+    "gpt3-13b": 13e9,
+    "gpt3-175b": 175e9,
+    "mistral-7b": 7e9,
+    "falcon-40b": 40e9,
+}
 
 
 @dataclass(frozen=True)
@@ -22,7 +46,7 @@ class Report:
 
     Attributes:
         name: what it was called, or empty.
-        family: which stacks are present.
+        family: which stacks are present: `encoder`, `decoder` or `encoder-decoder`.
         printed: the count that a lecture prints for this preset, or None.
         notes: what a reader should know about these numbers, a sentence each.
     """
@@ -35,6 +59,10 @@ class Report:
     memory: Memory
     printed: float | None
     notes: tuple[str, ...]
+
+    def has_foreign_mixer(self) -> bool:
+        """Whether a layer's mixer is the user's own, so that nothing is known of what it sees."""
+        return any(isinstance(block.mixer, CustomConfig) for block in self.config.last()[1].blocks)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready data."""
@@ -66,30 +94,55 @@ def count(config: TransformerConfig, batch: int = 1, length: int | None = None, 
     for word, value in (("batch", batch), ("length", length)):
         if value < 1:
             raise HeddleError(f"{word} = {value}: at least 1 is needed")
-    mixer, longest = config.decoder.block.mixer, doublings(length)[-1]
-    widths = config.table_rows(), config.decoder.block.ffn.width(config.dim), mixer.heads * mixer.width(config.dim)
-    if batch * longest * max(*widths, mixer.heads * longest) > COUNTABLE:
+    longest = doublings(length)[-1]
+    if batch * longest * max(config.table_rows(), *_widths(config, longest)) > COUNTABLE:
         raise HeddleError(
             f"batch = {batch}, length = {length}: a pass would make more numbers than any machine can hold"
         )
-    known = parameters(config)
+    known, cost = parameters(config), flops(config, batch, length)
     return Report(
         name=name,
-        family=FAMILY,
+        family=family(config),
         config=config,
         parameters=known,
-        flops=flops(config, batch, length),
+        flops=cost,
         memory=memory(config, batch, length),
         printed=PRINTED.get(name),
-        notes=tuple(_notes(config, known, length)),
+        notes=tuple(_notes(config, known, cost, length)),
     )
 
 
-def _notes(config: TransformerConfig, known: Parameters, length: int) -> list[str]:
+def family(config: TransformerConfig) -> str:
+    """Which stacks are present: `encoder`, `decoder` or `encoder-decoder`."""
+    return "-".join(config.stacks())
+
+
+def _widths(config: TransformerConfig, length: int) -> Iterator[int]:
+    """Numbers that a layer makes of one token of `length`, wherever there are most."""
+    yield config.dim
+    for stack in config.stacks().values():
+        for block in stack.blocks:
+            for each in attentions(block):
+                yield each.heads * max(each.width(config.dim), each.value_dim or 1, length)
+            for part in (block.mixer, block.ffn):
+                if isinstance(part, MLPConfig | GatedConfig | MoEConfig):
+                    yield part.width(config.dim) * (part.active if isinstance(part, MoEConfig) else 1)
+                elif isinstance(part, ConvolutionConfig | LinearConfig):
+                    yield part.taps * config.dim
+                elif isinstance(part, RecurrentConfig):
+                    yield 4 * part.width(config.dim)
+
+
+def _notes(config: TransformerConfig, known: Parameters, cost: Flops, length: int) -> list[str]:
     notes = []
-    if not known.rule_holds:
+    if known.rule is not None and not known.rule_holds:
         notes.append(
             "12Ld² is for four d × d projections and an ungated feed-forward of width 4d; these blocks differ."
+        )
+    if not known.deck:
+        notes.append(
+            "The lectures' sums are for one stack of equal layers of attention and one feed-forward that scores tokens; "
+            "they are left out here."
         )
     if config.dim % 64:
         notes.append(f"dim = {config.dim} is {config.dim / 64:g} times 64; matrix units prefer whole multiples.")
@@ -97,14 +150,37 @@ def _notes(config: TransformerConfig, known: Parameters, length: int) -> list[st
         notes.append(
             f"{length} tokens exceed the {config.context} learned positions; the costs are as if more were learned."
         )
+    if family(config) == "encoder-decoder":
+        notes.append(f"The encoder reads a source as long as the tokens, {length}.")
+    if cost.unknown:
+        notes.append(
+            f"{', '.join(cost.unknown)} cannot run without memory, so nothing that it multiplies or keeps is counted."
+        )
     return notes
 
 
 def preset_table() -> list[dict[str, Any]]:
-    """One row for each preset: name, family, exact parameters, 12Ld², and the printed figure or None (L1-57)."""
+    """One row for each preset: name, family, exact parameters, 12Ld² or None, and the printed figure or None (L1-57)."""
     rows = []
     for name in preset_names():
-        known = parameters(preset(name))
-        row = {"name": name, "family": FAMILY, "parameters": known.total, "rule": known.rule}
+        config = preset(name)
+        known = parameters(config)
+        row = {"name": name, "family": family(config), "parameters": known.total, "rule": known.rule}
         rows.append({**row, "printed": PRINTED.get(name)})
     return rows
+
+
+def training_said(name: str) -> dict[str, Any]:
+    """What a preset says of its training, or nothing: tokens in a batch, the sequences that come to, the highest rate.
+
+    A batch holds whole sequences, so `batch_tokens` is the nearest number that can be had (L1-72, L1-73, D-18).
+
+    Raises:
+        HeddleError: there is no preset of that name.
+    """
+    said = preset_training(name)
+    if "batch_tokens" in said:
+        context = preset(name).context
+        sequences = max(1, round(said["batch_tokens"] / context))
+        said |= {"batch_tokens": sequences * context, "sequences": sequences, "context": context}
+    return said

@@ -50,4 +50,5 @@ def _model(data: Mapping[str, Any], path: Path) -> TransformerConfig:
         return run.model.resolve(run.data.tokenizer_size, DEPTH, CONTEXT)
     if "model_type" in data or "architectures" in data:
         raise HeddleError(f"{path} is another library's config; `heddle import` brings such a model here.")
-    return TransformerConfig.of(data, where)
+    # What `heddle presets NAME --json` says beside the model.
+    return TransformerConfig.of({key: value for key, value in data.items() if key != "training"}, where)

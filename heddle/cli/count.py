@@ -1,8 +1,11 @@
 """`heddle count` and `heddle presets`."""
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from heddle.account.render import render
 from heddle.account.report import count as account_for
-from heddle.account.report import preset_table
+from heddle.account.report import preset_table, training_said
 from heddle.account.resolve import resolve
 from heddle.cli.say import RUNS, console, document, table
 from heddle.config.presets import preset
@@ -37,16 +40,18 @@ def presets(name: str | None = None, /, *, json: bool = False) -> None:
     Parameters
     ----------
     name
-        The preset to show as TOML.
+        The preset to show as TOML, with what it says of its training.
     json
         One JSON document on stdout.
     """
     if name is not None:
-        config = preset(name)
+        config, training = preset(name), training_said(name)
         if json:
-            document(config.to_dict())
+            document(config.to_dict() | ({"training": training} if training else {}))
         else:
             print(config.to_toml(), end="")
+            for line in _training(training):
+                print(f"# {line}")
         return
     rows = preset_table()
     if json:
@@ -55,3 +60,11 @@ def presets(name: str | None = None, /, *, json: bool = False) -> None:
         console().print(
             table(["name", "family", "parameters"], [[row["name"], row["family"], row["parameters"]] for row in rows])
         )
+
+
+def _training(said: Mapping[str, Any]) -> Iterator[str]:
+    """What a preset says of its training, a line each; comments, so that the rest stays a file that describes a model."""
+    if "batch_tokens" in said:
+        yield f"trained with batches of {said['sequences']:,} x {said['context']:,} = {said['batch_tokens']:,} tokens"
+    if "learning_rate" in said:
+        yield f"highest learning rate {said['learning_rate']:g}"

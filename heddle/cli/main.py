@@ -27,14 +27,22 @@ def make_app() -> App:
     app.command("heddle.cli.generate:generate", name="generate", help="Let a trained model write.")
     app.command("heddle.cli.evaluate:evaluate", name="eval", help="Score text: loss, perplexity, bits per byte.")
     app.command("heddle.cli.count:count", name="count", help="Parameters, FLOPs and memory of a model, itemised.")
+    app.command(
+        "heddle.cli.prove:prove", name="prove", help="Prove that what predicts is the function that was trained."
+    )
     app.command("heddle.cli.count:presets", name="presets", help="List the named models, or show one.")
-    app.command("heddle.cli.weights:import_", name="import", help="Take over published weights (GPT-2, Llama, Qwen3).")
+    app.command(
+        "heddle.cli.weights:import_",
+        name="import",
+        help="Take over published weights (GPT-2, Llama, Qwen3, T5, BERT and others).",
+    )
     app.command("heddle.cli.weights:export", name="export", help="Write a run as a directory that transformers loads.")
     app.command("heddle.cli.runs:runs", name="runs", help="List the runs here.")
     tokenizer = App(name="tokenizer", help="Train a tokenizer, or turn text into ids and back.")
     tokenizer.command("heddle.cli.tokenizer:train", name="train", help="Train a tokenizer on text.")
     tokenizer.command("heddle.cli.tokenizer:encode", name="encode", help="Show the pieces and ids of a text.")
     tokenizer.command("heddle.cli.tokenizer:decode", name="decode", help="Turn ids into text.")
+    tokenizer.command("heddle.cli.tokenizer:compare", name="compare", help="Cut a text with every kind of tokenizer.")
     app.command(tokenizer)
     return app
 

@@ -1,22 +1,27 @@
-"""`heddle tokenizer train | encode | decode`."""
+"""`heddle tokenizer train | encode | decode | compare`."""
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
 from heddle.cli.say import RUNS, console, document, table
 from heddle.data.sources import describe, python_library, read_documents
 from heddle.errors import HeddleError
+from heddle.text.base import Kind
 from heddle.text.bpe import load_gpt2_merges
+from heddle.text.compare import Cut
+from heddle.text.compare import compare as cut_by_all
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
+from heddle.text.words import load_wordpiece_vocab
 
 
 def train(
     output: Path,
     /,
     *sources: str,
-    kind: Literal["bpe", "characters", "bytes"] = "bpe",
+    kind: Kind = "bpe",
     size: int = 4096,
+    special: list[str] | None = None,
     json: bool = False,
 ) -> None:
     """Train a tokenizer on text.
@@ -28,9 +33,12 @@ def train(
     sources
         Files, folders, globs; none: the Python standard library's sources.
     kind
-        bpe, characters or bytes.
+        bytes, characters, words, bpe, wordpiece or unigram.
     size
-        Ids in all, special tokens included (bpe).
+        Most ids in all, special tokens included; bytes takes 256 and characters as many as there are, and those.
+    special
+        A token that is one id and never cut, such as <start_translation>; may be given several times. <|endoftext|> is
+        always there.
     json
         One JSON document on stdout.
     """
@@ -42,10 +50,11 @@ def train(
     out = console(json)
     out.print(f"training on {described.documents:,} documents, {described.bytes / 1e6:,.1f} MB", markup=False)
     texts = (document_.text for document_ in read_documents(read))
-    made = train_tokenizer(kind, texts, size, (END_OF_TEXT,))
+    made = train_tokenizer(kind, texts, size, (END_OF_TEXT, *(special or ())))
     made.save(target)
     if json:
-        document({"path": str(target), "kind": kind, "vocab_size": made.vocab_size, "bytes": described.bytes})
+        shown = {"path": str(target), "kind": kind, "vocab_size": made.vocab_size, "bytes": described.bytes}
+        document({**shown, "special": dict(made.special)})
     else:
         out.print(f"{target}: {made.vocab_size:,} ids", markup=False)
 
@@ -56,7 +65,7 @@ def encode(tokenizer: Path, text: str | None = None, /, *, special: bool = False
     Parameters
     ----------
     tokenizer
-        A tokenizer.json, a run, or GPT-2's vocab.bpe.
+        A tokenizer.json, a run, GPT-2's vocab.bpe, or BERT's vocab.txt.
     text
         The text; without it, what stands on stdin.
     special
@@ -66,7 +75,7 @@ def encode(tokenizer: Path, text: str | None = None, /, *, special: bool = False
     """
     read, text = _load(tokenizer), sys.stdin.read() if text is None else text
     ids = read.encode(text, allow_special=special)
-    pieces = [read.decode([number]) for number in ids]
+    pieces = [read.piece(number) for number in ids]
     if json:
         document(
             {
@@ -90,7 +99,7 @@ def decode(tokenizer: Path, /, *ids: int, json: bool = False) -> None:
     Parameters
     ----------
     tokenizer
-        A tokenizer.json, a run, or GPT-2's vocab.bpe.
+        A tokenizer.json, a run, GPT-2's vocab.bpe, or BERT's vocab.txt.
     ids
         The ids; without any, the numbers on stdin.
     json
@@ -104,6 +113,45 @@ def decode(tokenizer: Path, /, *ids: int, json: bool = False) -> None:
         print(text)
 
 
+def compare(text: str, /, *sources: str, size: int = 1000, kind: list[Kind] | None = None, json: bool = False) -> None:
+    """Cut a text with every kind of tokenizer, each trained on the same text.
+
+    Parameters
+    ----------
+    text
+        What to cut.
+    sources
+        What to train on: files, folders, globs; none: the Python standard library's sources.
+    size
+        Most ids of each, where a kind has the choice.
+    kind
+        Only this kind; may be given several times.
+    json
+        One JSON document on stdout.
+    """
+    read = list(sources) or [str(path) for path in python_library()]
+    described = describe(read)
+    out = console(json)
+    out.print(f"training on {described.documents:,} documents, {described.bytes / 1e6:,.1f} MB", markup=False)
+    kinds = {"kinds": kind} if kind else {}
+    cuts = cut_by_all(text, lambda: (document_.text for document_ in read_documents(read)), size, **kinds)
+    if json:
+        kept = [{**asdict(cut), "tokens": len(cut.ids)} for cut in cuts]
+        document({"text": text, "characters": len(text), "bytes": len(text.encode()), "kinds": kept})
+        return
+    columns = ["kind", "ids in all", "tokens", "unknown", "exact", "pieces"]
+    rows = [
+        [cut.kind, cut.vocab_size, None if cut.error else len(cut.ids), cut.unknown, cut.exact, cut.error or _row(cut)]
+        for cut in cuts
+    ]
+    out.print(table(columns, rows))
+
+
+def _row(cut: Cut) -> str:
+    """Pieces with their ids, in a line."""
+    return " ".join(f"{piece!r}:{id}" for piece, id in zip(cut.pieces, cut.ids, strict=True))
+
+
 def _numbers(text: str) -> list[int]:
     words = text.replace(",", " ").split()
     wrong = next((word for word in words if not word.isdecimal()), None)
@@ -115,4 +163,6 @@ def _numbers(text: str) -> list[int]:
 def _load(path: Path) -> Tokenizer:
     if not path.exists() and (RUNS / path).is_dir():
         path = RUNS / path
+    if path.name == "vocab.txt":
+        return load_wordpiece_vocab(path)
     return load_gpt2_merges(path) if path.suffix == ".bpe" else load_tokenizer(path)

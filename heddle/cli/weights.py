@@ -7,7 +7,7 @@ from heddle.weights.convert import export_model, import_model
 
 
 def import_(source: str, run: str, /, *, hub: bool = False, json: bool = False) -> None:
-    """Take over published weights (GPT-2, Llama, Qwen3).
+    """Take over published weights (GPT-2, Llama, Qwen3, T5, BERT and others).
 
     Parameters
     ----------

@@ -2,15 +2,34 @@
 
 from heddle.config.base import Config as Config
 from heddle.config.base import parse_overrides as parse_overrides
-from heddle.config.model import AttentionConfig as AttentionConfig
+from heddle.config.layers import AlibiConfig as AlibiConfig
+from heddle.config.layers import AttentionConfig as AttentionConfig
+from heddle.config.layers import BucketsConfig as BucketsConfig
+from heddle.config.layers import ConvolutionConfig as ConvolutionConfig
+from heddle.config.layers import CustomConfig as CustomConfig
+from heddle.config.layers import GatedConfig as GatedConfig
+from heddle.config.layers import LayerNormConfig as LayerNormConfig
+from heddle.config.layers import LinearConfig as LinearConfig
+from heddle.config.layers import LinearScaling as LinearScaling
+from heddle.config.layers import Llama3Scaling as Llama3Scaling
+from heddle.config.layers import MLPConfig as MLPConfig
+from heddle.config.layers import MoEConfig as MoEConfig
+from heddle.config.layers import NoFeedForwardConfig as NoFeedForwardConfig
+from heddle.config.layers import NoNormConfig as NoNormConfig
+from heddle.config.layers import NTKScaling as NTKScaling
+from heddle.config.layers import RecurrentConfig as RecurrentConfig
+from heddle.config.layers import RMSNormConfig as RMSNormConfig
+from heddle.config.layers import RotaryConfig as RotaryConfig
+from heddle.config.layers import YarnScaling as YarnScaling
 from heddle.config.model import BlockConfig as BlockConfig
+from heddle.config.model import ClassifierHeadConfig as ClassifierHeadConfig
+from heddle.config.model import DropoutConfig as DropoutConfig
+from heddle.config.model import EmbeddingHeadConfig as EmbeddingHeadConfig
 from heddle.config.model import EntryConfig as EntryConfig
-from heddle.config.model import GatedConfig as GatedConfig
-from heddle.config.model import HeadConfig as HeadConfig
-from heddle.config.model import LayerNormConfig as LayerNormConfig
-from heddle.config.model import MLPConfig as MLPConfig
-from heddle.config.model import RMSNormConfig as RMSNormConfig
-from heddle.config.model import RotaryConfig as RotaryConfig
+from heddle.config.model import InitialConfig as InitialConfig
+from heddle.config.model import LanguageHeadConfig as LanguageHeadConfig
+from heddle.config.model import NoHeadConfig as NoHeadConfig
+from heddle.config.model import Override as Override
 from heddle.config.model import StackConfig as StackConfig
 from heddle.config.model import TransformerConfig as TransformerConfig
 from heddle.config.presets import preset as preset
@@ -25,18 +44,36 @@ from heddle.config.run import TrainConfig as TrainConfig
 from heddle.config.sampling import SamplingConfig as SamplingConfig
 
 __all__ = [
+    "AlibiConfig",
     "AttentionConfig",
     "BlockConfig",
+    "BucketsConfig",
     "Chosen",
+    "ClassifierHeadConfig",
     "Config",
+    "ConvolutionConfig",
+    "CustomConfig",
     "DataConfig",
+    "DropoutConfig",
+    "EmbeddingHeadConfig",
     "EntryConfig",
     "GatedConfig",
-    "HeadConfig",
+    "InitialConfig",
+    "LanguageHeadConfig",
     "LayerNormConfig",
+    "LinearConfig",
+    "LinearScaling",
+    "Llama3Scaling",
     "MLPConfig",
+    "MoEConfig",
     "ModelChoice",
+    "NTKScaling",
+    "NoFeedForwardConfig",
+    "NoHeadConfig",
+    "NoNormConfig",
+    "Override",
     "RMSNormConfig",
+    "RecurrentConfig",
     "RotaryConfig",
     "RunConfig",
     "SamplingConfig",
@@ -44,6 +81,7 @@ __all__ = [
     "StackConfig",
     "TrainConfig",
     "TransformerConfig",
+    "YarnScaling",
     "parse_overrides",
     "preset",
     "preset_names",

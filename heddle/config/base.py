@@ -13,7 +13,7 @@ from heddle.errors import HeddleError, did_you_mean
 # Names other codebases use for what heddle calls by one name. They are not accepted as second spellings: the refusal
 # names the right key (L1-60 and D-50 settle on one name each).
 OTHER_NAMES = {
-    "n_layer": "depth", "n_layers": "depth", "num_layers": "depth", "num_hidden_layers": "depth", "layers": "depth",
+    "n_layer": "depth", "n_layers": "depth", "num_layers": "depth", "num_hidden_layers": "depth",
     "d_model": "dim", "n_embd": "dim", "hidden_size": "dim", "embed_dim": "dim", "h_dim": "dim", "width": "dim",
     "n_head": "heads", "n_heads": "heads", "num_heads": "heads", "num_attention_heads": "heads",
     "n_kv_heads": "kv_heads", "n_kv_head": "kv_heads", "num_key_value_heads": "kv_heads", "n_query_groups": "kv_heads",
@@ -141,6 +141,13 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
         )
         merged[key] = merge(old, value) if same_kind else value  # type: ignore[arg-type]
     return merged
+
+
+def with_kind(data: Any, key: str, kind: str) -> Any:
+    """Plain data in which the table under `key` says its kind, if it did not."""
+    if isinstance(data, dict) and isinstance(table := data.get(key), dict) and "kind" not in table:
+        return {**data, key: {"kind": kind, **table}}
+    return data
 
 
 def write_toml(data: Mapping[str, Any], prefix: str = "") -> str:

@@ -1,187 +1,392 @@
-"""What a transformer is, as data: which stacks are present and, for every layer, which mixer, feed-forward and norm.
+"""What a transformer is, as data: which stacks are present and, for every layer, what stands in it.
 
-Read this first: it is the whole vocabulary of the project. Nothing here imports torch. Sizes a config leaves open
-(`kv_heads`, `head_dim`, `hidden`, `final_norm`) are resolved by the properties below, never written back.
+Read this first, with `config/layers.py` at hand for the choices inside a layer: together they are the whole vocabulary of
+the project. Nothing here imports torch.
 """
 
-from typing import Annotated, Literal, Self
+import re
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from heddle.config.base import Config
+from heddle.config.base import Config, merge, with_kind
+from heddle.config.layers import (
+    AttentionConfig,
+    ConvolutionConfig,
+    FeedForwardConfig,
+    LayerNormConfig,
+    LinearConfig,
+    MixerConfig,
+    MLPConfig,
+    MoEConfig,
+    NoFeedForwardConfig,
+    NormConfig,
+    Positive,
+    Rate,
+    RotaryConfig,
+    Size,
+)
+from heddle.errors import HeddleError
 
-MOST_NUMBERS = 10**15  # weights of a model: no machine holds more, and below it bytes are counted safely in 64 bits
-Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 Depth = Annotated[int, Field(gt=0, le=10_000)]
-ActivationName = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu"]
-KernelName = Literal["auto", "reference", "plain", "sdpa"]
-
-
-class LayerNormConfig(Config):
-    """LayerNorm with biased variance and eps inside the root (L1-09, D-04)."""
-
-    kind: Literal["layer"] = "layer"
-    eps: Annotated[float, Field(gt=0)] = 1e-5
-    bias: bool = True  # the shift; nanoGPT's `bias=False` drops it
-
-
-class RMSNormConfig(Config):
-    """RMSNorm: no mean, no shift (L2-31, D-60)."""
-
-    kind: Literal["rms"] = "rms"
-    eps: Annotated[float, Field(gt=0)] = 1e-6
-
-
-NormConfig = Annotated[LayerNormConfig | RMSNormConfig, Field(discriminator="kind")]
-
-
-class RotaryConfig(Config):
-    """Rotary positions: channel i is paired with channel i + d/2 (Su et al. 2021; the pairing of Llama's published weights)."""
-
-    kind: Literal["rotary"] = "rotary"
-    base: Annotated[float, Field(gt=0)] = 10_000.0
-
-
-class AttentionConfig(Config):
-    """Multi-head attention; fewer `kv_heads` than `heads` makes it grouped-query, one makes it multi-query."""
-
-    kind: Literal["attention"] = "attention"
-    heads: PositiveInt
-    kv_heads: PositiveInt | None = None  # None: as many as heads
-    head_dim: PositiveInt | None = None  # None: dim / heads. Free, so W_Q W_K^T may have low rank (L0-35)
-    value_dim: PositiveInt | None = None  # width of a value head; None: head_dim
-    scale: Literal["head_dim", "dim"] | Annotated[float, Field(gt=0)] = (
-        "head_dim"  # scores are divided by its root; a number multiplies
-    )
-    bias: bool = True
-    qk_norm: NormConfig | None = None  # a norm over each query and key head before the rotation (Qwen3)
-    relative: RotaryConfig | None = None
-    dropout: Rate = 0.0  # on the attention weights
-    kernel: KernelName = "auto"
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if self.heads % (self.kv_heads or self.heads):
-            raise ValueError(f"heads = {self.heads} must be a multiple of kv_heads = {self.kv_heads}")
-        return self
-
-    def key_heads(self) -> int:
-        """Number of key and value heads, K."""
-        return self.kv_heads or self.heads
-
-    def width(self, dim: int) -> int:
-        """Head width d, for a model of width `dim` (L0-43)."""
-        return self.head_dim or dim // self.heads
-
-
-class MLPConfig(Config):
-    """Two linear maps around an activation: down(act(up(x))) (L0-67, L1-20)."""
-
-    kind: Literal["mlp"] = "mlp"
-    hidden: PositiveInt | None = None  # None: 4 x dim (L1-17)
-    activation: ActivationName = "gelu"
-    bias: bool = True
-
-    def width(self, dim: int) -> int:
-        """Hidden width F for a model of width `dim`."""
-        return self.hidden or 4 * dim
-
-
-class GatedConfig(Config):
-    """Gated feed-forward: down(act(gate(x)) * up(x)) (L1-21; Shazeer 2020: SwiGLU with silu, GEGLU with gelu)."""
-
-    kind: Literal["gated"] = "gated"
-    hidden: PositiveInt | None = None  # None: 8/3 x dim rounded up to a multiple of 256 (D-55)
-    activation: ActivationName = "silu"
-    bias: bool = False
-
-    def width(self, dim: int) -> int:
-        """Hidden width F for a model of width `dim`: 4096 gives 11,008, as in Llama."""
-        return self.hidden or -(-8 * dim // 768) * 256
-
-
-FeedForwardConfig = Annotated[MLPConfig | GatedConfig, Field(discriminator="kind")]
+Placement = Literal["pre", "post", "sandwich", "output", "literal", "bare"]
 
 
 class BlockConfig(Config):
-    """One layer: a mixer and a feed-forward, each inside a residual."""
+    """One layer: a mixer, in a decoder perhaps cross-attention, and a feed-forward, each inside a residual."""
 
-    mixer: AttentionConfig
+    mixer: MixerConfig
+    cross: AttentionConfig | None = None  # looks at the encoder's output (L1-78)
     ffn: FeedForwardConfig = MLPConfig()
     norm: NormConfig = LayerNormConfig()
-    placement: Literal["pre", "post"] = "pre"  # where the norm stands (L2-35, L2-24)
+    # Where norms stand: before the branch (L2-35), after the sum (L2-24), before and after the branch (Gemma 2), after the
+    # branch (OLMo 2), deck 000 to the letter, whose skip starts behind the norm (D-01), or no residual at all.
+    placement: Placement = "pre"
+    # parallel: mixer and feed-forward read the same x and their sum is added once, each behind a norm of its own (GPT-NeoX,
+    # Falcon 40B) or both behind one (Falcon 7B).
+    wiring: Literal["serial", "parallel", "parallel_one_norm"] = "serial"
     dropout: Rate = 0.0  # on each branch's output, before the sum (L0-29)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_mixer(cls, data: Any) -> Any:
+        """`mixer = {heads = 4}` speaks of attention."""
+        return with_kind(data, "mixer", "attention")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        cross = self.cross
+        if cross is not None and (cross.relative is not None or cross.window is not None):
+            raise ValueError("cross-attention looks at another sequence: it has no relative positions and no window")
+        if self.wiring != "serial":
+            if self.placement != "pre" or cross is not None or isinstance(self.ffn, NoFeedForwardConfig):
+                raise ValueError(
+                    f"wiring = {self.wiring!r} needs placement = 'pre', a feed-forward and no cross-attention"
+                )
+            if isinstance(self.ffn, MoEConfig) and self.ffn.skip == "internal":
+                raise ValueError("skip = 'internal' replaces the feed-forward's own residual; parallel wiring has none")
+        return self
 
 
 class EntryConfig(Config):
     """What happens to token embeddings before the first block."""
 
-    positions: Literal["learned", "none"] = "none"  # absolute positions; rotary ones live in the mixer
+    # Absolute positions; relative ones live in the mixer. `sinusoidal` puts sine and cosine side by side (Vaswani et al. 2017,
+    # 3.5), `sinusoidal_halves` all sines before all cosines (Marian).
+    positions: Literal["learned", "sinusoidal", "sinusoidal_halves", "none"] = "none"
+    combine: Literal["sum", "concat"] = "sum"  # (L0-16, D-28)
+    position_dim: Size | None = None  # with concat: width of the position part; None: half of dim
+    offset: Annotated[int, Field(ge=0, le=2**16)] = (
+        0  # rows of a learned table before position 0: 2 in BART's and OPT's
+    )
+    scale: bool = False  # embeddings times √dim (Vaswani et al. 2017, 3.4; D-30)
+    types: Annotated[int, Field(ge=0, le=2**16)] = 0  # token types (segments) with a vector each (BERT)
+    norm: NormConfig | None = None  # behind the sum
     dropout: Rate = 0.0
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.combine == "concat" and self.positions == "none":
+            raise ValueError("combine = 'concat' needs positions to put beside the embeddings")
+        if self.offset and self.positions != "learned":
+            raise ValueError("offset speaks of a table of learned positions, and there is none")
+        if self.combine == "sum" and self.position_dim is not None:
+            raise ValueError("position_dim belongs to combine = 'concat'; summed positions are as wide as the model")
+        return self
+
+    def token_dim(self, dim: int) -> int:
+        """Width of a token's own vector."""
+        return dim if self.combine == "sum" else dim - self.positions_dim(dim)
+
+    def positions_dim(self, dim: int) -> int:
+        """Width of a position's vector."""
+        return dim if self.combine == "sum" else (self.position_dim or dim // 2)
+
+
+class Override(Config):
+    """Layers that differ: `layers` is a number or a Python slice (`0`, `-1`, `::2`, `5::6`), `block` what differs there."""
+
+    layers: str
+    block: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _said(self) -> Self:
+        if not re.fullmatch(r"-?\d+|(-?\d+)?:(-?\d+)?(:[1-9]\d*)?", self.layers):
+            raise ValueError(f"layers = {self.layers!r} is neither a number nor a slice such as '5::6'")
+        if path := _empty(self.block):
+            raise ValueError(
+                f"{path} is empty; TOML cannot say that, so leave it out of `block` and set it in other layers"
+            )
+        return self
+
+    def chosen(self, depth: int) -> range:
+        """The layers meant, of a stack of `depth`."""
+        if ":" not in self.layers:
+            number = int(self.layers)
+            return range(depth)[number : number + 1 or None]
+        start, stop, step = re.fullmatch(r"(-?\d+)?:(-?\d+)?(?::(\d+))?", self.layers).groups()  # type: ignore[union-attr]
+        return range(depth)[slice(*(None if part is None else int(part) for part in (start, stop, step)))]
+
+
+def _empty(data: dict[str, Any]) -> str:
+    """The first dotted path whose value is None, or nothing."""
+    for key, value in data.items():
+        if value is None:
+            return key
+        if isinstance(value, dict) and (inner := _empty(value)):
+            return f"{key}.{inner}"
+    return ""
 
 
 class StackConfig(Config):
-    """`depth` equal blocks between an entry and an optional final norm."""
+    """`depth` blocks between an entry and an optional final norm: all are `block`, except where an override says otherwise."""
 
     depth: Depth
     block: BlockConfig
+    overrides: tuple[Override, ...] = ()
     entry: EntryConfig = EntryConfig()
     final_norm: bool | None = None  # None: exactly when the norm stands before the branch (D-06)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        for override in self.overrides:
+            if not override.chosen(self.depth):
+                raise ValueError(f"overrides: layers = {override.layers!r} means none of the {self.depth} layers")
+        _ = self.blocks
+        return self
+
+    @cached_property
+    def blocks(self) -> tuple[BlockConfig, ...]:
+        """What stands in each layer. Of two overrides of one layer the later one counts."""
+        plain = self.block.model_dump(mode="json")
+        return tuple(
+            self._block(plain, [each.block for each in self.overrides if number in each.chosen(self.depth)])
+            for number in range(self.depth)
+        )
+
+    def _block(self, plain: dict[str, Any], changes: list[dict[str, Any]]) -> BlockConfig:
+        if not changes:
+            return self.block
+        for change in changes:
+            plain = merge(plain, change)
+        try:
+            return BlockConfig.of(plain, where="overrides.block")
+        except HeddleError as error:  # pydantic knows a refusal by its type
+            raise ValueError(str(error)) from None
 
     def ends_in_norm(self) -> bool:
         """Whether a norm stands between the last block and the head."""
         return self.block.placement == "pre" if self.final_norm is None else self.final_norm
 
 
-class HeadConfig(Config):
-    """The language-model head: logits = hidden @ E^T, with E the token table when tied (D-25, L0-75). It has no bias (D-26)."""
+Pooling = Literal["first", "last", "mean", "max"]
 
+
+class LanguageHeadConfig(Config):
+    """Scores of the vocabulary: logits = hidden @ E^T, with E the token table when tied (D-25, L0-75)."""
+
+    kind: Literal["language"] = "language"
     tied: bool = True
+    bias: bool = False  # (D-26)
+    transform: bool = False  # dense layer, GELU and LayerNorm before the scores (BERT)
+    scale: Positive = 1.0  # factor on the hidden vectors; T5 has 1/√dim
+    cap: Positive | None = None  # logits become cap · tanh(logits / cap) (Gemma 2)
+
+
+class ClassifierHeadConfig(Config):
+    """Scores of `classes` for a whole sequence: a linear map of its pooled hidden vectors (L1-93)."""
+
+    kind: Literal["classifier"] = "classifier"
+    classes: Size
+    pooling: Pooling = "first"
+    dense: bool = False  # tanh of a dense layer before it (BERT's pooler)
+    dropout: Rate = 0.0  # on the pooled vector
+
+
+class EmbeddingHeadConfig(Config):
+    """One vector for a whole sequence."""
+
+    kind: Literal["embedding"] = "embedding"
+    pooling: Pooling = "mean"
+    dense: bool = False
+    normalise: bool = False  # to length 1
+
+
+class NoHeadConfig(Config):
+    """A bare stack: hidden vectors are what comes out."""
+
+    kind: Literal["none"] = "none"
+
+
+HeadConfig = Annotated[
+    LanguageHeadConfig | ClassifierHeadConfig | EmbeddingHeadConfig | NoHeadConfig, Field(discriminator="kind")
+]
+
+
+class DropoutConfig(Config):
+    """How dropped values are dropped, wherever a rate says that they are (D-03, D-54)."""
+
+    style: Literal["inverted", "classic"] = (
+        "inverted"  # kept values are divided by 1 - rate, or predictions multiplied by it
+    )
+    mask: Literal["element", "batch"] = "element"  # every value on its own, or one mask for all rows of a batch
 
 
 class InitialConfig(Config):
-    """Initial weights: normal with `std`, residual outputs smaller by the root of the 2 x depth branches (L0-13, D-45)."""
+    """Initial weights (L0-13, D-45).
 
-    std: Annotated[float, Field(gt=0)] = 0.02
+    `normal` draws every matrix from N(0, std²) and, with `scale_residual`, what a branch adds to the stream smaller by the
+    root of the number of branches: nanoGPT's rule. `xavier` draws matrices uniformly by their sizes.
+    """
+
+    rule: Literal["normal", "xavier"] = "normal"
+    std: Positive = 0.02
+    position_std: Positive | None = None  # of learned positions; None: std. GPT-2's code has 0.01
     scale_residual: bool = True
 
 
 class TransformerConfig(Config):
-    """A whole model. The family is which stacks are present: a decoder alone is a causal language model."""
+    """A whole model. The family is which stacks are present.
 
-    vocab_size: PositiveInt
-    pad_vocab_to: PositiveInt = (
+    A decoder alone is a causal language model, an encoder alone sees both ways, and with both the decoder's cross-attention
+    looks at the encoder's output.
+    """
+
+    vocab_size: Annotated[int, Field(gt=0, le=2**31)]
+    source_vocab_size: Annotated[int, Field(gt=0, le=2**31)] | None = (
+        None  # of the encoder's own table; None: one table for both
+    )
+    pad_vocab_to: Annotated[int, Field(gt=0, le=2**16)] = (
         1  # the table's rows are rounded up to a multiple of this; extra entries are masked (L0-86)
     )
-    dim: PositiveInt
-    context: PositiveInt  # longest sequence in training; a hard limit with learned positions
-    decoder: StackConfig
-    head: HeadConfig = HeadConfig()
+    dim: Size
+    context: Annotated[int, Field(gt=0, le=2**31)]  # longest sequence in training; a hard limit with learned positions
+    encoder: StackConfig | None = None
+    decoder: StackConfig | None = None
+    head: HeadConfig = LanguageHeadConfig()
+    dropout: DropoutConfig = DropoutConfig()
     initial: InitialConfig = InitialConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_head(cls, data: Any) -> Any:
+        """`head = {tied = false}` speaks of the usual head."""
+        return with_kind(data, "head", "language")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        mixer = self.decoder.block.mixer
-        if self._numbers() > MOST_NUMBERS:
-            raise ValueError("these sizes make more weights than any machine can hold")
-        if mixer.head_dim is None and self.dim % mixer.heads:
-            raise ValueError(
-                f"dim = {self.dim} is not divisible by heads = {mixer.heads} ({self.dim / mixer.heads:g} is not whole); "
-                "give head_dim or change one of them"
-            )
-        if mixer.relative is not None and mixer.width(self.dim) % 2:
-            raise ValueError(f"rotary positions turn pairs of channels; head_dim = {mixer.width(self.dim)} is odd")
+        if self.encoder is None and self.decoder is None:
+            raise ValueError("a model needs an encoder, a decoder or both")
+        both = self.encoder is not None and self.decoder is not None
+        if self.source_vocab_size is not None and not both:
+            raise ValueError("source_vocab_size is of an encoder's own table beside a decoder's; there are not both")
+        for name, stack in self.stacks().items():
+            _stack_possible(name, stack, self.dim)
+            if self.dropout != DropoutConfig():
+                _dropout_possible(name, stack)
+            crossing = [block.cross is not None for block in stack.blocks]
+            if any(crossing) and (name == "encoder" or self.encoder is None):
+                raise ValueError(f"{name}.block.cross needs an encoder to look at, and stands in a decoder")
+            if name == "decoder" and both and not any(crossing):
+                raise ValueError("decoder.block.cross is missing: nothing would look at the encoder's output")
+        self._tables_possible()
+        if self.decoder is not None and isinstance(self.head, ClassifierHeadConfig | EmbeddingHeadConfig) and both:
+            raise ValueError(f"head.kind = {self.head.kind!r} reads one sequence; an encoder-decoder has two")
         return self
 
-    def _numbers(self) -> int:
-        """About how many weights there are: the tables and the matrices."""
-        block, width = self.decoder.block, self.decoder.block.mixer.width(self.dim)
-        value = block.mixer.value_dim or width
-        heads = (block.mixer.heads + block.mixer.key_heads()) * (width + value)
-        layer = self.dim * (heads + 2 * block.ffn.width(self.dim))
-        positions = self.context if self.decoder.entry.positions == "learned" else 0
-        return self.decoder.depth * layer + (self.table_rows() + positions) * self.dim
+    def _tables_possible(self) -> None:
+        widths = {name: stack.entry.token_dim(self.dim) for name, stack in self.stacks().items()}
+        if min(widths.values()) < 1:
+            raise ValueError(f"entry.position_dim leaves no room for tokens in dim = {self.dim}")
+        if self.source_vocab_size is None and len(set(widths.values())) > 1:
+            raise ValueError("encoder and decoder share one table, so their entries must be equally wide")
+        if isinstance(self.head, LanguageHeadConfig) and self.head.tied and widths[self.last()[0]] != self.dim:
+            raise ValueError(
+                "head.tied needs token vectors as wide as the model; with combine = 'concat' set head.tied = false"
+            )
+
+    def stacks(self) -> dict[str, StackConfig]:
+        """The stacks that are present, by name, in the order they run."""
+        found = {"encoder": self.encoder, "decoder": self.decoder}
+        return {name: stack for name, stack in found.items() if stack is not None}
+
+    def last(self) -> tuple[str, StackConfig]:
+        """Name and config of the stack under the head."""
+        return list(self.stacks().items())[-1]
+
+    def shallow(self) -> Self:
+        """The same model with one layer per stack, to measure a part for the whole."""
+        data = self.to_dict()
+        for name, stack in self.stacks().items():
+            data[name] |= {"depth": 1, "overrides": [], "final_norm": stack.ends_in_norm()}
+        return type(self).of(data)
 
     def table_rows(self) -> int:
         """Rows of the token table: `vocab_size` rounded UP to a multiple of `pad_vocab_to` (D-13)."""
         return -(-self.vocab_size // self.pad_vocab_to) * self.pad_vocab_to
+
+    def source_rows(self) -> int:
+        """Rows of the encoder's own token table, rounded alike."""
+        return -(-(self.source_vocab_size or self.vocab_size) // self.pad_vocab_to) * self.pad_vocab_to
+
+
+def _stack_possible(name: str, stack: StackConfig, dim: int) -> None:
+    """What cannot be seen from a layer alone: sizes against the model's width, and what an encoder cannot have."""
+    entry = stack.entry
+    if entry.positions.startswith("sinusoidal") and entry.positions_dim(dim) % 2:
+        raise ValueError(
+            f"{name}.entry: sinusoidal positions come in pairs; {entry.positions_dim(dim)} channels are odd"
+        )
+    for block in stack.blocks:
+        if (
+            name == "encoder"
+            and isinstance(block.mixer, ConvolutionConfig | LinearConfig)
+            and block.mixer.taps % 2 == 0
+        ):
+            raise ValueError(f"encoder: taps = {block.mixer.taps}: a centred convolution needs an odd number of them")
+        for place in (block.mixer, block.cross):
+            if isinstance(place, AttentionConfig):
+                _attention_possible(place, dim)
+    relatives = [block.mixer for block in stack.blocks if isinstance(block.mixer, AttentionConfig)]
+    if len({mixer.heads for mixer in relatives if mixer.relative is not None and mixer.relative.kind == "buckets"}) > 1:
+        raise ValueError(f"{name}: layers that share learned buckets of distances need equally many heads")
+
+
+def _dropout_possible(name: str, stack: StackConfig) -> None:
+    for block in stack.blocks:
+        for place in (block.mixer, block.cross):
+            if isinstance(place, AttentionConfig) and place.kernel == "sdpa" and place.dropout:
+                raise ValueError(
+                    f"{name}: kernel = 'sdpa' knows only inverted dropout with a mask for each element: take kernel = 'auto'"
+                )
+
+
+def _attention_possible(mixer: AttentionConfig, dim: int) -> None:
+    if mixer.head_dim is None and dim % mixer.heads:
+        raise ValueError(
+            f"dim = {dim} is not divisible by heads = {mixer.heads} ({dim / mixer.heads:g} is not whole); "
+            "give head_dim or change one of them"
+        )
+    if isinstance(mixer.relative, RotaryConfig):
+        width, turned = mixer.width(dim), mixer.relative.turned(mixer.width(dim))
+        if turned % 2 or not turned:
+            part = "" if turned == width else f" · fraction = {turned}"
+            raise ValueError(f"rotary positions turn pairs of channels; head_dim = {width}{part} is odd or none")
+
+
+def with_kernel(config: TransformerConfig, kernel: str) -> TransformerConfig:
+    """The same model with another attention kernel everywhere.
+
+    Raises:
+        HeddleError: there is no such kernel.
+    """
+    data = config.to_dict()
+    for name in config.stacks():
+        stack = data[name]
+        for block in (stack["block"], *[each["block"] for each in stack["overrides"]]):
+            for place in ("mixer", "cross"):
+                part = block.get(place)
+                if isinstance(part, dict) and (part.get("kind") == "attention" or "kernel" in part):
+                    part["kernel"] = kernel
+    return TransformerConfig.of(data)

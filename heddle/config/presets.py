@@ -5,14 +5,7 @@ from importlib import resources
 from typing import Any
 
 from heddle.config.base import merge
-from heddle.config.model import (
-    AttentionConfig,
-    BlockConfig,
-    GatedConfig,
-    RMSNormConfig,
-    RotaryConfig,
-    TransformerConfig,
-)
+from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError, did_you_mean
 
 
@@ -28,7 +21,18 @@ def preset(name: str) -> TransformerConfig:
     Raises:
         HeddleError: there is no preset of that name; the nearest one is named.
     """
-    return TransformerConfig.of(_table(name), where=f"preset {name}")
+    table = _table(name)
+    table.pop("train", None)
+    return TransformerConfig.of(table, where=f"preset {name}")
+
+
+def preset_training(name: str) -> dict[str, Any]:
+    """What a preset says of its training: `batch_tokens` per step and the highest `learning_rate`, or nothing (L1-72, L1-73).
+
+    Raises:
+        HeddleError: there is no preset of that name.
+    """
+    return dict(_table(name).get("train", {}))
 
 
 def _table(name: str) -> dict[str, Any]:
@@ -51,10 +55,16 @@ def sized(depth: int, *, vocab_size: int, context: int = 256, dim: int | None = 
         raise HeddleError(f"depth = {depth}: a model needs at least one block")
     width = dim or 64 * depth
     head_dim = 64 if width % 64 == 0 else width
-    norm = RMSNormConfig()
-    mixer = AttentionConfig(heads=width // head_dim, bias=False, qk_norm=norm, relative=RotaryConfig())
-    # 8/3 of the width, as gated layers have it, in steps that small models can afford.
-    hidden = -(-8 * width // 192) * 64
-    block = BlockConfig(mixer=mixer, ffn=GatedConfig(hidden=hidden), norm=norm)
+    norm = {"kind": "rms"}
+    mixer = {
+        "kind": "attention",
+        "heads": width // head_dim,
+        "bias": False,
+        "qk_norm": norm,
+        "relative": {"kind": "rotary"},
+    }
+    # 8/3 of the width, as gated layers have it, in steps that small models can afford. As plain data, so that what is too
+    # large is refused in one line.
+    block = {"mixer": mixer, "ffn": {"kind": "gated", "hidden": -(-8 * width // 192) * 64}, "norm": norm}
     sizes = {"vocab_size": vocab_size, "pad_vocab_to": 64, "dim": width, "context": context}
     return TransformerConfig.of({**sizes, "decoder": {"depth": depth, "block": block}}, where="model")

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from heddle.config.base import Config, merge, set_path
-from heddle.config.model import Depth, Rate, TransformerConfig
+from heddle.config.layers import Rate
+from heddle.config.model import Depth, TransformerConfig
 from heddle.config.presets import preset, sized
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -17,8 +18,12 @@ class DataConfig(Config):
     """Which text, cut how."""
 
     sources: tuple[str, ...] = ()  # files, folders, globs; none: the Python standard library's own sources
-    tokenizer: str = "bpe"  # bytes, characters, bpe, or the path of a tokenizer.json or of a run
-    tokenizer_size: Annotated[int, Field(gt=0, le=2**20)] = 4096  # ids of a tokenizer trained here (bpe)
+    # bytes, characters, words, bpe, wordpiece, unigram, or the path of a tokenizer.json or of a run
+    tokenizer: str = "bpe"
+    tokenizer_size: Annotated[int, Field(gt=0, le=2**20)] = 4096  # most ids of one trained here (not bytes, characters)
+    special_tokens: tuple[
+        str, ...
+    ] = ()  # of one trained here, beside <|endoftext|>: one id each, as <start_translation>
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1  # share held out for evaluation
 
 

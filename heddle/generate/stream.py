@@ -82,6 +82,7 @@ class Loop:
         seeds = [sampling.seed] * len(prompts) if seeds is None else seeds
         if len(seeds) != len(prompts):
             raise HeddleError(f"{len(seeds)} seeds for {len(prompts)} prompts; one for each is needed")
+        model.check_predicts_next()
         self.model = model
         self.sampling = sampling
         self.end_of_text = end_of_text

@@ -10,16 +10,22 @@ from heddle.config.model import TransformerConfig
 
 
 def initial_table(config: TransformerConfig) -> list[tuple[str, str, float]]:
-    """Rows (pattern, what, number): `constant` c or `normal` std. nanoGPT's rule (L0-13, D-45)."""
+    """Rows (pattern, what, number): `constant` c, `normal` std, or `xavier`, uniform by the matrix's sizes."""
     std = config.initial.std
-    branches = 2 * config.decoder.depth  # each adds to the stream, so each is made smaller by the root of their number
-    residual = std / sqrt(branches) if config.initial.scale_residual else std
-    return [
-        (r"\.bias$", "constant", 0.0),
+    rows = [
+        (r"(^|[._])bias$", "constant", 0.0),
         (r"(norm|before|after|outside)\.weight$", "constant", 1.0),
-        (r"\.(mixer\.o|ffn\.down)\.weight$", "normal", residual),
-        (r"\.weight$", "normal", std),
     ]
+    if config.initial.rule == "xavier":
+        return [*rows, (r"", "xavier", 1.0)]
+    rows += [(r"\.positions\.weight$", "normal", config.initial.position_std or std)]
+    for name, stack in config.stacks().items():
+        # Each branch adds to the stream, so each is made smaller by the root of their number: nanoGPT's rule.
+        branches = sum(1 + (b.cross is not None) + (b.ffn.kind != "none") for b in stack.blocks)
+        last = r"(mixer\.(o|output)\.weight|cross\.o\.weight|ffn\.(shared\.)?down\.weight|ffn\.experts\.down)$"
+        number = std / sqrt(branches) if config.initial.scale_residual else std
+        rows += [(rf"^{name}\.blocks\.\d+\.{last}", "normal", number)]
+    return [*rows, (r"", "normal", std)]
 
 
 @torch.no_grad()
@@ -30,6 +36,10 @@ def initialise(model: nn.Module, config: TransformerConfig, generator: torch.Gen
         kind, number = next((kind, number) for pattern, kind, number in table if re.search(pattern, name))
         if kind == "constant":
             parameter.fill_(number)
+            continue
+        draw = torch.empty(parameter.shape, dtype=torch.float32)
+        if kind == "xavier" and parameter.dim() >= 2:
+            bound = sqrt(6 / (parameter.shape[-1] + parameter.shape[-2]))
+            parameter.copy_(draw.uniform_(-bound, bound, generator=generator))
         else:
-            draw = torch.empty(parameter.shape, dtype=torch.float32).normal_(0.0, number, generator=generator)
-            parameter.copy_(draw)
+            parameter.copy_(draw.normal_(0.0, number, generator=generator))

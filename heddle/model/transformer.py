@@ -1,56 +1,109 @@
 """The transformer: tokens to hidden vectors, hidden vectors to logits. Training, prefill and decoding are the same call."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.config.model import TransformerConfig
+from heddle.config.model import StackConfig, TransformerConfig
 from heddle.errors import HeddleError
-from heddle.model.stack import Stack
+from heddle.model.head import LanguageHead, make_head
+from heddle.model.stack import Memory, Stack
+from heddle.nn.block import MATRICES
 from heddle.nn.layout import Layout
-from heddle.nn.mask import Causal
-from heddle.nn.state import Cache, Growing, State
+from heddle.nn.moe import Routing
+from heddle.nn.state import Cache, Keys
 
 
 class Transformer(nn.Module):
-    """A decoder-only transformer: token table, causal stack, head (L0-09).
+    """A transformer: token tables, an encoder, a decoder or both, and a head (L0-09, L1-76 … L1-83, L3-04 … L3-06).
 
-    `forward` gives hidden vectors and `logits` applies the head, separately: a loss takes the head chunk by chunk, decoding
-    takes it at the last position only.
+    `forward` gives hidden vectors and the head is applied apart from it: a loss takes the language head chunk by chunk,
+    decoding takes it at the last position only.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
         self.vocab_size = config.vocab_size
-        self.longest = config.context if config.decoder.entry.positions == "learned" else None
-        self.embedding = Embedding(config.table_rows(), config.dim)
-        self.decoder = Stack(config.decoder, config.dim, config.context, Causal())
-        self.head = None if config.head.tied else Embedding(config.table_rows(), config.dim)
+        width = config.last()[1].entry.token_dim(config.dim)
+        self.embedding = Embedding(config.table_rows(), width)
+        self.source_embedding = None
+        if config.source_vocab_size is not None and config.encoder is not None:
+            self.source_embedding = Embedding(config.source_rows(), config.encoder.entry.token_dim(config.dim))
 
-    def forward(self, tokens: Int[Tensor, "B T"], layout: Layout | None = None) -> Float[Tensor, "B T D"]:
-        """Hidden vectors after every prefix, in one pass (L0-01). The layout defaults to whole sequences."""
-        return self.decode(
-            tokens, Layout.plain(tokens.shape[0], tokens.shape[1], tokens.device) if layout is None else layout
-        )
+        def stack(part: StackConfig | None, causal: bool) -> Stack | None:
+            return None if part is None else Stack(part, config.dim, config.context, causal, config.dropout)
+
+        self.encoder = stack(config.encoder, causal=False)
+        self.decoder = stack(config.decoder, causal=True)
+        self.head = make_head(config)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "B T"],
+        layout: Layout | None = None,
+        source: Int[Tensor, "B S"] | None = None,
+        source_layout: Layout | None = None,
+        types: Int[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Hidden vectors of `tokens`, in one pass (L0-01). Layouts default to whole sequences.
+
+        A decoder's hold what follows every prefix; an encoder's see the whole. `source` is what an encoder-decoder's encoder
+        reads, `types` the tokens' types where there are any.
+        """
+        return self.run(tokens, layout, source, source_layout, types)[0]
+
+    def run(
+        self,
+        tokens: Int[Tensor, "B T"],
+        layout: Layout | None = None,
+        source: Int[Tensor, "B S"] | None = None,
+        source_layout: Layout | None = None,
+        types: Int[Tensor, "B T"] | None = None,
+    ) -> tuple[Float[Tensor, "B T D"], tuple[Routing, ...]]:
+        """`forward`, and beside it what the routers did: their loads, and the terms they add to the loss."""
+        layout = _whole(tokens) if layout is None else layout
+        if self.decoder is None:
+            return self._encode(tokens, layout, types)
+        if self.encoder is None:
+            return self._decode(tokens, layout, types=types)
+        if source is None:
+            raise HeddleError("this model reads a source beside the tokens; give source")
+        source_layout = _whole(source) if source_layout is None else source_layout
+        hidden, routings = self._encode(source, source_layout)
+        out, more = self._decode(tokens, layout, memory=Memory(hidden, source_layout), types=types)
+        return out, routings + more
+
+    def encode(
+        self, source: Int[Tensor, "B S"], layout: Layout | None = None, types: Int[Tensor, "B S"] | None = None
+    ) -> Memory:
+        """The encoder's output (L1-76).
+
+        Raises:
+            HeddleError: there is no encoder, or more tokens than there are learned positions.
+        """
+        layout = _whole(source) if layout is None else layout
+        return Memory(self._encode(source, layout, types)[0], layout)
 
     def decode(
         self,
         tokens: Int[Tensor, "B T"],
         queries: Layout,
-        keys: Layout | None = None,
-        states: Sequence[State] | None = None,
+        keys: Keys | None = None,
+        states: Sequence[Any] | None = None,
+        memory: Memory | None = None,
+        types: Int[Tensor, "B T"] | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Hidden vectors of `tokens`, standing where `queries` says and seeing `keys`, with what `states` remember.
+        """The decoder's hidden vectors of `tokens`, standing where `queries` says and seeing `keys`, with what `states` remember.
 
         Raises:
-            HeddleError: more tokens than there are learned positions.
+            HeddleError: there is no decoder, no memory of a source, or more tokens than there are learned positions.
         """
-        self.check_length(tokens.shape[1])
-        return self.decoder(self.embedding(tokens).to(self.working_dtype()), queries, keys, states)
+        return self._decode(tokens, queries, keys, states, memory, types)[0]
 
     def step(
         self, tokens: Int[Tensor, "B T"], cache: Cache, counts: Sequence[int] | None = None
@@ -60,38 +113,114 @@ class Transformer(nn.Module):
         Of row b's T tokens the first `counts[b]` are real (all, if left out); the rest is padding.
         """
         counts = [tokens.shape[1]] * tokens.shape[0] if counts is None else counts
-        self.check_length(max(length + count for length, count in zip(cache.lengths, counts, strict=True)))
+        longest = max(length + count for length, count in zip(cache.lengths, counts, strict=True))
+        self.check_length(longest, self.config.decoder)
         queries, keys = cache.advance(counts, tokens.device)
-        return self.decode(tokens, queries, keys, cache.states)
+        memory = None if cache.memory is None else Memory(*cache.memory)
+        return self.decode(tokens, queries, keys, cache.states, memory)
 
-    def new_cache(self, rows: int) -> Cache:
-        """An empty cache for `rows` sequences; it grows as tokens come."""
-        return Cache([Growing() for _ in self.decoder.blocks], rows)
+    def new_cache(self, rows: int, memory: Memory | None = None) -> Cache:
+        """An empty cache for `rows` sequences, which grows as tokens come; of an encoder-decoder, with the encoder's output.
+
+        Raises:
+            HeddleError: there is no decoder, or no memory where one is needed.
+        """
+        if self.decoder is None:
+            raise HeddleError("an encoder sees the whole at once: there is nothing to remember from token to token")
+        self._check_memory(memory)
+        return Cache(self.decoder.new_states(), rows, None if memory is None else (memory.hidden, memory.layout))
 
     def logits(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
-        """Scores of the next token, hidden @ Eᵀ (L0-73, L2-62). Entries beyond the vocabulary are -inf (D-13)."""
-        return mask_padding(F.linear(hidden, self.head_weight().to(hidden.dtype)), self.vocab_size)
+        """Scores of the next token (L0-73, L2-62). Entries beyond the vocabulary are -inf (D-13)."""
+        return self.language_head()(hidden, self.head_weight())
+
+    def check_predicts_next(self) -> None:
+        """Refuse, in words, a model that is no language model.
+
+        Raises:
+            HeddleError: it has an encoder, or a head that does not score tokens.
+        """
+        if self.encoder is not None or self.decoder is None:
+            raise HeddleError("this model has an encoder; predicting the next token takes a decoder alone")
+        self.language_head()
+
+    def language_head(self) -> LanguageHead:
+        """The head that scores tokens.
+
+        Raises:
+            HeddleError: this model has another head, or none.
+        """
+        if not isinstance(self.head, LanguageHead):
+            raise HeddleError(f"this model's head is of kind {self.config.head.kind!r}: it does not score tokens")
+        return self.head
 
     def head_weight(self) -> Float[Tensor, "V D"]:
-        """The head's matrix: the token table itself when tied (L0-75)."""
-        return self.embedding.weight if self.head is None else self.head.weight
+        """The language head's matrix: the token table itself when tied (L0-75)."""
+        head = self.language_head()
+        return self.embedding.weight if head.weight is None else head.weight
 
-    def check_length(self, length: int) -> None:
+    def check_length(self, length: int, stack: StackConfig | None) -> None:
         """Refuse what learned positions cannot place."""
-        if self.longest is not None and length > self.longest:
+        if stack is not None and stack.entry.positions == "learned" and length > self.config.context:
             raise HeddleError(
-                f"{length} tokens are more than the {self.longest} positions this model has learned; "
+                f"{length} tokens are more than the {self.config.context} positions this model has learned; "
                 "shorten the text or let it be windowed"
             )
 
+    @property
+    def longest(self) -> int | None:
+        """The most tokens that can be placed; None: any number."""
+        learned = any(stack.entry.positions == "learned" for stack in self.config.stacks().values())
+        return self.config.context if learned else None
+
     def working_dtype(self) -> torch.dtype:
         """What the blocks compute in: the dtype of their matrices. Tables and norms may be kept wider."""
-        return next(module.weight.dtype for module in self.decoder.modules() if isinstance(module, nn.Linear))
+        stack = self.encoder if self.decoder is None else self.decoder
+        assert stack is not None
+        matrix = next(module for module in stack.blocks.modules() if isinstance(module, MATRICES))
+        return next(matrix.parameters()).dtype
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return self.embedding.weight.device
+
+    def _encode(
+        self, source: Tensor, layout: Layout, types: Tensor | None = None
+    ) -> tuple[Tensor, tuple[Routing, ...]]:
+        if self.encoder is None:
+            raise HeddleError("this model has no encoder")
+        self.check_length(source.shape[1], self.config.encoder)
+        table = self.embedding if self.source_embedding is None else self.source_embedding
+        return self.encoder.run(table(source).to(self.working_dtype()), layout, types=types)
+
+    def _decode(
+        self,
+        tokens: Tensor,
+        queries: Layout,
+        keys: Keys | None = None,
+        states: Sequence[Any] | None = None,
+        memory: Memory | None = None,
+        types: Tensor | None = None,
+    ) -> tuple[Tensor, tuple[Routing, ...]]:
+        if self.decoder is None:
+            raise HeddleError("this model has no decoder")
+        self._check_memory(memory)
+        self.check_length(tokens.shape[1], self.config.decoder)
+        x = self.embedding(tokens).to(self.working_dtype())
+        return self.decoder.run(x, queries, keys, states, memory, types)
+
+    def _check_memory(self, memory: Memory | None) -> None:
+        if (memory is None) != (self.encoder is None):
+            raise HeddleError(
+                "this model's decoder looks at an encoder's output; give memory = model.encode(source)"
+                if memory is None
+                else "this model has no encoder, so its decoder looks at no memory"
+            )
+
+
+def _whole(tokens: Int[Tensor, "B T"]) -> Layout:
+    return Layout.plain(tokens.shape[0], tokens.shape[1], tokens.device)
 
 
 class Embedding(nn.Module):
@@ -101,13 +230,5 @@ class Embedding(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(rows, dim))
 
-    def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+    def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T d"]:
         return F.embedding(tokens, self.weight)
-
-
-def mask_padding(logits: Float[Tensor, "*rows V"], vocab_size: int) -> Float[Tensor, "*rows V"]:
-    """Logits with the table's extra entries at -inf, in training as in sampling (L0-86)."""
-    if logits.shape[-1] == vocab_size:
-        return logits
-    extra = torch.arange(logits.shape[-1], device=logits.device) >= vocab_size
-    return logits.masked_fill(extra, -torch.inf)

@@ -1,4 +1,4 @@
-"""Dropout with its mask in the open, in the convention that predicts without any change (D-03)."""
+"""Dropout with its mask in the open, in the two conventions of the lectures (D-03)."""
 
 import torch
 from jaxtyping import Float
@@ -11,27 +11,42 @@ def drop(x: Float[Tensor, "..."], keep: Float[Tensor, "..."], rate: float) -> Fl
 
 
 class Dropout(nn.Module):
-    """Drops each element with probability `rate` while training; the identity in evaluation (L0-57, L0-62).
+    """Drops each element with probability `rate` while training (L0-57, L0-62).
+
+    Args:
+        rate: of dropped values; the probability of being retained, p in deck 000, is 1 - rate (L0-60).
+        classic: training scales nothing and prediction multiplies by 1 - rate (L0-61), instead of the reverse.
+        shared: one mask for all rows of a batch, axis 0 (L0-58, D-54), instead of one for each.
 
     Raises:
         ValueError: `rate` is not in [0, 1).
     """
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float, classic: bool = False, shared: bool = False) -> None:
         super().__init__()
         if not 0.0 <= rate < 1.0:
             raise ValueError(f"dropout is the rate of dropped values, in [0, 1); got {rate}")
         self.rate = rate
+        self.classic = classic
+        self.shared = shared
 
     @property
     def active(self) -> bool:
-        """Whether anything would be dropped now."""
-        return self.training and self.rate > 0.0
+        """Whether values change: always while training, and with the classic convention in prediction as well."""
+        return self.rate > 0.0 and (self.training or self.classic)
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is what torch's fused kernels mean by dropout."""
+        return not (self.classic or self.shared)
 
     def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         if not self.active:
             return x
-        return drop(x, torch.empty_like(x).bernoulli_(1.0 - self.rate), self.rate)
+        if not self.training:
+            return x * (1.0 - self.rate)
+        keep = torch.empty_like(x[:1] if self.shared else x).bernoulli_(1.0 - self.rate)
+        return x * keep if self.classic else drop(x, keep, self.rate)
 
     def extra_repr(self) -> str:
-        return f"rate={self.rate}"
+        return f"rate={self.rate}, classic={self.classic}, shared={self.shared}"

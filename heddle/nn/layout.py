@@ -30,11 +30,13 @@ class Layout:
         position: Int[B T], the place of each token in its own sequence, from 0.
         segment: Int[B T], which sequence of its row a token belongs to; -1 is padding.
         form: see above.
+        documents: the largest number of segments in any row, known on the host: segments are 0..documents-1, and -1.
     """
 
     position: Int[Tensor, "B T"]
     segment: Int[Tensor, "B T"]
     form: Form
+    documents: int = 1
 
     @classmethod
     def plain(cls, rows: int, length: int, device: torch.device | str | None = None) -> "Layout":
@@ -69,7 +71,8 @@ class Layout:
                 position[row, start : start + length] = torch.arange(length)
                 segment[row, start : start + length] = number
                 start += length
-        return cls(position.to(device), segment.to(device), "packed")
+        most = max((len(documents) for documents in lengths), default=1)
+        return cls(position.to(device), segment.to(device), "packed", max(most, 1))
 
     @property
     def rows(self) -> int:
@@ -83,17 +86,19 @@ class Layout:
 
     def to(self, device: torch.device | str) -> "Layout":
         """The same layout on another device."""
-        return Layout(self.position.to(device), self.segment.to(device), self.form)
+        return Layout(self.position.to(device), self.segment.to(device), self.form, self.documents)
 
     def split(self, rows: int) -> list["Layout"]:
         """Consecutive pieces of `rows` rows each."""
         pieces = zip(self.position.split(rows), self.segment.split(rows), strict=True)
-        return [Layout(position, segment, self.form) for position, segment in pieces]
+        return [Layout(position, segment, self.form, self.documents) for position, segment in pieces]
 
 
 # Batches of layouts travel through torch's own machinery (pipelines split them, compilation flattens them) as trees.
 _pytree.register_pytree_node(
     Layout,
-    lambda layout: ([layout.position, layout.segment], layout.form),
-    lambda tensors, form: Layout(**dict(zip(("position", "segment"), tensors, strict=True)), form=form),
+    lambda layout: ([layout.position, layout.segment], (layout.form, layout.documents)),
+    lambda tensors, known: Layout(
+        **dict(zip(("position", "segment"), tensors, strict=True)), form=known[0], documents=known[1]
+    ),
 )

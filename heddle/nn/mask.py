@@ -1,10 +1,10 @@
 """Who may see whom: rules over positions, and a mask as a rule bound to two layouts. Users never build masks.
 
-    Causal() & Window(4)          a rule, comparable and frozen
+    Causal() & Window(4)          a rule, comparable and frozen: itself and the three before
     Mask(rule, queries, keys)     the same rule for these tokens: same segment, no padding, and the rule holds
 
-What `Mask.__call__` answers for one pair of slots by index is what `dense` answers for all pairs by broadcasting, so the
-two cannot disagree.
+What `Mask.__call__` answers for one pair of slots by index is what `dense` and `part` answer for many pairs by broadcasting
+and `blocks` for FlexAttention, so they cannot disagree.
 """
 
 from abc import ABC, abstractmethod
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from heddle.nn.layout import Layout
 
@@ -46,6 +47,19 @@ class Causal(Rule):
 
 
 @dataclass(frozen=True)
+class Window(Rule):
+    """A position sees those less than `size` away, on both sides (Beltagy et al. 2020, 3.1).
+
+    `Causal() & Window(4)` is a sliding window: itself and the three before it.
+    """
+
+    size: int
+
+    def __call__(self, query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+        return (query - key).abs() < self.size
+
+
+@dataclass(frozen=True)
 class Both(Rule):
     """Two rules at once."""
 
@@ -72,20 +86,53 @@ class Mask:
         same = (segment == self.keys.segment[row, key]) & (segment >= 0)
         return same & self.rule(self.queries.position[row, query], self.keys.position[row, key])
 
+    @property
+    def rows(self) -> int:
+        """How many rows of the batch differ: 1 when all of them share one mask, else B."""
+        return 1 if self.queries.form in ("plain", "uniform") and self.keys.form == "plain" else self.queries.rows
+
     def dense(self) -> Bool[Tensor, "b 1 T S"]:
-        """The whole mask; b is 1 when all rows share it, else B. Broadcast over heads, never copied (L1-35)."""
-        rows = 1 if self.queries.form in ("plain", "uniform") and self.keys.form == "plain" else self.queries.rows
+        """The whole mask; b is `rows`. Broadcast over heads, never copied (L1-35)."""
+        return self.part(0, self.queries.width, 0, self.keys.width)
+
+    def part(self, start: int, stop: int, first: int, last: int) -> Bool[Tensor, "b 1 t s"]:
+        """The mask of queries start … stop - 1 and keys first … last - 1: a tile of `dense`, made without it."""
         device = self.queries.position.device
-        row = torch.arange(rows, device=device)[:, None, None, None]
-        query = torch.arange(self.queries.width, device=device)[:, None]
-        return self(row, query, torch.arange(self.keys.width, device=device))
+        row = torch.arange(self.rows, device=device)[:, None, None, None]
+        query = torch.arange(start, stop, device=device)[:, None]
+        return self(row, query, torch.arange(first, last, device=device))
+
+    def blocks(self) -> BlockMask:
+        """The same mask as torch's FlexAttention wants it: which tiles are empty, which are full, and this rule for the rest."""
+        device = self.queries.position.device
+        return create_block_mask(
+            lambda row, head, query, key: self(row, query, key),
+            self.rows,
+            None,
+            self.queries.width,
+            self.keys.width,
+            device=device,
+        )
 
     def is_causal(self) -> bool:
         """Whether, for every token that is not padding, this is exactly the lower triangle of a square."""
+        return self.rule == Causal() and self._in_order()
+
+    def window(self) -> int | None:
+        """The n of `Causal() & Window(n)`, where that is exactly a band below the diagonal of a square; else None.
+
+        A window that is as long as the sequence stays a window: what a mask is, is a matter of its rule alone.
+        """
+        match self.rule:
+            case Both(Causal(), Window(size)) | Both(Window(size), Causal()) if self._in_order():
+                return size
+        return None
+
+    def _in_order(self) -> bool:
+        """Whether slot and position are the same thing for every token that is not padding, on both sides of a square."""
         # Padding after the end is out of sight only of queries that are themselves before it: the same layout, not just its form.
         same = self.keys.form == "plain" or self.keys is self.queries
-        in_order = self.queries.form in ("plain", "padded") and same
-        return self.rule == Causal() and in_order and self.queries.width == self.keys.width
+        return self.queries.form in ("plain", "padded") and same and self.queries.width == self.keys.width
 
     def is_open(self) -> bool:
         """Whether everything is seen, so that no mask is needed at all."""

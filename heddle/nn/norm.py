@@ -5,22 +5,45 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.config.model import LayerNormConfig, RMSNormConfig
+from heddle.config.layers import LayerNormConfig, NoNormConfig, RMSNormConfig
 
 
 class LayerNorm(nn.Module):
-    """(x - mean) / √(var + eps) · gain + shift, with the biased variance (L1-09, L0-48; golden `layernorm`)."""
+    """(x - mean) / √(var + eps) · gain + shift, with the biased variance (L1-09, L0-48; golden `layernorm`).
 
-    def __init__(self, dim: int, eps: float = 1e-5, bias: bool = True) -> None:
+    Args:
+        dim: D.
+        eps: added to the variance; 0 leaves a constant row without a value (L0-50).
+        bias: whether there is a shift.
+        unbiased: variance over D - 1 instead of D (D-04).
+        eps_outside: eps is added to the deviation instead, as in The Annotated Transformer.
+    """
+
+    def __init__(
+        self, dim: int, eps: float = 1e-5, bias: bool = True, unbiased: bool = False, eps_outside: bool = False
+    ) -> None:
         super().__init__()
         self.eps = eps
+        self.unbiased = unbiased
+        self.eps_outside = eps_outside
         self.weight = nn.Parameter(torch.empty(dim))
         self.bias = nn.Parameter(torch.empty(dim)) if bias else None
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
-        # torch's own kernel keeps the statistics in fp32 for bf16 input, in one pass.
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        return F.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), bias, self.eps)
+        if self.eps > 0 and not (self.unbiased or self.eps_outside):
+            # torch's own kernel keeps the statistics in fp32 for bf16 input, in one pass.
+            return F.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), bias, self.eps)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        centred = wide - wide.mean(-1, keepdim=True)
+        count = x.shape[-1] - int(self.unbiased)
+        if self.eps_outside:
+            # A vector's length and not the root of a sum of squares: at a constant row the root's gradient is not finite.
+            deviation = torch.linalg.vector_norm(centred, dim=-1, keepdim=True) / count**0.5 + self.eps
+        else:
+            deviation = (centred.square().sum(-1, keepdim=True) / count + self.eps).sqrt()
+        normed = (centred / deviation).to(x.dtype) * self.weight.to(x.dtype)
+        return normed if bias is None else normed + bias
 
 
 class RMSNorm(nn.Module):
@@ -37,8 +60,8 @@ class RMSNorm(nn.Module):
         return (wide * scale).to(x.dtype) * self.weight.to(x.dtype)
 
 
-def make_norm(config: LayerNormConfig | RMSNormConfig, dim: int) -> nn.Module:
+def make_norm(config: LayerNormConfig | RMSNormConfig | NoNormConfig, dim: int) -> nn.Module:
     """The norm a config describes, over vectors of width `dim`."""
     if isinstance(config, LayerNormConfig):
-        return LayerNorm(dim, config.eps, config.bias)
-    return RMSNorm(dim, config.eps)
+        return LayerNorm(dim, config.eps, config.bias, config.unbiased, config.eps_outside)
+    return RMSNorm(dim, config.eps) if isinstance(config, RMSNormConfig) else nn.Identity()

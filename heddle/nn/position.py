@@ -1,4 +1,12 @@
-"""Positions: absolute ones enter with the embeddings, rotary ones turn queries and keys. Nothing here is a buffer."""
+"""Positions: absolute ones enter with the embeddings, rotary ones turn queries and keys, relative ones add to the scores.
+
+Nothing here is a buffer: everything that is not learned is computed from the positions, in fp32.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import ceil, floor, log, pi
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -7,7 +15,12 @@ from torch.nn import functional as F
 
 from heddle.nn.layout import Layout
 
-Rotation = tuple[Float[Tensor, "b 1 T half"], Float[Tensor, "b 1 T half"]]
+SHARED = ("plain", "padded", "uniform")  # forms in which all rows have the same positions
+
+
+def _position(layout: Layout) -> Int[Tensor, "b T"]:
+    """The positions; one row when all rows share them."""
+    return layout.position[:1] if layout.form in SHARED else layout.position
 
 
 class LearnedPositions(nn.Module):
@@ -22,29 +35,253 @@ class LearnedPositions(nn.Module):
         return F.embedding(position.clamp(max=self.weight.shape[0] - 1), self.weight)
 
 
+class SinusoidalPositions(nn.Module):
+    """Sines and cosines of the position at wavelengths from 2π to 10,000 · 2π (L3-11, L3-13; Vaswani et al. 2017, 3.5).
+
+    Channel 2i is sin(position · 10,000^(-2i/D)) and channel 2i + 1 its cosine; with `halves` all sines come first and then
+    all cosines, as in Marian's weights. A model of double precision asks for its own `dtype`.
+    """
+
+    def __init__(self, dim: int, halves: bool = False) -> None:
+        super().__init__()
+        self.dim = dim
+        self.halves = halves
+
+    def forward(self, position: Int[Tensor, "B T"], dtype: torch.dtype = torch.float32) -> Float[Tensor, "B T D"]:
+        exponent = torch.arange(0, self.dim, 2, device=position.device, dtype=dtype) / self.dim
+        angle = position[..., None].to(dtype) * 10_000.0**-exponent
+        if self.halves:
+            return torch.cat((angle.sin(), angle[..., : self.dim // 2].cos()), -1)
+        return torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)[..., : self.dim]
+
+
+class Scaling(ABC):
+    """How rotary frequencies are slowed so that a model reads further than it was trained to."""
+
+    @abstractmethod
+    def __call__(self, frequency: Float[Tensor, " half"], base: float) -> Float[Tensor, " half"]:
+        """The frequencies base^(-2i/d), changed."""
+
+    @property
+    def magnitude(self) -> float:
+        """Factor on cosines and sines, and so on the length of the turned queries and keys."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Linear(Scaling):
+    """Positions divided by a factor (Chen et al. 2023)."""
+
+    factor: float
+
+    def __call__(self, frequency: Float[Tensor, " half"], base: float) -> Float[Tensor, " half"]:
+        return frequency / self.factor
+
+
+@dataclass(frozen=True)
+class NTK(Scaling):
+    """The base times factor^(d / (d - 2)): the slowest channel is slowed by the factor, the fastest not at all."""
+
+    factor: float
+
+    def __call__(self, frequency: Float[Tensor, " half"], base: float) -> Float[Tensor, " half"]:
+        half = frequency.shape[0]
+        share = torch.arange(half, device=frequency.device, dtype=frequency.dtype) / max(half - 1, 1)
+        return frequency * self.factor**-share
+
+
+@dataclass(frozen=True)
+class Yarn(Scaling):
+    """Slow channels interpolated, fast ones kept, a ramp between, and longer vectors (Peng et al. 2023, 3.2 to 3.4).
+
+    Attributes:
+        factor: how much further the model is to read.
+        original: the context that the weights were trained at.
+        fast: channels that turn more often than this over `original` are kept.
+        slow: channels that turn less often are divided by the factor.
+    """
+
+    factor: float
+    original: int
+    fast: float = 32.0
+    slow: float = 1.0
+
+    def __call__(self, frequency: Float[Tensor, " half"], base: float) -> Float[Tensor, " half"]:
+        half = frequency.shape[0]
+        low = max(floor(self._channel(self.fast, half, base)), 0)
+        high = min(ceil(self._channel(self.slow, half, base)), 2 * half - 1)
+        channel = torch.arange(half, device=frequency.device, dtype=frequency.dtype)
+        # Where both ends fall together the ramp is a step.
+        ramp = ((channel - low) / (high - low if high != low else 0.001)).clamp(0, 1)
+        return frequency / self.factor * ramp + frequency * (1 - ramp)
+
+    def _channel(self, turns: float, half: int, base: float) -> float:
+        """The channel, as a real number, that turns so often over the original context."""
+        return half * log(self.original / (turns * 2 * pi)) / log(base)
+
+    @property
+    def magnitude(self) -> float:
+        return 0.1 * log(self.factor) + 1.0 if self.factor > 1 else 1.0
+
+
+@dataclass(frozen=True)
+class Llama3(Scaling):
+    """Llama 3.1's rule: long waves divided by the factor, short ones kept, a linear blend between.
+
+    Attributes:
+        factor: how much further the model is to read.
+        original: the context that the weights were trained at.
+        low: channels that turn less often than this over `original` are divided by the factor.
+        high: channels that turn more often are kept.
+    """
+
+    factor: float
+    original: int
+    low: float = 1.0
+    high: float = 4.0
+
+    def __call__(self, frequency: Float[Tensor, " half"], base: float) -> Float[Tensor, " half"]:
+        turns = self.original * frequency / (2 * pi)
+        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
+        return frequency / self.factor * (1 - kept) + frequency * kept
+
+
+class Rotation(NamedTuple):
+    """Cosine and sine of each position's angles, [b 1 T half], and which channels make a pair."""
+
+    cos: Tensor
+    sin: Tensor
+    neighbours: bool = False
+
+
 class Rotary(nn.Module):
     """Rotary positions (Su et al. 2021, eq. 15): the score of a query and a key depends on their distance only.
 
-    Channel i turns with channel i + d/2, by position · base^(-2i/d). Angles are computed from the positions in fp32, once
-    per forward pass for each distinct attention.
+    Of the first `turned` channels, i turns with i + turned/2 (or 2i with 2i + 1) by position · base^(-2i/turned); the rest
+    stays. Angles are computed from the positions in fp32, once per forward pass for each distinct attention.
+
+    Args:
+        head_dim: d, width of a query head.
+        base: the slowest channel's wavelength is nearly base · 2π.
+        turned: how many channels are turned, an even number; None: all.
+        neighbours: pairs are channels 2i and 2i + 1 (the paper), not i and i + turned/2 (Llama, GPT-NeoX).
+        scaling: how the frequencies are slowed; None: not at all.
     """
 
-    def __init__(self, head_dim: int, base: float = 10_000.0) -> None:
+    def __init__(
+        self,
+        head_dim: int,
+        base: float = 10_000.0,
+        turned: int | None = None,
+        neighbours: bool = False,
+        scaling: Scaling | None = None,
+    ) -> None:
         super().__init__()
         self.head_dim = head_dim
         self.base = base
+        self.turned = head_dim if turned is None else turned
+        self.neighbours = neighbours
+        self.scaling = scaling
+
+    def frequencies(self, device: torch.device | str | None = None) -> Float[Tensor, " half"]:
+        """How far each pair of channels turns from one position to the next."""
+        exponent = torch.arange(0, self.turned, 2, device=device, dtype=torch.float32) / self.turned
+        frequency = self.base**-exponent
+        return frequency if self.scaling is None else self.scaling(frequency, self.base)
 
     def forward(self, layout: Layout) -> Rotation:
         """Cosine and sine of every position's angles; one row when all rows share their positions."""
-        shared = layout.form in ("plain", "padded", "uniform")
-        position = layout.position[:1] if shared else layout.position
-        exponent = torch.arange(0, self.head_dim, 2, device=position.device, dtype=torch.float32) / self.head_dim
-        angle = position[:, None, :, None].float() * self.base**-exponent
-        return angle.cos(), angle.sin()
+        position = _position(layout)
+        angle = position[:, None, :, None].float() * self.frequencies(position.device)
+        cos, sin = angle.cos(), angle.sin()
+        if self.scaling is not None and self.scaling.magnitude != 1.0:
+            cos, sin = cos * self.scaling.magnitude, sin * self.scaling.magnitude
+        return Rotation(cos, sin, self.neighbours)
+
+    def extra_repr(self) -> str:
+        return f"{self.turned} of {self.head_dim}, base={self.base:g}, neighbours={self.neighbours}, scaling={self.scaling}"
 
 
 def rotate(x: Float[Tensor, "B h T d"], rotation: Rotation) -> Float[Tensor, "B h T d"]:
-    """Turn each pair of channels of `x` by its position's angle, in fp32 or wider."""
-    cos, sin = rotation
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    """Turn each pair of channels of `x` by its position's angle, in fp32 or wider; channels without an angle stay."""
+    cos, sin, neighbours = rotation
+    half = cos.shape[-1]
+    rest = x[..., 2 * half :]
+    if neighbours:
+        first, second = x[..., : 2 * half : 2], x[..., 1 : 2 * half : 2]
+        turned = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
+        parts = [turned.to(x.dtype), rest]
+    else:
+        first, second = x[..., :half], x[..., half : 2 * half]
+        parts = [(first * cos - second * sin).to(x.dtype), (second * cos + first * sin).to(x.dtype), rest]
+    return torch.cat(parts if rest.shape[-1] else parts[:-1], dim=-1)
+
+
+def _distance(queries: Layout, keys: Layout) -> Int[Tensor, "b T S"]:
+    """How far each key stands behind its query (negative: before it); one row when all rows share their positions."""
+    return _position(keys)[:, None, :] - _position(queries)[:, :, None]
+
+
+class Alibi(nn.Module):
+    """Scores fall linearly with the distance, each head at its own slope (Press et al. 2021, section 3). Nothing is learned.
+
+    With H heads, a power of two, head h has the slope 2^(-8(h+1)/H). Other numbers take the slopes of the power of two below
+    and then every other one of the power of two above, as the authors' code does. Without a causal mask the distance counts
+    on both sides alike.
+    """
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+
+    def slopes(self, device: torch.device | str | None = None) -> Float[Tensor, " H"]:
+        """One slope for each head."""
+        power = 1 << (self.heads.bit_length() - 1)
+        first = torch.arange(1, power + 1, device=device, dtype=torch.float32) * (8 / power)
+        odd = 2 * torch.arange(self.heads - power, device=device, dtype=torch.float32) + 1
+        return 2.0 ** -torch.cat((first, odd * (4 / power)))
+
+    def forward(self, queries: Layout, keys: Layout) -> Float[Tensor, "b H T S"]:
+        distance = _distance(queries, keys).abs()
+        return -self.slopes(distance.device)[:, None, None] * distance[:, None].float()
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}"
+
+
+class Buckets(nn.Module):
+    """A learned number for each head and bucket of distances, added to the scores (T5; Raffel et al. 2020, 2.1).
+
+    Half of the buckets hold one distance each; the others grow logarithmically up to `furthest`, and everything beyond shares
+    the last one. With `both_ways` half of them all are for keys after the query; otherwise those count as distance 0.
+
+    Args:
+        heads: H.
+        buckets: how many, for both directions together.
+        furthest: the distance at which the last bucket ends.
+        both_ways: keys after the query are told apart: encoders.
+    """
+
+    def __init__(self, heads: int, buckets: int = 32, furthest: int = 128, both_ways: bool = False) -> None:
+        super().__init__()
+        self.furthest = furthest
+        self.both_ways = both_ways
+        self.weight = nn.Parameter(torch.empty(buckets, heads))
+
+    def bucket(self, distance: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+        """The bucket of a key that stands `distance` positions after its query."""
+        buckets = self.weight.shape[0] // (2 if self.both_ways else 1)
+        exact = buckets // 2
+        length = distance.abs() if self.both_ways else (-distance).clamp(min=0)
+        share = (length.clamp(min=exact).float() / exact).log() / log(self.furthest / exact)
+        wide = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
+        bucket = torch.where(length < exact, length, wide)
+        return bucket + buckets * (distance > 0) if self.both_ways else bucket
+
+    def forward(self, queries: Layout, keys: Layout) -> Float[Tensor, "b H T S"]:
+        weight = self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))
+        return F.embedding(self.bucket(_distance(queries, keys)), weight).permute(0, 3, 1, 2)
+
+    def extra_repr(self) -> str:
+        buckets, heads = self.weight.shape
+        return f"heads={heads}, buckets={buckets}, furthest={self.furthest}, both_ways={self.both_ways}"

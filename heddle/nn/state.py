@@ -1,14 +1,20 @@
 """What a mixer remembers between calls. The cache belongs to the caller: it can be copied, forked for other rows, dropped."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves, tree_map
 
 from heddle.nn.layout import PADDING, Form, Layout
 
 ROUND = 64  # capacities and visible widths come in multiples of this, so that few shapes are ever compiled
+
+Step = Callable[[tuple[Tensor, ...] | None], tuple[Tensor, tuple[Tensor, ...]]]
 
 
 def rounded(length: int) -> int:
@@ -16,19 +22,59 @@ def rounded(length: int) -> int:
     return -(-length // ROUND) * ROUND
 
 
-class State(ABC):
-    """A mixer's memory. `extend` is the whole protocol."""
+@runtime_checkable
+class Places(Protocol):
+    """What every mixer is told about its tokens: where the new ones stand, and where those stand that they may look at."""
 
-    @abstractmethod
-    def extend(self, make: Callable[[], tuple[Tensor, ...]], at: Layout, width: int) -> tuple[Tensor, ...]:
-        """Make the new tokens' tensors [B K T d], remember them at their positions, return the first `width` slots of all."""
+    @property
+    def queries(self) -> Layout: ...
+    @property
+    def keys(self) -> Layout: ...
+
+
+class State:
+    """A mixer's memory: tensors whose first axis is the rows. Mixers that look back call `extend`, recurrent ones `carry`."""
+
+    def __init__(self) -> None:
+        self.buffers: tuple[Tensor, ...] = ()
+
+    def extend(self, make: Callable[[], tuple[Tensor, ...]], at: Layout, keys: Layout) -> tuple[Tensor, ...]:
+        """Make the new tokens' tensors [B K T d], remember them at their positions, return those that `keys` describes."""
+        raise TypeError(f"{type(self).__name__} does not keep tokens")
+
+    def carry(self, step: Step) -> Tensor:
+        """Call `step` with what was carried (None at first); return its output, carry on the rest."""
+        raise TypeError(f"{type(self).__name__} carries nothing along the tokens")
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for `capacity` positions, keeping what is there."""
+
+    def select(self, rows: Sequence[int]) -> "State":
+        """Copies of these rows."""
+        chosen = copy(self)
+        index = [torch.tensor(list(rows), dtype=torch.long, device=buffer.device) for buffer in self.buffers]
+        chosen.buffers = tuple(buffer.index_select(0, i) for buffer, i in zip(self.buffers, index, strict=True))
+        return chosen
+
+    def join(self, other: "State") -> "State":
+        """The rows of both, one after the other. Both are spent."""
+        both = copy(self)
+        both.buffers = tuple(torch.cat(pair) for pair in zip(self.buffers, other.buffers, strict=True))
+        return both
+
+    def bytes(self) -> int:
+        """Memory held, in bytes."""
+        return sum(buffer.numel() * buffer.element_size() for buffer in self.buffers)
 
 
 class Stateless(State):
     """Remembers nothing: training, evaluation, scoring."""
 
-    def extend(self, make: Callable[[], tuple[Tensor, ...]], at: Layout, width: int) -> tuple[Tensor, ...]:
+    def extend(self, make: Callable[[], tuple[Tensor, ...]], at: Layout, keys: Layout) -> tuple[Tensor, ...]:
         return make()
+
+    def carry(self, step: Step) -> Tensor:
+        return step(None)[0]
 
 
 STATELESS = Stateless()
@@ -37,19 +83,14 @@ STATELESS = Stateless()
 class Growing(State):
     """Remembers every token: slot j of a row holds its position j."""
 
-    def __init__(self) -> None:
-        self.buffers: tuple[Tensor, ...] = ()
-
     def reserve(self, capacity: int) -> None:
-        """Make room for `capacity` positions, keeping what is there."""
         # Zeros, not empty memory: a slot beyond a row's end weighs exactly 0, and 0 · nan would not be 0.
         self.buffers = tuple(_grown(buffer, capacity) for buffer in self.buffers)
 
-    def extend(self, make: Callable[[], tuple[Tensor, ...]], at: Layout, width: int) -> tuple[Tensor, ...]:
+    def extend(self, make: Callable[[], tuple[Tensor, ...]], at: Layout, keys: Layout) -> tuple[Tensor, ...]:
         new = make()
         if not self.buffers:
-            shapes = [(*tensor.shape[:2], rounded(width), tensor.shape[3]) for tensor in new]
-            self.buffers = tuple(tensor.new_zeros(shape) for tensor, shape in zip(new, shapes, strict=True))
+            self.buffers = _empty(new, rounded(keys.width))
         for buffer, tensor in zip(self.buffers, new, strict=True):
             if at.form == "ragged":
                 # Padding writes too, at the positions after its row's end: later tokens overwrite it before anything sees it.
@@ -57,7 +98,74 @@ class Growing(State):
                 buffer[row, :, at.position] = tensor.transpose(1, 2)
             else:
                 buffer.index_copy_(2, at.position[0], tensor)
-        return tuple(buffer[:, :, :width] for buffer in self.buffers)
+        return tuple(buffer[:, :, : keys.width] for buffer in self.buffers)
+
+    def join(self, other: "State") -> "State":
+        _even(self, other)
+        return super().join(other)
+
+
+class Rolling(State):
+    """Remembers the last `window` positions of each row: slot p % window holds position p.
+
+    A slot more takes what must not be kept, padding and tokens that are outdated before the call ends; it is never read.
+
+    Args:
+        window: how many positions are kept.
+    """
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.window = window
+
+    def extend(self, make: Callable[[], tuple[Tensor, ...]], at: Layout, keys: Layout) -> tuple[Tensor, ...]:
+        """On a first call the new tensors [B K T d] alone, later the slots as they were and the new [B K window+T d]."""
+        new = make()
+        if not self.buffers:
+            self.buffers = _empty(new, self.window + 1)
+        # Whether it is a first call is read off the keys, so that tensors and layout cannot disagree.
+        whole = new
+        if keys.width > at.width:
+            old = (buffer[:, :, : self.window] for buffer in self.buffers)
+            whole = tuple(torch.cat(pair, dim=2) for pair in zip(old, new, strict=True))
+        if at.form in ("plain", "uniform"):
+            slot = at.position[0, -self.window :] % self.window
+            for buffer, tensor in zip(self.buffers, new, strict=True):
+                buffer.index_copy_(2, slot, tensor[:, :, -self.window :])
+        else:
+            real = at.segment != PADDING
+            last = torch.where(real, at.position, -1).amax(dim=1, keepdim=True)
+            slot = torch.where(real & (at.position > last - self.window), at.position % self.window, self.window)
+            row = torch.arange(at.rows, device=slot.device)[:, None]
+            for buffer, tensor in zip(self.buffers, new, strict=True):
+                buffer[row, :, slot] = tensor.transpose(1, 2)
+        return whole
+
+
+class Fixed(State):
+    """Remembers what the first call made and returns it ever after: the memory that cross-attention reads."""
+
+    def extend(self, make: Callable[[], tuple[Tensor, ...]], at: Layout, keys: Layout) -> tuple[Tensor, ...]:
+        if not self.buffers:
+            self.buffers = make()
+        return self.buffers
+
+    def join(self, other: "State") -> "State":
+        """The rows of both; the shorter memory is filled up with zeros, which its layout has to call padding."""
+        _even(self, other)
+        return super().join(other)
+
+
+class Carry(State):
+    """Remembers what a recurrent mixer carries from token to token, tensors [B ...]."""
+
+    def carry(self, step: Step) -> Tensor:
+        output, self.buffers = step(self.buffers or None)
+        return output
+
+
+def _empty(like: tuple[Tensor, ...], slots: int) -> tuple[Tensor, ...]:
+    return tuple(tensor.new_zeros(*tensor.shape[:2], slots, tensor.shape[3]) for tensor in like)
 
 
 def _grown(buffer: Tensor, capacity: int) -> Tensor:
@@ -67,21 +175,48 @@ def _grown(buffer: Tensor, capacity: int) -> Tensor:
     )
 
 
+def _even(*states: State) -> None:
+    """Bring the tensors of all to the same number of slots."""
+    slots = max((buffer.shape[2] for state in states for buffer in state.buffers), default=0)
+    for state in states:
+        state.buffers = tuple(_grown(buffer, slots) for buffer in state.buffers)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Where the keys of a call stand, by how much a state remembers: `keys[None]` of all tokens, `keys[w]` of a window.
+
+    Attributes:
+        layouts: one for each window in the cache, and None for the states that keep every token.
+    """
+
+    layouts: dict[int | None, Layout]
+
+    def __getitem__(self, window: int | None) -> Layout:
+        return self.layouts[window]
+
+
+Looked = tuple[Tensor, Layout]
+Kept = State | tuple[State, ...]  # a block with cross-attention has two
+
+
 class Cache:
     """One state per mixer and, on the host, how many tokens each row holds (so that no step waits for the device).
 
     Args:
-        states: one per mixer, in the order of the layers.
+        states: one per block, in the order of the layers; a block with several mixers has a tuple of theirs.
         rows: B.
+        memory: an encoder's output [B S D] and its layout, for decoders that look at one.
     """
 
-    def __init__(self, states: Sequence[Growing], rows: int) -> None:
+    def __init__(self, states: Sequence[Kept], rows: int, memory: Looked | None = None) -> None:
         self.states = list(states)
+        self.memory = memory
         self.lengths = [0] * rows
         self.capacity = 0
 
-    def advance(self, counts: Sequence[int], device: torch.device | str | None = None) -> tuple[Layout, Layout]:
-        """Layouts of the next max(counts) tokens of each row, of which `counts[b]` are real, and of all keys so far."""
+    def advance(self, counts: Sequence[int], device: torch.device | str | None = None) -> tuple[Layout, Keys]:
+        """Layouts of the next max(counts) tokens of each row, of which `counts[b]` are real, and of the keys they may see."""
         start, width = torch.tensor(self.lengths, device=device), max(counts)
         fresh, even = not any(self.lengths), len(set(counts)) == 1
         uniform = even and len(set(self.lengths)) == 1
@@ -96,38 +231,79 @@ class Cache:
             real = torch.arange(width, device=device) < torch.tensor(list(counts), device=device)[:, None]
             segment = torch.where(real, 0, PADDING)
         form: Form = ("plain" if even else "padded") if fresh else ("uniform" if uniform else "ragged")
+        queries = Layout(position, segment, form)
+        keys: dict[int | None, Layout] = {None: Layout.plain(len(self.lengths), visible, device)}
+        for window in {state.window for state in self._flat() if isinstance(state, Rolling)}:
+            keys[window] = queries if fresh else _ring(start, window, queries)
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
-        return Layout(position, segment, form), Layout.plain(len(self.lengths), visible, device)
+        return queries, Keys(keys)
+
+    def _flat(self) -> list[State]:
+        return tree_leaves(self.states)
 
     def _reserve(self, length: int) -> None:
         if rounded(length) > self.capacity:
             self.capacity = max(rounded(length), 2 * self.capacity if self.capacity else 0)
-            for state in self.states:
+            for state in self._flat():
                 state.reserve(self.capacity)
 
     def select(self, rows: Sequence[int]) -> "Cache":
         """A new cache holding copies of these rows: finished ones leave, a row named twice is forked."""
-        chosen = Cache([Growing() for _ in self.states], len(rows))
+        chosen = Cache(tree_map(lambda state: state.select(rows), self.states), len(rows), self._chosen(rows))
         chosen.lengths = [self.lengths[row] for row in rows]
         chosen.capacity = self.capacity
-        for new, old in zip(chosen.states, self.states, strict=True):
-            index = [torch.tensor(list(rows), dtype=torch.long, device=buffer.device) for buffer in old.buffers]
-            new.buffers = tuple(buffer.index_select(0, i) for buffer, i in zip(old.buffers, index, strict=True))
         return chosen
 
     def join(self, other: "Cache") -> "Cache":
         """A new cache with the rows of both, one after the other: new rows come in. Both are spent."""
         if not self.lengths:
             return other
-        both = Cache([Growing() for _ in self.states], len(self.lengths) + len(other.lengths))
+        if not other.lengths:
+            return self
+        both = Cache(
+            tree_map(lambda mine, theirs: mine.join(theirs), self.states, other.states),
+            len(self.lengths) + len(other.lengths),
+            None if self.memory is None or other.memory is None else _beside(self.memory, other.memory),
+        )
         both.lengths = self.lengths + other.lengths
         both.capacity = max(self.capacity, other.capacity)
-        for new, *old in zip(both.states, self.states, other.states, strict=True):
-            for state in old:
-                state.reserve(both.capacity)
-            new.buffers = tuple(torch.cat(pair) for pair in zip(old[0].buffers, old[1].buffers, strict=True))
         return both
 
     def bytes(self) -> int:
         """Memory held, in bytes."""
-        return sum(buffer.numel() * buffer.element_size() for state in self.states for buffer in state.buffers)
+        return sum(state.bytes() for state in self._flat())
+
+    def _chosen(self, rows: Sequence[int]) -> Looked | None:
+        if self.memory is None:
+            return None
+        hidden, layout = self.memory
+        index = torch.tensor(list(rows), dtype=torch.long, device=hidden.device)
+        places = layout.position.index_select(0, index), layout.segment.index_select(0, index)
+        return hidden.index_select(0, index), Layout(*places, layout.form, layout.documents)
+
+
+def _beside(first: Looked, second: Looked) -> Looked:
+    """Two encoders' outputs as one batch, the narrower filled up with padding."""
+    width = max(first[1].width, second[1].width)
+
+    def wide(each: Looked) -> tuple[Tensor, Tensor, Tensor]:
+        hidden, layout = each
+        more = (0, width - layout.width)
+        segment = F.pad(layout.segment, more, value=PADDING)
+        return F.pad(hidden, (0, 0, *more)), F.pad(layout.position, more), segment
+
+    hidden, position, segment = (torch.cat(pair) for pair in zip(wide(first), wide(second), strict=True))
+    forms = {first[1].form, second[1].form}
+    whole = forms == {"plain"} and first[1].width == second[1].width
+    form: Form = "plain" if whole else "padded" if forms <= {"plain", "padded"} else "packed"
+    return hidden, Layout(position, segment, form, max(first[1].documents, second[1].documents))
+
+
+def _ring(start: Tensor, window: int, queries: Layout) -> Layout:
+    """Slots of a `Rolling` whose rows hold `start` tokens, and the queries after them."""
+    newest = start[:, None] - 1
+    # The largest position before the start that falls into slot j; below 0 the slot is still empty.
+    held = newest - (newest - torch.arange(window, device=start.device)) % window
+    segment = torch.where(held >= 0, 0, PADDING)
+    position = torch.cat((held.clamp(min=0), queries.position), dim=1)
+    return Layout(position, torch.cat((segment, queries.segment), dim=1), "packed")

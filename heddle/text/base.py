@@ -5,16 +5,16 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import ClassVar, Literal, Self
 
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, did_you_mean
 from heddle.text.file import Content, write_content
 
-Kind = Literal["bytes", "characters", "bpe"]
+Kind = Literal["bytes", "characters", "words", "bpe", "wordpiece", "unigram"]
 
 END_OF_TEXT = "<|endoftext|>"
 # A tokenizer.json does not say which special token ends a text; these are the names published families use.
@@ -22,24 +22,31 @@ ENDINGS = (END_OF_TEXT, "<|end_of_text|>", "</s>")
 
 
 class Base(ABC):
-    """A tokenizer over a finished `tokenizer.json`; a kind adds only how plain text becomes ids.
+    """A tokenizer over a finished `tokenizer.json`; a kind adds how it is learnt, and how plain text becomes ids.
 
     The public methods are described in `heddle.text.Tokenizer`.
 
     Args:
         content: the file, as parsed JSON.
         ordinary: the bytes of every piece that is not special, with its id.
+        exact_special: whether special tokens are looked for here, and so only as they are written. Otherwise the kind
+            leaves that to `tokenizers`, which knows more ways.
     """
 
     kind: Kind
+    needs_text: ClassVar[bool] = True  # whether learning reads the text
+    least: ClassVar[int | None] = (
+        None  # ids that learning cannot do without, special ones aside; None: any size, or none
+    )
+    unknown: int | None = None  # the id that stands for whatever the vocabulary lacks, where a kind has one
 
-    def __init__(self, content: Content, ordinary: Mapping[bytes, int]) -> None:
+    def __init__(self, content: Content, ordinary: Iterable[tuple[bytes, int]], exact_special: bool = True) -> None:
         added = content["added_tokens"]
         special = {token["content"]: token["id"] for token in added}
-        table = sorted([(i, text.encode()) for text, i in special.items()] + [(i, b) for b, i in ordinary.items()])
+        table = sorted([(i, text.encode()) for text, i in special.items()] + [(i, b) for b, i in ordinary])
         if [i for i, _ in table] != list(range(len(table))):
             raise HeddleError(f"its {len(table)} ids are not 0 to {len(table) - 1}: some are missing or repeated")
-        for token in added:
+        for token in added if exact_special else ():
             # `normalized` has a meaning only where a normalizer would change the text before the token is looked for.
             if token.get("single_word") or (token.get("normalized") and content.get("normalizer")):
                 raise HeddleError(f"special token {token['content']!r} is matched in a way heddle does not support")
@@ -50,19 +57,43 @@ class Base(ABC):
         self._bytes: list[bytes] = [piece for _, piece in table]
         self._strips_left = {token["content"] for token in added if token.get("lstrip")}
         self._strips_right = {token["content"] for token in added if token.get("rstrip")}
-        longest_first = sorted(special, key=len, reverse=True)
-        self._boundary = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if special else None
+        self._boundary = _any_of(special) if special else None
+
+    @classmethod
+    @abstractmethod
+    def learn(cls, texts: Iterable[str], vocab_size: int | None, special: Sequence[str]) -> Self:
+        """Make one from texts; `vocab_size` counts the special tokens, which come last."""
+
+    @staticmethod
+    @abstractmethod
+    def recognises(content: Content) -> bool:
+        """Whether a file is of this kind as heddle writes it."""
 
     @abstractmethod
     def _plain(self, text: str) -> list[int]:
         """Ids of text that has UTF-8 form, special tokens not looked for."""
 
-    def encode(self, text: str, allow_special: bool = False) -> list[int]:
+    def encode(self, text: str, allow_special: bool | Collection[str] = False) -> list[int]:
         if not text.isascii():
             utf8(text)
-        if not allow_special or self._boundary is None:
+        if allow_special is False:
             return self._plain(text)
-        parts = self._boundary.split(text)  # plain, special, plain, ..., plain
+        boundary = self._boundary if allow_special is True else self._choice(allow_special)
+        return self._plain(text) if boundary is None else self._with_special(text, boundary)
+
+    def _choice(self, allowed: Collection[str]) -> re.Pattern[str] | None:
+        """The pattern of some special tokens, which must all be known."""
+        names = {allowed} if isinstance(allowed, str) else set(allowed)
+        strange = next((name for name in sorted(names) if name not in self.special), None)
+        if strange is not None:
+            raise HeddleError(
+                f"{strange!r} is not one of this tokenizer's special tokens ({', '.join(self.special) or 'none'})."
+                f"{did_you_mean(strange, self.special)}"
+            )
+        return _any_of(names) if names else None
+
+    def _with_special(self, text: str, boundary: re.Pattern[str]) -> list[int]:
+        parts = boundary.split(text)  # plain, special, plain, ..., plain
         for i in range(1, len(parts), 2):
             if parts[i] in self._strips_left:
                 parts[i - 1] = parts[i - 1].rstrip()
@@ -90,6 +121,9 @@ class Base(ABC):
             return self._bytes[id]
         raise HeddleError(f"id {id} is not one of this tokenizer's {self.vocab_size} ids (0 to {self.vocab_size - 1})")
 
+    def after(self, previous: int | None, id: int) -> bytes:
+        return self.token_bytes(id)
+
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         return b"".join(map(self.token_bytes, ids))
 
@@ -97,7 +131,10 @@ class Base(ABC):
         return self.decode_bytes(ids).decode(errors="replace")
 
     def pieces(self, text: str) -> list[tuple[int, str]]:
-        return [(i, self.decode([i])) for i in self.encode(text)]
+        return [(i, self.piece(i)) for i in self.encode(text)]
+
+    def piece(self, id: int) -> str:
+        return self.token_bytes(id).decode(errors="replace")
 
     def save(self, path: str | Path) -> None:
         write_content(path, self._content)
@@ -105,6 +142,11 @@ class Base(ABC):
     def fingerprint(self) -> str:
         canonical = json.dumps(self._content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _any_of(names: Iterable[str]) -> re.Pattern[str]:
+    """A pattern for one of the names, the longest where several fit."""
+    return re.compile(f"({'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})")
 
 
 def utf8(text: str) -> bytes:

@@ -11,7 +11,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from heddle.errors import HeddleError
 from heddle.text.base import END_OF_TEXT, Base
-from heddle.text.file import Content, bpe_model, byte_level, byte_symbols, describe, plain_vocabulary
+from heddle.text.file import Content, bpe_model, byte_level, byte_symbols, describe, model_type, plain_vocabulary
 
 # How text is cut before merging; no piece crosses a cut. Part of the file format, so exactly as published.
 GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -37,19 +37,16 @@ class BPE(Base):
     """
 
     kind = "bpe"
+    least = 256
 
     def __init__(self, content: Content) -> None:
         symbols = byte_symbols()
         vocab = plain_vocabulary(content)
-        pre_tokenizer, decoder = content.get("pre_tokenizer") or {}, content.get("decoder") or {}
-        steps = pre_tokenizer.get("pretokenizers") or [pre_tokenizer]
-        bytes_only = set().union(*vocab) <= symbols.keys()
-        if not bytes_only or steps[-1].get("type") != "ByteLevel" or decoder.get("type") != "ByteLevel":
-            raise HeddleError("BPE that is not byte-level (Llama 2 and Gemma are of that sort), which is not supported")
+        steps = _cuts(content)
         if not vocab.keys() >= symbols.keys():
             raise HeddleError("BPE that lacks some of the 256 bytes, so text could be lost, which is not supported")
         ordinary = {bytes(map(symbols.__getitem__, piece)): i for piece, i in vocab.items()}
-        super().__init__(content, ordinary)
+        super().__init__(content, ordinary.items())
         self._reference = _reference(content, vocab)
         self._normalizer = self._reference.normalizer
         split = _split(content, steps)
@@ -66,9 +63,18 @@ class BPE(Base):
             text = self._normalizer.normalize_str(text)
         return self._fast.encode_ordinary(text)
 
+    @staticmethod
+    def recognises(content: Content) -> bool:
+        """Whether a BPE file is byte-level: of its own kind (GPT-2, Llama 3, Qwen) wherever it comes from."""
+        decoder = content.get("decoder") or {}
+        if model_type(content) != "BPE" or _cuts(content)[-1].get("type") != "ByteLevel":
+            return False
+        return decoder.get("type") == "ByteLevel" and set().union(*plain_vocabulary(content)) <= byte_symbols().keys()
+
     @classmethod
-    def learn(cls, texts: Iterable[str], vocab_size: int, special: Sequence[str]) -> Self:
+    def learn(cls, texts: Iterable[str], vocab_size: int | None, special: Sequence[str]) -> Self:
         """Learn merges until there are `vocab_size` ids, or no pair of pieces occurs twice."""
+        assert vocab_size is not None
         split = pre_tokenizers.Split(tokenizers.Regex(GPT4_SPLIT), "isolated")
         learner = tokenizers.Tokenizer(models.BPE())
         learner.pre_tokenizer = pre_tokenizers.Sequence(
@@ -119,6 +125,12 @@ def load_gpt2_merges(path: str | Path) -> BPE:
         raise HeddleError(f"{path} has {len(merges):,} merges where GPT-2 has {GPT2_MERGES:,}; fetch the file again")
     model = bpe_model(_vocabulary(byte_symbols("gpt2"), merges), merges)
     return BPE(describe(model, byte_level(use_regex=True), byte_level(), [END_OF_TEXT]))
+
+
+def _cuts(content: Content) -> list[Content]:
+    """What is done before merging, one step after another."""
+    pre_tokenizer = content.get("pre_tokenizer") or {}
+    return pre_tokenizer.get("pretokenizers") or [pre_tokenizer]
 
 
 def _vocabulary(symbols: Mapping[str, int], merges: Iterable[str]) -> dict[str, int]:

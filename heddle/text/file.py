@@ -54,10 +54,11 @@ def describe(model: Content, pre_tokenizer: Content, decoder: Content, special: 
     Raises:
         HeddleError: a special token is also an ordinary piece, so that plain text would produce it.
     """
-    first = len(model["vocab"])
+    ordinary = vocabulary(model)
+    first = len(ordinary)
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     for token in special:
-        if token in model["vocab"]:
+        if token in ordinary:
             raise HeddleError(f"special token {token!r} is also an ordinary piece; choose one like '<|{token}|>'")
     return {
         "version": "1.0",
@@ -72,10 +73,22 @@ def describe(model: Content, pre_tokenizer: Content, decoder: Content, special: 
     }
 
 
+def model_type(content: Content) -> str:
+    """BPE, WordLevel, WordPiece or Unigram; old files leave out the type of BPE."""
+    model = content["model"]
+    return model.get("type") or ("BPE" if "merges" in model else "unnamed")
+
+
+def vocabulary(model: Content) -> dict[str, int]:
+    """Pieces with their ids; Unigram lists pairs of piece and score, in the order of the ids."""
+    vocab = model["vocab"]
+    return {piece: i for i, (piece, _) in enumerate(vocab)} if isinstance(vocab, list) else dict(vocab)
+
+
 def plain_vocabulary(content: Content) -> dict[str, int]:
     """The model's vocabulary without special tokens, which many published files list there as well."""
     special = {token["content"] for token in content["added_tokens"]}
-    return {piece: i for piece, i in content["model"]["vocab"].items() if piece not in special}
+    return {piece: i for piece, i in vocabulary(content["model"]).items() if piece not in special}
 
 
 def byte_symbols(order: Literal["bytes", "gpt2"] = "bytes") -> dict[str, int]:
@@ -94,6 +107,15 @@ def byte_symbols(order: Literal["bytes", "gpt2"] = "bytes") -> dict[str, int]:
 def byte_level(use_regex: bool = False) -> Content:
     """The entry for "split as GPT-2 does if `use_regex`, then write each byte as its symbol"."""
     return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
+
+
+def steps_of(entry: Content | None, name: str) -> list[Content]:
+    """The steps of a pre-tokenizer, decoder or normalizer, whether one, several nested, or none; `name` is their key."""
+    if not entry:
+        return []
+    if entry.get("type") != "Sequence":
+        return [entry]
+    return [step for inner in entry[name] for step in steps_of(inner, name)]
 
 
 def bpe_model(vocab: dict[str, int], merges: Sequence[str]) -> Content:

@@ -1,72 +1,20 @@
-"""The two tokenizers that merge nothing: bytes, and the characters of a text."""
+"""The kinds of tokenizers that can be trained: a new one is a row here and a class."""
 
-from collections.abc import Iterable, Sequence
-from typing import Self
+from heddle.text.base import Base, Kind
+from heddle.text.bpe import BPE
+from heddle.text.simple import Bytes, Characters
+from heddle.text.unigram import Unigram
+from heddle.text.words import WordPiece, Words
+from heddle.text.wrapped import Wrapped
 
-from heddle.errors import HeddleError
-from heddle.text.base import Base
-from heddle.text.file import Content, bpe_model, byte_level, byte_symbols, describe, plain_vocabulary
+KINDS: dict[Kind, type[Base]] = {
+    "bytes": Bytes,
+    "characters": Characters,
+    "words": Words,
+    "bpe": BPE,
+    "wordpiece": WordPiece,
+    "unigram": Unigram,
+}
 
-EACH_CHARACTER = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False}
-JOINED = {"type": "Fuse"}
-
-
-class Bytes(Base):
-    """Every UTF-8 byte is its own id, 0 to 255; special tokens follow. In the file: byte-level BPE without merges."""
-
-    kind = "bytes"
-
-    def __init__(self, content: Content) -> None:
-        super().__init__(content, {bytes([byte]): byte for byte in range(256)})
-
-    @classmethod
-    def of(cls, special: Sequence[str]) -> Self:
-        return cls(describe(bpe_model(byte_symbols(), ()), byte_level(), byte_level(), special))
-
-    @staticmethod
-    def recognises(content: Content) -> bool:
-        """Whether a BPE file is no more than the 256 bytes in their order, taken one by one."""
-        return plain_vocabulary(content) == byte_symbols() and content["pre_tokenizer"] == byte_level()
-
-    def _plain(self, text: str) -> list[int]:
-        return list(text.encode())
-
-
-class Characters(Base):
-    """One id per character of the training text, in code point order; special tokens follow.
-
-    A character outside this alphabet is an error: with an unknown token in its place the text would be lost silently.
-    """
-
-    kind = "characters"
-
-    def __init__(self, content: Content) -> None:
-        self._ids = plain_vocabulary(content)
-        super().__init__(content, {char.encode(): i for char, i in self._ids.items()})
-
-    @classmethod
-    def learn(cls, texts: Iterable[str], special: Sequence[str]) -> Self:
-        alphabet: set[str] = set()
-        for text in texts:
-            alphabet.update(text)
-        vocab = {char: i for i, char in enumerate(sorted(alphabet))}
-        # The format demands an unknown token. It is not in the vocabulary, so `tokenizers` refuses strange text too.
-        model = {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"}
-        return cls(describe(model, EACH_CHARACTER, JOINED, special))
-
-    @staticmethod
-    def recognises(content: Content) -> bool:
-        """Whether a word-level file cuts text into characters, and its words are such."""
-        cut = content["pre_tokenizer"] == EACH_CHARACTER and content["decoder"] == JOINED
-        return cut and all(len(word) == 1 for word in plain_vocabulary(content))
-
-    def _plain(self, text: str) -> list[int]:
-        try:
-            return list(map(self._ids.__getitem__, text))
-        except KeyError as error:
-            char = error.args[0]
-            at = text.index(char)
-            raise HeddleError(
-                f"character {char!r} at position {at} (in {text[max(0, at - 20) : at + 1]!r}) is not among the "
-                f"{len(self._ids)} characters of this tokenizer; train it on text that has it, or use bytes or bpe"
-            ) from None
+# What a file is, asked in this order: heddle's own first, then any other that `tokenizers` can cut text with.
+READERS: tuple[type[Base], ...] = (*KINDS.values(), Wrapped)

@@ -13,12 +13,16 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._previous: int | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, id: int) -> str:
         """The text that this id completes; empty while a character is unfinished."""
-        return self._decoder.decode(self._tokenizer.token_bytes(id))
+        added = self._tokenizer.after(self._previous, id)
+        self._previous = id
+        return self._decoder.decode(added)
 
     def flush(self) -> str:
         """What is still held back, as U+FFFD; afterwards the stream is as new."""
+        self._previous = None
         return self._decoder.decode(b"", final=True)

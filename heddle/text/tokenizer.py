@@ -2,17 +2,17 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, get_args, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from heddle.errors import HeddleError, did_you_mean
 from heddle.text.base import END_OF_TEXT as END_OF_TEXT
 from heddle.text.base import Base, Kind, utf8
-from heddle.text.bpe import BPE
-from heddle.text.file import Content, read_content
-from heddle.text.kinds import Bytes, Characters
+from heddle.text.file import Content, model_type, read_content
+from heddle.text.kinds import KINDS, READERS
+from heddle.text.wrapped import KIND_OF
 
 # `tokenizers` counts pairs in 32 bits and goes wrong without a word beyond (its issue 2058).
 MOST_TRAINING_BYTES = 2**31 - 1
@@ -24,13 +24,15 @@ MOST_IDS = 2**20
 class Tokenizer(Protocol):
     """Text to ids and back. Ids run from 0 to V - 1 (L2-49), special tokens included.
 
-    `decode(encode(text)) == text` for every text without lone surrogates; `characters` refuses text outside its
-    alphabet, and a loaded file that normalises text (Qwen: NFC) gives back the normalised text.
+    `decode(encode(text)) == text` for every text without lone surrogates with `bytes`, `bpe` and `unigram` as heddle
+    trains them. `characters` refuses text outside its alphabet. `words` and `wordpiece` promise it only for text all of
+    whose words they know: an unknown one becomes `<unk>` or `[UNK]`. A loaded file keeps what its makers keep: Qwen's
+    gives back text normalised to NFC, BERT's in lower case.
     """
 
     @property
     def kind(self) -> Kind:
-        """`bytes`, `characters` or `bpe`."""
+        """`bytes`, `characters`, `words`, `bpe`, `wordpiece` or `unigram`."""
 
     @property
     def vocab_size(self) -> int:
@@ -44,11 +46,13 @@ class Tokenizer(Protocol):
     def end_of_text(self) -> int | None:
         """Id of the special token that ends a text, if there is one."""
 
-    def encode(self, text: str, allow_special: bool = False) -> list[int]:
-        """Ids of `text`. A special token written out in it is ordinary text, unless `allow_special`.
+    def encode(self, text: str, allow_special: bool | Collection[str] = False) -> list[int]:
+        """Ids of `text`. A special token written out in it is ordinary text, unless `allow_special` says so: of all
+        (True), or of those it names (L1-94).
 
         Raises:
-            HeddleError: a lone surrogate, or (`characters`) a character outside the alphabet.
+            HeddleError: a lone surrogate, (`characters`) a character outside the alphabet, or a name in
+                `allow_special` that is no special token.
         """
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
@@ -63,8 +67,17 @@ class Tokenizer(Protocol):
     def token_bytes(self, id: int) -> bytes:
         """Bytes that one id stands for. Raises HeddleError for an id outside 0 to V - 1."""
 
+    def after(self, previous: int | None, id: int) -> bytes:
+        """Bytes that `id` adds to the text when it follows `previous` (None: it begins the text).
+
+        `decode` is these, joined. Most kinds look at `id` alone; words have a space between them.
+        """
+
     def pieces(self, text: str) -> list[tuple[int, str]]:
-        """Each id of `text` with what it spells, to be shown (L2-45); part of a character shows as U+FFFD."""
+        """Each id of `text` with its `piece` (L2-45)."""
+
+    def piece(self, id: int) -> str:
+        """What an id spells, to be shown; part of a character shows as U+FFFD, WordPiece's `##` stays."""
 
     def save(self, path: str | Path) -> None:
         """Write `tokenizer.json` into the directory `path`, or to `path` itself if it ends in `.json`."""
@@ -74,7 +87,8 @@ class Tokenizer(Protocol):
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Load a `tokenizer.json`, or the one in a directory: heddle's own, or any published byte-level BPE.
+    """Load a `tokenizer.json`, or the one in a directory: heddle's own, or a published one (BPE over bytes as GPT-2,
+    Llama 3 and Qwen have it, or over characters as Llama 2 and Mistral; WordPiece as BERT; Unigram as T5).
 
     What a published file does around the text is left out: no token is added at its start or end, nothing is cut
     or padded; and tokens added to a vocabulary count as special, whether or not the file calls them so.
@@ -88,18 +102,17 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     except HeddleError as error:
         raise HeddleError(f"{path}: {error}") from None
     except Exception as error:  # `tokenizers` raises nothing more precise
-        said = " ".join(str(error).split())
-        raise HeddleError(f"{path} is not a sound tokenizer.json ({type(error).__name__}: {said})") from None
+        said = f"{model_type(content)}, {type(error).__name__}: {' '.join(str(error).split())}"
+        raise HeddleError(f"{path} is not a sound tokenizer.json ({said})") from None
 
 
 def _recognise(content: Content) -> Tokenizer:
-    model = content["model"]
-    sort = model.get("type") or ("BPE" if "merges" in model else "unnamed")  # old files leave out the type of BPE
-    if sort == "BPE":
-        return Bytes(content) if Bytes.recognises(content) else BPE(content)
-    if sort == "WordLevel" and Characters.recognises(content):
-        return Characters(content)
-    raise HeddleError(f"a {sort} tokenizer, which is not supported; byte-level BPE is (GPT-2, Llama 3, Qwen)")
+    reader = next((reader for reader in READERS if reader.recognises(content)), None)
+    if reader is None:
+        raise HeddleError(f"a {model_type(content)} tokenizer, which is not supported; {', '.join(KIND_OF)} are")
+    made: Any = reader
+    read: Tokenizer = made(content)
+    return read
 
 
 def train_tokenizer(
@@ -109,15 +122,17 @@ def train_tokenizer(
     special: Sequence[str] = (END_OF_TEXT,),
     progress: Callable[[str], None] | None = None,
 ) -> Tokenizer:
-    """Make a tokenizer from texts, deterministically.
+    """Make a tokenizer from texts, deterministically (`unigram` nearly so, see there).
 
-    `bytes` learns nothing and reads no text; `characters` collects the alphabet; `bpe` cuts text by GPT-4's pattern,
-    then learns merges within the cuts. (Beside GPT-2's pattern, that one keeps a line break apart from the
+    `bytes` learns nothing and reads no text; `characters` collects the alphabet; `words` counts words; `wordpiece`
+    merges frequent pieces of words; `unigram` keeps the pieces that make the text likeliest; `bpe` cuts text by GPT-4's
+    pattern, then learns merges within the cuts. (Beside GPT-2's pattern, that one keeps a line break apart from the
     indentation after it, and numbers to three digits a piece; Llama 3 uses it too.)
 
     Args:
-        vocab_size: the most ids there may be, special tokens included; `bpe` needs it, and ends below it only
-            where the text is too small to fill it.
+        vocab_size: the most ids there may be, special tokens included; `bpe`, `wordpiece` and `unigram` need it, and
+            end below it only where the text is too small to fill it. `words` without it takes every word.
+        special: tokens that mark boundaries: one id each, never cut, and never the ids of plain text (L1-81, L1-94).
         progress: told in words what is going on, at the start, every few seconds, and at the end.
 
     Raises:
@@ -125,35 +140,37 @@ def train_tokenizer(
     """
     texts = [texts] if isinstance(texts, str) else texts
     _check_special(special)
+    learnt = _kind_for(kind, vocab_size, special)
     corpus = _Corpus(texts)
     say = progress or (lambda line: None)
     say(f"training a {kind} tokenizer")
     with _heartbeat(say, corpus):
-        tokenizer: Base
-        if kind == "bytes":
-            tokenizer = Bytes.of(special)
-        elif kind == "characters":
-            tokenizer = Characters.learn(corpus, special)
-        elif kind == "bpe":
-            least = 256 + len(special)
-            if vocab_size is None or vocab_size < least:
-                raise HeddleError(
-                    f"vocab_size {vocab_size} is too small for bpe: it takes at least {least} (256 bytes, "
-                    f"{len(special)} special), and a few thousand to be of use"
-                )
-            if vocab_size > MOST_IDS:
-                raise HeddleError(f"vocab_size {vocab_size} is more than the {MOST_IDS:,} that bpe may have here")
-            tokenizer = BPE.learn(corpus, vocab_size, special)
-        else:
-            kinds = get_args(Kind)
-            raise HeddleError(f"unknown kind of tokenizer {kind!r}: {', '.join(kinds)}.{did_you_mean(kind, kinds)}")
-    if kind != "bytes" and not corpus.bytes:
+        tokenizer = learnt.learn(corpus, vocab_size, special)
+    if learnt.needs_text and not corpus.bytes:
         raise HeddleError("there is no text to train a tokenizer on: every text given is empty")
     if vocab_size is not None and tokenizer.vocab_size > vocab_size:
         raise HeddleError(f"vocab_size {vocab_size} is too small for {kind}: this takes {tokenizer.vocab_size} ids")
     more = f", as the text does not give {vocab_size:,}" if vocab_size and tokenizer.vocab_size < vocab_size else ""
     say(f"{tokenizer.vocab_size:,} ids{more}")
     return tokenizer
+
+
+def _kind_for(kind: str, vocab_size: int | None, special: Sequence[str]) -> type[Base]:
+    """The class of a kind, which must be able to do with so many ids."""
+    found = next((row for name, row in KINDS.items() if name == kind), None)
+    if found is None:
+        raise HeddleError(f"unknown kind of tokenizer {kind!r}: {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
+    if found.least is None or (vocab_size is None and kind == "words"):
+        return found
+    least = found.least + len(special)
+    if vocab_size is None or vocab_size < least:
+        raise HeddleError(
+            f"vocab_size {vocab_size} is too small for {kind}: it takes at least {least} ({found.least} "
+            f"{'bytes' if found.least == 256 else 'of its own'}, {len(special)} special), and a few thousand to be of use"
+        )
+    if vocab_size > MOST_IDS:
+        raise HeddleError(f"vocab_size {vocab_size} is more than the {MOST_IDS:,} that {kind} may have here")
+    return found
 
 
 def _check_special(special: Sequence[str]) -> None:

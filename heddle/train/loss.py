@@ -1,13 +1,15 @@
 """Cross-entropy of the next token, head included, chunk by chunk: the full logits never exist."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
-from heddle.model.transformer import mask_padding
+from heddle.model.head import capped, mask_padding
 
 CHUNK_BYTES = 256 << 20  # fp32 logits of one chunk; smaller chunks save little memory and cost time
 
@@ -19,13 +21,29 @@ def chunk_rows(positions: int, vocabulary: int) -> int:
     return -(-positions // chunks)
 
 
+@dataclass(frozen=True)
+class Scores:
+    """How hidden vectors become scores, beyond the product with the table: `logits = capped(hidden @ tableᵀ + bias)`.
+
+    Attributes:
+        vocab_size: number of real ids; entries of the table beyond it have no probability.
+        cap: scores are cap · tanh(scores / cap), or None.
+        chunk: positions at a time; None: as many as fit into 256 MiB of logits.
+    """
+
+    vocab_size: int
+    cap: float | None = None
+    chunk: int | None = None
+
+
 def _surprise(
-    hidden: Tensor, head: Tensor, targets: Tensor, vocab_size: int
-) -> tuple[Float[Tensor, "N V"], Float[Tensor, " N"]]:
-    """Log-probabilities in fp32 or wider, and -log p of each target."""
-    logits = mask_padding(hidden @ head.T, vocab_size)
-    log_probabilities = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-    return log_probabilities, -log_probabilities.gather(1, targets[:, None])[:, 0]
+    hidden: Tensor, head: Tensor, bias: Tensor | None, targets: Tensor, scores: Scores
+) -> tuple[Float[Tensor, "N V"], Float[Tensor, "N V"], Float[Tensor, " N"]]:
+    """Logits, log-probabilities in fp32 or wider, and -log p of each target."""
+    logits = capped(F.linear(hidden, head, bias), scores.cap)
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    log_probabilities = mask_padding(logits, scores.vocab_size).log_softmax(-1, dtype=wide)
+    return logits, log_probabilities, -log_probabilities.gather(1, targets[:, None])[:, 0]
 
 
 def _in_lines(x: Float[Tensor, "N V"], dtype: torch.dtype) -> Float[Tensor, "N V"]:
@@ -38,43 +56,50 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, table: Tensor, targets: Tensor, weights: Tensor, vocab_size: int, chunk: int
+        ctx: Any,
+        hidden: Tensor,
+        table: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        weights: Tensor,
+        scores: Scores,
+        chunk: int,
     ) -> Tensor:
-        head = table.to(hidden.dtype)
+        head, shift = table.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
         wide = torch.promote_types(hidden.dtype, torch.float32)
         total = torch.zeros((), dtype=wide, device=hidden.device)
         hidden_gradients, table_gradient = [], None
+        bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=wide)
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
             weight = weights[part, None]
-            log_probabilities, surprise = _surprise(hidden[part], head, targets[part], vocab_size)
+            logits, log_probabilities, surprise = _surprise(hidden[part], head, shift, targets[part], scores)
             total = total + (surprise * weights[part]).sum()
             gradient = log_probabilities.exp_()  # d surprise / d logits = p - onehot
             gradient.scatter_add_(1, targets[part, None], -torch.ones_like(targets[part, None], dtype=wide))
+            if scores.cap is not None:
+                gradient *= 1 - (logits.to(wide) / scores.cap) ** 2  # the slope of cap · tanh(x / cap)
+            if bias_gradient is not None:
+                bias_gradient += (gradient * weight).sum(0)
             gradient = _in_lines(gradient, hidden.dtype)
             # The weights go to the narrow side of both products: V/D times fewer multiplications.
             hidden_gradients.append((gradient @ head * weight).to(hidden.dtype))
             share = gradient.T @ (hidden[part] * weight).to(hidden.dtype)
             # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix again.
             table_gradient = share if table_gradient is None else table_gradient.to(wide).add_(share)
-        ctx.save_for_backward(torch.cat(hidden_gradients), table_gradient)
-        ctx.table_dtype = table.dtype
+        ctx.save_for_backward(torch.cat(hidden_gradients), table_gradient, bias_gradient)
+        ctx.dtypes = table.dtype, None if bias is None else bias.dtype
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        hidden_gradient, table_gradient = ctx.saved_tensors
+        hidden_gradient, table_gradient, bias_gradient = ctx.saved_tensors
         # A factor without dimensions stays fp32 in the product: cast to bf16 it would tilt every gradient below the head.
         # With dimensions it makes the product fp32, which is what the table wants, in a single pass.
-        return (
-            hidden_gradient * factor,
-            (table_gradient * factor[None, None]).to(ctx.table_dtype),
-            None,
-            None,
-            None,
-            None,
-        )
+        of_table = (table_gradient * factor[None, None]).to(ctx.dtypes[0])
+        of_bias = None if bias_gradient is None else (bias_gradient * factor).to(ctx.dtypes[1])
+        return hidden_gradient * factor, of_table, of_bias, None, None, None, None
 
 
 def cross_entropy(
@@ -82,28 +107,29 @@ def cross_entropy(
     table: Float[Tensor, "V D"],
     targets: Int[Tensor, " N"],
     weights: Float[Tensor, " N"],
-    vocab_size: int,
-    chunk: int | None = None,
+    scores: Scores,
+    bias: Float[Tensor, " V"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Sum of weights · -log p(target), with logits = hidden @ tableᵀ (L1-24, L2-59).
+    """Sum of weights · -log p(target), with logits = capped(hidden @ tableᵀ + bias) (L1-24, L2-59).
 
-    Equal to torch's `cross_entropy` of the full logits. Entries of the table beyond `vocab_size` have no probability. The
-    gradient is computed in the forward pass; where none is wanted, chunks are only scored.
+    Equal to torch's `cross_entropy` of the full logits. The gradient is computed in the forward pass; where none is wanted,
+    chunks are only scored.
 
     Args:
         hidden: N positions of width D, in any precision; the loss is fp32 or wider.
         table: the head's matrix, V rows.
         targets: ids below `vocab_size`.
         weights: 0 where there is no target.
-        vocab_size: number of real ids.
-        chunk: positions at a time; None: as many as fit into 256 MiB of logits.
+        scores: what the head does beside the product.
+        bias: of the scores, or None.
     """
-    chunk = chunk_rows(hidden.shape[0], table.shape[0]) if chunk is None else chunk
-    if torch.is_grad_enabled() and (hidden.requires_grad or table.requires_grad):
-        return _CrossEntropy.apply(hidden, table, targets, weights, vocab_size, chunk)
-    head = table.to(hidden.dtype)
+    chunk = chunk_rows(hidden.shape[0], table.shape[0]) if scores.chunk is None else scores.chunk
+    wanted = any(tensor is not None and tensor.requires_grad for tensor in (hidden, table, bias))
+    if torch.is_grad_enabled() and wanted:
+        return _CrossEntropy.apply(hidden, table, bias, targets, weights, scores, chunk)
+    head, shift = table.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
     total = torch.zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
     for start in range(0, hidden.shape[0], chunk):
         part = slice(start, start + chunk)
-        total = total + (_surprise(hidden[part], head, targets[part], vocab_size)[1] * weights[part]).sum()
+        total = total + (_surprise(hidden[part], head, shift, targets[part], scores)[2] * weights[part]).sum()
     return total

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from heddle.data.batch import Batch
 from heddle.model.transformer import Transformer
-from heddle.train.loss import cross_entropy
+from heddle.train.loss import Scores, cross_entropy
 
 
 @dataclass(frozen=True)
@@ -15,28 +16,42 @@ class Loss:
     """A sum of weighted terms and the number of targets it runs over; the mean is `total / count`.
 
     Attributes:
-        total: nats, summed.
+        total: nats, summed: what is reported.
         count: sum of the target weights.
+        extra: what routers add to what is minimised, a sum over tokens as well; 0 without any.
+        loads: for each mixture of experts, how many tokens chose each expert.
     """
 
     total: Float[Tensor, ""]
     count: Float[Tensor, ""]
+    extra: Float[Tensor, ""]
+    loads: tuple[Tensor, ...] = ()
 
 
 class NextToken(nn.Module):
-    """-log p(next token), summed over the batch's targets (L1-24). The root that parallelism wraps."""
+    """-log p(next token), summed over the batch's targets (L1-24). The root that parallelism wraps.
+
+    Raises:
+        HeddleError: the model is no causal language model.
+    """
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
+        model.check_predicts_next()
         self.model = model
 
     def forward(self, batch: Batch) -> Loss:
-        hidden = self.model(batch.tokens, batch.layout)
+        hidden, routings = self.model.run(batch.tokens, batch.layout)
+        head = self.model.language_head()
         total = cross_entropy(
-            hidden.flatten(0, 1),
+            head.features(hidden).flatten(0, 1),
             self.model.head_weight(),
             batch.targets.flatten().clamp(min=0),  # `IGNORED` weighs nothing, so any id will do
             batch.weights.flatten(),
-            self.model.vocab_size,
+            Scores(self.model.vocab_size, head.cap),
+            head.bias,
         )
-        return Loss(total, batch.weights.sum())
+        extra = torch.zeros_like(total)
+        for routing in routings:
+            extra = extra + routing.terms
+        return Loss(total, batch.weights.sum(), extra, tuple(routing.load for routing in routings))

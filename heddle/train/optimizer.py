@@ -1,20 +1,25 @@
 """The optimizer step: fp32 masters, a table of who turns which parameter, clipping, and state that is plain tensors."""
 
 import re
+from collections.abc import Sequence
 from math import isfinite
 
 import torch
 from torch import Tensor, nn
 
+from heddle.config.layers import MoEConfig
 from heddle.config.run import TrainConfig
 from heddle.model.precision import cast
 from heddle.model.transformer import Transformer
+from heddle.nn.moe import MoE, balance_bias
 
 # Pattern of a parameter's name -> what it is. The first row that fits decides; Muon takes `matrix` rows, AdamW all others.
 ROLES = [
-    (r"^(embedding|head)\.weight$", "table"),
-    (r"\.positions\.weight$", "table"),
-    (r"\.blocks\.\d+\.(mixer|ffn)\.\w+\.weight$", "matrix"),
+    (r"^(embedding|source_embedding|head)\.weight$", "table"),
+    (r"\.(positions|types|relative)\.weight$", "table"),
+    (r"\.router\.weight$", "table"),
+    (r"\.blocks\.\d+\.(mixer|cross|ffn)\..*(weight|\.up|\.gate|\.down)$", "matrix"),
+    (r"^head\.", "table"),
     (r"", "vector"),  # norms, biases, and anything of one dimension
 ]
 DECAYED = ("table", "matrix")
@@ -23,6 +28,8 @@ DECAYED = ("table", "matrix")
 def role(name: str, parameter: Tensor) -> str:
     """What a parameter is for the optimizer: `table`, `matrix` or `vector`."""
     found = next(kind for pattern, kind in ROLES if re.search(pattern, name))
+    if parameter.dim() > 2 and found == "matrix":
+        return "table"  # a stack of matrices, such as experts: Muon takes one matrix at a time
     return found if parameter.dim() >= 2 else "vector"
 
 
@@ -47,6 +54,10 @@ class Optimizer:
             same = parameter.dtype == full[name].dtype
             self.masters[name] = parameter if same else nn.Parameter(full[name])
         self.copies = [(w, self.masters[n]) for n, w in self.working.items() if self.masters[n] is not w]
+        experts = [block.ffn for stack in model.config.stacks().values() for block in stack.blocks]
+        rates = [ffn.bias_rate for ffn in experts if isinstance(ffn, MoEConfig)]
+        routers = [module.router for module in model.modules() if isinstance(module, MoE)]
+        self.routers = list(zip(routers, rates, strict=True))
         self.names = {id(master): name for name, master in self.masters.items()}
         self.optimizers = self._make(config, learning_rate)
         self.highest = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
@@ -104,6 +115,12 @@ class Optimizer:
         """Copy the masters into the working parameters."""
         for working, master in self.copies:
             working.copy_(master)
+
+    def balance(self, loads: Sequence[Tensor]) -> None:
+        """Shift the choice of experts towards those that few tokens chose, where that is how balance is kept."""
+        for (router, rate), load in zip(self.routers, loads, strict=True):
+            if router.bias is not None:
+                balance_bias(router.bias, load, rate)
 
     def state(self) -> dict[str, Tensor]:
         """Everything the optimizers remember, as tensors named `what/parameter`."""

@@ -150,7 +150,7 @@ def measure(
 
 def faster_precision(model: TransformerConfig, rows: int, device: str, train: TrainConfig) -> str:
     """The precision in which one block of the model, with its head, trains faster on this machine."""
-    one = model.override({"decoder.depth": 1})
+    one = model.shallow()
     rows = max(1, min(rows, 2048 // model.context))
     rates = {name: measure(one, rows, device, name, train) for name in DTYPES}
     return max(rates, key=lambda name: rates[name])

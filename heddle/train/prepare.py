@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import get_args
 
 from heddle.config.run import DataConfig, RunConfig, SavedConfig
 from heddle.data.sources import Description, describe, python_library, read_documents
 from heddle.data.store import build_store
 from heddle.errors import HeddleError
 from heddle.model.device import pick_device
+from heddle.text.base import Kind
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
 from heddle.train.plan import CONTEXT, DEPTHS, Plan, plan
 from heddle.weights.files import sweep, write_directory
 
-TRAINABLE = ("bytes", "characters", "bpe")
+TRAINABLE = get_args(Kind)
 Tell = Callable[[str], None]
 
 
@@ -69,7 +71,9 @@ def make_tokenizer(data: DataConfig, sources: Iterable[Path | str], described: D
     if data.tokenizer in TRAINABLE:
         tell(f"training a tokenizer ({data.tokenizer})")
         # One document has no boundary to mark; a character vocabulary then holds exactly the text's characters.
-        special = () if data.tokenizer == "characters" and described.documents == 1 else (END_OF_TEXT,)
+        whole = data.tokenizer == "characters" and described.documents == 1
+        special: tuple[str, ...] = () if whole else (END_OF_TEXT,)
+        special += data.special_tokens
         texts = (document.text for document in read_documents(list(sources)))
         return train_tokenizer(data.tokenizer, texts, data.tokenizer_size, special)
     if not Path(data.tokenizer).exists():

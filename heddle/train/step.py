@@ -27,10 +27,15 @@ def train_step(
     """
     count = batch.weights.sum()
     total = torch.zeros((), device=count.device)
+    loads: list[torch.Tensor] = []
     for part in batch.split(accumulate):
         loss = objective(part)
-        (loss.total / count).backward()
+        ((loss.total + loss.extra) / count).backward()
         optimizer.collect()
         total = total + loss.total.detach()
+        loads = [a + b for a, b in zip(loads, loss.loads, strict=True)] if loads else list(loss.loads)
     mean = (total / count).item()
-    return mean, optimizer.step(factor, clip) if isfinite(mean) else nan
+    norm = optimizer.step(factor, clip) if isfinite(mean) else nan
+    if isfinite(norm):
+        optimizer.balance(loads)
+    return mean, norm

@@ -1,16 +1,35 @@
 """From published weights to a run, and from a run to a directory that transformers loads, checked by doing so."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from heddle.config.model import TransformerConfig
+from heddle.config.model import EmbeddingHeadConfig, TransformerConfig
 from heddle.config.run import SavedConfig
 from heddle.errors import HeddleError, did_you_mean
 from heddle.model.transformer import Transformer
-from heddle.weights.families import GPT2, LLAMA, QWEN3, Family
+from heddle.nn.layout import Layout
+from heddle.weights.families import (
+    BART,
+    BERT,
+    BERT_POOLED,
+    FALCON,
+    GEMMA2,
+    GPT2,
+    GPT_NEOX,
+    LLAMA,
+    MARIAN,
+    MISTRAL,
+    MIXTRAL,
+    QWEN2_MOE,
+    QWEN3,
+    QWEN3_MOE,
+    T5,
+    Family,
+)
 from heddle.weights.files import write_directory, write_manifest
 from heddle.weights.hub import fetch
 from heddle.weights.mapping import import_tensors
@@ -18,12 +37,30 @@ from heddle.weights.published import open_weights, read_json, read_tokenizer, wr
 from heddle.weights.run import build_empty, load, write_model
 from heddle.weights.tensors import check_depth
 
-FAMILIES = {family.name: family for family in (GPT2, LLAMA, QWEN3)}
+# In the order in which an export tries them.
+ALL = (
+    GPT2,
+    LLAMA,
+    QWEN3,
+    MISTRAL,
+    MIXTRAL,
+    QWEN3_MOE,
+    QWEN2_MOE,
+    GEMMA2,
+    GPT_NEOX,
+    FALCON,
+    BERT,
+    BERT_POOLED,
+    T5,
+    BART,
+    MARIAN,
+)
+FAMILIES = {family.architecture: family for family in ALL}
 TOLERANCE = 1e-5  # of the largest logit, or of 1 where all are smaller
 
 
 def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict[str, Any]:
-    """Take over a GPT-2 or a Llama: a run directory with its config, its weights in fp32, and its tokenizer.
+    """Take over a published model: a run directory with its config, its weights in fp32, and its tokenizer.
 
     Args:
         source: a directory as transformers writes it; with `hub`, an `owner/name` of the Hugging Face Hub.
@@ -41,17 +78,15 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
         advice = "" if folder.exists() else "; to fetch it from the Hugging Face Hub, say so with --hub"
         raise HeddleError(f"{folder}: no such directory{advice}")
     theirs = read_json(folder / "config.json")
-    name = str(theirs.get("model_type"))
-    if name not in FAMILIES:
-        known = ", ".join(FAMILIES)
-        raise HeddleError(f"{folder}: model_type = {name!r}; heddle reads {known}.{did_you_mean(name, FAMILIES)}")
-    family = FAMILIES[name]
     try:
+        family = family_of(theirs)
         config = family.to_config(theirs)
     except HeddleError as error:
         raise HeddleError(f"{folder}: {error}") from None
     weights = open_weights(folder)
-    check_depth(weights, family.layer, config.decoder.depth, folder, family.names.prefix)
+    for name, stack in config.stacks().items():
+        said = None if len(config.stacks()) == 1 else name
+        check_depth(weights, family.layers[name], stack.depth, folder, family.names.prefix, said)
     empty = build_empty(config, folder / "config.json").state_dict()
     tokenizer, notes = read_tokenizer(folder)
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
@@ -67,8 +102,22 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     return {"family": family.name, "parameters": parameters, "notes": notes}
 
 
+def family_of(theirs: Mapping[str, Any]) -> Family:
+    """The family of a published config.json: by its `model_type`, and where that has several heads by its architecture.
+
+    Raises:
+        HeddleError: heddle reads no such family.
+    """
+    name, said = str(theirs.get("model_type")), theirs.get("architectures")
+    found = [family for family in ALL if family.name == name]
+    if not found:
+        known = list(dict.fromkeys(family.name for family in ALL))
+        raise HeddleError(f"model_type = {name!r}; heddle reads {', '.join(known)}.{did_you_mean(name, known)}")
+    return next((family for family in found if isinstance(said, list) and family.architecture in said), found[0])
+
+
 def export_model(run: str | Path, directory: str | Path) -> dict[str, Any]:
-    """Write a run as a directory that `AutoModelForCausalLM.from_pretrained` loads, and compare the logits there.
+    """Write a run as a directory that transformers loads (`from_pretrained`), and compare what comes out there.
 
     Args:
         run: a run or a checkpoint directory.
@@ -86,7 +135,7 @@ def export_model(run: str | Path, directory: str | Path) -> dict[str, Any]:
     family, notes = choose(model.config)
     with write_directory(Path(directory)) as partial:
         write_published(partial, family, model, tokenizer)
-        difference = logit_difference(model, partial)
+        difference = logit_difference(model, family, partial)
         if difference is None:
             notes.append("not checked: transformers is not installed")
         elif not difference <= TOLERANCE:
@@ -114,23 +163,40 @@ def choose(config: TransformerConfig) -> tuple[Family, list[str]]:
     raise HeddleError(f"no family of transformers can express this model. {' | '.join(refusals)}")
 
 
-def logit_difference(model: Transformer, folder: Path) -> float | None:
+def logit_difference(model: Transformer, family: Family, folder: Path) -> float | None:
     """The largest difference between heddle's logits and those of transformers on random ids, in fp32.
 
-    It is relative to the largest logit, or to 1 where all are smaller; None where transformers is not installed.
+    Of a model with an embedding head it is that of the vectors. It is relative to the largest entry, or to 1 where all are
+    smaller; None where transformers is not installed.
     """
     try:
-        from transformers import AutoModelForCausalLM
+        import transformers
     except ImportError:
         return None
-    read: Any = AutoModelForCausalLM.from_pretrained  # its annotation forgets the report
-    theirs, report = read(folder, dtype=torch.float32, local_files_only=True, output_loading_info=True)
+    read: Any = getattr(transformers, family.architecture).from_pretrained
+    # Only the plain attention knows every family's options: the fused one has no cap. And only plain experts have any width.
+    how: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "eager", "local_files_only": True}
+    if any("{e}" in row.theirs for row in family.table):
+        how["experts_implementation"] = "eager"
+    theirs, report = read(folder, output_loading_info=True, **how)
     unset = [str(name) for name in (*report["missing_keys"], *report["unexpected_keys"], *report["mismatched_keys"])]
     if unset:
         raise HeddleError(f"transformers cannot place {unset[0]} of the exported weights ({len(unset)} in all)")
     length = min(model.config.context, 64)
-    tokens = torch.randint(model.vocab_size, (2, length), generator=torch.Generator().manual_seed(0))
+    tokens, source = torch.randint(model.vocab_size, (2, 2, length), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
-        expected = model.logits(model(tokens))[..., : model.vocab_size]
-        found: Tensor = theirs.eval()(tokens).logits
+        expected, found = ours_and_theirs(model, theirs.eval(), tokens, source)
     return float((found - expected).abs().max() / expected.abs().max().clamp(min=1.0))
+
+
+def ours_and_theirs(model: Transformer, theirs: Any, tokens: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
+    """What a model and its counterpart in transformers say of the same tokens: scores, or one vector per sequence."""
+    if isinstance(model.config.head, EmbeddingHeadConfig):
+        assert model.head is not None
+        vectors: Tensor = model.head(model(tokens), Layout.plain(*tokens.shape))
+        return vectors, theirs(tokens).pooler_output
+    if len(model.config.stacks()) == 2:
+        scores, found = model(tokens, source=source), theirs(source, decoder_input_ids=tokens).logits
+    else:
+        scores, found = model(tokens), theirs(tokens).logits
+    return model.logits(scores)[..., : model.vocab_size], found

@@ -171,7 +171,7 @@ def _sha256(file: Path) -> str:
 
 def _refuse_existing(target: Path, replace: bool) -> None:
     if not replace and os.path.lexists(target):
-        raise HeddleError(f"{target}: exists already; nothing was changed. Choose another place or ask to replace it")
+        raise HeddleError(f"{target}: exists already; nothing was changed. Choose another place, or remove it first")
 
 
 def _partial(target: Path) -> Path:

@@ -1,14 +1,15 @@
 """Two-way tables between a published family's tensors and heddle's.
 
 A family writes one list of rows; both directions follow from it. Every transform is linear and moves numbers without
-changing them, so a table carries gradients as well as weights, and there and back is exact.
+changing them, so a table carries gradients as well as weights, and there and back is exact; only a row's `shift` is
+arithmetic.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -66,12 +67,44 @@ class Fused:
         return torch.cat([self.each.theirs((part,), config) for part in ours], self.dim)
 
 
+@dataclass(frozen=True)
+class Grouped:
+    """q, k and v as one, key head by key head: the query heads that it serves, the key, the value (GPT-NeoX, Falcon)."""
+
+    stack: str = "decoder"
+
+    def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
+        heads, kv_heads = self._heads(config)
+        each = theirs.unflatten(0, (kv_heads, heads // kv_heads + 2, -1))
+        return tuple(part.flatten(0, 2) for part in each.split((heads // kv_heads, 1, 1), dim=1))
+
+    def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
+        heads, kv_heads = self._heads(config)
+        counts = (heads // kv_heads, 1, 1)
+        parts = [part.unflatten(0, (kv_heads, count, -1)) for part, count in zip(ours, counts, strict=True)]
+        return torch.cat(parts, dim=1).flatten(0, 2)
+
+    def _heads(self, config: TransformerConfig) -> tuple[int, int]:
+        mixer: Any = config.stacks()[self.stack].blocks[0].mixer
+        return mixer.heads, mixer.key_heads()
+
+
+class OneRow:
+    """A vector of ours that is stored as a matrix of one row."""
+
+    def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
+        return Vocabulary().ours(theirs[0], config)
+
+    def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
+        return Vocabulary().theirs(ours, config)[None]
+
+
 class Vocabulary:
     """A table with one row per token. Ours may be padded (L0-86): the extra rows stay here, and come back as zeros."""
 
     def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
         extra = config.table_rows() - theirs.shape[0]
-        return (torch.cat((theirs, theirs.new_zeros(extra, theirs.shape[1]))) if extra > 0 else theirs,)
+        return (torch.cat((theirs, theirs.new_zeros(extra, *theirs.shape[1:]))) if extra > 0 else theirs,)
 
     def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
         return ours[0][: config.vocab_size]
@@ -79,11 +112,20 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Row:
-    """One tensor of theirs, the names of ours that hold its numbers, and how. `{i}` stands for the layer."""
+    """One tensor of theirs, the names of ours that hold its numbers, and how.
+
+    `{i}` stands for the layer. `{e}` stands for the expert, of which theirs is one: ours hold them all along their first axis.
+
+    Attributes:
+        shift: ours is theirs plus this (Gemma stores a norm's gain less 1). Gradients are not shifted.
+        when: whether a model of this config has the row at all; None: whenever it has our tensors.
+    """
 
     theirs: str
     ours: tuple[str, ...]
     how: Transform = SAME
+    shift: float = 0.0
+    when: Callable[[TransformerConfig], bool] | None = None
 
 
 def rows_of(table: Iterable[Row], config: TransformerConfig, names: Collection[str]) -> list[Row]:
@@ -93,10 +135,17 @@ def rows_of(table: Iterable[Row], config: TransformerConfig, names: Collection[s
         HeddleError: a name is in no row, or only a part of a row is there.
     """
     written = []
+    stacks = config.stacks()
     for row in table:
-        for i in range(config.decoder.depth if "{i}" in row.theirs else 1):
+        if row.when is not None and not row.when(config):
+            continue
+        depth = 1
+        if "{i}" in row.theirs:
+            stack = stacks.get(row.ours[0].split(".")[0])
+            depth = 0 if stack is None else stack.depth
+        for i in range(depth):
             ours = tuple(name.replace("{i}", str(i)) for name in row.ours)
-            written.append(Row(row.theirs.replace("{i}", str(i)), ours, row.how))
+            written.append(replace(row, theirs=row.theirs.replace("{i}", str(i)), ours=ours))
     known, present = {name for row in written for name in row.ours}, set(names)
     unset = [name for name in names if name not in known]
     chosen = [row for row in written if present & set(row.ours)]
@@ -106,10 +155,20 @@ def rows_of(table: Iterable[Row], config: TransformerConfig, names: Collection[s
     return chosen
 
 
-def to_theirs(table: Iterable[Row], config: TransformerConfig, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_theirs(
+    table: Iterable[Row], config: TransformerConfig, ours: Mapping[str, Tensor], gradients: bool = False
+) -> dict[str, Tensor]:
     """A heddle model's tensors (or their gradients) under the family's names and in its shapes."""
-    rows = rows_of(table, config, list(ours))
-    return {row.theirs: row.how.theirs(tuple(ours[name] for name in row.ours), config) for row in rows}
+    found: dict[str, Tensor] = {}
+    for row in rows_of(table, config, list(ours)):
+        parts = tuple(ours[name] for name in row.ours)
+        if "{e}" in row.theirs:
+            for e, each in enumerate(zip(*parts, strict=True)):
+                found[row.theirs.replace("{e}", str(e))] = row.how.theirs(each, config)
+            continue
+        theirs = row.how.theirs(parts, config)
+        found[row.theirs] = theirs if gradients or not row.shift else theirs - row.shift
+    return found
 
 
 def to_ours(
@@ -118,7 +177,13 @@ def to_ours(
     """The family's tensors under heddle's names, in heddle's shapes. `wanted` are the model's own, on any device."""
     found: dict[str, Tensor] = {}
     for row in rows_of(table, config, list(wanted)):
-        found.update(zip(row.ours, row.how.ours(theirs[row.theirs], config), strict=True))
+        if "{e}" in row.theirs:
+            names = [row.theirs.replace("{e}", str(e)) for e in range(len(wanted[row.ours[0]]))]
+            experts = zip(*(row.how.ours(theirs[name], config) for name in names), strict=True)
+            parts = tuple(torch.stack(each) for each in experts)
+        else:
+            parts = row.how.ours(theirs[row.theirs], config)
+        found.update(zip(row.ours, (part + row.shift if row.shift else part for part in parts), strict=True))
     return {name: found[name].contiguous() for name in wanted}
 
 
@@ -128,13 +193,22 @@ class Names:
 
     Attributes:
         prefix: what stands before every name of the body, and may be left out in all of them at once.
-        ignorable: names of buffers without any information, `{i}` for the layer.
+        ignorable: names of buffers without any information and of layers that this head does not read, `{i}` for the layer.
         copies: a tensor that may be stored twice, and the one that it must equal; only the second is used.
+        older: ends of names as older files have them, and as the table has them.
     """
 
     prefix: str
     ignorable: tuple[str, ...] = ()
     copies: Mapping[str, str] | None = None
+    older: tuple[tuple[str, str], ...] = ()
+
+    def spelt(self, name: str) -> str:
+        """A name as the table has it."""
+        for old, new in self.older:
+            if name.endswith(old):
+                return name.removesuffix(old) + new
+        return name
 
 
 def import_tensors(
@@ -154,7 +228,7 @@ def import_tensors(
     """
     bare = not any(name.startswith(names.prefix) for name in weights)
     heads = {row.theirs for row in table if not row.theirs.startswith(names.prefix)}
-    spelling = {names.prefix + name if bare and name not in heads else name: name for name in weights}
+    spelling = {names.spelt(names.prefix + name if bare and name not in heads else name): name for name in weights}
     wanted = specs_of(to_theirs(table, config, model))
     ignorable = re.compile("|".join(re.escape(name).replace(r"\{i\}", r"\d+") for name in names.ignorable) or "(?!)")
     copies = {name: kept for name, kept in (names.copies or {}).items() if name not in wanted and name in spelling}

@@ -94,11 +94,15 @@ def write_published(folder: Path, family: Family, model: Transformer, tokenizer:
     config = model.config
     end = None if tokenizer is None else tokenizer.end_of_text
     ids = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": None}
-    theirs = {"architectures": [family.architecture], "model_type": family.name, **family.from_config(config), **ids}
+    config, tensors = family.rewrite(config, model.state_dict())
+    theirs = {"architectures": [family.architecture], "model_type": family.name, **family.theirs(config), **ids}
+    if len(config.stacks()) == 2:
+        ids["decoder_start_token_id"] = end
+        theirs["decoder_start_token_id"] = 0 if end is None else end  # transformers wants some number
     # Versions of transformers before and after 4.56 read the first and the second.
     _write_json(folder / "config.json", {**theirs, "torch_dtype": "float32", "dtype": "float32"})
     _write_json(folder / "generation_config.json", {key: value for key, value in ids.items() if value is not None})
-    save_tensors(folder / "model.safetensors", to_theirs(family.table, config, model.state_dict()), {"format": "pt"})
+    save_tensors(folder / "model.safetensors", to_theirs(family.table, config, tensors), {"format": "pt"})
     if tokenizer is not None:
         tokenizer.save(folder)
         _write_json(folder / "tokenizer_config.json", tokenizer_config(tokenizer, config.context))

@@ -152,7 +152,11 @@ def build_empty(config: TransformerConfig, where: Path) -> Transformer:
 def _load_directory(directory: Path, device: torch.device) -> Loaded:
     config = read_config(directory).model
     file = directory / MODEL
-    check_depth(read_header(file), LAYER, config.decoder.depth, file)
+    names = read_header(file)
+    for name, stack in config.stacks().items():
+        check_depth(
+            names, LAYER.format(stack=name), stack.depth, file, stack=None if len(config.stacks()) == 1 else name
+        )
     model = build_empty(config, directory / CONFIG)
     tokenizer = None
     if (directory / TOKENIZER).is_file():

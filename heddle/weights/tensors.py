@@ -1,5 +1,6 @@
 """Tensors in safetensors files, read strictly: what a file claims is compared with what is wanted before it is read."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from heddle.errors import HeddleError
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64}
-LAYER = "decoder.blocks.{i}."  # what every tensor of layer i of a heddle model begins with
+LAYER = "{stack}.blocks.{{i}}."  # what every tensor of layer i of a stack of a heddle model begins with
 
 
 class Spec(NamedTuple):
@@ -72,6 +73,10 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
     data = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # An empty table, together with no tensors, would come out as a file that safetensors itself cannot read.
     save_file(data, path, dict(metadata) if metadata else None)
+    # safetensors makes files that only their owner reads; a run is to be shared like any other file.
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 def specs_of(tensors: Mapping[str, Tensor]) -> dict[str, Spec]:
@@ -124,16 +129,20 @@ def compare(found: Mapping[str, Spec], wanted: Mapping[str, Spec], where: Path, 
     raise HeddleError(f"{where}: the weights are not those of its config. {first} (of {len(wanted)} tensors {counts})")
 
 
-def check_depth(names: Iterable[str], layer: str, depth: int, where: Path, prefix: str = "") -> None:
+def check_depth(
+    names: Iterable[str], layer: str, depth: int, where: Path, prefix: str = "", stack: str | None = None
+) -> None:
     """Refuse weights with another number of layers. This comes before a model is built, even on the meta device.
 
-    `layer` is what every name of layer `{i}` begins with; its `prefix` may be left out.
+    `layer` is what every name of layer `{i}` begins with; its `prefix` may be left out. `stack` says in which stack, where
+    there are two.
     """
     optional = f"(?:{re.escape(prefix)})?" if prefix else ""
     pattern = re.compile(optional + re.escape(layer.removeprefix(prefix)).replace(r"\{i\}", r"(\d+)"))
     found = {match[1] for name in names if (match := pattern.match(name))}
     if len(found) != depth:
-        raise HeddleError(f"{where}: the weights have {len(found)} layers, the config says {depth}")
+        inside = "" if stack is None else f" in the {stack}"
+        raise HeddleError(f"{where}: the weights have {len(found)} layers{inside}, the config says {depth}")
 
 
 def check_finite(name: str, tensor: Tensor, where: Path) -> None:

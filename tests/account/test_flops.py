@@ -5,12 +5,10 @@ from typing import Any
 import pytest
 
 from heddle.account import counted, flops, training_flops_per_token, walk
-from heddle.account.flops import by_part, path
+from heddle.account.flops import by_part, looks_back, path
 from heddle.account.formulas import causal_share, prefix_rows, quadratic_share
 from heddle.account.walk import first_layer
 from heddle.config import preset
-from heddle.nn import kernels
-from heddle.nn.mask import Causal, Everything, Rule
 
 SMALL = preset("gpt2-small")
 TINY = SMALL.override({"vocab_size": 97, "dim": 32, "context": 24, "decoder.depth": 2, "decoder.block.mixer.heads": 4})
@@ -136,7 +134,7 @@ def test_one_pass_instead_of_one_per_prefix() -> None:
 @pytest.mark.lecture("C-14", "L2-20")
 @pytest.mark.parametrize("block", [64, 128])
 def test_blocks_above_the_diagonal_are_left_out(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "BLOCK", block)
+    monkeypatch.setattr("heddle.nn.kernels.plain.BLOCK", block)
     config = SMALL.override({"decoder.depth": 1})
     parts = by_part(walk(config, 1, 1024))
     square = parts["scores"] + parts["weighted sum"]
@@ -154,23 +152,25 @@ def test_what_the_plain_kernel_computes_is_reported() -> None:
     assert list(flops(TINY, 1, 1024).counted) == ["sdpa"]
 
 
-class Back(Rule):
-    """A token sees itself and the two before it."""
-
-    def __call__(self, query: Any, key: Any) -> Any:
-        return (key <= query) & (key >= query - 2)
-
-
-class Ahead(Rule):
-    """A token sees what comes after it."""
-
-    def __call__(self, query: Any, key: Any) -> Any:
-        return key >= query
-
-
 @pytest.mark.lecture("C-17", "L1-75")
 def test_the_path_from_the_last_token_to_the_first() -> None:
-    assert flops(TINY).path == path(Causal(), 1000) == path(Everything(), 1000) == 1
-    assert [path(Back(), length) for length in (1, 3, 4, 5, 6, 101)] == [0, 1, 2, 2, 3, 50]
-    with pytest.raises(ValueError, match="never sees"):
-        path(Ahead(), 5)
+    assert flops(TINY).path == path([None, None], 1000) == 1
+    two_back = [range(3)] * 60
+    assert [path(two_back, length) for length in (1, 3, 4, 5, 6, 101)] == [0, 1, 2, 2, 3, 50]
+    assert path(two_back[:49], 101) is None
+    assert path([range(1)] * 5, 2) is None
+    assert path([range(3), None], 101) == 2
+    # Holes between the taps stay holes: two tokens back and one back is never three back with one layer.
+    assert [path([range(0, 4, 2)], length) for length in (1, 2, 3, 4, 5)] == [0, None, 1, None, None]
+
+
+@pytest.mark.lecture("C-17", "L0-05")
+def test_how_far_doubling_dilations_reach() -> None:
+    """Three taps whose distance doubles see 3, 7, 15, … 511 tokens."""
+    stack = preset("conv-lm").decoder
+    assert stack is not None
+    layers = [looks_back(block) for block in stack.blocks]
+    for depth in range(1, 9):
+        reached = 2 ** (depth + 1) - 1
+        assert path(layers[:depth], reached) == depth
+        assert path(layers[:depth], reached + 1) is None

@@ -87,7 +87,9 @@ def test_every_preset_has_its_row() -> None:
     assert rows["gpt2-small"]["parameters"] == 124_439_808
     assert rows["gpt2-xl"]["rule"] == 1_474_560_000
     assert rows["gpt2-xl"]["parameters"] / rows["gpt2-xl"]["printed"] == pytest.approx(1.0384, abs=1e-4)
-    assert {row["family"] for row in rows.values()} == {"decoder"}
+    families = {"gpt2-small": "decoder", "bert-base-like": "encoder", "t5-small": "encoder-decoder"}
+    assert {name: rows[name]["family"] for name in families} == families
+    assert {row["family"] for row in rows.values()} == set(families.values())
 
 
 @pytest.mark.lecture("L0-83")

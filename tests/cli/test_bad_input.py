@@ -76,7 +76,8 @@ SETTINGS = {
     "context=1e9": "training has",
     "context=1000000000": "context is 1000000000: lower `context` or give more data",
     "dim=1000000": "training needs about",
-    f"dim={10**40}": "more weights than any machine can hold",
+    "dim=4194304": "decoder.block.ffn.hidden = 11184832: input should be less than or equal to 4194304",
+    f"dim={10**40}": "input should be less than or equal to 4194304",
     "dim=" + 5000 * "9": "model.dim",
     "batch=3 accumulate=2": "batch = 3 cannot be cut into accumulate = 2 equal micro-batches",
     f"batch={10**20}": "train.batch",
@@ -90,13 +91,14 @@ SETTINGS = {
     "learning_rate=nan": "train.learning_rate",
     "validation=1": "data.validation = 1: input should be less than 1",
     "device=gpu": "train.device = 'gpu': input should be 'auto', 'cpu', 'cuda' or 'mps'",
-    "tokenizer=wordpiece": "'wordpiece' is neither one of bytes, characters, bpe nor the path",
+    "tokenizer=morse": "'morse' is neither one of bytes, characters, ",
     "tokenizer=bpe tokenizer_size=9": "vocab_size 9 is too small for bpe",
     f"tokenizer=bpe tokenizer_size={10**11}": "data.tokenizer_size",
     "=3": "'=3' is not of the form key=value",
     "model=3": "model = 3",
     "train.steps.more=3": "'steps' is a value, not a table of keys",
-    "decoder.block.mixer.kind=recurrent": "decoder.block.mixer.kind = 'recurrent': input should be 'attention'",
+    "decoder.block.mixer.kind=recurent": "Did you mean 'recurrent'?",
+    "decoder.block.mixer.kind=recurrent decoder.block.mixer.heads=2": "unknown key 'decoder.block.mixer.heads' in model",
 }
 
 
@@ -196,7 +198,8 @@ def test_a_config_whose_manifest_was_made_to_fit(refused: Refused, run_a: Path) 
     data = json.loads((run_a / "config.json").read_text())
     for name, value, message in (
         ("dim", 32, "the weights are not those of its config"),
-        ("dim", 10**12, "more weights than any machine can hold"),
+        ("dim", 2**22, "the weights are not those of its config"),
+        ("dim", 10**12, "model.dim = 1000000000000: input should be less than or equal to 4194304"),
         ("depth", 7, "the weights have 1 layers, the config says 7"),
     ):
         changed = json.loads(json.dumps(data))
@@ -257,6 +260,12 @@ def test_other_commands(refused: Refused, run_a: Path, corpus: str, tmp_path: Pa
     assert "cannot read nowhere" in refused("tokenizer", "encode", "nowhere", "x")
     assert "corpus.txt is not JSON" in refused("tokenizer", "encode", corpus, "x")
     assert "too small for bpe" in refused("tokenizer", "train", "new", corpus, "--size", "3")
+    assert "too small for unigram" in refused("tokenizer", "train", "new", corpus, "--kind", "unigram", "--size", "9")
+    assert "not printable ASCII" in refused("tokenizer", "train", "new", corpus, "--kind", "bytes", "--special", "é")
+    assert "different names" in refused("tokenizer", "train", "new", corpus, "--special", "<|endoftext|>")
+    assert "too small for wordpiece" in refused(
+        "tokenizer", "compare", "loom", corpus, "--size", "9", "--kind", "wordpiece"
+    )
     assert "1,048,576" in refused("tokenizer", "train", "new", corpus, "--size", str(10**11))
     assert "nowhere: no such directory; to fetch it" in refused("import", "nowhere", "b")
     (tmp_path / "folder").mkdir()

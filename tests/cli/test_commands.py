@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from heddle.account.resolve import resolve
-from heddle.config import preset_names
+from heddle.config import preset, preset_names
 from heddle.text import load_tokenizer
 from heddle.weights import load
 
-from .conftest import Heddle
+from .conftest import TINY, Heddle
 
 GPT2 = ["preset=gpt2-small", "dim=16", "depth=1", "heads=2", "context=16", "tokenizer=bytes", "steps=1", "batch=2"]
 
@@ -111,8 +111,42 @@ class TestPresets:
     @pytest.mark.parametrize("name", preset_names())
     def test_one(self, heddle: Heddle, tmp_path: Path, name: str) -> None:
         """What is shown can be used: a file of it is the same model."""
-        (tmp_path / "shown.toml").write_text(heddle("presets", name).out)
-        assert resolve("shown.toml")[1].to_dict() == heddle("presets", name, "--json").json
+        as_toml, as_json = heddle("presets", name), heddle("presets", name, "--json")
+        (tmp_path / "shown.toml").write_text(as_toml.out)
+        (tmp_path / "shown.json").write_text(as_json.out)
+        assert resolve("shown.toml")[1] == resolve("shown.json")[1] == preset(name)
+        assert resolve("shown.toml")[1].to_dict() == {k: v for k, v in as_json.json.items() if k != "training"}
+
+    @pytest.mark.lecture("L1-72", "L1-73", "D-18")
+    def test_what_it_says_of_training(self, heddle: Heddle) -> None:
+        """Batches are printed as they can be had, in whole sequences."""
+        assert heddle("presets", "gpt3-small", "--json").json["training"] == {
+            "batch_tokens": 524_288,
+            "sequences": 256,
+            "context": 2048,
+            "learning_rate": 0.0006,
+        }
+        assert heddle("presets", "gpt3-175b").out.endswith(
+            "# trained with batches of 1,600 x 2,048 = 3,276,800 tokens\n# highest learning rate 6e-05\n"
+        )
+        assert "training" not in heddle("presets", "gpt2-small", "--json").json
+        assert "# " not in heddle("presets", "gpt2-small").out
+
+    def test_families(self, heddle: Heddle) -> None:
+        rows = {row["name"]: row for row in heddle("presets", "--json").json}
+        for name, family in (("gpt2-small", "decoder"), ("laptop-encoder", "encoder"), ("t5-small", "encoder-decoder")):
+            assert rows[name]["family"] == family
+            assert rows[name].keys() == {"name", "family", "parameters"}
+
+    @pytest.mark.parametrize(
+        "name", ["laptop-moe", "laptop-encoder", "laptop-translate", "laptop-rnn", "laptop-window"]
+    )
+    def test_count_shows_every_kind_of_model(self, heddle: Heddle, name: str) -> None:
+        told, data = heddle("count", name), heddle("count", name, "--json").json
+        assert told.code == 0
+        assert f"{data['parameters']['total']:,} parameters" in told.out
+        active = data["parameters"]["active"]
+        assert (f"{active:,} active for each token" in told.out) == (name == "laptop-moe")
 
 
 class TestTokenizer:
@@ -129,6 +163,25 @@ class TestTokenizer:
         assert heddle("tokenizer", "decode", "made", *map(str, cut["ids"])).out == "loom weft\n"
         assert f"{cut['tokens']} tokens for 9 bytes" in heddle("tokenizer", "encode", "made", "loom weft").out
 
+    @pytest.mark.parametrize("kind", ["words", "wordpiece", "unigram"])
+    def test_every_other_kind(self, heddle: Heddle, corpus: str, kind: str) -> None:
+        made = heddle("tokenizer", "train", "made", corpus, "--kind", kind, "--size", "320", "--json").json
+        assert made["kind"] == kind
+        ids = heddle("tokenizer", "encode", "made", "loom weft", "--json").json["ids"]
+        assert heddle("tokenizer", "decode", "made", *map(str, ids), "--json").json == {"text": "loom weft"}
+
+    @pytest.mark.lecture("L1-94", "L1-81")
+    def test_special_tokens_of_ones_own(self, heddle: Heddle, corpus: str) -> None:
+        wanted = ["--special", "<start_translation>", "--special", "<end>"]
+        made = heddle("tokenizer", "train", "made", corpus, "--kind", "words", *wanted, "--json").json
+        assert list(made["special"]) == ["<|endoftext|>", "<start_translation>", "<end>"]
+        text = "loom<start_translation>weft<end>"
+        ids = heddle("tokenizer", "encode", "made", text, "--special", "--json").json["ids"]
+        assert ids[1::2] == [made["special"]["<start_translation>"], made["special"]["<end>"]]
+        assert heddle("tokenizer", "decode", "made", *map(str, ids)).out == text + "\n"
+        plain = heddle("tokenizer", "encode", "made", text, "--json").json["ids"]
+        assert not set(plain) & set(made["special"].values())
+
     def test_standard_input(self, heddle: Heddle, run_a: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdin", io.StringIO("weft"))
         assert heddle("tokenizer", "encode", "a", "--json").json["ids"] == list(b"weft")
@@ -138,6 +191,29 @@ class TestTokenizer:
     def test_special_tokens(self, heddle: Heddle, run_a: Path) -> None:
         assert heddle("tokenizer", "encode", "a", "<|endoftext|>", "--special", "--json").json["ids"] == [256]
         assert heddle("tokenizer", "encode", "a", "<|endoftext|>", "--json").json["tokens"] == 13
+
+    @pytest.mark.lecture("L2-46", "L2-45")
+    def test_all_kinds_side_by_side(self, heddle: Heddle, corpus: str) -> None:
+        said = heddle("tokenizer", "compare", "loom weft.", corpus, "--size", "400", "--json").json
+        assert (said["text"], said["characters"], said["bytes"]) == ("loom weft.", 10, 10)
+        rows = {row["kind"]: row for row in said["kinds"]}
+        assert list(rows) == ["bytes", "characters", "words", "bpe", "wordpiece", "unigram"]
+        assert rows["words"]["pieces"] == ["loom", "weft", "<unk>"]
+        assert (rows["words"]["unknown"], rows["words"]["exact"]) == (1, False)
+        assert "'.' at position 9" in rows["characters"]["error"]
+        assert (rows["bpe"]["unknown"], rows["bpe"]["exact"]) == (0, True)
+        assert all(row["tokens"] == len(row["ids"]) == len(row["pieces"]) for row in said["kinds"])
+        told = heddle("tokenizer", "compare", "loom", corpus, "--kind", "words", "--kind", "bytes").out
+        assert "'loom':" in told
+        assert "unigram" not in told
+
+    @pytest.mark.parametrize("kind", ["words", "wordpiece", "unigram"])
+    def test_a_run_with_it(self, heddle: Heddle, corpus: str, kind: str) -> None:
+        told = ["special_tokens=['<start>']", f"tokenizer={kind}", "tokenizer_size=330"]
+        wanted = [word for word in TINY if not word.startswith("tokenizer=")]
+        assert heddle("train", corpus, *wanted, *told, "--name", "b").code == 0
+        assert len(heddle("tokenizer", "encode", "b", "<start>", "--special", "--json").json["ids"]) == 1
+        assert heddle("generate", "b", "--prompt", "warp weft", "--max-tokens", "3").code == 0
 
     def test_a_file_of_a_name(self, heddle: Heddle, corpus: str, tmp_path: Path) -> None:
         told = heddle("tokenizer", "train", "mine.json", corpus, "--kind", "bytes")

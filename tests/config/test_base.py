@@ -49,7 +49,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         (
             "head.zzz",
             1,
-            "unknown key 'head.zzz' in config. Known keys: tied.",
+            "unknown key 'head.zzz' in config. Known keys: bias, cap, kind, scale, tied, transform.",
         ),
         ("dim", "wide", "config: dim = 'wide': input should be a valid integer, unable to parse string as an integer"),
         ("dim", 0, "config: dim = 0: input should be greater than 0"),
@@ -57,12 +57,12 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         (
             "decoder.block.norm",
             {"kind": "rsm"},
-            "config: decoder.block.norm.kind = 'rsm' is not one of layer, rms. Did you mean 'rms'?",
+            "config: decoder.block.norm.kind = 'rsm' is not one of layer, rms, none. Did you mean 'rms'?",
         ),
         (
             "decoder.block.placement",
             "before",
-            "config: decoder.block.placement = 'before': input should be 'pre' or 'post'",
+            "config: decoder.block.placement = 'before': input should be 'pre', 'post', 'sandwich', 'output', 'literal' or 'bare'",
         ),
         ("decoder.block.dropout", 1.0, "config: decoder.block.dropout = 1.0: input should be less than 1"),
         ("decoder.block.mixer.heads", 3, None),

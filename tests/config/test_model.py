@@ -99,10 +99,11 @@ def test_other_scales_are_refused(scale: object) -> None:
 
 
 TOO_LARGE = [
-    {"dim": 1_000_000, "decoder.depth": 10_000},
-    {"vocab_size": 10**13, "dim": 1_000},
-    {"vocab_size": 1, "pad_vocab_to": 10**13, "dim": 1_000},
-    {"context": 10**15, "decoder.entry.positions": "learned"},
+    {"dim": 2**23},
+    {"decoder.depth": 10_001},
+    {"vocab_size": 10**13},
+    {"vocab_size": 1, "pad_vocab_to": 10**13},
+    {"context": 10**15},
     {"decoder.block.ffn.hidden": 10**15},
     {"decoder.block.mixer.head_dim": 10**15},
     {"decoder.block.mixer.value_dim": 10**15},
@@ -111,12 +112,11 @@ TOO_LARGE = [
 
 
 @pytest.mark.parametrize("sizes", TOO_LARGE, ids=str)
-def test_no_model_is_larger_than_any_machine(sizes: dict[str, object]) -> None:
-    with pytest.raises(HeddleError, match=r"^config: these sizes make more weights than any machine can hold$"):
+def test_no_size_is_larger_than_any_machine(sizes: dict[str, object]) -> None:
+    with pytest.raises(HeddleError, match=r"^config: [a-z_.]+ = \d+: input should be less than or equal to \d+$"):
         model().override(sizes)
 
 
 def test_large_models_are_fine() -> None:
-    assert model().override({"context": 10**15}).context == 10**15, "without learned positions it costs nothing"
     trillion = {"dim": 32_000, "decoder.depth": 100, "decoder.block.mixer.heads": 250}
     assert model().override(trillion).dim == 32_000

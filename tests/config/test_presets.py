@@ -3,7 +3,7 @@
 import pytest
 
 from heddle.config import GatedConfig, RMSNormConfig, RotaryConfig, preset, preset_names, sized
-from heddle.config.presets import _table
+from heddle.config.presets import _table, preset_training
 from heddle.errors import HeddleError
 
 
@@ -25,8 +25,15 @@ def test_there_are_presets_in_order() -> None:
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_is_valid_and_says_only_what_differs(name: str) -> None:
     config = preset(name)
-    assert config.dim % config.decoder.block.mixer.heads == 0
+    assert config.stacks()
     assert "like" not in _table(name)
+
+
+def test_training_defaults_stand_beside_the_model() -> None:
+    """Batch and peak rate of GPT-3's table, where the batch is a whole number of sequences (L1-72, L1-73, D-18)."""
+    for name, sequences, rate in (("gpt3-small", 256, 6e-4), ("gpt3-xl", 512, 2e-4), ("gpt3-175b", 1600, 6e-5)):
+        assert preset_training(name) == {"batch_tokens": sequences * preset(name).context, "learning_rate": rate}
+    assert preset_training("gpt2-small") == {}
 
 
 @pytest.mark.parametrize(("wrong", "near"), [("gpt2-smal", "gpt2-small"), ("laptop_tiny", "laptop-tiny")])

@@ -72,7 +72,7 @@ def test_deeper_keys_have_the_last_word() -> None:
         ({"decoder": {"dept": 3}}, "unknown key 'decoder.dept' in model. Did you mean 'depth'?"),
         (
             {"decoder": {"block": {"ffn": {"kind": "moe"}}}},
-            "model: decoder.block.ffn.kind = 'moe' is not one of mlp, gated",
+            "model: 'decoder.block.ffn.experts' is missing",
         ),
         ({"decoder": {"block": 3}}, "model: decoder.block = 3"),
     ],

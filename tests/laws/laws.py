@@ -12,22 +12,38 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.config import AttentionConfig, BlockConfig, LayerNormConfig, MLPConfig, TransformerConfig
+from heddle.config.model import with_kernel
 from heddle.model import Stack, Transformer
-from heddle.nn import KERNELS, Block, Causal, Everything, Layout, Mask, Sight
+from heddle.nn import KERNELS, Attention, Block, Causal, Everything, Layout, Mask, Sight
 from heddle.nn.block import make_attention
-from tests.laws.models import CONTEXT, VOCABULARY, awake, others_than, tokens_of
+from heddle.nn.moe import MoE
+from tests.laws.models import CONTEXT, VOCABULARY, awake, distances, others_than, tokens_of
 
 EXACT = 1e-11  # float64, sums in another order
 
 
 def close(actual: Tensor, expected: Tensor, tolerance: float = EXACT, what: str = "") -> None:
-    """All elements within an absolute tolerance of values of the order of 1."""
+    """All elements within a tolerance, which is absolute where values are of the order of 1 and grows with the largest."""
+    largest = float(expected.detach().abs().max()) if expected.numel() else 1.0
+    tolerance *= max(1.0, largest)
     torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance, msg=lambda text: f"{what}: {text}")
 
 
 def identical(actual: Tensor, expected: Tensor, what: str = "") -> None:
     """Bit for bit."""
     assert torch.equal(actual, expected), f"{what}: differ by up to {(actual - expected).abs().max():.3g}"
+
+
+def same(model: Transformer, actual: Tensor, expected: Tensor, what: str = "") -> None:
+    """Bit for bit, or, with experts, to the last digits.
+
+    An expert's product has as many rows as there are tokens that chose it; other tokens choose otherwise, and a product of
+    another height may add in another order.
+    """
+    if any(isinstance(module, MoE) for module in model.modules()):
+        close(actual, expected, what=what)
+    else:
+        identical(actual, expected, what)
 
 
 def stepped(model: Transformer, tokens: Tensor, cuts: Sequence[int]) -> Tensor:
@@ -43,35 +59,42 @@ def stepped(model: Transformer, tokens: Tensor, cuts: Sequence[int]) -> Tensor:
 
 @torch.no_grad()
 def later_tokens_change_nothing(model: Transformer, length: int = 7) -> None:
-    """Changing token t leaves logits before t bit-identical, and changes those from t on (L0-87)."""
-    tokens = tokens_of(2, length)
-    before = model.logits(model(tokens))
+    """Changing token t leaves logits before t bit-identical, and changes those after it as far as mixers reach (L0-87)."""
+    tokens, reached = tokens_of(2, length), distances(model.config, length)
+    # One pass for all: copy t of the rows has another token at t.
+    changed = tokens.repeat(length, 1, 1)
     for t in range(length):
-        changed = tokens.clone()
-        changed[:, t] = others_than(tokens[:, t])
-        after = model.logits(model(changed))
-        identical(after[:, :t], before[:, :t], f"logits before the changed token {t}")
+        changed[t, :, t] = others_than(tokens[:, t])
+    befores, afters = (model.logits(model(each)) for each in (tokens.repeat(length, 1), changed.flatten(0, 1)))
+    for t, (before, after) in enumerate(zip(befores.split(2), afters.split(2), strict=True)):
+        same(model, after[:, :t], before[:, :t], f"logits before the changed token {t}")
         for later in range(t, length):
-            assert not torch.equal(after[:, later], before[:, later]), f"token {t} does not reach position {later}"
+            what = f"token {t} and position {later}"
+            if later - t in reached:
+                assert not torch.equal(after[:, later], before[:, later]), what
+            else:
+                same(model, after[:, later], before[:, later], what)
 
 
 def gradients_stay_in_the_past(model: Transformer, length: int = 7) -> None:
-    """d logits[s] / d embedding[t] is 0 for t > s, and not 0 for t <= s (L0-87)."""
+    """d logits[s] / d embedding[t] is 0 for t > s and beyond the mixers' reach, and not 0 within it (L0-87)."""
+    reached = distances(model.config, length)
     x = model.embedding(tokens_of(2, length)).detach().requires_grad_()
     logits = model.logits(model.decoder(x, Layout.plain(2, length)))[..., :VOCABULARY]
     direction = torch.randn(VOCABULARY, dtype=x.dtype, generator=torch.Generator().manual_seed(3))
     for s in range(length):
         (gradient,) = torch.autograd.grad((logits[:, s] @ direction).sum(), x, retain_graph=True)
         assert (gradient[:, s + 1 :] == 0).all(), f"logits at {s} depend on later tokens"
-        assert (gradient[:, : s + 1].abs().amax(-1) > 0).all(), f"logits at {s} miss an earlier token"
+        for t in range(s + 1):
+            assert (gradient[:, t].abs().amax(-1) > 0).all() == (s - t in reached), f"logits at {s}, token {t}"
 
 
 @torch.no_grad()
-def prefixes_are_prefixes(model: Transformer, length: int = 9) -> None:
+def prefixes_are_prefixes(model: Transformer, length: int = 8) -> None:
     """f(x[:t]) = f(x)[:t]: training predicts what generation will (L0-01)."""
     tokens = tokens_of(2, length)
     whole = model(tokens)
-    for t in range(1, length):
+    for t in (1, 2, 5, 7):
         close(model(tokens[:, :t]), whole[:, :t], what=f"prefix of {t}")
 
 
@@ -138,7 +161,7 @@ def joined_rows_are_rows_alone(model: Transformer) -> None:
 
 
 @torch.no_grad()
-def padding_changes_nothing(model: Transformer, side: str, lengths: Sequence[int] = (6, 9, 1, 0)) -> None:
+def padding_changes_nothing(model: Transformer, side: str, lengths: Sequence[int] = (4, 7, 0)) -> None:
     """Rows filled up give what they give alone; which ids fill them changes no bit (L0-19, L0-20)."""
     width = max(lengths)
     tokens = tokens_of(len(lengths), width)
@@ -149,13 +172,13 @@ def padding_changes_nothing(model: Transformer, side: str, lengths: Sequence[int
         if length:
             close(hidden[row, real[row]], model(tokens[row, real[row]][None])[0], what=f"row of {length}, {side}")
     refilled = torch.where(real, tokens, others_than(tokens))
-    identical(model(refilled, layout)[real], hidden[real], "other padding")
+    same(model, model(refilled, layout)[real], hidden[real], "other padding")
 
 
 def padding_sees_nothing(model: Transformer, layout: Layout) -> None:
     """What attention gives a padded query is exactly 0, and every gradient is finite (D-10, L2-07)."""
     outputs: list[Tensor] = []
-    kernels = [block.mixer.kernel for block in model.decoder.blocks]
+    kernels = [block.mixer.kernel for block in model.decoder.layers() if isinstance(block.mixer, Attention)]
     hooks = [kernel.register_forward_hook(lambda module, inputs, output: outputs.append(output)) for kernel in kernels]
     x = model.embedding(tokens_of(layout.rows, layout.width)).detach().requires_grad_()
     hidden = model.decoder(x, layout)
@@ -197,12 +220,10 @@ def packed_is_separate(model: Transformer) -> None:
         for number in range(len(documents)):
             place = layout.segment[row] == number
             close(hidden[row, place], model(tokens[row, place][None])[0], what=f"document {number} of row {row}")
-            changed = tokens.clone()
-            changed[row, place] = others_than(tokens[row, place])
-            again = model(changed, layout)
-            rest = torch.ones_like(tokens, dtype=torch.bool)
-            rest[row, place] = False
-            identical(again[rest], hidden[rest], f"beside document {number} of row {row}")
+    for number in range(max(map(len, lengths))):
+        changed = layout.segment == number
+        again = model(torch.where(changed, others_than(tokens), tokens), layout)
+        same(model, again[~changed], hidden[~changed], f"beside document {number} of every row")
 
 
 # Equal models
@@ -221,18 +242,17 @@ def gradients_of(model: Transformer, layout: Layout) -> tuple[Tensor, dict[str, 
 def kernels_agree(config: TransformerConfig, layout: Layout) -> None:
     """The same weights give the same hidden vectors and gradients with every kernel."""
     wanted_hidden, wanted = gradients_of(awake(with_kernel(config, "reference")), layout)
+    capped = config.decoder.block.mixer.cap is not None
+    config = config.override({"decoder.block.mixer.dropout": 0.0})  # some kernels refuse it; here it is off anyway
     for kernel in KERNELS:
+        if kernel == "sdpa" and capped:  # it says that it cannot
+            continue
         hidden, found = gradients_of(awake(with_kernel(config, kernel)), layout)
         close(hidden, wanted_hidden, what=kernel)
         assert found.keys() == wanted.keys()
         for name, gradient in found.items():
             scale = max(1.0, float(wanted[name].abs().max()))
             close(gradient / scale, wanted[name] / scale, what=f"{kernel}: gradient of {name}")
-
-
-def with_kernel(config: TransformerConfig, kernel: str) -> TransformerConfig:
-    """The same model with another attention kernel."""
-    return config.override({"decoder.block.mixer.kernel": kernel})
 
 
 @torch.no_grad()
@@ -281,10 +301,9 @@ def stack_is_its_blocks(model: Transformer) -> None:
     """Entry, blocks one by one and final norm give the model's own output; all keep the shape [B T D] (L0-24, L0-25)."""
     tokens = tokens_of(2, 6)
     layout = Layout.plain(2, 6)
-    view = model.decoder.view(layout)
     states = [model.decoder.entry(model.embedding(tokens), layout)]
-    for block in model.decoder.blocks:
-        states.append(block(states[-1], view))
+    for block, view in zip(model.decoder.layers(), model.decoder.views(layout), strict=True):
+        states.append(block(states[-1], view)[0])
         assert not torch.equal(states[-1], states[-2])
     assert [state.shape for state in states] == [(2, 6, model.config.dim)] * (model.config.decoder.depth + 1)
     identical(model.decoder.final_norm(states[-1]), model(tokens), "block by block")
@@ -307,13 +326,14 @@ def extra_entries_do_not_exist(config: TransformerConfig) -> None:
     assert (logits.softmax(-1)[..., VOCABULARY:] == 0).all()
     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
     loss.backward()
-    for table in {wide.embedding, wide.head or wide.embedding}:
-        assert table.weight.grad is not None
-        assert (table.weight.grad[VOCABULARY:] == 0).all()
-        assert (table.weight.grad[:VOCABULARY] != 0).any()
+    bias = wide.language_head().bias
+    for table in (wide.embedding.weight, wide.head_weight(), *([] if bias is None else [bias])):
+        assert table.grad is not None
+        assert (table.grad[VOCABULARY:] == 0).all()
+        assert (table.grad[:VOCABULARY] != 0).any()
     narrow = awake(config.override({"pad_vocab_to": 1}))
     weights = wide.state_dict()
-    for name in weights.keys() & {"embedding.weight", "head.weight"}:
+    for name in weights.keys() & {"embedding.weight", "head.weight", "head.bias"}:
         weights[name] = weights[name][:VOCABULARY]
     narrow.load_state_dict(weights)
     close(F.cross_entropy(narrow.logits(narrow(tokens)).flatten(0, 1), targets.flatten()), loss, what="loss")
@@ -427,11 +447,12 @@ def block_is_torchs(placement: str, activation: str, rule: Causal | Everything) 
     x = torch.randn(2, 5, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
     layout = Layout.plain(2, 5)
     blocked = ~torch.ones(5, 5, dtype=torch.bool).tril() if rule == Causal() else None
-    close(ours(x, Sight(rule, "reference", None)(layout, layout)), theirs(x, src_mask=blocked), what="torch's layer")
+    found = ours(x, Sight(rule, "reference", None)(layout, layout))[0]
+    close(found, theirs(x, src_mask=blocked), what="torch's layer")
 
 
-def bare_stack(config: TransformerConfig, rule: Causal | Everything) -> Stack:
-    """The stack of a config under another rule, awake."""
-    stack = Stack(config.decoder, config.dim, CONTEXT, rule).double()
+def open_stack(config: TransformerConfig) -> Stack:
+    """The decoder of a config as if it were an encoder, which sees everything, awake."""
+    stack = Stack(config.decoder, config.dim, CONTEXT, causal=False).double()
     stack.load_state_dict(awake(config).decoder.state_dict())
     return stack.eval()

@@ -9,14 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heddle.config import (
+    AlibiConfig,
     AttentionConfig,
     BlockConfig,
+    BucketsConfig,
     Config,
+    ConvolutionConfig,
     EntryConfig,
     GatedConfig,
-    HeadConfig,
+    LanguageHeadConfig,
     LayerNormConfig,
+    LinearConfig,
+    LinearScaling,
+    Llama3Scaling,
     MLPConfig,
+    MoEConfig,
+    NoFeedForwardConfig,
+    NoNormConfig,
+    NTKScaling,
+    RecurrentConfig,
     RMSNormConfig,
     RotaryConfig,
     RunConfig,
@@ -25,6 +36,7 @@ from heddle.config import (
     StackConfig,
     TrainConfig,
     TransformerConfig,
+    YarnScaling,
     preset,
     preset_names,
 )
@@ -38,9 +50,44 @@ maybe_size = st.none() | sizes
 rates = st.floats(0, 0.99)
 positive = st.floats(1e-12, 1e12)
 activations = st.sampled_from(["gelu", "gelu_tanh", "relu", "relu_squared", "silu"])
-norms = st.builds(LayerNormConfig, eps=positive, bias=st.booleans()) | st.builds(RMSNormConfig, eps=positive)
-ffns = st.builds(MLPConfig, hidden=maybe_size, activation=activations, bias=st.booleans()) | st.builds(
-    GatedConfig, hidden=maybe_size, activation=activations, bias=st.booleans()
+norms = (
+    st.builds(LayerNormConfig, eps=st.just(0.0) | positive, bias=st.booleans(), unbiased=st.booleans())
+    | st.builds(RMSNormConfig, eps=positive)
+    | st.just(NoNormConfig())
+)
+feeding = {"hidden": maybe_size, "activation": activations, "bias": st.booleans()}
+mlps = st.builds(MLPConfig, **feeding) | st.builds(GatedConfig, **feeding)
+experts = st.builds(
+    MoEConfig,
+    experts=st.integers(2, 5),
+    active=st.integers(1, 2),
+    expert=mlps,
+    shared=st.integers(0, 2),
+    gate=st.sampled_from(["softmax", "sigmoid"]),
+    renormalise=st.booleans(),
+    balance=rates,
+    bias_rate=rates,
+    dispatch=st.sampled_from(["grouped", "loop"]),
+)
+ffns = mlps | experts | st.just(NoFeedForwardConfig())
+others = (
+    st.builds(ConvolutionConfig, taps=st.integers(1, 5), dilation=st.integers(1, 3), bias=st.booleans())
+    | st.builds(LinearConfig, taps=st.integers(1, 5))
+    | st.builds(RecurrentConfig, cell=st.sampled_from(["gru", "lstm"]), hidden=maybe_size, bias=st.booleans())
+)
+factors = st.floats(1, 64)
+scalings = (
+    st.builds(LinearScaling, factor=factors)
+    | st.builds(NTKScaling, factor=factors)
+    | st.builds(YarnScaling, factor=factors, original=sizes)
+    | st.builds(Llama3Scaling, factor=factors, original=sizes)
+)
+relatives = (
+    st.builds(
+        RotaryConfig, base=positive, pairing=st.sampled_from(["halves", "neighbours"]), scaling=st.none() | scalings
+    )
+    | st.just(AlibiConfig())
+    | st.builds(BucketsConfig, buckets=st.integers(4, 16), furthest=st.integers(9, 64))
 )
 
 
@@ -55,23 +102,31 @@ def transformer_configs(draw: st.DrawFn) -> TransformerConfig:
         head_dim=head_dim,
         value_dim=draw(maybe_size),
         scale=draw(st.sampled_from(["head_dim", "dim"]) | positive),
-        bias=draw(st.booleans()),
+        bias=draw(st.booleans() | st.just(("q", "v"))),
+        window=draw(maybe_size),
+        cap=draw(st.none() | positive),
         qk_norm=draw(st.none() | norms),
-        relative=draw(st.none() | st.builds(RotaryConfig, base=positive)),
+        relative=draw(st.none() | relatives),
         dropout=draw(rates),
-        kernel=draw(st.sampled_from(["auto", "reference", "plain", "sdpa"])),
+        kernel=draw(st.sampled_from(["auto", "reference", "plain"])),
     )
     block = BlockConfig(
-        mixer=mixer,
+        mixer=draw(st.just(mixer) | others),
         ffn=draw(ffns),
         norm=draw(norms),
-        placement=draw(st.sampled_from(["pre", "post"])),
+        placement=draw(st.sampled_from(["pre", "post", "sandwich", "output", "literal", "bare"])),
         dropout=draw(rates),
     )
     stack = StackConfig(
         depth=draw(st.integers(1, 3)),
         block=block,
-        entry=EntryConfig(positions=draw(st.sampled_from(["learned", "none"])), dropout=draw(rates)),
+        entry=EntryConfig(
+            positions=draw(st.sampled_from(["learned", "none"])),
+            norm=draw(st.none() | norms),
+            scale=draw(st.booleans()),
+            types=draw(st.integers(0, 3)),
+            dropout=draw(rates),
+        ),
         final_norm=draw(st.none() | st.booleans()),
     )
     return TransformerConfig(
@@ -80,7 +135,7 @@ def transformer_configs(draw: st.DrawFn) -> TransformerConfig:
         dim=draw(sizes) if head_dim else 2 * kv_heads * group * draw(st.integers(1, 4)),
         context=draw(sizes),
         decoder=stack,
-        head=HeadConfig(tied=draw(st.booleans())),
+        head=LanguageHeadConfig(tied=draw(st.booleans()), bias=draw(st.booleans()), cap=draw(st.none() | positive)),
         initial=InitialConfig(std=draw(positive), scale_residual=draw(st.booleans())),
     )
 

@@ -5,8 +5,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from tests.laws.models import AXES, config_of
+from heddle.config import AlibiConfig, BucketsConfig, ConvolutionConfig, RecurrentConfig
+from tests.laws.models import config_of
 
 ROOT = Path(__file__).parents[2]
 # A process of its own: the shape checks of the test run cannot be traced.
@@ -29,7 +31,7 @@ counts = {}
 forms = {
     "plain": (None, None),
     "padded": (Layout.padded((6, 2), 6), Layout.padded((1, 5), 6)),
-    "packed": (Layout.packed([[2, 4], [6]], 6), Layout.packed([[3, 1], [1, 1, 1]], 6)),
+    "packed": [Layout.packed([*lengths], 6) for lengths in ([[2, 4], [6]], [[3, 1], [1, 1, 1]], [[1, 1, 2, 1], [5, 1]])],
 }
 for name, text in json.load(sys.stdin).items():
     model = build(TransformerConfig.of(text))
@@ -48,17 +50,29 @@ print(json.dumps(counts))
 """
 
 
+COMMON: dict[str, Any] = {"kv_heads": 2, "pad_vocab_to": 8, "depth": 1}
+ALIBI: dict[str, Any] = {"positions": "none", "relative": AlibiConfig()}
+# In each, what another has not. The two kernels that take long to compile have a test of their own: tests/nn/test_kernels.py.
+MODELS = {
+    "auto": config_of(**COMMON, dropout=0.1, placement="sandwich"),
+    "reference": config_of(**COMMON, dropout=0.1, kernel="reference", positions="both", cap=2.0),
+    "plain": config_of(**COMMON, dropout=0.1, kernel="plain", window=3, wiring="parallel", **ALIBI),
+    "sdpa": config_of(
+        **COMMON, dropout=0.1, kernel="sdpa", positions="none", relative=BucketsConfig(buckets=8, furthest=20)
+    ),
+    "experts": config_of(**COMMON, dropout=0.1, first=ConvolutionConfig(), ffn="moe"),
+    "recurrent": config_of(**COMMON, dropout=0.1, first=RecurrentConfig(), positions="sinusoidal", ffn="none"),
+}
+
+
 def test_a_forward_pass_is_one_graph() -> None:
-    config = {
-        kernel: config_of(
-            kernel=kernel, positions=positions, kv_heads=2, depth=1, dropout=0.1, pad_vocab_to=8
-        ).to_dict()
-        for kernel, positions in zip(AXES["kernel"], ("rotary", "both", "learned", "rotary"), strict=True)
-    }
+    tables = {name: config.to_dict() for name, config in MODELS.items()}
     environment = {**os.environ, "HEDDLE_UNCHECKED": "1", "PYTHONPATH": str(ROOT)}
     call = [sys.executable, "-W", "ignore", "-c", PROGRAM]
-    done = subprocess.run(call, env=environment, input=json.dumps(config), capture_output=True, text=True, check=False)
+    done = subprocess.run(call, env=environment, input=json.dumps(tables), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     counts = json.loads(done.stdout)
-    assert len(counts) == 16
+    assert len(counts) == 4 * len(MODELS)
+    # The balance of experts counts documents, so that their number is one more size: the second makes it a variable.
+    assert counts.pop("experts packed training") == 2
     assert set(counts.values()) == {1}, counts

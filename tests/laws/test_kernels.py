@@ -7,11 +7,11 @@ from heddle.nn import KERNELS, Cache, Causal, Everything, Layout, Mask
 from tests.laws import laws
 
 
-def continued(first: tuple[int, ...], then: tuple[int, ...]) -> tuple[Layout, Layout]:
-    """Queries and keys of the second call to a cache."""
-    cache = Cache([], len(first))
-    cache.advance(first)
-    return cache.advance(then)
+def called(*calls: tuple[int, ...]) -> tuple[Layout, Layout]:
+    """Queries and keys of the last of these calls to a cache."""
+    cache = Cache([], len(calls[0]))
+    queries, keys = [cache.advance(counts) for counts in calls][-1]
+    return queries, keys[None]
 
 
 def with_itself(layout: Layout) -> tuple[Layout, Layout]:
@@ -24,11 +24,11 @@ PLACES = {
     "right-padded": with_itself(Layout.padded((5, 3, 0), 5)),
     "left-padded": with_itself(Layout.padded((5, 3, 0), 5, "left")),
     "packed": with_itself(Layout.packed([[2, 3], [1, 1, 2], []], 5)),
-    "first call": Cache([], 2).advance((5, 5)),
-    "first call, ragged": Cache([], 3).advance((5, 3, 0)),
-    "next tokens": continued((4, 4), (3, 3)),
-    "next token": continued((4, 4), (1, 1)),
-    "next tokens, ragged": continued((4, 6, 0), (3, 1, 0)),
+    "first call": called((5, 5)),
+    "first call, ragged": called((5, 3, 0)),
+    "next tokens": called((4, 4), (3, 3)),
+    "next token": called((4, 4), (1, 1)),
+    "next tokens, ragged": called((4, 6, 0), (3, 1, 0)),
     "padded keys": (Layout.plain(2, 5), Layout.padded((5, 3), 5)),
     "keys padded in front": (Layout.plain(2, 5), Layout.padded((5, 3), 5, "left")),
     "fewer queries": (Layout.plain(2, 3), Layout.plain(2, 5)),

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from heddle.model import transformer as transformer_module
+from heddle.config import AlibiConfig, ConvolutionConfig, RecurrentConfig
+from heddle.model import head as head_module
 from heddle.nn import (
     MLP,
     Attention,
@@ -22,9 +23,15 @@ from heddle.nn import (
     Residual,
     Rotary,
     attention,
-    kernels,
     state,
 )
+from heddle.nn import recurrent as recurrent_module
+from heddle.nn.convolution import Convolution
+from heddle.nn.kernels import BLOCK, Blockwise, Kernel, Lowered, Plain, fused, plain, reference
+from heddle.nn.mask import Window
+from heddle.nn.moe import Router
+from heddle.nn.position import Alibi
+from heddle.nn.state import Carry, Keys
 from tests.laws import laws
 from tests.laws.models import awake, config_of
 
@@ -40,42 +47,46 @@ def mask_without_its_diagonal(patch: Patch) -> None:
 
 
 def mask_inverted(patch: Patch) -> None:
-    right = kernels.masked_softmax
-    patch.setattr(kernels, "masked_softmax", lambda scores, allowed, dead=None: right(scores, ~allowed))
+    right = reference.masked_softmax
+    patch.setattr(reference, "masked_softmax", lambda scores, allowed, dead=None: right(scores, ~allowed))
 
 
 def mask_multiplied_after_the_softmax(patch: Patch) -> None:
-    patch.setattr(kernels, "masked_softmax", lambda scores, allowed, dead=None: scores.softmax(-1) * allowed)
+    def wrong(scores: Tensor, allowed: Tensor, dead: Tensor | None = None) -> Tensor:
+        return scores.nan_to_num(neginf=0.0).softmax(-1) * allowed
+
+    patch.setattr(reference, "masked_softmax", wrong)
 
 
 def plain_one_key_to_the_right(patch: Patch) -> None:
-    def wrong(mask: Mask) -> kernels.Lowered:
-        return kernels.Lowered("plain", False, mask.dense().roll(1, -1), None)
+    def wrong(mask: Mask, *more: Any) -> Lowered:
+        return Lowered("plain", mask, allowed=mask.dense().roll(1, -1))
 
-    patch.setattr(kernels.Plain, "lower", staticmethod(wrong))
+    patch.setattr(Plain, "lower", staticmethod(wrong))
 
 
 def plain_forgets_what_block_it_is_in(patch: Patch) -> None:
-    def wrong(mask: Mask) -> kernels.Lowered:
-        rows = torch.arange(mask.queries.width) % kernels.BLOCK
-        return kernels.Lowered("plain", False, mask.dense()[:, :, rows], None)
+    def wrong(mask: Mask, *more: Any) -> Lowered:
+        rows = torch.arange(mask.queries.width) % BLOCK
+        return Lowered("plain", mask, allowed=mask.dense()[:, :, rows])
 
-    patch.setattr(kernels.Plain, "lower", staticmethod(wrong))
+    patch.setattr(Plain, "lower", staticmethod(wrong))
 
 
 def dead_rows_are_left_alone(patch: Patch) -> None:
-    patch.setattr(kernels, "_dead", lambda mask, allowed: None)
+    for module in (plain, fused):
+        patch.setattr(module, "dead_queries", lambda mask, allowed: None)
 
 
 def scale_by_the_root_of_the_model_width(patch: Patch) -> None:
-    right = kernels.Kernel.__init__
+    right = Kernel.__init__
     width = 12  # of the attention that the law makes
-    patch.setattr(kernels.Kernel, "__init__", lambda self, scale, dropout=0.0: right(self, 1 / sqrt(width), dropout))
+    patch.setattr(Kernel, "__init__", lambda self, scale, *more: right(self, 1 / sqrt(width), *more))
 
 
 def no_scale(patch: Patch) -> None:
-    right = kernels.Kernel.__init__
-    patch.setattr(kernels.Kernel, "__init__", lambda self, scale, dropout=0.0: right(self, 1.0, dropout))
+    right = Kernel.__init__
+    patch.setattr(Kernel, "__init__", lambda self, scale, *more: right(self, 1.0, *more))
 
 
 def query_heads_grouped_by_turns(patch: Patch) -> None:
@@ -123,7 +134,7 @@ def learned_positions_start_anew_with_each_call(patch: Patch) -> None:
 def cache_one_place_late(patch: Patch) -> None:
     right = Cache.advance
 
-    def wrong(self: Cache, counts: Any, device: Any = None) -> tuple[Layout, Layout]:
+    def wrong(self: Cache, counts: Any, device: Any = None) -> tuple[Layout, Keys]:
         late = any(self.lengths)
         queries, keys = right(self, counts, device)
         return Layout(queries.position + late, queries.segment, queries.form), keys
@@ -193,12 +204,57 @@ def feed_forward_mixes_tokens(patch: Patch) -> None:
 
 
 def extra_entries_are_likely(patch: Patch) -> None:
-    patch.setattr(transformer_module, "mask_padding", lambda logits, vocab_size: logits)
+    patch.setattr(head_module, "mask_padding", lambda logits, vocab_size: logits)
 
 
 def one_real_entry_is_masked(patch: Patch) -> None:
-    right = transformer_module.mask_padding
-    patch.setattr(transformer_module, "mask_padding", lambda logits, vocab_size: right(logits, vocab_size - 1))
+    right = head_module.mask_padding
+    patch.setattr(head_module, "mask_padding", lambda logits, vocab_size: right(logits, vocab_size - 1))
+
+
+def window_one_wider(patch: Patch) -> None:
+    patch.setattr(Window, "__call__", lambda self, query, key: (query - key).abs() <= self.size)
+
+
+def ring_one_place_late(patch: Patch) -> None:
+    right = state._ring
+    patch.setattr(state, "_ring", lambda start, window, queries: right(start + 1, window, queries))
+
+
+def distances_start_anew_with_each_call(patch: Patch) -> None:
+    right = Alibi.forward
+
+    def wrong(self: Alibi, queries: Layout, keys: Layout) -> Tensor:
+        return right(self, Layout.plain(queries.rows, queries.width), keys)
+
+    patch.setattr(Alibi, "forward", wrong)
+
+
+def blockwise_forgets_distances(patch: Patch) -> None:
+    right = Blockwise.lower
+    patch.setattr(Blockwise, "lower", staticmethod(lambda mask, bias=None, fused=True: right(mask)))
+
+
+def plain_forgets_its_cap(patch: Patch) -> None:
+    patch.setattr(plain, "capped", lambda scores, cap: scores)
+
+
+def convolution_looks_ahead(patch: Patch) -> None:
+    right = Convolution._shifted
+    patch.setattr(Convolution, "_shifted", lambda self, x, at: right(self, x.roll(-1, 1), at))
+
+
+def recurrence_starts_anew_with_each_call(patch: Patch) -> None:
+    patch.setattr(Carry, "carry", lambda self, step: step(None)[0])
+
+
+def recurrence_runs_through_documents(patch: Patch) -> None:
+    patch.setattr(recurrent_module, "first_of_segment", lambda at: torch.zeros_like(at.segment, dtype=torch.bool))
+
+
+def router_compares_tokens(patch: Patch) -> None:
+    right = Router.forward
+    patch.setattr(Router, "forward", lambda self, x: right(self, x - x.mean(1, keepdim=True)))
 
 
 @dataclass(frozen=True)
@@ -219,6 +275,7 @@ def on(law: Callable[..., None], *arguments: Any, **options: Any) -> Callable[[]
 
 
 RIGHT = Layout.padded((3, 6), 6)
+ALIBI: dict[str, Any] = {"positions": "none", "relative": AlibiConfig()}
 CASES = [
     Planted(mask_one_to_the_right, on(laws.later_tokens_change_nothing, kernel="reference")),
     Planted(mask_one_to_the_right, on(laws.gradients_stay_in_the_past, kernel="reference")),
@@ -253,6 +310,16 @@ CASES = [
     Planted(norm_is_skipped, lambda: laws.block_is_torchs("pre", "gelu", Causal())),
     Planted(skip_starts_from_the_norm, lambda: laws.block_is_torchs("pre", "gelu", Causal())),
     Planted(feed_forward_mixes_tokens, on(laws.later_tokens_change_nothing)),
+    Planted(window_one_wider, on(laws.later_tokens_change_nothing, kernel="reference", window=3)),
+    Planted(window_one_wider, lambda: laws.kernels_agree(config_of(window=3), Layout.plain(1, 9))),
+    Planted(ring_one_place_late, on(laws.cached_is_uncached, 9, (4,), window=3)),
+    Planted(distances_start_anew_with_each_call, on(laws.cached_is_uncached, 9, (4,), **ALIBI)),
+    Planted(blockwise_forgets_distances, lambda: laws.kernels_agree(config_of(**ALIBI), RIGHT)),
+    Planted(plain_forgets_its_cap, lambda: laws.kernels_agree(config_of(cap=2.0), RIGHT)),
+    Planted(convolution_looks_ahead, on(laws.later_tokens_change_nothing, first=ConvolutionConfig())),
+    Planted(recurrence_starts_anew_with_each_call, on(laws.cached_is_uncached, 9, (4,), first=RecurrentConfig())),
+    Planted(recurrence_runs_through_documents, on(laws.packed_is_separate, first=RecurrentConfig())),
+    Planted(router_compares_tokens, on(laws.prefixes_are_prefixes, ffn="moe")),
     Planted(extra_entries_are_likely, lambda: laws.extra_entries_do_not_exist(config_of(pad_vocab_to=8))),
     Planted(one_real_entry_is_masked, lambda: laws.extra_entries_do_not_exist(config_of(pad_vocab_to=8))),
 ]

@@ -104,22 +104,32 @@ def load_norm(module: nn.Module, gain: Tensor, shift: Tensor) -> None:
 
 
 def load_block(block: Block, weights: dict[str, Tensor]) -> None:
-    """A whole block: attention, MLP and two norms, wherever its placement has them."""
+    """A whole block: attention, perhaps cross-attention, an MLP and their norms, wherever its placement has them."""
     load_attention(block.mixer, weights)
     load_mlp(block.ffn, weights)
-    for number, residual in ((1, block.mixer_residual), (2, block.ffn_residual)):
+    residuals = [block.mixer_residual, block.ffn_residual]
+    if block.cross is not None:
+        load_attention(block.cross, {f"W_{letter}": weights[f"C_{letter}"] for letter in "QKVO"})
+        residuals.insert(1, block.cross_residual)
+    for number, residual in enumerate(residuals, start=1):
         norm = residual.outside if isinstance(residual.before, nn.Identity) else residual.before
         load_norm(norm, weights[f"norm{number}_gain"], weights[f"norm{number}_shift"])
 
 
 @torch.no_grad()
 def load_model(model: Transformer, weights: dict[str, Any]) -> None:
-    """The case `tiny_lm`."""
+    """The case `tiny_lm`. To the letter of deck 000 there are no biases and no final norm; those weights then stay unused."""
     model.embedding.load_state_dict({"weight": weights["E"]})
     model.decoder.entry.positions.load_state_dict({"weight": weights["P"]})
     for block, layer in zip(model.decoder.blocks, weights["layers"], strict=True):
-        load_block(block, layer)
-    load_norm(model.decoder.final_norm, weights["final_gain"], weights["final_shift"])
+        load_block(block, layer if block.mixer.q.bias is not None else bare(layer))
+    if not isinstance(model.decoder.final_norm, nn.Identity):
+        load_norm(model.decoder.final_norm, weights["final_gain"], weights["final_shift"])
+
+
+def bare(layer: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A layer's weights without those of its biases."""
+    return {name: tensor for name, tensor in layer.items() if not name.startswith("b_")}
 
 
 def view(rule: Rule, kernel: str, queries: Layout, keys: Layout | None = None) -> View:
@@ -133,8 +143,8 @@ def watched(**modules: nn.Module) -> Iterator[dict[str, Tensor]]:
     seen: dict[str, Tensor] = {}
 
     def watch(name: str) -> Any:
-        def look(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            seen[f"{name}_in"], seen[name] = inputs[0], output
+        def look(module: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+            seen[f"{name}_in"], seen[name] = inputs[0], output[0] if isinstance(output, tuple) else output
 
         return look
 

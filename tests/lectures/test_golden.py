@@ -9,15 +9,17 @@ from torch import Tensor
 from heddle.config import (
     BlockConfig,
     EntryConfig,
-    HeadConfig,
+    LanguageHeadConfig,
     LayerNormConfig,
     MLPConfig,
     RMSNormConfig,
     StackConfig,
     TransformerConfig,
 )
+from heddle.config.layers import NormConfig
 from heddle.config.model import AttentionConfig
 from heddle.model import Transformer
+from heddle.model.stack import Entry
 from heddle.nn import (
     KERNELS,
     MLP,
@@ -34,8 +36,10 @@ from heddle.nn import (
     masked_softmax,
 )
 from heddle.nn.activations import ACTIVATIONS
-from heddle.nn.block import make_attention
-from heddle.train.loss import cross_entropy
+from heddle.nn.attention import head_products
+from heddle.nn.block import Across, make_attention
+from heddle.nn.norm import make_norm
+from heddle.train.loss import Scores, cross_entropy
 from tests.lectures.golden import (
     Case,
     Rule,
@@ -86,27 +90,41 @@ def test_attention_single_head() -> None:
     same(found["output"], case.outputs["output"])
 
 
+@pytest.mark.lecture("L0-34", "D-42")
 def test_attention_single_head_merged_weights() -> None:
-    """Scores of the rows of the identity, unscaled, are W_Q W_Kᵀ itself; put in place of W_Q, it gives the same scores."""
+    """W_Q W_Kᵀ as one matrix in place of W_Q gives the same scores; multiplied out, it saves nothing."""
     case = Case("attention_single_head")
-    identity = torch.eye(4, dtype=torch.float64)
-    everything = view(Everything(), "reference", Layout.plain(1, 4))
-    merged = everything_of(attention(case.weights, heads=1, scale=1.0), identity, everything)["scores"][0]
-    same(merged, case.outputs["WQ_WKT"])
-    one = attention({**case.weights, "W_Q": merged, "W_K": identity}, heads=1)
+    module = attention(case.weights, heads=1)
+    merged, written = head_products(module)
+    same(merged[0].detach(), case.outputs["WQ_WKT"])
+    same(written[0].detach(), case.weights["W_V"])  # W_O is the identity here
+    one = attention({**case.weights, "W_Q": merged[0].detach(), "W_K": torch.eye(4, dtype=torch.float64)}, heads=1)
     found = everything_of(one, case.inputs["Z"], view(Everything(), "reference", THREE))
-    same(found["scores"][0], case.outputs["scores"])
+    torch.testing.assert_close(found["scores"][0], case.outputs["scores"], rtol=0, atol=1e-12)
 
 
-@pytest.mark.lecture("L1-30")
+@pytest.mark.lecture("L0-34", "L0-44", "D-42")
+def test_products_of_every_head() -> None:
+    case = Case("multihead_dk")
+    scores, written = head_products(attention(case.weights, heads=2))
+    z = case.inputs["Z"]
+    output = torch.zeros_like(z)
+    for head in range(2):
+        weights = (z @ scores[head] @ z.T / 2**0.5).softmax(-1)
+        same(weights.detach(), case.outputs["weights"][head])
+        output = output + weights @ z @ written[head]
+        assert torch.linalg.matrix_rank(scores[head]) <= 2
+    same(output.detach(), case.outputs["output"])
+
+
+@pytest.mark.lecture("L0-91", "L1-30", "D-09")
 def test_attention_single_head_causal() -> None:
     case = Case("attention_single_head_causal")
     where = view(Causal(), "reference", THREE)
     found = everything_of(attention(case.weights, heads=1), case.inputs["Z"], where)
     allowed = where.lowered.allowed[0, 0]
     assert torch.equal(allowed, case.inputs["M"] == 0)
-    assert torch.equal(allowed, case.outputs["scores"].isfinite())
-    same(found["scores"][0][allowed], case.outputs["scores"][allowed])
+    same(found["scores"][0], case.outputs["scores"])  # -inf above the diagonal
     same(found["weights"][0], case.outputs["weights"])
     assert (found["weights"][0][~allowed] == 0).all()
     same(found["output"], case.outputs["output"])
@@ -154,9 +172,7 @@ def test_attention_low_rank(scale: str, name: str) -> None:
     for kernel in KERNELS:
         module = attention(case.weights, kernel, scale=scale, **shape)
         same(module(case.inputs["Z"][None], view(Everything(), kernel, THREE))[0], wanted["output"])
-    four = view(Everything(), "reference", Layout.plain(1, 4))
-    unscaled = attention(case.weights, scale=1.0, **shape)
-    merged = everything_of(unscaled, torch.eye(4, dtype=torch.float64), four)["scores"][0]
+    merged = head_products(attention(case.weights, **shape))[0][0].detach()
     same(merged, case.outputs["WQ_WKT"])
     assert torch.linalg.matrix_rank(merged) == case.outputs["rank"] == 2
 
@@ -268,12 +284,10 @@ def test_mask_zero_trap() -> None:
         kernel(q, k, k, kernel.lower(mask))
     same(seen["weights"][0, 0], case.outputs["correct_weights"])
     unscaled = make_attention(AttentionConfig(heads=1, kernel="reference", scale=1.0), 2).kernel
-    with watched(scores=unscaled.scores) as raw:
-        unscaled(q, k, k, unscaled.lower(mask))
-    same(raw["scores"][0, 0], case.inputs["QKT"])
-    allowed = mask.dense()[0, 0]
-    assert torch.equal(allowed, case.outputs["correct_scores"].isfinite())
-    same(raw["scores"][0, 0][allowed], case.outputs["correct_scores"][allowed])
+    for rule, wanted in ((Everything(), case.inputs["QKT"]), (Causal(), case.outputs["correct_scores"])):
+        with watched(scores=unscaled.scores) as raw:
+            unscaled(q, k, k, unscaled.lower(Mask(rule, THREE, THREE)))
+        same(raw["scores"][0, 0], wanted)
     literal = case.outputs["literal_weights"]
     assert literal[0].isnan().all()
     same(literal[1], torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64))
@@ -303,22 +317,31 @@ def test_mha_permutation(kernel: str) -> None:
     same(module(z[None], where)[0, order], case.outputs["output"])
 
 
-@pytest.mark.lecture("L0-48", "L1-09", "L2-28", "L3-29")
-@pytest.mark.parametrize(("eps", "name"), [(1e-5, "biased_eps1e5"), (0.0, "biased_no_eps")])
-def test_layernorm(eps: float, name: str) -> None:
+READINGS = {
+    "biased_eps1e5": {},
+    "biased_no_eps": {"eps": 0.0},
+    "unbiased_no_eps": {"eps": 0.0, "unbiased": True},
+    "annotated_transformer_unbiased_std_plus_eps": {"eps": 1e-6, "unbiased": True, "eps_outside": True},
+}
+
+
+@pytest.mark.lecture("L0-48", "L0-50", "L1-09", "L2-26", "L2-28", "L3-29", "D-04")
+@pytest.mark.parametrize("name", READINGS)
+def test_layernorm(name: str) -> None:
     case = Case("layernorm")
-    norm = LayerNorm(4, eps).double()
+    norm = make_norm(LayerNormConfig.of(READINGS[name]), 4).double()
     load_norm(norm, case.weights["gain"], case.weights["shift"])
     found = norm(case.inputs["x"])
     torch.testing.assert_close(found, case.outputs[name], rtol=0, atol=1e-11, equal_nan=True)
-    if eps:
+    if norm.eps:
         same(found[3], case.weights["shift"])  # the constant row
     else:
         assert found[3].isnan().all()
-    for wrong in ("unbiased_no_eps", "annotated_transformer_unbiased_std_plus_eps"):
-        assert (found[0] - case.outputs[wrong][0]).abs().max() > 0.03
+    for other in READINGS.keys() - {name}:
+        assert (found[0] - case.outputs[other][0]).abs().max() > 1e-6
 
 
+@pytest.mark.lecture("L2-26", "L2-27", "L3-30")
 def test_layernorm_unit_gain() -> None:
     case = Case("layernorm")
     norm = LayerNorm(4).double()
@@ -326,10 +349,14 @@ def test_layernorm_unit_gain() -> None:
     found = norm(case.inputs["x"])
     same(found, case.outputs["biased_eps1e5_unit_gain"])
     same(found[:3].mean(-1), torch.zeros(3, dtype=torch.float64))
+    variance = case.inputs["x"].var(-1, correction=0)
+    same(variance, case.outputs["var_biased"])
+    same(case.inputs["x"].mean(-1), case.outputs["mean"])
+    same(found.var(-1, correction=0), variance / (variance + 1e-5))
     assert norm.eps == 1e-5
 
 
-@pytest.mark.lecture("L2-31")
+@pytest.mark.lecture("L2-31", "D-60")
 @pytest.mark.parametrize(("eps", "name"), [(1e-6, "eps1e6"), (1e-5, "eps1e5")])
 def test_rmsnorm(eps: float, name: str) -> None:
     case = Case("rmsnorm")
@@ -340,7 +367,7 @@ def test_rmsnorm(eps: float, name: str) -> None:
     assert (found[-1] == 0).all()
 
 
-@pytest.mark.lecture("L0-68", "L1-18")
+@pytest.mark.lecture("L0-68", "L1-18", "D-07", "D-34")
 @pytest.mark.parametrize(
     ("name", "wanted"), [("gelu", "gelu_erf"), ("gelu_tanh", "gelu_tanh"), ("relu", "relu"), ("silu", "silu")]
 )
@@ -378,14 +405,14 @@ def test_mlp_gated(activation: str, name: str) -> None:
     same(module(case.inputs["Z"]), case.outputs[name])
 
 
-def block_of(kernel: str, placement: str, norm: LayerNormConfig | RMSNormConfig, activation: str) -> Block:
-    mixer = AttentionConfig.of({"heads": 2, "bias": False, "kernel": kernel})
+def block_of(kernel: str, placement: str, norm: NormConfig, activation: str, **mixer: Any) -> Block:
+    attention = AttentionConfig.of({"heads": 2, "bias": False, "kernel": kernel, **mixer})
     ffn = MLPConfig.of({"activation": activation, "bias": False})
-    return Block(BlockConfig.of({"mixer": mixer, "ffn": ffn, "norm": norm, "placement": placement}), 4).double()
+    return Block(BlockConfig.of({"mixer": attention, "ffn": ffn, "norm": norm, "placement": placement}), 4).double()
 
 
 @kernels
-@pytest.mark.lecture("L0-28", "L2-24", "L2-35", "L3-28")
+@pytest.mark.lecture("L0-28", "L1-54", "L1-91", "L2-24", "L2-34", "L2-35", "L3-28", "D-05", "D-43")
 @pytest.mark.parametrize(
     ("name", "placement", "norm", "activation", "rule"),
     [
@@ -396,28 +423,87 @@ def block_of(kernel: str, placement: str, norm: LayerNormConfig | RMSNormConfig,
         ("block_post_norm_causal", "post", LayerNormConfig(), "gelu", Causal()),
     ],
 )
-def test_block(
-    name: str, placement: str, norm: LayerNormConfig | RMSNormConfig, activation: str, rule: Rule, kernel: str
-) -> None:
+def test_block(name: str, placement: str, norm: NormConfig, activation: str, rule: Rule, kernel: str) -> None:
     case = Case(name)
     block = block_of(kernel, placement, norm, activation)
     load_block(block, case.weights)
     with watched(middle=block.mixer_residual) as seen:
-        output = block(case.inputs["X"][None], view(rule, kernel, THREE))[0]
+        output = block(case.inputs["X"][None], view(rule, kernel, THREE))[0][0]
     same(seen["middle"][0], case.outputs["Z"])
     same(output, case.outputs["output"])
-    if name == "block_pre_norm":  # the skip starts from the stream, not from its norm (D-01)
-        literal = Case("block_deck000_literal_causal_dk")
-        assert torch.equal(literal.weights["W_Q"], case.weights["W_Q"])
-        assert (output[0] - literal.outputs["output"][0]).abs().max() > 0.5
 
 
-@pytest.mark.lecture("L0-63")
-def test_dropout() -> None:
+@kernels
+@pytest.mark.lecture("L0-27", "L0-28", "D-01")
+@pytest.mark.parametrize(
+    ("name", "eps", "scale", "rule"),
+    [
+        ("block_deck000_literal", 0.0, "dim", Everything()),
+        ("block_deck000_literal_causal_dk", 1e-5, "head_dim", Causal()),
+    ],
+)
+def test_block_deck000_literal(name: str, eps: float, scale: str, rule: Rule, kernel: str) -> None:
+    """The second skip starts from the normed tensor, which equation (4) calls by the same name."""
+    case = Case(name)
+    literal = block_of(kernel, "literal", LayerNormConfig(eps=eps), "gelu", scale=scale)
+    usual = block_of(kernel, "pre", LayerNormConfig(eps=eps), "gelu", scale=scale)
+    for block in (literal, usual):
+        load_block(block, case.weights)
+    where = view(rule, kernel, THREE)
+    with watched(second=literal.ffn_residual.before) as seen:
+        output = literal(case.inputs["X"][None], where)[0][0]
+    same(seen["second"][0], case.outputs["Z"])
+    same(output, case.outputs["output"])
+    assert (usual(case.inputs["X"][None], where)[0][0] - output).abs().max() > 0.5
+
+
+@kernels
+@pytest.mark.lecture("L1-78", "D-46")
+def test_cross_attention(kernel: str) -> None:
+    case = Case("cross_attention")
+    module = attention(case.weights, kernel, heads=2)
+    where = view(Everything(), kernel, Layout.plain(1, 2), THREE)
+    with watched(o=module.o) as seen:
+        output = module(case.inputs["decoder"][None], where, memory=case.inputs["memory"][None])[0]
+    same(seen["o_in"][0], case.outputs["concat"])
+    same(output, case.outputs["output"])
+    if kernel == "reference":
+        with watched(weights=module.kernel.weights) as seen:
+            module(case.inputs["decoder"][None], where, memory=case.inputs["memory"][None])
+        assert seen["weights"].shape == (1, 2, 2, 3)
+        same(seen["weights"][0], case.outputs["weights"])
+
+
+@kernels
+@pytest.mark.lecture("L1-78", "L2-34", "L3-06", "D-46")
+def test_block_decoder_cross(kernel: str) -> None:
+    case = Case("block_decoder_cross")
+    mixer = {"kind": "attention", "heads": 2, "bias": False, "kernel": kernel}
+    ffn = {"kind": "mlp", "activation": "relu", "bias": False}
+    block = Block(BlockConfig.of({"mixer": mixer, "cross": mixer, "ffn": ffn, "placement": "post"}), 4).double()
+    load_block(block, case.weights)
+    two = Layout.plain(1, 2)
+    across = Across(case.inputs["memory"][None], view(Everything(), kernel, two, THREE))
+    with watched(own=block.mixer_residual, cross=block.cross_residual) as seen:
+        output = block(case.inputs["decoder"][None], view(Causal(), kernel, two), across=across)[0][0]
+    same(seen["own"][0], case.outputs["after_self"])
+    same(seen["cross"][0], case.outputs["after_cross"])
+    same(output, case.outputs["output"])
+
+
+@pytest.mark.lecture("L0-57", "L0-61", "L0-63", "D-03")
+@pytest.mark.parametrize("style", ["inverted", "classic"])
+def test_dropout(style: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the example's mask in place of a drawn one."""
     case = Case("dropout")
-    x, rate = case.inputs["x"], case.inputs["p_drop"]
-    same(drop(x, case.inputs["mask"], rate), case.outputs["inverted_train"])
-    same(Dropout(rate).eval()(x), case.outputs["inverted_predict"])
+    x, mask, rate = case.inputs["x"], case.inputs["mask"], case.inputs["p_drop"]
+    assert rate == 1 - case.inputs["p_keep"]
+    module = Dropout(rate, classic=style == "classic")
+    with monkeypatch.context() as drawn:
+        drawn.setattr(torch.Tensor, "bernoulli_", lambda tensor, keep: tensor.copy_(mask))
+        same(module.train()(x), case.outputs[f"{style}_train"])
+    same(module.eval()(x), case.outputs[f"{style}_predict"])
+    same(drop(x, mask, rate), case.outputs["inverted_train"])
 
 
 @pytest.mark.lecture("L0-65", "D-11")
@@ -442,13 +528,44 @@ def tiny_lm(kernel: str = "reference", activation: str = "gelu", tied: bool = Tr
     """V = 5, T = 4, d = 4, h = 2, L = 2."""
     block = BlockConfig.of({"mixer": {"heads": 2, "kernel": kernel}, "ffn": {"kind": "mlp", "activation": activation}})
     stack = StackConfig(depth=2, block=block, entry=EntryConfig(positions="learned"))
-    config = TransformerConfig(vocab_size=5, dim=4, context=4, decoder=stack, head=HeadConfig(tied=tied))
+    config = TransformerConfig(vocab_size=5, dim=4, context=4, decoder=stack, head=LanguageHeadConfig(tied=tied))
     model = Transformer(config).double()
     load_model(model, Case("tiny_lm").weights)
     return model
 
 
-@pytest.mark.lecture("L0-17", "L2-51", "L2-54", "L3-07")
+@kernels
+@pytest.mark.lecture("L0-27", "L0-84")
+def test_tiny_lm_deck000_literal(kernel: str) -> None:
+    """Deck 000 to the letter: no biases, no eps, scores over √d, the second skip from the normed tensor, no final norm."""
+    case = Case("tiny_lm_deck000_literal")
+    changes = {
+        "decoder.block.mixer": {"kind": "attention", "heads": 2, "kernel": kernel, "bias": False, "scale": "dim"},
+        "decoder.block.ffn.bias": False,
+        "decoder.block.norm": {"kind": "layer", "eps": 0.0},
+        "decoder.block.placement": "literal",
+    }
+    model = Transformer(tiny_lm().config.override(changes)).double()
+    load_model(model, Case("tiny_lm").weights)
+    ids, targets = case.inputs["ids"].long()[None], case.inputs["targets"].long()
+    first, second = model.decoder.blocks
+    with watched(entry=model.decoder.entry, first=first, second=second) as seen:
+        final = model(ids)
+    for name, wanted in zip(("entry", "first", "second"), case.outputs["hidden"], strict=True):
+        same(seen[name][0], wanted)
+    same(final[0], case.outputs["final"])
+    logits = model.logits(final)[0]
+    same(logits, case.outputs["logits"])
+    same(logits.softmax(-1), case.outputs["probs"])
+    assert logits.argmax(-1).tolist() == case.outputs["argmax"].tolist()
+    mean = torch.full((3,), 1 / 3, dtype=torch.float64)
+    loss = cross_entropy(final[0], model.head_weight(), targets, mean, Scores(5))
+    same(loss, torch.tensor(case.outputs["loss"], dtype=torch.float64))
+    weights = sum(parameter.numel() for name, parameter in model.named_parameters() if "_residual" not in name)
+    assert weights == case.outputs["parameters_no_bias_no_norm"] == 420
+
+
+@pytest.mark.lecture("L0-16", "L0-17", "L0-22", "L2-51", "L2-54", "L3-07", "D-28")
 def test_embedding() -> None:
     case = Case("embedding")
     ids = case.inputs["ids"].long()[None]
@@ -460,6 +577,47 @@ def test_embedding() -> None:
     same(vectors[0], case.outputs["lookup"])
     same(vectors[0], case.outputs["one_hot_product"])
     same(model.decoder.entry(vectors, THREE)[0], case.outputs["sum"])
+
+
+@pytest.mark.lecture("L0-16", "D-28")
+def test_embedding_beside_its_position() -> None:
+    case = Case("embedding")
+    config = TransformerConfig.of(
+        {
+            "vocab_size": 5,
+            "dim": 8,
+            "context": 4,
+            "head": {"tied": False},
+            "decoder": {
+                "depth": 1,
+                "block": {"mixer": {"kind": "attention", "heads": 2}},
+                "entry": {"positions": "learned", "combine": "concat", "position_dim": 4},
+            },
+        }
+    )
+    model = Transformer(config).double()
+    model.embedding.load_state_dict({"weight": case.weights["E"]})
+    model.decoder.entry.positions.load_state_dict({"weight": case.weights["P"]})
+    found = model.decoder.entry(model.embedding(case.inputs["ids"].long()[None]), THREE)
+    assert found.shape == (1, 3, 8)
+    same(found[0], case.outputs["concat"])
+
+
+@pytest.mark.lecture("L3-11", "L3-13", "D-29")
+def test_sinusoidal_positions() -> None:
+    """In a model of double precision they are computed in double precision."""
+    case = Case("sinusoidal_positions")
+
+    def placed(length: int, dim: int) -> Tensor:
+        entry = Entry(EntryConfig(positions="sinusoidal"), dim, 16, Dropout(0.0))
+        return entry(torch.zeros(2, length, dim, dtype=torch.float64), Layout.plain(2, length))
+
+    small, slide = placed(3, 4), placed(10, 64)
+    same(small[0], case.outputs["pe_3x4"])
+    assert torch.equal(slide[0], slide[1]), "the same for every sentence of a batch"
+    for row in (1, 9):
+        same(slide[0, row, :4], case.outputs[f"pe_10x64_row{row}_first4"])
+        same(slide[0, row, -2:], case.outputs[f"pe_10x64_row{row}_last2"])
 
 
 @kernels
@@ -482,10 +640,12 @@ def test_tiny_lm(kernel: str) -> None:
     same(probabilities[0].sum(-1), torch.ones(3, dtype=torch.float64))
     assert logits.argmax(-1)[0].tolist() == case.outputs["argmax"].tolist() == [1, 0, 0]
     for row in range(3):
-        alone = cross_entropy(final[0, row, None], model.head_weight(), targets[row, None], torch.ones(1).double(), 5)
+        alone = cross_entropy(
+            final[0, row, None], model.head_weight(), targets[row, None], torch.ones(1).double(), Scores(5)
+        )
         same(alone, case.outputs["loss_per_token"][row])
     mean = torch.full((3,), 1 / 3, dtype=torch.float64)
-    loss = cross_entropy(final[0], model.head_weight(), targets, mean, 5)
+    loss = cross_entropy(final[0], model.head_weight(), targets, mean, Scores(5))
     same(loss, torch.tensor(case.outputs["loss"], dtype=torch.float64))
     same(loss.exp(), torch.tensor(case.outputs["perplexity"], dtype=torch.float64))
 
@@ -517,7 +677,7 @@ def test_tiny_lm_tanh_gelu(kernel: str) -> None:
     same(logits[0], case.outputs["logits"])
     assert logits.argmax(-1)[0].tolist() == case.outputs["argmax"].tolist()
     mean = torch.full((3,), 1 / 3, dtype=torch.float64)
-    loss = cross_entropy(final[0], model.head_weight(), targets, mean, 5)
+    loss = cross_entropy(final[0], model.head_weight(), targets, mean, Scores(5))
     same(loss, torch.tensor(case.outputs["loss"], dtype=torch.float64))
     difference = (logits[0] - Case("tiny_lm").outputs["logits"]).abs().max()
     same(difference, torch.tensor(case.outputs["max_abs_logit_difference_to_erf"], dtype=torch.float64))

@@ -65,8 +65,10 @@ def test_every_parameter_is_filled(config: TransformerConfig) -> None:
     initialise(model, config, torch.Generator().manual_seed(0))
     for name, parameter in model.named_parameters():
         assert parameter.isfinite().all(), name
-        if parameter.ndim == 1:
-            assert (parameter == (0.0 if name.endswith("bias") else 1.0)).all(), name
+        if name.endswith("bias"):  # those of experts are stacked
+            assert (parameter == 0).all(), name
+        elif parameter.ndim == 1:
+            assert (parameter == 1).all(), name
         else:
             assert parameter.std() > 0, name
 
@@ -111,6 +113,8 @@ def test_a_model_on_meta_has_every_shape_and_no_memory(config: TransformerConfig
         name: tensor.shape for name, tensor in real.state_dict().items()
     }
     assert list(real.buffers()) == []
+    if getattr(config.decoder.block.ffn, "dispatch", "") == "loop":
+        return  # it counts which tokens chose an expert, and here are none to count
     tokens = torch.zeros(2, 4, dtype=torch.long, device="meta")
     assert shapes.logits(shapes(tokens)).shape == (2, 4, config.table_rows())
 

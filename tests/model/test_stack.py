@@ -1,26 +1,30 @@
 """A stack by itself: vectors in, vectors out."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from heddle.config import RMSNormConfig, TransformerConfig
 from heddle.model import Stack
-from heddle.nn import Causal, Everything, LayerNorm, Layout, RMSNorm
+from heddle.nn import LayerNorm, Layout, RMSNorm
+from heddle.nn.kernels import Lowered
 from tests.laws.models import COMBINATIONS, config_of, name_of
 
 
-def stack_of(config: TransformerConfig, rule: Causal | Everything) -> Stack:
-    stack = Stack(config.decoder, config.dim, config.context, rule).double()
+def stack_of(config: TransformerConfig, causal: bool = True) -> Stack:
+    stack = Stack(config.decoder, config.dim, config.context, causal).double()
     for parameter in stack.parameters():
         nn.init.normal_(parameter, std=0.3)
     return stack.eval()
 
 
 @pytest.mark.lecture("L1-23")
-@pytest.mark.parametrize("rule", [Causal(), Everything()], ids=["causal", "everything"])
-def test_a_bare_stack_works_and_keeps_the_shape(rule: Causal | Everything) -> None:
-    stack = stack_of(config_of(depth=3), rule)
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "everything"])
+def test_a_bare_stack_works_and_keeps_the_shape(causal: bool) -> None:
+    stack = stack_of(config_of(depth=3), causal)
     assert len(stack.blocks) == 3
     for rows, length in ((1, 1), (2, 9)):
         x = torch.randn(rows, length, 16, dtype=torch.float64)
@@ -32,9 +36,9 @@ def test_without_a_mask_the_last_token_reaches_the_first_output() -> None:
     changed = x.clone()
     changed[:, -1] += 1
     layout = Layout.plain(1, 5)
-    for rule, reaches in ((Everything(), True), (Causal(), False)):
-        stack = stack_of(config_of(), rule)
-        assert torch.equal(stack(x, layout)[:, 0], stack(changed, layout)[:, 0]) != reaches
+    for causal in (True, False):
+        stack = stack_of(config_of(), causal)
+        assert torch.equal(stack(x, layout)[:, 0], stack(changed, layout)[:, 0]) == causal
 
 
 @pytest.mark.lecture("D-06")
@@ -45,26 +49,49 @@ def test_without_a_mask_the_last_token_reaches_the_first_output() -> None:
 def test_a_norm_ends_the_stack_when_it_stands_before_the_branches(
     placement: str, wanted: bool | None, ends: bool
 ) -> None:
-    stack = stack_of(config_of(placement=placement, final_norm=wanted), Causal())
+    stack = stack_of(config_of(placement=placement, final_norm=wanted))
     assert isinstance(stack.final_norm, LayerNorm if ends else nn.Identity)
 
 
 @pytest.mark.parametrize("config", COMBINATIONS, ids=name_of)
 def test_masks_and_angles_are_made_once(config: TransformerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack = stack_of(config, Causal())
-    calls = {"lower": 0, "rotation": 0}
-    lower = stack.sight.kernel.lower
+    """Once for each way of seeing, however many layers see so."""
+    deep = config.override({"decoder.depth": 4})
+    stack = stack_of(deep)
+    attending = {block.mixer for block in deep.decoder.blocks if block.mixer.kind == "attention"}
+    turned = {mixer for mixer in attending if mixer.relative is not None}
+    calls = {"lower": 0, "relative": 0}
+    for sight in stack.sights:
+        if sight.kernel is not None:
+            monkeypatch.setattr(sight.kernel, "lower", staticmethod(counted(sight.kernel.lower, calls)))
+        if sight.relative is not None:
+            sight.relative.register_forward_hook(lambda *given: calls.update(relative=calls["relative"] + 1))
+    x = torch.randn(2, 4, config.decoder.entry.token_dim(16), dtype=torch.float64)
+    stack(x, Layout.plain(2, 4))
+    assert calls == {"lower": len(attending), "relative": len(turned)}
 
-    def counted(mask: object) -> object:
+
+def counted(lower: Callable[..., Lowered], calls: dict[str, int]) -> Callable[..., Lowered]:
+    """The same lowering, counted where a sight asks for it: `auto` asks another kernel in turn."""
+
+    def lowered(*given: Any) -> Lowered:
         calls["lower"] += 1
-        return lower(mask)
+        return lower(*given)
 
-    monkeypatch.setattr(stack.sight.kernel, "lower", staticmethod(counted))
-    if stack.sight.rotary is not None:
-        stack.sight.rotary.register_forward_hook(lambda *given: calls.update(rotation=calls["rotation"] + 1))
-    stack(torch.randn(2, 4, 16, dtype=torch.float64), Layout.plain(2, 4))
-    assert calls == {"lower": 1, "rotation": int(config.decoder.block.mixer.relative is not None)}
+    return lowered
+
+
+def test_layers_that_see_alike_share_their_sight() -> None:
+    """Every second layer with a window: two ways of seeing in four layers."""
+    override = {"layers": "::2", "block": {"mixer": {"window": 3}}}
+    stack = stack_of(config_of(depth=4).override({"decoder.overrides": [override]}))
+    first, second, third, fourth = stack.views(Layout.plain(2, 4))
+    assert len(stack.sights) == 2
+    assert first is third
+    assert second is fourth
+    assert first.lowered.window == 3
+    assert second.lowered.window is None
 
 
 def test_the_norm_is_the_blocks_kind() -> None:
-    assert isinstance(stack_of(config_of(norm=RMSNormConfig()), Causal()).final_norm, RMSNorm)
+    assert isinstance(stack_of(config_of(norm=RMSNormConfig())).final_norm, RMSNorm)

@@ -134,7 +134,7 @@ def test_an_id_beyond_the_table_is_an_error() -> None:
 @pytest.mark.lecture("L0-75")
 def test_a_tied_head_is_the_table() -> None:
     model = awake(config_of(tied=True))
-    assert model.head is None
+    assert model.language_head().weight is None
     assert model.head_weight().data_ptr() == model.embedding.weight.data_ptr()
     assert [name for name in model.state_dict() if "head" in name] == [], "saved once"
     tokens, targets = tokens_of(2, 6), tokens_of(2, 6, seed=2)

@@ -1,6 +1,6 @@
 """Attention: shapes, what mixes with what, averages, and who is told about the tokens' places."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -11,7 +11,9 @@ from heddle.model import Stack
 from heddle.nn import KERNELS, Attention, Block, Causal, Everything, Layout, Rotary, Sight, View
 from heddle.nn.attention import split_heads
 from heddle.nn.block import make_attention
+from heddle.nn.convolution import Convolution
 from heddle.nn.norm import LayerNorm, RMSNorm
+from heddle.nn.recurrent import Recurrent
 
 Rule = Causal | Everything
 
@@ -194,6 +196,10 @@ def test_a_view_is_made_once() -> None:
 
 @pytest.mark.lecture("L1-15")
 def test_signatures_speak_of_batch_tokens_and_width() -> None:
-    for kind in (Attention, Block, Stack):
+    for kind in (Attention, Convolution, Recurrent):
         notes = kind.forward.__annotations__
         assert notes["x"].dim_str == notes["return"].dim_str == "B T D"
+    notes = Block.forward.__annotations__
+    assert notes["x"].dim_str == get_args(notes["return"])[0].dim_str == "B T D"
+    notes = Stack.forward.__annotations__  # d: with positions beside them, token vectors are narrower than the model
+    assert (notes["x"].dim_str, notes["return"].dim_str) == ("B T d", "B T D")

@@ -58,7 +58,8 @@ def run(kernel: Kernel) -> torch.Tensor:
 
 
 @pytest.mark.lecture("L0-64")
-@pytest.mark.parametrize("name", KERNELS)
+# The two that never hold the weights refuse to drop them: see test_kernels.py.
+@pytest.mark.parametrize("name", [name for name in KERNELS if name not in ("blockwise", "flex")])
 def test_every_kernel_drops_attention_weights(name: str) -> None:
     torch.manual_seed(0)
     kernel = KERNELS[name](0.5, 0.5)

@@ -7,8 +7,13 @@ import torch
 from torch import nn
 
 from heddle.config import GatedConfig, MLPConfig
+from heddle.config.model import DropoutConfig
 from heddle.nn import MLP, Gated
-from heddle.nn.block import make_gated, make_mlp
+from heddle.nn.block import Maker
+
+
+def made(config: Any, dim: int) -> Any:
+    return Maker(dim, DropoutConfig(), True).feed_forward(config)
 
 
 def small(kind: str, dim: int = 8) -> nn.Module:
@@ -67,7 +72,7 @@ def test_only_the_last_axis_changes() -> None:
 @pytest.mark.parametrize(("dim", "hidden"), [(768, 3072), (12288, 49152)])
 def test_the_hidden_width_is_four_times_the_width(dim: int, hidden: int) -> None:
     with torch.device("meta"):
-        module = make_mlp(MLPConfig(), dim)
+        module = made(MLPConfig(), dim)
     assert module.up.weight.shape == (hidden, dim)
     assert module.down.weight.shape == (dim, hidden)
     if dim == 768:
@@ -77,12 +82,12 @@ def test_the_hidden_width_is_four_times_the_width(dim: int, hidden: int) -> None
 @pytest.mark.lecture("L0-72")
 def test_the_hidden_width_is_free() -> None:
     def count(config: MLPConfig) -> int:
-        return sum(parameter.numel() for parameter in make_mlp(config, 16).parameters())
+        return sum(parameter.numel() for parameter in made(config, 16).parameters())
 
     for hidden in (1, 5, 64):
         wide = count(MLPConfig(hidden=hidden + 1, bias=False))
         assert wide - count(MLPConfig(hidden=hidden, bias=False)) == 2 * 16
-        assert make_mlp(MLPConfig(hidden=hidden), 16)(torch.randn(2, 16)).shape == (2, 16)
+        assert made(MLPConfig(hidden=hidden), 16)(torch.randn(2, 16)).shape == (2, 16)
     assert count(MLPConfig()) == count(MLPConfig(hidden=64))
 
 
@@ -91,7 +96,7 @@ def test_the_hidden_width_is_free() -> None:
 def test_a_gated_layer_rounds_its_width_up(dim: int, hidden: int) -> None:
     """8/3 of the width, up to a multiple of 256, so that three matrices weigh about as much as two of four times it."""
     with torch.device("meta"):
-        module = make_gated(GatedConfig(), dim)
+        module = made(GatedConfig(), dim)
     assert {name: tuple(weight.shape) for name, weight in module.named_parameters()} == {
         "gate.weight": (hidden, dim),
         "up.weight": (hidden, dim),
@@ -102,16 +107,15 @@ def test_a_gated_layer_rounds_its_width_up(dim: int, hidden: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "config", "names"),
+    ("config", "names"),
     [
-        (make_mlp, MLPConfig(), {"up.weight", "up.bias", "down.weight", "down.bias"}),
-        (make_mlp, MLPConfig(bias=False), {"up.weight", "down.weight"}),
+        (MLPConfig(), {"up.weight", "up.bias", "down.weight", "down.bias"}),
+        (MLPConfig(bias=False), {"up.weight", "down.weight"}),
         (
-            make_gated,
             GatedConfig(bias=True),
             {f"{part}.{kind}" for part in ("gate", "up", "down") for kind in ("weight", "bias")},
         ),
     ],
 )
-def test_biases_are_there_when_asked_for(make: Any, config: Any, names: set[str]) -> None:
-    assert {name for name, _ in make(config, 8).named_parameters()} == names
+def test_biases_are_there_when_asked_for(config: Any, names: set[str]) -> None:
+    assert {name for name, _ in made(config, 8).named_parameters()} == names

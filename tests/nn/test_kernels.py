@@ -1,7 +1,13 @@
-"""Kernels: what each is handed, what `auto` takes, exact zeros, and what is never held."""
+"""Kernels: that they agree, what each is handed, what `auto` takes, exact zeros, and what is never held."""
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import exp, tanh
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +15,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
+from torch.utils.flop_counter import FlopCounterMode
 
-from heddle.nn import KERNELS, Cache, Causal, Everything, Layout, Mask, masked_softmax
-from heddle.nn.kernels import BLOCK, PLAIN_UP_TO, Kernel, fastest
+from heddle.errors import HeddleError
+from heddle.nn import KERNELS, Cache, Causal, Dropout, Everything, Layout, Mask, masked_softmax
+from heddle.nn.kernels import BLOCK, PLAIN_UP_TO, Blockwise, Kernel, Running, fastest
+from heddle.nn.mask import Rule, Window
+from heddle.nn.position import Alibi, Buckets
+from tests.lectures.golden import Case, same
 
+ROOT = Path(__file__).parents[2]
 kernels = pytest.mark.parametrize("name", KERNELS)
 
 
@@ -79,7 +91,7 @@ def test_large_scores_do_not_overflow() -> None:
         assert torch.equal(masked_softmax(scores, torch.ones(2, 3, dtype=torch.bool)), torch.full((2, 3), 1 / 3))
 
 
-@kernels
+@pytest.mark.parametrize("name", ["auto", "reference", "plain", "sdpa"])
 @pytest.mark.lecture("L1-35", "D-47")
 def test_masks_are_not_copied_for_each_head(name: str) -> None:
     packed = Layout.packed([[3, 4], [3, 4]], 7)
@@ -102,11 +114,12 @@ def test_whole_sequences_need_no_written_mask(name: str) -> None:
     assert (everything.causal, everything.allowed, everything.dead) == (False, None, None)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", ["auto", "reference", "plain", "sdpa"])
 def test_one_next_token_of_equal_rows_shares_one_mask(name: str) -> None:
     cache = Cache([], 3)
     cache.advance((4, 4, 4))
-    lowered = KERNELS[name].lower(Mask(Causal(), *cache.advance((1, 1, 1))))
+    queries, keys = cache.advance((1, 1, 1))
+    lowered = KERNELS[name].lower(Mask(Causal(), queries, keys[None]))
     assert lowered.allowed is not None
     assert lowered.allowed.shape == (1, 1, 1, 64)
     assert lowered.allowed.sum() == 5
@@ -127,16 +140,54 @@ def test_auto_is_a_table(device: str, keys: int, wanted: str) -> None:
     assert fastest(device, keys) == wanted
 
 
-@pytest.mark.parametrize("length", [16, PLAIN_UP_TO["cpu"] + 1])
-def test_auto_runs_what_it_lowered_for(length: int) -> None:
-    kernel = KERNELS["auto"](0.5)
+@pytest.mark.lecture("L2-21")
+def test_auto_keeps_to_what_can_cap_and_drop() -> None:
+    short, long = PLAIN_UP_TO["cpu"], PLAIN_UP_TO["cpu"] + 1
+    assert [fastest("cpu", keys, fused=False) for keys in (short, long)] == ["plain", "blockwise"]
+    assert fastest("cuda", 1, fused=False) == "blockwise"
+
+
+class Classic(Dropout):
+    """Another convention: kept values stay as they are, and predictions are multiplied by the rate of kept ones."""
+
+    plain = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.bernoulli(1 - self.rate) * x if self.active else x * (1 - self.rate)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(
+    ("length", "cap", "dropout", "training", "wanted"),
+    [
+        (16, None, 0.0, True, "Plain"),
+        (16, 2.0, 0.5, True, "Plain"),
+        (800, None, 0.5, True, "SDPA"),
+        (800, 2.0, 0.0, True, "Blockwise"),
+        (800, 2.0, 0.5, True, "Plain"),
+        (800, 2.0, 0.5, False, "Blockwise"),
+        (800, None, Classic(0.5), True, "Plain"),
+        (800, None, Classic(0.5), False, "Plain"),
+        (800, None, Classic(0.0), True, "SDPA"),
+    ],
+)
+def test_auto_runs_what_the_layer_needs(
+    length: int, cap: float | None, dropout: float | Dropout, training: bool, wanted: str, fused: bool
+) -> None:
+    """Whatever the mask was lowered for: several layers may share it."""
+    kernel = KERNELS["auto"](0.5, dropout, cap).train(training)
     ran = []
-    for part in (kernel.plain, kernel.sdpa):
-        part.register_forward_hook(lambda module, given, output: ran.append(type(module)))
-    lowered = kernel.lower(causal(1, length))
-    assert lowered.kernel == fastest("cpu", length)
-    kernel(*inputs(1, 2, length), lowered)
-    assert ran == [KERNELS[lowered.kernel]]
+    for part in kernel.children():
+        if not isinstance(part, Dropout):
+            part.register_forward_hook(lambda module, given, output: ran.append(type(module).__name__))
+    lowered = kernel.lower(causal(1, length), None, fused)
+    assert lowered.kernel == fastest("cpu", length, fused)
+    kernel(*inputs(1, 1, length), lowered)
+    needs_more = cap is not None or (isinstance(dropout, Classic) and dropout.rate > 0)
+    if fused or needs_more or length <= PLAIN_UP_TO["cpu"]:
+        assert ran == [wanted]
+    else:  # told that torch's kernel cannot serve, it is not asked
+        assert ran == ["Plain" if kernel.dropout.active else "Blockwise"]
 
 
 class Sizes(TorchDispatchMode):
@@ -186,11 +237,373 @@ def test_plain_never_holds_all_scores(length: int) -> None:
     assert operations(KERNELS["reference"](0.5), 2, length).largest == 2 * length * length
 
 
+# Agreement
+
+
+def continued(first: tuple[int, ...], then: tuple[int, ...]) -> tuple[Layout, Layout]:
+    cache = Cache([], len(first))
+    cache.advance(first)
+    queries, keys = cache.advance(then)
+    return queries, keys[None]
+
+
+PLACES = {
+    "plain": (Layout.plain(3, 11), Layout.plain(3, 11)),
+    "padded": (Layout.padded((11, 4, 0), 11),) * 2,
+    "packed": (Layout.packed([[6, 5], [3, 1, 4], []], 11),) * 2,
+    "cross": (Layout.plain(3, 3), Layout.padded((11, 4, 1), 11)),
+    "ragged": continued((4, 9, 0), (3, 1, 0)),
+    "more queries": (Layout.plain(3, 11), Layout.plain(3, 3)),  # in a window the last ones see nothing
+}
+RULES = {
+    "causal": Causal(),
+    "open": Everything(),
+    "sliding": Causal() & Window(4),
+    "window": Window(4),
+}
+CHANGES = {"": (None, 0), "cap": (1.5, 0), "bias": (None, 1), "cap, bias of each row": (1.5, 3)}
+
+
+def small(name: str, cap: float | None, monkeypatch: pytest.MonkeyPatch, block: int = 4) -> Kernel:
+    """A kernel that takes several blocks for a short sequence."""
+    monkeypatch.setattr("heddle.nn.kernels.plain.BLOCK", block)
+    return Blockwise(0.4, cap=cap, block=block) if name == "blockwise" else KERNELS[name](0.4, cap=cap)
+
+
+def outcome(kernel: Kernel, mask: Mask, given: list[Tensor], weight: Tensor) -> list[Tensor]:
+    """Output and gradients, the bias's among them if there is a bias."""
+    leaves = [tensor.detach().requires_grad_() for tensor in given]
+    output = kernel(*leaves[:3], kernel.lower(mask, *leaves[3:]))
+    assert output.dtype == given[0].dtype
+    return [output.detach(), *torch.autograd.grad((output * weight).sum(), leaves)]
+
+
+@pytest.mark.lecture("D-10", "L2-17")
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("name", ["auto", "blockwise", "plain", "sdpa"])
+def test_kernels_compute_the_reference(
+    name: str,
+    place: tuple[Layout, Layout],
+    rule: Rule,
+    change: tuple[float | None, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Outputs and gradients in both precisions, with two query heads to a key head and values of another width."""
+    (cap, bias), mask = change, Mask(rule, *place)
+    if name == "sdpa" and cap is not None:
+        return
+    queries, keys = place[0].width, place[1].width
+    shapes = [(3, 4, queries, 6), (3, 2, keys, 6), (3, 2, keys, 5)] + ([(bias, 4, queries, keys)] if bias else [])
+    exact = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    weight = torch.randn(3, 4, queries, 5, dtype=torch.float64)
+    dead = ~mask.dense().any(-1).expand(3, 4, queries)
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        given = [tensor.to(dtype) for tensor in exact]
+        wanted = outcome(KERNELS["reference"](0.4, cap=cap), mask, given, weight.to(dtype))
+        found = outcome(small(name, cap, monkeypatch), mask, given, weight.to(dtype))
+        for mine, right in zip(found, wanted, strict=True):
+            torch.testing.assert_close(mine, right, rtol=tolerance, atol=tolerance)
+        assert (found[0][dead] == 0).all()
+        assert (found[1][dead] == 0).all()
+
+
+@pytest.mark.lecture("L0-91", "D-35")
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+def test_the_reference_is_the_formula(place: tuple[Layout, Layout], change: tuple[float | None, int]) -> None:
+    """Pair by pair in plain numbers: scale, then cap, then bias, then the mask; and its two taps."""
+    (cap, bias), mask = change, Mask(Causal() & Window(4), *place)
+    queries, keys = place[0].width, place[1].width
+    q, k, v = (torch.randn(3, 2, width, 3, dtype=torch.float64) for width in (queries, keys, keys))
+    added = torch.randn(bias, 2, queries, keys, dtype=torch.float64) if bias else None
+    kernel, seen = KERNELS["reference"](0.7, cap=cap), {}
+    for name in ("scores", "weights"):
+        tap = getattr(kernel, name)
+        tap.register_forward_hook(lambda module, given, output, name=name: seen.update({name: output}))
+    output = kernel(q, k, v, kernel.lower(mask, added))
+    for row in range(3):
+        for query in range(queries):
+            scores = {}
+            for key in range(keys):
+                if not mask(*(torch.tensor(place) for place in (row, query, key))):
+                    assert seen["scores"][row, 1, query, key] == -torch.inf
+                    assert seen["weights"][row, 1, query, key] == 0
+                    continue
+                score = 0.7 * float(q[row, 1, query] @ k[row, 1, key])
+                score = score if cap is None else cap * tanh(score / cap)
+                scores[key] = score + (float(added[row % bias, 1, query, key]) if bias else 0.0)
+                assert float(seen["scores"][row, 1, query, key]) == pytest.approx(scores[key], abs=1e-12)
+            total = sum(exp(score) for score in scores.values())
+            wanted = sum((exp(score) / total * v[row, 1, key] for key, score in scores.items()), torch.zeros(3))
+            torch.testing.assert_close(output[row, 1, query], wanted.double(), rtol=0, atol=1e-12)
+
+
 @kernels
-def test_gradients_are_those_of_the_function(name: str) -> None:
+@pytest.mark.parametrize("kind", [Alibi(2), Buckets(2, 8, 20)], ids=["alibi", "buckets"])
+def test_relative_positions_change_every_kernel_alike(name: str, kind: Alibi | Buckets) -> None:
+    torch.nn.init.normal_(kind.weight) if isinstance(kind, Buckets) else None
+    layout = Layout.packed([[9, 4], [13]], 13)
+    bias, (q, k, v) = kind(layout, layout), inputs(2, 2, 13)
+    results = []
+    for each in (name, "reference"):
+        kernel = KERNELS[each](0.5)
+        results.append(kernel(q, k, v, kernel.lower(Mask(Causal(), layout, layout), bias)))
+    torch.testing.assert_close(*results, rtol=0, atol=1e-5)
+    plain = KERNELS["reference"](0.5)
+    assert (plain(q, k, v, plain.lower(Mask(Causal(), layout, layout))) - results[0]).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("name", ["auto", "blockwise", "plain", "flex", "reference"])
+def test_low_precision_caps_and_adds_in_fp32(name: str) -> None:
+    """In bf16 a bias of 200 swallows a difference of 0.5 between scores."""
+    q = torch.ones(1, 1, 2, 4, dtype=torch.bfloat16)
+    k = torch.tensor([[0.0] * 4, [0.125] * 4], dtype=torch.bfloat16)[None, None]
+    v = torch.tensor([[0.0], [1.0]], dtype=torch.bfloat16)[None, None]
+    layout = Layout.plain(1, 2)
+    kernel = KERNELS[name](1.0, cap=50.0)
+    output = kernel(q, k, v, kernel.lower(Mask(Everything(), layout, layout), torch.full((1, 1, 2, 2), 200.0)))
+    assert float(output[0, 0, 0, 0]) == pytest.approx(1 / (1 + exp(-0.5)), abs=4e-3)
+
+
+# FlashAttention
+
+
+@pytest.mark.lecture("L2-16", "L2-17", "L2-18", "L2-19")
+@pytest.mark.parametrize("block", [1, 2])
+def test_flash_online_softmax(block: int) -> None:
+    case = Case("flash_online_softmax")
+    q, k, v = (case.inputs[letter] for letter in "QKV")
+    scores = (q @ k.T / 2).masked_fill(~causal(1, 3).dense()[0, 0], -torch.inf)
+    trace, running = case.outputs[f"trace_block{block}"], Running.start((3,), 4, q)
+    for start in range(0, 3, block):
+        keys = range(start, min(start + block, 3))
+        before, running = running, running.add(scores[:, keys], v[keys])
+        for step in trace:
+            query = int(step["query"])
+            if [int(key) for key in step["keys"]] == [key for key in keys if key <= query]:
+                same(running.maximum[query, 0], torch.tensor(step["m"], dtype=torch.float64))
+                rescale = (before.maximum - running.maximum).exp()[query, 0]
+                same(rescale, torch.tensor(step["rescale"], dtype=torch.float64))
+                same(running.total[query, 0], torch.tensor(step["l"], dtype=torch.float64))
+                same(running.weighted[query], step["acc"])
+                step["found"] = True
+    assert all("found" in step for step in trace)
+    same(running.output(), case.outputs["output"])
+    same(running.logsumexp()[:, 0], case.outputs["logsumexp"])
+    kernel = Blockwise(0.5, block=block)
+    leaves = [tensor[None, None].requires_grad_() for tensor in (q, k, v)]
+    output = kernel(*leaves, kernel.lower(causal(1, 3)))
+    same(output[0, 0].detach(), case.outputs["output"])
+    kept = output.grad_fn.next_functions[0][0].saved_tensors
+    same(kept[4].flatten(), case.outputs["logsumexp"])
+
+
+@pytest.mark.lecture("L2-17")
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_all_block_sizes_agree(rule: Rule) -> None:
+    layout = Layout.packed([[5, 4], [9]], 9)
+    for mask in (Mask(rule, layout, layout), Mask(rule, Layout.plain(2, 9), Layout.plain(2, 9))):
+        given = [torch.randn(2, heads, 9, 3, dtype=torch.float64) for heads in (4, 2, 2)]
+        given.append(torch.randn(1, 4, 9, 9, dtype=torch.float64))
+        weight = torch.randn(2, 4, 9, 3, dtype=torch.float64)
+        whole = outcome(Blockwise(0.4, cap=2.0, block=9), mask, given, weight)
+        for block in range(1, 13):
+            found = outcome(Blockwise(0.4, cap=2.0, block=block), mask, given, weight)
+            for mine, right in zip(found, whole, strict=True):
+                torch.testing.assert_close(mine, right, rtol=0, atol=1e-12)
+
+
+@pytest.mark.lecture("L2-19")
+@pytest.mark.parametrize("size", [1e4, 1e30])
+def test_large_scores_overflow_in_no_tile(size: float) -> None:
+    q, k, v = inputs(1, 2, 9)
+    q = q * size
+    for rule in RULES.values():
+        mask = Mask(rule, Layout.plain(1, 9), Layout.plain(1, 9))
+        found = outcome(Blockwise(1.0, block=2), mask, [q, k, v], torch.ones(1))
+        assert all(tensor.isfinite().all() for tensor in found)
+        wanted = outcome(KERNELS["reference"](1.0), mask, [q, k, v], torch.ones(1))
+        torch.testing.assert_close(found[0], wanted[0])
+
+
+@pytest.mark.lecture("L2-16", "L2-18", "C-09", "C-10")
+@pytest.mark.parametrize(("length", "largest"), [(256, 32_768), (512, 65_536), (1024, 131_072)])
+def test_blockwise_never_holds_all_scores(length: int, largest: int) -> None:
+    """Forward and backward, h = 4, d = 32, tiles of 64: twice the length is twice the largest tensor."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 4, length, 32)
+    mask, weight = causal(1, length), torch.randn(1, 4, length, 32)
+    with recorded() as sizes:
+        found = outcome(Blockwise(32**-0.5, block=64), mask, [q, k, v], weight)
+    assert sizes.largest == largest
+    if length == 512:
+        with recorded() as sizes:
+            wanted = outcome(KERNELS["reference"](32**-0.5), mask, [q, k, v], weight)
+        assert sizes.largest == 4 * length**2
+        assert (found[0] - wanted[0]).abs().max() < 1e-6
+
+
+@pytest.mark.lecture("C-09")
+def test_between_its_passes_blockwise_keeps_one_number_per_row_beside_the_output() -> None:
+    q, k, v = (tensor.requires_grad_() for tensor in inputs(2, 3, 40))
+    kernel = Blockwise(0.5, block=8)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        kernel(q, k, v, kernel.lower(causal(2, 40)))
+    given = {tensor.untyped_storage().data_ptr() for tensor in (q, k, v)}
+    beyond = [tensor for tensor in kept if tensor.untyped_storage().data_ptr() not in given]
+    assert sum(tensor.numel() for tensor in beyond) == 2 * 3 * 40 * (4 + 1)
+
+
+def flops(kernel: Kernel, mask: Mask, training: bool = False) -> int:
+    """Multiplications and additions of one head's matrix products, of queries, keys and values of width 4."""
+    leaves = [
+        torch.randn(1, 1, side.width, 4).requires_grad_(training) for side in (mask.queries, mask.keys, mask.keys)
+    ]
+    with FlopCounterMode(display=False) as counter:
+        output = kernel(*leaves, kernel.lower(mask))
+        if training:
+            output.sum().backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.lecture("L2-20", "C-14")
+def test_tiles_cost_what_the_whole_costs_and_causal_ones_about_half() -> None:
+    square = Layout.plain(1, 1024)
+    naive = flops(KERNELS["reference"](0.5), Mask(Causal(), square, square))
+    assert naive == 2 * 2 * 1024**2 * 4
+    assert flops(Blockwise(0.5, block=64), Mask(Everything(), square, square)) == naive
+    assert flops(Blockwise(0.5, block=64), Mask(Causal(), square, square)) / naive == 0.53125 == (1024 + 64) / 2048
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", ["blockwise", "plain"])
+def test_a_window_costs_only_the_keys_in_sight(name: str, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, layout = small(name, None, monkeypatch, block=8), Layout.plain(1, 64)
+    products = {"blockwise": 2 + 5 * training, "plain": 2 + 4 * training}[name]
+    for window, first in ((5, 4), (8, 7), (100, 99)):
+        mask = Mask(Causal() & Window(window), layout, layout)
+        pairs = 0
+        for start in range(0, 64, 8):
+            left = max(0, start - first)
+            # `blockwise` cuts keys where tiles begin
+            pairs += 8 * (start + 8 - (left - left % 8 if name == "blockwise" else left))
+        assert flops(kernel, mask, training) == products * 2 * 4 * pairs
+    assert flops(kernel, Mask(Causal() & Window(100), layout, layout)) == flops(kernel, causal(1, 64))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("name", ["blockwise", "flex"])
+def test_kernels_that_never_hold_the_weights_refuse_to_drop_them(name: str) -> None:
+    kernel, (q, k, v) = KERNELS[name](0.5, 0.1), inputs(1, 2, 5)
+    lowered = kernel.lower(causal(1, 5))
+    with pytest.raises(HeddleError, match=f"kernel = '{name}' cannot drop attention weights"):
+        kernel(q, k, v, lowered)
+    torch.testing.assert_close(kernel.eval()(q, k, v, lowered), KERNELS[name](0.5)(q, k, v, lowered))
+
+
+def test_torchs_kernel_refuses_what_it_cannot_do() -> None:
+    with pytest.raises(HeddleError, match="kernel = 'sdpa' cannot cap scores"):
+        KERNELS["sdpa"](0.5, cap=30.0)
+    kernel, lowered = KERNELS["sdpa"](0.5, Classic(0.5)), KERNELS["sdpa"].lower(causal(1, 5))
+    for training in (True, False):
+        with pytest.raises(HeddleError, match="torch's own dropout only"):
+            kernel.train(training)(*inputs(1, 2, 5), lowered)
+
+
+def test_another_convention_of_dropout_also_changes_predictions() -> None:
+    q, k, v = inputs(1, 2, 5)
+    lowered = KERNELS["plain"].lower(causal(1, 5))
+    whole = KERNELS["plain"](0.5)(q, k, v, lowered)
+    for name in ("plain", "auto", "reference"):
+        kernel = KERNELS[name](0.5, Classic(0.25)).eval()
+        torch.testing.assert_close(kernel(q, k, v, kernel.lower(causal(1, 5))), 0.75 * whole)
+
+
+@pytest.mark.parametrize("name", ["plain", "auto"])
+def test_dropped_weights_have_their_gradients(name: str) -> None:
+    """With cap, bias and a window, for the same drawn mask: gradcheck in float64."""
+    kernel = KERNELS[name](0.6, 0.4, 1.5)
+    lowered = kernel.lower(Mask(Causal() & Window(2), Layout.plain(1, 4), Layout.plain(1, 4)))
+    q, k, v = (torch.randn(1, 2, 4, 3, dtype=torch.float64, requires_grad=True) for _ in range(3))
+
+    def run(*given: Tensor) -> Tensor:
+        torch.manual_seed(1)
+        return kernel(*given, lowered)
+
+    assert torch.autograd.gradcheck(run, (q, k, v))
+    assert not torch.equal(run(q, k, v), kernel.eval()(q, k, v, lowered))
+
+
+@pytest.mark.parametrize("name", [name for name in KERNELS if name != "flex"])  # here it would be `blockwise`
+@pytest.mark.parametrize("changed", [False, True], ids=["", "cap and bias"])
+def test_gradients_are_those_of_the_function(name: str, changed: bool) -> None:
+    if changed and name == "sdpa":
+        return
     layout = Layout.padded((4, 2), 4)
-    kernel = KERNELS[name](0.6)
-    lowered = kernel.lower(Mask(Causal(), layout, layout))
-    q = torch.randn(2, 2, 4, 3, dtype=torch.float64, requires_grad=True)
-    k, v = (torch.randn(2, 1, 4, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    assert torch.autograd.gradcheck(lambda *qkv: kernel(*qkv, lowered), (q, k, v))
+    kernel = KERNELS[name](0.6, cap=1.2 if changed else None)
+    given = [torch.randn(2, heads, 4, 3, dtype=torch.float64, requires_grad=True) for heads in (2, 1, 1)]
+    if changed:
+        given.append(torch.randn(1, 2, 4, 4, dtype=torch.float64, requires_grad=True))
+    mask = Mask(Causal(), layout, layout)
+    assert torch.autograd.gradcheck(lambda q, k, v, *bias: kernel(q, k, v, kernel.lower(mask, *bias)), given)
+
+
+# Under torch.compile
+
+SCRIPT = """
+import json
+import torch
+from graphs import captured
+from heddle.nn import KERNELS, Causal, Everything, Layout, Mask
+from heddle.nn.mask import Window
+from heddle.nn.position import Alibi
+
+plain, packed = Layout.plain(2, 140), Layout.packed([[100, 30], [140]], 140)
+cases = {
+    "causal": (plain, Causal(), None, None),
+    "sliding, cap, bias": (plain, Causal() & Window(9), 2.0, Alibi(4)),
+    "packed, bias": (packed, Causal(), None, Alibi(4)),
+}
+counts = {}
+for case, (layout, rule, cap, alibi) in cases.items():
+    def run(kernel, q, k, v):
+        bias = None if alibi is None else alibi(layout, layout)
+        return kernel(q, k, v, kernel.lower(Mask(rule, layout, layout), bias))
+
+    leaves = [torch.randn(2, heads, 140, 8, requires_grad=True) for heads in (4, 2, 2)]
+    wanted = run(KERNELS["reference"](0.3, cap=cap), *leaves)
+    weight = torch.randn_like(wanted)
+    gradients = torch.autograd.grad((wanted * weight).sum(), leaves)
+    for name in ("blockwise", "plain"):
+        kernel = KERNELS[name](0.3, cap=cap)
+        compiled, graphs = captured(run)
+        found = compiled(kernel, *leaves)
+        for mine, right in zip(torch.autograd.grad((found * weight).sum(), leaves), gradients):
+            torch.testing.assert_close(mine, right, rtol=1e-5, atol=2e-5)
+        counts[f"{name}, {case}"] = graphs.count
+    compiled, graphs = captured(run)  # without a gradient `flex` is torch's own, on a CPU too
+    kernel = KERNELS["flex"](0.3, cap=cap)
+    kernel.blockwise = None
+    found = compiled(kernel, *(leaf.detach() for leaf in leaves))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    assert (found[0, :, layout.segment[0] < 0] == 0).all()
+    counts[f"torch's flex, {case}"] = graphs.count
+print(json.dumps(counts))
+"""
+
+
+def test_lowering_and_attending_are_one_graph() -> None:
+    """And compute the reference, gradients too. A process of its own: the shape checks of this one cannot be traced."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    env = {**os.environ, "HEDDLE_UNCHECKED": "1", "PYTHONPATH": path}
+    call = [sys.executable, "-W", "ignore", "-c", SCRIPT]
+    done = subprocess.run(call, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    counts = json.loads(done.stdout)
+    assert len(counts) == 9
+    assert set(counts.values()) == {1}, counts

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from heddle.nn import Cache, Causal, Everything, Layout, Mask
-from heddle.nn.mask import Both, Rule
+from heddle.nn.mask import Both, Rule, Window
 
 
 def plain(rows: int, length: int) -> Mask:
@@ -62,6 +62,13 @@ def test_segments_do_not_see_each_other_and_padding_sees_nothing() -> None:
     ]
 
 
+def called(*calls: tuple[int, ...]) -> tuple[Layout, Layout]:
+    """Queries and keys of the last of these calls to a cache."""
+    cache = Cache([], len(calls[0]))
+    queries, keys = [cache.advance(counts) for counts in calls][-1]
+    return queries, keys[None]
+
+
 PAIRS = {
     "plain": (Layout.plain(2, 4), Layout.plain(2, 4)),
     "one token": (Layout.plain(2, 1), Layout.plain(2, 1)),
@@ -71,12 +78,15 @@ PAIRS = {
     "cross": (Layout.plain(2, 3), Layout.plain(2, 4)),
     "padded keys": (Layout.plain(2, 4), Layout.padded((4, 2), 4)),
     "padded otherwise": (Layout.padded((4, 4), 4), Layout.padded((4, 2), 4)),
-    "first call": Cache([], 2).advance((4, 4)),
-    "first call, ragged": Cache([], 2).advance((4, 2)),
+    "first call": called((4, 4)),
+    "first call, ragged": called((4, 2)),
 }
 
 
-@pytest.mark.parametrize("rule", [Causal(), Everything(), Causal() & Causal()], ids=str)
+RULES = [Causal(), Everything(), Causal() & Causal(), Causal() & Window(2), Window(9) & Causal(), Window(2)]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
 def test_what_the_form_promises_is_true(rule: Rule, pair: tuple[Layout, Layout]) -> None:
     """The fast paths never look into tensors; here the tensors are looked into."""
@@ -86,6 +96,9 @@ def test_what_the_form_promises_is_true(rule: Rule, pair: tuple[Layout, Layout])
     if mask.is_causal():
         triangle = torch.ones(pair[0].width, pair[1].width, dtype=torch.bool).tril()
         assert torch.equal(allowed, triangle & real)
+    if mask.window() is not None:
+        ones = torch.ones(pair[0].width, pair[1].width, dtype=torch.bool)
+        assert torch.equal(allowed, ones.tril() & ones.triu(1 - mask.window()) & real)
     if mask.is_open():
         assert allowed.all()
 
@@ -111,3 +124,89 @@ def test_what_the_form_promises_is_true(rule: Rule, pair: tuple[Layout, Layout])
 def test_the_fast_paths_are_taken(rule: Rule, pair: str, causal: bool, is_open: bool) -> None:
     mask = Mask(rule, *PAIRS[pair])
     assert (mask.is_causal(), mask.is_open()) == (causal, is_open)
+
+
+def test_a_window_looks_less_than_its_size_away() -> None:
+    layout = Layout.plain(1, 5)
+    sliding = Mask(Causal() & Window(2), layout, layout).dense()[0, 0].int().tolist()
+    assert sliding == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 1, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 1, 1]]
+    both = Mask(Window(2), layout, layout).dense()[0, 0].int().tolist()
+    assert both == [[1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 1, 1, 1], [0, 0, 0, 1, 1]]
+
+
+def test_a_window_counts_positions_not_slots() -> None:
+    """The two documents of a row have windows of their own, and a cached row counts from its own start."""
+    packed = Layout.packed([[3, 2]], 5)
+    assert Mask(Causal() & Window(2), packed, packed).dense()[0, 0].int().tolist() == [
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [0, 1, 1, 0, 0],
+        [0, 0, 0, 1, 0],
+        [0, 0, 0, 1, 1],
+    ]
+    seen = Mask(Causal() & Window(2), *called((4, 2), (1, 1))).dense()
+    assert [row[0, 0].nonzero().flatten().tolist() for row in seen] == [[3, 4], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("rule", "pair", "window"),
+    [
+        (Causal() & Window(2), "plain", 2),
+        (Window(3) & Causal(), "padded", 3),
+        (Causal() & Window(100), "plain", 100),
+        (Causal() & Window(2), "first call, ragged", 2),
+        (Causal() & Window(2), "left", None),
+        (Causal() & Window(2), "packed", None),
+        (Causal() & Window(2), "cross", None),
+        (Window(2), "plain", None),
+        (Causal(), "plain", None),
+    ],
+    ids=str,
+)
+def test_a_sliding_window_is_known_as_a_band(rule: Rule, pair: str, window: int | None) -> None:
+    assert Mask(rule, *PAIRS[pair]).window() == window
+
+
+def test_a_window_longer_than_the_sequence_stays_a_window() -> None:
+    mask = Mask(Causal() & Window(100), *PAIRS["plain"])
+    assert torch.equal(mask.dense(), plain(1, 4).dense())
+    assert not mask.is_causal()
+    assert not mask.is_open()
+    assert not Mask(Window(100), *PAIRS["plain"]).is_open()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+def test_a_part_is_cut_out_of_the_whole(rule: Rule, pair: tuple[Layout, Layout]) -> None:
+    mask = Mask(rule, *pair)
+    whole = mask.dense()
+    assert whole.shape[0] == mask.rows
+    for start, stop, first, last in ((0, 1, 0, 1), (0, pair[0].width, 1, pair[1].width), (0, 1, 0, pair[1].width)):
+        assert torch.equal(mask.part(start, stop, first, last), whole[:, :, start:stop, first:last])
+
+
+@pytest.mark.parametrize(
+    ("rule", "pair"),
+    [
+        (Causal(), (Layout.plain(2, 300), Layout.plain(2, 300))),
+        (Causal() & Window(40), (Layout.plain(2, 300), Layout.plain(2, 300))),
+        (Everything(), (Layout.padded((300, 7), 300),) * 2),
+        (Causal(), (Layout.packed([[130, 100], [300]], 300),) * 2),
+        (Everything(), (Layout.plain(2, 20), Layout.plain(2, 300))),
+    ],
+    ids=["causal", "window", "padded", "packed", "cross"],
+)
+def test_blocks_are_empty_where_nothing_is_seen_and_full_where_all_is(rule: Rule, pair: tuple[Layout, Layout]) -> None:
+    """FlexAttention's tiles of 128 by 128 against the dense mask, and its rule against the dense mask pair by pair."""
+    mask = Mask(rule, *pair)
+    dense, blocks = mask.dense(), mask.blocks()
+    assert tuple(blocks.shape) == (mask.rows, 1, pair[0].width, pair[1].width)
+    kinds = blocks.to_dense()  # 1 where any pair of the tile may be seen
+    for row in range(mask.rows):
+        for down in range(kinds.shape[2]):
+            for right in range(kinds.shape[3]):
+                tile = dense[row, 0, down * 128 : (down + 1) * 128, right * 128 : (right + 1) * 128]
+                assert bool(kinds[row, 0, down, right]) == bool(tile.any())
+    draw = torch.Generator().manual_seed(0)
+    row, query, key = (torch.randint(n, (200,), generator=draw) for n in (mask.rows, pair[0].width, pair[1].width))
+    assert torch.equal(blocks.mask_mod(row, torch.zeros_like(row), query, key), dense[row, 0, query, key])

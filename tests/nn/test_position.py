@@ -1,10 +1,20 @@
-"""Positions: a table, and rotations written out as complex numbers."""
+"""Positions: a table, sines, rotations written out as complex numbers, and what is added to scores."""
+
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as turn_neighbours
+from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+from transformers.models.t5.modeling_t5 import T5Attention
 
-from heddle.nn import Layout, LearnedPositions, Rotary
-from heddle.nn.position import rotate
+from heddle.nn import Cache, Layout, LearnedPositions, Rotary
+from heddle.nn.position import NTK, Alibi, Buckets, Linear, Llama3, Scaling, SinusoidalPositions, Yarn, rotate
+from tests.lectures.golden import Case
 
 
 def table(context: int, dim: int) -> LearnedPositions:
@@ -68,7 +78,7 @@ def test_a_score_depends_on_the_distance_only() -> None:
     ids=lambda value: getattr(value, "form", value),
 )
 def test_angles_are_made_once_where_rows_share_them(layout: Layout, rows: int) -> None:
-    cos, sin = Rotary(6)(layout)
+    cos, sin, _ = Rotary(6)(layout)
     assert cos.shape == sin.shape == (rows, 1, 4, 3)
     assert cos.dtype == torch.float32
     every = layout.position[:, None, :, None] * 10_000 ** -(torch.arange(0, 6, 2) / 6)
@@ -85,3 +95,185 @@ def test_nothing_is_kept() -> None:
     """Angles are computed, so nothing has to come back to life after loading."""
     assert not Rotary(8).state_dict()
     assert not list(Rotary(8).buffers())
+
+
+@pytest.mark.lecture("L3-11", "L3-13")
+def test_sinusoidal_positions() -> None:
+    case = Case("sinusoidal_positions")
+    small = SinusoidalPositions(4)(torch.arange(3)[None])[0]
+    torch.testing.assert_close(small.double(), case.outputs["pe_3x4"], rtol=0, atol=1e-6)
+    slide = SinusoidalPositions(64)(torch.arange(10).expand(2, 10))
+    assert slide.shape == (2, 10, 64)
+    assert torch.equal(slide[0], slide[1])
+    for row in (1, 9):
+        for name, part in (("first4", slide[0, row, :4]), ("last2", slide[0, row, -2:])):
+            torch.testing.assert_close(part.double(), case.outputs[f"pe_10x64_row{row}_{name}"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [8, 7])
+def test_all_sines_and_then_all_cosines_is_marians_table(dim: int) -> None:
+    wanted = MarianSinusoidalPositionalEmbedding(50, dim).create_weight()
+    found = SinusoidalPositions(dim, halves=True)(torch.arange(50)[None])[0]
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+
+
+def test_sines_follow_the_position_not_the_slot_and_are_not_learned() -> None:
+    positions = SinusoidalPositions(6)
+    packed = positions(Layout.packed([[2, 3]], 5).position)[0]
+    assert torch.equal(packed[:2], packed[2:4])
+    assert positions(torch.tensor([[3]])).dtype == torch.float32
+    assert not positions.state_dict()
+
+
+def test_only_the_first_channels_turn() -> None:
+    x, layout = torch.randn(2, 3, 7, 10), Layout.plain(2, 7)
+    for neighbours in (False, True):
+        found = rotate(x, Rotary(10, turned=4, neighbours=neighbours)(layout))
+        assert torch.equal(found[..., 4:], x[..., 4:])
+        alone = rotate(x[..., :4], Rotary(4, neighbours=neighbours)(layout))
+        assert torch.equal(found[..., :4], alone)
+        assert not torch.equal(alone[:, :, 1:], x[:, :, 1:, :4])
+
+
+def test_neighbours_are_the_same_rotation_of_other_pairs() -> None:
+    x, layout = torch.randn(2, 3, 7, 8), Layout.plain(2, 7)
+    order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])  # the first of each pair, then the second
+    found = rotate(x, Rotary(8, neighbours=True)(layout))
+    assert torch.equal(found[..., order], rotate(x[..., order], Rotary(8)(layout)))
+
+
+def test_neighbours_turn_as_in_gpt_j() -> None:
+    x, layout = torch.randn(2, 7, 3, 8), Layout.plain(1, 7)
+    cos, sin, neighbours = Rotary(8, neighbours=True)(layout)
+    assert neighbours
+    wanted = turn_neighbours(x, sin[:, 0], cos[:, 0]).transpose(1, 2)
+    torch.testing.assert_close(rotate(x.transpose(1, 2), (Rotary(8, neighbours=True)(layout))), wanted)
+
+
+def published(kind: str, theta: float, head_dim: int, length: int | None = None, **said: Any) -> tuple[Tensor, float]:
+    """Inverse frequencies and the factor on cosines and sines, as transformers computes them."""
+    rope = {"rope_type": kind, "rope_theta": theta, **said}
+    config = LlamaConfig(
+        hidden_size=2 * head_dim,
+        num_attention_heads=2,
+        head_dim=head_dim,
+        max_position_embeddings=100,
+        rope_parameters=rope,
+    )
+    return ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=length)
+
+
+YARN = {"factor": 4.0, "original_max_position_embeddings": 64}
+LLAMA = {"factor": 8.0, "original_max_position_embeddings": 512, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@pytest.mark.parametrize(("base", "head_dim"), [(10_000.0, 64), (500_000.0, 128), (100.0, 6)])
+@pytest.mark.parametrize(
+    ("scaling", "kind", "length", "said"),
+    [
+        (Linear(3.0), "linear", None, {"factor": 3.0}),
+        # Their rule grows with the length: at 250 of 100 positions its factor 2 is 2 · 2.5 - 1.
+        (NTK(4.0), "dynamic", 250, {"factor": 2.0}),
+        (Yarn(4.0, 64), "yarn", None, YARN),
+        (Yarn(4.0, 64, fast=8.0, slow=2.0), "yarn", None, {**YARN, "beta_fast": 8.0, "beta_slow": 2.0}),
+        (Yarn(1.0, 64), "yarn", None, {**YARN, "factor": 1.0}),
+        (Llama3(8.0, 512), "llama3", None, LLAMA),
+    ],
+    ids=str,
+)
+def test_scaled_frequencies_are_those_of_transformers(
+    scaling: Scaling, kind: str, length: int | None, said: dict[str, Any], base: float, head_dim: int
+) -> None:
+    wanted, magnitude = published(kind, base, head_dim, length, **said)
+    rotary = Rotary(head_dim, base, scaling=scaling)
+    torch.testing.assert_close(rotary.frequencies(), wanted, rtol=2e-6, atol=0)
+    cos, sin, _ = rotary(Layout.plain(1, 9))
+    assert scaling.magnitude == pytest.approx(magnitude)
+    torch.testing.assert_close(cos.square() + sin.square(), torch.full_like(cos, magnitude**2))
+
+
+def test_scalings_do_something() -> None:
+    plain = Rotary(64).frequencies()
+    for scaling in (Linear(3.0), NTK(4.0), Yarn(4.0, 64), Llama3(8.0, 512)):
+        found = Rotary(64, scaling=scaling).frequencies()
+        assert (found <= plain * (1 + 1e-6)).all()
+        assert found[-1] == pytest.approx(plain[-1].item() / scaling.factor, rel=1e-5), "the slowest is slowed in full"
+        assert (found[0] == plain[0]) == (not isinstance(scaling, Linear)), "the fastest is kept"
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 6, 8, 12, 16, 20])
+def test_slopes_are_blooms(heads: int) -> None:
+    alibi = Alibi(heads)
+    wanted = build_alibi_tensor(torch.ones(1, 2, dtype=torch.long), heads, torch.float32)[:, 0, 1]
+    torch.testing.assert_close(alibi.slopes(), wanted)
+    assert alibi.slopes().unique().numel() == heads
+
+
+def test_alibi_falls_with_the_distance_on_both_sides() -> None:
+    layout = Layout.plain(3, 4)
+    bias = Alibi(2)(layout, layout)
+    assert bias.shape == (1, 2, 4, 4)
+    assert bias.dtype == torch.float32
+    assert bias[0, 0].tolist() == [[-abs(t - s) / 16 for s in range(4)] for t in range(4)]
+    assert bias[0, 1].tolist() == [[-abs(t - s) / 256 for s in range(4)] for t in range(4)]
+
+
+@pytest.mark.parametrize("both_ways", [False, True])
+@pytest.mark.parametrize(("buckets", "furthest"), [(32, 128), (8, 20), (4, 3), (16, 1000)])
+def test_buckets_are_t5s(buckets: int, furthest: int, both_ways: bool) -> None:
+    distance = torch.arange(-1500, 1501)
+    wanted = T5Attention._relative_position_bucket(distance, both_ways, buckets, furthest)
+    assert torch.equal(Buckets(2, buckets, furthest, both_ways).bucket(distance), wanted)
+
+
+def learned(heads: int, both_ways: bool) -> Buckets:
+    buckets = Buckets(heads, 8, 20, both_ways)
+    torch.nn.init.normal_(buckets.weight)
+    return buckets
+
+
+@pytest.mark.parametrize("both_ways", [False, True])
+def test_a_bucket_adds_its_weight(both_ways: bool) -> None:
+    buckets, layout = learned(3, both_ways), Layout.plain(2, 6)
+    bias = buckets(layout, layout)
+    assert bias.shape == (1, 3, 6, 6)
+    for query in range(6):
+        for key in range(6):
+            bucket = buckets.bucket(torch.tensor(key - query))
+            assert torch.equal(bias[0, :, query, key], buckets.weight[bucket])
+    assert {name: tuple(value.shape) for name, value in buckets.named_parameters()} == {"weight": (8, 3)}
+
+
+def test_a_bias_is_of_fp32_or_wider() -> None:
+    layout = Layout.plain(1, 3)
+    for dtype, wanted in ((torch.bfloat16, torch.float32), (torch.float64, torch.float64)):
+        assert learned(2, False).to(dtype)(layout, layout).dtype == wanted
+
+
+def continued(first: tuple[int, ...], then: tuple[int, ...]) -> tuple[Layout, Layout]:
+    cache = Cache([], len(first))
+    cache.advance(first)
+    queries, keys = cache.advance(then)
+    return queries, keys[None]
+
+
+@pytest.mark.parametrize(
+    ("pair", "rows"),
+    [
+        ((Layout.plain(2, 4), Layout.plain(2, 5)), 1),
+        ((Layout.padded((4, 2), 4),) * 2, 1),
+        ((Layout.padded((4, 2), 4, "left"),) * 2, 2),
+        ((Layout.packed([[1, 3], [4]], 4),) * 2, 2),
+        (continued((3, 3), (1, 1)), 1),
+        (continued((3, 5), (1, 1)), 2),
+    ],
+    ids=["plain", "padded", "left", "packed", "uniform", "ragged"],
+)
+@pytest.mark.parametrize("kind", [Alibi(2), learned(2, False), learned(2, True)], ids=["alibi", "one way", "both ways"])
+def test_a_bias_follows_positions_and_is_made_once_where_rows_share_them(
+    kind: Alibi | Buckets, pair: tuple[Layout, Layout], rows: int
+) -> None:
+    bias = kind(*pair)
+    assert bias.shape == (rows, 2, pair[0].width, pair[1].width)
+    apart = [Layout(layout.position, layout.segment, "packed") for layout in pair]
+    assert torch.equal(bias.expand(2, -1, -1, -1), kind(*apart))

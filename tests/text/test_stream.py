@@ -11,11 +11,20 @@ BYTES = train_tokenizer("bytes", [])
 BPE = train_tokenizer("bpe", ["日本語 日本語 😀😀 ééé naïve naïve"] * 4, 300)
 
 
-@pytest.mark.parametrize("tokenizer", [BYTES, BPE], ids=["bytes", "bpe"])
+TEXT = "日本語 日本語 😀😀 ééé naïve naïve, is it? it is. " * 4
+STREAMED = {
+    "bytes": BYTES,
+    "bpe": BPE,
+    "words": train_tokenizer("words", [TEXT]),
+    "wordpiece": train_tokenizer("wordpiece", [TEXT], 60),
+    "unigram": train_tokenizer("unigram", [TEXT], 300),
+}
+
+
+@pytest.mark.parametrize("kind", STREAMED)
 @given(data=st.data())
-def test_what_is_pushed_adds_up_to_decode(tokenizer: object, data: st.DataObject) -> None:
-    assert tokenizer in (BYTES, BPE)
-    chosen = BYTES if tokenizer is BYTES else BPE
+def test_what_is_pushed_adds_up_to_decode(kind: str, data: st.DataObject) -> None:
+    chosen = STREAMED[kind]
     ids = data.draw(st.lists(st.integers(0, chosen.vocab_size - 1)))
     stream = TextStream(chosen)
     assert "".join([*map(stream.push, ids), stream.flush()]) == chosen.decode(ids)
@@ -34,6 +43,21 @@ def test_a_character_appears_whole_and_at_once(text: str) -> None:
     shown = [stream.push(i) for i in text.encode()]
     assert [part for part in shown if part] == list(text)
     assert stream.flush() == ""
+
+
+@given(st.text())
+def test_no_character_of_a_unigram_is_broken(text: str) -> None:
+    stream = TextStream(STREAMED["unigram"])
+    shown = [stream.push(i) for i in STREAMED["unigram"].encode(text)]
+    assert "".join(shown) == text
+    assert stream.flush() == ""
+
+
+def test_a_flushed_stream_of_words_begins_without_a_space() -> None:
+    words = STREAMED["words"]
+    (word,) = words.encode("naïve")
+    stream = TextStream(words)
+    assert [stream.push(word), stream.push(word), stream.flush(), stream.push(word)] == ["naïve", " naïve", "", "naïve"]
 
 
 def test_a_flushed_stream_starts_anew() -> None:

@@ -11,21 +11,35 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers
 
 from heddle.errors import HeddleError
 from heddle.text import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
 from heddle.text.tokenizer import _Corpus, _heartbeat
 
-KINDS = ("bytes", "characters", "bpe")
+KINDS = ("bytes", "characters", "words", "bpe", "wordpiece", "unigram")
+EXACT = ("bytes", "characters", "bpe", "unigram")  # any text that they take comes back; words only where all are known
+SIZES = {"bpe": 320, "wordpiece": 200, "unigram": 400}
 SPECIAL = (END_OF_TEXT, "<start>", "<start_translation>")
 CORPUS = "It is raining. The rain, it is raining!\n\tcafé — 它在下雨 😀 <|endoftext|> <start>12345\n" * 20
 ALPHABET = sorted(set(CORPUS))
-PLAIN = {"bytes": st.text(), "bpe": st.text(), "characters": st.text(ALPHABET)}
+KNOWN_WORDS = re.findall(r"\w+", CORPUS)
+KNOWN = st.lists(st.sampled_from([*KNOWN_WORDS, " ", "\n", ".", ",", "!", "<", "|", ">", "😀", "—"]), max_size=12).map(
+    # Two words in a row would be one word, and perhaps an unknown one.
+    lambda parts: re.sub(r"(?<=\w)\0(?=\w)", " ", "\0".join(parts)).replace("\0", "")
+)
+PLAIN = {
+    "bytes": st.text(),
+    "bpe": st.text(),
+    "unigram": st.text(),
+    "characters": st.text(ALPHABET),
+    "words": KNOWN,
+    "wordpiece": KNOWN,
+}
 
 
 def trained(kind: str, special: Sequence[str] = SPECIAL) -> Tokenizer:
-    return train_tokenizer(kind, [CORPUS], 320 if kind == "bpe" else None, special)
+    return train_tokenizer(kind, [CORPUS], SIZES.get(kind), special)
 
 
 TRAINED = {kind: trained(kind) for kind in KINDS}
@@ -44,14 +58,17 @@ def test_decoding_gives_the_text_back(kind: str, data: st.DataObject) -> None:
     tokenizer = TRAINED[kind]
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
-    assert b"".join(map(tokenizer.token_bytes, ids)) == tokenizer.decode_bytes(ids) == text.encode()
+    assert tokenizer.decode_bytes(ids) == text.encode()
+    if kind in EXACT:
+        assert b"".join(map(tokenizer.token_bytes, ids)) == text.encode()
     assert not set(ids) & set(tokenizer.special.values())
 
 
 @pytest.mark.lecture("L2-45")
 def test_pieces_show_ids_with_what_they_spell(tokenizer: Tokenizer) -> None:
     pieces = tokenizer.pieces("It is raining.")
-    assert "".join(text for _, text in pieces) == "It is raining."
+    if tokenizer.kind in EXACT:
+        assert "".join(text for _, text in pieces) == "It is raining."
     assert [i for i, _ in pieces] == tokenizer.encode("It is raining.")
 
 
@@ -68,7 +85,7 @@ def test_bytes_and_characters_have_the_ids_they_say() -> None:
     assert [TRAINED["bpe"].token_bytes(i) for i in range(256)] == [bytes([i]) for i in range(256)]
 
 
-@pytest.mark.lecture("L1-94")
+@pytest.mark.lecture("L1-94", "L1-81")
 def test_a_special_token_is_one_id_only_where_allowed(tokenizer: Tokenizer) -> None:
     first = tokenizer.vocab_size - len(SPECIAL)
     assert dict(tokenizer.special) == {name: first + i for i, name in enumerate(SPECIAL)}
@@ -82,6 +99,35 @@ def test_a_special_token_is_one_id_only_where_allowed(tokenizer: Tokenizer) -> N
         *tokenizer.encode("It"), end, end, *tokenizer.encode(" is"), start,
     ]  # fmt: skip
     assert tokenizer.decode(tokenizer.encode(text, allow_special=True)) == text
+
+
+def test_a_choice_of_special_tokens_may_be_allowed(tokenizer: Tokenizer) -> None:
+    start, text = tokenizer.special["<start>"], f"It{END_OF_TEXT}<start>"
+    ids = tokenizer.encode(text, allow_special={"<start>"})
+    assert ids == [*tokenizer.encode(f"It{END_OF_TEXT}"), start]
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.encode(text, allow_special=()) == tokenizer.encode(text)
+    assert tokenizer.encode(text, allow_special=list(SPECIAL)) == tokenizer.encode(text, allow_special=True)
+    with pytest.raises(HeddleError, match=r"'<strat>' is not one of .* Did you mean '<start>'\?"):
+        tokenizer.encode(text, allow_special=["<strat>"])
+
+
+@pytest.mark.lecture("L1-94")
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_special_tokens_among_text_come_back(kind: str, data: st.DataObject) -> None:
+    parts = data.draw(st.lists(st.tuples(PLAIN[kind], st.sampled_from(SPECIAL)), max_size=5))
+    text = "".join(plain + special for plain, special in parts)
+    tokenizer = TRAINED[kind]
+    ids = tokenizer.encode(text, allow_special=True)
+    assert tokenizer.decode(ids) == text
+    written = re.findall("|".join(map(re.escape, SPECIAL)), text)
+    assert [i for i in ids if i in tokenizer.special.values()] == [tokenizer.special[name] for name in written]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "unigram"])
+def test_training_twice_gives_the_same(kind: str) -> None:
+    assert trained(kind).fingerprint() == TRAINED[kind].fingerprint()
 
 
 def test_the_longest_special_token_wins() -> None:
@@ -146,8 +192,7 @@ def test_a_saved_tokenizer_comes_back_the_same(tokenizer: Tokenizer, tmp_path: P
 
 
 def test_the_fingerprint_is_of_the_content(tmp_path: Path) -> None:
-    prints = {trained(kind).fingerprint() for kind in KINDS}
-    assert prints == {tokenizer.fingerprint() for tokenizer in TRAINED.values()}
+    prints = {tokenizer.fingerprint() for tokenizer in TRAINED.values()}
     assert len(prints | {trained("bytes", ["<x>"]).fingerprint()}) == len(KINDS) + 1
     TRAINED["bpe"].save(tmp_path)
     content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
@@ -172,7 +217,8 @@ def test_transformers_reads_the_file_with_the_same_ids(kind: str, tmp_path: Path
     ):
         ids = tokenizer.encode(text, allow_special=True)
         assert theirs.encode(text, add_special_tokens=False) == ids
-        assert theirs.decode(ids) == text
+        if getattr(tokenizer, "unknown", None) not in ids:
+            assert theirs.decode(ids) == text == tokenizer.decode(ids)
     assert theirs.convert_tokens_to_ids(list(SPECIAL)) == [tokenizer.special[name] for name in SPECIAL]
 
 
@@ -183,8 +229,10 @@ def test_tokenizers_refuses_an_unknown_character_too(tmp_path: Path) -> None:
         theirs.encode("z")
 
 
-def foreign(model: models.Model) -> str:
+def foreign(model: models.Model, decoder: decoders.Decoder | None = None) -> str:
     other = tokenizers.Tokenizer(model)
+    if decoder is not None:
+        other.decoder = decoder
     other.pre_tokenizer = pre_tokenizers.Whitespace()
     return other.to_str()
 
@@ -196,10 +244,16 @@ BAD_FILES = {
     "a list": ("[1, 2]", "has no 'model'"),
     "a model config": ('{"model": {"depth": 3}, "added_tokens": []}', "a unnamed tokenizer|not a sound"),
     "BPE without vocabulary": ('{"model": {"type": "BPE"}, "added_tokens": []}', "not a sound"),
-    "WordPiece": (foreign(models.WordPiece({"a": 0, "[UNK]": 1}, unk_token="[UNK]")), "a WordPiece tokenizer, which"),
-    "Unigram": (foreign(models.Unigram([("a", 0.0)], unk_id=0)), "a Unigram tokenizer, which"),
-    "WordLevel": (foreign(models.WordLevel({"a": 0, "word": 1}, unk_token="a")), "a WordLevel tokenizer, which"),
-    "other BPE": (foreign(models.BPE({"a": 0, "▁": 1}, [])), "not byte-level"),
+    "WordPiece without vocabulary": ('{"model": {"type": "WordPiece"}, "added_tokens": []}', "not a sound"),
+    "an unknown model": (
+        '{"model": {"type": "Phrases", "vocab": {}}, "added_tokens": []}',
+        "a Phrases tokenizer, which",
+    ),
+    "an unknown decoder": (
+        foreign(models.WordLevel({"a": 0, "b": 1}, unk_token="a"), decoders.CTC()),
+        "its decoder has a step that heddle does not know: 'CTC'",
+    ),
+    "BPE that loses text": (foreign(models.BPE({"a": 0, "▁": 1}, [])), "so text could be lost"),
 }
 
 
@@ -224,7 +278,10 @@ def test_a_damaged_vocabulary_is_refused(tokenizer: Tokenizer, tmp_path: Path) -
     shared["added_tokens"][0]["id"] = 5
     strange = json.loads(json.dumps(whole))
     strange["added_tokens"][0]["single_word"] = True
-    for content, says in ((gap, "ids are not 0 to"), (shared, "ids are not 0 to"), (strange, "special token")):
+    refused = [(gap, "ids are not 0 to"), (shared, "ids are not 0 to")]
+    # Where `tokenizers` looks for special tokens, every way to match them is as good.
+    refused += [(strange, "special token")] if tokenizer.kind in ("bytes", "characters", "bpe") else []
+    for content, says in refused:
         path.write_text(json.dumps(content), encoding="utf-8")
         with pytest.raises(HeddleError, match=says):
             load_tokenizer(path)
@@ -252,6 +309,14 @@ def test_a_missing_file_or_an_unwritable_place_is_named(tokenizer: Tokenizer, tm
         (("bpe", ["text"]), "at least 257 "),
         (("bpe", ["text"], 258, ("<a>", "<b>", "<c>")), "at least 259 "),
         (("bytes", [], 256), "takes 257 ids"),
+        (("wordpiece", ["text"]), "at least 3 "),
+        (("wordpiece", ["text"], 4), "too small for wordpiece: this takes"),
+        (("unigram", ["text"], 276), "at least 277 "),
+        (("unigram", ["".join(map(chr, range(0x4E00, 0x4F00)))], 300), "too small for unigram"),
+        (("words", ["text"], 2), "at least 3 "),
+        (("words", []), "every text given is empty"),
+        (("unigram", [], 300), "every text given is empty"),
+        (("words", ["the the"], None, ("the",)), "also an ordinary piece"),
         (("characters", ["abc"], 3), "takes 4 ids"),
         (("bpe", [], 300), "every text given is empty"),
         (("characters", ["", ""]), "every text given is empty"),

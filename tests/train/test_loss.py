@@ -11,10 +11,17 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from heddle.train import cross_entropy
-from heddle.train.loss import CHUNK_BYTES, chunk_rows
+from heddle.train import cross_entropy as chunked
+from heddle.train.loss import CHUNK_BYTES, Scores, chunk_rows
 
 Case = tuple[Tensor, Tensor, Tensor, Tensor, int]
+
+
+def cross_entropy(
+    hidden: Tensor, table: Tensor, targets: Tensor, weights: Tensor, vocab_size: int, chunk: int | None = None
+) -> Tensor:
+    """The loss of a head that is a product and nothing else."""
+    return chunked(hidden, table, targets, weights, Scores(vocab_size, chunk=chunk))
 
 
 def case(
@@ -55,6 +62,23 @@ def test_it_is_cross_entropy(chunk: int | None) -> None:
 def test_it_is_cross_entropy_at_every_size(rows: int, chunk: int, vocab_size: int, extra: int) -> None:
     drawn = case(rows=rows, vocab_size=vocab_size, extra=extra)
     for ours, theirs in zip(gradients(cross_entropy, drawn, chunk), gradients(full, drawn), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("cap", [None, 2.0])
+@pytest.mark.parametrize("chunk", [4, None])
+def test_a_bias_and_a_cap_are_part_of_it(cap: float | None, chunk: int | None) -> None:
+    """Scores with a bias (BERT) and bounded ones (Gemma 2), against torch's full logits, all three gradients."""
+    hidden, table, targets, weights, vocab_size = case()
+    bias = torch.linspace(-1, 1, table.shape[0], dtype=torch.float64).requires_grad_()
+    logits = F.linear(hidden, table, bias)[:, :vocab_size]
+    logits = logits if cap is None else cap * torch.tanh(logits / cap)
+    wanted = (F.cross_entropy(logits, targets, reduction="none") * weights).sum()
+    found = chunked(hidden, table, targets, weights, Scores(vocab_size, cap, chunk), bias)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    leaves = (hidden, table, bias)
+    pairs = zip(torch.autograd.grad(2 * found, leaves), torch.autograd.grad(2 * wanted, leaves), strict=True)
+    for ours, theirs in pairs:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 

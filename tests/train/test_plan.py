@@ -71,7 +71,7 @@ class TestRefusals:
             ({"dim": 10, "heads": 3}, "dim = 10 is not divisible by heads = 3"),
             ({"heads": 2, "kv_heads": 3}, "heads = 2 must be a multiple of kv_heads = 3"),
             ({"preset": "gpt2-smal"}, "Did you mean 'gpt2-small'"),
-            ({"dim": 10**9, "heads": 10}, "more weights than any machine can hold"),
+            ({"dim": 10**9, "heads": 10}, "less than or equal to 4194304"),
         ],
     )
     def test_impossible_sizes_before_the_text_is_read(
@@ -106,7 +106,7 @@ class TestRefusals:
         ("settings", "message"),
         [
             ({"data": {"sources": ["nowhere.txt"]}}, "nowhere.txt: no such file or folder"),
-            ({"data": {"tokenizer": "wordpiece"}}, "'wordpiece' is neither one of bytes, characters, bpe"),
+            ({"data": {"tokenizer": "syllables"}}, "'syllables' is neither one of bytes, characters, words, bpe"),
             ({"data": {"tokenizer": "bpe", "tokenizer_size": 7}}, "vocab_size 7 is too small for bpe"),
             ({"data": {"validation": 1e-9}}, "validation part would have"),
         ],

@@ -6,18 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+import transformers
+from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from heddle.config import SavedConfig, TransformerConfig, sized
+from heddle.config import SavedConfig, TransformerConfig, preset, sized
 from heddle.model import build
 from heddle.text import train_tokenizer
 from heddle.weights.run import write_model
@@ -32,6 +25,54 @@ LLAMA_TINY = {
     "num_key_value_heads": 4, "max_position_embeddings": 24,
 }  # fmt: skip
 
+MOE_TINY = {**LLAMA_TINY, "num_key_value_heads": 2, "num_experts_per_tok": 2}
+
+T5_TINY = {
+    "vocab_size": 61, "d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4,
+    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12, "pad_token_id": None,
+}  # fmt: skip
+BERT_TINY = {
+    "vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40,
+    "max_position_embeddings": 24, "type_vocab_size": 3, "pad_token_id": None,
+}  # fmt: skip
+
+NEOX_TINY = {
+    "vocab_size": 61, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "max_position_embeddings": 24,
+}  # fmt: skip
+FALCON_TINY = {
+    "vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "max_position_embeddings": 24,
+}  # fmt: skip
+
+BART_TINY = {
+    "vocab_size": 61, "d_model": 24, "encoder_layers": 3, "decoder_layers": 2, "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 36, "encoder_attention_heads": 4, "decoder_attention_heads": 2, "max_position_embeddings": 24,
+    "pad_token_id": None, "forced_eos_token_id": None,
+}  # fmt: skip
+
+# The class of transformers and the sizes behind the first word of a variant.
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("GPT2LMHeadModel", GPT2_TINY),
+    "llama": ("LlamaForCausalLM", LLAMA_TINY),
+    "qwen3": ("Qwen3ForCausalLM", LLAMA_TINY),
+    "mistral": ("MistralForCausalLM", LLAMA_TINY),
+    "mixtral": ("MixtralForCausalLM", {**MOE_TINY, "num_local_experts": 4}),
+    "t5": ("T5ForConditionalGeneration", T5_TINY),
+    "bert": ("BertForMaskedLM", BERT_TINY),
+    "bert_pooled": ("BertModel", BERT_TINY),
+    "gemma2": ("Gemma2ForCausalLM", {**LLAMA_TINY, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": None}),
+    "gpt_neox": ("GPTNeoXForCausalLM", NEOX_TINY),
+    "falcon": ("FalconForCausalLM", FALCON_TINY),
+    "bart": ("BartForConditionalGeneration", BART_TINY),
+    "marian": ("MarianMTModel", {**BART_TINY, "decoder_start_token_id": 0, "eos_token_id": 0}),
+    "qwen2_moe": (
+        "Qwen2MoeForCausalLM",
+        {**MOE_TINY, "num_experts": 4, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 20},
+    ),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", {**MOE_TINY, "num_experts": 4, "moe_intermediate_size": 16}),
+}
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "gpt2-untied": {"tie_word_embeddings": False},
@@ -43,24 +84,70 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llama-biases": {"attention_bias": True, "mlp_bias": True},
     "qwen3": {"head_dim": 8},
     "qwen3-tied-grouped": {"head_dim": 10, "num_key_value_heads": 2, "tie_word_embeddings": True},
+    "mistral-window": {"sliding_window": 7, "num_key_value_heads": 2},
+    "mistral-whole": {"sliding_window": None, "head_dim": 8},
+    "mixtral": {},
+    "bart": {},
+    "bart-scaled": {"scale_embedding": True, "activation_function": "relu", "tie_word_embeddings": True},
+    "marian": {"scale_embedding": True, "activation_function": "swish"},
+    "qwen2_moe": {},
+    "qwen2_moe-renormalised": {"norm_topk_prob": True, "qkv_bias": False},
+    "gemma2": {"sliding_window": 5, "query_pre_attn_scalar": 12},
+    "gemma2-caps": {
+        "sliding_window": 6,
+        "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 3.0,
+        "attention_bias": True,
+        "layer_types": ["full_attention", "full_attention", "sliding_attention"],
+        "tie_word_embeddings": False,
+    },
+    "gemma2-without-caps": {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+    "gpt_neox": {},
+    "gpt_neox-serial": {
+        "use_parallel_residual": False,
+        "attention_bias": False,
+        "tie_word_embeddings": True,
+        "rope_parameters": {"rope_theta": 500.0, "rope_type": "default", "partial_rotary_factor": 1.0},
+    },
+    "falcon": {},
+    "falcon-heads": {"multi_query": False, "bias": True, "tie_word_embeddings": False, "ffn_hidden_size": 40},
+    "falcon-serial": {"parallel_attn": False, "bias": True},
+    "falcon-new": {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
+    "falcon-new-one-norm": {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
+    "t5": {},
+    "t5-gated": {"feed_forward_proj": "gated-gelu", "scale_decoder_outputs": False},
+    "bert": {},
+    "bert_pooled": {"hidden_act": "gelu_new", "layer_norm_eps": 1e-3},
+    "mixtral-window": {"sliding_window": 5, "num_experts_per_tok": 3},
+    "qwen3_moe-as-they-are": {"norm_topk_prob": False, "head_dim": 8},
+    "qwen3_moe-renormalised": {"norm_topk_prob": True, "head_dim": 8, "tie_word_embeddings": True},
 }
 
 
 def make(variant: str, **changes: Any) -> PreTrainedModel:
     """A model in which no parameter has a special value: biases and norms are random too."""
     fields = {**NO_IDS, **VARIANTS[variant], **changes}
-    model: PreTrainedModel
-    if variant.startswith("gpt2"):
-        model = GPT2LMHeadModel(GPT2Config(**{**GPT2_TINY, **fields}))
-    elif variant.startswith("qwen3"):
-        model = Qwen3ForCausalLM(Qwen3Config(**{**LLAMA_TINY, **fields}))
-    else:
-        model = LlamaForCausalLM(LlamaConfig(**{**LLAMA_TINY, **fields}))
+    name, sizes = KINDS[variant.split("-")[0]]
+    family = getattr(transformers, name)
+    # The fused attention of transformers has no cap.
+    model: PreTrainedModel = family(family.config_class(attn_implementation="eager", **{**sizes, **fields}))
     generator = torch.Generator().manual_seed(5)
+    # Norms behind the sum: gains far below 1 would shrink all gradients before them, and steep attention those of queries and
+    # keys, until they are rounding and nothing else.
+    behind = name.startswith(("Bert", "Bart", "Marian"))
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(0.0, 0.3, generator=generator)
+        for name, tensor in trained(model).items():
+            tensor.normal_(0.0, 0.15 if behind else 0.3, generator=generator)
+            tensor *= 0.2 if "pooler" in name else 1.0  # where tanh is flat its gradient is rounding, too
+            tensor += 1.0 if behind and "norm" in name.lower() and name.endswith("weight") else 0.0
+            tensor.requires_grad_()
     return model.eval()
+
+
+def trained(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """What is learned: all parameters but sines and cosines, and the one bias that transformers keeps as a buffer."""
+    learned = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
+    return learned | {name: tensor for name, tensor in model.named_buffers() if name == "final_logits_bias"}
 
 
 @pytest.fixture
@@ -71,6 +158,31 @@ def make_published() -> Callable[..., PreTrainedModel]:
 @pytest.fixture(params=sorted(VARIANTS))
 def published(request: pytest.FixtureRequest) -> PreTrainedModel:
     return make(request.param)
+
+
+@pytest.fixture(params=sorted(KINDS))
+def one_of_each(request: pytest.FixtureRequest) -> PreTrainedModel:
+    """One model per family."""
+    return make(next(variant for variant in VARIANTS if variant.split("-")[0] == request.param))
+
+
+def shrunk(name: str, **changes: Any) -> TransformerConfig:
+    """A preset at a size that builds at once: each width a small one, each stack of two layers, or of three in an encoder."""
+    config = preset(name)
+    sizes: dict[str, Any] = {"vocab_size": 61, "dim": 24, "context": 20}
+    for stack, part in config.stacks().items():
+        sizes[f"{stack}.depth"] = 3 if stack == "encoder" else 2
+        for place in ("mixer", "cross"):
+            attention: Any = getattr(part.block, place)
+            if attention is not None and attention.kind == "attention":
+                heads = {"heads": 4, "kv_heads": None if attention.kv_heads is None else 2, "head_dim": 6}
+                sizes |= {f"{stack}.block.{place}.{key}": value for key, value in heads.items()}
+        if part.block.ffn.kind in ("mlp", "gated"):
+            sizes[f"{stack}.block.ffn.hidden"] = 40
+        if part.block.ffn.kind == "moe":
+            sizes |= {f"{stack}.block.ffn.experts": 4, f"{stack}.block.ffn.active": 2}
+            sizes[f"{stack}.block.ffn.expert.hidden"] = 16
+    return config.override({**sizes, **changes})
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from heddle.weights.convert import choose
 from heddle.weights.families.family import resolved
 from heddle.weights.files import verify
 from heddle.weights.run import write_model
+from tests.weights.conftest import shrunk
 
 DATA = Path(os.environ.get("HEDDLE_DATA", Path(__file__).parents[2] / "../shared/data"))
 Make = Callable[..., PreTrainedModel]
@@ -97,6 +98,26 @@ def test_names_without_the_prefix_are_read(folder: Path, tmp_path: Path) -> None
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
+def test_bert_as_it_was_first_published_is_read(make_published: Make, tmp_path: Path) -> None:
+    """With gamma and beta for the norms, and with what pretraining had beside the head for masked tokens."""
+    folder = tmp_path / "bert"
+    make_published("bert").save_pretrained(folder)
+    import_model(folder, tmp_path / "run")
+
+    def older(tensors: dict[str, torch.Tensor]) -> None:
+        for name in [name for name in tensors if "LayerNorm" in name]:
+            said = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+            tensors[said] = tensors.pop(name)
+        tensors |= {"bert.pooler.dense.weight": torch.ones(24, 24), "bert.pooler.dense.bias": torch.ones(24)}
+        tensors |= {"cls.seq_relationship.weight": torch.ones(2, 24), "cls.seq_relationship.bias": torch.ones(2)}
+        tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].clone()
+
+    rewrite(folder, older)
+    import_model(folder, tmp_path / "again")
+    first, again = (load(tmp_path / name, "cpu").model.state_dict() for name in ("run", "again"))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
 def test_llamas_frequencies_are_left_out(make_published: Make, tmp_path: Path) -> None:
     make_published("llama").save_pretrained(tmp_path / "llama")
     frequencies = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": torch.ones(3) for i in range(3)}
@@ -125,15 +146,17 @@ def test_tensors_that_do_not_fit(folder: Path, tmp_path: Path, change: Callable[
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"model_type": "gpt3"}, "model_type = 'gpt3'; heddle reads gpt2, llama, qwen3. Did you mean 'gpt2'?"),
+        ({"model_type": "gpt3"}, "Did you mean 'gpt2'?"),
+        ({"model_type": "berd"}, "heddle reads gpt2, llama, qwen3, mistral, mixtral, qwen3_moe, qwen2_moe, gemma2"),
         ({"model_type": None}, "model_type = 'None'"),
         ({"model_type": ["gpt2"]}, "heddle reads gpt2, llama"),
         ({"n_layer": 24}, "the weights have 3 layers, the config says 24"),
         ({"n_layer": 9999}, "the weights have 3 layers, the config says 9999"),
         ({"n_layer": 10**9}, "depth = 1000000000"),
         ({"n_embd": 48, "n_head": 4}, "has shape [61, 24] in the file and [61, 48] in the model"),
-        ({"n_embd": 3 * 10**11}, "any machine can hold"),
-        ({"n_inner": 10**10}, "mlp.c_fc.weight has shape [24, 96] in the file and [24, 10000000000] in the model"),
+        ({"n_embd": 3 * 10**11}, "dim = 300000000000: input should be less than or equal to 4194304"),
+        ({"n_inner": 10**6}, "mlp.c_fc.weight has shape [24, 96] in the file and [24, 1000000] in the model"),
+        ({"n_inner": 10**10}, "ffn.hidden = 10000000000: input should be less than or equal to 4194304"),
         ({"vocab_size": 62}, "[61, 24] in the file and [62, 24] in the model"),
         ({"tie_word_embeddings": False}, "lm_head.weight [61, 24] is not in the file"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
@@ -340,6 +363,95 @@ def test_without_transformers_an_export_says_that_it_is_unchecked(
     assert report["difference"] is None
     assert report["notes"] == ["not checked: transformers is not installed"]
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["checked"] is False
+
+
+def exported(config: TransformerConfig, tmp_path: Path) -> tuple[str, dict[str, torch.Tensor]]:
+    """The class that an export chose, and what it wrote; the logits were compared on the way."""
+    report = export_model(make_run(tmp_path / "run", config), tmp_path / "out")
+    assert report["checked"]
+    assert report["difference"] <= 1e-5
+    (said,) = json.loads((tmp_path / "out" / "config.json").read_text())["architectures"]
+    return said, load_file(tmp_path / "out" / "model.safetensors")
+
+
+@pytest.mark.lecture("L2-75")
+def test_shared_experts_without_a_gate_are_exported_exactly(tmp_path: Path) -> None:
+    """Qwen2-MoE has a gate on its shared expert: at 0 it is half open, so what comes out of it is written twice as large."""
+    ffn = {"kind": "moe", "experts": 4, "active": 2, "expert": {"kind": "gated", "hidden": 16}, "shared": 2}
+    config = shrunk("llama-7b", **{"decoder.block.ffn": ffn, "initial.std": 0.3})
+    said, written = exported(config, tmp_path)
+    assert said == "Qwen2MoeForCausalLM"
+    ours = load(tmp_path / "run", "cpu").model.state_dict()
+    down = written["model.layers.1.mlp.shared_expert.down_proj.weight"]
+    assert down.shape == (24, 32)
+    assert torch.equal(down, 2 * ours["decoder.blocks.1.ffn.shared.down.weight"])
+    assert not written["model.layers.1.mlp.shared_expert_gate.weight"].any()
+
+    import_model(tmp_path / "out", tmp_path / "back")
+    model, back = (load(tmp_path / name, "cpu").model for name in ("run", "back"))
+    assert back.config.decoder.block.ffn.shared_gate
+    tokens = torch.randint(61, (2, 20), generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        logits, again = (each.logits(each(tokens)) for each in (model, back))
+    assert (logits - again).abs().max() < 1e-5 * logits.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "architecture"),
+    [
+        ("mistral-7b", {"decoder.block.mixer.window": 5}, "MistralForCausalLM"),
+        ("mixtral-8x7b", {}, "MixtralForCausalLM"),
+        ("qwen3-30b-a3b", {"pad_vocab_to": 16}, "Qwen3MoeForCausalLM"),
+        ("falcon-40b", {"decoder.block.mixer.bias": True, "decoder.block.ffn.bias": True}, "FalconForCausalLM"),
+        ("falcon-40b", {"decoder.block.mixer.kv_heads": None, "decoder.block.mixer.bias": True,
+                        "decoder.block.ffn.bias": True, "head.tied": False}, "GPTNeoXForCausalLM"),
+        ("t5-small", {"head.scale": 24**-0.5, "pad_vocab_to": 16}, "T5ForConditionalGeneration"),
+        ("t5-small", {"head.scale": 1.0, "head.tied": False}, "T5ForConditionalGeneration"),
+        ("bert-base-like", {}, "BertModel"),
+        ("bart-base", {"pad_vocab_to": 16}, "BartForConditionalGeneration"),
+        ("vaswani-base", {"encoder.entry.positions": "sinusoidal_halves",
+                          "decoder.entry.positions": "sinusoidal_halves"}, "MarianMTModel"),
+    ],
+)  # fmt: skip
+def test_presets_are_exported_as_what_they_are(
+    tmp_path: Path, name: str, changes: dict[str, Any], architecture: str
+) -> None:
+    said, _ = exported(shrunk(name, **{"initial.std": 0.2, **changes}), tmp_path)
+    assert said == architecture
+    import_model(tmp_path / "out", tmp_path / "back")
+    written, ours = (read_config(tmp_path / folder).model for folder in ("back", "run"))
+    assert written.stacks().keys() == ours.stacks().keys()
+
+
+def test_an_encoder_decoder_is_told_where_to_begin(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer("bytes", [])
+    config = shrunk("t5-small", **{"head.scale": 24**-0.5, "vocab_size": 257})
+    export_model(make_run(tmp_path / "run", config, tokenizer), tmp_path / "out")
+    for file in ("config.json", "generation_config.json"):
+        assert json.loads((tmp_path / "out" / file).read_text())["decoder_start_token_id"] == tokenizer.end_of_text
+
+
+def test_every_family_names_the_depth_that_does_not_fit(one_of_each: PreTrainedModel, tmp_path: Path) -> None:
+    one_of_each.save_pretrained(tmp_path / "published")
+    fields = json.loads((tmp_path / "published" / "config.json").read_text())
+    names = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
+    for name in (name for name in names if name in fields):
+        if one_of_each.config.model_type in ("bart", "marian") and name == "num_hidden_layers":
+            continue  # says a second time what encoder_layers says
+        configure(tmp_path / "published", **{**fields, "layer_types": None, name: 7})
+        message = refusal(tmp_path / "published", tmp_path / "run")
+        assert "layers" in message
+        assert "the config says 7" in message
+
+
+def test_every_family_misses_and_refuses_tensors(one_of_each: PreTrainedModel, tmp_path: Path) -> None:
+    folder = tmp_path / "published"
+    one_of_each.save_pretrained(folder)
+    name = min(key for key in load_file(folder / "model.safetensors") if ".1." in key)
+    rewrite(folder, lambda t: t.update({"extra.weight": torch.ones(2)}))
+    assert "extra.weight" in refusal(folder, tmp_path / "run")
+    rewrite(folder, lambda t: [t.pop("extra.weight"), t.pop(name)])
+    assert f"{name} " in refusal(folder, tmp_path / "run")
 
 
 def test_what_is_lost_is_said(make_published: Make, tmp_path: Path) -> None:

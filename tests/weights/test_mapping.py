@@ -6,15 +6,29 @@ import torch
 from heddle.config import TransformerConfig, preset
 from heddle.errors import HeddleError
 from heddle.model import build
-from heddle.weights.families import GPT2, LLAMA
-from heddle.weights.mapping import SAME, Fused, Row, Transform, Transposed, Vocabulary, to_ours, to_theirs
+from heddle.weights.convert import ALL
+from heddle.weights.families import GPT2, Family
+from heddle.weights.mapping import (
+    SAME,
+    Fused,
+    Grouped,
+    OneRow,
+    Row,
+    Transform,
+    Transposed,
+    Vocabulary,
+    to_ours,
+    to_theirs,
+)
 
 PADDED = preset("gpt2-small").override({"vocab_size": 10, "pad_vocab_to": 8, "dim": 12, "decoder.depth": 1})
 
 
-@pytest.mark.parametrize("how", [SAME, Transposed(), Fused(0, 2), Fused(1, 3), Fused(1, 3, Transposed()), Vocabulary()])
+@pytest.mark.parametrize(
+    "how", [SAME, Transposed(), Fused(0, 2), Fused(1, 3), Fused(1, 3, Transposed()), Vocabulary(), OneRow()]
+)
 def test_a_transform_and_back_is_the_same(how: Transform) -> None:
-    theirs = torch.arange(120.0).reshape(10, 12)
+    theirs = torch.arange(120.0).reshape(10, 12) if not isinstance(how, OneRow) else torch.arange(10.0)[None]
     assert torch.equal(how.theirs(how.ours(theirs, PADDED), PADDED), theirs)
 
 
@@ -23,6 +37,41 @@ def test_fused_parts_stand_side_by_side() -> None:
     first, second = Fused(1, 2, Transposed()).ours(theirs, PADDED)
     assert torch.equal(first, theirs[:, :3].T)
     assert torch.equal(second, theirs[:, 3:].T)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "order"), [
+    (4, 4, ["q0", "k0", "v0", "q1", "k1", "v1", "q2", "k2", "v2", "q3", "k3", "v3"]),
+    (4, 2, ["q0", "q1", "k0", "v0", "q2", "q3", "k1", "v1"]),
+    (4, 1, ["q0", "q1", "q2", "q3", "k0", "v0"]),
+])  # fmt: skip
+def test_grouped_heads_stand_with_their_key_and_value(heads: int, kv_heads: int, order: list[str]) -> None:
+    """Every head is one number, written out by hand: query h is h, key k is 10 + k, value k is 20 + k."""
+    mixer = {"heads": heads, "kv_heads": kv_heads, "head_dim": 3}
+    config = PADDED.override({f"decoder.block.mixer.{name}": value for name, value in mixer.items()})
+    start = {"q": 0.0, "k": 10.0, "v": 20.0}
+    parts = [
+        torch.arange(n).repeat_interleave(3) + start[p] for p, n in (("q", heads), ("k", kv_heads), ("v", kv_heads))
+    ]
+    theirs = Grouped().theirs(tuple(parts), config)
+    assert theirs[::3].tolist() == [start[name[0]] + int(name[1]) for name in order]
+    back = Grouped().ours(theirs, config)
+    assert all(torch.equal(one, other) for one, other in zip(back, parts, strict=True))
+
+
+def test_experts_are_one_tensor_each_on_the_disk() -> None:
+    ours = {"decoder.experts": torch.arange(12.0).reshape(3, 2, 2)}
+    table = (Row("experts.{e}.w", ("decoder.experts",)),)
+    theirs = to_theirs(table, PADDED, ours)
+    assert list(theirs) == ["experts.0.w", "experts.1.w", "experts.2.w"]
+    assert theirs["experts.1.w"].tolist() == [[4.0, 5.0], [6.0, 7.0]]
+    assert torch.equal(to_ours(table, PADDED, ours, theirs)["decoder.experts"], ours["decoder.experts"])
+
+
+def test_a_shift_is_of_weights_and_not_of_gradients() -> None:
+    ours, table = {"decoder.gain": torch.tensor([1.5, 0.0])}, (Row("gain", ("decoder.gain",), shift=1.0),)
+    assert to_theirs(table, PADDED, ours)["gain"].tolist() == [0.5, -1.0]
+    assert to_theirs(table, PADDED, ours, gradients=True)["gain"].tolist() == [1.5, 0.0]
+    assert to_ours(table, PADDED, ours, {"gain": torch.tensor([0.5, -1.0])})["decoder.gain"].tolist() == [1.5, 0.0]
 
 
 @pytest.mark.lecture("L0-86")
@@ -36,11 +85,10 @@ def test_extra_rows_of_a_vocabulary_are_left_here_and_come_back_as_zeros() -> No
     assert not back[10:].any()
 
 
-@pytest.mark.parametrize("family", [GPT2, LLAMA], ids=lambda family: family.name)
-def test_no_name_stands_in_two_rows(family: object) -> None:
-    assert isinstance(family, type(GPT2))
+@pytest.mark.parametrize("family", ALL, ids=lambda family: family.architecture)
+def test_no_name_stands_in_two_rows(family: Family) -> None:
     theirs = [row.theirs for row in family.table]
-    ours = [name for row in family.table for name in row.ours]
+    ours = [name for row in family.table if row.when is None for name in row.ours]
     assert len(set(theirs)) == len(theirs)
     assert len(set(ours)) == len(ours)
 
@@ -68,8 +116,8 @@ def test_a_table_works_on_the_meta_device() -> None:
 
 def test_layers_are_written_out() -> None:
     config = PADDED.override({"decoder.depth": 3})
-    ours = {f"layer.{i}": torch.full((2,), float(i)) for i in range(3)}
-    table = (Row("h.{i}.w", ("layer.{i}",)),)
+    ours = {f"decoder.layer.{i}": torch.full((2,), float(i)) for i in range(3)}
+    table = (Row("h.{i}.w", ("decoder.layer.{i}",)),)
     theirs = to_theirs(table, config, ours)
     assert list(theirs) == ["h.0.w", "h.1.w", "h.2.w"]
     back = to_ours(table, config, ours, theirs)

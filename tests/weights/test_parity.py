@@ -1,23 +1,34 @@
 """transformers as the outside witness: equal logits, equal gradients of every parameter, nothing lost on the way."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from heddle.model import Transformer
+from heddle.nn import Layout
 from heddle.weights import export_model, import_model, load, read_config
 from heddle.weights.convert import FAMILIES
-from heddle.weights.families.family import resolved
-from heddle.weights.mapping import to_theirs
+from heddle.weights.families.family import Family, resolved
+from heddle.weights.mapping import rows_of, to_theirs
+from tests.weights.conftest import trained
 
-TOKENS = torch.randint(61, (2, 20), generator=torch.Generator().manual_seed(3))
+TOKENS, SOURCE = torch.randint(61, (2, 2, 20), generator=torch.Generator().manual_seed(3))
 Make = Callable[..., PreTrainedModel]
+AUTO: dict[str, Any] = {
+    "BertModel": AutoModel,
+    "BertForMaskedLM": AutoModelForMaskedLM,
+    "T5ForConditionalGeneration": AutoModelForSeq2SeqLM,
+    "BartForConditionalGeneration": AutoModelForSeq2SeqLM,
+    "MarianMTModel": AutoModelForSeq2SeqLM,
+}
 
 
 def taken_over(published: PreTrainedModel, tmp_path: Path) -> Transformer:
@@ -31,22 +42,53 @@ def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return ((ours - theirs).abs().max() / theirs.abs().max()).item()
 
 
+def answer_of_theirs(published: PreTrainedModel) -> torch.Tensor:
+    if published.config.is_encoder_decoder:
+        return published(SOURCE, decoder_input_ids=TOKENS).logits
+    answer = published(TOKENS)
+    return answer.logits if hasattr(answer, "logits") else answer.pooler_output
+
+
+def answer_of_ours(model: Transformer) -> torch.Tensor:
+    hidden = model(TOKENS, source=SOURCE) if len(model.config.stacks()) == 2 else model(TOKENS)
+    return model.logits(hidden) if model.config.head.kind == "language" else model.head(hidden, Layout.plain(2, 20))
+
+
+def error_of(answer: torch.Tensor) -> torch.Tensor:
+    if answer.dim() == 3:
+        return F.cross_entropy(answer[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten())
+    return (answer * torch.randn(answer.shape, generator=torch.Generator().manual_seed(7))).sum()
+
+
+def gradients_of(published: PreTrainedModel, folder: Path) -> dict[str, torch.Tensor]:
+    """Gradients under the names of the files: transformers itself writes them, in the place of the weights."""
+    for name, tensor in trained(published).items():
+        assert tensor.grad is not None, name
+        tensor.data = tensor.grad
+    published.save_pretrained(folder)
+    return load_file(folder / "model.safetensors")
+
+
 def test_logits_and_all_gradients_are_equal(published: PreTrainedModel, tmp_path: Path) -> None:
     model = taken_over(published, tmp_path)
-    expected = published(TOKENS).logits
-    logits = model.logits(model(TOKENS))
-    assert relative(logits, expected) < 1e-5
+    expected, answer = answer_of_theirs(published), answer_of_ours(model)
+    assert relative(answer, expected) < 1e-5
 
-    F.cross_entropy(expected[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten()).backward()
-    F.cross_entropy(logits[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten()).backward()
-    family = FAMILIES[published.config.model_type]
+    error_of(expected).backward()
+    error_of(answer).backward()
+    family = FAMILIES[type(published).__name__]
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
-    ours = to_theirs(family.table, model.config, gradients)
-    theirs = {name: parameter.grad for name, parameter in published.named_parameters()}
+    assert gradients.keys() == dict(model.named_parameters()).keys()
+    ours = to_theirs(family.table, model.config, gradients, gradients=True)
+    theirs = gradients_of(published, tmp_path / "gradients")
     assert ours.keys() == theirs.keys()
-    for name, gradient in theirs.items():
-        assert gradient is not None, name
-        assert relative(ours[name], gradient) < 1e-5, name
+    idle = [name for name in theirs if name in ours and not theirs[name].any()]
+    assert all("experts." in name and not ours[name].any() for name in idle)  # no token came to this expert
+    unturned = type(published).__name__.startswith(("Bert", "Bart", "Marian"))
+    for name in ours.keys() - set(idle):
+        # A key's bias moves all scores of a query alike, so its gradient is 0 but for rounding, unless keys are turned.
+        compared = re.sub(r"(self\.key|attn\.k_proj)\.bias$", r"\1.weight", name) if unturned else name
+        assert (ours[name] - theirs[name]).abs().max() < 1e-5 * theirs[compared].abs().max(), name
 
 
 def test_there_and_back_changes_nothing(published: PreTrainedModel, tmp_path: Path) -> None:
@@ -57,26 +99,39 @@ def test_there_and_back_changes_nothing(published: PreTrainedModel, tmp_path: Pa
 
     first, again = (load_file(tmp_path / name / "model.safetensors") for name in ("published", "again"))
     assert first.keys() == again.keys()
-    assert all(torch.equal(first[name], again[name]) for name in first)
+    family = FAMILIES[type(published).__name__]
+    arithmetic = shifted(family, model)
+    for name in first:
+        if name in arithmetic:  # the one place with arithmetic: 1 is added, and taken away again
+            assert torch.allclose(first[name], again[name], rtol=0, atol=2e-7)
+        else:
+            assert torch.equal(first[name], again[name]), name
 
     import_model(tmp_path / "again", tmp_path / "run-again")
     assert resolved(read_config(tmp_path / "run-again").model) == resolved(model.config)
     back = load(tmp_path / "run-again", "cpu").model
     ours, theirs = model.state_dict(), back.state_dict()
     assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    back_logits, logits = (m.logits(m(TOKENS)) for m in (back, model))
-    assert torch.equal(back_logits, logits)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)  # also where a shift was undone
+    assert torch.equal(answer_of_ours(back), answer_of_ours(model))
 
 
-def test_transformers_loads_the_export_by_itself(published: PreTrainedModel, tmp_path: Path) -> None:
+def shifted(family: Family, model: Transformer) -> set[str]:
+    """Their names of what a row shifts."""
+    return {row.theirs for row in rows_of(family.table, model.config, list(model.state_dict())) if row.shift}
+
+
+def test_transformers_loads_the_export_by_itself(one_of_each: PreTrainedModel, tmp_path: Path) -> None:
+    published = one_of_each
     taken_over(published, tmp_path)
     export_model(tmp_path / "run", tmp_path / "again")
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again")
+    again = AUTO.get(type(published).__name__, AutoModelForCausalLM).from_pretrained(
+        tmp_path / "again", attn_implementation="eager"
+    )
     assert type(again) is type(published)
     assert again.dtype == torch.float32
     with torch.inference_mode():
-        assert torch.equal(again(TOKENS).logits, published(TOKENS).logits)
+        assert relative(answer_of_theirs(again), answer_of_theirs(published)) < 1e-6
 
 
 @pytest.mark.lecture("D-07")

@@ -1,8 +1,37 @@
 """Published families, one file each: their config in heddle's terms, and one two-way table of tensors."""
 
+from heddle.weights.families.bart import BART as BART
+from heddle.weights.families.bert import BERT as BERT
+from heddle.weights.families.bert import BERT_POOLED as BERT_POOLED
+from heddle.weights.families.falcon import FALCON as FALCON
 from heddle.weights.families.family import Family as Family
+from heddle.weights.families.gemma2 import GEMMA2 as GEMMA2
 from heddle.weights.families.gpt2 import GPT2 as GPT2
+from heddle.weights.families.gpt_neox import GPT_NEOX as GPT_NEOX
 from heddle.weights.families.llama import LLAMA as LLAMA
+from heddle.weights.families.marian import MARIAN as MARIAN
+from heddle.weights.families.mistral import MISTRAL as MISTRAL
+from heddle.weights.families.mixtral import MIXTRAL as MIXTRAL
+from heddle.weights.families.qwen2_moe import QWEN2_MOE as QWEN2_MOE
 from heddle.weights.families.qwen3 import QWEN3 as QWEN3
+from heddle.weights.families.qwen3_moe import QWEN3_MOE as QWEN3_MOE
+from heddle.weights.families.t5 import T5 as T5
 
-__all__ = ["GPT2", "LLAMA", "QWEN3", "Family"]
+__all__ = [
+    "BART",
+    "BERT",
+    "BERT_POOLED",
+    "FALCON",
+    "GEMMA2",
+    "GPT2",
+    "GPT_NEOX",
+    "LLAMA",
+    "MARIAN",
+    "MISTRAL",
+    "MIXTRAL",
+    "QWEN2_MOE",
+    "QWEN3",
+    "QWEN3_MOE",
+    "T5",
+    "Family",
+]

@@ -1,10 +1,15 @@
 """What a published family is to heddle, and how its config.json is read: each field is understood or refused."""
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import isclose
 from typing import Any
 
-from heddle.config.model import TransformerConfig
+from torch import Tensor
+
+from heddle.config.layers import AttentionConfig, GatedConfig, LayerNormConfig, MLPConfig, MoEConfig, RMSNormConfig
+from heddle.config.model import BlockConfig, DropoutConfig, LanguageHeadConfig, StackConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.mapping import Names, Row
 
@@ -27,14 +32,37 @@ HARMLESS = {
     "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty",
     "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "num_return_sequences", "remove_invalid_values", "n_ctx",
     "reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
-    "summary_first_dropout",
+    "summary_first_dropout", "classifier_dropout", "output_router_logits", "router_aux_loss_coef",
 }  # fmt: skip
 
 # Fields that change what is computed, and the one value under which heddle computes the same.
 FIXED: dict[str, Any] = {"is_encoder_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
 
 # What acts in training only; an export without it computes the same.
-TRAINING_ONLY = {"decoder.entry.dropout", "decoder.block.dropout", "decoder.block.mixer.dropout"}
+TRAINING_ONLY = re.compile(r"(.+\.)?dropout|dropout\.mask|.+\.ffn\.(balance|z)")
+
+Tensors = Mapping[str, Tensor]
+
+
+def one_block(config: TransformerConfig, stack: str = "decoder") -> Any:
+    """The first block of a stack, for a family whose layers are all alike."""
+    return config.stacks()[stack].blocks[0]
+
+
+def as_it_is(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
+    """No rewriting."""
+    return config, tensors
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a family's blocks are made of: the kinds that its `from_config` can read, the usual one first."""
+
+    norm: LayerNormConfig | RMSNormConfig
+    ffns: tuple[Any, ...]
+    stacks: tuple[str, ...] = ("decoder",)
+    relatives: tuple[Any, ...] = (None,)
+    head: Any = field(default_factory=LanguageHeadConfig)
 
 
 @dataclass(frozen=True)
@@ -43,12 +71,14 @@ class Family:
 
     Attributes:
         name: its `model_type`.
-        architecture: the class of transformers that is a language model of this family.
+        architecture: the class of transformers that is this family with this head.
         to_config: their config.json as a heddle config; refuses what heddle cannot express.
         from_config: the nearest config.json of theirs; `reasons` says whether it is near enough.
         table: the tensors, both ways.
         names: what their files may call things.
-        layer: what the names of layer `{i}` begin with.
+        layers: what the names of layer `{i}` of each stack begin with.
+        parts: the kinds of layers it is made of.
+        rewrite: an exact rewriting of a model into this family's form, before it is written.
     """
 
     name: str
@@ -57,21 +87,64 @@ class Family:
     from_config: Callable[[TransformerConfig], dict[str, Any]]
     table: tuple[Row, ...]
     names: Names
-    layer: str
+    layers: Mapping[str, str]
+    parts: Parts
+    rewrite: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = as_it_is
+
+    def theirs(self, config: TransformerConfig) -> dict[str, Any]:
+        """The nearest config.json of theirs, for a config that may have layers of any kind."""
+        return self.from_config(nearest(config, self.parts))
 
     def reasons(self, config: TransformerConfig) -> tuple[list[str], list[str]]:
         """Why the family cannot express `config` (nothing, if it can), and what is lost that acts in training only.
 
         Found by going there and back: whatever returns as something else cannot be said in their config.
         """
+        config, _ = self.rewrite(config, {})
+        has = set(config.stacks())
+        if has != set(self.parts.stacks):
+            return [f"the model has {_named(has)}, but {self.architecture} has {_named(self.parts.stacks)}"], []
         try:
-            back = self.to_config(self.from_config(config))
+            back = self.to_config(self.theirs(config))
         except HeddleError as error:
             return [str(error)], []
         found = differences(resolved(config), resolved(back))
         told = {path: f"{path} = {ours}, but {self.architecture} has {theirs}" for path, ours, theirs in found}
-        lost = [text for path, text in told.items() if path in TRAINING_ONLY]
-        return [text for path, text in told.items() if path not in TRAINING_ONLY], lost
+        lost = [path for path in told if TRAINING_ONLY.fullmatch(path)]
+        return [text for path, text in told.items() if path not in lost], [told[path] for path in lost]
+
+
+def _named(stacks: Any) -> str:
+    return " and ".join(f"{'an' if name == 'encoder' else 'a'} {name}" for name in sorted(stacks, reverse=True))
+
+
+def nearest(config: TransformerConfig, parts: Parts) -> TransformerConfig:
+    """The config with every part of a kind that `parts` does not have replaced by the usual one.
+
+    So that a family may read its own fields off any config; the comparison afterwards says what was replaced.
+    """
+    changes: dict[str, Any] = {}
+    for name, stack in config.stacks().items():
+        blocks = tuple(_nearest_block(block, parts) for block in stack.blocks)
+        # `blocks` is computed once and then stands beside the fields, where the copy takes it from.
+        changes[name] = stack.model_copy(update={"block": blocks[0], "blocks": blocks})
+    if not isinstance(config.head, type(parts.head)):
+        changes["head"] = parts.head
+    return config.model_copy(update=changes)
+
+
+def _nearest_block(block: BlockConfig, parts: Parts) -> BlockConfig:
+    mixer = block.mixer if isinstance(block.mixer, AttentionConfig) else AttentionConfig(heads=1)
+    if not any(isinstance(mixer.relative, type(each)) for each in parts.relatives):
+        mixer = mixer.model_copy(update={"relative": parts.relatives[0]})
+    ffn: Any = block.ffn
+    if not any(isinstance(ffn, type(each)) for each in parts.ffns):
+        shared = {key: getattr(ffn, key) for key in ("hidden", "activation", "bias", "dropout") if hasattr(ffn, key)}
+        ffn = parts.ffns[0].model_copy(update=shared) if isinstance(ffn, MLPConfig | GatedConfig) else parts.ffns[0]
+    norm = block.norm
+    if not isinstance(norm, type(parts.norm)):
+        norm = parts.norm.model_copy(update={"eps": getattr(norm, "eps", parts.norm.eps)})
+    return block.model_copy(update={"mixer": mixer, "ffn": ffn, "norm": norm})
 
 
 def read_fields(
@@ -110,13 +183,62 @@ def their_activation(name: str) -> str:
 def resolved(config: TransformerConfig) -> dict[str, Any]:
     """The config as plain data with open sizes filled in, without what does not change the function."""
     data = config.to_dict()
-    stack, mixer, width = config.decoder, config.decoder.block.mixer, config.decoder.block.mixer.width(config.dim)
-    data["decoder"]["final_norm"] = stack.ends_in_norm()
-    block = data["decoder"]["block"]
-    block["mixer"] |= {"kv_heads": mixer.key_heads(), "head_dim": width, "value_dim": mixer.value_dim or width}
-    block["ffn"]["hidden"] = stack.block.ffn.width(config.dim)
-    del data["pad_vocab_to"], data["initial"], block["mixer"]["kernel"]
+    for name, stack in config.stacks().items():
+        first = _resolved_block(stack.blocks[0], config.dim)
+        others = {
+            str(number): _resolved_block(block, config.dim)
+            for number, block in enumerate(stack.blocks)
+            if block != stack.blocks[0]
+        }
+        data[name] |= {
+            "final_norm": stack.ends_in_norm(),
+            "block": first,
+            "layers": {number: block for number, block in others.items() if block != first},
+        }
+        del data[name]["overrides"]
+    if config.source_vocab_size is None:
+        del data["source_vocab_size"]
+    if not any(_rates(stack) for stack in config.stacks().values()):
+        data["dropout"] = DropoutConfig().to_dict()  # nothing is dropped, in whatever manner
+    if isinstance(config.head, LanguageHeadConfig) and isclose(config.head.scale, config.dim**-0.5, rel_tol=1e-12):
+        data["head"]["scale"] = "dim"
+    del data["pad_vocab_to"], data["initial"]
     return data
+
+
+def _rates(stack: StackConfig) -> bool:
+    def rates(data: Any) -> bool:
+        inner = [rates(value) for value in data.values() if isinstance(value, dict)]
+        return bool(data.get("dropout")) or any(inner)
+
+    return any(rates(part.model_dump()) for part in (stack.entry, *stack.blocks))
+
+
+def _resolved_block(block: BlockConfig, dim: int) -> dict[str, Any]:
+    data = block.model_dump(mode="json")
+    for place, attention in (("mixer", block.mixer), ("cross", block.cross)):
+        if isinstance(attention, AttentionConfig):
+            data[place] |= _resolved_attention(attention, dim)
+            del data[place]["kernel"]
+    if isinstance(block.ffn, MLPConfig | GatedConfig):
+        data["ffn"]["hidden"] = block.ffn.width(dim)
+    elif isinstance(block.ffn, MoEConfig):
+        moe = block.ffn
+        data["ffn"]["expert"]["hidden"] = moe.width(dim)
+        # Several shared experts are one as wide as they are together.
+        data["ffn"] |= {"shared": min(moe.shared, 1), "shared_hidden": moe.shared * moe.shared_width(dim)}
+        del data["ffn"]["dispatch"]
+    return data
+
+
+def _resolved_attention(mixer: AttentionConfig, dim: int) -> dict[str, Any]:
+    width, biased = mixer.width(dim), mixer.biased()
+    bias: Any = {0: False, 4: True}.get(len(biased), sorted(biased))
+    scale = mixer.scale
+    if not isinstance(scale, str) and isclose(scale, width**-0.5, rel_tol=1e-12):
+        scale = "head_dim"
+    sizes = {"kv_heads": mixer.key_heads(), "head_dim": width, "value_dim": mixer.value_dim or width}
+    return {**sizes, "bias": bias, "scale": scale}
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> list[tuple[str, str, str]]:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from heddle.config.layers import LayerNormConfig, MLPConfig
 from heddle.config.model import TransformerConfig
-from heddle.weights.families.family import Family, our_activation, read_fields, their_activation
+from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
 from heddle.weights.mapping import Fused, Names, Row, Transposed, Vocabulary
 
 ARCHITECTURE = "GPT2LMHeadModel"
@@ -14,6 +15,8 @@ DEFAULTS: dict[str, Any] = {
     "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "tie_word_embeddings": True,
 }  # fmt: skip
 FIXED = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
+
+PARTS = Parts(norm=LayerNormConfig(), ffns=(MLPConfig(),))
 
 THEIRS, OURS = "transformer.h.{i}.", "decoder.blocks.{i}."
 QKV_WEIGHT = tuple(f"{OURS}mixer.{name}.weight" for name in "qkv")
@@ -73,21 +76,22 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
 
 def from_config(config: TransformerConfig) -> dict[str, Any]:
     """The nearest GPT-2 `config.json`."""
-    block = config.decoder.block
+    block, entry = one_block(config), config.stacks()["decoder"].entry
+    head: Any = config.head
     return {
         "vocab_size": config.vocab_size,
         "n_positions": config.context,
         "n_embd": config.dim,
-        "n_layer": config.decoder.depth,
+        "n_layer": config.stacks()["decoder"].depth,
         "n_head": block.mixer.heads,
         "n_inner": block.ffn.width(config.dim),
         "activation_function": their_activation(block.ffn.activation),
         "resid_pdrop": block.dropout,
-        "embd_pdrop": config.decoder.entry.dropout,
+        "embd_pdrop": entry.dropout,
         "attn_pdrop": block.mixer.dropout,
         "layer_norm_epsilon": block.norm.eps,
         "initializer_range": config.initial.std,
-        "tie_word_embeddings": config.head.tied,
+        "tie_word_embeddings": head.tied,
         **FIXED,
     }
 
@@ -104,5 +108,6 @@ GPT2 = Family(
         ignorable=(THEIRS + "attn.bias", THEIRS + "attn.masked_bias"),
         copies={"lm_head.weight": "transformer.wte.weight"},
     ),
-    layer=THEIRS,
+    layers={"decoder": THEIRS},
+    parts=PARTS,
 )

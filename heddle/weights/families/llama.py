@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from heddle.config.model import TransformerConfig
+from heddle.config.layers import GatedConfig, RMSNormConfig, RotaryConfig
+from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.errors import HeddleError
-from heddle.weights.families.family import Family, our_activation, read_fields, their_activation
+from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
 from heddle.weights.mapping import Names, Row, Vocabulary
 
 ARCHITECTURE = "LlamaForCausalLM"
@@ -19,6 +20,8 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 # transformers lets both change which channels turn; nothing else of rotary positions is written outside their tables.
 FIXED = {"partial_rotary_factor": 1.0, "rope_interleaved": False}
+
+PARTS = Parts(norm=RMSNormConfig(), ffns=(GatedConfig(),), relatives=(RotaryConfig(),))
 
 THEIRS, OURS = "model.layers.{i}.", "decoder.blocks.{i}."
 TABLE = (
@@ -44,8 +47,8 @@ TABLE = (
 )
 
 
-def rotary_base(f: Mapping[str, Any]) -> Any:
-    """The base of the rotary angles, from any of the three places where versions of transformers write it.
+def rotary_base(f: Mapping[str, Any], usual: float = BASE) -> Any:
+    """The base of the rotary angles, from any of the three places where versions of transformers write it, or the `usual` one.
 
     Raises:
         HeddleError: the angles are scaled, or two places disagree.
@@ -60,11 +63,13 @@ def rotary_base(f: Mapping[str, Any]) -> Any:
             if key == "rope_theta":
                 bases[name] = value
             elif key not in plain or value != plain[key]:
-                raise HeddleError(f"{name}.{key} = {value!r} in config.json: heddle has only plain rotary positions")
+                raise HeddleError(
+                    f"{name}.{key} = {value!r} in config.json: heddle takes over only plain rotary positions"
+                )
     if any(base != next(iter(bases.values())) for base in bases.values()):
         said = ", ".join(f"{name} {base}" for name, base in bases.items())
         raise HeddleError(f"config.json names different rotary bases: {said}")
-    return next(iter(bases.values()), BASE)
+    return next(iter(bases.values()), usual)
 
 
 def to_config(found: Mapping[str, Any]) -> TransformerConfig:
@@ -77,7 +82,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     return TransformerConfig.of(data, where="Llama's config.json in heddle's terms")
 
 
-def described(f: Mapping[str, Any]) -> dict[str, Any]:
+def described(f: Mapping[str, Any], usual: float = BASE) -> dict[str, Any]:
     """The fields that Llama and its relatives share, as the data of a heddle config."""
     mixer = {
         "kind": "attention",
@@ -85,7 +90,7 @@ def described(f: Mapping[str, Any]) -> dict[str, Any]:
         "kv_heads": f["num_key_value_heads"],
         "head_dim": f["head_dim"],
         "bias": f["attention_bias"],
-        "relative": {"kind": "rotary", "base": rotary_base(f)},
+        "relative": {"kind": "rotary", "base": rotary_base(f, usual)},
         "dropout": f["attention_dropout"],
     }
     ffn = {
@@ -113,26 +118,28 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     Raises:
         HeddleError: the width is no multiple of the heads, which transformers refuses in a Llama.
     """
-    block, mixer = config.decoder.block, config.decoder.block.mixer
+    block, head = one_block(config), config.head  # whose feed-forward may be a relative's experts
+    mixer = block.mixer
+    assert isinstance(head, LanguageHeadConfig)
     if config.dim % mixer.heads:
         raise HeddleError(f"dim = {config.dim} is no multiple of heads = {mixer.heads}, which {ARCHITECTURE} wants")
-    base = BASE if mixer.relative is None else mixer.relative.base
+    base = mixer.relative.base
     return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.dim,
         "intermediate_size": block.ffn.width(config.dim),
-        "num_hidden_layers": config.decoder.depth,
+        "num_hidden_layers": config.stacks()["decoder"].depth,
         "num_attention_heads": mixer.heads,
         "num_key_value_heads": mixer.key_heads(),
         "head_dim": mixer.width(config.dim),
-        "hidden_act": their_activation(block.ffn.activation),
+        "hidden_act": their_activation(getattr(block.ffn, "activation", "silu")),
         "max_position_embeddings": config.context,
         "initializer_range": config.initial.std,
         "rms_norm_eps": block.norm.eps,
-        "tie_word_embeddings": config.head.tied,
-        "attention_bias": mixer.bias,
+        "tie_word_embeddings": head.tied,
+        "attention_bias": bool(mixer.biased()),
         "attention_dropout": mixer.dropout,
-        "mlp_bias": block.ffn.bias,
+        "mlp_bias": getattr(block.ffn, "bias", False),
         "rope_theta": base,
         "rope_parameters": {"rope_theta": base, "rope_type": "default"},
     }
@@ -149,5 +156,6 @@ LLAMA = Family(
         ignorable=(THEIRS + "self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"),
         copies={"lm_head.weight": "model.embed_tokens.weight"},
     ),
-    layer=THEIRS,
+    layers={"decoder": THEIRS},
+    parts=PARTS,
 )

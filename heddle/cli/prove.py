@@ -1,0 +1,68 @@
+"""`heddle prove`."""
+
+import json as json_module
+import sys
+from pathlib import Path
+
+from heddle.account.resolve import resolve
+from heddle.cli.say import RUNS, console, document, table
+from heddle.prove import Proof, prove_config
+from heddle.prove import prove as prove_model
+from heddle.weights import load
+from heddle.weights.files import write_file
+
+
+def prove(model: str, /, *, compile: bool = False, seed: int = 0, json: bool = False) -> None:
+    """Prove that what a model predicts with is the function it was trained as.
+
+    Exit code 1 when a check fails. A run's proof is kept in its directory as proof.json.
+
+    Parameters
+    ----------
+    model
+        A preset, a run, or a .toml or .json file that describes a model.
+    compile
+        Check what torch.compile makes of it, too.
+    seed
+        Of the texts that are tried, and of random weights.
+    json
+        One JSON document on stdout.
+    """
+    folder = next((path for path in (RUNS / model, Path(model)) if (path / "model.safetensors").is_file()), None)
+    out = console(json)
+    with out.status("") as status:
+
+        def tell(check: str) -> None:
+            status.update(f"checking: {check}")
+
+        if folder is None:
+            run = RUNS / model
+            name, config = resolve(str(run) if (run / "config.json").is_file() else model)
+            proof = prove_config(config, name, compile, tell, seed)
+        else:
+            proof = prove_model(load(folder)[0], model, compile, tell, seed)
+    if folder is not None:
+        text = json_module.dumps(proof.to_dict(), indent=2) + "\n"
+        write_file(folder / "proof.json", text.encode(), replace=True)
+    if json:
+        document(proof.to_dict())
+    else:
+        _show(proof)
+    if not proof.holds:
+        sys.exit(1)
+
+
+def _show(proof: Proof) -> None:
+    out = console()
+    if proof.reduced:
+        out.print(f"{proof.name} is large: its choices are tried at width {proof.config.dim}, with random weights.")
+    rows = [
+        [each.check, each.word, f"{each.error:.1e}" if each.error else "", f"{each.bound:.1e}" if each.error else "",
+         "; ".join(part for part in (each.layer and f"from {each.layer} on", each.detail) if part)]
+        for each in proof.verdicts
+    ]  # fmt: skip
+    out.print(table(["check", "verdict", "difference", "allowed", ""], rows))
+    failed = [each for each in proof.verdicts if not each.holds]
+    held = sum(each.word in ("EXACT", "ROUNDING") for each in proof.verdicts)
+    word = f"{len(failed)} checks FAILED" if failed else f"{held} checks hold"
+    out.print(f"\n{word}; rounding here is {proof.rounding:.1e} of the largest score, and 8 times that is allowed.")

@@ -1,0 +1,306 @@
+"""What a layer can be made of, as data: norms, positions, mixers and feed-forwards. Each choice is a `kind`.
+
+Every size that is left open is resolved by a method that is given the model's width; nothing is written back.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from heddle.config.base import Config, with_kind
+
+Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
+Positive = Annotated[float, Field(gt=0)]
+Size = Annotated[int, Field(gt=0, le=2**22)]  # of a vector: beyond it a single matrix fits into no memory
+Few = Annotated[int, Field(gt=0, le=2**16)]  # of heads, experts, taps
+ActivationName = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu"]
+KernelName = Literal["auto", "reference", "blockwise", "plain", "sdpa", "flex"]
+Projection = Literal["q", "k", "v", "o"]
+
+
+class LayerNormConfig(Config):
+    """LayerNorm (L1-09). The defaults are torch's; the other readings of the lectures are options (D-04)."""
+
+    kind: Literal["layer"] = "layer"
+    eps: Annotated[float, Field(ge=0)] = 1e-5  # 0 is deck 000's formula: a constant row has no value then
+    bias: bool = True  # the shift; nanoGPT's `bias=False` drops it
+    unbiased: bool = False  # variance over dim - 1
+    eps_outside: bool = False  # added to the deviation, not to the variance (The Annotated Transformer)
+
+
+class RMSNormConfig(Config):
+    """RMSNorm: no mean, no shift (L2-31, D-60)."""
+
+    kind: Literal["rms"] = "rms"
+    eps: Annotated[float, Field(ge=0)] = 1e-6
+
+
+class NoNormConfig(Config):
+    """No norm at all: the identity, to show what norms are for (L2-30)."""
+
+    kind: Literal["none"] = "none"
+
+
+NormConfig = Annotated[LayerNormConfig | RMSNormConfig | NoNormConfig, Field(discriminator="kind")]
+
+
+class LinearScaling(Config):
+    """Positions divided by a factor (Chen et al. 2023)."""
+
+    kind: Literal["linear"] = "linear"
+    factor: Annotated[float, Field(ge=1)]
+
+
+class NTKScaling(Config):
+    """A larger base instead of smaller positions: base · factor^(d / (d - 2))."""
+
+    kind: Literal["ntk"] = "ntk"
+    factor: Annotated[float, Field(ge=1)]
+
+
+class YarnScaling(Config):
+    """Slow channels interpolated, fast ones kept, a ramp between, and larger scores (Peng et al. 2023, 3.4)."""
+
+    kind: Literal["yarn"] = "yarn"
+    factor: Annotated[float, Field(ge=1)]
+    original: PositiveInt  # the context the weights were trained at
+    fast: Positive = 32.0  # channels with more turns than this over `original` are kept
+    slow: Positive = 1.0  # channels with fewer are interpolated
+
+
+class Llama3Scaling(Config):
+    """Llama 3.1's rule: long waves divided by the factor, short ones kept, a linear blend between."""
+
+    kind: Literal["llama3"] = "llama3"
+    factor: Annotated[float, Field(ge=1)]
+    original: PositiveInt
+    low: Positive = 1.0
+    high: Positive = 4.0
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.high <= self.low:
+            raise ValueError(f"high = {self.high:g} must be larger than low = {self.low:g}")
+        return self
+
+
+Scaling = Annotated[LinearScaling | NTKScaling | YarnScaling | Llama3Scaling, Field(discriminator="kind")]
+
+
+class RotaryConfig(Config):
+    """Rotary positions (Su et al. 2021): pairs of channels of queries and keys are turned by their position.
+
+    `halves` pairs channel i with i + d/2 (Llama's and GPT-NeoX's published weights), `neighbours` 2i with 2i + 1 (the paper).
+    """
+
+    kind: Literal["rotary"] = "rotary"
+    base: Positive = 10_000.0
+    pairing: Literal["halves", "neighbours"] = "halves"
+    fraction: Annotated[float, Field(gt=0, le=1)] = (
+        1.0  # of the head's channels, from the first; the rest is not turned
+    )
+    scaling: Scaling | None = None
+
+    def turned(self, head_dim: int) -> int:
+        """How many channels of a head are turned."""
+        return int(head_dim * self.fraction)
+
+
+class AlibiConfig(Config):
+    """Scores fall linearly with the distance, each head at its own slope (Press et al. 2021)."""
+
+    kind: Literal["alibi"] = "alibi"
+
+
+class BucketsConfig(Config):
+    """A learned number per head and bucket of distances, shared by all layers (T5; Raffel et al. 2020, 2.1)."""
+
+    kind: Literal["buckets"] = "buckets"
+    buckets: Annotated[int, Field(ge=4, le=2**16)] = 32
+    furthest: PositiveInt = 128  # all distances from here on share the last bucket
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.furthest <= self.buckets // 2:
+            raise ValueError(f"furthest = {self.furthest} must be larger than half of buckets = {self.buckets}")
+        return self
+
+
+Relative = Annotated[RotaryConfig | AlibiConfig | BucketsConfig, Field(discriminator="kind")]
+
+
+class AttentionConfig(Config):
+    """Multi-head attention; fewer `kv_heads` than `heads` makes it grouped-query, one makes it multi-query."""
+
+    kind: Literal["attention"] = "attention"
+    heads: Few
+    kv_heads: Few | None = None  # None: as many as heads
+    head_dim: Size | None = None  # None: dim / heads. Free, so W_Q W_K^T may have low rank (L0-35)
+    value_dim: Size | None = None  # width of a value head; None: head_dim
+    scale: Literal["head_dim", "dim"] | Positive = "head_dim"  # scores are divided by its root; a number multiplies
+    bias: bool | tuple[Projection, ...] = True  # all four projections, none, or those named
+    qk_norm: NormConfig | None = None  # a norm over each query and key head before the rotation (Qwen3)
+    cap: Positive | None = None  # scores become cap · tanh(scores / cap) (Gemma 2)
+    window: Size | None = None  # a token sees itself and the window - 1 before it; in an encoder as many after it
+    relative: Relative | None = None
+    dropout: Rate = 0.0  # on the attention weights
+    kernel: KernelName = "auto"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_positions(cls, data: Any) -> Any:
+        """`relative = {base = 500000}` speaks of rotary positions."""
+        return with_kind(data, "relative", "rotary")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.heads % (self.kv_heads or self.heads):
+            raise ValueError(f"heads = {self.heads} must be a multiple of kv_heads = {self.kv_heads}")
+        if isinstance(self.bias, tuple) and len(set(self.bias)) < len(self.bias):
+            raise ValueError(f"bias names a projection twice: {', '.join(self.bias)}")
+        if self.kernel == "sdpa" and self.cap is not None:
+            raise ValueError("kernel = 'sdpa' cannot cap scores: take kernel = 'auto', or leave out cap")
+        if self.kernel in ("blockwise", "flex") and self.dropout:
+            raise ValueError(
+                f"kernel = {self.kernel!r} cannot drop attention weights: take kernel = 'auto', or dropout = 0"
+            )
+        return self
+
+    def key_heads(self) -> int:
+        """Number of key and value heads, K."""
+        return self.kv_heads or self.heads
+
+    def width(self, dim: int) -> int:
+        """Head width d, for a model of width `dim` (L0-43)."""
+        return self.head_dim or dim // self.heads
+
+    def biased(self) -> tuple[Projection, ...]:
+        """The projections that have a bias."""
+        if isinstance(self.bias, tuple):
+            return self.bias
+        return ("q", "k", "v", "o") if self.bias else ()
+
+
+class ConvolutionConfig(Config):
+    """Causal convolution over the tokens: y_t = Σ_k x_{t - k·dilation} W_k (L0-05); centred in an encoder."""
+
+    kind: Literal["convolution"] = "convolution"
+    taps: Annotated[int, Field(gt=0, le=1024)] = 3  # how many tokens are weighed, itself among them
+    dilation: Annotated[int, Field(gt=0, le=2**16)] = 1
+    bias: bool = True
+
+
+class LinearConfig(Config):
+    """A linear function of the last `taps` tokens and nothing else (L0-03)."""
+
+    kind: Literal["linear"] = "linear"
+    taps: Annotated[int, Field(gt=0, le=1024)] = 8
+
+
+class RecurrentConfig(Config):
+    """A recurrent network along the tokens: a latent state instead of a look back (L1-74)."""
+
+    kind: Literal["recurrent"] = "recurrent"
+    cell: Literal["gru", "lstm"] = "gru"
+    hidden: Size | None = None  # width of the state; None: dim
+    bias: bool = True
+
+    def width(self, dim: int) -> int:
+        """Width of the latent state."""
+        return self.hidden or dim
+
+
+class CustomConfig(Config):
+    """A module of the user's own: `target = "my.module:MyMixer"` is called as MyMixer(dim, **options) (L0-07)."""
+
+    kind: Literal["custom"] = "custom"
+    target: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+
+
+MixerConfig = Annotated[
+    AttentionConfig | ConvolutionConfig | LinearConfig | RecurrentConfig | CustomConfig, Field(discriminator="kind")
+]
+
+
+class MLPConfig(Config):
+    """Two linear maps around an activation: down(act(up(x))) (L0-67, L1-20)."""
+
+    kind: Literal["mlp"] = "mlp"
+    hidden: Size | None = None  # None: 4 x dim (L1-17)
+    activation: ActivationName = "gelu"
+    bias: bool = True
+    dropout: Rate = 0.0  # after the activation
+
+    def width(self, dim: int) -> int:
+        """Hidden width F for a model of width `dim`."""
+        return self.hidden or 4 * dim
+
+
+class GatedConfig(Config):
+    """Gated feed-forward: down(act(gate(x)) * up(x)) (L1-21; Shazeer 2020: SwiGLU with silu, GEGLU with gelu)."""
+
+    kind: Literal["gated"] = "gated"
+    hidden: Size | None = None  # None: 8/3 x dim rounded up to a multiple of 256 (D-55)
+    activation: ActivationName = "silu"
+    bias: bool = False
+    dropout: Rate = 0.0  # on the product
+
+    def width(self, dim: int) -> int:
+        """Hidden width F for a model of width `dim`: 4096 gives 11,008, as in Llama."""
+        return self.hidden or -(-8 * dim // 768) * 256
+
+
+class NoFeedForwardConfig(Config):
+    """No feed-forward: the block is its mixer."""
+
+    kind: Literal["none"] = "none"
+
+
+class MoEConfig(Config):
+    """Mixture of experts: a router sends each token through `active` of `experts` feed-forwards (L2-67 … L2-76).
+
+    The lecture's gates are softmax over all experts, of which the largest are kept as they are; `renormalise` makes the
+    kept ones sum to 1 (Mixtral, Qwen3; D-21).
+    """
+
+    kind: Literal["moe"] = "moe"
+    experts: Annotated[int, Field(gt=0, le=4096)]
+    active: Annotated[int, Field(gt=0, le=4096)] = 2
+    expert: Annotated[MLPConfig | GatedConfig, Field(discriminator="kind")] = GatedConfig()
+    shared: Annotated[int, Field(ge=0, le=64)] = 0  # experts every token goes through, beside the routed ones (L2-75)
+    shared_hidden: Size | None = None  # width of one of them; None: as the routed ones
+    shared_gate: bool = False  # their sum times sigmoid of a learned number per token (Qwen2-MoE)
+    gate: Literal["softmax", "sigmoid"] = "softmax"
+    renormalise: bool = False
+    scale: Positive = 1.0  # factor on the routed sum
+    skip: Literal["block", "internal"] = "block"  # internal: the slide's u + ..., and the block adds nothing (D-22)
+    balance: Annotated[float, Field(ge=0)] = 0.0  # weight of the balance loss, per document (D-59)
+    z: Annotated[float, Field(ge=0)] = 0.0  # weight of the router's z-loss (Zoph et al. 2022, eq. 5)
+    bias_rate: Annotated[float, Field(ge=0)] = 0.0  # step of loss-free balancing (Wang et al. 2024); 0: off
+    dispatch: Literal["grouped", "loop"] = "grouped"  # how tokens reach their experts; the loop is the reference
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.active > self.experts:
+            raise ValueError(f"active = {self.active} experts of experts = {self.experts} cannot be chosen")
+        if self.expert.dropout:
+            raise ValueError("experts have no dropout of their own; the block's dropout acts on their sum")
+        if not self.shared and (self.shared_gate or self.shared_hidden):
+            raise ValueError(
+                "shared_gate and shared_hidden speak of shared experts, of which there are none: set shared"
+            )
+        return self
+
+    def width(self, dim: int) -> int:
+        """Hidden width F of one routed expert."""
+        return self.expert.width(dim)
+
+    def shared_width(self, dim: int) -> int:
+        """Hidden width of one shared expert."""
+        return self.shared_hidden or self.expert.width(dim)
+
+
+FeedForwardConfig = Annotated[
+    MLPConfig | GatedConfig | MoEConfig | NoFeedForwardConfig | CustomConfig, Field(discriminator="kind")
+]

@@ -1,0 +1,252 @@
+"""Experts: stacked feed-forwards, and the ways in which tokens reach theirs. Every way computes the same (L2-67, L2-74)."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from math import sqrt
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from heddle.nn.activations import ACTIVATIONS
+
+
+class Experts(nn.Module):
+    """E feed-forwards of one shape, their weights stacked: down(act(up(x))), or down(act(gate(x)) · up(x)).
+
+    `loop` is the definition: each expert is given its tokens. `grouped` computes the same over the tokens sorted by expert,
+    with the gradient written out. Neither drops a token, and no token's output depends on another token.
+    """
+
+    def __init__(
+        self,
+        experts: int,
+        dim: int,
+        hidden: int,
+        activation: str = "silu",
+        gated: bool = True,
+        bias: bool = False,
+        dispatch: Literal["grouped", "loop"] = "grouped",
+    ) -> None:
+        super().__init__()
+
+        def made(fan_in: int, *shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(experts, *shape).uniform_(-1 / sqrt(fan_in), 1 / sqrt(fan_in)))
+
+        self.up = made(dim, hidden, dim)
+        self.down = made(hidden, dim, hidden)
+        self.gate = made(dim, hidden, dim) if gated else None
+        self.up_bias = made(dim, hidden) if bias else None
+        self.down_bias = made(hidden, dim) if bias else None
+        self.gate_bias = made(dim, hidden) if bias and gated else None
+        self.activation, self.dispatch = activation, dispatch
+
+    def forward(
+        self,
+        x: Float[Tensor, "n D"],
+        gates: Float[Tensor, "n K"],
+        choice: Int[Tensor, "n K"],
+        load: Int[Tensor, " E"],
+    ) -> Float[Tensor, "n D"]:
+        """Σ_k gates[t, k] · expert_{choice[t, k]}(x_t); a choice of E is no expert. `load` counts the choices of each."""
+        if self.dispatch == "loop":
+            return self._loop(x, gates, choice)
+        weights = [each for each in (self.up, self.down, self.gate) if each is not None]
+        biases = [each for each in (self.up_bias, self.down_bias, self.gate_bias) if each is not None]
+        if torch.is_grad_enabled() and any(each.requires_grad for each in (x, gates, *weights, *biases)):
+            out: Tensor = _Grouped.apply(x, gates, choice, load, self.activation, len(weights), *weights, *biases)  # type: ignore[no-untyped-call]
+            return out
+        return _grouped(x, gates, choice, load, weights, biases, self.activation, False)[0]
+
+    def _loop(self, x: Tensor, gates: Tensor, choice: Tensor) -> Tensor:
+        out = torch.zeros_like(x)
+        for expert in range(self.up.shape[0]):
+            token, slot = (choice == expert).nonzero(as_tuple=True)
+            share = self.feed(x[token], expert) * gates[token, slot, None]
+            out = out.index_add(0, token, share.to(x.dtype))
+        return out
+
+    def feed(self, x: Float[Tensor, "n D"], expert: int) -> Float[Tensor, "n D"]:
+        """One expert's output for all of x."""
+
+        def bias(stacked: Tensor | None) -> Tensor | None:
+            return None if stacked is None else stacked[expert]
+
+        up = F.linear(x, self.up[expert], bias(self.up_bias))
+        if self.gate is None:
+            hidden = ACTIVATIONS[self.activation](up)
+        else:
+            hidden = ACTIVATIONS[self.activation](F.linear(x, self.gate[expert], bias(self.gate_bias))) * up
+        return F.linear(hidden, self.down[expert], bias(self.down_bias))
+
+
+SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "gelu": torch.ops.aten.gelu_backward,
+    "gelu_tanh": lambda gradient, x: torch.ops.aten.gelu_backward(gradient, x, approximate="tanh"),
+    "relu": lambda gradient, x: gradient * (x > 0),
+    "relu_squared": lambda gradient, x: gradient * F.relu(x).mul_(2),
+    "silu": torch.ops.aten.silu_backward,
+}
+
+
+def _spans(load: Tensor) -> list[tuple[int, int, int]]:
+    """Experts with at least one token as (expert, start, stop) among the sorted pairs; the one wait for the device."""
+    stops = [0, *load.cumsum(0).tolist()]
+    return [(expert, start, stop) for expert, (start, stop) in enumerate(pairwise(stops)) if stop > start]
+
+
+def _affine(rows: Tensor, expert: int, number: int, weights: list[Tensor], biases: list[Tensor], out: Tensor) -> Tensor:
+    weight = weights[number][expert].t()
+    return torch.addmm(biases[number][expert], rows, weight, out=out) if biases else torch.mm(rows, weight, out=out)
+
+
+def _collect(rows: Tensor, place: Tensor, gates: Tensor | None = None) -> Tensor:
+    """Each token's K rows, weighed and added in the order of its choice: the same sum whoever else is there.
+
+    As a bag of embeddings it is one pass; indexing and `sum` took fifty times as long on a CPU.
+    """
+    weights = None if gates is None else gates.to(rows.dtype)
+    return F.embedding_bag(place, rows, per_sample_weights=weights, mode="sum")
+
+
+def _experts(
+    x: Tensor,
+    gates: Tensor,
+    choice: Tensor,
+    load: Tensor,
+    weights: list[Tensor],
+    biases: list[Tensor],
+    activation: str,
+    keep: bool,
+) -> list[Tensor]:
+    """The routed sum, and for its gradient: the pairs' order, their place in it, their outputs, and layers before the activation.
+
+    Weights and biases are those of up, down, and where there is one gate.
+    """
+    pairs, hidden, gated, spans = choice.numel(), weights[0].shape[1], len(weights) == 3, _spans(load)
+    order = choice.flatten().argsort(stable=True)
+    token, place = order // choice.shape[1], torch.empty_like(choice)
+    place.view(-1)[order] = torch.arange(pairs, device=x.device)
+    outputs = x.new_empty(pairs, x.shape[1])
+    outputs[spans[-1][2] if spans else 0 :] = 0  # the pairs of padding stand last and go to nobody
+    longest = max((stop - start for _, start, stop in spans), default=0)
+    before = x.new_empty(len(weights) - 1, pairs if keep else longest, hidden)
+    for expert, start, stop in spans:
+        rows = x.index_select(0, token[start:stop])
+        inner = before[0, start:stop] if keep else before[0, : stop - start]
+        _affine(rows, expert, 0, weights, biases, inner)
+        if gated:
+            opened = before[1, start:stop] if keep else before[1, : stop - start]
+            product = ACTIVATIONS[activation](_affine(rows, expert, 2, weights, biases, opened)).mul_(inner)
+        else:
+            product = ACTIVATIONS[activation](inner)
+        _affine(product, expert, 1, weights, biases, outputs[start:stop])
+    return [_collect(outputs, place, gates), order, place, outputs, before if keep else before.new_empty(0)]
+
+
+def _experts_gradient(
+    above: Tensor,
+    x: Tensor,
+    gates: Tensor,
+    load: Tensor,
+    order: Tensor,
+    place: Tensor,
+    outputs: Tensor,
+    before: Tensor,
+    weights: list[Tensor],
+    biased: bool,
+    activation: str,
+) -> list[Tensor]:
+    """Gradients of x, the gates, the weights and the biases.
+
+    The hidden layer after the activation is computed again, expert by expert: that costs less than to keep it.
+    """
+    gated, spans = len(weights) == 3, _spans(load)
+    token, scale = order // gates.shape[1], gates.flatten()[order][:, None]
+    x_parts, scale_gradient = torch.empty_like(outputs), gates.new_zeros(order.shape)
+    x_parts[spans[-1][2] if spans else 0 :] = 0
+    gradients = [torch.empty_like(weight) for weight in weights]
+    bias_gradients = [weight.new_empty(weight.shape[:2]) for weight in weights] if biased else []
+    for expert in set(range(len(load))) - {expert for expert, _, _ in spans}:
+        for gradient in (*gradients, *bias_gradients):
+            gradient[expert] = 0
+    for expert, start, stop in spans:
+        rows, here = x.index_select(0, token[start:stop]), above.index_select(0, token[start:stop])
+        scale_gradient[start:stop] = (here.to(gates.dtype) * outputs[start:stop]).sum(-1)
+        here = (here * scale[start:stop]).to(x.dtype)
+        slope, inner = here @ weights[1][expert], before[0, start:stop]
+        if gated:
+            opened = before[1, start:stop]
+            acted = ACTIVATIONS[activation](opened)
+            product = acted * inner
+            steps = [acted.mul_(slope), here, SLOPES[activation](slope.mul_(inner), opened)]
+        else:
+            product = ACTIVATIONS[activation](inner)
+            steps = [SLOPES[activation](slope, inner), here]
+        torch.mm(steps[0], weights[0][expert], out=x_parts[start:stop])
+        if gated:
+            x_parts[start:stop].addmm_(steps[2], weights[2][expert])
+        for gradient, step, entered in zip(gradients, steps, (rows, product, rows), strict=False):
+            torch.mm(step.t(), entered, out=gradient[expert])
+        for gradient, step in zip(bias_gradients, steps, strict=False):
+            torch.sum(step, 0, out=gradient[expert])
+    return [_collect(x_parts, place), scale_gradient[place], *gradients, *bias_gradients]
+
+
+# As operators of torch, so that a compiled graph holds them whole: how many tokens an expert gets is known only on the day.
+_grouped = torch.library.custom_op(
+    "heddle::experts",
+    _experts,
+    mutates_args=(),
+    schema="(Tensor x, Tensor gates, Tensor choice, Tensor load, Tensor[] weights, Tensor[] biases, str activation, "
+    "bool keep) -> Tensor[]",
+)
+_grouped_gradient = torch.library.custom_op(
+    "heddle::experts_gradient",
+    _experts_gradient,
+    mutates_args=(),
+    schema="(Tensor above, Tensor x, Tensor gates, Tensor load, Tensor order, Tensor place, Tensor outputs, "
+    "Tensor before, Tensor[] weights, bool biased, str activation) -> Tensor[]",
+)
+
+
+@_grouped.register_fake
+def _(x: Tensor, gates: Tensor, choice: Tensor, load: Tensor, weights: list[Tensor], *rest: Any) -> list[Tensor]:
+    pairs, keep = choice.numel(), rest[-1]
+    before = x.new_empty((len(weights) - 1, pairs, weights[0].shape[1]) if keep else 0)
+    outputs = x.new_empty(pairs, x.shape[1])
+    return [torch.empty_like(x), choice.new_empty(pairs), torch.empty_like(choice), outputs, before]
+
+
+@_grouped_gradient.register_fake
+def _(above: Tensor, x: Tensor, gates: Tensor, *rest: Any) -> list[Tensor]:
+    weights, biased, _ = rest[-3:]
+    biases = [weight.new_empty(weight.shape[:2]) for weight in weights] if biased else []
+    return [torch.empty_like(part) for part in (x, gates, *weights, *biases)]
+
+
+class _Grouped(torch.autograd.Function):
+    """`heddle::experts` with its gradient.
+
+    Autograd would make a whole stack of zeros for each expert's slice of the weights, and scatter rows one by one.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, gates: Tensor, choice: Tensor, load: Tensor, activation: str, count: int, *every: Tensor
+    ) -> Tensor:
+        weights, biases = list(every[:count]), list(every[count:])
+        out, *kept = _grouped(x, gates, choice, load, weights, biases, activation, True)
+        ctx.save_for_backward(x, gates, load, *kept, *weights)
+        ctx.biased, ctx.activation = bool(biases), activation
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        saved, weights = ctx.saved_tensors[:7], list(ctx.saved_tensors[7:])
+        x, gates, *every = _grouped_gradient(above, *saved, weights, ctx.biased, ctx.activation)
+        return x, gates, None, None, None, None, *every

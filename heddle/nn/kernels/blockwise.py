@@ -1,0 +1,166 @@
+"""FlashAttention written to be read: tiles of queries and keys under a running softmax."""
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from heddle.nn.dropout import Dropout
+from heddle.nn.kernels.base import Bias, How, Kernel, Lowered, wide_dtype
+from heddle.nn.mask import Mask
+
+
+class Running(NamedTuple):
+    """A softmax-weighted sum over the keys seen so far: Σ e^(s - m) v and Σ e^(s - m), with m the largest score (L2-19).
+
+    Attributes:
+        maximum: m, [... T 1]; -inf before the first allowed key.
+        total: the sum of the powers, [... T 1].
+        weighted: the sum of the values times their powers, [... T e].
+    """
+
+    maximum: Tensor
+    total: Tensor
+    weighted: Tensor
+
+    @staticmethod
+    def start(shape: tuple[int, ...], width: int, like: Tensor) -> "Running":
+        """Nothing seen yet, by queries of this shape and for values of this width."""
+        return Running(like.new_full((*shape, 1), -torch.inf), like.new_zeros(*shape, 1), like.new_zeros(*shape, width))
+
+    def add(self, scores: Tensor, values: Tensor) -> "Running":
+        """The same after more keys; what was summed so far is rescaled to the new largest score."""
+        maximum = torch.maximum(self.maximum, scores.amax(-1, keepdim=True))
+        safe = maximum.masked_fill(maximum == -torch.inf, 0.0)  # -inf - -inf is nan, for rows that saw nothing yet
+        power, rescale = (scores - safe).exp(), (self.maximum - safe).exp()
+        return Running(
+            maximum,
+            self.total * rescale + power.sum(-1, keepdim=True),
+            self.weighted * rescale + power @ values,
+        )
+
+    def output(self) -> Tensor:
+        """The weighted average; exactly 0 for rows that saw nothing (D-10)."""
+        return self.weighted / self.total.masked_fill(self.total == 0, 1.0)
+
+    def logsumexp(self) -> Tensor:
+        """log Σ e^s; -inf for rows that saw nothing."""
+        return self.maximum + self.total.log()
+
+
+class _Tiles(torch.autograd.Function):
+    """FlashAttention (Dao et al. 2022, algorithms 1 and 4) over tiles of queries and keys; q is [B, K, G, T, d].
+
+    Kept for the backward pass are the inputs, the output and its rows' logsumexp; weights are made again tile by tile.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, how: How, mask: Mask | None) -> Tensor:
+        wide, group = wide_dtype(q.dtype), q.shape[2]
+        out = q.new_empty(*q.shape[:4], v.shape[3])
+        logsumexp = q.new_empty(*q.shape[:4], 1, dtype=wide)
+        for start, stop, first, last in how.spans(q.shape[3], k.shape[2]):
+            block = q[:, :, :, start:stop].flatten(2, 3).to(wide)
+            running = Running.start(tuple(block.shape[:3]), v.shape[3], block)
+            for left, right in _Tiles.keys(how, first, last):
+                tile = (start, stop, left, right)
+                scores, _ = _Tiles.scores(block, k[:, :, left:right].to(wide), bias, how, mask, tile)
+                running = running.add(scores, v[:, :, left:right].to(wide))
+            out[:, :, :, start:stop] = running.output().unflatten(2, (group, -1)).to(q.dtype)
+            logsumexp[:, :, :, start:stop] = running.logsumexp().unflatten(2, (group, -1))
+        ctx.save_for_backward(q, k, v, out, logsumexp, bias)
+        ctx.how, ctx.mask = how, mask
+        return out
+
+    @staticmethod
+    def keys(how: How, first: int, last: int) -> list[tuple[int, int]]:
+        """The tiles of keys from `first` to `last`; they begin at multiples of the block."""
+        return [(left, min(left + how.block, last)) for left in range(first - first % how.block, last, how.block)]
+
+    @staticmethod
+    def scores(
+        q: Tensor, k: Tensor, bias: Tensor | None, how: How, mask: Mask | None, tile: tuple[int, int, int, int]
+    ) -> tuple[Tensor, Tensor | None]:
+        """One tile of scores [B, K, G · t, s], and how fast the cap lets them grow (None: it is 1)."""
+        start, stop, left, right = tile
+        scores, growth = q @ k.transpose(-2, -1) * how.scale, None
+        if how.cap is not None:
+            bent = (scores / how.cap).tanh()
+            scores, growth = how.cap * bent, 1 - bent.square()
+        apart = scores.unflatten(2, (-1, stop - start))
+        if bias is not None:
+            apart = apart + bias[:, :, start:stop, left:right].unflatten(1, (how.kv_heads, -1))
+        if mask is not None:
+            apart = apart.masked_fill(~mask.part(start, stop, left, right)[:, :, None], -torch.inf)
+        return apart.flatten(2, 3), growth
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, logsumexp, bias = ctx.saved_tensors
+        how, mask, wide, group = ctx.how, ctx.mask, wide_dtype(q.dtype), q.shape[2]
+        q_gradient = torch.zeros_like(q, dtype=wide, memory_format=torch.contiguous_format)
+        k_gradient, v_gradient = torch.zeros_like(k, dtype=wide), torch.zeros_like(v, dtype=wide)
+        bias_gradient = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[3] else None
+        # Rows that saw nothing: all their scores are -inf, and e^(-inf - 0) is the 0 that is wanted.
+        logsumexp = logsumexp.masked_fill(logsumexp == -torch.inf, 0.0)
+        for start, stop, first, last in how.spans(q.shape[3], k.shape[2]):
+            block, above, result, total = (
+                tensor[:, :, :, start:stop].flatten(2, 3).to(wide) for tensor in (q, gradient, out, logsumexp)
+            )
+            mean = (above * result).sum(-1, keepdim=True)  # Σ weight · its gradient, without the weights
+            for left, right in _Tiles.keys(how, first, last):
+                tile, keys, values = (
+                    (start, stop, left, right),
+                    k[:, :, left:right].to(wide),
+                    v[:, :, left:right].to(wide),
+                )
+                scores, growth = _Tiles.scores(block, keys, bias, how, mask, tile)
+                weights = (scores - total).exp()
+                v_gradient[:, :, left:right] += weights.transpose(-2, -1) @ above
+                share = weights * (above @ values.transpose(-2, -1) - mean)
+                if bias_gradient is not None:
+                    added = share.unflatten(2, (group, -1)).flatten(1, 2).to(bias_gradient.dtype)
+                    added = added.sum(0, keepdim=True) if bias_gradient.shape[0] == 1 else added
+                    bias_gradient[:, :, start:stop, left:right] = added
+                share = (share if growth is None else share * growth) * how.scale
+                q_gradient[:, :, :, start:stop] += (share @ keys).unflatten(2, (group, -1))
+                k_gradient[:, :, left:right] += share.transpose(-2, -1) @ block
+        return q_gradient.to(q.dtype), k_gradient.to(k.dtype), v_gradient.to(v.dtype), bias_gradient, None, None
+
+
+class Blockwise(Kernel):
+    """FlashAttention written to be read, for any mask, block size and device (L2-16 … L2-20; Dao et al. 2022).
+
+    Beyond its inputs and outputs it holds O(n · d) numbers, and a tile: the mask is asked for each tile, and causal tiles that
+    nobody can see are left out (C-14). It works in fp32 or wider and cannot drop attention weights.
+
+    Args:
+        block: how many queries and how many keys a tile has.
+
+    Raises:
+        HeddleError: in `forward`, when dropout is at work.
+    """
+
+    def __init__(
+        self, scale: float, dropout: float | Dropout = 0.0, cap: float | None = None, block: int = 128
+    ) -> None:
+        super().__init__(scale, dropout, cap)
+        self.block = block
+
+    @staticmethod
+    def lower(mask: Mask, bias: Bias | None = None, fused: bool = True) -> Lowered:
+        window = mask.window()
+        return Lowered("blockwise", mask, mask.is_causal() or window is not None, window, bias=bias)
+
+    def forward(
+        self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
+    ) -> Float[Tensor, "B H T e"]:
+        self.refuse_dropout("blockwise")
+        kv_heads, mask = k.shape[1], lowered.mask
+        how = How(self.scale, self.cap, lowered.causal, lowered.window, kv_heads, self.block)
+        apart = q.unflatten(1, (kv_heads, q.shape[1] // kv_heads))
+        out: Tensor = _Tiles.apply(apart, k, v, lowered.bias, how, None if mask.is_open() else mask)  # type: ignore[no-untyped-call]
+        return out.flatten(1, 2)

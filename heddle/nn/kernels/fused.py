@@ -1,0 +1,102 @@
+"""torch's own kernels: one call each."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import flex_attention
+
+from heddle.errors import HeddleError
+from heddle.nn.dropout import Dropout
+from heddle.nn.kernels.base import Bias, Kernel, Lowered, capped, dead_queries
+from heddle.nn.kernels.blockwise import Blockwise
+from heddle.nn.mask import Mask
+
+
+class SDPA(Kernel):
+    """torch's `scaled_dot_product_attention`: memory linear in the length.
+
+    Raises:
+        HeddleError: there is a cap, or, in `forward`, a dropout of another kind than torch's.
+    """
+
+    def __init__(self, scale: float, dropout: float | Dropout = 0.0, cap: float | None = None) -> None:
+        super().__init__(scale, dropout, cap)
+        if cap is not None:
+            raise HeddleError(
+                f"kernel = 'sdpa' cannot cap scores (cap = {cap:g}): take kernel = 'auto', or leave out cap"
+            )
+
+    @staticmethod
+    def lower(mask: Mask, bias: Bias | None = None, fused: bool = True) -> Lowered:
+        if mask.is_open():
+            return Lowered("sdpa", mask, bias=bias)
+        causal = mask.is_causal() and bias is None
+        allowed = None if causal else mask.dense()
+        dead = dead_queries(mask, allowed)
+        if allowed is not None and dead is not None:
+            # What a row without keys gives differs between torch's backends: see everything, then 0.
+            allowed = allowed | dead
+        if bias is not None and allowed is not None:  # torch takes one tensor for both
+            return Lowered("sdpa", mask, dead=dead, bias=bias.masked_fill(~allowed, -torch.inf))
+        return Lowered("sdpa", mask, causal, None, allowed, dead)
+
+    def forward(
+        self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
+    ) -> Float[Tensor, "B H T e"]:
+        if self.drops() and not self.plainly():
+            raise HeddleError(
+                "kernel = 'sdpa' knows torch's own dropout only: take kernel = 'auto', or inverted dropout"
+            )
+        out = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=lowered.allowed if lowered.bias is None else lowered.bias.to(q.dtype),
+            dropout_p=self.dropout.rate if self.dropout.active else 0.0,
+            is_causal=lowered.causal,
+            scale=self.scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+        return out if lowered.dead is None else out.masked_fill(lowered.dead, 0.0)
+
+
+class Flex(Kernel):
+    """torch's FlexAttention: one fused kernel for any mask, cap and bias, made by torch.compile (Dong et al. 2024).
+
+    Outside of torch.compile torch would write out all scores, and on CPU it has no gradient; there `blockwise` does the work.
+
+    Raises:
+        HeddleError: in `forward`, when dropout is at work.
+    """
+
+    def __init__(self, scale: float, dropout: float | Dropout = 0.0, cap: float | None = None) -> None:
+        super().__init__(scale, dropout, cap)
+        self.blockwise = Blockwise(scale, 0.0, cap)
+
+    @staticmethod
+    def lower(mask: Mask, bias: Bias | None = None, fused: bool = True) -> Lowered:
+        blocks = None if mask.is_open() else mask.blocks()
+        window = mask.window()
+        causal = mask.is_causal() or window is not None
+        return Lowered("flex", mask, causal, window, bias=bias, blocks=blocks)
+
+    def forward(
+        self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
+    ) -> Float[Tensor, "B H T e"]:
+        self.refuse_dropout("flex")
+        learns = q.requires_grad or k.requires_grad or v.requires_grad
+        if not torch.compiler.is_compiling() or (learns and q.device.type in ("cpu", "mps")):
+            return self.blockwise(q, k, v, lowered)
+        cap, bias = self.cap, lowered.bias
+
+        def score(scores: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            scores = capped(scores, cap)
+            if bias is None:
+                return scores
+            return scores + (bias[0, head, query, key] if bias.shape[0] == 1 else bias[row, head, query, key])
+
+        changed = None if cap is None and bias is None else score
+        out = flex_attention(q, k, v, changed, lowered.blocks, scale=self.scale, enable_gqa=q.shape[1] != k.shape[1])
+        assert isinstance(out, Tensor)
+        return out

@@ -1,0 +1,57 @@
+"""The definition of attention, with places to look."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from heddle.errors import HeddleError
+from heddle.nn.dropout import Dropout
+from heddle.nn.kernels.base import Bias, Kernel, Lowered, capped, masked_softmax, wide_dtype
+from heddle.nn.mask import Mask
+
+MOST_SCORES = 2**32
+"""Scores of one head that are held at once; as many in fp32 are 16 GiB."""
+
+
+class Reference(Kernel):
+    """The definition, in fp32 or wider, with two named places to look (D-35).
+
+    `scores` are scaled, capped, biased and masked, -inf where blocked (L0-91); `weights` are what the softmax makes of them.
+    """
+
+    def __init__(self, scale: float, dropout: float | Dropout = 0.0, cap: float | None = None) -> None:
+        super().__init__(scale, dropout, cap)
+        self.scores = nn.Identity()
+        self.weights = nn.Identity()
+
+    @staticmethod
+    def lower(mask: Mask, bias: Bias | None = None, fused: bool = True) -> Lowered:
+        """The mask of the whole square.
+
+        Raises:
+            HeddleError: the square of scores is too large for nearly any machine (L2-15).
+        """
+        real = type(mask.queries.position) is Tensor and mask.queries.position.device.type != "meta"
+        if real and mask.queries.width * mask.keys.width > MOST_SCORES:
+            raise HeddleError(
+                f"kernel = 'reference' would hold {mask.queries.width} × {mask.keys.width} scores of every head at once; "
+                "set kernel = 'auto' or 'blockwise', whose memory grows with the length alone"
+            )
+        allowed = mask.dense()
+        return Lowered("reference", mask, allowed=allowed, dead=~allowed.any(-1, keepdim=True), bias=bias)
+
+    def forward(
+        self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
+    ) -> Float[Tensor, "B H T e"]:
+        assert lowered.allowed is not None
+        assert lowered.dead is not None
+        wide = wide_dtype(q.dtype)
+        group = q.shape[1] // k.shape[1]
+        keys = k.repeat_interleave(group, dim=1).to(wide)
+        values = v.repeat_interleave(group, dim=1).to(wide)
+        scores = capped(q.to(wide) @ keys.transpose(-2, -1) * self.scale, self.cap)
+        scores = scores if lowered.bias is None else scores + lowered.bias
+        scores = self.scores(scores.masked_fill(~lowered.allowed, -torch.inf))
+        # A row of -inf alone would be nan in the softmax and in its gradient.
+        weights = masked_softmax(scores.masked_fill(lowered.dead, 0.0), lowered.allowed, lowered.dead)
+        return (self.dropout(self.weights(weights)) @ values).to(q.dtype)

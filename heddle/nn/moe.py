@@ -1,0 +1,169 @@
+"""Mixture of experts: a router sends each token through a few of many feed-forwards (L2-67 … L2-76; golden `moe`)."""
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils import _pytree
+
+from heddle.nn.experts import Experts
+from heddle.nn.feedforward import MLP, Gated
+from heddle.nn.layout import Layout
+
+
+@dataclass(frozen=True)
+class Routing:
+    """What a mixture of experts says beside its output: values, never kept on the module.
+
+    Attributes:
+        load: Int[E], how many (token, expert) pairs of real tokens went to each expert; they sum to n · K (L2-69).
+        terms: a number, the weighted balance and z losses, summed over documents, so that they add up over any split.
+    """
+
+    load: Int[Tensor, " E"]
+    terms: Float[Tensor, ""]
+
+
+_pytree.register_pytree_node(
+    Routing,
+    lambda routing: ([routing.load, routing.terms], None),
+    lambda leaves, _: Routing(**dict(zip(("load", "terms"), leaves, strict=True))),
+)
+
+
+class Router(nn.Module):
+    """Scores R x of every expert, the K best of them, and their gates (L2-71, L2-72; D-21).
+
+    Everything is computed in fp32 or wider, whatever the precision of x, so that the choice does not hang on rounding to
+    bf16. Equal scores go to the lowest index (L2-73). The gates are softmax over all experts, or sigmoid of each score,
+    kept as they are; `renormalise` makes the kept ones of a token sum to 1 (Mixtral, Qwen3); `scale` multiplies them.
+    With `balanced` there is a `bias` [E], which no gradient moves: it shifts who is chosen and never a gate (Wang et al.
+    2024); `balance_bias` updates it.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        experts: int,
+        active: int = 2,
+        gate: Literal["softmax", "sigmoid"] = "softmax",
+        renormalise: bool = False,
+        scale: float = 1.0,
+        balanced: bool = False,
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, dim).uniform_(-1 / sqrt(dim), 1 / sqrt(dim)))
+        self.bias = nn.Parameter(torch.zeros(experts), requires_grad=False) if balanced else None
+        self.active, self.gate, self.renormalise, self.scale = active, gate, renormalise, scale
+
+    def forward(
+        self, x: Float[Tensor, "*rows D"]
+    ) -> tuple[Float[Tensor, "*rows K"], Int[Tensor, "*rows K"], Float[Tensor, "*rows E"]]:
+        """The gates of the chosen experts, which they are, best first, and the scores of all."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        logits = F.linear(x.to(wide), self.weight.to(wide))
+        with torch.no_grad():  # without a bias by the scores themselves: gates would add ties where they saturate
+            merit = logits if self.bias is None else self._gates(logits) + self.bias
+            choice = merit.sort(dim=-1, descending=True, stable=True).indices[..., : self.active]
+        if self.renormalise:  # the logarithms are subtracted, not the gates divided: their sum may be 0 in fp32
+            gates = self._logarithms(logits).gather(-1, choice).softmax(-1)
+        else:
+            gates = self._gates(logits).gather(-1, choice)
+        return gates * self.scale if self.scale != 1 else gates, choice, logits
+
+    def shares(self, logits: Float[Tensor, "*rows E"]) -> Float[Tensor, "*rows E"]:
+        """The gates of all experts, made to sum to 1 for each token; what the balance loss evens out."""
+        return self._logarithms(logits).softmax(-1)
+
+    def _gates(self, logits: Tensor) -> Tensor:
+        return logits.softmax(-1) if self.gate == "softmax" else logits.sigmoid()
+
+    def _logarithms(self, logits: Tensor) -> Tensor:
+        """The logarithms of the gates, up to a number per token."""
+        return logits if self.gate == "softmax" else F.logsigmoid(logits)
+
+
+class MoE(nn.Module):
+    """Σ shared(x) + Σ_i g_i · expert_i(x) over the K chosen experts (L2-74 without its u_t, which the block adds: D-22).
+
+    `shared` experts, which every token goes through, are one feed-forward `shared` times as wide: exactly their sum
+    (L2-75). `shared_gate` multiplies that sum by sigmoid of a learned number per token (Qwen2-MoE).
+
+    The loss terms are sums over documents, a document being one segment of one row, n tokens long: `balance` times
+    n · E · Σ_e f_e p_e, with f_e the share of its choices that went to expert e and p_e its mean gate before the choice,
+    normalised (Fedus et al. 2021, eq. 4; D-59), and `z` times Σ_t logsumexp(scores_t)² (Zoph et al. 2022, eq. 5). So
+    packed documents count as separate ones do, and padding counts nowhere.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int,
+        experts: int,
+        active: int = 2,
+        activation: str = "silu",
+        gated: bool = True,
+        bias: bool = False,
+        shared: int = 0,
+        shared_hidden: int | None = None,
+        shared_gate: bool = False,
+        gate: Literal["softmax", "sigmoid"] = "softmax",
+        renormalise: bool = False,
+        scale: float = 1.0,
+        balance: float = 0.0,
+        z: float = 0.0,
+        balanced: bool = False,
+        dispatch: Literal["grouped", "loop"] = "grouped",
+    ) -> None:
+        super().__init__()
+        self.router = Router(dim, experts, active, gate, renormalise, scale, balanced)
+        self.experts = Experts(experts, dim, hidden, activation, gated, bias, dispatch)
+        beside = Gated if gated else MLP
+        self.shared = beside(dim, shared * (shared_hidden or hidden), activation, bias) if shared else None
+        self.shared_gate = nn.Linear(dim, 1, bias=False) if shared_gate else None
+        self.balance, self.z = balance, z
+
+    def forward(self, x: Float[Tensor, "B T D"], layout: Layout) -> tuple[Float[Tensor, "B T D"], Routing]:
+        gates, choice, logits = self.router(x)
+        experts = logits.shape[-1]
+        if layout.form != "plain":  # padding goes to no expert
+            choice = choice.masked_fill((layout.segment < 0)[..., None], experts)
+        chosen = (choice[..., None] == torch.arange(experts, device=x.device)).sum(-2)  # [B, T, E] of 0 and 1
+        load = chosen.sum((0, 1))
+        out = self.experts(x.flatten(0, 1), gates.flatten(0, 1), choice.flatten(0, 1), load).view_as(x)
+        if self.shared is not None:
+            shared = self.shared(x)
+            out = out + (shared if self.shared_gate is None else self.shared_gate(x).sigmoid() * shared)
+        return out, Routing(load, self._terms(logits, chosen, layout))
+
+    def _terms(self, logits: Tensor, chosen: Tensor, layout: Layout) -> Tensor:
+        terms = logits.new_zeros(())
+        if self.balance:
+            document = torch.arange(layout.documents, device=logits.device)[:, None]
+            member = (layout.segment[:, None, :] == document).to(logits.dtype)  # [B, documents, T]
+            tokens = member.sum(-1).clamp(min=1)
+            counts = member @ chosen.to(logits.dtype)  # f_e is counts / (n K), p_e is sums / n
+            sums = member @ self.router.shares(logits)
+            even = (counts * sums).sum(-1) / tokens
+            terms = terms + even.sum() * (self.balance * logits.shape[-1] / self.router.active)
+        if self.z:
+            squares = logits.logsumexp(-1).square()
+            terms = terms + squares.masked_fill(layout.segment < 0, 0.0).sum() * self.z
+        return terms
+
+
+@torch.no_grad()
+def balance_bias(bias: Float[Tensor, " E"], load: Int[Tensor, " E"], rate: float) -> None:
+    """Make crowded experts less likely and idle ones more: bias += rate · sign(mean load - load) (Wang et al. 2024, alg. 1).
+
+    To be called once per step, with the load of the whole batch.
+    """
+    load = load.to(bias.dtype)
+    bias.add_((load.mean() - load).sign(), alpha=rate)
+
+
+# The gradient of an activation: (gradient of its output, its input) -> gradient of its input.

@@ -1,0 +1,95 @@
+"""Recurrent networks along the tokens: instead of looking back, a mixer carries a state of fixed size."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from heddle.nn.layout import PADDING, Layout
+from heddle.nn.state import STATELESS, Carry, Places, State
+
+Carried = tuple[Tensor, ...]  # each [B W]
+
+
+def gru(given: Float[Tensor, "B gates"], h: Float[Tensor, "B W"], recalled: Float[Tensor, "B gates"]) -> Carried:
+    """h' = (1 - z) n + z h with n = tanh(x_n + r · h_n), r and z sigmoids (Cho et al. 2014; as `torch.nn.GRU`)."""
+    width = h.shape[-1]
+    both, own = given.split((2 * width, width), dim=-1)
+    both_recalled, own_recalled = recalled.split((2 * width, width), dim=-1)
+    reset, keep = torch.sigmoid(both + both_recalled).chunk(2, dim=-1)
+    return (torch.lerp(torch.tanh(torch.addcmul(own, reset, own_recalled)), h, keep),)
+
+
+def lstm(
+    given: Float[Tensor, "B gates"],
+    h: Float[Tensor, "B W"],
+    c: Float[Tensor, "B W"],
+    recalled: Float[Tensor, "B gates"],
+) -> Carried:
+    """c' = f c + i g, h' = o tanh(c') with i, f, o sigmoids and g a tanh (Hochreiter and Schmidhuber 1997; as `torch.nn.LSTM`)."""
+    first, forget, candidate, out = (given + recalled).chunk(4, dim=-1)
+    c = torch.addcmul(torch.sigmoid(forget) * c, torch.sigmoid(first), torch.tanh(candidate))
+    return torch.sigmoid(out) * torch.tanh(c), c
+
+
+# Per cell: the equations of one step, how many gates it has, how many tensors it carries; the first is its output.
+CELLS: dict[str, tuple[Callable[..., Carried], int, int]] = {"gru": (gru, 3, 1), "lstm": (lstm, 4, 2)}
+
+
+class Recurrent(nn.Module):
+    """y_t = h_t W_o with h_t = cell(x_t, h_{t-1}), which starts at 0 in every segment (L1-74).
+
+    Padding leaves the state as it was and has output 0. What is carried on is the state after each row's last real token.
+
+    Args:
+        dim: D, width in and out.
+        hidden: W, width of the state.
+        cell: gru or lstm, with the equations of `torch.nn.GRU` and `torch.nn.LSTM`; gates stand in their order.
+        bias: whether the three linear maps have biases.
+    """
+
+    def __init__(self, dim: int, hidden: int, cell: Literal["gru", "lstm"] = "gru", bias: bool = True) -> None:
+        super().__init__()
+        self.cell, gates, self.carries = CELLS[cell]
+        self.hidden = hidden
+        self.input = nn.Linear(dim, gates * hidden, bias=bias)
+        self.carry = nn.Linear(hidden, gates * hidden, bias=bias)
+        self.output = nn.Linear(hidden, dim, bias=bias)
+
+    def new_state(self) -> State:
+        """What it remembers of a row: h, and of an LSTM c."""
+        return Carry()
+
+    def forward(self, x: Float[Tensor, "B T D"], view: Places, state: State = STATELESS) -> Float[Tensor, "B T D"]:
+        return state.carry(lambda carried: self._run(x, view.queries, carried))
+
+    def _run(self, x: Tensor, at: Layout, carried: Carried | None) -> tuple[Tensor, Carried]:
+        held = carried or tuple(x.new_zeros(x.shape[0], self.hidden) for _ in range(self.carries))
+        # Taking tokens one by one out of a tensor would make as many gradients of its full size; unbinding makes one.
+        given = self.input(x).unbind(1)
+        real = at.segment != PADDING if at.form in ("padded", "packed", "ragged") else None
+        steps_real = None if real is None else real[:, :, None].unbind(1)
+        steps_first = first_of_segment(at)[:, :, None].unbind(1) if at.form == "packed" else None
+        outputs = []
+        for t, token in enumerate(given):
+            if steps_first is not None:
+                held = tuple(tensor.masked_fill(steps_first[t], 0) for tensor in held)
+            new = self.cell(token, *held, recalled=self.carry(held[0]))
+            if steps_real is not None:
+                new = tuple(torch.where(steps_real[t], *pair) for pair in zip(new, held, strict=True))
+            held = new
+            outputs.append(held[0])
+        y = self.output(torch.stack(outputs, dim=1))
+        return y if real is None else y.masked_fill(~real[:, :, None], 0), held
+
+
+def first_of_segment(at: Layout) -> Bool[Tensor, "B T"]:
+    """Which tokens begin another segment than that of the last real token before them in their row."""
+    real = at.segment != PADDING
+    index = torch.arange(at.width, device=at.segment.device)
+    last = torch.where(real, index, -1).cummax(dim=1).values
+    before = torch.cat((torch.full_like(last[:, :1], -1), last[:, :-1]), dim=1)
+    theirs = at.segment.gather(1, before.clamp(min=0))
+    return real & (before >= 0) & (at.segment != theirs)

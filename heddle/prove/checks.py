@@ -1,0 +1,293 @@
+"""The checks, one function each: what a lecture requires of any model, said as passes that must give the same.
+
+A check takes the subject and gives comparisons; where it does not apply it says why. The table at the end is the list.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from heddle.config.layers import AttentionConfig, MoEConfig, RecurrentConfig
+from heddle.config.model import TransformerConfig, with_kernel
+from heddle.errors import HeddleError
+from heddle.model.build import build
+from heddle.nn.kernels import KERNELS
+from heddle.nn.layout import Layout
+from heddle.prove.subject import Subject, cut, fixed_source, joined
+from heddle.prove.verdict import Comparison
+
+
+class NotApplicable(Exception):
+    """Why a check has nothing to look at in this model."""
+
+
+Check = Callable[[Subject], Iterator[Comparison]]
+
+
+def causality(subject: Subject) -> Iterator[Comparison]:
+    """Changing token t changes nothing before t: not one bit (L0-87)."""
+    needs_decoder(subject)
+    tokens = subject.tokens(2)
+    before = subject.whole(tokens)
+    for t in sorted({1, 2, tokens.shape[1] // 2, tokens.shape[1] - 1} & set(range(1, tokens.shape[1]))):
+        changed = tokens.clone()
+        changed[:, t] = subject.others(tokens[:, t])
+        past = (slice(None), slice(0, t))
+        yield Comparison(f"token {t} changed", cut(subject.whole(changed), past), cut(before, past), subject.bitwise)
+
+
+def gradient_to_the_future(subject: Subject) -> Iterator[Comparison]:
+    """The scores at t have no gradient to tokens after t (L0-87)."""
+    needs_decoder(subject)
+    model, tokens = subject.model, subject.tokens(1)
+    x = model.embedding(tokens).detach().requires_grad_()
+    memory = subject.remembered(1)
+    assert model.decoder is not None
+    hidden = model.decoder(x, Layout.plain(*tokens.shape), memory=memory)
+    for t in sorted({0, tokens.shape[1] // 2, max(0, tokens.shape[1] - 2)}):
+        (gradient,) = torch.autograd.grad(hidden[:, t].sum(), x, retain_graph=True, allow_unused=True)
+        later = torch.zeros_like(x[:, t + 1 :]) if gradient is None else gradient[:, t + 1 :]
+        yield Comparison(f"position {t}", {"output": later}, {"output": torch.zeros_like(later)}, exactly=True)
+
+
+def prefix(subject: Subject) -> Iterator[Comparison]:
+    """The model of a prefix is the prefix of the model: f(x[:t]) = f(x)[:t] (L0-01)."""
+    needs_decoder(subject)
+    tokens = subject.tokens(2)
+    whole = subject.whole(tokens)
+    for t in sorted({1, 2, tokens.shape[1] // 2, tokens.shape[1] - 1} & set(range(1, tokens.shape[1]))):
+        part = (slice(None), slice(0, t))
+        yield Comparison(f"first {t} tokens", subject.whole(tokens[:, :t]), cut(whole, part))
+
+
+def cached_one_by_one(subject: Subject) -> Iterator[Comparison]:
+    """Generation, token by token through a cache, computes what training computed at once (L2-08)."""
+    needs_decoder(subject)
+    tokens = subject.tokens(2)
+    yield Comparison("one by one", subject.stepped(tokens, range(1, tokens.shape[1])), subject.whole(tokens))
+
+
+def cached_in_chunks(subject: Subject) -> Iterator[Comparison]:
+    """A prompt read in chunks of any size, then single tokens, is the same text."""
+    needs_decoder(subject)
+    tokens = subject.tokens(2)
+    whole, length = subject.whole(tokens), tokens.shape[1]
+    for cuts in ([length // 3], [1, length // 2, length // 2 + 1], [length - 2, length - 1]):
+        yield Comparison(f"cut at {cuts}", subject.stepped(tokens, cuts), whole)
+
+
+def rolling_window(subject: Subject) -> Iterator[Comparison]:
+    """What a window forgets is what it does not see: texts several times as long as the window stay right."""
+    needs_decoder(subject)
+    windows = [m.window for m in attentions(subject.config, "decoder") if m.window is not None]
+    if not windows:
+        raise NotApplicable("no layer has a window")
+    length = min(3 * min(windows) + 5, subject.config.context)
+    tokens = subject.tokens(2, length)
+    whole = subject.whole(tokens)
+    yield Comparison("one by one", subject.stepped(tokens, range(1, length)), whole)
+    yield Comparison("in chunks", subject.stepped(tokens, range(0, length, max(2, min(windows) // 2))), whole)
+
+
+def rows_alone(subject: Subject) -> Iterator[Comparison]:
+    """Texts of different lengths that go on together give what each gives alone."""
+    needs_decoder(subject)
+    model, most = subject.model, subject.length
+    lengths = [max(1, most // 3), most - 2, max(1, most // 2)]
+    tokens, more = subject.tokens(3, most), 2
+    cache = model.new_cache(3, subject.remembered(3))
+    traces = [subject.traced(lambda: model.step(tokens[:, : max(lengths)], cache, lengths))]
+    for number in range(more):
+        fed = torch.stack([tokens[row, length + number] for row, length in enumerate(lengths)])[:, None]
+        traces.append(subject.traced(lambda fed=fed: model.step(fed, cache)))
+    together = joined(traces)
+    wide = max(lengths)
+    for row, length in enumerate(lengths):
+        places = [*range(length), *range(wide, wide + more)]
+        found = cut(together, (slice(row, row + 1), places))
+        alone = subject.whole(tokens[row : row + 1, : length + more], source=source_row(subject, row))
+        yield Comparison(f"row {row} of {len(lengths)}", found, alone)
+
+
+def forks(subject: Subject) -> Iterator[Comparison]:
+    """Rows of a cache that are dropped, doubled or reordered go on as if alone."""
+    needs_decoder(subject)
+    model, length = subject.model, subject.length - 1
+    tokens, lengths = subject.tokens(3), [length, max(1, length // 2), max(1, length // 3)]
+    cache = model.new_cache(3, subject.remembered(3))
+    with torch.no_grad():
+        model.step(tokens[:, :length], cache, lengths)
+    order = [2, 0, 2]
+    fed = torch.stack([tokens[row, lengths[row]] for row in order])[:, None]
+    chosen = cache.select(order)
+    found = subject.traced(lambda: model.step(fed, chosen))
+    for place, row in enumerate(order):
+        alone = subject.whole(tokens[row : row + 1, : lengths[row] + 1], source=source_row(subject, row))
+        last = (slice(None), slice(-1, None))
+        yield Comparison(f"row {row} forked", cut(found, slice(place, place + 1)), cut(alone, last))
+
+
+def padding(side: str) -> Check:
+    """Rows filled up, after their end or before their start, give what they give alone; what fills them changes no bit."""
+
+    def check(subject: Subject) -> Iterator[Comparison]:
+        width = subject.length
+        lengths = [width, max(1, width // 2), 1]
+        tokens, layout = subject.tokens(3), Layout.padded(lengths, width, side)  # type: ignore[arg-type]
+        padded = subject.whole(tokens, layout)
+        real = layout.segment >= 0
+        for row, length in enumerate(lengths):
+            found = {place: tensor[row, real[row]][None] for place, tensor in padded.items()}
+            alone = subject.whole(tokens[row, real[row]][None], source=source_row(subject, row))
+            yield Comparison(f"row of {length}", found, alone)
+        refilled = subject.whole(torch.where(real, tokens, subject.others(tokens)), layout)
+        inside = ({place: tensor[real] for place, tensor in trace.items()} for trace in (refilled, padded))
+        yield Comparison("other padding", *inside, subject.bitwise)
+
+    return check
+
+
+def packing(subject: Subject) -> Iterator[Comparison]:
+    """Documents side by side give what each gives alone, and changing one leaves every bit of its neighbours."""
+    if subject.both:
+        raise NotApplicable("an encoder-decoder has one source per row")
+    width = subject.length
+    first = max(1, width // 3)
+    lengths = [[first, width - first]]
+    tokens, layout = subject.tokens(1), Layout.packed(lengths, width)
+    packed = subject.whole(tokens, layout)
+    start = 0
+    for number, length in enumerate(lengths[0]):
+        part = (slice(None), slice(start, start + length))
+        yield Comparison(f"document {number}", cut(packed, part), subject.whole(tokens[part]))
+        changed = tokens.clone()
+        changed[part] = subject.others(tokens[part])
+        again, rest = subject.whole(changed, layout), layout.segment[0] != number
+        yield Comparison(
+            f"document {number} changed",
+            cut(again, (slice(None), rest)),
+            cut(packed, (slice(None), rest)),
+            exactly=subject.bitwise,
+        )
+        start += length
+
+
+def kernels(subject: Subject) -> Iterator[Comparison]:
+    """All attention kernels compute one function, padded rows included."""
+    if not attentions(subject.config):
+        raise NotApplicable("no layer pays attention")
+    tokens, layout = subject.tokens(2), Layout.padded([subject.length, max(1, subject.length // 2)], subject.length)
+    real = layout.segment >= 0
+    wanted: dict[str, Tensor] = {}
+    for kernel in ("reference", *[name for name in KERNELS if name != "reference"]):
+        try:
+            config = with_kernel(subject.config, kernel)
+        except HeddleError:  # the kernel cannot do what this model asks of it
+            continue
+        other = build(config, "meta").to_empty(device="cpu").eval()
+        other.load_state_dict(subject.model.state_dict())
+        found = {place: tensor[real] for place, tensor in subject.whole(tokens, layout, model=other).items()}
+        if kernel == "reference":
+            wanted = found
+        else:
+            yield Comparison(kernel, found, wanted)
+
+
+def cross_attention(subject: Subject) -> Iterator[Comparison]:
+    """The encoder's output, kept once, serves every step; its padding is seen by nothing (L1-78, L1-79)."""
+    if not subject.both:
+        raise NotApplicable("there is no encoder and decoder")
+    tokens, width = subject.tokens(3), min(12, subject.config.context)
+    source, lengths = subject.source(3, width), [width, max(1, width // 2), 1]
+    layout = Layout.padded(lengths, width)
+    padded = subject.whole(tokens, None, source, layout)
+    for row, length in enumerate(lengths):
+        alone = subject.whole(tokens[row : row + 1], source=source[row : row + 1, :length])
+        yield Comparison(f"source of {length}", cut(padded, slice(row, row + 1)), alone)
+    real = layout.segment >= 0
+    refilled = torch.where(real, source, (source + 1) % (subject.config.source_vocab_size or subject.config.vocab_size))
+    yield Comparison("other padding", subject.whole(tokens, None, refilled, layout), padded, subject.bitwise)
+    stepped = subject.stepped(tokens, range(1, tokens.shape[1]), source, layout)
+    yield Comparison("step by step", stepped, padded)
+
+
+def routing(subject: Subject) -> Iterator[Comparison]:
+    """A token's experts do not depend on what else is in the batch."""
+    if not any(isinstance(b.ffn, MoEConfig) for s in subject.config.stacks().values() for b in s.blocks):
+        raise NotApplicable("no layer has experts")
+    tokens = subject.tokens(4)
+    alone = subject.whole(tokens[:1])
+    yield Comparison("beside others", cut(subject.whole(tokens), slice(0, 1)), alone)
+    crowd = torch.cat((tokens[:1], tokens[1:2].expand(6, -1)))
+    yield Comparison("in a crowd of equals", cut(subject.whole(crowd), slice(0, 1)), alone)
+
+
+def repeats(subject: Subject) -> Iterator[Comparison]:
+    """Nothing is drawn in prediction: two passes are bit-identical (L0-66)."""
+    tokens = subject.tokens(2)
+    yield Comparison("a second pass", subject.whole(tokens), subject.whole(tokens), exactly=True)
+
+
+def seeing_both_ways(subject: Subject) -> Iterator[Comparison]:
+    """An encoder's first output depends on its last token, as the lecture requires (L1-76, L3-04)."""
+    if subject.model.encoder is None or subject.model.decoder is not None:
+        raise NotApplicable("this is no encoder alone")
+    reach = [m.window for m in attentions(subject.config, "encoder")]
+    mixers = [block.mixer for block in subject.config.last()[1].blocks]
+    if None not in reach or any(isinstance(mixer, RecurrentConfig) for mixer in mixers):
+        raise NotApplicable("no layer sees everything")
+    tokens = subject.tokens(1)
+    changed = tokens.clone()
+    changed[:, -1] = subject.others(tokens[:, -1])
+    first = (slice(None), slice(0, 1))
+    a, b = cut(subject.whole(tokens), first)["output"], cut(subject.whole(changed), first)["output"]
+    moved = (a != b).any()[None].float()
+    yield Comparison("last token changed", {"output": moved}, {"output": torch.ones(1)}, exactly=True)
+
+
+def compiled(subject: Subject) -> Iterator[Comparison]:
+    """What `torch.compile` makes of the model computes the same."""
+    tokens = subject.tokens(2)
+    source = subject.source(2) if subject.both else None
+    made = torch.compile(subject.model)
+    with torch.no_grad():
+        found, wanted = made(tokens, None, source), subject.model(tokens, None, source)
+    yield Comparison("compiled", {"output": found}, {"output": wanted})
+
+
+def needs_decoder(subject: Subject) -> None:
+    """Skip what only a decoder promises."""
+    if subject.model.decoder is None:
+        raise NotApplicable("an encoder sees both ways")
+
+
+def attentions(config: TransformerConfig, stack: str | None = None) -> list[AttentionConfig]:
+    """Every self-attention of a model, or of one of its stacks."""
+    stacks = [part for name, part in config.stacks().items() if stack in (None, name)]
+    return [block.mixer for part in stacks for block in part.blocks if isinstance(block.mixer, AttentionConfig)]
+
+
+def source_row(subject: Subject, row: int) -> Tensor | None:
+    """Row `row` of the fixed source, where there is one."""
+    return fixed_source(subject, row + 1)[row:] if subject.both else None
+
+
+CHECKS: dict[str, Check] = {
+    "causality": causality,
+    "gradient to the future": gradient_to_the_future,
+    "prefix": prefix,
+    "cached one by one": cached_one_by_one,
+    "cached in chunks": cached_in_chunks,
+    "rolling window": rolling_window,
+    "rows alone": rows_alone,
+    "forked rows": forks,
+    "padding on the right": padding("right"),
+    "padding on the left": padding("left"),
+    "packing": packing,
+    "kernels": kernels,
+    "cross-attention": cross_attention,
+    "routing": routing,
+    "seeing both ways": seeing_both_ways,
+    "repeats": repeats,
+}

@@ -1,0 +1,81 @@
+"""What a check says: exact, rounding, or different, and from which layer on."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Word = Literal["EXACT", "ROUNDING", "DIFFERENT", "NOT CHECKED"]
+Trace = dict[str, Tensor]
+"""What a pass computed, by place: `entry`, `layer 0`, …, `output`; all cut to the tokens that are compared."""
+
+ALLOWED = 8  # times the model's own rounding error
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two passes that should give the same.
+
+    Attributes:
+        what: which case of the check this is.
+        found: the one that is doubted.
+        wanted: what it should be.
+        exactly: whether rounding would already be wrong, since not one number may take another way.
+    """
+
+    what: str
+    found: Trace
+    wanted: Trace
+    exactly: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of one check.
+
+    Attributes:
+        check: its name.
+        word: `EXACT` bit for bit, `ROUNDING` within 8 times the model's own error in fp32, `DIFFERENT` otherwise.
+        error: the largest difference found, relative to the largest number at that place.
+        bound: what rounding may explain there.
+        layer: the first place that differs, or empty.
+        detail: which case failed, or why nothing was checked.
+    """
+
+    check: str
+    word: Word
+    error: float = 0.0
+    bound: float = 0.0
+    layer: str = ""
+    detail: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing speaks against it."""
+        return self.word != "DIFFERENT"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready data."""
+        return asdict(self)
+
+
+def judge(check: str, comparisons: list[Comparison], bounds: Mapping[str, float]) -> Verdict:
+    """The worst of all comparisons of a check; of a failed one, the first place that differs."""
+    worst = Verdict(check, "EXACT")
+    for each in comparisons:
+        for place, wanted in each.wanted.items():
+            found = each.found[place]
+            if found.shape != wanted.shape:
+                return Verdict(check, "DIFFERENT", float("inf"), 0.0, place, f"{each.what}: shapes differ")
+            if torch.equal(found, wanted):
+                continue
+            scale = float(wanted.abs().max().clamp(min=1e-30))
+            error = float((found.double() - wanted.double()).abs().nan_to_num(nan=float("inf")).max()) / scale
+            bound = 0.0 if each.exactly else ALLOWED * bounds.get(place, bounds["output"])
+            if not error <= bound:
+                return Verdict(check, "DIFFERENT", error, bound, place, each.what)
+            if error >= worst.error:
+                worst = Verdict(check, "ROUNDING", error, bound, "", "")
+    return worst

@@ -1,0 +1,57 @@
+"""One text, cut by every kind of tokenizer: what each pays in length, in vocabulary, and in words it does not know."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from heddle.errors import HeddleError
+from heddle.text.kinds import KINDS
+from heddle.text.tokenizer import Tokenizer, train_tokenizer
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How one kind cut the text; where it could not, `error` says why and the rest is empty."""
+
+    kind: str
+    vocab_size: int | None = None
+    ids: tuple[int, ...] = ()
+    pieces: tuple[str, ...] = ()
+    unknown: int = 0  # how many of the ids stand for something the vocabulary lacks
+    exact: bool = False  # whether the ids give the text back
+    error: str | None = None
+
+
+def compare(
+    text: str,
+    corpus: Callable[[], Iterable[str]],
+    vocab_size: int,
+    kinds: Sequence[str] = tuple(KINDS),
+    special: Sequence[str] = (),
+) -> list[Cut]:
+    """Train each kind on the corpus, which is read anew for each, with at most `vocab_size` ids, and cut the text (L2-46).
+
+    Kinds that have no choice (bytes, characters) take the ids they need.
+
+    Raises:
+        HeddleError: a kind that does not exist; a corpus without text.
+    """
+    return [_cut(kind, text, corpus, vocab_size, special) for kind in kinds]
+
+
+def _cut(kind: str, text: str, corpus: Callable[[], Iterable[str]], vocab_size: int, special: Sequence[str]) -> Cut:
+    free = any(kind == name and row.least is None for name, row in KINDS.items())
+    # What cannot be trained is a mistake in the call; that a text cannot be cut is a finding.
+    made: Tokenizer = train_tokenizer(kind, corpus(), None if free else vocab_size, special)
+    try:
+        ids = made.encode(text)
+    except HeddleError as error:
+        return Cut(kind, made.vocab_size, error=str(error))
+    unknown = getattr(made, "unknown", None)
+    return Cut(
+        kind,
+        made.vocab_size,
+        tuple(ids),
+        tuple(made.piece(id) for id in ids),
+        sum(id == unknown for id in ids),
+        made.decode(ids) == text,
+    )

@@ -1,0 +1,82 @@
+"""How ids become text again, read from the `decoder` of a file: what each id spells, alone, first, and after another."""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from heddle.errors import HeddleError
+from heddle.text.file import Content, steps_of
+
+BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class Spelling(NamedTuple):
+    """What ids spell. The text of a sequence is `first` of its first id, then of each next one `later`, and between
+    two neighbours a space where the one is in `opens` and the other in `closes`.
+
+    Every decoder supported here is of this form, so text can be streamed without decoding anything twice.
+    """
+
+    first: Mapping[int, bytes]
+    later: Mapping[int, bytes]
+    opens: frozenset[int]
+    closes: frozenset[int]
+
+
+def read_spelling(content: Content, pieces: Mapping[int, str]) -> Spelling:
+    """The spelling that a file's decoder describes, for its pieces, special ones included.
+
+    Raises:
+        HeddleError: a step of the decoder that is not known, or one whose effect reaches further than a neighbour.
+    """
+    steps = steps_of(content.get("decoder"), "decoders")
+    texts = {i: (piece, piece) for i, piece in pieces.items()}  # as the first token, as a later one
+    everywhere = frozenset(pieces)
+    opens = closes = frozenset[int]()
+    by_bytes = fused = False
+    if not steps:  # `tokenizers` then joins by a space
+        opens = closes = everywhere
+    for step in steps:
+        match step:
+            case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(new)} if not fused:
+                texts = {i: (a.replace(pattern, new), b.replace(pattern, new)) for i, (a, b) in texts.items()}
+            case {"type": "ByteFallback"} if not fused:
+                by_bytes = True
+            case {"type": "Fuse"}:
+                fused = True
+            case {"type": "Strip", "content": str(mark), "start": 0 | 1 as start, "stop": 0} if fused:
+                texts = {i: (a.removeprefix(mark) if start else a, b) for i, (a, b) in texts.items()}
+            case {"type": "Metaspace", "replacement": str(mark)} if not fused:
+                drops = step.get("prepend_scheme", "always") != "never" and step.get("add_prefix_space", True)
+                texts = {
+                    i: (a.replace(mark, "" if drops else " "), b.replace(mark, " ")) for i, (a, b) in texts.items()
+                }
+            case {"type": "WordPiece", "prefix": str(prefix)} if not fused:
+                tidy = _tidy if step.get("cleanup", True) else str
+                texts = {
+                    i: (tidy(a), tidy(b.removeprefix(prefix) if b.startswith(prefix) else f" {b}"))
+                    for i, (a, b) in texts.items()
+                }
+            case {"type": "BPEDecoder", "suffix": str(suffix)} if not fused:
+                opens, closes = frozenset(i for i, (_, b) in texts.items() if suffix and b.endswith(suffix)), everywhere
+                texts = {i: (a.removesuffix(suffix), b.removesuffix(suffix)) for i, (a, b) in texts.items()}
+            case _:
+                raise HeddleError(f"its decoder has a step that heddle does not know: {step.get('type')!r}")
+    read = _bytes if by_bytes else str.encode
+    first = {i: read(a) for i, (a, _) in texts.items()}
+    return Spelling(first, {i: read(b) for i, (_, b) in texts.items()}, opens, closes)
+
+
+def _bytes(piece: str) -> bytes:
+    """`<0xE2>` is a byte; anything else is text."""
+    found = BYTE_PIECE.fullmatch(piece)
+    return bytes([int(found[1], 16)]) if found else piece.encode()
+
+
+def _tidy(piece: str) -> str:
+    """No space before punctuation and English contractions: what the library calls cleaning up, token by token."""
+    for loose in (" .", " ?", " !", " ,", " n't", " 'm", " 's", " 've", " 're"):
+        piece = piece.replace(loose, loose[1:])
+        if loose == " ,":
+            piece = piece.replace(" ' ", "'")
+    return piece.replace(" do not", " don't")

@@ -1,0 +1,93 @@
+"""Unigram as SentencePiece has it: the likeliest way to cut text into pieces, and bytes for what no piece spells."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from heddle.errors import HeddleError
+from heddle.text.file import Content, describe, model_type
+from heddle.text.wrapped import Wrapped
+
+SPACE = "▁"  # U+2581, which stands for a space inside pieces
+LINES = {"type": "Split", "pattern": {"String": "\n"}, "behavior": "Isolated", "invert": False}
+# No space is put before the text: then " It" and "It" differ, and both come back.
+SPACES = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "never", "split": True}
+CUT = {"type": "Sequence", "pretokenizers": [LINES, SPACES]}
+JOIN = {
+    "type": "Sequence",
+    "decoders": [
+        {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ],
+}
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+# So that text which looks like the name of a byte can be spelt letter by letter.
+ALWAYS = sorted(set("".join(BYTES)))
+
+
+class Unigram(Wrapped):
+    """Unigram language model over pieces (Kudo 2018), learned by `tokenizers`; any text comes back exactly.
+
+    Ids 0 to 255 are the bytes, then pieces from the likeliest on. In the file a piece writes a space as U+2581; a U+2581
+    in the text itself is written in bytes, where `tokenizers` alone would turn it into a space. Learning twice can choose
+    differently among pieces of equal worth, mostly on small texts that repeat themselves: the library goes through a
+    hash table.
+    """
+
+    kind = "unigram"
+    least = 256 + len(ALWAYS) + 1
+
+    @classmethod
+    def learn(cls, texts: Iterable[str], vocab_size: int | None, special: Sequence[str]) -> Self:
+        assert vocab_size is not None
+        learner = tokenizers.Tokenizer(models.Unigram())
+        learner.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Split("\n", "isolated"), pre_tokenizers.Metaspace(SPACE, "never", True)]
+        )
+        room = vocab_size - len(special) - len(BYTES)
+        trainer = trainers.UnigramTrainer(
+            vocab_size=room, show_progress=False, special_tokens=[], initial_alphabet=ALWAYS
+        )
+        try:
+            learner.train_from_iterator(texts, trainer)
+        except HeddleError:
+            raise
+        except Exception as error:  # `tokenizers` raises nothing more precise
+            said = " ".join(str(error).split())
+            raise HeddleError(
+                f"vocab_size {vocab_size} is too small for unigram on this text: every character takes an id ({said})"
+            ) from None
+        taken = {*special, *BYTES}
+        learnt = json.loads(learner.to_str())["model"]["vocab"]
+        # The library adds up in the order of a hash table: without the last digits the sums are the same nearly every time.
+        scores = {piece: round(score, 6) for piece, score in learnt if piece not in taken and score is not None}
+        lowest = min(scores.values(), default=-1.0)
+        scores |= {letter: lowest for letter in ALWAYS if letter not in scores}
+        # Letters that earned no place get it at the end, in the order of that table; here in their own.
+        bottom = min((score for piece, score in scores.items() if len(piece) > 1), default=0.0)
+        spare = sorted(piece for piece, score in scores.items() if len(piece) == 1 and score < bottom)
+        scores |= zip(spare, sorted(map(scores.__getitem__, spare), reverse=True), strict=True)
+        ordered = sorted(scores.items(), key=lambda entry: (-entry[1], entry[0]))
+        # Bytes are no pieces to be chosen: even the longest name of one must be likelier in letters.
+        never = 10 * lowest - 100
+        vocab = [[name, never] for name in BYTES] + [list(entry) for entry in ordered]
+        # The library demands a place for what is unknown; as every byte has a piece, it gives those instead.
+        model = {"type": "Unigram", "unk_id": 0, "vocab": vocab, "byte_fallback": True}
+        return cls(describe(model, CUT, JOIN, special))
+
+    @staticmethod
+    def recognises(content: Content) -> bool:
+        if model_type(content) != "Unigram" or (content.get("pre_tokenizer"), content.get("decoder")) != (CUT, JOIN):
+            return False
+        return [piece for piece, _ in content["model"]["vocab"][:256]] == BYTES
+
+    def _plain(self, text: str) -> list[int]:
+        first, *others = text.split(SPACE)
+        ids = super()._plain(first)
+        for part in others:
+            ids += [*SPACE.encode(), *super()._plain(part)]
+        return ids

@@ -1,0 +1,132 @@
+"""Tokenizers that the `tokenizers` library encodes: published ones of any model type, and those of ours it learns."""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Self
+
+import tokenizers
+
+from heddle.errors import HeddleError
+from heddle.text.base import Base, Kind
+from heddle.text.file import Content, model_type, plain_vocabulary, vocabulary
+from heddle.text.spelling import Spelling, read_spelling
+
+KIND_OF: dict[str, Kind] = {"BPE": "bpe", "WordPiece": "wordpiece", "Unigram": "unigram", "WordLevel": "words"}
+
+# Unigram's ids are places in a list, so a special token's place has to stay; no text spells this, being no character.
+NEVER_TEXT = "\uffff"
+
+
+class Wrapped(Base):
+    """A file whose text is cut by `tokenizers` itself; heddle adds decoding that streams, and keeps special tokens apart.
+
+    Text comes back as far as the file keeps it: BERT lower-cases and drops blanks, Llama's puts a space before the text
+    and takes it away again. What a vocabulary lacks becomes its unknown token, unless it falls back to bytes.
+
+    Raises:
+        HeddleError: text could be lost without a trace, or the decoder is of a sort that is not supported.
+    """
+
+    kind: Kind = "bpe"
+
+    def __init__(self, content: Content) -> None:
+        sort = model_type(content)
+        if sort not in KIND_OF:
+            raise HeddleError(f"a {sort} tokenizer, which is not supported; {', '.join(KIND_OF)} are")
+        self.kind = KIND_OF[sort]
+        self._pieces = {i: piece for piece, i in vocabulary(content["model"]).items()}
+        self._pieces |= {token["id"]: token["content"] for token in content["added_tokens"]}
+        self._spelling = self._spell(content)
+        plain = plain_vocabulary(content)
+        super().__init__(content, [(self._spelling.later[i], i) for i in plain.values()], exact_special=False)
+        self.unknown = _unknown(content)
+        if sort == "BPE" and self.unknown is None and not _has_every_byte(content):
+            raise HeddleError("a BPE tokenizer without unknown token or all 256 bytes, so text could be lost")
+        bare: Content = {"truncation": None, "padding": None, "post_processor": None}
+        self._whole = tokenizers.Tokenizer.from_str(json.dumps({**content, **bare}))
+        self._bare = tokenizers.Tokenizer.from_str(
+            json.dumps({**content, **bare, "added_tokens": [], "model": _without_special(content)})
+        )
+
+    def _spell(self, content: Content) -> Spelling:
+        return read_spelling(content, self._pieces)
+
+    @classmethod
+    def learn(cls, texts: Iterable[str], vocab_size: int | None, special: Sequence[str]) -> Self:
+        raise HeddleError("a published tokenizer is loaded, not trained")
+
+    @staticmethod
+    def recognises(content: Content) -> bool:
+        return model_type(content) in KIND_OF
+
+    def _with_special(self, text: str, boundary: re.Pattern[str]) -> list[int]:
+        # `tokenizers` knows more ways to look for them (whole words, after normalizing), but only for all at once.
+        return self._ids(self._whole, text) if boundary is self._boundary else super()._with_special(text, boundary)
+
+    def _plain(self, text: str) -> list[int]:
+        return self._ids(self._bare, text)
+
+    def _ids(self, encoder: tokenizers.Tokenizer, text: str) -> list[int]:
+        try:
+            ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
+        except Exception as error:  # `tokenizers` raises nothing more precise
+            said = " ".join(str(error).split())
+            raise HeddleError(f"text has what this vocabulary lacks, and it has no unknown token ({said})") from None
+        return ids
+
+    def after(self, previous: int | None, id: int) -> bytes:
+        self.token_bytes(id)  # refuses what is no id
+        first, later, opens, closes = self._spelling
+        if previous is None:
+            return first[id]
+        return b" " + later[id] if previous in opens and id in closes else later[id]
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        ids = list(ids)
+        return b"".join([self.after(None, id) for id in ids[:1]] + [self.after(*both) for both in pairwise(ids)])
+
+    def piece(self, id: int) -> str:
+        # What an id spells does not show whether it begins a word; in these the vocabulary's own writing does.
+        if self.kind == "wordpiece":
+            self.token_bytes(id)
+            return self._pieces[id]
+        return super().piece(id)
+
+
+def _has_every_byte(content: Content) -> bool:
+    pieces = content["model"]["vocab"]
+    return bool(content["model"].get("byte_fallback")) and all(f"<0x{byte:02X}>" in pieces for byte in range(256))
+
+
+def _unknown(content: Content) -> int | None:
+    """The id of the unknown token; a name that the vocabulary lacks is none."""
+    model = content["model"]
+    if model_type(content) == "Unigram":
+        place = model.get("unk_id")
+        return place if isinstance(place, int) else None
+    return vocabulary(model).get(model.get("unk_token") or "")
+
+
+def _without_special(content: Content) -> Content:
+    """The model, unable to give a special token for plain text; only its unknown token stays."""
+    special = {token["content"] for token in content["added_tokens"]}
+    model: Content = dict(content["model"])
+    if model_type(content) == "Unigram":
+        # The unknown token is given by its place, whatever it is called.
+        model["vocab"] = [
+            [f"{NEVER_TEXT}{i}{NEVER_TEXT}" if piece in special else piece, score]
+            for i, (piece, score) in enumerate(model["vocab"])
+        ]
+        return model
+    kept = model.get("unk_token")
+    model["vocab"] = {piece: i for piece, i in model["vocab"].items() if piece not in special or piece == kept}
+    if model_type(content) == "BPE":
+        model |= {"dropout": None, "type": "BPE"}
+        model["merges"] = [merge for merge in model["merges"] if "".join(_pair(merge)) in model["vocab"]]
+    return model
+
+
+def _pair(merge: str | Sequence[str]) -> Sequence[str]:
+    return re.split(" ", merge, maxsplit=1) if isinstance(merge, str) else merge

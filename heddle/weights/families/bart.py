@@ -1,0 +1,181 @@
+"""BART (Lewis et al. 2020) as transformers publishes it: norms after the sums, a table of positions that starts two rows late."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from heddle.config.layers import LayerNormConfig, MLPConfig
+from heddle.config.model import TransformerConfig
+from heddle.weights.families.family import (
+    Family,
+    Parts,
+    Tensors,
+    one_block,
+    our_activation,
+    read_fields,
+    their_activation,
+)
+from heddle.weights.mapping import Names, OneRow, Row, Vocabulary
+
+ARCHITECTURE = "BartForConditionalGeneration"
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 50265, "max_position_embeddings": 1024, "encoder_layers": 12, "encoder_ffn_dim": 4096,
+    "encoder_attention_heads": 16, "decoder_layers": 12, "decoder_ffn_dim": 4096, "decoder_attention_heads": 16,
+    "activation_function": "gelu", "d_model": 1024, "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0,
+    "init_std": 0.02, "scale_embedding": False, "tie_word_embeddings": True,
+}  # fmt: skip
+# Of these older files speak, too: of the norms' places, and of fields that say a second time what others say.
+FIXED = {
+    "is_encoder_decoder": True, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "normalize_before": False,
+    "add_final_layer_norm": False,
+}  # fmt: skip
+IDLE = (
+    "num_hidden_layers",
+    "add_bias_logits",
+    "classif_dropout",
+    "bad_words_ids",
+    "extra_pos_embeddings",
+    "_num_labels",
+)
+OWN = {**FIXED, "normalize_embedding": True, "static_position_embeddings": False}
+EPS = 1e-5  # transformers has no field for it
+PARTS = Parts(stacks=("encoder", "decoder"), norm=LayerNormConfig(), ffns=(MLPConfig(),))
+LAYERS = {"encoder": "model.encoder.layers.{i}.", "decoder": "model.decoder.layers.{i}."}
+
+
+def _pair(theirs: str, ours: str) -> tuple[Row, Row]:
+    return Row(theirs + ".weight", (ours + ".weight",)), Row(theirs + ".bias", (ours + ".bias",))
+
+
+def _attention(theirs: str, ours: str) -> tuple[Row, ...]:
+    names = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
+    return tuple(row for their, our in names.items() for row in _pair(f"{theirs}.{their}", f"{ours}.{our}"))
+
+
+def _stack(stack: str) -> tuple[Row, ...]:
+    theirs, ours = LAYERS[stack], f"{stack}.blocks.{{i}}."
+    return (
+        *_attention(theirs + "self_attn", ours + "mixer"),
+        *_pair(theirs + "self_attn_layer_norm", ours + "mixer_residual.outside"),
+        *_pair(theirs + "fc1", ours + "ffn.up"),
+        *_pair(theirs + "fc2", ours + "ffn.down"),
+        *_pair(theirs + "final_layer_norm", ours + "ffn_residual.outside"),
+    )
+
+
+# What BART and Marian share.
+SHARED = (
+    Row("model.shared.weight", ("embedding.weight",), Vocabulary()),
+    *_stack("encoder"),
+    *_stack("decoder"),
+    *_attention(LAYERS["decoder"] + "encoder_attn", "decoder.blocks.{i}.cross"),
+    *_pair(LAYERS["decoder"] + "encoder_attn_layer_norm", "decoder.blocks.{i}.cross_residual.outside"),
+    Row("final_logits_bias", ("head.bias",), OneRow()),
+    Row("lm_head.weight", ("head.weight",), Vocabulary()),
+)
+TABLE = (
+    *SHARED,
+    Row("model.encoder.embed_positions.weight", ("encoder.entry.positions.weight",)),
+    Row("model.decoder.embed_positions.weight", ("decoder.entry.positions.weight",)),
+    *_pair("model.encoder.layernorm_embedding", "encoder.entry.norm"),
+    *_pair("model.decoder.layernorm_embedding", "decoder.entry.norm"),
+)
+TIED = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+COPIES = dict.fromkeys(TIED, "model.shared.weight")
+
+
+def described(f: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that BART and Marian share, as the data of a heddle config."""
+
+    def stack(name: str) -> dict[str, Any]:
+        attention = {
+            "kind": "attention",
+            "heads": f[f"{name}_attention_heads"],
+            "dropout": f["attention_dropout"],
+        }
+        ffn = {
+            "kind": "mlp",
+            "hidden": f[f"{name}_ffn_dim"],
+            "activation": our_activation(f["activation_function"], "activation_function"),
+            "dropout": f["activation_dropout"],
+        }
+        block = {
+            "mixer": attention,
+            "cross": attention if name == "decoder" else None,
+            "ffn": ffn,
+            "norm": {"kind": "layer", "eps": EPS},
+            "placement": "post",
+            "dropout": f["dropout"],
+        }
+        scale = {"scale": f["scale_embedding"], "dropout": f["dropout"]}
+        return {"depth": f[f"{name}_layers"], "block": block, "entry": {**entry, **scale}}
+
+    return {
+        "vocab_size": f["vocab_size"],
+        "dim": f["d_model"],
+        "context": f["max_position_embeddings"],
+        "encoder": stack("encoder"),
+        "decoder": stack("decoder"),
+        "head": {"tied": f["tie_word_embeddings"], "bias": True},
+        "initial": {"std": f["init_std"]},
+    }
+
+
+def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+    """A BART `config.json` as a heddle config.
+
+    Raises:
+        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+    """
+    f = read_fields({name: found[name] for name in found if name not in IDLE}, ARCHITECTURE, DEFAULTS, OWN)
+    entry = {"positions": "learned", "offset": 2, "norm": {"kind": "layer", "eps": EPS}}
+    return TransformerConfig.of(described(f, entry), where="BART's config.json in heddle's terms")
+
+
+def from_config(config: TransformerConfig) -> dict[str, Any]:
+    """The nearest BART `config.json`."""
+    stacks = config.stacks()
+    sizes: dict[str, Any] = {}
+    for name, stack in stacks.items():
+        block = one_block(config, name)
+        sizes |= {
+            f"{name}_layers": stack.depth,
+            f"{name}_ffn_dim": block.ffn.width(config.dim),
+            f"{name}_attention_heads": block.mixer.heads,
+        }
+    block = one_block(config, "encoder")
+    return {
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.context,
+        **sizes,
+        "activation_function": their_activation(block.ffn.activation),
+        "d_model": config.dim,
+        "dropout": block.dropout,
+        "attention_dropout": block.mixer.dropout,
+        "activation_dropout": block.ffn.dropout,
+        "init_std": config.initial.std,
+        "scale_embedding": stacks["encoder"].entry.scale,
+        "tie_word_embeddings": getattr(config.head, "tied", True),
+        "is_encoder_decoder": True,
+    }
+
+
+def with_bias(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
+    """Scores without a bias are scores with a bias of 0."""
+    if config.head.kind != "language" or config.head.bias:
+        return config, tensors
+    table = tensors.get("embedding.weight")  # not there where only the config is asked about
+    zeros = {} if table is None else {"head.bias": table.new_zeros(len(table))}
+    return config.override({"head.bias": True}), {**tensors, **zeros}
+
+
+BART = Family(
+    name="bart",
+    architecture=ARCHITECTURE,
+    to_config=to_config,
+    from_config=from_config,
+    table=TABLE,
+    names=Names(prefix="model.", copies=COPIES),
+    layers=LAYERS,
+    parts=PARTS,
+    rewrite=with_bias,
+)

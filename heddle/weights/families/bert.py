@@ -1,0 +1,161 @@
+"""BERT (Devlin et al. 2019) as transformers publishes it, with its pooler or with its head for masked tokens."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from heddle.config.layers import LayerNormConfig, MLPConfig
+from heddle.config.model import EmbeddingHeadConfig, LanguageHeadConfig, TransformerConfig
+from heddle.errors import HeddleError
+from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
+from heddle.weights.mapping import Names, Row, Vocabulary
+
+MASKED, POOLED = "BertForMaskedLM", "BertModel"
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": 512, "type_vocab_size": 2, "initializer_range": 0.02, "layer_norm_eps": 1e-12,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+FIXED = {"position_embedding_type": "absolute"}
+PARTS = Parts(stacks=("encoder",), norm=LayerNormConfig(), ffns=(MLPConfig(),))
+
+THEIRS, OURS = "bert.encoder.layer.{i}.", "encoder.blocks.{i}."
+
+
+def _pair(theirs: str, ours: str) -> tuple[Row, Row]:
+    return Row(theirs + ".weight", (ours + ".weight",)), Row(theirs + ".bias", (ours + ".bias",))
+
+
+BODY = (
+    Row("bert.embeddings.word_embeddings.weight", ("embedding.weight",), Vocabulary()),
+    Row("bert.embeddings.position_embeddings.weight", ("encoder.entry.positions.weight",)),
+    Row("bert.embeddings.token_type_embeddings.weight", ("encoder.entry.types.weight",)),
+    *_pair("bert.embeddings.LayerNorm", "encoder.entry.norm"),
+    *_pair(THEIRS + "attention.self.query", OURS + "mixer.q"),
+    *_pair(THEIRS + "attention.self.key", OURS + "mixer.k"),
+    *_pair(THEIRS + "attention.self.value", OURS + "mixer.v"),
+    *_pair(THEIRS + "attention.output.dense", OURS + "mixer.o"),
+    *_pair(THEIRS + "attention.output.LayerNorm", OURS + "mixer_residual.outside"),
+    *_pair(THEIRS + "intermediate.dense", OURS + "ffn.up"),
+    *_pair(THEIRS + "output.dense", OURS + "ffn.down"),
+    *_pair(THEIRS + "output.LayerNorm", OURS + "ffn_residual.outside"),
+)
+MASKED_TABLE = (
+    *BODY,
+    Row("cls.predictions.bias", ("head.bias",), Vocabulary()),
+    *_pair("cls.predictions.transform.dense", "head.dense"),
+    *_pair("cls.predictions.transform.LayerNorm", "head.norm"),
+    Row("cls.predictions.decoder.weight", ("head.weight",), Vocabulary()),
+)
+POOLED_TABLE = (
+    *(replace(row, theirs=row.theirs.removeprefix("bert.")) for row in BODY),
+    *_pair("pooler.dense", "head.dense"),
+)
+
+
+# Published files often hold what pretraining had beside the head for masked tokens.
+PRETRAINING = tuple(
+    f"{name}.{part}" for name in ("bert.pooler.dense", "cls.seq_relationship") for part in ("weight", "bias")
+)
+
+
+def _described(f: Mapping[str, Any]) -> dict[str, Any]:
+    norm = {"kind": "layer", "eps": f["layer_norm_eps"]}
+    rate = f["hidden_dropout_prob"]
+    block = {
+        "mixer": {"kind": "attention", "heads": f["num_attention_heads"], "dropout": f["attention_probs_dropout_prob"]},
+        "ffn": {
+            "kind": "mlp",
+            "hidden": f["intermediate_size"],
+            "activation": our_activation(f["hidden_act"], "hidden_act"),
+        },
+        "norm": norm,
+        "placement": "post",
+        "dropout": rate,
+    }
+    entry = {"positions": "learned", "types": f["type_vocab_size"], "norm": norm, "dropout": rate}
+    return {
+        "vocab_size": f["vocab_size"],
+        "dim": f["hidden_size"],
+        "context": f["max_position_embeddings"],
+        "encoder": {"depth": f["num_hidden_layers"], "block": block, "entry": entry},
+        "initial": {"std": f["initializer_range"]},
+    }
+
+
+def masked_config(found: Mapping[str, Any]) -> TransformerConfig:
+    """The `config.json` of a BERT for masked tokens as a heddle config.
+
+    Raises:
+        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+    """
+    f = read_fields(found, MASKED, DEFAULTS, FIXED)
+    for name in ("hidden_act", "layer_norm_eps"):  # the head's own layers follow them in transformers, and not here
+        if f[name] != DEFAULTS[name]:
+            raise HeddleError(f"{name} = {f[name]!r}: heddle has only {DEFAULTS[name]!r} in the head of {MASKED}")
+    head = {"kind": "language", "tied": f["tie_word_embeddings"], "bias": True, "transform": True}
+    return TransformerConfig.of({**_described(f), "head": head}, where="BERT's config.json in heddle's terms")
+
+
+def pooled_config(found: Mapping[str, Any]) -> TransformerConfig:
+    """The `config.json` of a BERT with its pooler as a heddle config.
+
+    Raises:
+        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+    """
+    f = read_fields(found, POOLED, DEFAULTS, FIXED)
+    head = {"kind": "embedding", "pooling": "first", "dense": True}
+    return TransformerConfig.of({**_described(f), "head": head}, where="BERT's config.json in heddle's terms")
+
+
+def from_config(config: TransformerConfig) -> dict[str, Any]:
+    """The nearest BERT `config.json`."""
+    block, stack = one_block(config, "encoder"), config.stacks()["encoder"]
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.dim,
+        "num_hidden_layers": stack.depth,
+        "num_attention_heads": block.mixer.heads,
+        "intermediate_size": block.ffn.width(config.dim),
+        "hidden_act": their_activation(block.ffn.activation),
+        "hidden_dropout_prob": block.dropout,
+        "attention_probs_dropout_prob": block.mixer.dropout,
+        "max_position_embeddings": config.context,
+        "type_vocab_size": stack.entry.types,
+        "initializer_range": config.initial.std,
+        "layer_norm_eps": block.norm.eps,
+        "tie_word_embeddings": getattr(config.head, "tied", True),
+    }
+
+
+def _family(
+    architecture: str,
+    to_config: Callable[[Mapping[str, Any]], TransformerConfig],
+    table: tuple[Row, ...],
+    prefix: str,
+    unread: tuple[str, ...],
+    head: Any,
+) -> Family:
+    return Family(
+        name="bert",
+        architecture=architecture,
+        to_config=to_config,
+        from_config=from_config,
+        table=table,
+        names=Names(
+            prefix=prefix,
+            ignorable=(prefix + "embeddings.position_ids", *unread),
+            older=(("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")),
+            copies={
+                "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+                "cls.predictions.decoder.bias": "cls.predictions.bias",
+            },
+        ),
+        layers={"encoder": prefix + "encoder.layer.{i}."},
+        parts=replace(PARTS, head=head),
+    )
+
+
+BERT = _family(MASKED, masked_config, MASKED_TABLE, "bert.", PRETRAINING, LanguageHeadConfig(bias=True, transform=True))
+BERT_POOLED = _family(POOLED, pooled_config, POOLED_TABLE, "", (), EmbeddingHeadConfig(pooling="first", dense=True))

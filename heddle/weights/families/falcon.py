@@ -1,0 +1,154 @@
+"""Falcon (Almazrouei et al. 2023) as transformers publishes it: branches side by side behind one norm or two, few key heads."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from heddle.config.layers import LayerNormConfig, MLPConfig, RotaryConfig
+from heddle.config.model import TransformerConfig
+from heddle.errors import HeddleError
+from heddle.weights.families import llama
+from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
+from heddle.weights.mapping import Grouped, Names, Row, Vocabulary
+
+ARCHITECTURE = "FalconForCausalLM"
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 65024, "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71,
+    "num_ln_in_parallel_attn": None, "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "hidden_dropout": 0.0,
+    "attention_dropout": 0.0, "num_kv_heads": None, "new_decoder_architecture": False, "multi_query": True,
+    "parallel_attn": True, "bias": False, "max_position_embeddings": 2048, "ffn_hidden_size": None,
+    "activation": "gelu", "tie_word_embeddings": True,
+    "rope_theta": None, "rope_parameters": None, "rope_scaling": None,
+}  # fmt: skip
+# With `alibi` Falcon divides the slopes, too, by the root of the head's width, which no other model does.
+FIXED = {**llama.FIXED, "alibi": False, "apply_residual_connection_post_layernorm": False}
+PARTS = Parts(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(),))
+
+THEIRS, OURS = "transformer.h.{i}.", "decoder.blocks.{i}."
+QKV_WEIGHT = tuple(f"{OURS}mixer.{name}.weight" for name in "qkv")
+QKV_BIAS = tuple(f"{OURS}mixer.{name}.bias" for name in "qkv")
+
+
+def _two(config: TransformerConfig) -> bool:
+    return bool(one_block(config).wiring == "parallel")
+
+
+def _one(config: TransformerConfig) -> bool:
+    return not _two(config)
+
+
+def _both(theirs: str, ours: str, **how: Any) -> tuple[Row, Row]:
+    return tuple(Row(f"{THEIRS}{theirs}.{part}", (f"{OURS}{ours}.{part}",), **how) for part in ("weight", "bias"))  # type: ignore[return-value]
+
+
+TABLE = (
+    Row("transformer.word_embeddings.weight", ("embedding.weight",), Vocabulary()),
+    *_both("input_layernorm", "mixer_residual.before", when=_one),
+    *_both("post_attention_layernorm", "ffn_residual.before", when=_one),
+    *_both("ln_attn", "mixer_residual.before", when=_two),
+    *_both("ln_mlp", "ffn_residual.before", when=_two),
+    Row(THEIRS + "self_attention.query_key_value.weight", QKV_WEIGHT, Grouped()),
+    Row(THEIRS + "self_attention.query_key_value.bias", QKV_BIAS, Grouped()),
+    *_both("self_attention.dense", "mixer.o"),
+    *_both("mlp.dense_h_to_4h", "ffn.up"),
+    *_both("mlp.dense_4h_to_h", "ffn.down"),
+    Row("transformer.ln_f.weight", ("decoder.final_norm.weight",)),
+    Row("transformer.ln_f.bias", ("decoder.final_norm.bias",)),
+    Row("lm_head.weight", ("head.weight",), Vocabulary()),
+)
+
+
+def _wiring(f: Mapping[str, Any]) -> str:
+    norms = f["num_ln_in_parallel_attn"]
+    if not f["parallel_attn"]:
+        if f["new_decoder_architecture"]:
+            raise HeddleError("parallel_attn = False in config.json: not together with new_decoder_architecture")
+        return "serial"
+    if norms not in (None, 1, 2):
+        raise HeddleError(f"num_ln_in_parallel_attn = {norms!r} in config.json: 1 or 2 is needed")
+    if not f["new_decoder_architecture"] and norms == 2:
+        raise HeddleError("num_ln_in_parallel_attn = 2 in config.json: only together with new_decoder_architecture")
+    return "parallel" if f["new_decoder_architecture"] and norms != 1 else "parallel_one_norm"
+
+
+def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+    """A Falcon `config.json` as a heddle config.
+
+    Raises:
+        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+    """
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED)
+    kv_heads = f["num_kv_heads"] if f["new_decoder_architecture"] else 1 if f["multi_query"] else None
+    block = {
+        "mixer": {
+            "kind": "attention",
+            "heads": f["num_attention_heads"],
+            "kv_heads": kv_heads,
+            "bias": f["bias"],
+            "relative": {"kind": "rotary", "base": llama.rotary_base(f)},
+            "dropout": f["attention_dropout"],
+        },
+        "ffn": {
+            "kind": "mlp",
+            "hidden": f["ffn_hidden_size"],
+            "activation": our_activation(f["activation"], "activation"),
+            "bias": f["bias"],
+        },
+        "norm": {"kind": "layer", "eps": f["layer_norm_epsilon"]},
+        "wiring": _wiring(f),
+        "dropout": f["hidden_dropout"],
+    }
+    data = {
+        "vocab_size": f["vocab_size"],
+        "dim": f["hidden_size"],
+        "context": f["max_position_embeddings"],
+        "decoder": {"depth": f["num_hidden_layers"], "block": block},
+        "head": {"tied": f["tie_word_embeddings"]},
+        "initial": {"std": f["initializer_range"]},
+    }
+    return TransformerConfig.of(data, where="Falcon's config.json in heddle's terms")
+
+
+def from_config(config: TransformerConfig) -> dict[str, Any]:
+    """The nearest Falcon `config.json`: of its two architectures the older one where that can say it."""
+    block = one_block(config)
+    mixer, kv_heads = block.mixer, block.mixer.key_heads()
+    new = block.wiring == "parallel" or (block.wiring == "parallel_one_norm" and kv_heads not in (1, mixer.heads))
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.dim,
+        "num_hidden_layers": config.stacks()["decoder"].depth,
+        "num_attention_heads": mixer.heads,
+        "num_ln_in_parallel_attn": (2 if block.wiring == "parallel" else 1) if new else None,
+        "layer_norm_epsilon": block.norm.eps,
+        "initializer_range": config.initial.std,
+        "hidden_dropout": block.dropout,
+        "attention_dropout": mixer.dropout,
+        "num_kv_heads": kv_heads,
+        "new_decoder_architecture": new,
+        "multi_query": kv_heads == 1,
+        "parallel_attn": block.wiring != "serial",
+        "bias": bool(mixer.biased()),
+        "alibi": False,
+        "max_position_embeddings": config.context,
+        "ffn_hidden_size": block.ffn.width(config.dim),
+        "activation": their_activation(block.ffn.activation),
+        "tie_word_embeddings": getattr(config.head, "tied", True),
+        "rope_theta": mixer.relative.base,
+        "rope_parameters": {"rope_theta": mixer.relative.base, "rope_type": "default"},
+    }
+
+
+FALCON = Family(
+    name="falcon",
+    architecture=ARCHITECTURE,
+    to_config=to_config,
+    from_config=from_config,
+    table=TABLE,
+    names=Names(
+        prefix="transformer.",
+        ignorable=(THEIRS + "self_attention.rotary_emb.inv_freq",),
+        copies={"lm_head.weight": "transformer.word_embeddings.weight"},
+    ),
+    layers={"decoder": THEIRS},
+    parts=PARTS,
+)

@@ -1,0 +1,128 @@
+"""Gemma 2 (Gemma Team 2024) as transformers publishes it: sandwich norms stored less 1, caps, local and global layers in turn."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from heddle.config.layers import GatedConfig, RMSNormConfig, RotaryConfig
+from heddle.config.model import TransformerConfig
+from heddle.errors import HeddleError
+from heddle.weights.families import llama
+from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
+from heddle.weights.mapping import Names, Row
+
+ARCHITECTURE = "Gemma2ForCausalLM"
+LOCAL, WHOLE = "sliding_attention", "full_attention"
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
+    "max_position_embeddings": 8192, "initializer_range": 0.02, "rms_norm_eps": 1e-6, "tie_word_embeddings": True,
+    "attention_bias": False, "attention_dropout": 0.0, "query_pre_attn_scalar": 256, "sliding_window": 4096,
+    "layer_types": None, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0,
+    "rope_theta": None, "rope_parameters": None, "rope_scaling": None, "hidden_act": None,
+}  # fmt: skip
+# What older files say of the cache of a generation.
+IDLE = ("cache_implementation",)
+FIXED = {**llama.FIXED, "use_bidirectional_attention": False}
+PARTS = Parts(norm=RMSNormConfig(), ffns=(GatedConfig(),), relatives=(RotaryConfig(),))
+
+THEIRS, OURS = llama.THEIRS, llama.OURS
+TABLE = (
+    *(row for row in llama.TABLE if "norm" not in row.theirs and not row.theirs.endswith("_proj.bias")),
+    *(row for row in llama.TABLE if ".self_attn." in row.theirs and row.theirs.endswith("_proj.bias")),
+    Row(THEIRS + "input_layernorm.weight", (OURS + "mixer_residual.before.weight",), shift=1.0),
+    Row(THEIRS + "post_attention_layernorm.weight", (OURS + "mixer_residual.after.weight",), shift=1.0),
+    Row(THEIRS + "pre_feedforward_layernorm.weight", (OURS + "ffn_residual.before.weight",), shift=1.0),
+    Row(THEIRS + "post_feedforward_layernorm.weight", (OURS + "ffn_residual.after.weight",), shift=1.0),
+    Row("model.norm.weight", ("decoder.final_norm.weight",), shift=1.0),
+)
+
+
+def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+    """A Gemma 2 `config.json` as a heddle config.
+
+    Raises:
+        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+    """
+    f = read_fields({name: found[name] for name in found if name not in IDLE}, ARCHITECTURE, DEFAULTS, FIXED)
+    activation = f["hidden_activation"] or DEFAULTS["hidden_activation"]
+    data = llama.described({**f, "hidden_act": activation, "mlp_bias": False})
+    scalar = f["query_pre_attn_scalar"]
+    if not isinstance(scalar, int | float) or scalar <= 0:
+        raise HeddleError(f"query_pre_attn_scalar = {scalar!r} in config.json: a number above 0 is needed")
+    stack = data["decoder"]
+    block = stack["block"]
+    block["mixer"] |= {"scale": float(scalar) ** -0.5, "cap": f["attn_logit_softcapping"]}
+    block["ffn"]["activation"] = our_activation(activation, "hidden_activation")
+    block["placement"] = "sandwich"
+    stack |= {"final_norm": True, "entry": {"scale": True}}
+    data["head"]["cap"] = f["final_logit_softcapping"]
+    local = _local_layers(f["layer_types"], stack["depth"])
+    window = {"mixer": {"window": f["sliding_window"]}}
+    if f["sliding_window"] is not None and local:
+        stack["overrides"] = [{"layers": layers, "block": window} for layers in _written(local, stack["depth"])]
+    return TransformerConfig.of(data, where="Gemma 2's config.json in heddle's terms")
+
+
+def _local_layers(types: Any, depth: Any) -> list[int]:
+    """The layers that see through a window: those said, or every second one from the first."""
+    if not isinstance(depth, int) or not 0 < depth <= 10_000:
+        return []  # refused where the depth is read
+    if types is None:
+        return list(range(depth))[::2]
+    known = (LOCAL, WHOLE)
+    if not isinstance(types, list) or len(types) != depth or any(each not in known for each in types):
+        raise HeddleError(
+            f"layer_types in config.json: one of {' and '.join(known)} is needed for each of {depth} layers"
+        )
+    return [number for number, each in enumerate(types) if each == LOCAL]
+
+
+def _written(layers: list[int], depth: int) -> list[str]:
+    """Layers as an override names them: all, every second one, or one by one."""
+    every = list(range(depth))
+    short = {":": every, "::2": every[::2], "1::2": every[1::2]}
+    found = next((name for name, meant in short.items() if meant == layers), None)
+    return [str(number) for number in layers] if found is None else [found]
+
+
+def from_config(config: TransformerConfig) -> dict[str, Any]:
+    """The nearest Gemma 2 `config.json`."""
+    block, stack, head = one_block(config), config.stacks()["decoder"], config.head
+    mixer, width = block.mixer, block.mixer.width(config.dim)
+    scale = {"head_dim": width**-0.5, "dim": config.dim**-0.5}.get(mixer.scale, mixer.scale)
+    windows = [getattr(each.mixer, "window", None) for each in stack.blocks]
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.dim,
+        "intermediate_size": block.ffn.width(config.dim),
+        "num_hidden_layers": stack.depth,
+        "num_attention_heads": mixer.heads,
+        "num_key_value_heads": mixer.key_heads(),
+        "head_dim": width,
+        "hidden_activation": their_activation(block.ffn.activation),
+        "max_position_embeddings": config.context,
+        "initializer_range": config.initial.std,
+        "rms_norm_eps": block.norm.eps,
+        "tie_word_embeddings": getattr(head, "tied", True),
+        "attention_bias": bool(mixer.biased()),
+        "attention_dropout": mixer.dropout,
+        "query_pre_attn_scalar": round(scale**-2) or 1,  # transformers wants a whole number
+        "sliding_window": next((window for window in windows if window is not None), None),
+        "layer_types": [WHOLE if window is None else LOCAL for window in windows],
+        "final_logit_softcapping": getattr(head, "cap", None),
+        "attn_logit_softcapping": mixer.cap,
+        "rope_theta": mixer.relative.base,
+        "rope_parameters": {"rope_theta": mixer.relative.base, "rope_type": "default"},
+    }
+
+
+GEMMA2 = Family(
+    name="gemma2",
+    architecture=ARCHITECTURE,
+    to_config=to_config,
+    from_config=from_config,
+    table=TABLE,
+    names=Names(prefix="model.", copies={"lm_head.weight": "model.embed_tokens.weight"}),
+    layers={"decoder": THEIRS},
+    parts=PARTS,
+)

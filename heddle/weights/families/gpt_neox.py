@@ -1,0 +1,145 @@
+"""GPT-NeoX (Black et al. 2022; Pythia) as its files have it: branches side by side, a part of each head turned, q, k, v as one."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from heddle.config.layers import LayerNormConfig, MLPConfig, RotaryConfig
+from heddle.config.model import TransformerConfig
+from heddle.errors import HeddleError
+from heddle.weights.families import llama
+from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
+from heddle.weights.mapping import Grouped, Names, Row, Vocabulary
+
+ARCHITECTURE = "GPTNeoXForCausalLM"
+FRACTION = 0.25
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 50432, "hidden_size": 6144, "num_hidden_layers": 44, "num_attention_heads": 64,
+    "intermediate_size": 24576, "hidden_act": "gelu", "attention_dropout": 0.0, "hidden_dropout": 0.0,
+    "max_position_embeddings": 2048, "initializer_range": 0.02, "layer_norm_eps": 1e-5, "tie_word_embeddings": False,
+    "use_parallel_residual": True, "attention_bias": True,
+    "rope_parameters": None, "rope_scaling": None, "rope_theta": None, "rotary_pct": None, "rotary_emb_base": None,
+    "partial_rotary_factor": None,
+}  # fmt: skip
+PARTS = Parts(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(),))
+
+THEIRS, OURS = "gpt_neox.layers.{i}.", "decoder.blocks.{i}."
+QKV_WEIGHT = tuple(f"{OURS}mixer.{name}.weight" for name in "qkv")
+QKV_BIAS = tuple(f"{OURS}mixer.{name}.bias" for name in "qkv")
+TABLE = (
+    Row("gpt_neox.embed_in.weight", ("embedding.weight",), Vocabulary()),
+    Row(THEIRS + "input_layernorm.weight", (OURS + "mixer_residual.before.weight",)),
+    Row(THEIRS + "input_layernorm.bias", (OURS + "mixer_residual.before.bias",)),
+    Row(THEIRS + "post_attention_layernorm.weight", (OURS + "ffn_residual.before.weight",)),
+    Row(THEIRS + "post_attention_layernorm.bias", (OURS + "ffn_residual.before.bias",)),
+    Row(THEIRS + "attention.query_key_value.weight", QKV_WEIGHT, Grouped()),
+    Row(THEIRS + "attention.query_key_value.bias", QKV_BIAS, Grouped()),
+    Row(THEIRS + "attention.dense.weight", (OURS + "mixer.o.weight",)),
+    Row(THEIRS + "attention.dense.bias", (OURS + "mixer.o.bias",)),
+    Row(THEIRS + "mlp.dense_h_to_4h.weight", (OURS + "ffn.up.weight",)),
+    Row(THEIRS + "mlp.dense_h_to_4h.bias", (OURS + "ffn.up.bias",)),
+    Row(THEIRS + "mlp.dense_4h_to_h.weight", (OURS + "ffn.down.weight",)),
+    Row(THEIRS + "mlp.dense_4h_to_h.bias", (OURS + "ffn.down.bias",)),
+    Row("gpt_neox.final_layer_norm.weight", ("decoder.final_norm.weight",)),
+    Row("gpt_neox.final_layer_norm.bias", ("decoder.final_norm.bias",)),
+    Row("embed_out.weight", ("head.weight",), Vocabulary()),
+)
+
+
+def _rotary(f: Mapping[str, Any]) -> dict[str, Any]:
+    """Base and fraction, from the places where versions of transformers write them."""
+    table = f["rope_parameters"] or {}
+    if not isinstance(table, Mapping):
+        raise HeddleError(f"rope_parameters = {table!r} in config.json: a table is needed")
+    said = [f["rotary_pct"], f["partial_rotary_factor"], table.get("partial_rotary_factor")]
+    fractions = {value for value in said if value is not None}
+    if len(fractions) > 1:
+        raise HeddleError(f"config.json names different fractions: {', '.join(map(str, said))}")
+    plain = {key: value for key, value in table.items() if key != "partial_rotary_factor"}
+    base = f["rope_theta"] if f["rotary_emb_base"] is None else f["rotary_emb_base"]
+    places = {"rope_theta": base, "rope_parameters": plain, "rope_scaling": f["rope_scaling"]}
+    fraction = next(iter(fractions), FRACTION)
+    return {"kind": "rotary", "base": llama.rotary_base(places), "fraction": fraction}
+
+
+def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+    """A GPT-NeoX `config.json` as a heddle config.
+
+    Raises:
+        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+    """
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, {"rope_interleaved": False})
+    block = {
+        "mixer": {
+            "kind": "attention",
+            "heads": f["num_attention_heads"],
+            "bias": f["attention_bias"],
+            "relative": _rotary(f),
+            "dropout": f["attention_dropout"],
+        },
+        "ffn": {
+            "kind": "mlp",
+            "hidden": f["intermediate_size"],
+            "activation": our_activation(f["hidden_act"], "hidden_act"),
+        },
+        "norm": {"kind": "layer", "eps": f["layer_norm_eps"]},
+        "wiring": "parallel" if f["use_parallel_residual"] else "serial",
+        "dropout": f["hidden_dropout"],
+    }
+    data = {
+        "vocab_size": f["vocab_size"],
+        "dim": f["hidden_size"],
+        "context": f["max_position_embeddings"],
+        "decoder": {
+            "depth": f["num_hidden_layers"],
+            "block": block,
+            "entry": {"dropout": f["hidden_dropout"]},
+        },
+        "head": {"tied": f["tie_word_embeddings"]},
+        "initial": {"std": f["initializer_range"]},
+    }
+    return TransformerConfig.of(data, where="GPT-NeoX's config.json in heddle's terms")
+
+
+def from_config(config: TransformerConfig) -> dict[str, Any]:
+    """The nearest GPT-NeoX `config.json`."""
+    block = one_block(config)
+    mixer, relative = block.mixer, block.mixer.relative
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.dim,
+        "num_hidden_layers": config.stacks()["decoder"].depth,
+        "num_attention_heads": mixer.heads,
+        "intermediate_size": block.ffn.width(config.dim),
+        "hidden_act": their_activation(block.ffn.activation),
+        "attention_dropout": mixer.dropout,
+        "hidden_dropout": block.dropout,
+        "max_position_embeddings": config.context,
+        "initializer_range": config.initial.std,
+        "layer_norm_eps": block.norm.eps,
+        "tie_word_embeddings": getattr(config.head, "tied", False),
+        "use_parallel_residual": block.wiring != "serial",
+        "attention_bias": bool(mixer.biased()),
+        "rotary_pct": relative.fraction,
+        "rotary_emb_base": relative.base,
+        "rope_parameters": {
+            "rope_theta": relative.base,
+            "rope_type": "default",
+            "partial_rotary_factor": relative.fraction,
+        },
+    }
+
+
+GPT_NEOX = Family(
+    name="gpt_neox",
+    architecture=ARCHITECTURE,
+    to_config=to_config,
+    from_config=from_config,
+    table=TABLE,
+    names=Names(
+        prefix="gpt_neox.",
+        ignorable=tuple(THEIRS + f"attention.{name}" for name in ("bias", "masked_bias", "rotary_emb.inv_freq")),
+        copies={"embed_out.weight": "gpt_neox.embed_in.weight"},
+    ),
+    layers={"decoder": THEIRS},
+    parts=PARTS,
+)

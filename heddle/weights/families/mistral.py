@@ -1,0 +1,37 @@
+"""Mistral (Jiang et al. 2023) as transformers publishes it: a Llama without biases that may see through a window."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from heddle.config.model import TransformerConfig
+from heddle.weights.families import llama
+from heddle.weights.families.family import one_block, read_fields
+
+ARCHITECTURE = "MistralForCausalLM"
+DEFAULTS: dict[str, Any] = {
+    **{name: value for name, value in llama.DEFAULTS.items() if name not in ("attention_bias", "mlp_bias")},
+    "intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096,
+}  # fmt: skip
+
+
+def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+    """A Mistral `config.json` as a heddle config.
+
+    Raises:
+        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+    """
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, llama.FIXED)
+    data = llama.described({**f, "attention_bias": False, "mlp_bias": False})
+    data["decoder"]["block"]["mixer"]["window"] = f["sliding_window"]
+    return TransformerConfig.of(data, where="Mistral's config.json in heddle's terms")
+
+
+def from_config(config: TransformerConfig) -> dict[str, Any]:
+    """The nearest Mistral `config.json`."""
+    biases = ("attention_bias", "mlp_bias")
+    shared = {name: value for name, value in llama.from_config(config).items() if name not in biases}
+    return {**shared, "sliding_window": one_block(config).mixer.window}
+
+
+MISTRAL = replace(llama.LLAMA, name="mistral", architecture=ARCHITECTURE, to_config=to_config, from_config=from_config)

@@ -1,0 +1,77 @@
+"""Mixtral (Jiang et al. 2024) as its files have it: Mistral's block with experts, each a tensor of its own on the disk."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from heddle.config.layers import MoEConfig
+from heddle.config.model import TransformerConfig
+from heddle.weights.families import llama, mistral
+from heddle.weights.families.family import one_block, our_activation, read_fields, their_activation
+from heddle.weights.mapping import Row
+
+ARCHITECTURE = "MixtralForCausalLM"
+BASE = 1e6
+DEFAULTS: dict[str, Any] = {
+    **mistral.DEFAULTS,
+    "rms_norm_eps": 1e-5, "sliding_window": None, "num_local_experts": 8, "num_experts_per_tok": 2,
+}  # fmt: skip
+FIXED = {**llama.FIXED, "router_jitter_noise": 0.0}
+
+THEIRS, OURS = llama.THEIRS + "block_sparse_moe.", llama.OURS + "ffn."
+TABLE = (
+    *(row for row in llama.TABLE if ".mlp." not in row.theirs),
+    Row(THEIRS + "gate.weight", (OURS + "router.weight",)),
+    Row(THEIRS + "experts.{e}.w1.weight", (OURS + "experts.gate",)),
+    Row(THEIRS + "experts.{e}.w3.weight", (OURS + "experts.up",)),
+    Row(THEIRS + "experts.{e}.w2.weight", (OURS + "experts.down",)),
+)
+
+
+def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+    """A Mixtral `config.json` as a heddle config.
+
+    Raises:
+        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+    """
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED)
+    data = llama.described({**f, "attention_bias": False, "mlp_bias": False}, BASE)
+    block = data["decoder"]["block"]
+    block["mixer"]["window"] = f["sliding_window"]
+    block["ffn"] = {
+        "kind": "moe",
+        "experts": f["num_local_experts"],
+        "active": f["num_experts_per_tok"],
+        "expert": {
+            "kind": "gated",
+            "hidden": f["intermediate_size"],
+            "activation": our_activation(f["hidden_act"], "hidden_act"),
+        },
+        "renormalise": True,
+    }
+    return TransformerConfig.of(data, where="Mixtral's config.json in heddle's terms")
+
+
+def from_config(config: TransformerConfig) -> dict[str, Any]:
+    """The nearest Mixtral `config.json`."""
+    block = one_block(config)
+    shared = {name: value for name, value in llama.from_config(config).items() if not name.endswith("_bias")}
+    return {
+        **shared,
+        "intermediate_size": block.ffn.width(config.dim),
+        "hidden_act": their_activation(block.ffn.expert.activation),
+        "sliding_window": block.mixer.window,
+        "num_local_experts": block.ffn.experts,
+        "num_experts_per_tok": block.ffn.active,
+    }
+
+
+MIXTRAL = replace(
+    llama.LLAMA,
+    name="mixtral",
+    architecture=ARCHITECTURE,
+    to_config=to_config,
+    from_config=from_config,
+    table=TABLE,
+    parts=replace(llama.PARTS, ffns=(MoEConfig(experts=2),)),
+)

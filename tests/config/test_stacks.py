@@ -1,0 +1,116 @@
+"""Stacks, overrides and heads: what fits together, and what is refused with a reason."""
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from heddle.config import AttentionConfig, ConvolutionConfig, MoEConfig, TransformerConfig, preset, preset_names
+from heddle.config.base import merge
+from heddle.errors import HeddleError
+
+BLOCK = {"mixer": {"heads": 4}}
+STACK: dict[str, Any] = {"depth": 6, "block": BLOCK}
+BESIDE = {"depth": 2, "block": {"mixer": {"heads": 4}, "cross": {"heads": 4}}}
+
+
+def config(**said: Any) -> TransformerConfig:
+    return TransformerConfig.of({"vocab_size": 20, "dim": 16, "context": 8, **said})
+
+
+def test_the_family_is_which_stacks_are_present() -> None:
+    assert list(config(decoder=STACK).stacks()) == ["decoder"]
+    assert config(encoder=STACK).last()[0] == "encoder"
+    assert list(config(encoder=STACK, decoder=BESIDE).stacks()) == ["encoder", "decoder"]
+
+
+def test_overrides_change_the_layers_they_name() -> None:
+    """One in six sees everything; the last is a mixture of experts; of two the later one counts (L0-25)."""
+    overrides = [
+        {"layers": ":", "block": {"mixer": {"window": 4}}},
+        {"layers": "5::6", "block": {"mixer": {"window": 7}}},
+        {"layers": "-1", "block": {"ffn": {"kind": "moe", "experts": 4}}},
+        {"layers": "0", "block": {"mixer": {"kind": "convolution"}}},
+    ]
+    blocks = config(decoder={**STACK, "overrides": overrides}).decoder.blocks
+    assert isinstance(blocks[0].mixer, ConvolutionConfig)
+    assert [b.mixer.window for b in blocks if isinstance(b.mixer, AttentionConfig)] == [4, 4, 4, 4, 7]
+    assert [isinstance(b.ffn, MoEConfig) for b in blocks] == [False] * 5 + [True]
+
+
+def test_one_layer_per_stack_stands_for_the_whole() -> None:
+    shallow = preset("conv-lm").shallow()
+    assert (len(shallow.decoder.blocks), shallow.decoder.ends_in_norm()) == (1, True)
+    assert preset("gpt1").shallow().decoder.ends_in_norm() is False
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_survive_json_and_toml(name: str) -> None:
+
+    assert TransformerConfig.of(preset(name).to_dict()) == preset(name)
+    assert TransformerConfig.of(tomllib.loads(preset(name).to_toml())) == preset(name)
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({}, "a model needs an encoder, a decoder or both"),
+    ({"decoder": BESIDE}, "decoder.block.cross needs an encoder to look at, and stands in a decoder"),
+    ({"encoder": BESIDE}, "encoder.block.cross needs an encoder to look at, and stands in a decoder"),
+    (
+        {"encoder": STACK, "decoder": STACK},
+        "decoder.block.cross is missing: nothing would look at the encoder's output",
+    ),
+    ({"decoder": STACK, "source_vocab_size": 9}, "source_vocab_size is of an encoder's own table beside a decoder's"),
+    (
+        {"encoder": STACK, "decoder": BESIDE, "head": {"kind": "classifier", "classes": 2}},
+        "head.kind = 'classifier' reads one sequence; an encoder-decoder has two",
+    ),
+    ({"decoder": {**STACK, "entry": {"combine": "concat"}}}, "combine = 'concat' needs positions to put beside"),
+    (
+        {"decoder": {**STACK, "entry": {"positions": "learned", "combine": "concat"}}},
+        "head.tied needs token vectors as wide as the model; with combine = 'concat' set head.tied = false",
+    ),
+    ({"decoder": {**STACK, "entry": {"position_dim": 4}}}, "position_dim belongs to combine = 'concat'"),
+    ({"decoder": {**STACK, "entry": {"offset": 2}}}, "offset speaks of a table of learned positions"),
+    (
+        {"decoder": {**STACK, "entry": {"positions": "sinusoidal", "combine": "concat", "position_dim": 3}}},
+        "sinusoidal positions come in pairs; 3 channels are odd",
+    ),
+    ({"decoder": {**STACK, "overrides": [{"layers": "6", "block": {}}]}}, "means none of the 6 layers"),
+    ({"decoder": {**STACK, "overrides": [{"layers": "x", "block": {}}]}}, "layers"),
+    (
+        {"decoder": {**STACK, "overrides": [{"layers": "0", "block": {"mixer": {"window": None}}}]}},
+        "mixer.window is empty",
+    ),
+    ({"decoder": {**STACK, "overrides": [{"layers": "0", "block": {"mixer": {"head": 3}}}]}}, "Did you mean 'heads'?"),
+    ({"decoder": {**STACK, "block": {**BLOCK, "wiring": "parallel", "placement": "post"}}}, "needs placement = 'pre'"),
+    (
+        {"decoder": {**STACK, "block": {**BLOCK, "wiring": "parallel", "ffn": {"kind": "none"}}}},
+        "needs placement = 'pre', a feed-forward",
+    ),
+    ({"decoder": {**STACK, "block": {"mixer": {"heads": 4, "bias": ["q", "q"]}}}}, "bias names a projection twice"),
+    (
+        {"decoder": {**STACK, "block": {**BLOCK, "ffn": {"kind": "moe", "experts": 2, "active": 3}}}},
+        "active = 3 experts of experts = 2 cannot be chosen",
+    ),
+    (
+        {"decoder": {**STACK, "block": {**BLOCK, "ffn": {"kind": "moe", "experts": 2, "shared_gate": True}}}},
+        "shared experts, of which there are none: set shared",
+    ),
+    ({"decoder": {**STACK, "block": {"mixer": {"kind": "custom", "target": "nocolon"}}}}, "target"),
+    (
+        {"encoder": STACK, "decoder": merge(BESIDE, {"block": {"cross": {"window": 3}}})},
+        "it has no relative positions and no window",
+    ),
+    (
+        {"decoder": merge(STACK, {"block": {"mixer": {"relative": {"fraction": 0.3}}}})},
+        "rotary positions turn pairs of channels; head_dim = 4 · fraction = 1 is odd or none",
+    ),
+]
+
+
+@pytest.mark.parametrize(("said", "reason"), REFUSED, ids=[reason[:40] for _, reason in REFUSED])
+def test_what_cannot_work_is_refused_with_a_reason(said: dict[str, Any], reason: str) -> None:
+    with pytest.raises(HeddleError) as refusal:
+        config(**said)
+    assert reason in str(refusal.value)
+    assert "\n" not in str(refusal.value)

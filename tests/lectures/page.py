@@ -1,0 +1,98 @@
+"""Writes docs/lectures.md: each row of the lectures beside the code that names it and the tests that settle it.
+
+python -m tests.lectures.page
+"""
+
+import re
+from pathlib import Path
+
+from tests.lectures.rows import LECTURES, NOTHING, OPEN, ROOT, WORDS, settled
+
+PAGE = ROOT / "docs" / "lectures.md"
+DECKS = {
+    "0": "Deck 000: transformer blocks and other details",
+    "1": "Deck 001: transformers (EN.705.743, lecture 5)",
+    "2": "Deck 002: transformer, part II (DDA5001)",
+    "3": "Deck 003: large language models (VALDOM NLP 2)",
+}
+LATER = {
+    "training": "objectives, data and schedules beyond the next token",
+    "decoding": "ways to write beyond greedy and sampled",
+    "look": "pictures and views of what a model does",
+    "lessons": "pages to learn from",
+}
+ROW = re.compile(r"\bL[0-3]-\d\d\b")
+MOST = 3  # tests and files named for a row; more are counted
+
+
+def code() -> dict[str, list[str]]:
+    """For each row, the files of heddle that name it; a range `L2-67 … L2-76` names all between."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "heddle").rglob("*")):
+        if path.suffix not in (".py", ".toml"):
+            continue
+        text = path.read_text(encoding="utf-8")
+        named = set(ROW.findall(text))
+        for deck, first, last in re.findall(r"(L[0-3])-(\d\d) … L[0-3]-(\d\d)", text):
+            named |= {f"{deck}-{number:02d}" for number in range(int(first), int(last) + 1)}
+        for row in named:
+            found.setdefault(row, []).append(str(path.relative_to(ROOT)))
+    return found
+
+
+def link(path: str, text: str) -> str:
+    """A link from the page's folder."""
+    return f"[`{text}`](../{path})"
+
+
+def few(links: list[str]) -> str:
+    """The first of many, and how many more there are."""
+    more = f" and {len(links) - MOST} more" if len(links) > MOST else ""
+    return ", ".join(links[:MOST]) + more
+
+
+def cell(text: str) -> str:
+    """Text as a table's cell."""
+    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
+def page() -> str:
+    """The whole page."""
+    tests, files = settled(), code()
+    rows = LECTURES["rows"]
+    done = sum(row["id"] in tests for row in rows)
+    lines = [
+        "# The lectures, row by row",
+        "",
+        "Four lectures, read slide by slide, gave 310 rows. Each is *settled* by a test that runs, or *open* under one word. "
+        "This page is written by `python -m tests.lectures.page`; a test fails when a row is neither or both, and when the page "
+        "is out of date.",
+        "",
+        f"{done} rows are settled, {len(OPEN)} are open, {len(NOTHING)} ask for nothing.",
+        "",
+        "| open under | rows | what it will be |",
+        "|---|---|---|",
+        *(f"| {word} | {list(OPEN.values()).count(word)} | {LATER[word]} |" for word in WORDS),
+        "",
+    ]
+    for deck, title in DECKS.items():
+        lines += [f"## {title}", "", "| row | what it says | code | settled by |", "|---|---|---|---|"]
+        for row in rows:
+            if row["deck"] != deck:
+                continue
+            name = row["id"]
+            where = few([link(path, Path(path).name) for path in files.get(name, [])])
+            if name in NOTHING:
+                by = "nothing to build"
+            elif name in OPEN:
+                by = f"*open: {OPEN[name]}*"
+            else:
+                by = few([link(test.split("::")[0], test.split("::")[1]) for test in tests.get(name, [])])
+            lines.append(f"| {name} | {cell(row['says'])} | {where} | {by} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"{PAGE.relative_to(ROOT)} is written")

@@ -1,0 +1,198 @@
+"""Attention: shapes, projections, two sequences in both designs, the leak without a mask, what its scores cost."""
+
+from math import log
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from heddle.account import flops
+from heddle.account.formulas import flash_bytes, score_bytes
+from heddle.config import AttentionConfig, TransformerConfig, preset
+from heddle.errors import HeddleError
+from heddle.model import Transformer, build
+from heddle.nn import KERNELS, Causal, Everything, Layout, Mask, Sight
+from heddle.nn.attention import split_heads
+from heddle.nn.block import make_attention
+
+ATTENTION = {"kind": "attention", "heads": 2}
+LAYER = {"mixer": ATTENTION}
+
+
+def model_of(depth: int = 2, **stacks: Any) -> Transformer:
+    """In float64, vocabulary 20, every parameter random, the head a matrix of its own so that it moves no embedding."""
+    config = TransformerConfig.of({"vocab_size": 20, "dim": 8, "context": 16, "head": {"tied": False}, **stacks})
+    model = build(config, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    return model
+
+
+def translator() -> Transformer:
+    return model_of(encoder={"depth": 2, "block": LAYER}, decoder={"depth": 2, "block": {**LAYER, "cross": ATTENTION}})
+
+
+def reached(score: Tensor, table: Tensor) -> set[int]:
+    """The ids whose vectors a score depends on."""
+    (gradient,) = torch.autograd.grad(score, table, retain_graph=True)
+    return set(gradient.abs().sum(1).nonzero()[:, 0].tolist())
+
+
+@pytest.mark.lecture("L1-76", "L3-04")
+def test_in_an_encoder_the_last_token_changes_the_first_output() -> None:
+    model = model_of(encoder={"depth": 1, "block": LAYER})
+    hidden = model(torch.tensor([[3, 4, 5, 6]]))
+    for place in range(4):
+        assert reached(hidden[0, place, 0], model.embedding.weight) == {3, 4, 5, 6}
+
+
+@pytest.mark.lecture("L1-79", "L1-82")
+def test_a_translator_reads_the_whole_source_and_what_it_wrote() -> None:
+    model = translator()
+    source, layout = torch.tensor([[1, 2, 3, 9]]), Layout.padded((3,), 4)
+    target = torch.tensor([[11, 12, 13, 14]])
+    logits = model.logits(model(target, source=source, source_layout=layout))
+    for place in range(4):
+        # The row at `place` predicts the token behind it: it has seen the target so far, all of the source, and no padding.
+        seen = reached(logits[0, place, 7], model.embedding.weight)
+        assert seen == {1, 2, 3, *target[0, : place + 1].tolist()}
+
+
+@pytest.mark.lecture("L1-82", "L1-83")
+def test_a_decoder_alone_translates_on_the_same_terms() -> None:
+    model = model_of(decoder={"depth": 2, "block": LAYER})
+    assert not [name for name, _ in model.named_parameters() if "cross" in name]
+    assert [name for name, _ in translator().named_parameters() if ".cross." in name]
+    source, turn, target = [1, 2, 3], 10, [11, 12, 13]
+    logits = model.logits(model(torch.tensor([[*source, turn, *target]])))
+    for place in range(len(target) + 1):
+        seen = reached(logits[0, len(source) + place, 7], model.embedding.weight)
+        assert seen == {*source, turn, *target[:place]}
+
+
+@pytest.mark.lecture("L1-78", "D-46")
+def test_a_sources_keys_and_values_are_made_once() -> None:
+    model, calls = translator(), []
+    memory = model.encode(torch.tensor([[1, 2, 3]]))
+    for block in model.decoder.blocks:
+        block.cross.k.register_forward_hook(lambda *_: calls.append(1))
+    cache = model.new_cache(1, memory)
+    steps = [model.step(torch.tensor([[token]]), cache)[0, 0] for token in (11, 12, 13)]
+    assert len(calls) == 2, "one for each layer"
+    whole = model(torch.tensor([[11, 12, 13]]), source=torch.tensor([[1, 2, 3]]))[0]
+    torch.testing.assert_close(torch.stack(steps), whole, rtol=0, atol=1e-12)
+
+
+@pytest.mark.lecture("L3-19")
+def test_as_many_vectors_come_out_as_go_in() -> None:
+    module = make_attention(AttentionConfig(heads=2), 8)
+    for rows, length in ((1, 5), (3, 5), (2, 1)):
+        layout = Layout.plain(rows, length)
+        assert module(torch.randn(rows, length, 8), Sight(Causal(), "auto")(layout, layout)).shape == (rows, length, 8)
+
+
+@pytest.mark.lecture("L3-20")
+def test_one_product_for_three_projections() -> None:
+    module = make_attention(AttentionConfig(heads=2), 8)
+    x = torch.randn(3, 5, 8)
+    weight = torch.cat([module.q.weight, module.k.weight, module.v.weight])
+    bias = torch.cat([module.q.bias, module.k.bias, module.v.bias])
+    fused = F.linear(x, weight, bias).split(8, dim=-1)
+    layout = Layout.plain(3, 5)
+    q, k, v = (split_heads(part, 4) for part in fused)
+    attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+    found = module(x, Sight(Causal(), "reference")(layout, layout))
+    torch.testing.assert_close(found, module.o(attended), rtol=0, atol=1e-6)
+
+
+@pytest.mark.lecture("L1-25")
+def test_without_a_mask_the_next_token_leaks() -> None:
+    """Random tokens over 8 symbols cannot be predicted. An encoder that is asked to reads them from the next place."""
+
+    def loss(stack: str) -> float:
+        block = {"mixer": {"kind": "attention", "heads": 4}}
+        sizes = {"vocab_size": 8, "dim": 32, "context": 16, "initial": {"std": 0.1}}
+        stacks = {stack: {"depth": 2, "block": block, "entry": {"positions": "learned"}}}
+        model = build(TransformerConfig.of({**sizes, **stacks}))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        generator = torch.Generator().manual_seed(0)
+
+        def surprise() -> Tensor:
+            rows = torch.randint(8, (16, 17), generator=generator)
+            return F.cross_entropy(model.logits(model(rows[:, :-1])).flatten(0, 1), rows[:, 1:].flatten())
+
+        for _ in range(120):
+            optimizer.zero_grad()
+            surprise().backward()
+            optimizer.step()
+        with torch.no_grad():
+            return sum(surprise().item() for _ in range(20)) / 20
+
+    assert loss("decoder") >= log(8) - 0.01
+    assert log(8) / 16 < loss("encoder") < 0.2, "only the last place has nothing to read from"
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the size of the largest tensor that is made."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        made = [leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        self.numbers = max(self.numbers, *made, 0)
+        return out
+
+
+def largest(kernel: str, length: int) -> int:
+    attention = KERNELS[kernel](1.0)
+    q, k, v = torch.randn(3, 1, 4, length, 32)
+    layout = Layout.plain(1, length)
+    with Largest() as seen:
+        attention(q, k, v, attention.lower(Mask(Everything(), layout, layout)))
+    return seen.numbers
+
+
+@pytest.mark.lecture("L2-14", "C-10")
+def test_the_definition_holds_a_square_of_scores() -> None:
+    one = preset("gpt2-small").override({"decoder.depth": 1, "vocab_size": 100})
+    near, far = (flops(one, 1, length).layer["scores"] for length in (1024, 2048))
+    assert far / near == 4.0
+    assert [largest("reference", length) for length in (256, 512, 1024)] == [262_144, 1_048_576, 4_194_304]
+
+
+@pytest.mark.lecture("L2-15")
+def test_a_square_that_fits_nowhere_is_refused_before_it_is_made() -> None:
+    far = Layout.plain(1, 131_072)
+    with pytest.raises(HeddleError, match=r"131072 × 131072 scores.*kernel = 'auto'"):
+        KERNELS["reference"].lower(Mask(Causal(), far, far))
+    for kernel in ("auto", "blockwise"):
+        assert KERNELS[kernel].lower(Mask(Causal(), far, far)).allowed is None
+    meta = Layout.plain(1, 131_072, "meta")
+    assert KERNELS["reference"].lower(Mask(Causal(), meta, meta)).allowed is not None, "on meta it costs nothing"
+
+
+@pytest.mark.lecture("L2-21", "C-08", "C-09")
+@pytest.mark.parametrize(("length", "ratio"), [(1024, 15.5), (2048, 31.0), (4096, 62.1)])
+def test_what_a_running_softmax_saves_doubles_with_the_length(length: int, ratio: float) -> None:
+    """All scores in fp32 for 12 heads, over the output and two numbers per row of scores, d = 768."""
+    assert score_bytes(length, 12) / flash_bytes(length, 768, 12) == pytest.approx(ratio, abs=0.05)
+
+
+@pytest.mark.lecture("L2-09", "L2-37")
+@pytest.mark.parametrize("dim", [4096, 8192])
+def test_costs_of_wide_models_are_stated_in_n_and_d(dim: int) -> None:
+    config = preset("gpt2-small").override(
+        {"dim": dim, "decoder.depth": 1, "decoder.block.mixer.heads": dim // 128, "vocab_size": 100}
+    )
+    account = flops(config, 1, 1024)
+    lines = {line.formula: (line.value, line.walked) for line in account.deck}
+    assert lines["8nd²"] == (8 * 1024 * dim**2,) * 2
+    assert lines["2n²d"] == (2 * 1024**2 * dim,) * 2
+    assert lines["16nd²"] == (4 * 1024 * dim * (4 * dim),) * 2, "4·n·d·d_MLP with d_MLP = 4d"

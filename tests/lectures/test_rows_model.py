@@ -1,0 +1,274 @@
+"""Whole models: what stands for f, one name for each option, words and vectors, heads, experts, and all of it causal."""
+
+import itertools
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import heddle
+from heddle import nn as parts
+from heddle.config import TransformerConfig, preset
+from heddle.data.batch import IGNORED, Batch, next_token_batch
+from heddle.errors import HeddleError
+from heddle.model import Transformer, build
+from heddle.nn import Attention, Causal, Layout, Sight
+from heddle.nn.block import make_block
+from heddle.nn.moe import MoE
+from heddle.train.objective import NextToken
+
+ROOT = Path(__file__).parents[2]
+TEXT = "the warp is held and the weft is thrown. " * 40
+ATTENTION = {"kind": "attention", "heads": 2}
+SIZES = {"vocab_size": 30, "dim": 16, "context": 16}
+
+
+def config_of(block: dict[str, Any], stack: str = "decoder", **more: Any) -> TransformerConfig:
+    sizes = {**SIZES, **{key: more.pop(key) for key in (*SIZES, "head", "initial") if key in more}}
+    return TransformerConfig.of({**sizes, stack: {"depth": 2, "block": block, **more}})
+
+
+MIXERS = {
+    "transformer": ATTENTION,
+    "convolution": {"kind": "convolution", "taps": 3},
+    "recurrent": {"kind": "recurrent"},
+    "linear": {"kind": "linear", "taps": 4},
+    "own": {"kind": "custom", "target": "tests.lectures.own:Averaging"},
+}
+
+
+@pytest.mark.lecture("L0-04", "L0-07")
+@pytest.mark.parametrize("family", MIXERS)
+def test_any_function_of_the_past_trains_is_kept_and_writes(family: str, tmp_path: Path) -> None:
+    tokenizer = heddle.train_tokenizer("characters", [TEXT])
+    block = {"mixer": MIXERS[family]} | ({"ffn": {"kind": "none"}} if family == "linear" else {})
+    model = heddle.build(config_of(block, vocab_size=tokenizer.vocab_size))
+    losses = heddle.fit(model, tokenizer, TEXT, steps=20, learning_rate=1e-2)
+    assert losses[-1] < losses[0] - 0.3
+    written = heddle.generate_text(model, tokenizer, "the w", max_tokens=8, temperature=0)
+    heddle.save(model, tmp_path / "run", tokenizer)
+    again, words = heddle.load(tmp_path / "run")
+    assert heddle.generate_text(again, words, "the w", max_tokens=8, temperature=0) == written != ""
+
+
+GRID = {
+    "norm": ({"kind": "layer"}, {"kind": "rms"}, {"kind": "none"}),
+    "placement": ("pre", "post", "sandwich", "output", "literal", "bare"),
+    "ffn": (
+        {"kind": "mlp", "activation": "relu", "bias": False, "hidden": 7},
+        {"kind": "gated", "activation": "gelu"},
+        {"kind": "moe", "experts": 3, "active": 2, "shared": 1, "expert": {"kind": "mlp"}},
+    ),
+}
+
+
+def random(model: Transformer, seed: int = 0) -> Transformer:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter.copy_(noise / parameter.shape[-1] ** 0.5)
+    return model.eval()
+
+
+def grid() -> list[tuple[dict[str, Any], str]]:
+    positions = itertools.cycle(["learned", "sinusoidal", "none"])
+    rows: list[tuple[dict[str, Any], str]] = []
+    for norm, placement, ffn in itertools.product(*GRID.values()):
+        mixer = {**ATTENTION, "bias": len(rows) % 2 == 0, "dropout": 0.1}
+        if len(rows) % 3 == 2:
+            mixer["relative"] = {"kind": "rotary"}
+        block = {"mixer": mixer, "norm": norm, "placement": placement, "ffn": ffn, "dropout": 0.1}
+        if placement == "pre":
+            rows += [({**block, "wiring": wiring}, "none") for wiring in ("parallel", "parallel_one_norm")]
+        rows.append((block, next(positions)))
+    return rows
+
+
+@pytest.mark.lecture("L0-30", "L0-87", "D-27", "D-33")
+def test_every_block_is_causal() -> None:
+    """A later token changes nothing before it, without experts to the bit; the token itself changes what comes out at its place."""
+    assert len(grid()) == 3 * 6 * 3 + 2 * 9
+    tokens = torch.arange(8)[None]
+    other = tokens.clone()
+    other[0, 5] = 20
+    for block, positions in grid():
+        model = random(build(config_of(block, entry={"positions": positions}), dtype=torch.float64))
+        before, after = model(tokens)[0], model(other)[0]
+        # How many tokens an expert is given decides how its product is cut, and so the last bit of it.
+        close = 1e-12 if block["ffn"]["kind"] == "moe" else 0.0
+        assert (before[:5] - after[:5]).abs().max() <= close, block
+        assert not torch.equal(before[5], after[5]), block
+
+
+@pytest.mark.lecture("L1-60", "D-50")
+@pytest.mark.parametrize(
+    ("path", "ours"),
+    [
+        *((name, "dim") for name in ("d_model", "n_embd")),
+        *((name, "context") for name in ("n_ctx", "block_size")),
+        *((f"decoder.{name}", "depth") for name in ("n_layer", "n_layers")),
+        *((f"decoder.block.mixer.{name}", "heads") for name in ("n_head", "n_heads")),
+    ],
+)
+def test_each_size_has_one_name_and_the_others_are_refused_with_it(path: str, ours: str) -> None:
+    """So two spellings of one thing can never contradict each other."""
+    with pytest.raises(HeddleError, match=f"heddle calls it '{ours}'"):
+        config_of({"mixer": ATTENTION}).override({path: 4})
+
+
+@pytest.mark.lecture("L1-62")
+def test_a_model_and_its_tokenizer_agree_on_the_vocabulary(tmp_path: Path) -> None:
+    tokenizer = heddle.train_tokenizer("characters", [TEXT])
+    run = heddle.config.RunConfig.of({"model": {"depth": 1}})
+    assert run.model.resolve(tokenizer.vocab_size, 1, 16).vocab_size == tokenizer.vocab_size
+    small = heddle.build(config_of({"mixer": ATTENTION}, vocab_size=tokenizer.vocab_size - 1))
+    heddle.save(small, tmp_path / "run", tokenizer)
+    with pytest.raises(HeddleError, match=f"{tokenizer.vocab_size} ids, but the model knows only"):
+        heddle.load(tmp_path / "run")
+
+
+@pytest.mark.lecture("L0-19")
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_loss_of_padded_texts_is_that_of_the_texts(side: Literal["right", "left"]) -> None:
+    model = random(build(config_of({"mixer": ATTENTION}, entry={"positions": "learned"}), dtype=torch.float64))
+    objective = NextToken(model)
+    lengths, ids = (7, 3, 1), torch.randint(30, (3, 8), generator=torch.Generator().manual_seed(1))
+    alone = [
+        objective(next_token_batch(row[None, : length + 1].numpy())) for row, length in zip(ids, lengths, strict=True)
+    ]
+    tokens, targets = torch.full((3, 7), 5), torch.full((3, 7), IGNORED)
+    for row, length in enumerate(lengths):
+        here = slice(length) if side == "right" else slice(7 - length, None)
+        tokens[row, here], targets[row, here] = ids[row, :length], ids[row, 1 : length + 1]
+    padded = objective(Batch(tokens, Layout.padded(lengths, 7, side), targets, (targets != IGNORED).float()))
+    assert padded.count == sum(lengths) == sum(loss.count for loss in alone)
+    torch.testing.assert_close(padded.total, torch.stack([loss.total for loss in alone]).sum(), rtol=0, atol=1e-10)
+
+
+@pytest.mark.lecture("L3-04")
+def test_every_output_of_an_encoder_depends_on_every_input() -> None:
+    """A small BERT: two token types, a norm behind the embeddings, a pooled vector with the width of the model."""
+    small = {"dim": 16, "vocab_size": 30, "context": 16, "encoder.depth": 1, "encoder.block.mixer.heads": 2}
+    config = preset("bert-base-like").override(small)
+    model = random(build(config, dtype=torch.float64))
+    tokens, types = torch.tensor([[3, 4, 5, 6]]), torch.tensor([[0, 0, 1, 1]])
+    hidden = model(tokens, types=types)
+    for place in range(4):
+        (gradient,) = torch.autograd.grad(hidden[0, place, 0], model.embedding.weight, retain_graph=True)
+        assert set(gradient.abs().sum(1).nonzero()[:, 0].tolist()) == {3, 4, 5, 6}
+    assert model.head(hidden, Layout.plain(1, 4)).shape == (1, 16)
+    assert not torch.equal(hidden, model(tokens))
+    heads = ({"kind": "language", "transform": True, "bias": True}, {"kind": "classifier", "classes": 3})
+    for head, width in zip(heads, (30, 3), strict=True):
+        other = random(build(config.override({"head": head}), dtype=torch.float64))
+        found = other.logits(hidden) if width == 30 else other.head(hidden, Layout.plain(1, 4))
+        assert found.shape[-1] == width
+
+
+@pytest.mark.lecture("L3-10", "L0-23")
+def test_token_vectors_are_learned_and_may_be_given_and_kept() -> None:
+    """Learned by default; any table of the right shape can be put in, and kept as it is."""
+    model = build(config_of({"mixer": ATTENTION}, head={"tied": False}))
+    vectors = torch.randn(30, 16)
+    model.embedding.load_state_dict({"weight": vectors})
+    for frozen in (False, True):
+        model.embedding.weight.requires_grad_(not frozen)
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], weight_decay=0.0)
+        model.zero_grad()
+        model.logits(model(torch.tensor([[1, 2, 3]])))[..., 0].sum().backward()
+        before = model.embedding.weight.detach().clone()
+        optimizer.step()
+        changed = (model.embedding.weight != before).any(1).nonzero()[:, 0].tolist()
+        assert changed == ([] if frozen else [1, 2, 3])
+    one_hot = F.one_hot(torch.tensor([4]), 30).float() @ model.embedding.weight
+    assert torch.equal(model.embedding(torch.tensor([[4]]))[0], one_hot)
+
+
+@pytest.mark.lecture("L3-14")
+def test_the_four_building_blocks_stand_alone() -> None:
+    x, layout = torch.randn(1, 3, 8), Layout.plain(1, 3)
+    attention = make_block(config_of({"mixer": ATTENTION}).decoder.block, 8).mixer
+    assert isinstance(attention, parts.Attention)
+    assert attention(x, Sight(Causal(), "auto")(layout, layout)).shape == x.shape
+    assert parts.MLP(8, 32)(x).shape == x.shape
+    norm = parts.LayerNorm(8)
+    norm.load_state_dict({"weight": torch.ones(8), "bias": torch.zeros(8)})
+    torch.testing.assert_close(norm(x), F.layer_norm(x, (8,)))
+    torch.testing.assert_close(parts.Residual("none", torch.nn.Identity)(x, lambda h: h), 2 * x)
+
+
+@pytest.mark.lecture("L2-55")
+def test_a_head_on_fixed_features_is_logistic_regression() -> None:
+    """Its loss is convex: from two beginnings it comes to the same one, that of the same function without the model."""
+    model = random(build(config_of({"mixer": ATTENTION}, head={"tied": False}), dtype=torch.float64))
+    generator = torch.Generator().manual_seed(0)
+    tokens, targets = torch.randint(30, (2, 8, 16), generator=generator)
+    features = model(tokens).detach()
+
+    def fitted(seed: int) -> float:
+        head = model.head_weight()
+        with torch.no_grad():
+            head.copy_(torch.randn(head.shape, generator=torch.Generator().manual_seed(seed), dtype=head.dtype))
+        optimizer = torch.optim.LBFGS([head], max_iter=300, line_search_fn="strong_wolfe")
+
+        def loss() -> Tensor:
+            optimizer.zero_grad()
+            surprise = F.cross_entropy(model.logits(features).flatten(0, 1), targets.flatten())
+            surprise = surprise + 1e-3 * head.square().sum()  # without it the best weights may be infinitely large
+            surprise.backward()
+            return surprise
+
+        optimizer.step(loss)
+        return loss().item()
+
+    first, second = fitted(1), fitted(2)
+    assert abs(first - second) < 1e-4
+    assert first < torch.log(torch.tensor(30.0)).item()
+
+
+MOE = {"kind": "moe", "experts": 4, "active": 2, "expert": {"kind": "mlp", "hidden": 12}}
+
+
+@pytest.mark.lecture("L2-65")
+def test_experts_leave_attention_as_it_is() -> None:
+    def attention(ffn: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        model = build(config_of({"mixer": ATTENTION, "ffn": ffn}), "meta")
+        return {name: tuple(each.shape) for name, each in model.named_parameters() if ".mixer" in name}
+
+    assert attention(MOE) == attention({"kind": "mlp"})
+
+
+@pytest.mark.lecture("L2-70", "L2-76", "D-22")
+@pytest.mark.parametrize("skip", ["block", "internal"])
+def test_a_router_reads_the_normed_state_and_one_skip_is_added(skip: str) -> None:
+    block = make_block(config_of({"mixer": ATTENTION, "ffn": {**MOE, "skip": skip}}).decoder.block, 16).double()
+    for parameter in block.parameters():
+        torch.nn.init.normal_(parameter)
+    assert isinstance(block.ffn, MoE)
+    seen: dict[str, Tensor] = {}
+    block.ffn.router.register_forward_hook(lambda module, inputs, output: seen.update(routed=inputs[0]))
+    block.ffn_residual.before.register_forward_hook(lambda module, inputs, output: seen.update(z=inputs[0], u=output))
+    layout = Layout.plain(1, 5)
+    view, x = Sight(Causal(), "auto")(layout, layout), torch.randn(1, 5, 16, dtype=torch.float64)
+    block(x, view)
+    assert torch.equal(seen["routed"], seen["u"])
+    for weights in (block.ffn.experts.up, block.ffn.experts.down):
+        torch.nn.init.zeros_(weights)
+    for bias in (block.ffn.experts.up_bias, block.ffn.experts.down_bias):
+        if bias is not None:
+            torch.nn.init.zeros_(bias)
+    assert torch.equal(block(x, view)[0], seen["z" if skip == "block" else "u"])
+
+
+@pytest.mark.lecture("L0-97", "D-15")
+def test_papers_are_cited_by_their_authors() -> None:
+    """GPT-2 is by Radford et al.; the name that deck 000 prints belongs to another paper."""
+    written = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))}
+    assert "Radford et al. 2019" in written[ROOT / "README.md"]
+    page = ROOT / "docs" / "lectures.md"  # quotes the decks' own slip
+    assert not [path for path, text in written.items() if "Rashed" in text and path != page]
+    assert "Vaswani et al. 2017" in str(Attention.__doc__)

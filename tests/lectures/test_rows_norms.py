@@ -1,0 +1,52 @@
+"""What norms and skips are for: gradients through 24 layers at the start, with and without them."""
+
+import pytest
+import torch
+from torch import nn
+
+from heddle.config import TransformerConfig
+from heddle.errors import HeddleError
+from heddle.model import build
+from heddle.nn import Layout, Residual
+
+
+def gradients(placement: str, norm: str, seed: int) -> tuple[float, float]:
+    """Norms of the gradients of the first and the last block's W_2: 24 layers, d = 64, Xavier's initial weights.
+
+    Vectors of deviation 1 go in; what is differentiated is a random linear function of what comes out.
+    """
+    block = {"mixer": {"kind": "attention", "heads": 4}, "norm": {"kind": norm}, "placement": placement}
+    stack = {"depth": 24, "block": block, "final_norm": placement == "pre" and norm != "none"}
+    sizes = {"vocab_size": 2, "dim": 64, "context": 16, "initial": {"rule": "xavier"}}
+    model = build(TransformerConfig.of({**sizes, "decoder": stack}), seed=seed, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    x, weights = torch.randn(2, 2, 16, 64, generator=generator, dtype=torch.float64)
+    (model.decoder(x, Layout.plain(2, 16)) * weights).mean().backward()
+    first, *_, last = (each.ffn.down.weight.grad.norm().item() for each in model.decoder.blocks)
+    return first, last
+
+
+@pytest.mark.lecture("L0-51", "L0-54", "L2-30")
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_without_norm_or_skip_gradients_vanish_or_explode(seed: int) -> None:
+    assert gradients("bare", "none", seed)[0] < 1e-9
+    assert gradients("pre", "none", seed)[0] > 1e3
+    assert 1e-3 < gradients("pre", "layer", seed)[0] < 1
+    assert 1e-3 < gradients("pre", "rms", seed)[0] < 1
+
+
+@pytest.mark.lecture("L2-36", "D-05", "D-01")
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_last_block_of_a_pre_norm_stack_has_smaller_gradients(seed: int) -> None:
+    """Deck 000 to the letter, where no identity path crosses a block, is like post-norm in this."""
+    pre, post, literal = (gradients(placement, "layer", seed)[1] for placement in ("pre", "post", "literal"))
+    assert pre < 0.6 * post
+    assert pre < 0.6 * literal
+
+
+@pytest.mark.lecture("L0-56")
+def test_a_residual_around_a_change_of_width_is_refused() -> None:
+    residual, narrow, wide = Residual("pre", nn.Identity), nn.Linear(4, 4), nn.Linear(4, 5)
+    assert residual(torch.zeros(1, 2, 4), narrow).shape == (1, 2, 4)
+    with pytest.raises(HeddleError, match="5 numbers came out where 4 went in"):
+        residual(torch.zeros(1, 2, 4), wide)

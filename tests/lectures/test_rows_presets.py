@@ -1,0 +1,121 @@
+"""The lectures' named systems: what each is made of. Their counts are asserted in tests/account."""
+
+import pytest
+
+from heddle.config import preset, sized
+from heddle.model import build
+
+GPT2 = ["gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl"]
+GPT3 = [f"gpt3-{size}" for size in ("small", "medium", "large", "xl", "2.7b", "6.7b", "13b", "175b")]
+
+
+@pytest.mark.lecture("L1-88", "L1-89", "L2-63", "L0-80", "D-49")
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("gpt2-small", 38_597_376),
+        ("gpt3-175b", 617_558_016),
+        ("llama-3-8b", 525_336_576),
+        ("qwen3-8b", 622_329_856),
+        ("qwen3-0.6b", 155_582_464),
+    ],
+)
+def test_heads_weigh_v_times_d(name: str, table: int) -> None:
+    model = build(preset(name), "meta")
+    assert model.head_weight().numel() == table == model.config.vocab_size * model.config.dim
+    assert 50_000 * 768 == 38_400_000 != 50_257 * 768
+
+
+@pytest.mark.lecture("L2-33", "L2-43", "L2-64", "L2-78", "D-20", "D-29", "D-60")
+@pytest.mark.parametrize(
+    ("names", "norm", "placement", "tied", "positions"),
+    [
+        ([*GPT2, *GPT3], "layer", "pre", True, "learned"),
+        (["gpt1"], "layer", "post", True, "learned"),
+        (["llama-7b", "llama-3-8b", "mistral-7b", "qwen3-8b", "qwen3-30b-a3b"], "rms", "pre", False, "rotary"),
+        (["qwen3-0.6b"], "rms", "pre", True, "rotary"),
+        (["falcon-40b"], "layer", "pre", True, "rotary"),
+    ],
+)
+def test_what_families_are_made_of(names: list[str], norm: str, placement: str, tied: bool, positions: str) -> None:
+    for name in names:
+        config = preset(name)
+        block, relative = config.decoder.block, config.decoder.block.mixer.relative
+        assert (block.norm.kind, block.placement, config.head.tied) == (norm, placement, tied)
+        assert (config.decoder.entry.positions if relative is None else relative.kind) == positions
+        assert block.mixer.window == (4096 if name == "mistral-7b" else None)
+
+
+@pytest.mark.lecture("L2-43", "L2-78", "L1-46", "L1-47")
+def test_what_the_newer_families_add() -> None:
+    for name in ("llama-7b", "llama-3-8b", "mistral-7b", "qwen3-0.6b", "qwen3-8b"):
+        block = preset(name).decoder.block
+        assert (block.ffn.kind, block.ffn.activation, block.ffn.bias, block.mixer.bias) == (
+            "gated",
+            "silu",
+            False,
+            False,
+        )
+    assert [preset(name).decoder.block.norm.eps for name in ("llama-7b", "mistral-7b", "qwen3-8b")] == [
+        1e-5,
+        1e-5,
+        1e-6,
+    ]
+    qwen = preset("qwen3-0.6b").decoder.block.mixer
+    assert (qwen.relative.base, qwen.qk_norm.kind, qwen.kv_heads, qwen.head_dim) == (1e6, "rms", 8, 128)
+    assert [preset(name).decoder.block.mixer.key_heads() for name in ("llama-7b", "llama-3-8b")] == [32, 8]
+    falcon = preset("falcon-40b").decoder.block
+    assert (falcon.wiring, falcon.mixer.key_heads(), falcon.mixer.bias, falcon.ffn.bias) == (
+        "parallel",
+        8,
+        False,
+        False,
+    )
+    experts = preset("qwen3-30b-a3b").decoder.block.ffn
+    assert (experts.experts, experts.active, experts.expert.hidden, experts.renormalise) == (128, 8, 768, True)
+
+
+@pytest.mark.lecture("L2-34", "L3-02", "D-30", "D-34")
+@pytest.mark.parametrize("name", ["vaswani-base", "vaswani-big"])
+def test_the_original_transformer(name: str) -> None:
+    config = preset(name)
+    for stack in config.stacks().values():
+        assert stack.depth == 6
+        assert (stack.block.placement, stack.block.ffn.activation) == ("post", "relu")
+        assert (stack.entry.positions, stack.entry.scale) == ("sinusoidal", True)
+        assert stack.block.mixer.width(config.dim) == 64
+        assert stack.block.ffn.width(config.dim) == 4 * config.dim
+        assert stack.block.dropout == (0.1 if name == "vaswani-base" else 0.3)
+    model = build(config, "meta")
+    assert model.source_embedding is None
+    assert model.head.weight is None, "one table for source, target and head"
+
+
+@pytest.mark.lecture("L2-50", "D-40")
+def test_vocabularies() -> None:
+    sizes = {"gpt1": 40_478, "gpt2-small": 50_257, "bert-base-like": 30_522, "llama-7b": 32_000, "llama-3-8b": 128_256}
+    sizes["qwen3-0.6b"] = 151_936
+    assert {name: preset(name).vocab_size for name in sizes} == sizes
+
+
+@pytest.mark.lecture("L1-61")
+@pytest.mark.parametrize(("dim", "heads"), [(768, 12), (1024, 16), (12_288, 192)])
+def test_heads_of_64_are_a_suggestion(dim: int, heads: int) -> None:
+    suggested = sized(12, vocab_size=100, dim=dim)
+    assert suggested.decoder.block.mixer.heads == heads
+    assert suggested.override({"decoder.block.mixer.heads": heads // 2}).decoder.block.mixer.width(dim) == 128
+    assert preset("gpt3-175b").decoder.block.mixer.heads == 96
+
+
+@pytest.mark.lecture("L3-05")
+def test_decoders_have_no_cross_attention() -> None:
+    """And their counts are the formula's: L(12d² + 13d) + Vd + Td + 2d, without the last norm in GPT-1."""
+    for name in ("gpt1", "gpt2-small", "gpt3-large"):
+        config = preset(name)
+        model = build(config, "meta")
+        assert not [each for each, _ in model.named_parameters() if "cross" in each]
+        depth, dim = config.decoder.depth, config.dim
+        formula = depth * (12 * dim**2 + 13 * dim) + (config.vocab_size + config.context) * dim
+        assert sum(parameter.numel() for parameter in model.parameters()) == formula + (
+            2 * dim if config.decoder.ends_in_norm() else 0
+        )

@@ -1,0 +1,129 @@
+"""Convolution: the lectures' example, torch's own conv1d, how far it sees, and the laws of every mixer."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from heddle.errors import HeddleError
+from heddle.nn import Cache, Layout
+from heddle.nn.convolution import Convolution
+from heddle.nn.state import STATELESS, Rolling
+from tests.lectures.golden import Case, same
+from tests.nn.mixing import DIM, LAWS, close, filled, step, tokens, whole
+
+MIXERS: dict[str, dict[str, Any]] = {
+    "three taps": {"taps": 3},
+    "dilated": {"taps": 3, "dilation": 4},
+    "two taps, no bias": {"taps": 2, "dilation": 5, "bias": False},
+    "linear": {"taps": 8, "bias": False},
+    "one tap": {"taps": 1},
+    "longer than the text": {"taps": 40},
+}
+
+
+@pytest.mark.lecture("L0-05")
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_causal_convolution(dilation: int) -> None:
+    case = Case("causal_convolution")
+    mixer = Convolution(2, 2, dilation, bias=False).double()
+    mixer.load_state_dict({"weight": case.weights["K"].transpose(1, 2)})
+    x = case.inputs["x"]
+    same(whole(mixer, x[None])[0], case.outputs[f"dilation{dilation}"])
+    cache = Cache([mixer.new_state()], 1)
+    same(torch.cat([step(mixer, cache, x[None, t : t + 1])[0] for t in range(4)]), case.outputs[f"dilation{dilation}"])
+
+
+@pytest.mark.lecture("L0-05")
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("options", MIXERS.values(), ids=list(MIXERS))
+def test_a_convolution_obeys(law: str, options: dict[str, Any]) -> None:
+    LAWS[law](filled(Convolution(DIM, **options)))
+
+
+@pytest.mark.parametrize(("taps", "dilation"), [(1, 1), (3, 1), (4, 3), (2, 30)])
+def test_it_is_torchs_convolution_padded_in_front(taps: int, dilation: int) -> None:
+    mixer = filled(Convolution(DIM, taps, dilation))
+    x = tokens(2, 15).requires_grad_()
+    y = whole(mixer, x)
+    # torch's kernel is a correlation: its last tap is the token itself.
+    weight = mixer.weight.permute(1, 2, 0).flip(2)
+    expected = F.conv1d(F.pad(x.mT, ((taps - 1) * dilation, 0)), weight, mixer.bias, dilation=dilation).mT
+    close(y, expected)
+    inputs = [x, mixer.weight, mixer.bias]
+    for mine, theirs in zip(
+        torch.autograd.grad(y.square().sum(), inputs),
+        torch.autograd.grad(expected.square().sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("taps", "dilation"), [(1, 1), (3, 1), (5, 2)])
+def test_a_centred_one_looks_as_far_ahead_as_back(taps: int, dilation: int) -> None:
+    mixer = filled(Convolution(DIM, taps, dilation, centred=True))
+    x = tokens(2, 15)
+    weight = mixer.weight.permute(1, 2, 0).flip(2)
+    expected = F.conv1d(x.mT, weight, mixer.bias, padding=taps // 2 * dilation, dilation=dilation).mT
+    close(whole(mixer, x), expected)
+    assert mixer.reach == taps // 2 * dilation
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_centred_one_does_not_look_at_padding(side: Any) -> None:
+    mixer = filled(Convolution(DIM, 5, 2, centred=True))
+    x, at = tokens(2, 9), Layout.padded([9, 4], 9, side)
+    own = slice(0, 4) if side == "right" else slice(5, 9)
+    y = whole(mixer, x, at)
+    close(y[0], whole(mixer, x[:1])[0])
+    close(y[1, own], whole(mixer, x[1:, own])[0])
+
+
+def test_a_centred_one_does_not_look_at_other_documents() -> None:
+    mixer = filled(Convolution(DIM, 5, centred=True))
+    x = tokens(1, 9)
+    y = whole(mixer, x, Layout.packed([[4, 5]], 9))
+    close(y[:, :4], whole(mixer, x[:, :4]))
+    close(y[:, 4:], whole(mixer, x[:, 4:]))
+
+
+@pytest.mark.lecture("L0-05", "C-17")
+@pytest.mark.parametrize("layers", range(1, 9))
+def test_doubling_dilations_see_exponentially_far(layers: int) -> None:
+    """2^(L+1) - 1 tokens with three taps: 31 after four layers, 511 after eight."""
+    mixers = [Convolution(1, 3, 2**layer, bias=False).double() for layer in range(layers)]
+    x = torch.zeros(1, 600, 1, dtype=torch.float64, requires_grad=True)
+    y: Tensor = x
+    for mixer in mixers:
+        torch.nn.init.ones_(mixer.weight)
+        y = whole(mixer, y)
+    (seen,) = torch.autograd.grad(y[0, -1, 0], x)
+    field = 2 ** (layers + 1) - 1
+    assert (seen[0, -field:, 0] > 0).all()
+    assert (seen[0, :-field, 0] == 0).all()
+    assert 1 + sum(mixer.reach for mixer in mixers) == field
+
+
+def test_what_is_not_seen_may_be_anything() -> None:
+    """Even nan: it is left out, not multiplied by 0."""
+    mixer = filled(Convolution(DIM, 3))
+    x, at = tokens(1, 8), Layout.padded([5], 8, "left")
+    x[0, :3] = torch.nan
+    assert whole(mixer, x, at)[0, 3:].isfinite().all()
+
+
+def test_it_remembers_only_what_it_can_reach() -> None:
+    state = Convolution(DIM, 3, 4).new_state()
+    assert isinstance(state, Rolling)
+    assert state.window == 8
+    assert Convolution(DIM, 1, 4).new_state() is STATELESS
+    assert Convolution(DIM, 1, centred=True).new_state() is STATELESS
+
+
+def test_impossible_ones_are_refused() -> None:
+    with pytest.raises(HeddleError, match="odd number of taps, not 4"):
+        Convolution(DIM, 4, centred=True)
+    with pytest.raises(HeddleError, match="looks ahead"):
+        Convolution(DIM, 3, centred=True).new_state()

@@ -1,0 +1,581 @@
+"""Mixture of experts: the lecture's numbers, published blocks as witnesses, two dispatches, loss terms that add up."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree
+
+from heddle.nn.experts import SLOPES, Experts
+from heddle.nn.feedforward import MLP, Gated
+from heddle.nn.layout import Layout
+from heddle.nn.moe import MoE, Router, Routing, balance_bias
+from tests.lectures.golden import Case, load_mlp, same
+
+ROOT = Path(__file__).parents[2]
+
+
+def row(tokens: Tensor) -> tuple[Tensor, Layout]:
+    """One row of tokens, and where they stand."""
+    return tokens[None], Layout.plain(1, tokens.shape[0])
+
+
+def gradients(loss: Tensor, module: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """Of the input and of every parameter that has one."""
+    named = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    found = torch.autograd.grad(loss, [x, *named.values()], allow_unused=True)
+    return dict(zip(["x", *named], (torch.zeros(()) if each is None else each for each in found), strict=True))
+
+
+def golden_moe(case: Case, **options: Any) -> MoE:
+    """The case's weights; the lecture's X W is stored input first."""
+    options = {"active": 2, "shared": 1, "activation": "gelu", "gated": False, **options}
+    moe = MoE(4, 3, 4, **options).double()
+    with torch.no_grad():
+        moe.router.weight.copy_(case.weights["R"])
+        moe.experts.up.copy_(case.weights["routed_W_1"].mT)
+        moe.experts.down.copy_(case.weights["routed_W_2"].mT)
+    if moe.shared is not None:
+        load_mlp(moe.shared, {"W_1": case.weights["shared_W_1"][0], "W_2": case.weights["shared_W_2"][0]})
+    return moe
+
+
+def spread(gates: Tensor, choice: Tensor, experts: int) -> Tensor:
+    """g_t as the lecture writes it: E numbers per token, 0 where an expert was not chosen."""
+    return gates.new_zeros(*gates.shape[:-1], experts).scatter(-1, choice, gates)
+
+
+dispatches = pytest.mark.parametrize("dispatch", ["grouped", "loop"])
+
+
+@dispatches
+@pytest.mark.lecture("L2-69", "L2-71", "L2-74", "L2-75", "L2-76", "D-21", "D-22", "D-51")
+def test_the_lectures_example(dispatch: str) -> None:
+    case = Case("moe")
+    u, layout = row(case.inputs["u"])
+    wanted = case.outputs
+    moe = golden_moe(case, dispatch=dispatch)
+    gates, choice, logits = moe.router(u)
+    same(logits[0], wanted["router_logits"])
+    same(moe.router.shares(logits)[0], wanted["router_probs"])
+    assert choice[0].tolist() == wanted["top_idx"].tolist()
+    same(spread(gates, choice, 4)[0], wanted["gates_deck"])
+    same(gates[0].sum(-1), wanted["gates_deck_row_sums"])
+    assert moe.shared is not None
+    same(moe.shared(u)[0], wanted["shared_output"][None].reshape(3, 4))
+    for expert in range(4):
+        same(moe.experts.feed(u[0], expert), wanted["expert_outputs"].reshape(-1, 3, 4)[expert])
+    out, routing = moe(u, layout)
+    same(out[0], wanted["out_without_skip_deck"])
+    same((u + out)[0], wanted["h_deck_with_skip"])
+    assert routing.terms == 0
+    same(routing.load.double() / 3, wanted["load_fraction_of_tokens"])
+    same(golden_moe(case, shared=0, dispatch=dispatch)(u, layout)[0][0], wanted["routed_output_deck"])
+
+
+@dispatches
+@pytest.mark.lecture("L2-71", "D-21")
+def test_the_lectures_example_renormalised(dispatch: str) -> None:
+    case = Case("moe")
+    u, layout = row(case.inputs["u"])
+    moe = golden_moe(case, renormalise=True, dispatch=dispatch)
+    gates, choice, logits = moe.router(u)
+    same(spread(gates, choice, 4)[0], case.outputs["gates_renormalised"])
+    first = logits.topk(2).values.softmax(-1)
+    torch.testing.assert_close(gates, first, rtol=0, atol=1e-15)
+    same((u + moe(u, layout)[0])[0], case.outputs["h_renormalised_with_skip"])
+
+
+@dispatches
+def test_the_lectures_example_with_all_experts(dispatch: str) -> None:
+    case = Case("moe")
+    u, layout = row(case.inputs["u"])
+    moe = golden_moe(case, active=4, dispatch=dispatch)
+    same((u + moe(u, layout)[0])[0], case.outputs["dense_all_experts_Kr_equals_Nr"])
+
+
+@pytest.mark.lecture("D-59")
+def test_the_lectures_balance_loss() -> None:
+    """Per token and with weight 1 it is the number that is written beside the example."""
+    case = Case("moe")
+    u, layout = row(case.inputs["u"])
+    _, routing = golden_moe(case, balance=1.0)(u, layout)
+    same(routing.terms / 3, torch.tensor(case.outputs["balance_loss_not_in_decks_switch_style"], dtype=torch.float64))
+
+
+@pytest.mark.lecture("L2-68", "C-16")
+def test_total_and_active_parameters() -> None:
+    with torch.device("meta"):
+        moe = MoE(8, 32, 4, 2, "gelu", gated=False, shared=1)
+        dense = MLP(8, 32, bias=False)
+    counts = {name: each.numel() for name, each in moe.named_parameters()}
+    routed = counts["experts.up"] + counts["experts.down"]
+    assert sum(counts.values()) == 2592
+    assert sum(counts.values()) - routed + routed * 2 // 4 == 1568
+    assert sum(each.numel() for each in dense.parameters()) == 512
+
+
+@dispatches
+@pytest.mark.parametrize("kind", ["mlp", "gated"])
+@pytest.mark.lecture("L2-66")
+def test_one_expert_of_one_is_the_dense_layer(kind: str, dispatch: str) -> None:
+    dense: Any = (Gated if kind == "gated" else MLP)(6, 10, "gelu", True).double()
+    moe = MoE(6, 10, 1, 1, "gelu", gated=kind == "gated", bias=True, dispatch=dispatch).double()
+    with torch.no_grad():
+        for name in ("up", "down", "gate")[: 3 if kind == "gated" else 2]:
+            getattr(moe.experts, name).copy_(getattr(dense, name).weight[None])
+            getattr(moe.experts, f"{name}_bias").copy_(getattr(dense, name).bias[None])
+    x = torch.randn(2, 5, 6, dtype=torch.float64, requires_grad=True)
+    out, _ = moe(x, Layout.plain(2, 5))
+    torch.testing.assert_close(out, dense(x), rtol=0, atol=1e-14)
+    (ours,) = torch.autograd.grad(out.square().sum(), x)
+    (theirs,) = torch.autograd.grad(dense(x).square().sum(), x)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-13)
+
+
+@pytest.mark.lecture("L2-72")
+def test_the_router_is_one_matrix() -> None:
+    assert {name: tuple(each.shape) for name, each in Router(6, 5).named_parameters()} == {"weight": (5, 6)}
+
+
+@pytest.mark.parametrize("gate", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("balanced", [False, True])
+@pytest.mark.lecture("L2-73")
+def test_equal_scores_go_to_the_lowest_index(gate: Any, balanced: bool) -> None:
+    """Many experts: `topk` takes others from about 17 on."""
+    router = Router(6, 40, 3, gate, balanced=balanced)
+    with torch.no_grad():
+        router.weight.zero_()
+    gates, choice, _ = router(torch.randn(50, 6))
+    assert choice.tolist() == [[0, 1, 2]] * 50
+    assert torch.equal(gates, torch.full((50, 3), 1 / 40 if gate == "softmax" else 0.5))
+
+
+@pytest.mark.parametrize("active", [1, 2, 5])
+@pytest.mark.lecture("L2-73")
+def test_exactly_k_gates_are_not_zero(active: int) -> None:
+    gates, choice, _ = Router(6, 5, active)(torch.randn(30, 6))
+    assert (spread(gates, choice, 5).count_nonzero(-1) == active).all()
+
+
+def test_routing_does_not_depend_on_the_precision_of_the_rest() -> None:
+    """bf16 inputs are the same numbers in fp32, so choices and gates are equal to the bit."""
+    router = Router(64, 16, 4)
+    x = torch.randn(200, 64, dtype=torch.bfloat16)
+    for ours, wide in zip(router(x), router(x.float()), strict=True):
+        assert torch.equal(ours, wide)
+        assert ours.dtype in (torch.float32, torch.int64)
+
+
+def test_sigmoid_gates() -> None:
+    router = Router(6, 5, 3, "sigmoid", scale=2.5).double()
+    x = torch.randn(7, 6, dtype=torch.float64)
+    gates, choice, logits = router(x)
+    assert torch.equal(choice, logits.topk(3).indices)
+    torch.testing.assert_close(gates, 2.5 * logits.sigmoid().gather(-1, choice), rtol=0, atol=1e-15)
+    router.renormalise = True
+    torch.testing.assert_close(router(x)[0], gates / gates.sum(-1, keepdim=True) * 2.5, rtol=0, atol=1e-15)
+    shares = logits.sigmoid() / logits.sigmoid().sum(-1, keepdim=True)
+    torch.testing.assert_close(router.shares(logits), shares, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("gate", ["softmax", "sigmoid"])
+def test_renormalised_gates_are_finite_for_any_scores(gate: Any) -> None:
+    router = Router(1, 4, 2, gate, renormalise=True)
+    with torch.no_grad():
+        router.weight.copy_(torch.tensor([[-300.0], [-400.0], [-500.0], [-600.0]]))
+    gates, _, _ = router(torch.ones(1, 1))
+    torch.testing.assert_close(gates, torch.tensor([[1.0, 0.0]]))
+    torch.testing.assert_close(gates.sum().detach(), torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("gate", ["softmax", "sigmoid"])
+def test_a_bias_moves_the_choice_and_never_a_gate(gate: Any) -> None:
+    router = Router(6, 5, 2, gate, balanced=True)
+    x = torch.randn(40, 6)
+    _, before, logits = router(x)
+    assert torch.equal(before, logits.topk(2).indices)
+    assert router.bias is not None
+    assert not router.bias.requires_grad
+    with torch.no_grad():
+        router.bias[3] = 2.0
+    gates, choice, _ = router(x)
+    assert (choice[:, 0] == 3).all()
+    whole = logits.softmax(-1) if gate == "softmax" else logits.sigmoid()
+    assert torch.equal(gates, whole.gather(-1, choice))
+
+
+def test_the_bias_steps_towards_an_even_load() -> None:
+    bias = torch.tensor([0.5, 0.0, -0.25, 1.0])
+    balance_bias(bias, torch.tensor([9, 1, 5, 5]), 0.125)
+    assert bias.tolist() == [0.375, 0.125, -0.25, 1.0]
+
+
+def test_repeated_steps_of_the_bias_even_out_the_load() -> None:
+    moe = MoE(6, 4, 4, 2, balanced=True)
+    x, layout = row(torch.randn(400, 6) + 1)
+    assert moe.router.bias is not None
+    crowded = int(moe(x, layout)[1].load.max())
+    for _ in range(300):
+        balance_bias(moe.router.bias, moe(x, layout)[1].load, 0.002)
+    assert moe(x, layout)[1].load.max() < 1.2 * 200 < crowded
+
+
+CASES = [
+    {"gated": gated, "bias": bias, "activation": activation}
+    for gated, bias, activation in [
+        (False, False, "gelu"),
+        (False, True, "gelu_tanh"),
+        (True, False, "silu"),
+        (True, True, "relu_squared"),
+        (False, False, "relu"),
+    ]
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(str(each) for each in case.values()))
+def test_the_two_dispatches_agree(case: dict[str, Any]) -> None:
+    """Values, all gradients and the loss terms, with padding, and with an expert that nobody chose."""
+    grouped = MoE(6, 10, 5, 2, balance=0.1, z=0.01, **case).double()
+    loop = MoE(6, 10, 5, 2, balance=0.1, z=0.01, dispatch="loop", **case).double()
+    with torch.no_grad():
+        grouped.router.weight[4] = 0
+        grouped.router.weight[:4] = grouped.router.weight[:4].abs()
+    loop.load_state_dict(grouped.state_dict())
+    layout = Layout.padded((7, 3), 7)
+    x = torch.rand(2, 7, 6, dtype=torch.float64).add(0.1).requires_grad_()
+    above = torch.randn(2, 7, 6, dtype=torch.float64)
+    results = []
+    for module in (grouped, loop):
+        out, routing = module(x, layout)
+        assert routing.load.sum() == 20
+        assert routing.load[4] == 0
+        results.append((out, routing, gradients((out * above).sum() + routing.terms, module, x)))
+    (out, routing, found), (out2, routing2, found2) = results
+    torch.testing.assert_close(out, out2, rtol=0, atol=1e-14)
+    assert torch.equal(routing.load, routing2.load)
+    for name in found:
+        torch.testing.assert_close(found[name], found2[name], rtol=0, atol=1e-13, msg=name)
+    assert (out[1, 3:] == 0).all()
+    with torch.no_grad():
+        assert torch.equal(grouped(x, layout)[0], out)
+
+
+@pytest.mark.parametrize("name", list(SLOPES))
+def test_slopes_are_those_of_autograd(name: str) -> None:
+    from heddle.nn.activations import ACTIVATIONS
+
+    assert SLOPES.keys() == ACTIVATIONS.keys()
+    x, above = torch.randn(2, 100, dtype=torch.float64).unbind()
+    x.requires_grad_()
+    (wanted,) = torch.autograd.grad(ACTIVATIONS[name](x), x, above)
+    torch.testing.assert_close(SLOPES[name](above, x.detach()), wanted, rtol=0, atol=1e-15)
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    experts = Experts(3, 4, 5, "gelu", gated=True, bias=True).double()
+    choice = torch.tensor([[0, 2], [2, 1], [0, 1], [2, 3], [3, 3]])
+    load = torch.tensor([2, 2, 3])
+    x = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    gates = torch.rand(5, 2, dtype=torch.float64, requires_grad=True)
+
+    def run(x: Tensor, gates: Tensor, *weights: Tensor) -> Tensor:
+        named = dict(zip((name for name, _ in experts.named_parameters()), weights, strict=True))
+        out: Tensor = torch.func.functional_call(experts, named, (x, gates, choice, load))
+        return out
+
+    assert torch.autograd.gradcheck(run, (x, gates, *experts.parameters()))
+
+
+def test_bf16_stays_close_to_float64() -> None:
+    moe = MoE(32, 48, 4, 2, renormalise=True).bfloat16()
+    moe.router.float()
+    exact = MoE(32, 48, 4, 2, renormalise=True).double()
+    exact.load_state_dict(moe.state_dict())
+    x = torch.randn(1, 64, 32).bfloat16().requires_grad_()
+    wide = x.detach().double().requires_grad_()
+    layout = Layout.plain(1, 64)
+    out, _ = moe(x, layout)
+    wanted, _ = exact(wide, layout)
+    assert out.dtype == torch.bfloat16
+    found, right = gradients(out.float().sum(), moe, x), gradients(wanted.sum(), exact, wide)
+    for name, (ours, theirs) in {"out": (out, wanted), **{n: (found[n], right[n]) for n in found}}.items():
+        error = (ours.double() - theirs).norm() / theirs.norm()
+        assert error < 0.01, f"{name} is off by {error:.4f}"
+
+
+@dispatches
+@pytest.mark.lecture("L2-67")
+def test_each_expert_is_given_its_tokens_and_no_others(dispatch: str) -> None:
+    """A poisoned expert spoils the tokens that chose it, and only those."""
+    moe = MoE(6, 4, 4, 2, dispatch=dispatch)
+    x, layout = row(torch.randn(30, 6))
+    _, choice, _ = moe.router(x)
+    _, routing = moe(x, layout)
+    assert routing.load.tolist() == [int((choice == expert).sum()) for expert in range(4)]
+    assert routing.load.sum() == 30 * 2
+    with torch.no_grad():
+        moe.experts.down[1] = torch.nan
+    assert torch.equal(moe(x, layout)[0].isnan().any(-1), (choice == 1).any(-1))
+
+
+@dispatches
+def test_a_token_does_not_see_the_others(dispatch: str) -> None:
+    moe = MoE(6, 4, 4, 2, shared=1, dispatch=dispatch).double()
+    x = torch.randn(9, 6, dtype=torch.float64)
+    whole = moe(*row(x))[0][0]
+    for token in range(9):
+        others = torch.randn(9, 6, dtype=torch.float64)
+        others[token] = x[token]
+        for given, place in ((others, token), (x[token : token + 1], 0), (x[: token + 1], token)):
+            torch.testing.assert_close(moe(*row(given))[0][0, place], whole[token], rtol=0, atol=1e-15)
+
+
+@dispatches
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padding_counts_nowhere(dispatch: str, side: Any) -> None:
+    """Values, load, terms and gradients are those of the rows alone."""
+    moe = MoE(6, 4, 4, 2, balance=0.5, z=0.1, dispatch=dispatch).double()
+    short, long = torch.randn(3, 6, dtype=torch.float64), torch.randn(5, 6, dtype=torch.float64)
+    filled = torch.randn(2, 5, 6, dtype=torch.float64)
+    inside = slice(0, 3) if side == "right" else slice(2, 5)
+    filled[0, inside], filled[1] = short, long
+    filled.requires_grad_()
+    out, routing = moe(filled, Layout.padded((3, 5), 5, side))
+    found = gradients(out[0, inside].sum() + out[1].sum() + routing.terms, moe, filled)
+    rest = [token for token in range(5) if token not in range(5)[inside]]
+    assert (found["x"][0, rest] == 0).all()
+    load, terms, sums = torch.zeros(4, dtype=torch.long), torch.zeros(()), {}
+    for tokens, place in ((short, (0, inside)), (long, (1, slice(None)))):
+        x, layout = row(tokens.requires_grad_())
+        alone, each = moe(x, layout)
+        torch.testing.assert_close(alone[0], out[place], rtol=0, atol=1e-14)
+        load, terms = load + each.load, terms + each.terms
+        for name, gradient in gradients(alone.sum() + each.terms, moe, tokens).items():
+            if name == "x":
+                torch.testing.assert_close(gradient, found["x"][place], rtol=0, atol=1e-13)
+            else:
+                sums[name] = sums.get(name, 0) + gradient
+    assert torch.equal(load, routing.load)
+    torch.testing.assert_close(routing.terms, terms, rtol=0, atol=1e-13)
+    for name in found.keys() - {"x"}:
+        torch.testing.assert_close(found[name], sums[name], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("gate", ["softmax", "sigmoid"])
+def test_packed_documents_count_as_separate_ones(gate: Any) -> None:
+    moe = MoE(6, 4, 4, 2, gate=gate, balance=0.5, z=0.1).double()
+    lengths = [[3, 1, 2], [5], []]
+    x = torch.randn(3, 7, 6, dtype=torch.float64)
+    layout = Layout.packed(lengths, 7)
+    assert layout.documents == 3
+    _, routing = moe(x, layout)
+    terms, load = torch.zeros(()), torch.zeros(4, dtype=torch.long)
+    for number, documents in enumerate(lengths):
+        start = 0
+        for length in documents:
+            _, alone = moe(*row(x[number, start : start + length]))
+            terms, load, start = terms + alone.terms, load + alone.load, start + length
+    torch.testing.assert_close(routing.terms, terms, rtol=0, atol=1e-13)
+    assert torch.equal(routing.load, load)
+    apart = [moe(part, piece)[1] for part, piece in zip(x.split(1), layout.split(1), strict=True)]
+    torch.testing.assert_close(routing.terms, sum(each.terms for each in apart), rtol=0, atol=1e-13)
+
+
+def test_the_terms_are_the_written_formulas() -> None:
+    """By plain loops over one document."""
+    moe = MoE(6, 4, 5, 3, balance=0.3, z=0.07).double()
+    x, layout = row(torch.randn(11, 6, dtype=torch.float64))
+    with torch.no_grad():
+        _, choice, logits = moe.router(x)
+        _, routing = moe(x, layout)
+    chance = logits[0].softmax(-1)
+    share = [choice.flatten().tolist().count(expert) / 33 for expert in range(5)]
+    balance = 11 * 5 * sum(share[expert] * float(chance[:, expert].sum()) / 11 for expert in range(5))
+    z = sum(float(logits[0, t].exp().sum().log()) ** 2 for t in range(11))
+    assert float(routing.terms) == pytest.approx(0.3 * balance + 0.07 * z, rel=1e-12)
+
+
+def test_an_even_router_has_balance_one_per_token() -> None:
+    moe = MoE(6, 4, 4, 4, balance=1.0).double()
+    _, routing = moe(*row(torch.randn(12, 6, dtype=torch.float64)))
+    assert float(routing.terms.detach()) == pytest.approx(12)
+
+
+def test_terms_without_weights_are_zero_and_do_not_train() -> None:
+    _, routing = MoE(6, 4, 4)(*row(torch.randn(3, 6)))
+    assert routing.terms.shape == ()
+    assert routing.terms.dtype == torch.float32
+    assert routing.terms == 0
+    assert not routing.terms.requires_grad
+
+
+@pytest.mark.lecture("L2-75")
+def test_shared_experts_side_by_side_are_their_sum() -> None:
+    moe = MoE(6, 4, 3, 1, "gelu", shared=2, shared_hidden=5).double()
+    assert isinstance(moe.shared, Gated)
+    parts = [Gated(6, 5, "gelu").double() for _ in range(2)]
+    with torch.no_grad():
+        for name, axis in (("up", 0), ("gate", 0), ("down", 1)):
+            for part, piece in zip(parts, getattr(moe.shared, name).weight.chunk(2, axis), strict=True):
+                getattr(part, name).weight.copy_(piece)
+        moe.experts.down.zero_()
+    x, layout = row(torch.randn(4, 6, dtype=torch.float64))
+    torch.testing.assert_close(moe(x, layout)[0], sum(part(x) for part in parts), rtol=0, atol=1e-15)
+
+
+@pytest.mark.lecture("L2-76", "D-22")
+def test_experts_of_zeros_give_zero_and_no_skip() -> None:
+    moe = MoE(6, 4, 4, 2)
+    with torch.no_grad():
+        moe.experts.down.zero_()
+    assert (moe(*row(torch.randn(5, 6)))[0] == 0).all()
+
+
+@pytest.mark.lecture("D-21")
+def test_one_renormalised_gate_teaches_the_router_nothing() -> None:
+    for renormalise in (False, True):
+        moe = MoE(6, 4, 4, 1, renormalise=renormalise).double()
+        x, layout = row(torch.randn(5, 6, dtype=torch.float64, requires_grad=True))
+        (gradient,) = torch.autograd.grad(moe(x, layout)[0].square().sum(), moe.router.weight)
+        assert bool((gradient == 0).all()) == renormalise
+
+
+def test_routings_are_trees() -> None:
+    routing = Routing(torch.tensor([1, 2]), torch.tensor(0.5))
+    doubled = _pytree.tree_map(lambda leaf: leaf * 2, routing)
+    assert isinstance(doubled, Routing)
+    assert doubled.load.tolist() == [2, 4]
+    assert doubled.terms == 1
+
+
+def published(family: str) -> tuple[nn.Module, MoE]:
+    """A sparse block of transformers with random weights, and ours with the same."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    if family == "mixtral":
+        from transformers.models.mixtral import modeling_mixtral as code
+
+        config: Any = code.MixtralConfig(**sizes, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2)
+        theirs: Any = code.MixtralSparseMoeBlock(config)
+        ours = MoE(16, 24, 6, 2, renormalise=True)
+    elif family == "qwen3":
+        from transformers.models.qwen3_moe import modeling_qwen3_moe as code3
+
+        config = code3.Qwen3MoeConfig(
+            **sizes, moe_intermediate_size=24, num_experts=6, num_experts_per_tok=3, norm_topk_prob=True
+        )
+        theirs = code3.Qwen3MoeSparseMoeBlock(config)
+        ours = MoE(16, 24, 6, 3, renormalise=True)
+    else:
+        from transformers.models.qwen2_moe import modeling_qwen2_moe as code2
+
+        config = code2.Qwen2MoeConfig(
+            **sizes,
+            moe_intermediate_size=24,
+            shared_expert_intermediate_size=40,
+            num_experts=6,
+            num_experts_per_tok=2,
+            norm_topk_prob=False,
+        )
+        theirs = code2.Qwen2MoeSparseMoeBlock(config)
+        ours = MoE(16, 24, 6, 2, shared=1, shared_hidden=40, shared_gate=True)
+    with torch.no_grad():
+        for each in theirs.parameters():
+            each.normal_(0, 0.3)
+        ours.router.weight.copy_(theirs.gate.weight)
+        gate, up = theirs.experts.gate_up_proj.chunk(2, 1)
+        for mine, other in (
+            (ours.experts.gate, gate),
+            (ours.experts.up, up),
+            (ours.experts.down, theirs.experts.down_proj),
+        ):
+            assert mine is not None
+            mine.copy_(other)
+        if ours.shared is not None and ours.shared_gate is not None:
+            for name in ("gate", "up", "down"):
+                getattr(ours.shared, name).weight.copy_(getattr(theirs.shared_expert, f"{name}_proj").weight)
+            ours.shared_gate.weight.copy_(theirs.shared_expert_gate.weight)
+    return theirs, ours
+
+
+@dispatches
+@pytest.mark.parametrize("family", ["mixtral", "qwen3", "qwen2"])
+def test_published_blocks_agree(family: str, dispatch: Any) -> None:
+    theirs, ours = published(family)
+    ours.experts.dispatch = dispatch
+    x = torch.randn(2, 9, 16, requires_grad=True)
+    above = torch.randn(2, 9, 16)
+    out, wanted = ours(x, Layout.plain(2, 9))[0], theirs(x)
+    torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
+    found, right = gradients((out * above).sum(), ours, x), gradients((wanted * above).sum(), theirs, x)
+    pairs = {"x": "x", "router.weight": "gate.weight", "experts.down": "experts.down_proj"}
+    if family == "qwen2":
+        pairs |= {f"shared.{name}.weight": f"shared_expert.{name}_proj.weight" for name in ("gate", "up", "down")}
+        pairs["shared_gate.weight"] = "shared_expert_gate.weight"
+    right["up"] = right["experts.gate_up_proj"].chunk(2, 1)[1]
+    right["gate"] = right["experts.gate_up_proj"].chunk(2, 1)[0]
+    for name, other in (pairs | {"experts.up": "up", "experts.gate": "gate"}).items():
+        torch.testing.assert_close(found[name], right[other], rtol=1e-5, atol=1e-5, msg=name)
+
+
+CAPTURE = """
+import torch
+from graphs import captured
+from heddle.nn.layout import Layout
+from heddle.nn.moe import MoE
+
+torch.manual_seed(0)
+moe = MoE(8, 12, 4, 2, bias=True, shared=1, shared_gate=True, balance=0.1, z=0.01)
+layout = Layout.plain(2, 6)
+
+def loss(x):
+    out, routing = moe(x, layout)
+    return out.square().sum() + routing.terms, routing.load
+
+run, graphs = captured(loss)
+for _ in range(2):  # other numbers, other loads, the same graph
+    x = torch.randn(2, 6, 8, requires_grad=True)
+    (ours, load), (wanted, load2) = run(x), loss(x)
+    assert torch.equal(load, load2)
+    torch.testing.assert_close(ours, wanted)
+    inputs = [x, *moe.parameters()]
+    for mine, other in zip(torch.autograd.grad(ours, inputs), torch.autograd.grad(wanted, inputs), strict=True):
+        torch.testing.assert_close(mine, other)
+assert graphs.count == 1, graphs.count
+whole = torch.compile(loss, fullgraph=True, backend="aot_eager")
+torch.testing.assert_close(whole(x)[0], wanted)
+for mine, other in zip(torch.autograd.grad(whole(x)[0], inputs), torch.autograd.grad(loss(x)[0], inputs), strict=True):
+    torch.testing.assert_close(mine, other)
+"""
+
+
+def test_one_graph_holds_it_whole() -> None:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    environment = {**os.environ, "HEDDLE_UNCHECKED": "1", "PYTHONPATH": path}
+    call = [sys.executable, "-c", CAPTURE]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+def test_everything_can_be_built_on_meta() -> None:
+    with torch.device("meta"):
+        moe = MoE(8, 12, 4, 2, bias=True, shared=1, shared_gate=True, balanced=True)
+        out, routing = moe(torch.empty(2, 3, 8), Layout.plain(2, 3, "meta"))
+    assert out.is_meta
+    assert routing.load.is_meta
+    assert out.shape == (2, 3, 8)
+
+
+def test_layouts_know_how_many_documents_their_rows_hold() -> None:
+    layout = Layout.packed([[2, 1], [3], []], 4)
+    leaves, known = _pytree.tree_flatten(layout)
+    kept = [layout, layout.to("meta"), *layout.split(1), _pytree.tree_unflatten(leaves, known)]
+    assert [each.documents for each in kept] == [2] * 6
+    assert [each.documents for each in (Layout.plain(2, 3), Layout.padded((1, 2), 2), Layout.packed([[]], 2))] == [
+        1
+    ] * 3

@@ -1,0 +1,100 @@
+"""Recurrent mixers: torch's own GRU and LSTM, where the state begins anew, and the laws of every mixer."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from heddle.nn import Layout
+from heddle.nn.recurrent import Recurrent
+from tests.nn.mixing import DIM, LAWS, cache_for, close, filled, step, tokens, whole
+
+HIDDEN = 5
+cells = pytest.mark.parametrize("cell", ["gru", "lstm"])
+
+
+def recurrent(cell: Any, bias: bool = True) -> Recurrent:
+    return filled(Recurrent(DIM, HIDDEN, cell, bias))
+
+
+def torchs(mixer: Recurrent, cell: str) -> nn.GRU | nn.LSTM:
+    """torch's own with the same weights."""
+    bias = mixer.input.bias is not None
+    own = {"gru": nn.GRU, "lstm": nn.LSTM}[cell](DIM, HIDDEN, bias=bias, batch_first=True).double()
+    kinds = ("weight", "bias") if bias else ("weight",)
+    own.load_state_dict(
+        {f"{kind}_{name}_l0": getattr(module, kind)
+         for kind in kinds for name, module in (("ih", mixer.input), ("hh", mixer.carry))}
+    )  # fmt: skip
+    return own
+
+
+@cells
+@pytest.mark.parametrize("law", LAWS)
+def test_a_recurrent_mixer_obeys(law: str, cell: str) -> None:
+    LAWS[law](recurrent(cell))
+
+
+@cells
+@pytest.mark.parametrize("bias", [True, False])
+def test_it_is_torchs_own(cell: str, bias: bool) -> None:
+    mixer = recurrent(cell, bias)
+    witness = torchs(mixer, cell)
+    x = tokens(3, 11).requires_grad_()
+    y, expected = whole(mixer, x), mixer.output(witness(x)[0])
+    close(y, expected)
+    kinds = ("weight", "bias") if bias else ("weight",)
+    mine = torch.autograd.grad(
+        y.square().sum(), [x, *(getattr(part, kind) for kind in kinds for part in (mixer.input, mixer.carry))]
+    )
+    theirs = torch.autograd.grad(
+        expected.square().sum(),
+        [x, *(getattr(witness, f"{kind}_{name}_l0") for kind in kinds for name in ("ih", "hh"))],
+    )
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@cells
+def test_what_it_carries_is_what_torch_hands_on(cell: str) -> None:
+    mixer = recurrent(cell)
+    x, cache = tokens(3, 7), cache_for(mixer, 3)
+    step(mixer, cache, x)
+    _, last = torchs(mixer, cell)(x)
+    (state,) = cache.states
+    for mine, theirs in zip(state.buffers, last if cell == "lstm" else (last,), strict=True):
+        close(mine, theirs[0])
+
+
+@cells
+def test_padding_has_output_zero_and_leaves_the_state(cell: str) -> None:
+    mixer = recurrent(cell)
+    x, cache, alone = tokens(2, 7), cache_for(mixer, 2), cache_for(mixer, 1)
+    y = step(mixer, cache, x, [7, 3])
+    assert (y[1, 3:] == 0).all()
+    step(mixer, alone, x[1:, :3])
+    for mine, theirs in zip(cache.states[0].buffers, alone.states[0].buffers, strict=True):
+        close(mine[1:], theirs)
+
+
+@cells
+def test_padding_inside_a_document_does_not_begin_it_anew(cell: str) -> None:
+    mixer = recurrent(cell)
+    x = tokens(1, 9)
+    segment = torch.tensor([[-1, 0, 0, -1, 0, 1, -1, -1, 1]])
+    position = torch.tensor([[0, 0, 1, 0, 2, 0, 0, 0, 1]])
+    y = whole(mixer, x, Layout(position, segment, "packed"))
+    close(y[:, [1, 2, 4]], whole(mixer, x[:, [1, 2, 4]]))
+    close(y[:, [5, 8]], whole(mixer, x[:, [5, 8]]))
+
+
+@cells
+def test_the_state_may_be_of_any_width(cell: Any) -> None:
+    mixer = filled(Recurrent(DIM, 11, cell))
+    assert whole(mixer, tokens(2, 4)).shape == (2, 4, DIM)
+    cache = cache_for(mixer, 2)
+    step(mixer, cache, tokens(2, 4))
+    assert cache.bytes() == {"gru": 1, "lstm": 2}[cell] * 2 * 11 * 8
+    step(mixer, cache, tokens(2, 40))
+    assert cache.bytes() == {"gru": 1, "lstm": 2}[cell] * 2 * 11 * 8

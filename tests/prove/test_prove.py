@@ -1,0 +1,117 @@
+"""`prove`: every family holds, planted faults do not, and what it says can be read by machines."""
+
+import json
+
+import pytest
+import torch
+from torch import Tensor
+
+from heddle.config import TransformerConfig, preset, preset_names
+from heddle.model import build
+from heddle.nn.attention import Attention
+from heddle.nn.mask import Mask
+from heddle.nn.state import Growing, Rolling
+from heddle.prove import laptop, prove, prove_config
+from heddle.prove.subject import awaken
+from heddle.prove.verdict import Comparison, judge
+
+SMALL = {"vocab_size": 31, "dim": 32, "context": 48}
+ROTARY = {"heads": 4, "bias": False, "relative": {"kind": "rotary"}}
+
+
+def tiny(**block: object) -> TransformerConfig:
+    return TransformerConfig.of({**SMALL, "decoder": {"depth": 2, "block": {"mixer": ROTARY, **block}}})
+
+
+def failed(config: TransformerConfig) -> set[str]:
+    """The checks that do not hold of a model with weights at which every part has a say."""
+    return {verdict.check for verdict in prove(awaken(build(config, seed=1), 1)).verdicts if not verdict.holds}
+
+
+def distinct() -> list[str]:
+    """One preset for each that differs at laptop size: GPT-3's eight rows are one model there."""
+    return list({laptop(preset(name)).to_json(): name for name in preset_names()}.values())
+
+
+@pytest.mark.parametrize("name", distinct())
+def test_every_preset_holds(name: str) -> None:
+    proof = prove_config(preset(name), name)
+    assert [verdict for verdict in proof.verdicts if not verdict.holds] == []
+    assert sum(verdict.word != "NOT CHECKED" for verdict in proof.verdicts) >= 6
+
+
+def test_a_large_model_is_tried_with_its_own_choices_at_laptop_size() -> None:
+    proof = prove_config(preset("mistral-7b"), "mistral-7b")
+    assert proof.reduced
+    small, large = proof.config.decoder.block, preset("mistral-7b").decoder.block
+    assert (small.placement, small.norm, small.ffn.kind) == (large.placement, large.norm, large.ffn.kind)
+    assert (small.mixer.heads // small.mixer.key_heads(), small.mixer.window) == (4, 7)
+    assert len(laptop(preset("laptop-window")).decoder.blocks) == 2, "one layer of each kind"
+
+
+def test_a_proof_is_data() -> None:
+    found = prove_config(tiny()).to_dict()
+    assert json.loads(json.dumps(found)) == found
+    assert {check["check"]: check["word"] for check in found["checks"]}["routing"] == "NOT CHECKED"
+
+
+def test_the_first_differing_place_is_named() -> None:
+    wanted = {"entry": torch.ones(2, 3), "layer 0": torch.ones(2, 3), "output": torch.ones(2, 3)}
+    near = {**wanted, "layer 0": wanted["layer 0"] + 1e-6}
+    far = {**wanted, "layer 0": wanted["layer 0"] + 1e-3, "output": wanted["output"] + 1.0}
+    bounds = dict.fromkeys(wanted, 1e-6)
+    assert judge("a", [Comparison("", wanted, wanted)], bounds).word == "EXACT"
+    assert judge("a", [Comparison("", near, wanted)], bounds).word == "ROUNDING"
+    assert judge("a", [Comparison("", near, wanted, exactly=True)], bounds).word == "DIFFERENT"
+    verdict = judge("a", [Comparison("case", far, wanted)], bounds)
+    assert (verdict.word, verdict.layer, verdict.detail) == ("DIFFERENT", "layer 0", "case")
+    broken = {**wanted, "output": torch.full((2, 3), torch.nan)}
+    assert judge("a", [Comparison("", broken, wanted)], bounds).word == "DIFFERENT"
+
+
+def test_a_cache_that_writes_beside_its_place_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    extend = Growing.extend
+
+    def beside(self: Growing, make, at, keys):  # type: ignore[no-untyped-def]
+        found = extend(self, make, at, keys)
+        return found if at.width > 1 else tuple(tensor.roll(1, 2) for tensor in found)
+
+    monkeypatch.setattr(Growing, "extend", beside)
+    assert "cached one by one" in failed(tiny())
+
+
+def test_a_window_that_forgets_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    extend = Rolling.extend
+
+    def early(self: Rolling, make, at, keys):  # type: ignore[no-untyped-def]
+        found = extend(self, make, at, keys)
+        return found if keys.width == at.width else tuple(t.index_fill(2, torch.tensor([0]), 0.0) for t in found)
+
+    monkeypatch.setattr(Rolling, "extend", early)
+    assert "rolling window" in failed(tiny(mixer={**ROTARY, "window": 5}))
+
+
+def test_documents_that_see_each_other_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leaky(self: Mask, row: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        real = (self.queries.segment[row, query] >= 0) & (self.keys.segment[row, key] >= 0)
+        return real & self.rule(self.queries.position[row, query], self.keys.position[row, key])
+
+    monkeypatch.setattr(Mask, "__call__", leaky)
+    assert "packing" in failed(tiny())
+
+
+def test_a_look_ahead_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = Attention.forward
+
+    def ahead(self: Attention, x: Tensor, *rest: object) -> Tensor:
+        return forward(self, x, *rest) + 1e-3 * x.mean(1, keepdim=True)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Attention, "forward", ahead)
+    assert {"causality", "gradient to the future", "prefix"} <= failed(tiny())
+
+
+def test_a_users_own_mixer_is_proved_too() -> None:
+    """One that looks back only holds; one that looks at the whole text does not (L0-07)."""
+    mixer = {"kind": "custom", "target": "tests.prove.mixers:Running"}
+    assert failed(tiny(mixer=mixer)) == set()
+    assert "causality" in failed(tiny(mixer={"kind": "custom", "target": "tests.prove.mixers:Peeking"}))
