@@ -9,6 +9,7 @@ from heddle.account.report import preset_table, training_said
 from heddle.account.resolve import resolve
 from heddle.cli.say import RUNS, console, document, table
 from heddle.config.presets import preset
+from heddle.weights.convert import expressible
 
 
 def count(name: str, /, *, batch: int = 1, length: int | None = None, json: bool = False) -> None:
@@ -28,10 +29,16 @@ def count(name: str, /, *, batch: int = 1, length: int | None = None, json: bool
     run = RUNS / name
     called, config = resolve(str(run) if (run / "config.json").is_file() else name)
     report = account_for(config, batch, length, called)
+    architecture, reasons = expressible(config)
     if json:
-        document(report.to_dict())
-    else:
-        console().print(*render(report), sep="\n")
+        document(report.to_dict() | {"export": {"architecture": architecture, "reasons": reasons}})
+        return
+    console().print(*render(report), sep="\n")
+    console().print(
+        f"Exportable as {architecture}." if architecture else "No family of transformers can express this model:"
+    )
+    for reason in reasons:
+        console().print(f"  {reason}")
 
 
 def presets(name: str | None = None, /, *, json: bool = False) -> None:

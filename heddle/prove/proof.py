@@ -3,18 +3,23 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from heddle.account.parameters import parameter_count
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
+from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.transformer import Transformer
 from heddle.prove.checks import CHECKS, NotApplicable, compiled
 from heddle.prove.laptop import LARGE, laptop
 from heddle.prove.subject import Subject, awaken
 from heddle.prove.verdict import Comparison, Verdict, judge
+from heddle.weights import export_model, save
+from heddle.weights.convert import TOLERANCE, expressible
 
 FIRST_LOSS = 0.3  # nats from ln V (L0-13)
 
@@ -85,7 +90,28 @@ def prove(
         if progress is not None:
             progress(word)
         verdicts.append(_run(word, check, subject))
+    if progress is not None:
+        progress("export")
+    verdicts.append(exported(subject))
     return Proof(name, model.config, False, subject.bounds["output"], tuple(verdicts))
+
+
+def exported(subject: Subject) -> Verdict:
+    """What an export computes in transformers is what the model computes, where a family can express it."""
+    word = "export"
+    architecture, reasons = expressible(subject.config)
+    if architecture is None:
+        return Verdict(word, "NOT CHECKED", detail=f"no family of transformers can express it: {reasons[0]}")
+    with TemporaryDirectory() as place:
+        save(subject.model, Path(place) / "run")
+        try:
+            report = export_model(Path(place) / "run", Path(place) / "export")
+        except HeddleError as error:
+            return Verdict(word, "DIFFERENT", float("inf"), TOLERANCE, "output", str(error))
+    if not report["checked"]:
+        return Verdict(word, "NOT CHECKED", detail="transformers is not installed")
+    error = float(report["difference"])
+    return Verdict(word, "ROUNDING" if error else "EXACT", error, TOLERANCE)
 
 
 def _run(word: str, check: Callable[[Subject], Any], subject: Subject) -> Verdict:

@@ -10,8 +10,12 @@ from heddle.weights.run import read_config as read_config
 from heddle.weights.run import read_state as read_state
 from heddle.weights.run import save as save
 from heddle.weights.run import save_checkpoint as save_checkpoint
+from heddle.weights.vectors import Coverage as Coverage
+from heddle.weights.vectors import read_vectors as read_vectors
+from heddle.weights.vectors import take_over_vectors as take_over_vectors
 
 __all__ = [
+    "Coverage",
     "Loaded",
     "export_model",
     "import_model",
@@ -20,6 +24,8 @@ __all__ = [
     "publish",
     "read_config",
     "read_state",
+    "read_vectors",
     "save",
     "save_checkpoint",
+    "take_over_vectors",
 ]

@@ -154,13 +154,19 @@ def choose(config: TransformerConfig) -> tuple[Family, list[str]]:
     Raises:
         HeddleError: none can; the line says why, family by family.
     """
-    refusals = []
     for family in FAMILIES.values():
         reasons, lost = family.reasons(config)
         if not reasons:
             return family, [f"lost, acts in training only: {text}" for text in lost]
-        refusals.append(f"{family.architecture}: {'; '.join(reasons)}")
-    raise HeddleError(f"no family of transformers can express this model. {' | '.join(refusals)}")
+    raise HeddleError(f"no family of transformers can express this model. {' | '.join(expressible(config)[1])}")
+
+
+def expressible(config: TransformerConfig) -> tuple[str | None, list[str]]:
+    """The class of transformers that an export of such a model would be; or None, and of every family why not, nearest first."""
+    reasons = {family.architecture: family.reasons(config)[0] for family in FAMILIES.values()}
+    found = next((architecture for architecture, against in reasons.items() if not against), None)
+    nearest = sorted(reasons, key=lambda architecture: len(reasons[architecture]))
+    return found, [] if found else [f"{architecture}: {'; '.join(reasons[architecture])}" for architecture in nearest]
 
 
 def logit_difference(model: Transformer, family: Family, folder: Path) -> float | None:
@@ -173,6 +179,7 @@ def logit_difference(model: Transformer, family: Family, folder: Path) -> float 
         import transformers
     except ImportError:
         return None
+    transformers.utils.logging.disable_progress_bar()
     read: Any = getattr(transformers, family.architecture).from_pretrained
     # Only the plain attention knows every family's options: the fused one has no cap. And only plain experts have any width.
     how: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "eager", "local_files_only": True}

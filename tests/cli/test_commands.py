@@ -94,10 +94,37 @@ class TestCount:
         (tmp_path / "model.json").write_text(json.dumps(of_run["config"]))
         assert heddle("count", "model.json", "--json").json["parameters"] == of_run["parameters"]
 
+    def test_it_says_whether_a_model_can_be_exported_and_as_what(self, heddle: Heddle) -> None:
+        assert heddle("count", "bycroft-nano", "--json").json["export"] == {
+            "architecture": "GPT2LMHeadModel",
+            "reasons": [],
+        }
+        refused = heddle("count", "laptop-rnn", "--json").json["export"]
+        assert refused["architecture"] is None
+        assert any("recurrent" in reason for reason in refused["reasons"])
+        assert "No family of transformers can express this model" in heddle("count", "laptop-rnn").out
+
     def test_people_read_tables(self, heddle: Heddle, run_a: Path) -> None:
         told = heddle("count", "a", "--batch", "2", "--length", "8")
         assert (told.code, told.err) == (0, "")
         assert "│" in told.out
+
+
+class TestProve:
+    def test_a_run_keeps_its_proof(self, heddle: Heddle, run_a: Path) -> None:
+        told = heddle("prove", "a", "--json")
+        assert told.code == 0
+        assert told.json["holds"]
+        assert json.loads((run_a / "proof.json").read_text()) == told.json
+        words = {check["check"]: check["word"] for check in told.json["checks"]}
+        assert words["causality"] == "EXACT"
+        assert words["export"] in ("EXACT", "ROUNDING")
+
+    def test_a_preset_and_a_name_that_is_none(self, heddle: Heddle) -> None:
+        assert "checks hold" in heddle("prove", "bycroft-nano").out
+        refused = heddle("prove", "gpt2-smal")
+        assert refused.code == 2
+        assert "Did you mean 'gpt2-small'?" in refused.err
 
 
 class TestPresets:

@@ -235,3 +235,16 @@ def test_the_config_is_readable(begin: Begin) -> None:
     data = json.loads((run / "config.json").read_text())
     assert data.keys() == {"version", "model", "data", "train", "chosen", "origin"}
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "data", "tokenizer.json"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_preset_brings_its_batch_and_its_rate(
+    config: Make, run: Path, planning: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole number of sequences nearest to the preset's tokens, and its highest rate (L1-72, L1-73, D-18)."""
+    monkeypatch.setattr(planning, "preset_training", lambda name: {"batch_tokens": 6 * 32 + 9, "learning_rate": 0.004})
+    said = {"preset": "laptop-tiny", "depth": 1, "dim": 16, "heads": 2, "context": 32}
+    planned = prepare(config(model=said, batch=None), run)
+    assert (planned.chosen.batch, planned.chosen.learning_rate) == (6, 0.004)
+    asked = prepare(config(model=said, batch=4, learning_rate=0.1), run.with_name("other"))
+    assert (asked.chosen.batch, asked.chosen.learning_rate) == (4, 0.1)
