@@ -53,6 +53,11 @@ class ModelChoice(Config):
         else:
             base = preset(self.preset)
         data = base.to_dict()
+        tables = {"decoder": self.decoder, "head": self.head, "initial": self.initial}
+        deep = {name: table for name, table in tables.items() if table}
+        data = merge(data, deep)
+        # Attention alone has weights to drop; `heads` for a mixer that has none are refused below, not left out.
+        mixer = ("decoder.block.mixer.dropout",) if _pays_attention(data) else ()
         said: dict[str, Any] = {"vocab_size": vocab_size}
         places = {
             "dim": ("dim",),
@@ -60,14 +65,20 @@ class ModelChoice(Config):
             "depth": ("decoder.depth",),
             "heads": ("decoder.block.mixer.heads",),
             "kv_heads": ("decoder.block.mixer.kv_heads",),
-            "dropout": ("decoder.entry.dropout", "decoder.block.dropout", "decoder.block.mixer.dropout"),
+            "dropout": ("decoder.entry.dropout", "decoder.block.dropout", *mixer),
         }
         for key, paths in places.items():
             if getattr(self, key) is not None:
                 for path in paths:
                     set_path(said, path, getattr(self, key))
-        deep = {"decoder": self.decoder, "head": self.head, "initial": self.initial}
         return TransformerConfig.of(merge(merge(data, said), deep), where="model")
+
+
+def _pays_attention(data: Any) -> bool:
+    """Whether the decoder's blocks in plain data have attention; what is malformed is refused elsewhere."""
+    for key in ("decoder", "block", "mixer"):
+        data = data.get(key) if isinstance(data, dict) else None
+    return isinstance(data, dict) and data.get("kind") == "attention"
 
 
 class TrainConfig(Config):

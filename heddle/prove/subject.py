@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from heddle.config.layers import MoEConfig
-from heddle.config.model import LanguageHeadConfig
 from heddle.model.head import LanguageHead
 from heddle.model.stack import Memory, Stack
 from heddle.model.transformer import Transformer
@@ -57,12 +56,6 @@ class Subject:
     def others(self, tokens: Tensor) -> Tensor:
         """Ids that differ from these everywhere; the same where there is only one id."""
         return (tokens + 1) % self.config.vocab_size
-
-    def score(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
-        """What the head makes of hidden vectors: finite scores of tokens, else the vectors themselves."""
-        if isinstance(self.config.head, LanguageHeadConfig):
-            return self.model.logits(hidden)[..., : self.config.vocab_size]
-        return hidden
 
     @torch.no_grad()
     def whole(

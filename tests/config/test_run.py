@@ -140,3 +140,11 @@ def test_impossible_sampling_is_refused(said: dict[str, Any], line: str) -> None
 def test_sampling_as_it_stands() -> None:
     said = SamplingConfig(max_tokens=200, temperature=1.0, top_k=None, top_p=None, seed=0, stop=(), window=False)
     assert SamplingConfig() == said
+
+
+def test_what_a_mixer_does_not_have_is_refused_not_left_out() -> None:
+    """Heads of a recurrent network would be dropped without a word; dropout is set in the places that there are."""
+    recurrent = {"depth": 1, "decoder": {"block": {"mixer": {"kind": "recurrent"}}}}
+    with pytest.raises(HeddleError, match=r"unknown key 'decoder.block.mixer.heads'"):
+        ModelChoice.of({**recurrent, "heads": 2}).resolve(50, 1, 16)
+    assert ModelChoice.of({**recurrent, "dropout": 0.1}).resolve(50, 1, 16).decoder.block.dropout == 0.1
