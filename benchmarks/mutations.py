@@ -33,7 +33,7 @@ class Fault:
     new: str
 
 
-STATE, MASK, PLAIN = "nn/state.py", "nn/mask.py", "nn/kernels/plain.py"
+STATE, MASK, PLAIN, LOOP = "nn/state.py", "nn/mask.py", "nn/kernels/plain.py", "generate/stream.py"
 ATTENTION, STACK, BLOCK = "nn/attention.py", "model/stack.py", "nn/block.py"
 FAULTS = [
     Fault("mask off by one", "llama", MASK, "return key <= query", "return key < query + 2"),
@@ -96,6 +96,10 @@ FAULTS = [
           "self.reach + wanted - start - (wanted > start).long()"),
     Fault("recurrence starts anew", "mixers", STATE, "step(self.buffers or None)", "step(None)"),
     Fault("recurrence crosses documents", "mixers", "nn/recurrent.py", "if steps_first is not None:", "if False:"),
+    Fault("drawn from a padded place", "llama", LOOP, "ends = torch.tensor(counts, device=hidden.device) - 1",
+          "ends = torch.tensor([max(counts)] * len(counts), device=hidden.device) - 1"),
+    Fault("goes on from the token before", "llama", LOOP, "[row.text[-1:] for row in self.going]",
+          "[row.text[-2:-1] for row in self.going]"),
     Fault("forked rows mixed up", "llama", STATE, "self.lengths[row] for row in rows", "self.lengths[0] for row in rows"),
 ]  # fmt: skip
 
@@ -162,6 +166,8 @@ def outputs(folder: Path) -> dict[str, Any]:
     """What the toy computes in every way it is used: at once, in steps, ragged, padded, packed, forked."""
     import torch
 
+    from heddle.config import SamplingConfig
+    from heddle.generate import generate
     from heddle.nn import Layout
     from heddle.prove.subject import Subject
     from heddle.weights import load
@@ -192,6 +198,9 @@ def outputs(folder: Path) -> dict[str, Any]:
         found["ragged"] = subject.traced(lambda: model.step(tokens[:, 9:12], cache, [3, 1, 2]))
         found["ragged"] = {"output": found["ragged"]["output"][:, :1]}
         found["ragged again"] = subject.traced(lambda: model.step(tokens[:, 12:13], cache))
+    if source is None:
+        events = list(generate(model, [[5, 9], [7, 3, 1, 8]], SamplingConfig(temperature=0.0, max_tokens=6)))
+        found["drawn"] = {"output": torch.tensor([event.logprob for event in events])}
     return {"rounding": subject.bounds["output"], "outputs": {name: trace["output"] for name, trace in found.items()}}
 
 

@@ -1,15 +1,11 @@
 """`heddle prove`."""
 
-import json as json_module
 import sys
 from pathlib import Path
 
 from heddle.account.resolve import resolve
 from heddle.cli.say import RUNS, console, document, table
-from heddle.prove import Proof, prove_config
-from heddle.prove import prove as prove_model
-from heddle.weights import load
-from heddle.weights.files import write_file
+from heddle.prove import Proof, prove_config, prove_run
 
 
 def prove(model: str, /, *, compile: bool = False, seed: int = 0, json: bool = False) -> None:
@@ -40,10 +36,7 @@ def prove(model: str, /, *, compile: bool = False, seed: int = 0, json: bool = F
             name, config = resolve(str(run) if (run / "config.json").is_file() else model)
             proof = prove_config(config, name, compile, tell, seed)
         else:
-            proof = prove_model(load(folder)[0], model, compile, tell, seed)
-    if folder is not None:
-        text = json_module.dumps(proof.to_dict(), indent=2) + "\n"
-        write_file(folder / "proof.json", text.encode(), replace=True)
+            proof = prove_run(folder, model, compile, tell, seed)
     if json:
         document(proof.to_dict())
     else:

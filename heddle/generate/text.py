@@ -42,7 +42,7 @@ def complete(
     Raises:
         HeddleError: as `Loop` does; or a prompt has text that the tokenizer does not know.
     """
-    ids = [tokenizer.encode(prompt) for prompt in prompts]
+    ids = [prompt_ids(tokenizer, prompt) for prompt in prompts]
     loop = Loop(model, ids, sampling, tokenizer.end_of_text, seeds)
     texts = [RowText(tokenizer, sampling.stop) for _ in prompts]
     while loop:
@@ -53,6 +53,15 @@ def complete(
                 loop.leave({event.row})
             if piece or text.finish:
                 yield Piece(event.row, piece, text.tokens, text.finish)
+
+
+def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """The ids a prompt is read as: those that training made of the same text, nothing before them and nothing after.
+
+    Raises:
+        HeddleError: it has text that the tokenizer does not know.
+    """
+    return tokenizer.encode(prompt)
 
 
 def generate_text(model: Transformer, tokenizer: Tokenizer, prompt: str, **sampling: Any) -> str:

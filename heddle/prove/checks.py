@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from heddle.config.layers import AttentionConfig, MoEConfig, RecurrentConfig
-from heddle.config.model import TransformerConfig, with_kernel
+from heddle.config.model import LanguageHeadConfig, TransformerConfig, with_kernel
+from heddle.config.sampling import SamplingConfig
 from heddle.errors import HeddleError
+from heddle.generate import generate
 from heddle.model.build import build
 from heddle.nn.kernels import KERNELS
 from heddle.nn.layout import Layout
@@ -126,6 +128,24 @@ def forks(subject: Subject) -> Iterator[Comparison]:
         alone = subject.whole(tokens[row : row + 1, : lengths[row] + 1], source=source_row(subject, row))
         last = (slice(None), slice(-1, None))
         yield Comparison(f"row {row} forked", cut(found, slice(place, place + 1)), cut(alone, last))
+
+
+def drawn_tokens(subject: Subject) -> Iterator[Comparison]:
+    """The tokens that the token loop draws, from prompts of different lengths, are the best of one pass over the text."""
+    needs_decoder(subject)
+    if subject.both or not isinstance(subject.config.head, LanguageHeadConfig):
+        raise NotApplicable("the token loop does not draw from it")
+    most = subject.length
+    prompts = [
+        row[:length].tolist() for row, length in zip(subject.tokens(3), (1, most // 3 + 1, most // 2 + 1), strict=True)
+    ]
+    texts = [list(prompt) for prompt in prompts]
+    for event in generate(subject.model, prompts, SamplingConfig(temperature=0.0, max_tokens=most // 2)):
+        texts[event.row].append(event.token)
+    for row, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
+        scores = subject.whole(torch.tensor([text[:-1]]))["output"][:, len(prompt) - 1 :]
+        chosen = scores.gather(-1, torch.tensor([text[len(prompt) :]])[..., None])
+        yield Comparison(f"row {row} of 3", {"output": chosen}, {"output": scores.amax(-1, keepdim=True)})
 
 
 def padding(side: str) -> Check:
@@ -282,6 +302,7 @@ CHECKS: dict[str, Check] = {
     "rolling window": rolling_window,
     "rows alone": rows_alone,
     "forked rows": forks,
+    "drawn tokens": drawn_tokens,
     "padding on the right": padding("right"),
     "padding on the left": padding("left"),
     "packing": packing,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any, Literal
 
 import torch
@@ -57,8 +58,8 @@ class Verdict:
         return self.word != "DIFFERENT"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready data."""
-        return asdict(self)
+        """JSON-ready data; JSON has no infinity, so an error without a size is null there."""
+        return {**asdict(self), "error": self.error if isfinite(self.error) else None}
 
 
 def judge(check: str, comparisons: list[Comparison], bounds: Mapping[str, float]) -> Verdict:

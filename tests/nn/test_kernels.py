@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from math import exp, tanh
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from torch.utils.flop_counter import FlopCounterMode
@@ -607,3 +609,22 @@ def test_lowering_and_attending_are_one_graph() -> None:
     counts = json.loads(done.stdout)
     assert len(counts) == 9
     assert set(counts.values()) == {1}, counts
+
+
+@pytest.mark.parametrize(
+    ("kernel", "least", "most"), [(Blockwise(0.1, block=32), 1.75, 2.05), (KERNELS["reference"](0.1), 3.5, 4.05)]
+)
+def test_memory_of_a_doubled_length(kernel: Kernel, least: float, most: float) -> None:
+    """Forward and backward of `blockwise` need O(n · d) beyond the inputs, the definition O(n²); allocations counted."""
+
+    def held(length: int) -> int:
+        q, k, v = (torch.randn(1, 2, length, 32, requires_grad=True) for _ in range(3))
+        lowered = kernel.lower(causal(1, length))
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            torch.autograd.grad(kernel(q, k, v, lowered).sum(), (q, k, v))
+        found = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+        events = sorted((event.start_ns(), event.nbytes()) for event in found if event.name() == "[memory]")
+        return int(max(accumulate(size for _, size in events)))
+
+    held(32)  # what a first pass sets aside once
+    assert least < held(512) / held(256) < most
