@@ -10,7 +10,7 @@ from rich.console import Console
 
 from heddle.cli.progress import Progress
 from heddle.cli.say import console, document, duration, find_run, new_run, phases, size
-from heddle.config.base import parse_overrides, read_table, set_path, unknown_key
+from heddle.config.base import known_as, parse_overrides, read_table, set_path, unknown_key
 from heddle.config.run import RunConfig
 from heddle.errors import HeddleError
 from heddle.train.plan import Plan
@@ -79,7 +79,7 @@ def full_key(key: str) -> str:
     if first in SECTIONS:
         return key
     for section, fields in SECTIONS.items():
-        if first in fields:
+        if known_as(first, None, fields)[0] in fields:
             return f"{section}.{key}"
     raise unknown_key(key, [field for fields in SECTIONS.values() for field in fields])
 

@@ -2,30 +2,39 @@
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from heddle.errors import HeddleError, did_you_mean
 
-# Names other codebases use for what heddle calls by one name. They are not accepted as second spellings: the refusal
-# names the right key (L1-60 and D-50 settle on one name each).
+# The lectures' own spellings are read as heddle's one name wherever a table has that key (L0-60, L1-60, D-50); configs are
+# written with heddle's names alone.
+ALIASES = {
+    "L": "depth", "n_layer": "depth", "n_layers": "depth",
+    "D": "dim", "d_model": "dim", "n_embd": "dim", "h_dim": "dim",
+    "N": "heads", "n_head": "heads", "n_heads": "heads",
+    "V": "vocab_size", "n_vocab": "vocab_size",
+    "T": "context", "S": "context", "n_ctx": "context", "block_size": "context",
+    "keep_prob": "dropout",
+}  # fmt: skip
+# Names other codebases use for what heddle calls by one name. They are refused, and the refusal names the right key.
 OTHER_NAMES = {
-    "n_layer": "depth", "n_layers": "depth", "num_layers": "depth", "num_hidden_layers": "depth",
-    "d_model": "dim", "n_embd": "dim", "hidden_size": "dim", "embed_dim": "dim", "h_dim": "dim", "width": "dim",
-    "n_head": "heads", "n_heads": "heads", "num_heads": "heads", "num_attention_heads": "heads",
+    "num_layers": "depth", "num_hidden_layers": "depth",
+    "hidden_size": "dim", "embed_dim": "dim", "width": "dim",
+    "num_heads": "heads", "num_attention_heads": "heads",
     "n_kv_heads": "kv_heads", "n_kv_head": "kv_heads", "num_key_value_heads": "kv_heads", "n_query_groups": "kv_heads",
     "d_head": "head_dim", "d_k": "head_dim", "head_size": "head_dim",
     "d_ff": "hidden", "ffn_dim": "hidden", "intermediate_size": "hidden", "d_mlp": "hidden", "n_inner": "hidden",
-    "n_ctx": "context", "block_size": "context", "n_positions": "context", "max_seq_len": "context", "seq_len": "context",
+    "n_positions": "context", "max_seq_len": "context", "seq_len": "context",
     "max_position_embeddings": "context", "context_length": "context", "max_length": "context",
-    "n_vocab": "vocab_size", "vocabulary_size": "vocab_size", "V": "vocab_size",
+    "vocabulary_size": "vocab_size",
     "lr": "learning_rate", "max_lr": "learning_rate", "batch_size": "batch", "max_iters": "steps", "max_steps": "steps",
     "iterations": "steps", "grad_clip": "clip", "warmup_iters": "warmup", "warmup_steps": "warmup", "wd": "weight_decay",
-    "gradient_accumulation_steps": "accumulate", "grad_accum": "accumulate", "keep_prob": "dropout (the drop rate: 1 - keep_prob)",
-    "p_drop": "dropout", "act": "activation", "activation_function": "activation", "eval_interval": "evaluate_every",
+    "gradient_accumulation_steps": "accumulate", "grad_accum": "accumulate", "p_drop": "dropout", "act": "activation",
+    "activation_function": "activation", "eval_interval": "evaluate_every",
     "tie_embeddings": "tied", "tie_word_embeddings": "tied", "rope_theta": "base", "norm_eps": "eps", "dtype": "precision",
 }  # fmt: skip
 
@@ -34,15 +43,45 @@ def unknown_key(key: str, known: Iterable[str], where: str = "") -> HeddleError:
     """The refusal of a key nobody knows, naming the nearest one that exists."""
     names = list(known)
     leaf = key.rsplit(".", 1)[-1]
-    right = OTHER_NAMES.get(leaf)
+    right = ALIASES.get(leaf) or OTHER_NAMES.get(leaf)
     hint = f" heddle calls it {right!r}." if right else did_you_mean(leaf, names)
     return HeddleError(f"unknown key {key!r}{where}.{hint or ' Known keys: ' + ', '.join(sorted(names)) + '.'}")
+
+
+def known_as(key: str, value: Any, names: Container[str]) -> tuple[str, Any]:
+    """A key under heddle's name, and its value, where `names` has that and not the alias.
+
+    A retain probability becomes the drop rate (D-03).
+    """
+    ours = ALIASES.get(key)
+    if key in names or ours not in names:
+        return key, value
+    if key == "keep_prob" and isinstance(value, int | float):
+        value = round(1 - value, 12)  # so that 0.9 is the rate 0.1 and not 0.09999999999999998
+    return ours, value
 
 
 class Config(BaseModel):
     """Frozen, torch-free data. Unknown keys and impossible values are refused when the config is made."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name(cls, data: Any) -> Any:
+        """Every alias as the key it stands for."""
+        if not isinstance(data, dict) or not any(key in ALIASES for key in data):
+            return data
+        renamed: dict[str, Any] = {}
+        spelled: dict[str, str] = {}
+        for key, value in data.items():
+            ours, same = known_as(key, value, cls.model_fields)
+            if ours in renamed and renamed[ours] != same:
+                pair = sorted((spelled[ours], key), key=lambda name: name == ours)
+                said = " and ".join(f"{name} = {data[name]!r}" for name in pair)
+                raise ValueError(f"{said} contradict each other; say {ours!r} once")
+            renamed[ours], spelled[ours] = same, key
+        return renamed
 
     @classmethod
     def of(cls, data: Mapping[str, Any], where: str = "config") -> Self:
@@ -126,13 +165,15 @@ def set_path(data: dict[str, Any], path: str, value: Any) -> None:
         if not isinstance(below, dict):
             raise HeddleError(f"{path!r}: {name!r} is a value, not a table of keys")
         data = below
+    leaf, value = known_as(leaf, value, data)
     data[leaf] = value
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Deep merge of tables; a table of another `kind` replaces the whole, since its keys mean something else."""
     merged = dict(base)
-    for key, value in changes.items():
+    for name, said in changes.items():
+        key, value = known_as(name, said, merged)
         old = merged.get(key)
         same_kind = (
             isinstance(old, Mapping)

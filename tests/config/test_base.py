@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from heddle.config import ModelChoice, RunConfig, TransformerConfig, parse_overrides, preset
-from heddle.config.base import OTHER_NAMES, merge, read_table, set_path, unknown_key, write_toml
+from heddle.cli.train import full_key
+from heddle.config.base import ALIASES, OTHER_NAMES, merge, read_table, set_path, unknown_key, write_toml
 from heddle.errors import HeddleError
 
 TINY: dict[str, Any] = {
@@ -107,9 +108,9 @@ def test_names_of_other_codebases_are_refused_with_ours(theirs: str, ours: str) 
 
 
 def test_a_misnamed_key_is_named_before_the_missing_one() -> None:
-    data = changed("decoder.n_layer", 3)
+    data = changed("decoder.num_layers", 3)
     del data["decoder"]["depth"]
-    with pytest.raises(HeddleError, match=r"^unknown key 'decoder\.n_layer' in config\. heddle calls it 'depth'\.$"):
+    with pytest.raises(HeddleError, match=r"^unknown key 'decoder\.num_layers' in config\. heddle calls it 'depth'\.$"):
         TransformerConfig.of(data)
 
 
@@ -122,9 +123,24 @@ def names_of(config: Any) -> set[str]:
 
 def test_our_names_exist_and_theirs_do_not() -> None:
     known = names_of(TransformerConfig) | names_of(RunConfig)
-    for theirs, ours in OTHER_NAMES.items():
+    assert not ALIASES.keys() & OTHER_NAMES.keys()
+    for theirs, ours in {**ALIASES, **OTHER_NAMES}.items():
         assert theirs not in known, "a second spelling"
-        assert ours.split(" ")[0] in known, f"{theirs} is sent to {ours}, which is no key"
+        assert ours in known, f"{theirs} is sent to {ours}, which is no key"
+
+
+def test_an_alias_replaces_what_it_stands_for() -> None:
+    """Where a config is changed, an alias is the key itself, not a second one beside it."""
+    config = TransformerConfig.of(TINY)
+    path = {"decoder.n_layer": 3, "n_embd": 96, "decoder.block.mixer.N": 3}
+    assert config.override(path) == config.override({"decoder.depth": 3, "dim": 96, "decoder.block.mixer.heads": 3})
+    choice = RunConfig.of({"model": {"L": 2, "decoder": {"block": {"mixer": {"n_heads": 1}}}}}).model
+    assert choice.resolve(100, 1, 16).decoder.block.mixer.heads == 1
+    assert full_key("n_layer") == "model.n_layer"
+    with pytest.raises(HeddleError, match=r"decoder: L = 2 and depth = 3 contradict each other; say 'depth' once"):
+        TransformerConfig.of({**TINY, "decoder": {**TINY["decoder"], "L": 2, "depth": 3}})
+    with pytest.raises(HeddleError, match=r"^unknown key 'n_layer' in config\. heddle calls it 'depth'\.$"):
+        TransformerConfig.of({**TINY, "n_layer": 2})
 
 
 def test_an_unknown_key_far_from_all_lists_them() -> None:

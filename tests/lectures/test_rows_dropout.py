@@ -60,14 +60,15 @@ def test_the_mean_of_many_passes_is_the_prediction() -> None:
 
 
 @pytest.mark.lecture("L0-60", "D-03")
-def test_the_rate_is_of_dropped_values_and_the_other_one_is_refused_by_name() -> None:
-    """A retain probability of 0.75 is a rate of 0.25; under its own name it is not taken, alone or beside the rate."""
-    kept = Dropout(1 - 0.75)
-    assert kept.rate == 0.25
-    for also in ({}, {"dropout": 0.75}):
-        block = {"mixer": {"kind": "attention", "heads": 2}, "keep_prob": 0.75, **also}
-        with pytest.raises(HeddleError, match=r"heddle calls it 'dropout \(the drop rate: 1 - keep_prob\)'"):
-            TransformerConfig.of({**SIZES, "decoder": {"depth": 1, "block": block}})
+def test_a_retain_probability_is_read_as_the_rate_of_dropped_values() -> None:
+    def block(**rates: float) -> TransformerConfig:
+        mixer = {"kind": "attention", "heads": 2}
+        return TransformerConfig.of({**SIZES, "decoder": {"depth": 1, "block": {"mixer": mixer, **rates}}})
+
+    assert block(keep_prob=0.75) == block(dropout=0.25) == block(keep_prob=0.75, dropout=0.25)
+    assert block(keep_prob=0.9).decoder.block.dropout == 0.1
+    with pytest.raises(HeddleError, match=r"keep_prob = 0.75 and dropout = 0.75 contradict each other"):
+        block(keep_prob=0.75, dropout=0.75)
 
 
 @pytest.mark.lecture("D-33", "D-56")

@@ -104,20 +104,40 @@ def test_every_block_is_causal() -> None:
         assert not torch.equal(before[5], after[5]), block
 
 
+SPELLINGS = {
+    "depth": ("L", "n_layer", "n_layers"),
+    "dim": ("D", "d_model", "n_embd", "h_dim"),
+    "heads": ("N", "n_heads", "n_head"),
+    "vocab_size": ("V", "n_vocab"),
+    "context": ("T", "S", "n_ctx", "block_size"),
+}
+
+
 @pytest.mark.lecture("L1-60", "D-50")
-@pytest.mark.parametrize(
-    ("path", "ours"),
-    [
-        *((name, "dim") for name in ("d_model", "n_embd")),
-        *((name, "context") for name in ("n_ctx", "block_size")),
-        *((f"decoder.{name}", "depth") for name in ("n_layer", "n_layers")),
-        *((f"decoder.block.mixer.{name}", "heads") for name in ("n_head", "n_heads")),
-    ],
-)
-def test_each_size_has_one_name_and_the_others_are_refused_with_it(path: str, ours: str) -> None:
-    """So two spellings of one thing can never contradict each other."""
-    with pytest.raises(HeddleError, match=f"heddle calls it '{ours}'"):
-        config_of({"mixer": ATTENTION}).override({path: 4})
+@pytest.mark.parametrize(("ours", "alias"), [(ours, alias) for ours, names in SPELLINGS.items() for alias in names])
+def test_every_spelling_of_a_size_is_the_same_config_and_two_may_not_contradict(ours: str, alias: str) -> None:
+    places = {"depth": "decoder", "heads": "decoder.block.mixer"}
+    names = {name: name for name in SPELLINGS} | {ours: alias}
+
+    def config(more: dict[str, int]) -> TransformerConfig:
+        sizes = {names["dim"]: 8, names["vocab_size"]: 11, names["context"]: 16, "decoder": {
+            names["depth"]: 2, "block": {"mixer": {"kind": "attention", names["heads"]: 2}}}}  # fmt: skip
+        table: Any = sizes
+        for key in filter(None, places.get(ours, "").split(".")):
+            table = table[key]
+        table.update(more)
+        return TransformerConfig.of(sizes)
+
+    written = config({})
+    usual = {"dim": 8, "vocab_size": 11, "context": 16}
+    assert written == TransformerConfig.of(
+        {**usual, "decoder": {"depth": 2, "block": {"mixer": {"kind": "attention", "heads": 2}}}}
+    )
+    assert alias not in written.to_json().replace('"', " ").split(), "written with heddle's names alone"
+    same = {"depth": 2, "dim": 8, "heads": 2, "vocab_size": 11, "context": 16}[ours]
+    assert config({ours: same}) == written
+    with pytest.raises(HeddleError, match=f"{alias} = {same} and {ours} = 4 contradict each other"):
+        config({ours: 4})
 
 
 @pytest.mark.lecture("L1-62")
