@@ -4,7 +4,8 @@ import json
 import tomllib
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self, get_args
+from types import NoneType
+from typing import Any, Literal, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -45,7 +46,12 @@ def unknown_key(key: str, known: Iterable[str], where: str = "") -> HeddleError:
     leaf = key.rsplit(".", 1)[-1]
     right = ALIASES.get(leaf) or OTHER_NAMES.get(leaf)
     hint = f" heddle calls it {right!r}." if right else did_you_mean(leaf, names)
+    if (right or leaf) == "dim" and "." in key:  # L1-51
+        hint = " All of a model has one width: set 'dim' at the top."
     return HeddleError(f"unknown key {key!r}{where}.{hint or ' Known keys: ' + ', '.join(sorted(names)) + '.'}")
+
+
+NONE = ("none", "None", "null")  # words for no value, in files and settings that have no other
 
 
 def known_as(key: str, value: Any, names: Container[str]) -> tuple[str, Any]:
@@ -54,7 +60,7 @@ def known_as(key: str, value: Any, names: Container[str]) -> tuple[str, Any]:
     A retain probability becomes the drop rate (D-03).
     """
     ours = ALIASES.get(key)
-    if key in names or ours not in names:
+    if ours is None or key in names or ours not in names:
         return key, value
     if key == "keep_prob" and isinstance(value, int | float):
         value = round(1 - value, 12)  # so that 0.9 is the rate 0.1 and not 0.09999999999999998
@@ -69,8 +75,14 @@ class Config(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _one_name(cls, data: Any) -> Any:
-        """Every alias as the key it stands for."""
-        if not isinstance(data, dict) or not any(key in ALIASES for key in data):
+        """Every alias as the key it stands for, and "none" as no value where it is not a choice of its own."""
+        if not isinstance(data, dict):
+            return data
+        data = {
+            key: None if isinstance(value, str) and value in NONE and _means_nothing(cls, key) else value
+            for key, value in data.items()
+        }
+        if not any(key in ALIASES for key in data):
             return data
         renamed: dict[str, Any] = {}
         spelled: dict[str, str] = {}
@@ -150,7 +162,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except (ValueError, RecursionError):  # a TOMLDecodeError is one; so is a number of thousands of digits
-            value = None if text in ("none", "None", "null") else text
+            value = text
         changes[key.strip().replace("-", "_")] = value
     return changes
 
@@ -166,6 +178,8 @@ def set_path(data: dict[str, Any], path: str, value: Any) -> None:
             raise HeddleError(f"{path!r}: {name!r} is a value, not a table of keys")
         data = below
     leaf, value = known_as(leaf, value, data)
+    if leaf == "kind" and data.get("kind", value) != value:
+        data.clear()  # what was said of another kind means something else here
     data[leaf] = value
 
 
@@ -244,6 +258,14 @@ def first_refusal(cls: type[BaseModel], error: ValidationError, where: str) -> H
     if problem["type"] == "value_error":
         return HeddleError(f"{where}: {message}" if key == "config" else f"{where}: {key}: {message}")
     return HeddleError(f"{where}: {key} = {problem.get('input')!r}: {message[0].lower() + message[1:]}")
+
+
+def _means_nothing(cls: type[BaseModel], key: str) -> bool:
+    """Whether "none" says of this field that it has no value: it may be None, and there is no choice called so."""
+    field = cls.model_fields.get(key)
+    choices = () if field is None else get_args(field.annotation)
+    named = [word for choice in choices if get_origin(choice) is Literal for word in get_args(choice)]
+    return NoneType in choices and "none" not in named
 
 
 def _models(annotation: Any) -> list[Any]:

@@ -21,6 +21,7 @@ from heddle.config.layers import (
     YarnScaling,
 )
 from heddle.config.model import DropoutConfig, EntryConfig, StackConfig
+from heddle.errors import HeddleError
 from heddle.nn import position as positions
 from heddle.nn.attention import Sight, View
 from heddle.nn.block import Across, Block, make_block
@@ -112,6 +113,9 @@ class Stack(nn.Module):
         super().__init__()
         drops = DropoutConfig() if drops is None else drops
         dropout = Dropout(config.entry.dropout, drops.style == "classic", drops.mask == "batch")
+        self.width = config.entry.token_dim(
+            dim
+        )  # of what is given; positions that are put beside it come with the entry
         self.entry = Entry(config.entry, dim, context, dropout)
         self.blocks = nn.ModuleList(make_block(block, dim, drops, causal) for block in config.blocks)
         keys = [_sight_key(block.mixer, dim) for block in config.blocks]
@@ -142,7 +146,17 @@ class Stack(nn.Module):
         memory: Memory | None = None,
         types: Int[Tensor, "B T"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], tuple[Routing, ...]]:
-        """Hidden vectors, and what the routers did on the way."""
+        """Hidden vectors, and what the routers did on the way.
+
+        Raises:
+            HeddleError: `x` has another width, or the layout another batch.
+        """
+        width = self.width
+        if x.dim() != 3 or x.shape[-1] != width or queries.position.shape != x.shape[:2]:
+            raise HeddleError(
+                f"a stack takes x [B T D] with D = {width} and a layout of the same [B T]; "
+                f"x is {list(x.shape)}, the layout {list(queries.position.shape)}"
+            )
         views = self.views(queries, keys)
         x = self.entry(x, queries, types)
         across: dict[str, View] = {}

@@ -144,6 +144,17 @@ class Transformer(nn.Module):
             raise HeddleError("this model has an encoder; predicting the next token takes a decoder alone")
         self.language_head()
 
+    def check_vocabulary(self, ids: int) -> None:
+        """Refuse a tokenizer whose number of ids is not this model's vocabulary (L1-62).
+
+        Raises:
+            HeddleError: it has more or fewer.
+        """
+        if ids != self.vocab_size:
+            raise HeddleError(
+                f"the tokenizer has {ids} ids, the model's vocab_size is {self.vocab_size}: they were not made for each other"
+            )
+
     def language_head(self) -> LanguageHead:
         """The head that scores tokens.
 
@@ -174,10 +185,13 @@ class Transformer(nn.Module):
         return self.config.context if learned else None
 
     def working_dtype(self) -> torch.dtype:
-        """What the blocks compute in: the dtype of their matrices. Tables and norms may be kept wider."""
+        """What the blocks compute in: the dtype of their matrices, or of the token table where they have none.
+
+        Tables and norms may be kept wider.
+        """
         stack = self.encoder if self.decoder is None else self.decoder
         assert stack is not None
-        matrix = next(module for module in stack.blocks.modules() if isinstance(module, MATRICES))
+        matrix = next((module for module in stack.blocks.modules() if isinstance(module, MATRICES)), self.embedding)
         return next(matrix.parameters()).dtype
 
     @property
@@ -190,6 +204,7 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, tuple[Routing, ...]]:
         if self.encoder is None:
             raise HeddleError("this model has no encoder")
+        _check_shapes(source, layout)
         self.check_length(source.shape[1], self.config.encoder)
         table = self.embedding if self.source_embedding is None else self.source_embedding
         return self.encoder.run(table(source).to(self.working_dtype()), layout, types=types)
@@ -205,6 +220,7 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, tuple[Routing, ...]]:
         if self.decoder is None:
             raise HeddleError("this model has no decoder")
+        _check_shapes(tokens, queries)
         self._check_memory(memory)
         self.check_length(tokens.shape[1], self.config.decoder)
         x = self.embedding(tokens).to(self.working_dtype())
@@ -219,8 +235,19 @@ class Transformer(nn.Module):
             )
 
 
-def _whole(tokens: Int[Tensor, "B T"]) -> Layout:
-    return Layout.plain(tokens.shape[0], tokens.shape[1], tokens.device)
+def _check_shapes(tokens: Tensor, layout: Layout) -> None:
+    """Refuse what is not a batch of rows, or a layout of another batch, which would be spread over it (L1-15)."""
+    if tokens.dim() != 2:
+        raise HeddleError(f"tokens are [B T], rows of ids; these have the shape {list(tokens.shape)}")
+    if layout.position.shape != tokens.shape:
+        raise HeddleError(
+            f"the layout is of [B T] = {list(layout.position.shape)}, the tokens are {list(tokens.shape)}"
+        )
+
+
+def _whole(tokens: Tensor) -> Layout:
+    rows, width = tokens.shape if tokens.dim() == 2 else (0, 0)  # another shape is refused where the layout is used
+    return Layout.plain(rows, width, tokens.device)
 
 
 class Embedding(nn.Module):

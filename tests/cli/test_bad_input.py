@@ -62,7 +62,7 @@ def test_text_that_is_too_short(refused: Refused, run_a: Path, tmp_path: Path) -
 
 
 SETTINGS = {
-    "n_layer=4": "unknown key 'n_layer'. heddle calls it 'depth'.",
+    "num_layers=4": "unknown key 'num_layers'. heddle calls it 'depth'.",
     "depht=4": "unknown key 'depht'. Did you mean 'depth'?",
     "model.decoder.depht=4": "depht",
     "lr=1": "heddle calls it 'learning_rate'",

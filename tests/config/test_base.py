@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from heddle.config import ModelChoice, RunConfig, TransformerConfig, parse_overrides, preset
 from heddle.cli.train import full_key
+from heddle.config import ModelChoice, RunConfig, TransformerConfig, parse_overrides, preset
 from heddle.config.base import ALIASES, OTHER_NAMES, merge, read_table, set_path, unknown_key, write_toml
 from heddle.errors import HeddleError
 
@@ -217,7 +217,7 @@ def test_overrides_reach_down() -> None:
         ("betas=[0.9, 0.95]", "betas", [0.9, 0.95]),
         ("name=laptop-small", "name", "laptop-small"),
         ("name='3'", "name", "3"),
-        ("clip=none", "clip", None),
+        ("clip=none", "clip", "none"),
         ("text=a=b", "text", "a=b"),
         ("empty=", "empty", ""),
         (" spaced =1", "spaced", 1),
@@ -283,3 +283,22 @@ def test_toml_comes_back(data: dict[str, Any]) -> None:
 def test_none_is_not_written_as_toml() -> None:
     with pytest.raises(HeddleError, match="none cannot be written as TOML"):
         RunConfig(model=ModelChoice(decoder={"final_norm": None})).to_toml()
+
+
+def test_none_is_no_value_unless_it_is_a_choice() -> None:
+    """So that files and settings, which have no word for it, can take a window away, and `positions = none` stays a choice."""
+    config = preset("mistral-7b")
+    assert config.override({"decoder.block.mixer.window": "none"}).decoder.block.mixer.window is None
+    assert config.override({"decoder.entry.positions": "none"}).decoder.entry.positions == "none"
+    assert config.override({"decoder.block.norm.kind": "none"}).decoder.block.norm.kind == "none"
+    assert RunConfig.of({"train": {"steps": "none"}}).train.steps is None
+    with pytest.raises(HeddleError, match=r"train\.clip = 'none'"):
+        RunConfig.of({"train": {"clip": "none"}})
+
+
+@pytest.mark.lecture("L1-51")
+@pytest.mark.parametrize("place", ["decoder", "decoder.block", "decoder.block.mixer"])
+@pytest.mark.parametrize("name", ["dim", "d_model", "hidden_size"])
+def test_a_second_width_is_refused(place: str, name: str) -> None:
+    with pytest.raises(HeddleError, match="All of a model has one width: set 'dim' at the top"):
+        TransformerConfig.of(TINY).override({f"{place}.{name}": 8})

@@ -1,5 +1,7 @@
 """The transformer: tables, head, sizes, and what it refuses."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -223,3 +225,42 @@ def test_a_model_computes_in_its_own_precision(options: dict[str, Any]) -> None:
     hidden = model(tokens_of(2, 4))
     assert hidden.dtype == model.logits(hidden).dtype == dtype
     assert model.device == torch.device("cpu")
+
+
+@pytest.mark.lecture("L1-15")
+def test_shapes_are_named_by_their_letters() -> None:
+    """As users see it, without the shape checks that tests add: rows of ids, and a layout of the same batch."""
+    program = """
+import torch, heddle, heddle.errors
+from heddle.nn import Layout
+model = heddle.build(heddle.sized(depth=1, dim=16, vocab_size=9, context=8))
+def attempt(call):
+    try:
+        call()
+    except heddle.errors.HeddleError as error:
+        print(error)
+attempt(lambda: model(torch.tensor([1, 2, 3])))
+attempt(lambda: model(torch.ones(2, 3, dtype=int), Layout.plain(1, 3)))
+attempt(lambda: model.decoder(torch.ones(2, 3, 15), Layout.plain(2, 3)))
+attempt(lambda: model.decoder(torch.ones(2, 3, 16), Layout.plain(1, 3)))
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines() == [
+        "tokens are [B T], rows of ids; these have the shape [3]",
+        "the layout is of [B T] = [1, 3], the tokens are [2, 3]",
+        "a stack takes x [B T D] with D = 16 and a layout of the same [B T]; x is [2, 3, 15], the layout [2, 3]",
+        "a stack takes x [B T D] with D = 16 and a layout of the same [B T]; x is [2, 3, 16], the layout [1, 3]",
+    ]
+
+
+def test_a_block_without_matrices_works_in_the_tables_precision() -> None:
+    block = {"mixer": {"kind": "custom", "target": "tests.lectures.own:Averaging"}, "ffn": {"kind": "none"}}
+    config = {
+        "vocab_size": 9,
+        "dim": 16,
+        "context": 8,
+        "decoder": {"depth": 1, "block": {**block, "norm": {"kind": "none"}}},
+    }
+    model = build(TransformerConfig.of(config))
+    assert model.working_dtype() == torch.float32
+    assert model(torch.ones(2, 3, dtype=torch.long)).shape == (2, 3, 16)
