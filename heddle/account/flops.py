@@ -57,6 +57,8 @@ class Flops:
         prefix_rows: rows of tokens for one prediction after every prefix, in one pass and each alone (C-13); None for
             an encoder, which predicts nothing after a prefix.
         path: layers until the last token has seen the first (C-17); None where it never does, or that is not known.
+        steps: operations that have to follow one another on that path: one for a layer, and one for each token where a
+            layer is recurrent (L1-75); None where there is no path.
         unknown: modules of the user's own that cannot run without memory, so that nothing of them is counted.
     """
 
@@ -73,6 +75,7 @@ class Flops:
     deck: tuple[Line, ...]
     prefix_rows: tuple[int, int] | None
     path: int | None
+    steps: int | None
     unknown: tuple[str, ...]
 
 
@@ -82,6 +85,8 @@ def flops(config: TransformerConfig, batch: int = 1, length: int | None = None) 
     steps = walk(config, batch, length)
     parts, layer = by_part(steps), by_part(first_layer(steps))
     total = sum(parts.values())
+    blocks = config.last()[1].blocks
+    reached = path([looks_back(block) for block in blocks], length)
     square = layer["scores"] + layer["weighted sum"]
     straight = sum(layer.values()) - square
     count = _counts(config, batch, length)
@@ -98,7 +103,8 @@ def flops(config: TransformerConfig, batch: int = 1, length: int | None = None) 
         counted=count,
         deck=_deck(config, steps, count) if deck_applies(config) else (),
         prefix_rows=None if config.decoder is None else prefix_rows(length),
-        path=path([looks_back(block) for block in config.last()[1].blocks], length),
+        path=reached,
+        steps=None if reached is None else sequential_steps(blocks[:reached], length),
         unknown=tuple(each.name for each in steps.foreign if each.flops is None),
     )
 
@@ -194,6 +200,11 @@ def path(layers: Sequence[Sequence[int] | None], length: int) -> int | None:
             places = before[:, None] - torch.tensor(list(distances))
             seen[places[places >= 0]] = True
     return len(layers) if seen[0] else None
+
+
+def sequential_steps(layers: Sequence[BlockConfig], length: int) -> int:
+    """Operations that cannot be done at the same time in these layers: n for a recurrent one, 1 for any other (C-17)."""
+    return sum(length if isinstance(block.mixer, RecurrentConfig) else 1 for block in layers)
 
 
 def _deck(config: TransformerConfig, steps: Walk, count: Mapping[str, int]) -> tuple[Line, ...]:

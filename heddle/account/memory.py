@@ -25,6 +25,7 @@ from heddle.account.walk import (
 from heddle.config.layers import AttentionConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig, with_kernel
 from heddle.model.build import build
+from heddle.model.head import LOGITS_BYTES
 from heddle.model.precision import DTYPES, cast
 from heddle.model.transformer import Transformer
 from heddle.nn.experts import Experts
@@ -32,7 +33,6 @@ from heddle.nn.recurrent import Recurrent
 from heddle.nn.state import Fixed, Growing, State
 
 FP32 = 4
-LOGITS_AT_ONCE = 128 << 20  # as much as the loss makes of them at a time
 # Numbers in fp32 that an optimizer remembers of each parameter: of the blocks' matrices, of everything else.
 MOMENTS = {"adamw": (2, 2), "muon": (1, 2)}
 MATRIX = re.compile(r"\.blocks\.\d+\.(mixer|cross|ffn(?!\.router))\..*weight$")  # a name that Muon takes
@@ -186,7 +186,7 @@ def training_bytes(config: TransformerConfig, rows: int, precision: str, optimiz
     numbers = rows * config.context
     loss = numbers * config.dim * DTYPES[precision].itemsize + FP32 * config.table_rows() * config.dim
     if isinstance(config.head, LanguageHeadConfig):
-        chunk = min(FP32 * numbers * config.table_rows(), LOGITS_AT_ONCE)
+        chunk = min(FP32 * numbers * config.table_rows(), LOGITS_BYTES)
         loss += FP32 * config.table_rows() * config.dim + 4 * chunk
     return states(config, optimizer, precision).total + kept(config, rows, config.context, precision).bytes + loss
 

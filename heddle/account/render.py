@@ -79,7 +79,8 @@ def _flops(report: Report) -> Iterable[RenderableType]:
         together, alone = cost.prefix_rows
         yield f"One pass predicts after all {together:,} prefixes; each alone would take {alone:,} rows of tokens."
     if cost.path is not None:
-        yield f"The last token has seen the first after {cost.path} layer{'s' if cost.path > 1 else ''}."
+        one = f"The last token has seen the first after {cost.path} layer{'s' if cost.path > 1 else ''}"
+        yield f"{one}, {cost.steps:,} steps one after the other." if cost.steps != cost.path else f"{one}."
     elif not report.has_foreign_mixer():
         yield "The last token does not see the first: all layers together do not look back that far."
 

@@ -31,9 +31,11 @@ PRINTED = {
     "gpt3-medium": 350e6,
     "gpt3-large": 760e6,
     "gpt3-xl": 1.3e9,
+    "gpt3-xl-as-printed": 1.3e9,
     "gpt3-2.7b": 2.7e9,
     "gpt3-6.7b": 6.7e9,
     "gpt3-13b": 13e9,
+    "gpt3-13b-as-printed": 13e9,
     "gpt3-175b": 175e9,
     "mistral-7b": 7e9,
     "falcon-40b": 40e9,
@@ -144,6 +146,13 @@ def _notes(config: TransformerConfig, known: Parameters, cost: Flops, length: in
             "The lectures' sums are for one stack of equal layers of attention and one feed-forward that scores tokens; "
             "they are left out here."
         )
+    wide = dict.fromkeys(each for block in config.last()[1].blocks for each in attentions(block))
+    for each in wide:
+        if each.heads * each.width(config.dim) != config.dim:
+            notes.append(
+                f"heads · head_dim = {each.heads} · {each.width(config.dim)} = {each.heads * each.width(config.dim)} "
+                f"is not dim = {config.dim}."
+            )
     if config.dim % 64:
         notes.append(f"dim = {config.dim} is {config.dim / 64:g} times 64; matrix units prefer whole multiples.")
     if length > config.context and known.parts["positions"]:

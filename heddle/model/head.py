@@ -18,6 +18,8 @@ from heddle.nn.dropout import Dropout
 from heddle.nn.layout import Layout
 from heddle.nn.norm import LayerNorm
 
+LOGITS_BYTES = 256 << 20  # fp32 logits that a loss makes at a time; fewer save little memory and cost time
+
 
 class LanguageHead(nn.Module):
     """Scores of every token of the vocabulary: hidden @ Eᵀ (L0-73, L2-62).

@@ -31,7 +31,8 @@ def fit(
     The same step as a run's, without its files: no validation, no checkpoints. For those, see `heddle train`.
 
     Raises:
-        HeddleError: the tokenizer is another model's; the text is shorter than one window of context + 1 tokens, or the loss is no number any more.
+        HeddleError: the tokenizer is another model's, the text is shorter than one window of context + 1 tokens, or the
+            loss is no number any more.
     """
     config = config or TrainConfig()
     model.check_vocabulary(tokenizer.vocab_size)

@@ -9,14 +9,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from heddle.model.head import capped, mask_padding
-
-CHUNK_BYTES = 256 << 20  # fp32 logits of one chunk; smaller chunks save little memory and cost time
+from heddle.model.head import LOGITS_BYTES, capped, mask_padding
 
 
 def chunk_rows(positions: int, vocabulary: int) -> int:
     """How many positions' logits are held at once: equal chunks, since a small last one would waste a pass over the table."""
-    most = max(64, CHUNK_BYTES // (4 * vocabulary))
+    most = max(64, LOGITS_BYTES // (4 * vocabulary))
     chunks = -(-positions // most)
     return -(-positions // chunks)
 

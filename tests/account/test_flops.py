@@ -155,6 +155,9 @@ def test_what_the_plain_kernel_computes_is_reported() -> None:
 @pytest.mark.lecture("C-17", "L1-75")
 def test_the_path_from_the_last_token_to_the_first() -> None:
     assert flops(TINY).path == path([None, None], 1000) == 1
+    # The way is one layer long for a recurrence too, but it goes from token to token.
+    rnn, attention = flops(preset("laptop-rnn"), length=64), flops(preset("laptop-small"), length=64)
+    assert (rnn.path, rnn.steps, attention.path, attention.steps) == (1, 64, 1, 1)
     two_back = [range(3)] * 60
     assert [path(two_back, length) for length in (1, 3, 4, 5, 6, 101)] == [0, 1, 2, 2, 3, 50]
     assert path(two_back[:49], 101) is None

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from heddle.model.head import LOGITS_BYTES
 from heddle.train import cross_entropy as chunked
-from heddle.train.loss import CHUNK_BYTES, Scores, chunk_rows
+from heddle.train.loss import Scores, chunk_rows
 
 Case = tuple[Tensor, Tensor, Tensor, Tensor, int]
 
@@ -154,4 +155,4 @@ def test_the_full_logits_never_exist() -> None:
 def test_a_chunk_fits_into_its_bytes(positions: int, vocabulary: int) -> None:
     rows = chunk_rows(positions, vocabulary)
     assert 1 <= rows <= positions
-    assert rows <= 64 or rows * vocabulary * 4 <= CHUNK_BYTES
+    assert rows <= 64 or rows * vocabulary * 4 <= LOGITS_BYTES
