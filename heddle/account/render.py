@@ -16,12 +16,16 @@ UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 SHORT = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 
 
-def render(report: Report) -> list[RenderableType]:
-    """Tables and lines to print, in reading order."""
+def render(report: Report, whole: bool = False) -> list[RenderableType]:
+    """Tables and lines to print, in reading order.
+
+    Args:
+        whole: every table and every layer; else what most people want to know, equal layers as one line.
+    """
     tables: list[RenderableType] = [
-        *_parameters(report),
-        *_flops(report),
-        *_memory(report),
+        *_parameters(report, whole),
+        *_flops(report, whole),
+        *_memory(report, whole),
     ]
     return [*tables, *(f"Note: {note}" for note in report.notes)]
 
@@ -38,14 +42,16 @@ def short(number: float) -> str:
     return f"{number / unit:.4g}{name}"
 
 
-def _parameters(report: Report) -> Iterable[RenderableType]:
+def _parameters(report: Report, whole: bool) -> Iterable[RenderableType]:
     known = report.parameters
     active = "" if known.active == known.total else f", {known.active:,} active for each token"
     yield f"{report.name or 'model'}, {report.family}: {known.total:,} parameters ({short(known.total)}){active}"
+    yield _layout(report, whole)
     yield _table("By part", ("part", "parameters", "share"), _shares(known.parts, known.total))
-    yield _table("By group", ("group", "parameters", "share"), _shares(known.groups, known.total))
-    yield _table("One block", ("part", "parameters", "share"), _shares(known.block, sum(known.block.values())))
-    if known.deck:
+    if whole:
+        yield _table("By group", ("group", "parameters", "share"), _shares(known.groups, known.total))
+        yield _table("One block", ("part", "parameters", "share"), _shares(known.block, sum(known.block.values())))
+    if whole and known.deck:
         yield _deck("The lecture's sum", known.deck)
         items = [(item.name, item.formula, f"{item.count:+,}") for item in known.difference]
         deck = known.deck[-1].value
@@ -59,12 +65,27 @@ def _parameters(report: Report) -> Iterable[RenderableType]:
         yield f"The lectures print {short(report.printed)}; exact / printed = {known.total / report.printed:.4f}."
 
 
-def _flops(report: Report) -> Iterable[RenderableType]:
+def _layout(report: Report, whole: bool) -> Table:
+    total, rows = report.parameters.total, []
+    for group in report.layout:
+        share = f"{group.total / total:.2%}"
+        if whole and group.layers:
+            each, part = f"{group.each:,}", f"{group.each / total:.2%}"
+            rows += [(f"{group.name}.{number}", "", "", each, part) for number in group.layers]
+        elif len(group.layers) > 1:
+            rows.append((group.label(), f"{group.each:,}", f"× {len(group.layers)}", f"{group.total:,}", share))
+        else:
+            rows.append((group.label(), "", "", f"{group.total:,}", share))
+    rows.append(("all", "", "", f"{total:,}", ""))
+    return _table("By layer", ("weights", "each", "", "parameters", "share"), rows)
+
+
+def _flops(report: Report, whole: bool) -> Iterable[RenderableType]:
     cost = report.flops
     size = f"batch {cost.batch:,}, length {cost.length:,}"
     yield f"\nOne forward pass: {size}"
     yield _table("FLOPs", ("part", "FLOPs", "share"), _shares(cost.parts, cost.forward))
-    if cost.deck:
+    if whole and cost.deck:
         yield _deck("The lectures' closed forms", cost.deck)
     seen = ", ".join(
         f"{kernel} {number:,}" if kernel != "none" else f"{number:,}" for kernel, number in cost.counted.items()
@@ -85,7 +106,7 @@ def _flops(report: Report) -> Iterable[RenderableType]:
         yield "The last token does not see the first: all layers together do not look back that far."
 
 
-def _memory(report: Report) -> Iterable[RenderableType]:
+def _memory(report: Report, whole: bool) -> Iterable[RenderableType]:
     held = report.memory
     rows = [(f"weights, {name}", f"{value:,}", amount(value)) for name, value in held.weights.items()]
     for kept in held.kept:
@@ -101,6 +122,8 @@ def _memory(report: Report) -> Iterable[RenderableType]:
                 rows.append((f"cache, {what}, {cache.precision}", f"{value:,}", amount(value)))
         rows.append((f"cache, filled, {cache.precision}", f"{cache.held:,}", amount(cache.held)))
     yield _table("Memory", ("what", "bytes", ""), rows)
+    if not whole:
+        return
     states: list[tuple[str, ...]] = [
         (s.optimizer, s.precision, *(amount(n) for n in (s.weights, s.copy, s.gradients, s.moments, s.total)))
         for s in held.training

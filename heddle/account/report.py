@@ -1,12 +1,14 @@
 """Everything that can be said of a model before it exists: parameters, FLOPs and memory, as data."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from heddle.account.flops import Flops, flops
 from heddle.account.memory import Memory, doublings, memory
-from heddle.account.parameters import Parameters, parameters
+from heddle.account.parameters import Parameters, Weight, parameters, weights
 from heddle.account.walk import attentions
 from heddle.config.layers import (
     ConvolutionConfig,
@@ -20,6 +22,7 @@ from heddle.config.layers import (
 from heddle.config.model import TransformerConfig
 from heddle.config.presets import preset, preset_names, preset_training
 from heddle.errors import HeddleError
+from heddle.model.build import build
 
 COUNTABLE = 10**17  # numbers in one tensor of a pass, whose bytes can still be counted in 64 bits
 # Counts as the lectures print them; they are rounded, sometimes freely (D-44).
@@ -43,10 +46,35 @@ PRINTED = {
 
 
 @dataclass(frozen=True)
+class Group:
+    """Weights that are counted as one line: a part outside the blocks, or the layers of a stack that have equal weights.
+
+    Attributes:
+        name: `token embedding`; or the stack's, `decoder.blocks`.
+        layers: the numbers of the layers; empty outside the blocks.
+        each: parameters of one layer, or of the part.
+    """
+
+    name: str
+    layers: tuple[int, ...]
+    each: int
+
+    @property
+    def total(self) -> int:
+        """Parameters of all of them."""
+        return self.each * max(1, len(self.layers))
+
+    def label(self) -> str:
+        """The name with its layers folded: `decoder.blocks.0 … 11`; every second one is `decoder.blocks.0, 2 … 10`."""
+        return f"{self.name}.{_folded(self.layers)}" if self.layers else self.name
+
+
+@dataclass(frozen=True)
 class Report:
     """The account of one model.
 
     Attributes:
+        layout: the parameters in the order in which a token meets them, equal layers as one; the totals sum to all.
         name: what it was called, or empty.
         family: which stacks are present: `encoder`, `decoder` or `encoder-decoder`.
         printed: the count that a lecture prints for this preset, or None.
@@ -57,6 +85,7 @@ class Report:
     family: str
     config: TransformerConfig
     parameters: Parameters
+    layout: tuple[Group, ...]
     flops: Flops
     memory: Memory
     printed: float | None
@@ -73,6 +102,7 @@ class Report:
             "family": self.family,
             "config": self.config.to_dict(),
             "parameters": asdict(self.parameters),
+            "layout": [asdict(group) | {"total": group.total} for group in self.layout],
             "flops": asdict(self.flops),
             "memory": asdict(self.memory),
             "printed": self.printed,
@@ -107,11 +137,49 @@ def count(config: TransformerConfig, batch: int = 1, length: int | None = None, 
         family=family(config),
         config=config,
         parameters=known,
+        layout=layout(weights(build(config, "meta"))),
         flops=cost,
         memory=memory(config, batch, length),
         printed=PRINTED.get(name),
         notes=tuple(_notes(config, known, cost, length)),
     )
+
+
+def layout(found: Sequence[Weight]) -> tuple[Group, ...]:
+    """Weights in groups, in the order of the model; layers of a stack whose tensors have the same names and shapes are one."""
+    blocks: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
+    for weight in found:
+        if weight.block is not None:
+            place = f"{weight.stack}.blocks.{weight.block}"
+            blocks.setdefault(place, []).append((weight.name.removeprefix(place), weight.shape))
+    sizes: Counter[tuple[Any, ...]] = Counter()
+    layers: dict[tuple[Any, ...], list[int]] = {}
+    for weight in found:
+        if weight.block is None:
+            key: tuple[Any, ...] = (weight.part,)
+        else:
+            key = f"{weight.stack}.blocks", *blocks[f"{weight.stack}.blocks.{weight.block}"]
+            numbers = layers.setdefault(key, [])
+            if weight.block not in numbers:
+                numbers.append(weight.block)
+        sizes[key] += weight.count
+    return tuple(
+        Group(key[0], tuple(layers.get(key, ())), size // max(1, len(layers.get(key, ()))))
+        for key, size in sizes.items()
+    )
+
+
+def _folded(numbers: Sequence[int]) -> str:
+    """Rising numbers, runs and even steps shortened: `0 … 11`, `0, 2 … 10`, `0 … 4, 6`."""
+    if len(numbers) > 3 and len(steps := {b - a for a, b in pairwise(numbers)}) == 1 and steps != {1}:
+        return f"{numbers[0]}, {numbers[1]} … {numbers[-1]}"
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} … {run[-1]}" for run in runs)
 
 
 def family(config: TransformerConfig) -> str:

@@ -1,7 +1,9 @@
 """`heddle count` and `heddle presets`."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from heddle.account.render import render
 from heddle.account.report import count as account_for
@@ -12,7 +14,15 @@ from heddle.config.presets import preset
 from heddle.weights.convert import expressible
 
 
-def count(name: str, /, *, batch: int = 1, length: int | None = None, json: bool = False) -> None:
+def count(
+    name: str,
+    /,
+    *,
+    batch: int = 1,
+    length: int | None = None,
+    all: Annotated[bool, Parameter(negative=())] = False,
+    json: bool = False,
+) -> None:
     """Parameters, FLOPs and memory of a model, itemised.
 
     Parameters
@@ -23,6 +33,8 @@ def count(name: str, /, *, batch: int = 1, length: int | None = None, json: bool
         Rows of tokens in a pass.
     length
         Tokens in a row; without it, the model's context.
+    all
+        Every table and every layer; without it, equal layers are one line.
     json
         One JSON document on stdout.
     """
@@ -33,12 +45,14 @@ def count(name: str, /, *, batch: int = 1, length: int | None = None, json: bool
     if json:
         document(report.to_dict() | {"export": {"architecture": architecture, "reasons": reasons}})
         return
-    console().print(*render(report), sep="\n")
+    console().print(*render(report, whole=all), sep="\n")
     console().print(
         f"Exportable as {architecture}." if architecture else "No family of transformers can express this model:"
     )
     for reason in reasons:
         console().print(f"  {reason}")
+    if not all:
+        console().print("Every layer, the lectures' sums, and more on memory: --all")
 
 
 def presets(name: str | None = None, /, *, json: bool = False) -> None:

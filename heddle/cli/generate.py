@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from heddle.cli.say import document, find_run
+from heddle.cli.say import counted, document, find_run
 from heddle.config.sampling import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate.text import Piece, complete
@@ -104,3 +104,10 @@ def generate(
                 ],
             }
         )
+    full = [end.tokens for end in ends if end is not None and end.finish == "context"]
+    if full:
+        # On stderr, so that what is piped on is the text alone.
+        which = f"{len(full)} of {len(prompts)} texts stopped" if len(prompts) > 1 else "the text stopped"
+        after = f"after {counted(full[0], 'token')}" if len(prompts) == 1 else "before --max-tokens"
+        reason = f"the model's context of {counted(model.config.context, 'token')} is full"
+        print(f"{which} {after}: {reason}; --window goes on from its last tokens", file=sys.stderr)

@@ -4,13 +4,22 @@ from pathlib import Path
 from typing import Any
 
 from heddle.cli.say import RUNS, console, document, table
+from heddle.config.run import SavedConfig
+from heddle.data.store import TokenStore
 from heddle.errors import HeddleError
 from heddle.train.journal import read_lines
-from heddle.weights.run import newest_valid, read_config
+from heddle.weights.checkpoints import read_manifest
+from heddle.weights.run import damage, newest_valid, read_config
+
+SCORES = ("validation_loss", "bits_per_byte")
+COLUMNS = ("run", "state", "step", "steps", *SCORES, "scored", "depth", "dim", "context")
 
 
 def runs(folder: Path = RUNS, /, *, json: bool = False) -> None:
     """List the runs here.
+
+    A finished run's scores are those of its end; "scored" says over how much of the held-out text. A run that goes on shows
+    its last estimate, over a small part.
 
     Parameters
     ----------
@@ -25,31 +34,42 @@ def runs(folder: Path = RUNS, /, *, json: bool = False) -> None:
     elif not rows:
         console().print(f"no runs in {folder}; `heddle train` makes one", markup=False)
     else:
-        columns = ["run", "state", "step", "steps", "validation_loss", "bits_per_byte", "depth", "dim", "context"]
-        console().print(table(columns, [[row[column] for column in columns] for row in rows]))
+        out = console()
+        out.print(table(COLUMNS, [[row[column] for column in COLUMNS] for row in rows]))
+        for row in rows:
+            if "error" in row:
+                out.print(row["error"], markup=False)
 
 
 def _row(path: Path) -> dict[str, Any]:
+    row: dict[str, Any] = {"run": str(path), "state": "damaged"} | dict.fromkeys(COLUMNS[2:])
     try:
         config = read_config(path)
         lines = read_lines(path / "metrics.jsonl")
+        row |= {"depth": config.model.last()[1].depth, "dim": config.model.dim, "context": config.model.context}
+        row |= {"step": lines[-1]["step"] if lines else None, "steps": config.chosen.steps if config.chosen else None}
+        wrong = damage(path, hashes=False)
+        if wrong:
+            raise HeddleError(f"{path / wrong[0]}")
+        return row | {"state": _state(path, config)} | _scores(path, lines)
     except (HeddleError, ValueError) as error:
-        return {"run": str(path), "state": "damaged", "error": str(error)} | dict.fromkeys(
-            ("step", "steps", "validation_loss", "bits_per_byte", "depth", "dim", "context")
+        return row | {"error": str(error)}
+
+
+def _state(path: Path, config: SavedConfig) -> str:
+    if (path / "model.safetensors").is_file():
+        return "finished" if config.chosen else "imported"
+    return "stopped" if newest_valid(path)[0] else "begun"
+
+
+def _scores(path: Path, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """The scores of the end where training has come to it, else the last estimate."""
+    held_out = len(TokenStore.open(path / "data").validation.tokens) - 1 if (path / "data").is_dir() else None
+    ended = read_manifest(path).get("evaluation") if (path / "manifest.json").is_file() else None
+    if ended:
+        share = (
+            None if held_out is None else "all" if ended["tokens"] == held_out else f"{ended['tokens'] / held_out:.0%}"
         )
-    scored = next((line for line in reversed(lines) if "validation_loss" in line), {})
-    steps = config.chosen.steps if config.chosen else None
-    finished = (path / "model.safetensors").is_file()
-    checkpoint = None if finished else newest_valid(path)[0]
-    state = "finished" if finished and steps else "imported" if finished else "stopped" if checkpoint else "begun"
-    return {
-        "run": str(path),
-        "state": state,
-        "step": lines[-1]["step"] if lines else None,
-        "steps": steps,
-        "validation_loss": scored.get("validation_loss"),
-        "bits_per_byte": scored.get("bits_per_byte"),
-        "depth": config.model.decoder.depth,
-        "dim": config.model.dim,
-        "context": config.model.context,
-    }
+        return {"validation_loss": ended["loss"], "bits_per_byte": ended["bits_per_byte"], "scored": share}
+    last = next((line for line in reversed(lines) if "validation_loss" in line), None)
+    return {} if last is None else {name: last[name] for name in SCORES} | {"scored": "an estimate"}

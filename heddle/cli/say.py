@@ -1,6 +1,7 @@
 """Printing: people read stdout, unless `--json` was asked for; then one JSON document stands there and people read stderr."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from heddle.errors import HeddleError, did_you_mean
+from heddle.errors import counted as counted
 
 RUNS = Path("runs")
 
@@ -98,8 +100,16 @@ def find_run(name: str | Path) -> Path:
 
 
 def new_run(name: str | None) -> Path:
-    """Where a new run goes: the path or name given, else the next number in `runs/`."""
+    """Where a new run goes: the path or name given, else the next number in `runs/`.
+
+    Raises:
+        HeddleError: the name is empty, hidden, holds what no terminal shows, or leads out of where it began.
+    """
     if name is not None:
-        return Path(name) if Path(name).parent != Path() else RUNS / name
+        path = Path(name)
+        if ".." in path.parts or path.name.startswith((".", "-")) or not path.name or not name.isprintable():
+            plain = f", such as {path.name!r}" if re.fullmatch(r"\w[\w.-]*", path.name) else ""
+            raise HeddleError(f"{name!r} is no name for a run: give a plain one{plain}, or a path without '..'")
+        return path if path.parent != Path() else RUNS / name
     numbers = [int(path.name) for path in RUNS.glob("*") if path.name.isdigit()]
     return RUNS / f"{max(numbers, default=0) + 1:03d}"

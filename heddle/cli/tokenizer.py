@@ -4,13 +4,14 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from heddle.cli.say import RUNS, console, document, table
+from heddle.cli.say import RUNS, console, counted, document, table
 from heddle.data.sources import describe, python_library, read_documents
 from heddle.errors import HeddleError
 from heddle.text.base import Kind
 from heddle.text.bpe import load_gpt2_merges
 from heddle.text.compare import Cut
 from heddle.text.compare import compare as cut_by_all
+from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
 from heddle.text.words import load_wordpiece_vocab
 
@@ -48,7 +49,7 @@ def train(
     read = list(sources) or [str(path) for path in python_library()]
     described = describe(read)
     out = console(json)
-    out.print(f"training on {described.documents:,} documents, {described.bytes / 1e6:,.1f} MB", markup=False)
+    out.print(f"training on {counted(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB", markup=False)
     texts = (document_.text for document_ in read_documents(read))
     made = train_tokenizer(kind, texts, size, (END_OF_TEXT, *(special or ())))
     made.save(target)
@@ -56,7 +57,8 @@ def train(
         shown = {"path": str(target), "kind": kind, "vocab_size": made.vocab_size, "bytes": described.bytes}
         document({**shown, "special": dict(made.special)})
     else:
-        out.print(f"{target}: {made.vocab_size:,} ids", markup=False)
+        more = f", as the text does not give {size:,}" if KINDS[kind].least and made.vocab_size < size else ""
+        out.print(f"{target}: {counted(made.vocab_size, 'id')}{more}", markup=False)
 
 
 def encode(tokenizer: Path, text: str | None = None, /, *, special: bool = False, json: bool = False) -> None:
@@ -90,7 +92,7 @@ def encode(tokenizer: Path, text: str | None = None, /, *, special: bool = False
         console().print(
             table(["id", "piece"], [[str(number), repr(piece)] for number, piece in zip(ids, pieces, strict=True)])
         )
-        console().print(f"{len(ids):,} tokens for {len(text.encode()):,} bytes", markup=False)
+        console().print(f"{counted(len(ids), 'token')} for {counted(len(text.encode()), 'byte')}", markup=False)
 
 
 def decode(tokenizer: Path, /, *ids: int, json: bool = False) -> None:
@@ -132,7 +134,7 @@ def compare(text: str, /, *sources: str, size: int = 1000, kind: list[Kind] | No
     read = list(sources) or [str(path) for path in python_library()]
     described = describe(read)
     out = console(json)
-    out.print(f"training on {described.documents:,} documents, {described.bytes / 1e6:,.1f} MB", markup=False)
+    out.print(f"training on {counted(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB", markup=False)
     kinds = {"kinds": kind} if kind else {}
     cuts = cut_by_all(text, lambda: (document_.text for document_ in read_documents(read)), size, **kinds)
     if json:

@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Console
 
 from heddle.cli.progress import Progress
-from heddle.cli.say import console, document, duration, find_run, new_run, phases, size
+from heddle.cli.say import console, counted, document, duration, find_run, new_run, phases, size
 from heddle.config.base import known_as, parse_overrides, read_table, set_path, unknown_key
-from heddle.config.run import RunConfig
+from heddle.config.run import Chosen, RunConfig
 from heddle.errors import HeddleError
 from heddle.train.plan import Plan
 from heddle.train.prepare import name_sources, prepare
@@ -91,6 +91,8 @@ def _train(run: Path, out: Console, json: bool) -> None:
         out.print(note, markup=False)
     if trainer.notes and not trainer.step:
         out.print(f"{run} has no sound checkpoint left, so it begins anew", markup=False)
+    for problem in trainer.damaged:
+        out.print(f"{run / problem}; it is restored from {trainer.source or 'the beginning'}", markup=False)
     if trainer.step:
         out.print(f"going on with {run} at step {trainer.step} of {chosen.steps}", markup=False)
     try:
@@ -102,6 +104,7 @@ def _train(run: Path, out: Console, json: bool) -> None:
         if json:
             document({"run": str(run), "step": stop.step, "steps": chosen.steps, "finished": False})
         raise SystemExit(130) from None
+    name = shlex.quote(str(run))
     held_out = len(trainer.store.validation.tokens) - 1
     samples = [trainer.sample(seed, tokens=100) for seed in range(3)]
     out.print(
@@ -112,10 +115,10 @@ def _train(run: Path, out: Console, json: bool) -> None:
     for sample in samples:
         out.print(sample + "\n" + "-" * 40, markup=False)
     out.print(
-        f"let it write:   heddle generate {run} --prompt {_opening(samples[0])}\n"
-        f"score text:     heddle eval {run}\n"
-        f"look at sizes:  heddle count {run}\n"
-        f"stopped runs:   heddle train --resume {run}",
+        f"let it write:   heddle generate {name} --prompt {_opening(samples[0])}\n"
+        f"score text:     heddle eval {name}\n"
+        f"look at sizes:  heddle count {name}\n"
+        f"prove it:       heddle prove {name}",
         markup=False,
     )
     if json:
@@ -125,10 +128,16 @@ def _train(run: Path, out: Console, json: bool) -> None:
                 "step": chosen.steps,
                 "steps": chosen.steps,
                 "finished": True,
+                "vectors": _vectors(chosen),
                 "validation": asdict(result),
                 "samples": samples,
             }
         )
+
+
+def _vectors(chosen: Chosen) -> dict[str, Any] | None:
+    """What a file of vectors knew, for programs."""
+    return None if chosen.vectors is None else chosen.vectors.to_dict()
 
 
 def _opening(text: str) -> str:
@@ -141,9 +150,11 @@ def _numbers(planned: Plan, run: Path) -> str:
     chosen, model = planned.chosen, planned.model
     return (
         f"run {run}: {planned.parameters:,} parameters (depth {model.decoder.depth}, width {model.dim}, context {model.context}, "
-        f"{model.vocab_size:,} ids) on {planned.train_tokens:,} tokens, {planned.validation_tokens:,} held out\n"
-        f"{chosen.steps:,} steps of {chosen.batch} x {model.context} tokens ({planned.epochs:.1f} times through the text), "
-        f"{chosen.precision} on {chosen.device}, {chosen.threads} threads{', compiled' if chosen.compile else ''}, "
+        f"{counted(model.vocab_size, 'id')}) on {counted(planned.train_tokens, 'token')}, "
+        f"{planned.validation_tokens:,} held out\n"
+        f"{counted(chosen.steps, 'step')} of {chosen.batch} x {model.context} tokens "
+        f"({planned.epochs:.1f} times through the text), {chosen.precision} on {chosen.device}, "
+        f"{counted(chosen.threads, 'thread')}{', compiled' if chosen.compile else ''}, "
         f"{chosen.tokens_per_second:,.0f} tokens/s measured, about {duration(planned.minutes * 60)} and {size(planned.memory)}"
     )
 

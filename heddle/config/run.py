@@ -85,6 +85,9 @@ class TrainConfig(Config):
     """How a model is trained. The defaults are those of `heddle train` without arguments."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    # A file of word vectors, word2vec's or GloVe's: what the rows of known words in the token table begin with. It stands
+    # here, beside the seed, since both say where the weights begin and neither what the model is.
+    vectors: str | None = None
     steps: Count | None = None  # optimizer steps; None: as many as fit into `minutes` here
     minutes: Annotated[float, Field(gt=0, le=1e7)] = 3.0
     batch: Annotated[int, Field(gt=0, le=2**20)] | None = None  # sequences per step; None: by device
@@ -123,6 +126,15 @@ class RunConfig(Config):
     train: TrainConfig = TrainConfig()
 
 
+class TakenVectors(Config):
+    """What the file of `train.vectors` gave when the run began; the rows themselves stand in the run's `vectors.safetensors`."""
+
+    found: PositiveInt  # ids that got their vector from the file
+    vocabulary: PositiveInt  # ids there are
+    unused: NonNegativeInt  # words of the file that are no single token
+    sha256: str  # of vectors.safetensors
+
+
 class Chosen(Config):
     """What was decided by measurement when the run began; a resumed run reads it and never measures again."""
 
@@ -138,6 +150,7 @@ class Chosen(Config):
     save_every: PositiveInt
     peak: Positive  # measured matmul rate in `precision`, FLOP/s
     tokens_per_second: Positive  # measured before the run
+    vectors: TakenVectors | None = None  # what was found in the file of train.vectors
 
 
 class SavedConfig(Config):

@@ -28,14 +28,20 @@ def fit(
 ) -> list[float]:
     """Train `model` in place, in fp32, on a string; returns the loss of every step in nats per token.
 
-    The same step as a run's, without its files: no validation, no checkpoints. For those, see `heddle train`.
+    The same step as a run's, without its files: no validation, no checkpoints. For those, see `heddle train`. The model
+    begins with the weights it has: `heddle.weights.take_over_vectors(model, tokenizer, file)` before this call puts word
+    vectors into them.
 
     Raises:
-        HeddleError: the tokenizer is another model's, the text is shorter than one window of context + 1 tokens, or the
-            loss is no number any more.
+        HeddleError: the tokenizer is another model's, the text is shorter than one window of context + 1 tokens, the config
+            names a file of vectors, or the loss is no number any more.
     """
     config = config or TrainConfig()
     model.check_vocabulary(tokenizer.vocab_size)
+    if config.vectors is not None:
+        raise HeddleError(
+            "fit takes the model as it is: call heddle.weights.take_over_vectors first, not train.vectors"
+        )
     ids = np.asarray(tokenizer.encode(text))
     context = model.config.context
     if len(ids) <= context:

@@ -14,10 +14,10 @@ from heddle.account.memory import training_bytes
 from heddle.account.parameters import parameters
 from heddle.config.model import TransformerConfig
 from heddle.config.presets import preset_training
-from heddle.config.run import Chosen, ModelChoice, RunConfig, TrainConfig
+from heddle.config.run import Chosen, ModelChoice, RunConfig, TakenVectors, TrainConfig
 from heddle.data.batch import next_token_batch
-from heddle.data.store import Part, TokenStore
-from heddle.errors import HeddleError
+from heddle.data.store import TokenStore
+from heddle.errors import HeddleError, counted
 from heddle.model.build import build
 from heddle.model.precision import DTYPES
 from heddle.train.objective import NextToken
@@ -51,8 +51,11 @@ class Plan:
         return self.chosen.steps * self.chosen.batch * self.model.context / self.train_tokens
 
 
-def plan(config: RunConfig, store: TokenStore, device: str) -> Plan:
+def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVectors | None = None) -> Plan:
     """Decide everything a config leaves open, by measurement where that is the question.
+
+    Args:
+        vectors: what was taken from a file of word vectors, to be kept with what is decided.
 
     Raises:
         HeddleError: what was asked for cannot work; one line says what to change.
@@ -91,6 +94,7 @@ def plan(config: RunConfig, store: TokenStore, device: str) -> Plan:
         save_every=train.save_every or evaluate_every,
         peak=matmul_rate(DTYPES[precision], device=device),
         tokens_per_second=rate,
+        vectors=vectors,
     )
     return Plan(
         model=model,
@@ -107,7 +111,8 @@ def pick_threads(wanted: int | None) -> int:
     """How many threads to compute with. Far more than there are cores is refused: the system could not start them."""
     cores = os.cpu_count() or 1
     if wanted is not None and wanted > cores:
-        raise HeddleError(f"threads = {wanted}: this machine has {cores} core(s), and more threads only slow it down")
+        there = counted(cores, "core")
+        raise HeddleError(f"threads = {wanted}: this machine has {there}, and more threads only slow it down")
     return wanted or torch.get_num_threads()
 
 
@@ -116,13 +121,14 @@ def _multiple(number: int, of: int) -> int:
 
 
 def check_length(store: TokenStore, context: int) -> None:
-    """Refuse a context that the text cannot fill."""
-    for name, part in (("training", store.train), ("validation", store.validation)):
-        part: Part
-        if len(part.tokens) <= context:
-            raise HeddleError(
-                f"{name} has {len(part.tokens)} tokens, context is {context}: lower `context` or give more data"
-            )
+    """Refuse a context that one of the text's parts cannot fill, and say which both can."""
+    train, held_out = len(store.train.tokens), len(store.validation.tokens)
+    longest = min(train, held_out) - 1  # a window and the token after it
+    if longest < context:
+        raise HeddleError(
+            f"context = {context}, but training has {counted(train, 'token')} and validation {held_out:,}: "
+            f"set context={longest}{' or less' if longest > 1 else ''}, or give more text"
+        )
 
 
 def check_memory(needed: int, device: str) -> None:

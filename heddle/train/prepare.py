@@ -4,15 +4,18 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import get_args
 
-from heddle.config.run import DataConfig, RunConfig, SavedConfig
+from heddle.config.model import LanguageHeadConfig, TransformerConfig
+from heddle.config.run import DataConfig, RunConfig, SavedConfig, TakenVectors
 from heddle.data.sources import Description, describe, python_library, read_documents
 from heddle.data.store import build_store
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, counted
 from heddle.model.device import pick_device
 from heddle.text.base import Kind
+from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
 from heddle.train.plan import CONTEXT, DEPTHS, Plan, plan
 from heddle.weights.files import sweep, write_directory
+from heddle.weights.vectors import VECTORS, find_rows, read_vectors, save_rows, vector_width
 
 TRAINABLE = get_args(Kind)
 Tell = Callable[[str], None]
@@ -32,21 +35,32 @@ def prepare(config: RunConfig, run: Path, tell: Tell = lambda line: None) -> Pla
     if run.exists():
         raise HeddleError(f"{run} already exists: go on with `heddle train --resume {run}`, or choose another --name")
     device = pick_device(config.train.device)
-    config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT)  # refuses impossible sizes before any work
+    # Refuses impossible sizes before any work.
+    smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT)
+    vectors = config.train.vectors
+    if vectors is not None:
+        check_width(config, vectors, smallest)
     sources = resolve_sources(config.data)
     if run.parent.is_dir():
         sweep(run.parent)
     tell(f"reading {name_sources(config.data)}")
     described = describe(sources)
-    tell(f"{described.documents:,} documents, {described.bytes / 1e6:,.1f} MB")
+    tell(f"{counted(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB")
+    if vectors is not None:
+        tell(f"checking {vectors}")
+        for _ in read_vectors(vectors, tell):
+            pass  # what is damaged at its end is refused before anything is trained, a tokenizer too
     with write_directory(run) as partial:
         tokenizer = make_tokenizer(config.data, sources, described, tell)
         tokenizer.save(partial / "tokenizer.json")
+        taken = None if vectors is None else take_rows(vectors, tokenizer, partial, tell)
+        if taken and isinstance(smallest.head, LanguageHeadConfig) and smallest.head.tied:
+            tell("the head is tied, so it scores with these vectors; head.tied=false gives it weights of its own")
         tell("cutting the text into tokens")
         several = described.documents > 1 and tokenizer.end_of_text is not None
         store = build_store(partial / "data", read_documents(sources), tokenizer, config.data.validation, several)
         tell("measuring this machine")
-        planned = plan(config, store, device.type)
+        planned = plan(config, store, device.type, taken)
         saved = SavedConfig(model=planned.model, data=config.data, train=config.train, chosen=planned.chosen)
         (partial / "config.json").write_text(saved.to_json(), encoding="utf-8")
     return planned
@@ -75,8 +89,55 @@ def make_tokenizer(data: DataConfig, sources: Iterable[Path | str], described: D
         special: tuple[str, ...] = () if whole else (END_OF_TEXT,)
         special += data.special_tokens
         texts = (document.text for document in read_documents(list(sources)))
-        return train_tokenizer(data.tokenizer, texts, data.tokenizer_size, special)
+        tokenizer = train_tokenizer(data.tokenizer, texts, data.tokenizer_size, special)
+        # Bytes and characters have as many ids as they have.
+        if KINDS[tokenizer.kind].least is not None and tokenizer.vocab_size < data.tokenizer_size:
+            tell(f"{tokenizer.vocab_size:,} ids, as the text does not give tokenizer_size = {data.tokenizer_size:,}")
+        return tokenizer
     if not Path(data.tokenizer).exists():
         kinds = ", ".join(TRAINABLE)
         raise HeddleError(f"tokenizer = {data.tokenizer!r} is neither one of {kinds} nor the path of a tokenizer.json")
     return load_tokenizer(Path(data.tokenizer))
+
+
+def check_width(config: RunConfig, vectors: str, model: TransformerConfig) -> None:
+    """Refuse a file whose vectors are not as wide as the token table will be; of the file only its first line is read.
+
+    Args:
+        model: what the config comes to, but for its depth.
+
+    Raises:
+        HeddleError: that, with what to set; or the file cannot be read; or the width is left to the time there is.
+    """
+    width, choice = vector_width(vectors), config.model
+    entry = model.last()[1].entry
+    chosen = (choice.preset, choice.depth, choice.dim) != (None, None, None)
+    if chosen and entry.token_dim(model.dim) == width:
+        return
+    wanted = width if entry.combine == "sum" else width + (entry.position_dim or width)
+    there = f"the model's {entry.token_dim(model.dim):,}" if chosen else "the model's width is chosen by time"
+    advice = f"set dim={wanted}"
+    try:
+        choice.model_copy(update={"dim": wanted}).resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT)
+    except HeddleError as error:
+        advice += f" and mend what then does not fit: {error}"
+    raise HeddleError(f"{vectors}: its vectors have {counted(width, 'number')} and {there}: {advice}")
+
+
+def take_rows(vectors: str, tokenizer: Tokenizer, run: Path, tell: Tell) -> TakenVectors:
+    """Keep in a run what a file of vectors has for its tokens, so that the run never needs that file again.
+
+    Raises:
+        HeddleError: the file cannot be read, or no word of it is a token.
+    """
+    rows = find_rows(tokenizer, vectors, tell)
+    known = rows.coverage
+    if not known.found:
+        raise HeddleError(f"{vectors}: no word of it is one of the {known.vocabulary:,} tokens; try tokenizer=words")
+    tell(f"{vectors} knows {known.found:,} of {counted(known.vocabulary, 'token')} ({known.share:.0%})")
+    return TakenVectors(
+        found=known.found,
+        vocabulary=known.vocabulary,
+        unused=known.unused,
+        sha256=save_rows(run / VECTORS, rows),
+    )

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,9 @@ from heddle.train.schedule import factor
 from heddle.train.step import train_step
 from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, State
 from heddle.weights.files import sweep
-from heddle.weights.run import newest_valid, publish, read_config, read_state, save_checkpoint
+from heddle.weights.run import damage, newest_valid, publish, read_config, read_state, save_checkpoint
 from heddle.weights.tensors import compare, specs_of
+from heddle.weights.vectors import VECTORS, load_rows, put_rows
 
 Reader = Callable[[Report], None]
 
@@ -52,6 +54,11 @@ class Trainer:
     Args:
         run: a directory with `config.json`, `tokenizer.json` and `data/`.
         readers: called with every `Report`; the one way to watch.
+
+    Attributes:
+        source: the checkpoint that it goes on from, or None.
+        notes: a line for each newer checkpoint that is damaged.
+        damaged: what is wrong with weights that were published before; `run` writes them anew.
 
     Raises:
         HeddleError: the directory is not a training run, or its parts do not belong together.
@@ -82,11 +89,15 @@ class Trainer:
         for folder in (self.run_directory, self.run_directory / CHECKPOINTS):
             if folder.is_dir():
                 sweep(folder)  # what a killed training left, before anything is looked for
-        found, self.notes = newest_valid(self.run_directory)
+        self.source, self.notes = newest_valid(self.run_directory)
+        self.damaged = damage(self.run_directory)
+        found = self.source
         before = None if found is None else self._read(found)
         self.model = build(self.config.model, device, self.train.seed)
         if before is not None:
             self.model.load_state_dict(before.model, strict=True)
+        elif self.chosen.vectors is not None:
+            put_rows(self.model, *load_rows(self.run_directory / VECTORS, self.chosen.vectors.sha256))
         self.optimizer = Optimizer(self.model, self.train, self.chosen.learning_rate, self.chosen.precision)
         if before is not None:
             self.optimizer.load_state(before.optimizer)
@@ -125,7 +136,7 @@ class Trainer:
         return next_token_batch(rows).to(self.chosen.device), starts
 
     def run(self) -> Evaluation:
-        """Train to the last step, publish the weights, and score the validation part, of a very long one its beginning.
+        """Train to the last step, score the validation part, of a very long one its beginning, and publish both.
 
         Raises:
             Interrupted: SIGINT or SIGTERM came; the run is saved and can be resumed.
@@ -217,8 +228,9 @@ class Trainer:
 
     def _finish(self, readers: Sequence[Reader]) -> Evaluation:
         weights = {name: master.detach() for name, master in self.optimizer.masters.items()}
-        publish(self.run_directory, weights, self.step)
-        return evaluate(self.model, self.ending, self.config.model.context)
+        result = evaluate(self.model, self.ending, self.config.model.context)
+        publish(self.run_directory, weights, self.step, {"evaluation": asdict(result)})
+        return result
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:

@@ -90,9 +90,9 @@ def newest_valid(run: Path) -> tuple[Path | None, list[str]]:
     return None, notes
 
 
-def check(directory: Path, needed: tuple[str, ...]) -> list[str]:
+def check(directory: Path, needed: tuple[str, ...], hashes: bool = True) -> list[str]:
     """What is wrong with a directory by its manifest, which must speak of the `needed` files."""
-    problems = verify(directory)
+    problems = verify(directory, hashes)
     if problems:
         return problems
     files = read_manifest(directory)["files"]

@@ -3,6 +3,7 @@
     config.json  tokenizer.json            what the run is
     model.safetensors  manifest.json       the published weights, fp32, and what every file must be
     metrics.jsonl                          what training wrote down
+    vectors.safetensors                    the rows that the token table began with, where a file of vectors was given
     checkpoints/step-N/                    all of this again, with the state of training
 
 `publish` replaces several files. It first puts a complete directory beside them (`.publishing`), then brings its files
@@ -139,6 +140,17 @@ def load(source: str | Path, device: str = "auto") -> Loaded:
                 raise
         except OSError as error:
             raise HeddleError(f"{error.filename or run}: cannot be read ({error.strerror})") from None
+
+
+def damage(run: Path, hashes: bool = True) -> list[str]:
+    """What is wrong with the weights that a run has published, a line each; nothing where none are.
+
+    Args:
+        hashes: whether to read the files; without, only their sizes are compared.
+    """
+    if _step(run) is None or (run / PUBLISHING).is_dir():  # what a killed publication left is whole, and used
+        return []
+    return check(run, NEEDED, hashes)
 
 
 def build_empty(config: TransformerConfig, where: Path) -> Transformer:

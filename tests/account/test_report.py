@@ -8,8 +8,11 @@ import pytest
 from rich.console import Console
 
 from heddle.account import count, preset_table, render, resolve
+from heddle.account.parameters import weights
+from heddle.account.report import layout
 from heddle.config import ModelChoice, RunConfig, SavedConfig, preset, preset_names
 from heddle.errors import HeddleError
+from heddle.model import build
 
 SMALL = preset("gpt2-small")
 TINY = preset("laptop-tiny")
@@ -18,7 +21,7 @@ TINY = preset("laptop-tiny")
 def shown(name: str = "laptop-tiny") -> str:
     page = StringIO()
     console = Console(width=150, file=page)
-    for part in render(count(preset(name), name=name)):
+    for part in render(count(preset(name), name=name), whole=True):
         console.print(part)
     return page.getvalue()
 
@@ -42,6 +45,37 @@ def test_the_tables_show_the_lectures_numbers() -> None:
     for number in ("291,648,307,200", "17,716,740,096", "4,608", "18.18%", "50,331,648", "3,244,032", "524,800"):
         assert number in text
     assert "The lectures print 124M; exact / printed = 1.0035." in text
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_the_layout_sums_to_every_parameter(name: str) -> None:
+    """Every layer stands in one group, and its size is that of the built block."""
+    config = preset(name)
+    model, groups = build(config, "meta"), layout(weights(build(config, "meta")))
+    assert sum(group.total for group in groups) == sum(value.numel() for value in model.parameters())
+    for stack, part in config.stacks().items():
+        blocks = getattr(model, stack).blocks
+        own = [group for group in groups if group.name == f"{stack}.blocks"]
+        assert sorted(number for group in own for number in group.layers) == list(range(part.depth))
+        for group in own:
+            for number in group.layers:
+                assert sum(value.numel() for value in blocks[number].parameters()) == group.each
+
+
+@pytest.mark.parametrize(
+    ("layers", "labels"),
+    [
+        ("::2", ["0, 2 … 6", "1, 3 … 7"]),
+        ("0", ["0", "1 … 7"]),
+        ("3", ["0 … 2, 4 … 7", "3"]),
+        ("4:", ["0 … 3", "4 … 7"]),
+    ],
+)
+def test_layers_that_differ_are_apart(layers: str, labels: list[str]) -> None:
+    wide = {"layers": layers, "block": {"ffn": {"kind": "mlp", "hidden": 32}}}
+    config = TINY.override({"decoder.depth": 8, "decoder.overrides": [wide]})
+    groups = [group for group in layout(weights(build(config, "meta"))) if group.layers]
+    assert sorted(group.label() for group in groups) == sorted(f"decoder.blocks.{label}" for label in labels)
 
 
 def test_a_difference_is_shown_where_there_is_one() -> None:

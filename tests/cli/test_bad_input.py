@@ -52,10 +52,11 @@ def test_text_that_cannot_be_scored(refused: Refused, run_a: Path, name: str) ->
 
 def test_text_that_is_too_short(refused: Refused, run_a: Path, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("A sentence.")
-    advice = "lower `context` or give more data"
-    assert refused("train", "one.txt", *TINY) == f"training has 9 tokens, context is 16: {advice}"
+    line = refused("train", "one.txt", *TINY)
+    assert line == "context = 16, but training has 9 tokens and validation 2: set context=1, or give more text"
     (tmp_path / "more.txt").write_text("A sentence, and another, and a third.")
-    assert refused("train", "more.txt", *TINY) == f"validation has 4 tokens, context is 16: {advice}"
+    line = refused("train", "more.txt", *TINY)
+    assert line.endswith("training has 33 tokens and validation 4: set context=3 or less, or give more text")
     (tmp_path / "a.txt").write_text("a")
     assert "needs at least 2" in refused("train", "a.txt", *TINY)
     assert "at least 2 are needed" in refused("eval", "a", "a.txt")
@@ -74,7 +75,7 @@ SETTINGS = {
     "kv_heads=5": "must be a multiple of kv_heads = 5",
     "dropout=1": "model.dropout = 1: input should be less than 1",
     "context=1e9": "training has",
-    "context=1000000000": "context is 1000000000: lower `context` or give more data",
+    "context=1000000000": "context = 1000000000, but training has 2,787 tokens and validation 310: set context=309 or less",
     "dim=1000000": "training needs about",
     "dim=4194304": "decoder.block.ffn.hidden = 11184832: input should be less than or equal to 4194304",
     f"dim={10**40}": "input should be less than or equal to 4194304",
@@ -122,6 +123,23 @@ def test_run_files_that_cannot_work(refused: Refused, tmp_path: Path, data: str 
     if data is not None:
         (tmp_path / "run.toml").write_text(data)
     assert message in refused("train", "run.toml")
+
+
+NAMES = ["my/../mine", "..", "../mine", ".", "", ".mine", "-mine", "a\nb", "runs/..", "a/.b", "a\0b"]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=repr)
+def test_names_that_are_none(refused: Refused, corpus: str, name: str) -> None:
+    """A run stands where its name says, and can be named in a line."""
+    assert refused("train", corpus, *TINY, f"--name={name}").startswith(
+        f"{name!r} is no name for a run: give a plain one"
+    )
+    if not name.startswith("-"):  # that would be an option
+        assert f"{name!r} is no name for a run: give a plain one" in refused("import", "nowhere", name)
+
+
+def test_a_plain_name_is_offered(refused: Refused, corpus: str) -> None:
+    assert "give a plain one, such as 'mine', or a path" in refused("train", corpus, *TINY, "--name", "my/../mine")
 
 
 def test_what_is_there_is_not_overwritten(refused: Refused, run_a: Path, corpus: str, tmp_path: Path) -> None:

@@ -53,6 +53,19 @@ class TestGenerate:
         assert (full["finish"], full["tokens"] < 10) == ("context", True)
         assert heddle("generate", "a", *words, "--window").json["texts"][0]["tokens"] == 30
 
+    def test_the_end_of_the_context_is_said(self, heddle: Heddle, run_a: Path) -> None:
+        """Beside the text, not in it; and only where the context is what ended it."""
+        prompt = ["--prompt", "abcdefgh"]
+        told = heddle("generate", "a", *prompt, "--max-tokens", "30")
+        why = "the model's context of 16 tokens is full; --window goes on from its last tokens"
+        assert told.code == 0
+        assert told.err == f"the text stopped after 9 tokens: {why}\n"
+        assert "context" not in told.out
+        assert heddle("generate", "a", *prompt, "--max-tokens", "9").err == ""
+        assert heddle("generate", "a", *prompt, "--max-tokens", "30", "--window").err == ""
+        several = heddle("generate", "a", *prompt, "--prompt", "a", "--max-tokens", "12")
+        assert several.err == f"1 of 2 texts stopped before --max-tokens: {why}\n"
+
     def test_a_stop(self, heddle: Heddle, run_a: Path) -> None:
         words = ["--prompt", "we", "--max-tokens", "9", "--json"]
         text = heddle("generate", "a", *words, "--seed", "1").json["texts"][0]["text"]
@@ -103,6 +116,22 @@ class TestCount:
         assert refused["architecture"] is None
         assert any("recurrent" in reason for reason in refused["reasons"])
         assert "No family of transformers can express this model" in heddle("count", "laptop-rnn").out
+
+    def test_equal_layers_are_one_line(self, heddle: Heddle) -> None:
+        """A page by itself; every layer and every table on demand, and in the document."""
+        told, whole = heddle("count", "gpt2-small"), heddle("count", "gpt2-small", "--all")
+        assert len(told.out.splitlines()) < 70 < 100 < len(whole.out.splitlines())
+        line = next(line for line in told.out.splitlines() if "decoder.blocks" in line)
+        cells = [cell.strip() for cell in line.strip("│").split("│")]
+        assert cells == ["decoder.blocks.0 … 11", "7,087,872", "× 12", "85,054,464", "68.35%"]
+        assert "--all" in told.out
+        assert "--all" not in whole.out
+        assert [f"decoder.blocks.{number} " in whole.out for number in range(13)] == [True] * 12 + [False]
+        assert "The lecture's sum" in whole.out
+        data = heddle("count", "gpt2-small", "--json").json
+        assert sum(group["total"] for group in data["layout"]) == data["parameters"]["total"] == 124_439_808
+        blocks = next(group for group in data["layout"] if group["layers"])
+        assert (blocks["name"], blocks["layers"], blocks["each"]) == ("decoder.blocks", list(range(12)), 7_087_872)
 
     def test_people_read_tables(self, heddle: Heddle, run_a: Path) -> None:
         told = heddle("count", "a", "--batch", "2", "--length", "8")
@@ -244,8 +273,14 @@ class TestTokenizer:
 
     def test_a_file_of_a_name(self, heddle: Heddle, corpus: str, tmp_path: Path) -> None:
         told = heddle("tokenizer", "train", "mine.json", corpus, "--kind", "bytes")
-        assert told.out.endswith("mine.json: 257 ids\n")
+        assert told.out == "training on 1 document, 0.0 MB\nmine.json: 257 ids\n"
         assert (tmp_path / "mine.json").is_file()
+        (tmp_path / "more.txt").write_text("warp")
+        told = heddle("tokenizer", "train", "words.json", corpus, "more.txt", "--kind", "words", "--size", "50")
+        ids = load_tokenizer(tmp_path / "words.json").vocab_size
+        assert told.out.endswith(f"words.json: {ids} ids, as the text does not give 50\n")
+        assert told.out.startswith("training on 2 documents, ")
+        assert heddle("tokenizer", "encode", "mine.json", "a").out.endswith("1 token for 1 byte\n")
 
 
 class TestRuns:
@@ -266,10 +301,48 @@ class TestRuns:
 
     def test_states(self, heddle: Heddle, run_a: Path) -> None:
         (run_a / "model.safetensors").unlink()
+        (run_a / "manifest.json").unlink()
         assert heddle("runs", "--json").json[0]["state"] == "stopped"
         for folder in (run_a / "checkpoints").iterdir():
             (folder / "manifest.json").unlink()
         assert heddle("runs", "--json").json[0]["state"] == "begun"
+
+    def test_scores_are_those_of_the_end(self, heddle: Heddle, run_a: Path) -> None:
+        """What `eval` says, not the estimate of the last step; and what was scored is said."""
+        scored = heddle("eval", "a", "--json").json
+        row = heddle("runs", "--json").json[0]
+        assert (row["validation_loss"], row["bits_per_byte"]) == (scored["loss"], scored["bits_per_byte"])
+        assert row["scored"] == "all"
+        data = json.loads((run_a / "manifest.json").read_text())
+        data["evaluation"]["tokens"] //= 2
+        (run_a / "manifest.json").write_text(json.dumps(data))
+        assert heddle("runs", "--json").json[0]["scored"] == "50%"
+        for name in ("manifest.json", "model.safetensors"):
+            (run_a / name).unlink()
+        row = heddle("runs", "--json").json[0]
+        last = json.loads((run_a / "metrics.jsonl").read_text().splitlines()[-1])
+        assert (row["state"], row["scored"], row["validation_loss"]) == (
+            "stopped",
+            "an estimate",
+            last["validation_loss"],
+        )
+
+    @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "manifest.json", "data/validation.tokens"])
+    @pytest.mark.parametrize("damage", ["cut", "gone"])
+    def test_damage(self, heddle: Heddle, run_a: Path, name: str, damage: str) -> None:
+        """Seen by sizes alone, and said."""
+        file = run_a / name
+        file.write_bytes(file.read_bytes()[:-1]) if damage == "cut" else file.unlink()
+        row = heddle("runs", "--json").json[0]
+        if (name, damage) == ("manifest.json", "cut"):  # its last byte is a line break
+            assert row["state"] == "finished"
+            return
+        assert row["state"] == "damaged"
+        assert row["error"].startswith(f"runs/a/{name}: ")
+        assert (row["steps"], row["depth"]) == (4, 1)
+        told = heddle("runs").out
+        assert "finished" not in told
+        assert row["error"] in told
 
     def test_none(self, heddle: Heddle) -> None:
         assert heddle("runs", "--json").json == []

@@ -34,6 +34,10 @@ def test_a_user_trains_a_model(tmp_path: Path, corpus: str) -> None:
     for line in ("reading corpus.txt", "measuring this machine", "it writes: ", "finished: validation loss"):
         assert line in done.stdout
     assert "heddle generate runs/001" in done.stdout
+    assert "--resume" not in done.stdout  # there is nothing to resume
+    assert "\n1 document, " in done.stdout
+    assert "\n4 steps of 4 x 16 tokens" in done.stdout
+    assert ", 1 thread, " in done.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "runs"]
     model, tokenizer = load(tmp_path / "runs" / "001", "cpu")
     assert (model.config.dim, model.config.context) == (16, 16)
@@ -45,7 +49,8 @@ def test_json(heddle: Heddle, corpus: str) -> None:
     """One document on stdout; what people read goes to stderr."""
     result = heddle("train", corpus, *TINY, "--name", "b", "--json")
     assert result.code == 0
-    assert result.json.keys() == {"run", "step", "steps", "finished", "validation", "samples"}
+    assert result.json.keys() == {"run", "step", "steps", "finished", "vectors", "validation", "samples"}
+    assert result.json["vectors"] is None
     assert result.json["run"] == "runs/b"
     assert (result.json["step"], result.json["finished"]) == (4, True)
     assert result.json["validation"]["bits_per_byte"] > 0
@@ -145,7 +150,71 @@ class TestDryRun:
         assert plan["model"]["vocab_size"] == 257
 
 
+def test_fewer_ids_than_were_asked_for_are_said(heddle: Heddle, corpus: str) -> None:
+    """Also where they are the default's; bytes have as many as they have."""
+    for words, expected in (["tokenizer=words"], True), (["tokenizer=words", "tokenizer_size=10"], False), ([], False):
+        told = heddle("train", corpus, *TINY, *words, "--dry-run")
+        assert ("ids, as the text does not give tokenizer_size = 4,096" in told.out) is expected, words
+        assert told.code == 0
+
+
+class TestVectors:
+    @pytest.fixture
+    def vectors(self, tmp_path: Path) -> str:
+        words = ["warp", "weft", "loom", "elsewhere"]
+        (tmp_path / "v.txt").write_text("".join(f"{word} {' '.join(['0.5'] * 16)}\n" for word in words))
+        return "v.txt"
+
+    def test_a_dry_run_says_what_is_known(self, heddle: Heddle, corpus: str, vectors: str, tmp_path: Path) -> None:
+        told = [corpus, *TINY, "tokenizer=words", f"vectors={vectors}", "--dry-run"]
+        taken = planned(heddle("train", *told, "--json"))["chosen"]["vectors"]
+        assert (taken["found"], taken["unused"]) == (3, 1)
+        share = f"3 of {taken['vocabulary']} tokens ({3 / taken['vocabulary']:.0%})"
+        said = heddle("train", *told).out
+        assert f"v.txt knows {share}\nthe head is tied, so it scores with these vectors; head.tied=false" in said
+        assert "the head is tied" not in heddle("train", *told, "head.tied=false").out
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "v.txt"]
+
+    def test_a_run_by_its_file(self, heddle: Heddle, corpus: str, vectors: str, tmp_path: Path) -> None:
+        """Trained, resumed without the file, loaded."""
+        (tmp_path / "run.toml").write_text(f'[data]\ntokenizer = "words"\n[train]\nvectors = "{vectors}"\n')
+        words = [word for word in TINY if not word.startswith("tokenizer")]
+        result = heddle("train", "run.toml", corpus, *words, "--name", "b", "--json").json
+        assert (result["finished"], result["vectors"]["found"]) == (True, 3)
+        (tmp_path / vectors).unlink()
+        before = (tmp_path / "runs/b/model.safetensors").read_bytes()
+        again = heddle("train", "--resume", "b", "--json").json
+        assert (again["finished"], again["vectors"]) == (True, result["vectors"])
+        assert (tmp_path / "runs/b/model.safetensors").read_bytes() == before
+        assert heddle("generate", "b", "--prompt", "warp", "--max-tokens", "2").code == 0
+
+    def test_what_cannot_work(self, refused: Any, corpus: str, vectors: str, tmp_path: Path) -> None:
+        told = ["train", corpus, *TINY, "tokenizer=words"]
+        assert refused(*told, "vectors=none.txt") == "none.txt: No such file or directory"
+        line = refused(*told, "dim=32", f"vectors={vectors}")
+        assert line == "v.txt: its vectors have 16 numbers and the model's 32: set dim=16"
+        line = refused("train", corpus, "tokenizer=words", f"vectors={vectors}")
+        assert line == "v.txt: its vectors have 16 numbers and the model's width is chosen by time: set dim=16"
+        (tmp_path / "v.txt").write_text("warp" + " 0.5" * 16 + "\nweft" + " 0.5" * 15 + "\n")
+        assert refused(*told, f"vectors={vectors}") == "v.txt, line 2: a word and 16 numbers are needed"
+
+
 class TestResume:
+    @pytest.mark.parametrize("damage", ["a bit", "cut", "gone"])
+    def test_damaged_weights_are_restored_and_that_is_said(self, heddle: Heddle, run_a: Path, damage: str) -> None:
+        file = run_a / "model.safetensors"
+        sound = file.read_bytes()
+        if damage == "gone":
+            file.unlink()
+        else:
+            file.write_bytes(sound[:-1] if damage == "cut" else sound[:-1] + bytes([sound[-1] ^ 1]))
+        told = heddle("train", "--resume", "a").out
+        line = next(line for line in told.splitlines() if "restored" in line)
+        assert line.startswith("runs/a/model.safetensors: ")
+        assert line.endswith("; it is restored from runs/a/checkpoints/step-4")
+        assert file.read_bytes() == sound
+        assert "restored" not in heddle("train", "--resume", "a").out
+
     def test_a_stopped_run_goes_on(self, heddle: Heddle, run_a: Path) -> None:
         """Set back to step 2, as a kill would have left it."""
         expected = {name: (run_a / name).read_bytes() for name in ("model.safetensors", "metrics.jsonl")}

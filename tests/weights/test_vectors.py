@@ -1,5 +1,6 @@
 """Vectors from files become rows of the token table, and what was found is counted."""
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ from heddle.config import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.text import train_tokenizer
-from heddle.weights.vectors import Coverage, read_vectors, take_over_vectors
+from heddle.weights import vectors as module
+from heddle.weights.vectors import Coverage, find_rows, load_rows, read_vectors, save_rows, take_over_vectors
 
 WORDS = {"cat": [1.0, -2.0, 0.5, 3.0], "dog": [0.25, 0.5, -1.0, 8.0], "naïve": [9.0, 1.0, 2.0, -4.0]}
 TEXT = "the cat and the dog saw a naïve cat"
@@ -35,13 +37,10 @@ def write(path: Path, form: str) -> Path:
 FORMS = ["glove", "word2vec text", "word2vec binary", "word2vec binary, line breaks"]
 
 
-def model(vocab_size: int, dim: int = 4) -> Transformer:
+def model(vocab_size: int, dim: int = 4, tied: bool = True) -> Transformer:
     block = {"mixer": {"heads": 1}}
-    return build(
-        TransformerConfig.of(
-            {"vocab_size": vocab_size, "dim": dim, "context": 8, "decoder": {"depth": 1, "block": block}}
-        )
-    )
+    sizes = {"vocab_size": vocab_size, "dim": dim, "context": 8, "head": {"tied": tied}}
+    return build(TransformerConfig.of({**sizes, "decoder": {"depth": 1, "block": block}}))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -66,9 +65,61 @@ def test_rows_of_known_words_equal_the_vectors_and_others_stay(form: str, tmp_pa
     assert made.embedding.weight.requires_grad
 
 
-def test_words_that_are_no_token_are_counted(tmp_path: Path) -> None:
-    tokenizer = train_tokenizer("bytes", [TEXT], 300)
-    assert take_over_vectors(model(tokenizer.vocab_size), tokenizer, write(tmp_path / "v", "glove")).unused == 3
+@pytest.mark.parametrize(("kind", "unused"), [("bytes", 3), ("characters", 3), ("words", 1), ("bpe", 1)])
+def test_words_that_are_no_token_are_counted(tmp_path: Path, kind: str, unused: int) -> None:
+    """Also those that a tokenizer has no characters for, or one id for all: `dog` is not in this text."""
+    tokenizer = train_tokenizer(kind, ["cat naïve cat cat naïve cat naïve"], 300)
+    assert take_over_vectors(model(tokenizer.vocab_size), tokenizer, write(tmp_path / "v", "glove")).unused == unused
+
+
+def test_a_head_scores_with_the_table_or_keeps_its_own(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer("words", [TEXT], 50)
+    cat = tokenizer.encode("cat")[0]
+    tied, untied = (model(tokenizer.vocab_size, tied=tied) for tied in (True, False))
+    before = untied.head.weight.detach().clone()
+    for made in (tied, untied):
+        take_over_vectors(made, tokenizer, write(tmp_path / "v", "glove"))
+    assert torch.equal(untied.head.weight, before)
+    hidden = torch.eye(4)[:, None]
+    assert tied.logits(hidden)[:, 0, cat].tolist() == pytest.approx(WORDS["cat"])
+    assert untied.logits(hidden)[:, 0, cat].tolist() != pytest.approx(WORDS["cat"])
+
+
+def test_a_word_in_two_rows(tmp_path: Path) -> None:
+    """With a space before it and without, where a vocabulary has both."""
+    tokenizer = train_tokenizer("bpe", ["cat\ncat\n cat cat cat" * 9], 300)
+    rows = find_rows(tokenizer, write(tmp_path / "v", "glove"))
+    assert rows.ids.tolist() == sorted({tokenizer.encode("cat")[0], tokenizer.encode(" cat")[0]})
+    assert rows.vectors.tolist() == [WORDS["cat"]] * 2
+
+
+def test_rows_are_kept_and_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer("words", [TEXT], 50)
+    rows = find_rows(tokenizer, write(tmp_path / "v", "glove"))
+    file = tmp_path / "rows.safetensors"
+    digest = save_rows(file, rows)
+    ids, vectors = load_rows(file, digest)
+    assert torch.equal(ids, rows.ids)
+    assert torch.equal(vectors, rows.vectors)
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(HeddleError, match="damaged"):
+        load_rows(file, digest)
+    file.unlink()
+    with pytest.raises(HeddleError, match="missing"):
+        load_rows(file, digest)
+
+
+def test_long_reading_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "v").write_text("".join(f"w{number} 1 2\n" for number in range(600)))
+    told: list[str] = []
+    assert len(list(read_vectors(tmp_path / "v", told.append))) == 600
+    assert told == []
+    monkeypatch.setattr(module, "PATIENCE", -1.0)
+    monkeypatch.setattr(module, "PAUSE", -1.0)
+    assert len(list(read_vectors(tmp_path / "v", told.append))) == 600
+    assert told == [f"{count} words of {tmp_path / 'v'} read" for count in (256, 512)]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +131,12 @@ def test_words_that_are_no_token_are_counted(tmp_path: Path) -> None:
         (b"cat 1 2\ndog 1 nan\n", "line 2: a word and 2 finite numbers"),
         (b"cat 1 2\n1\n", "line 2"),
         (b"3 2\ncat 1 2\n", "1 words where its first line promises 3"),
+        (b"3 0\n", "no file of word vectors"),
+        (b"9 99999999999\ncat 1 2\n", "no file of word vectors"),
         (b"2 4\ncat " + np.ones(4, "<f4").tobytes() + b"dog " + b"\0\0", "cut off at word 2 of 2"),
+        (b"1 4\ncat " + 2 * np.ones(4, "<f4").tobytes(), "more than the 1 words that its first line promises"),
+        (b"1 4\ncat " + np.full(4, np.inf, "<f4").tobytes(), "the vector of 'cat' is not finite"),
+        (gzip.compress(b"cat 1 2"), "is packed; unpack it first"),
     ],
 )
 def test_broken_files_are_refused_in_one_line(content: bytes, reason: str, tmp_path: Path) -> None:
