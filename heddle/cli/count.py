@@ -88,4 +88,4 @@ def _training(said: Mapping[str, Any]) -> Iterator[str]:
     if "batch_tokens" in said:
         yield f"trained with batches of {said['sequences']:,} x {said['context']:,} = {said['batch_tokens']:,} tokens"
     if "learning_rate" in said:
-        yield f"highest learning rate {said['learning_rate']:g}"
+        yield f"highest learning rate {said['learning_rate']:g}, by {said.get('optimizer', 'adamw')}"

@@ -7,7 +7,7 @@ from pydantic import Field, PositiveInt, model_validator
 from heddle.config.base import Config, merge, set_path
 from heddle.config.layers import Rate
 from heddle.config.model import Depth, TransformerConfig
-from heddle.config.presets import preset, sized
+from heddle.config.presets import preset, preset_training, sized
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
@@ -36,7 +36,9 @@ class ModelChoice(Config):
     heads: PositiveInt | None = None
     kv_heads: PositiveInt | None = None
     context: PositiveInt | None = None
-    dropout: Rate | None = None  # all three usual places at once
+    pad_vocab_to: PositiveInt | None = None  # the token table's rows are a multiple of this (D-13)
+    # A rate for all three usual places at once; or a table: `rate`, and how it is done, `style` and `mask` (D-03, D-54).
+    dropout: Rate | dict[str, Any] | None = None
     decoder: dict[str, Any] = Field(default_factory=dict)  # anything deeper, as in the model's own config
     head: dict[str, Any] = Field(default_factory=dict)
     initial: dict[str, Any] = Field(default_factory=dict)
@@ -65,13 +67,21 @@ class ModelChoice(Config):
             "depth": ("decoder.depth",),
             "heads": ("decoder.block.mixer.heads",),
             "kv_heads": ("decoder.block.mixer.kv_heads",),
-            "dropout": ("decoder.entry.dropout", "decoder.block.dropout", *mixer),
+            "pad_vocab_to": ("pad_vocab_to",),
+            "rate": ("decoder.entry.dropout", "decoder.block.dropout", *mixer),
+            "dropout": ("dropout",),
         }
-        for key, paths in places.items():
-            if getattr(self, key) is not None:
-                for path in paths:
-                    set_path(said, path, getattr(self, key))
+        for key, value in {**dict(self), **self._dropout()}.items():
+            for path in places.get(key, ()) if value is not None else ():
+                set_path(said, path, value)
         return TransformerConfig.of(merge(merge(data, said), deep), where="model")
+
+    def _dropout(self) -> dict[str, Any]:
+        """The rate, and how dropout is done, apart."""
+        if not isinstance(self.dropout, dict):
+            return {"rate": self.dropout, "dropout": None}
+        how = dict(self.dropout)
+        return {"rate": how.pop("rate", None), "dropout": how or None}
 
 
 def _pays_attention(data: Any) -> bool:
@@ -90,7 +100,10 @@ class TrainConfig(Config):
     vectors: str | None = None
     steps: Count | None = None  # optimizer steps; None: as many as fit into `minutes` here
     minutes: Annotated[float, Field(gt=0, le=1e7)] = 3.0
-    batch: Annotated[int, Field(gt=0, le=2**20)] | None = None  # sequences per step; None: by device
+    batch: Annotated[int, Field(gt=0, le=2**20)] | None = None  # sequences per step; None: by batch_tokens
+    batch_tokens: Count | None = (
+        None  # tokens per step, to the nearest whole number of sequences (D-18); None: by device
+    )
     accumulate: Annotated[int, Field(gt=0, le=2**20)] = 1  # micro-batches per step; the gradient is the same
     optimizer: Literal["muon", "adamw"] = "muon"  # muon turns the blocks' matrices, AdamW takes the rest
     learning_rate: Positive | None = None  # of AdamW's part; None: 3e-3 at width 256, falling with the width
@@ -111,6 +124,8 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
+        if self.batch is not None and self.batch_tokens is not None:
+            raise ValueError(f"batch = {self.batch} and batch_tokens = {self.batch_tokens} say the same; leave one out")
         if self.batch is not None and self.batch % self.accumulate:
             raise ValueError(
                 f"batch = {self.batch} cannot be cut into accumulate = {self.accumulate} equal micro-batches"
@@ -124,6 +139,18 @@ class RunConfig(Config):
     data: DataConfig = DataConfig()
     model: ModelChoice = ModelChoice()
     train: TrainConfig = TrainConfig()
+
+    def with_preset_training(self) -> "RunConfig":
+        """The same, with what its preset says of training wherever the user says nothing (L1-72, L1-73).
+
+        Raises:
+            HeddleError: there is no preset of that name.
+        """
+        train, said = self.train, {} if self.model.preset is None else preset_training(self.model.preset)
+        if train.batch is not None:
+            said.pop("batch_tokens", None)
+        unsaid = (key for key in said if key not in train.model_fields_set or getattr(train, key) is None)
+        return self.model_copy(update={"train": train.override({key: said[key] for key in unsaid})})
 
 
 class TakenVectors(Config):

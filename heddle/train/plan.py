@@ -13,7 +13,6 @@ from heddle.account.machine import available_memory, matmul_rate
 from heddle.account.memory import training_bytes
 from heddle.account.parameters import parameters
 from heddle.config.model import TransformerConfig
-from heddle.config.presets import preset_training
 from heddle.config.run import Chosen, ModelChoice, RunConfig, TakenVectors, TrainConfig
 from heddle.data.batch import next_token_batch
 from heddle.data.store import TokenStore
@@ -66,9 +65,7 @@ def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVector
     keep_memory()
     smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT)
     check_length(store, smallest.context)
-    # A preset may say with what it was trained; the batch is then the whole number of sequences nearest to its tokens (D-18).
-    said = {} if config.model.preset is None else preset_training(config.model.preset)
-    tokens = said.get("batch_tokens", TOKENS_PER_STEP[device])
+    tokens = train.batch_tokens or TOKENS_PER_STEP[device]
     batch = train.batch or _multiple(max(1, round(tokens / smallest.context)), train.accumulate)
     rows = max(1, batch // train.accumulate)
     precision: str = train.precision
@@ -88,7 +85,7 @@ def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVector
         threads=threads,
         steps=steps,
         batch=batch,
-        learning_rate=train.learning_rate or said.get("learning_rate") or 3e-3 * (256 / model.dim) ** 0.5,
+        learning_rate=train.learning_rate or 3e-3 * (256 / model.dim) ** 0.5,
         warmup=min(steps, ceil(0.02 * steps) if train.warmup is None else train.warmup),
         evaluate_every=evaluate_every,
         save_every=train.save_every or evaluate_every,

@@ -34,6 +34,7 @@ def prepare(config: RunConfig, run: Path, tell: Tell = lambda line: None) -> Pla
     """
     if run.exists():
         raise HeddleError(f"{run} already exists: go on with `heddle train --resume {run}`, or choose another --name")
+    config = config.with_preset_training()
     device = pick_device(config.train.device)
     # Refuses impossible sizes before any work.
     smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT)

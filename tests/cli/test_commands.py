@@ -181,9 +181,10 @@ class TestPresets:
             "sequences": 256,
             "context": 2048,
             "learning_rate": 0.0006,
+            "optimizer": "adamw",
         }
         assert heddle("presets", "gpt3-175b").out.endswith(
-            "# trained with batches of 1,600 x 2,048 = 3,276,800 tokens\n# highest learning rate 6e-05\n"
+            "# trained with batches of 1,600 x 2,048 = 3,276,800 tokens\n# highest learning rate 6e-05, by adamw\n"
         )
         assert "training" not in heddle("presets", "gpt2-small", "--json").json
         assert "# " not in heddle("presets", "gpt2-small").out

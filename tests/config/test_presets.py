@@ -32,7 +32,11 @@ def test_every_preset_is_valid_and_says_only_what_differs(name: str) -> None:
 def test_training_defaults_stand_beside_the_model() -> None:
     """Batch and peak rate of GPT-3's table, where the batch is a whole number of sequences (L1-72, L1-73, D-18)."""
     for name, sequences, rate in (("gpt3-small", 256, 6e-4), ("gpt3-xl", 512, 2e-4), ("gpt3-175b", 1600, 6e-5)):
-        assert preset_training(name) == {"batch_tokens": sequences * preset(name).context, "learning_rate": rate}
+        assert preset_training(name) == {
+            "batch_tokens": sequences * preset(name).context,
+            "learning_rate": rate,
+            "optimizer": "adamw",
+        }
     assert preset_training("gpt2-small") == {}
 
 

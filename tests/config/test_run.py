@@ -148,3 +148,17 @@ def test_what_a_mixer_does_not_have_is_refused_not_left_out() -> None:
     with pytest.raises(HeddleError, match=r"unknown key 'decoder.block.mixer.heads'"):
         ModelChoice.of({**recurrent, "heads": 2}).resolve(50, 1, 16)
     assert ModelChoice.of({**recurrent, "dropout": 0.1}).resolve(50, 1, 16).decoder.block.dropout == 0.1
+
+
+@pytest.mark.lecture("D-03", "D-13", "D-54")
+def test_what_a_run_says_of_dropout_and_padding_reaches_the_model() -> None:
+    said = {"depth": 1, "pad_vocab_to": 64, "dropout": {"rate": 0.2, "style": "classic", "mask": "batch"}}
+    model = RunConfig.of({"model": said}).model.resolve(100, 1, 16)
+    assert (model.table_rows(), model.dropout.style, model.dropout.mask) == (128, "classic", "batch")
+    assert (model.decoder.block.dropout, model.decoder.block.mixer.dropout, model.decoder.entry.dropout) == (0.2,) * 3
+    plain = RunConfig.of({"model": {"depth": 1, "dropout": 0.2}}).model.resolve(100, 1, 16)
+    assert (plain.dropout.style, plain.decoder.block.dropout) == ("inverted", 0.2)
+    with pytest.raises(HeddleError, match=r"dropout\.style"):
+        RunConfig.of({"model": {"dropout": {"style": "new"}}}).model.resolve(100, 1, 16)
+    with pytest.raises(HeddleError, match=r"batch = 4 and batch_tokens = 1024 say the same; leave one out"):
+        RunConfig.of({"train": {"batch": 4, "batch_tokens": 1024}})

@@ -239,13 +239,19 @@ def test_the_config_is_readable(begin: Begin) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_preset_brings_its_batch_and_its_rate(
-    config: Make, run: Path, planning: ModuleType, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.lecture("L1-72", "L1-73", "D-18")
+def test_a_preset_brings_its_batch_its_rate_and_its_optimizer(
+    config: Make, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The whole number of sequences nearest to the preset's tokens, and its highest rate (L1-72, L1-73, D-18)."""
-    monkeypatch.setattr(planning, "preset_training", lambda name: {"batch_tokens": 6 * 32 + 9, "learning_rate": 0.004})
-    said = {"preset": "laptop-tiny", "depth": 1, "dim": 16, "heads": 2, "context": 32}
-    planned = prepare(config(model=said, batch=None), run)
+    """The whole number of sequences nearest to the preset's tokens, and its highest rate, unless something else is said."""
+    said = {"batch_tokens": 6 * 32 + 9, "learning_rate": 0.004, "optimizer": "adamw"}
+    monkeypatch.setattr("heddle.config.run.preset_training", lambda name: dict(said))
+    model = {"preset": "laptop-tiny", "depth": 1, "dim": 16, "heads": 2, "context": 32}
+    planned = prepare(config(model=model, batch=None), run)
     assert (planned.chosen.batch, planned.chosen.learning_rate) == (6, 0.004)
-    asked = prepare(config(model=said, batch=4, learning_rate=0.1), run.with_name("other"))
+    assert json.loads((run / "config.json").read_text())["train"]["optimizer"] == "adamw"
+    asked = prepare(config(model=model, batch=4, learning_rate=0.1, optimizer="muon"), run.with_name("other"))
     assert (asked.chosen.batch, asked.chosen.learning_rate) == (4, 0.1)
+    assert json.loads((run.with_name("other") / "config.json").read_text())["train"]["optimizer"] == "muon"
+    tokens = prepare(config(model=model, batch=None, batch_tokens=100), run.with_name("tokens"))
+    assert tokens.chosen.batch == 3
