@@ -153,7 +153,8 @@ def _numbers(planned: Plan, run: Path) -> str:
         f"{counted(model.vocab_size, 'id')}) on {counted(planned.train_tokens, 'token')}, "
         f"{planned.validation_tokens:,} held out\n"
         f"{counted(chosen.steps, 'step')} of {chosen.batch} x {model.context} = {chosen.batch * model.context:,} tokens "
-        f"({planned.epochs:.1f} times through the text), learning rate {chosen.learning_rate:.2g}, {chosen.precision} on {chosen.device}, "
+        f"({planned.epochs:.1f} times through the text), learning rate {chosen.learning_rate:.2g}, "
+        f"{chosen.precision} on {chosen.device}, "
         f"{counted(chosen.threads, 'thread')}{', compiled' if chosen.compile else ''}, "
         f"{chosen.tokens_per_second:,.0f} tokens/s measured, about {duration(planned.minutes * 60)} and {size(planned.memory)}"
     )

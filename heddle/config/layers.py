@@ -66,6 +66,8 @@ class YarnScaling(Config):
     original: PositiveInt  # the context the weights were trained at
     fast: Positive = 32.0  # channels with more turns than this over `original` are kept
     slow: Positive = 1.0  # channels with fewer are interpolated
+    whole: bool = True  # the ramp's two ends are rounded to whole channels, outwards, as in the authors' code
+    magnitude: Positive | None = None  # factor on the turned vectors' lengths; None: 0.1 · ln(factor) + 1
 
 
 class Llama3Scaling(Config):

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from heddle.config.base import Config, merge, with_kind
 from heddle.config.layers import (
+    ActivationName,
     AttentionConfig,
     ConvolutionConfig,
     FeedForwardConfig,
@@ -189,9 +190,17 @@ class LanguageHeadConfig(Config):
     kind: Literal["language"] = "language"
     tied: bool = True
     bias: bool = False  # (D-26)
-    transform: bool = False  # dense layer, GELU and LayerNorm before the scores (BERT)
+    transform: bool = False  # dense layer, activation and LayerNorm before the scores (BERT)
+    activation: ActivationName = "gelu"  # of the transform
+    eps: Annotated[float, Field(ge=0)] = 1e-12  # of the transform's LayerNorm
     scale: Positive = 1.0  # factor on the hidden vectors; T5 has 1/√dim
     cap: Positive | None = None  # logits become cap · tanh(logits / cap) (Gemma 2)
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if not self.transform and (self.activation, self.eps) != ("gelu", 1e-12):
+            raise ValueError("activation and eps speak of the head's transform, of which there is none: set transform")
+        return self
 
 
 class ClassifierHeadConfig(Config):
@@ -382,8 +391,7 @@ def with_kernel(config: TransformerConfig, kernel: str) -> TransformerConfig:
         HeddleError: there is no such kernel.
     """
     data = config.to_dict()
-    for name in config.stacks():
-        stack = data[name]
+    for stack in (data[name] for name in config.stacks()):
         for block in (stack["block"], *[each["block"] for each in stack["overrides"]]):
             for place in ("mixer", "cross"):
                 part = block.get(place)

@@ -14,6 +14,7 @@ from heddle.config.model import (
     LanguageHeadConfig,
     TransformerConfig,
 )
+from heddle.nn.activations import ACTIVATIONS
 from heddle.nn.dropout import Dropout
 from heddle.nn.layout import Layout
 from heddle.nn.norm import LayerNorm
@@ -30,7 +31,7 @@ class LanguageHead(nn.Module):
         vocab_size: number of real ids; entries beyond it are -inf (D-13).
         tied: the matrix is the token table's, and is given with each call.
         bias: whether scores have a bias (D-26).
-        transform: a dense layer, GELU and LayerNorm first (BERT).
+        transform: a dense layer, `activation` and LayerNorm with `eps` first (BERT).
         scale: factor on the hidden vectors.
         cap: scores become cap · tanh(scores / cap), or None.
     """
@@ -45,6 +46,8 @@ class LanguageHead(nn.Module):
         transform: bool = False,
         scale: float = 1.0,
         cap: float | None = None,
+        activation: str = "gelu",
+        eps: float = 1e-12,
     ) -> None:
         super().__init__()
         self.vocab_size = vocab_size
@@ -53,12 +56,13 @@ class LanguageHead(nn.Module):
         self.weight = None if tied else nn.Parameter(torch.empty(rows, dim))
         self.bias = nn.Parameter(torch.empty(rows)) if bias else None
         self.dense = nn.Linear(dim, dim) if transform else None
-        self.norm = LayerNorm(dim, 1e-12) if transform else None
+        self.norm = LayerNorm(dim, eps) if transform else None
+        self.activation = ACTIVATIONS[activation]
 
     def features(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
         """What the table is multiplied with: the hidden vectors themselves, unless there is a transform or a scale (L2-61)."""
         if self.dense is not None and self.norm is not None:
-            hidden = self.norm(F.gelu(self.dense(hidden)))
+            hidden = self.norm(self.activation(self.dense(hidden)))
         return hidden if self.scale == 1.0 else hidden * self.scale
 
     def forward(self, hidden: Float[Tensor, "*rows D"], table: Float[Tensor, "V D"]) -> Float[Tensor, "*rows V"]:
@@ -128,7 +132,9 @@ def make_head(config: TransformerConfig) -> nn.Module | None:
     made: Any = config.head
     if isinstance(made, LanguageHeadConfig):
         sizes = (config.table_rows(), config.dim, config.vocab_size)
-        return LanguageHead(*sizes, made.tied, made.bias, made.transform, made.scale, made.cap)
+        return LanguageHead(
+            *sizes, made.tied, made.bias, made.transform, made.scale, made.cap, made.activation, made.eps
+        )
     if isinstance(made, ClassifierHeadConfig):
         drops: DropoutConfig = config.dropout
         dropout = Dropout(made.dropout, drops.style == "classic", drops.mask == "batch")

@@ -233,7 +233,9 @@ def _scaling(config: RotaryConfig) -> positions.Scaling | None:
     if isinstance(scaling, NTKScaling):
         return positions.NTK(scaling.factor)
     if isinstance(scaling, YarnScaling):
-        return positions.Yarn(scaling.factor, scaling.original, scaling.fast, scaling.slow)
+        return positions.Yarn(
+            scaling.factor, scaling.original, scaling.fast, scaling.slow, scaling.whole, scaling.magnitude
+        )
     if isinstance(scaling, Llama3Scaling):
         return positions.Llama3(scaling.factor, scaling.original, scaling.low, scaling.high)
     return None

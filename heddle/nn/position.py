@@ -99,17 +99,23 @@ class Yarn(Scaling):
         original: the context that the weights were trained at.
         fast: channels that turn more often than this over `original` are kept.
         slow: channels that turn less often are divided by the factor.
+        whole: the ramp's two ends are rounded to whole channels, outwards, as in the authors' code.
+        length: factor on the turned vectors; None: 0.1 · ln(factor) + 1 (their 3.4).
     """
 
     factor: float
     original: int
     fast: float = 32.0
     slow: float = 1.0
+    whole: bool = True
+    length: float | None = None
 
     def __call__(self, frequency: Float[Tensor, " half"], base: float) -> Float[Tensor, " half"]:
         half = frequency.shape[0]
-        low = max(floor(self._channel(self.fast, half, base)), 0)
-        high = min(ceil(self._channel(self.slow, half, base)), 2 * half - 1)
+        low, high = self._channel(self.fast, half, base), self._channel(self.slow, half, base)
+        if self.whole:
+            low, high = floor(low), ceil(high)
+        low, high = max(low, 0), min(high, 2 * half - 1)
         channel = torch.arange(half, device=frequency.device, dtype=frequency.dtype)
         # Where both ends fall together the ramp is a step.
         ramp = ((channel - low) / (high - low if high != low else 0.001)).clamp(0, 1)
@@ -121,7 +127,7 @@ class Yarn(Scaling):
 
     @property
     def magnitude(self) -> float:
-        return 0.1 * log(self.factor) + 1.0 if self.factor > 1 else 1.0
+        return 0.1 * log(self.factor) + 1.0 if self.length is None else self.length
 
 
 @dataclass(frozen=True)

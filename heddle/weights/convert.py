@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heddle.config.model import EmbeddingHeadConfig, TransformerConfig
+from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, TransformerConfig
 from heddle.config.run import SavedConfig
 from heddle.errors import HeddleError, did_you_mean
 from heddle.model.transformer import Transformer
@@ -15,6 +15,7 @@ from heddle.nn.layout import Layout
 from heddle.weights.families import (
     BART,
     BERT,
+    BERT_CLASSIFIER,
     BERT_POOLED,
     FALCON,
     GEMMA2,
@@ -24,6 +25,7 @@ from heddle.weights.families import (
     MARIAN,
     MISTRAL,
     MIXTRAL,
+    QWEN2,
     QWEN2_MOE,
     QWEN3,
     QWEN3_MOE,
@@ -41,6 +43,7 @@ from heddle.weights.tensors import check_depth
 ALL = (
     GPT2,
     LLAMA,
+    QWEN2,
     QWEN3,
     MISTRAL,
     MIXTRAL,
@@ -50,6 +53,7 @@ ALL = (
     GPT_NEOX,
     FALCON,
     BERT,
+    BERT_CLASSIFIER,
     BERT_POOLED,
     T5,
     BART,
@@ -191,17 +195,19 @@ def logit_difference(model: Transformer, family: Family, folder: Path) -> float 
         raise HeddleError(f"transformers cannot place {unset[0]} of the exported weights ({len(unset)} in all)")
     length = min(model.config.context, 64)
     tokens, source = torch.randint(model.vocab_size, (2, 2, length), generator=torch.Generator().manual_seed(0))
+    source = source % (model.config.source_vocab_size or model.vocab_size)
     with torch.inference_mode():
         expected, found = ours_and_theirs(model, theirs.eval(), tokens, source)
     return float((found - expected).abs().max() / expected.abs().max().clamp(min=1.0))
 
 
 def ours_and_theirs(model: Transformer, theirs: Any, tokens: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
-    """What a model and its counterpart in transformers say of the same tokens: scores, or one vector per sequence."""
-    if isinstance(model.config.head, EmbeddingHeadConfig):
+    """What a model and its counterpart in transformers say of the same tokens: scores, or one vector or classes per sequence."""
+    if isinstance(model.config.head, EmbeddingHeadConfig | ClassifierHeadConfig):
         assert model.head is not None
         vectors: Tensor = model.head(model(tokens), Layout.plain(*tokens.shape))
-        return vectors, theirs(tokens).pooler_output
+        answer = theirs(tokens)
+        return vectors, answer.logits if isinstance(model.config.head, ClassifierHeadConfig) else answer.pooler_output
     if len(model.config.stacks()) == 2:
         scores, found = model(tokens, source=source), theirs(source, decoder_input_ids=tokens).logits
     else:

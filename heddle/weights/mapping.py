@@ -99,15 +99,22 @@ class OneRow:
         return Vocabulary().theirs(ours, config)[None]
 
 
+@dataclass(frozen=True)
 class Vocabulary:
-    """A table with one row per token. Ours may be padded (L0-86): the extra rows stay here, and come back as zeros."""
+    """A table with one row per token. Ours may be padded (L0-86): the extra rows stay here, and come back as zeros.
+
+    Attributes:
+        source: it is the encoder's own.
+    """
+
+    source: bool = False
 
     def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
-        extra = config.table_rows() - theirs.shape[0]
+        extra = (config.source_rows() if self.source else config.table_rows()) - theirs.shape[0]
         return (torch.cat((theirs, theirs.new_zeros(extra, *theirs.shape[1:]))) if extra > 0 else theirs,)
 
     def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
-        return ours[0][: config.vocab_size]
+        return ours[0][: config.source_vocab_size if self.source else config.vocab_size]
 
 
 @dataclass(frozen=True)
@@ -160,8 +167,11 @@ def to_theirs(
 ) -> dict[str, Tensor]:
     """A heddle model's tensors (or their gradients) under the family's names and in its shapes."""
     found: dict[str, Tensor] = {}
+    told: set[str] = set()
     for row in rows_of(table, config, list(ours)):
-        parts = tuple(ours[name] for name in row.ours)
+        # What two of their names hold is two tensors in a file.
+        parts = tuple(ours[name].clone() if name in told else ours[name] for name in row.ours)
+        told.update(row.ours)
         if "{e}" in row.theirs:
             for e, each in enumerate(zip(*parts, strict=True)):
                 found[row.theirs.replace("{e}", str(e))] = row.how.theirs(each, config)
@@ -194,14 +204,19 @@ class Names:
     Attributes:
         prefix: what stands before every name of the body, and may be left out in all of them at once.
         ignorable: names of buffers without any information and of layers that this head does not read, `{i}` for the layer.
-        copies: a tensor that may be stored twice, and the one that it must equal; only the second is used.
+        copies: a tensor that may be stored twice, and the one that it must equal, the first of these that the model has;
+            only that is used.
         older: ends of names as older files have them, and as the table has them.
+        instead: a tensor that older files leave out, and the one that it then equals.
+        zeros: what files of a model without this head leave out, and is zero then.
     """
 
     prefix: str
     ignorable: tuple[str, ...] = ()
-    copies: Mapping[str, str] | None = None
+    copies: Mapping[str, tuple[str, ...]] | None = None
     older: tuple[tuple[str, str], ...] = ()
+    instead: Mapping[str, str] | None = None
+    zeros: tuple[str, ...] = ()
 
     def spelt(self, name: str) -> str:
         """A name as the table has it."""
@@ -230,20 +245,25 @@ def import_tensors(
     heads = {row.theirs for row in table if not row.theirs.startswith(names.prefix)}
     spelling = {names.spelt(names.prefix + name if bare and name not in heads else name): name for name in weights}
     wanted = specs_of(to_theirs(table, config, model))
+    absent = [name for name in names.zeros if name in wanted and name not in spelling]
+    for name, other in (names.instead or {}).items():
+        if name in wanted and other in spelling:
+            spelling.setdefault(name, spelling[other])
     ignorable = re.compile("|".join(re.escape(name).replace(r"\{i\}", r"\d+") for name in names.ignorable) or "(?!)")
-    copies = {name: kept for name, kept in (names.copies or {}).items() if name not in wanted and name in spelling}
+    stored = {name: kept for name, kept in (names.copies or {}).items() if name not in wanted and name in spelling}
+    copies = {name: next(each for each in kept if each in wanted) for name, kept in stored.items()}
     found = {
         full: weights.specs[name]
         for full, name in spelling.items()
         if full in wanted or not (ignorable.fullmatch(full) or full in copies)
     }
-    compare(found, wanted, where, dtypes=False)
+    compare(found, {name: spec for name, spec in wanted.items() if name not in absent}, where, dtypes=False)
     for name, spec in found.items():
         if spec.dtype not in HALVES:
             raise HeddleError(f"{where}: {name} is {spec.dtype}; heddle reads weights in F32, F16 or BF16")
     read: dict[str, Tensor] = {}
     for name in wanted:
-        read[name] = weights[spelling[name]].float()
+        read[name] = torch.zeros(wanted[name].shape) if name in absent else weights[spelling[name]].float()
         check_finite(name, read[name], where)
     for name, kept in copies.items():
         if not torch.equal(weights[spelling[name]].float(), read[kept]):

@@ -7,8 +7,16 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from heddle.config import preset
+from heddle.model import build
+from heddle.weights.families import GPT2
+from heddle.weights.published import write_published
 
 from .conftest import TINY, Heddle
 
@@ -290,6 +298,52 @@ def test_other_commands(refused: Refused, run_a: Path, corpus: str, tmp_path: Pa
     assert "folder" in refused("import", "folder", "b")
     shutil.rmtree(run_a / "data")
     assert "held nothing out; name the files to score" in refused("eval", "a")
+
+
+GAIN, EXTRA = "transformer.h.1.ln_1.weight", "transformer.h.1.ln_3.weight"
+PUBLISHED: dict[str, tuple[Callable[[dict[str, Any], dict[str, torch.Tensor]], object], str]] = {
+    "another architecture": (
+        lambda config, weights: config.update(model_type="mamba"),
+        "theirs: model_type = 'mamba'; heddle reads gpt2, llama, ",
+    ),
+    "another head": (
+        lambda config, weights: config.update(architectures=["GPT2ForTokenClassification"]),
+        "theirs: architectures = ['GPT2ForTokenClassification'] in config.json: heddle reads GPT2LMHeadModel",
+    ),
+    "a field nobody knows": (
+        lambda config, weights: config.update(logit_scale=2.0),
+        "theirs: logit_scale = 2.0 in config.json: heddle does not know what this field changes",
+    ),
+    "a tensor less": (lambda config, weights: weights.pop(GAIN), f"{GAIN} [16] is not in the file"),
+    "a tensor more": (
+        lambda config, weights: weights.update({EXTRA: torch.ones(16)}),
+        f"{EXTRA} [16] is not in the model",
+    ),
+    "a layer more": (lambda config, weights: config.update(n_layer=3), "the weights have 2 layers, the config says 3"),
+    "another shape": (
+        lambda config, weights: weights.update({GAIN: torch.ones(17)}),
+        f"{GAIN} has shape [17] in the file and [16] in the model",
+    ),
+    "a nan": (lambda config, weights: weights[GAIN][3:4].fill_(torch.nan), f"1 of the 16 numbers of {GAIN} are nan or"),
+    "an inf": (
+        lambda config, weights: weights[GAIN][3:5].fill_(-torch.inf),
+        f"2 of the 16 numbers of {GAIN} are nan or",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", PUBLISHED)
+def test_published_weights_that_cannot_be_taken_over(refused: Refused, tmp_path: Path, fault: str) -> None:
+    sizes = {"dim": 16, "context": 8, "decoder.depth": 2, "decoder.block.mixer.heads": 2, "vocab_size": 30}
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    write_published(folder, GPT2, build(preset("gpt2-small").override(sizes), seed=1), None)
+    config, weights = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    change, said = PUBLISHED[fault]
+    change(config, weights)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(weights, folder / "model.safetensors")
+    assert said in refused("import", "theirs", "b")
 
 
 @pytest.mark.parametrize("when", ["preparation", "checkpoint", "publication"])

@@ -50,7 +50,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         (
             "head.zzz",
             1,
-            "unknown key 'head.zzz' in config. Known keys: bias, cap, kind, scale, tied, transform.",
+            "unknown key 'head.zzz' in config. Known keys: activation, bias, cap, eps, kind, scale, tied, transform.",
         ),
         ("dim", "wide", "config: dim = 'wide': input should be a valid integer, unable to parse string as an integer"),
         ("dim", 0, "config: dim = 0: input should be greater than 0"),

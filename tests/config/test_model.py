@@ -87,6 +87,13 @@ def test_tables_are_rounded_up(size: int, multiple: int, rows: int) -> None:
     assert model(vocab_size=size).override({"pad_vocab_to": multiple}).table_rows() == rows
 
 
+def test_a_head_without_a_transform_has_no_activation_in_it() -> None:
+    assert model().override({"head.transform": True, "head.activation": "relu", "head.eps": 1e-5}).head.eps == 1e-5
+    for changes in ({"head.activation": "relu"}, {"head.eps": 1e-5}):
+        with pytest.raises(HeddleError, match="speak of the head's transform, of which there is none: set transform"):
+            model().override(changes)
+
+
 @pytest.mark.parametrize("scale", ["head_dim", "dim", 0.25, 1])
 def test_scales(scale: str | float) -> None:
     assert AttentionConfig.of({"heads": 1, "scale": scale}).scale == scale

@@ -177,6 +177,14 @@ LLAMA = {"factor": 8.0, "original_max_position_embeddings": 512, "low_freq_facto
         (Yarn(4.0, 64), "yarn", None, YARN),
         (Yarn(4.0, 64, fast=8.0, slow=2.0), "yarn", None, {**YARN, "beta_fast": 8.0, "beta_slow": 2.0}),
         (Yarn(1.0, 64), "yarn", None, {**YARN, "factor": 1.0}),
+        (Yarn(4.0, 64, whole=False), "yarn", None, {**YARN, "truncate": False}),
+        (
+            Yarn(4.0, 64, fast=9.0, slow=9.0, whole=False),
+            "yarn",
+            None,
+            {**YARN, "beta_fast": 9.0, "beta_slow": 9.0, "truncate": False},
+        ),
+        (Yarn(4.0, 64, length=1.5), "yarn", None, {**YARN, "attention_factor": 1.5}),
         (Llama3(8.0, 512), "llama3", None, LLAMA),
     ],
     ids=str,
@@ -190,6 +198,12 @@ def test_scaled_frequencies_are_those_of_transformers(
     cos, sin, _ = rotary(Layout.plain(1, 9))
     assert scaling.magnitude == pytest.approx(magnitude)
     torch.testing.assert_close(cos.square() + sin.square(), torch.full_like(cos, magnitude**2))
+
+
+def test_a_ramp_between_whole_channels_is_another_one() -> None:
+    whole, exact = (Rotary(64, scaling=Yarn(4.0, 64, whole=whole)).frequencies() for whole in (True, False))
+    assert (whole - exact).abs().max() > 1e-4
+    assert torch.equal(whole[[0, -1]], exact[[0, -1]])
 
 
 def test_scalings_do_something() -> None:

@@ -51,16 +51,26 @@ BART_TINY = {
     "pad_token_id": None, "forced_eos_token_id": None,
 }  # fmt: skip
 
+
+def slowed(kind: str, base: float = 100.0, **said: Any) -> dict[str, Any]:
+    """Rotary positions whose angles are slowed; the base is so small that it shows within a few tokens."""
+    usual = {"llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}}.get(kind, {})
+    original = {} if kind == "linear" else {"original_max_position_embeddings": 8}
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": base, "factor": 3.0, **original, **usual, **said}}
+
+
 # The class of transformers and the sizes behind the first word of a variant.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2LMHeadModel", GPT2_TINY),
     "llama": ("LlamaForCausalLM", LLAMA_TINY),
+    "qwen2": ("Qwen2ForCausalLM", LLAMA_TINY),
     "qwen3": ("Qwen3ForCausalLM", LLAMA_TINY),
     "mistral": ("MistralForCausalLM", LLAMA_TINY),
     "mixtral": ("MixtralForCausalLM", {**MOE_TINY, "num_local_experts": 4}),
     "t5": ("T5ForConditionalGeneration", T5_TINY),
     "bert": ("BertForMaskedLM", BERT_TINY),
     "bert_pooled": ("BertModel", BERT_TINY),
+    "bert_classifier": ("BertForSequenceClassification", BERT_TINY),
     "gemma2": ("Gemma2ForCausalLM", {**LLAMA_TINY, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": None}),
     "gpt_neox": ("GPTNeoXForCausalLM", NEOX_TINY),
     "falcon": ("FalconForCausalLM", FALCON_TINY),
@@ -84,6 +94,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "llama-biases": {"attention_bias": True, "mlp_bias": True},
     "qwen3": {"head_dim": 8},
     "qwen3-tied-grouped": {"head_dim": 10, "num_key_value_heads": 2, "tie_word_embeddings": True},
+    "qwen2": {"tie_word_embeddings": True},
+    "qwen2-grouped-yarn-window": {
+        **slowed("yarn"),
+        **{"num_key_value_heads": 2, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2},
+    },
     "mistral-window": {"sliding_window": 7, "num_key_value_heads": 2},
     "mistral-whole": {"sliding_window": None, "head_dim": 8},
     "mixtral": {},
@@ -117,10 +132,44 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "t5": {},
     "t5-gated": {"feed_forward_proj": "gated-gelu", "scale_decoder_outputs": False},
     "bert": {},
+    "bert_classifier": {"num_labels": 5, "classifier_dropout": 0.3},
     "bert_pooled": {"hidden_act": "gelu_new", "layer_norm_eps": 1e-3},
     "mixtral-window": {"sliding_window": 5, "num_experts_per_tok": 3},
     "qwen3_moe-as-they-are": {"norm_topk_prob": False, "head_dim": 8},
     "qwen3_moe-renormalised": {"norm_topk_prob": True, "head_dim": 8, "tie_word_embeddings": True},
+    "llama-linear": slowed("linear"),
+    "llama-llama3": slowed("llama3", original_max_position_embeddings=16),
+    "llama-yarn": slowed("yarn"),
+    "mistral-yarn": slowed("yarn", mscale=1.0, mscale_all_dim=0.5, truncate=False),
+    "mixtral-linear": {**slowed("linear"), "head_dim": 6},
+    "qwen3-yarn-window": {
+        **slowed("yarn", beta_fast=8.0, beta_slow=0.25, attention_factor=1.5),
+        **{"head_dim": 8, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    },
+    "qwen3_moe-yarn-dense-window": {
+        **slowed("yarn"),
+        **{"head_dim": 8, "mlp_only_layers": [0], "use_sliding_window": True, "sliding_window": 7},
+    },
+    "qwen3_moe-every-second": {**slowed("llama3"), "head_dim": 8, "decoder_sparse_step": 2},
+    "qwen2_moe-llama3-dense": {**slowed("llama3"), "mlp_only_layers": [1, 2]},
+    "qwen2_moe-window": {**slowed("linear"), "use_sliding_window": True, "sliding_window": 5, "head_dim": 6},
+    "gpt_neox-yarn": slowed("yarn", partial_rotary_factor=0.5),
+    "gpt_neox-llama3": slowed("llama3", partial_rotary_factor=1.0),
+    "falcon-yarn": slowed("yarn"),
+    "falcon-llama3": {**slowed("llama3"), "new_decoder_architecture": True, "num_kv_heads": 2},
+    "gemma2-yarn": {**slowed("yarn"), "sliding_window": 5},
+    "gemma2-linear": {**slowed("linear"), "layer_types": ["sliding_attention"] * 3, "sliding_window": 5},
+    "gpt2-unscaled": {"scale_attn_weights": False},
+    "gpt2-by-layer": {"scale_attn_by_inverse_layer_idx": True},
+    "bert-relu": {"hidden_act": "relu", "layer_norm_eps": 1e-3},
+    "bert-gelu-new-untied": {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "tie_word_embeddings": False},
+    "bart-untied": {"tie_word_embeddings": False},
+    "marian-untied": {"tie_word_embeddings": False},
+    "marian-two-tables": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 67},
+    "marian-two-tables-untied": {
+        **{"share_encoder_decoder_embeddings": False, "vocab_size": 70, "decoder_vocab_size": 61},
+        "tie_word_embeddings": False,
+    },
 }
 
 

@@ -118,6 +118,59 @@ def test_bert_as_it_was_first_published_is_read(make_published: Make, tmp_path: 
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
+def same_weights(tmp_path: Path, *runs: str) -> bool:
+    first, again = (load(tmp_path / name, "cpu").model.state_dict() for name in runs)
+    return first.keys() == again.keys() and all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_bert_with_both_its_heads_is_read_for_masked_tokens(make_published: Make, tmp_path: Path) -> None:
+    from transformers import BertForPreTraining
+
+    folder = tmp_path / "bert"
+    masked = make_published("bert")
+    masked.save_pretrained(folder)
+    import_model(folder, tmp_path / "run")
+    both = BertForPreTraining(masked.config)
+    both.load_state_dict(masked.state_dict(), strict=False)
+    both.save_pretrained(tmp_path / "both")
+    import_model(tmp_path / "both", tmp_path / "again")
+    assert same_weights(tmp_path, "run", "again")
+
+
+def test_bart_without_a_head_has_scores_without_a_bias(make_published: Make, tmp_path: Path) -> None:
+    """As `facebook/bart-base` is published: names without a prefix, and no bias, which is 0 then in transformers, too."""
+    published = make_published("bart")
+    published.final_logits_bias.data.zero_()
+    published.save_pretrained(tmp_path / "bart")
+    import_model(tmp_path / "bart", tmp_path / "run")
+    published.model.save_pretrained(tmp_path / "bare")
+    assert json.loads((tmp_path / "bare" / "config.json").read_text())["architectures"] == ["BartModel"]
+    assert "final_logits_bias" not in load_file(tmp_path / "bare" / "model.safetensors")
+    import_model(tmp_path / "bare", tmp_path / "again")
+    assert same_weights(tmp_path, "run", "again")
+
+
+@pytest.mark.parametrize("variant", ["bart-untied", "marian-untied"])
+def test_an_untied_head_beside_one_table_is_read_as_older_versions_wrote_it(
+    make_published: Make, tmp_path: Path, variant: str
+) -> None:
+    """Before 5.0 encoder and decoder shared their table also then, and it was stored once."""
+    published = make_published(variant)
+    table = published.model.shared.weight.data
+    for stack in (published.model.encoder, published.model.decoder):
+        stack.embed_tokens.weight.data = table.clone()
+    published.save_pretrained(tmp_path / "theirs")
+    import_model(tmp_path / "theirs", tmp_path / "run")
+    rewrite(
+        tmp_path / "theirs", lambda t: [t.pop(f"model.{stack}.embed_tokens.weight") for stack in ("encoder", "decoder")]
+    )
+    import_model(tmp_path / "theirs", tmp_path / "again")
+    assert same_weights(tmp_path, "run", "again")
+    assert torch.equal(load(tmp_path / "run", "cpu").model.state_dict()["source_embedding.weight"], table)
+    rewrite(tmp_path / "theirs", lambda t: t.pop("model.shared.weight"))
+    assert "[61, 24] is not in the file" in refusal(tmp_path / "theirs", tmp_path / "third")
+
+
 def test_llamas_frequencies_are_left_out(make_published: Make, tmp_path: Path) -> None:
     make_published("llama").save_pretrained(tmp_path / "llama")
     frequencies = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": torch.ones(3) for i in range(3)}
@@ -135,6 +188,7 @@ def test_llamas_frequencies_are_left_out(make_published: Make, tmp_path: Path) -
         (lambda t: t.update({LN: torch.ones(24, dtype=torch.int64)}), f"{LN} is I64"),
         (lambda t: t.update({LN: torch.ones(24).double()}), f"{LN} is F64"),
         (lambda t: t[LN].fill_(torch.nan), f"24 of the 24 numbers of {LN} are nan"),
+        (lambda t: t[LN][:2].fill_(torch.inf), f"2 of the 24 numbers of {LN} are nan or infinite"),
         (lambda t: t.update({"lm_head.weight": torch.ones(61, 24)}), "ties lm_head.weight to transformer.wte.weight"),
     ],
 )
@@ -147,7 +201,7 @@ def test_tensors_that_do_not_fit(folder: Path, tmp_path: Path, change: Callable[
     ("fields", "said"),
     [
         ({"model_type": "gpt3"}, "Did you mean 'gpt2'?"),
-        ({"model_type": "berd"}, "heddle reads gpt2, llama, qwen3, mistral, mixtral, qwen3_moe, qwen2_moe, gemma2"),
+        ({"model_type": "berd"}, "heddle reads gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, qwen2_moe"),
         ({"model_type": None}, "model_type = 'None'"),
         ({"model_type": ["gpt2"]}, "heddle reads gpt2, llama"),
         ({"n_layer": 24}, "the weights have 3 layers, the config says 24"),
@@ -159,7 +213,7 @@ def test_tensors_that_do_not_fit(folder: Path, tmp_path: Path, change: Callable[
         ({"n_inner": 10**10}, "ffn.hidden = 10000000000: input should be less than or equal to 4194304"),
         ({"vocab_size": 62}, "[61, 24] in the file and [62, 24] in the model"),
         ({"tie_word_embeddings": False}, "lm_head.weight [61, 24] is not in the file"),
-        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
+        ({"add_cross_attention": True}, "add_cross_attention = True"),
     ],
 )
 def test_configs_that_do_not_fit(folder: Path, tmp_path: Path, fields: dict[str, Any], said: str) -> None:
@@ -396,9 +450,27 @@ def test_shared_experts_without_a_gate_are_exported_exactly(tmp_path: Path) -> N
     assert (logits - again).abs().max() < 1e-5 * logits.abs().max()
 
 
+def test_ungated_shared_experts_are_exported_beside_layers_without_experts(tmp_path: Path) -> None:
+    ffn = {"kind": "moe", "experts": 4, "active": 2, "expert": {"kind": "gated", "hidden": 16}, "shared": 2}
+    dense = [{"layers": "0", "block": {"ffn": {"kind": "gated", "hidden": 20}}}]
+    changes = {"decoder.depth": 3, "decoder.block.ffn": ffn, "decoder.overrides": dense, "initial.std": 0.3}
+    said, written = exported(shrunk("llama-7b", **changes), tmp_path)
+    assert said == "Qwen2MoeForCausalLM"
+    assert written["model.layers.0.mlp.gate_proj.weight"].shape == (20, 24)
+    gates = [name for name in written if name.endswith("shared_expert_gate.weight")]
+    assert sorted(gates) == [f"model.layers.{i}.mlp.shared_expert_gate.weight" for i in (1, 2)]
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "architecture"),
     [
+        ("llama-7b", {"decoder.block.mixer.relative": {"kind": "rotary", "base": 50.0, "scaling": {"kind": "ntk", "factor": 4.0}}},
+         "LlamaForCausalLM"),
+        ("llama-7b", {"decoder.block.mixer.bias": ["q", "k", "v"]}, "Qwen2ForCausalLM"),
+        ("bart-base", {"head.tied": False}, "BartForConditionalGeneration"),
+        ("bart-base", {"head.tied": False, "source_vocab_size": 61, "pad_vocab_to": 16}, "BartForConditionalGeneration"),
+        ("vaswani-base", {"encoder.entry.positions": "sinusoidal_halves", "source_vocab_size": 40, "pad_vocab_to": 16,
+                          "decoder.entry.positions": "sinusoidal_halves"}, "MarianMTModel"),
         ("mistral-7b", {"decoder.block.mixer.window": 5}, "MistralForCausalLM"),
         ("mixtral-8x7b", {}, "MixtralForCausalLM"),
         ("qwen3-30b-a3b", {"pad_vocab_to": 16}, "Qwen3MoeForCausalLM"),

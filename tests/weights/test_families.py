@@ -1,18 +1,31 @@
 """Published configs: everything that changes the function is expressed or refused by name."""
 
 import json
+from math import log
 from typing import Any
 
 import pytest
 import transformers
 from transformers import GPT2Config
 
-from heddle.config import GatedConfig, RotaryConfig, TransformerConfig, preset, preset_names, sized
+from heddle.config import (
+    GatedConfig,
+    LinearScaling,
+    Llama3Scaling,
+    NTKScaling,
+    RotaryConfig,
+    TransformerConfig,
+    YarnScaling,
+    preset,
+    preset_names,
+    sized,
+)
 from heddle.errors import HeddleError
 from heddle.weights.convert import ALL, choose
 from heddle.weights.families import (
     BART,
     BERT,
+    BERT_CLASSIFIER,
     BERT_POOLED,
     FALCON,
     GEMMA2,
@@ -22,6 +35,7 @@ from heddle.weights.families import (
     MARIAN,
     MISTRAL,
     MIXTRAL,
+    QWEN2,
     QWEN2_MOE,
     QWEN3,
     QWEN3_MOE,
@@ -108,11 +122,176 @@ def test_the_rotary_base_is_found_wherever_it_is_written(fields: dict[str, Any])
     assert LLAMA.to_config(fields).decoder.block.mixer.relative == RotaryConfig(base=500.0)
 
 
+OLD = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+
+
+@pytest.mark.parametrize(
+    ("said", "scaling"),
+    [
+        ({"type": "linear", "factor": 2}, LinearScaling(factor=2)),
+        ({"rope_type": "linear", "type": "linear", "factor": 2.0, "beta_fast": None}, LinearScaling(factor=2)),
+        ({"rope_type": "llama3", **OLD}, Llama3Scaling(factor=8, original=8192, low=1, high=4)),
+        ({"type": "yarn", "factor": 4.0}, YarnScaling(factor=4, original=2048)),
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512, "finetuned": True},
+         YarnScaling(factor=4, original=512)),
+        ({"type": "yarn", "factor": 4.0, "beta_fast": 16, "beta_slow": 0, "truncate": False},
+         YarnScaling(factor=4, original=2048, fast=16, whole=False)),
+        ({"type": "yarn", "factor": 4.0, "attention_factor": 1.25, "mscale": 2.0, "mscale_all_dim": 1.0},
+         YarnScaling(factor=4, original=2048, magnitude=1.25)),
+        ({"type": "yarn", "factor": 4.0, "mscale": 0.707, "mscale_all_dim": 0.707},
+         YarnScaling(factor=4, original=2048, magnitude=1.0)),
+        ({"type": "yarn", "factor": 4.0, "mscale": 2.0}, YarnScaling(factor=4, original=2048)),
+    ],
+)  # fmt: skip
+def test_what_slows_the_angles_is_found_in_both_spellings(said: dict[str, Any], scaling: Any) -> None:
+    expected = RotaryConfig(base=500.0, scaling=scaling)
+    for fields in (
+        {"rope_theta": 500.0, "rope_scaling": said},
+        {"rope_parameters": {"rope_theta": 500.0, **said}},
+        {"rope_theta": 500.0, "rope_parameters": said, "rope_scaling": said},
+    ):
+        assert LLAMA.to_config(fields).decoder.block.mixer.relative == expected
+
+
+def test_what_slows_the_angles_is_written_in_both_spellings() -> None:
+    """vLLM and transformers from 5.0 on read `rope_parameters` with the base in it, older versions the two other fields."""
+    scaling = {"kind": "yarn", "factor": 4.0, "original": 512, "magnitude": 1.25}
+    config = llama().override({"decoder.block.mixer.relative": {"kind": "rotary", "base": 1e6, "scaling": scaling}})
+    written = LLAMA.theirs(config)
+    table = {
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512, "beta_fast": 32.0, "beta_slow": 1.0,
+        "truncate": True, "attention_factor": 1.25,
+    }  # fmt: skip
+    assert written["rope_parameters"] == {"rope_theta": 1e6, **table}
+    assert (written["rope_scaling"], written["rope_theta"]) == (table, 1e6)
+    assert LLAMA.theirs(llama())["rope_scaling"] is None
+
+
+def test_the_ntk_rule_is_written_as_the_larger_base_that_it_is() -> None:
+    relative = RotaryConfig(base=100.0, scaling=NTKScaling(factor=4.0))
+    config = llama().override({"decoder.block.mixer.relative": relative.to_dict()})
+    assert LLAMA.reasons(config) == ([], [])
+    width = config.decoder.block.mixer.width(config.dim)
+    assert LLAMA.theirs(config)["rope_theta"] == pytest.approx(100.0 * 4.0 ** (width / (width - 2)))
+    assert LLAMA.theirs(config)["rope_parameters"]["rope_type"] == "default"
+
+
+def test_a_usual_length_may_be_said_aloud() -> None:
+    plain = {"kind": "yarn", "factor": 4.0, "original": 512}
+    usual = 0.1 * log(4.0) + 1.0
+    short, long = (
+        resolved(llama().override({"decoder.block.mixer.relative": {"kind": "rotary", "scaling": scaling}}))
+        for scaling in (plain, {**plain, "magnitude": usual})
+    )
+    assert short == long
+
+
+@pytest.mark.parametrize(
+    ("fields", "dense"),
+    [
+        ({}, ""), ({"mlp_only_layers": [0]}, "0"), ({"mlp_only_layers": [1, 4]}, "14"), ({"decoder_sparse_step": 2}, "024"),
+        ({"decoder_sparse_step": 3, "mlp_only_layers": [2]}, "01234"), ({"decoder_sparse_step": 7}, "012345"),
+        ({"num_experts": 0}, "012345"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("family", [QWEN3_MOE, QWEN2_MOE], ids=["qwen3", "qwen2"])
+def test_layers_without_experts(family: Family, fields: dict[str, Any], dense: str) -> None:
+    """Which ones they are, counted by hand from the condition in transformers: (i + 1) % step == 0 and not among the named."""
+    config = family.to_config({"num_hidden_layers": 6, "intermediate_size": 40, "moe_intermediate_size": 16, **fields})
+    blocks = config.decoder.blocks
+    assert "".join(str(i) for i, block in enumerate(blocks) if block.ffn.kind == "gated") == dense
+    assert {block.ffn.width(config.dim) for block in blocks} <= {40, 16}
+    assert all(block.ffn.width(config.dim) == (40 if block.ffn.kind == "gated" else 16) for block in blocks)
+    assert family.reasons(config) == ([], [])
+    assert family.theirs(config)["mlp_only_layers"] == [int(number) for number in dense]
+
+
+def test_windows_of_the_qwens() -> None:
+    windows = {"use_sliding_window": True, "sliding_window": 7, "num_hidden_layers": 5, "max_window_layers": 3}
+    for family, expected in (
+        (QWEN3, [None, None, None, 7, 7]), (QWEN2, [None, None, None, 7, 7]),
+        (QWEN2_MOE, [7, None, 7, None, None]), (QWEN3_MOE, [7] * 5),
+    ):  # fmt: skip
+        config = family.to_config(windows)
+        assert [block.mixer.window for block in config.decoder.blocks] == expected
+        assert family.reasons(config) == ([], [])
+        named = {**windows, "layer_types": ["full_attention", *["sliding_attention"] * 4]}
+        if family is not QWEN3_MOE:
+            assert [block.mixer.window for block in family.to_config(named).decoder.blocks] == [None, 7, 7, 7, 7]
+        assert all(block.mixer.window is None for block in family.to_config({"sliding_window": 7}).decoder.blocks)
+
+
+def test_scales_of_gpt2() -> None:
+    sizes = {"n_embd": 64, "n_head": 4, "n_layer": 3}
+    for fields, expected in (
+        ({"scale_attn_weights": False}, [1.0, 1.0, 1.0]),
+        ({"scale_attn_by_inverse_layer_idx": True}, [1 / 4, 1 / 8, 1 / 12]),
+        ({"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True}, [1.0, 1 / 2, 1 / 3]),
+    ):
+        config = GPT2.to_config({**sizes, **fields})
+        assert [block.mixer.scale for block in config.decoder.blocks] == pytest.approx(expected)
+        assert GPT2.reasons(config) == ([], [])
+        assert {name: GPT2.theirs(config)[name] for name in fields} == fields
+    reasons, _ = GPT2.reasons(config.override({"decoder.overrides": [], "decoder.block.mixer.scale": 0.3}))
+    assert any("scale = 0.3" in reason for reason in reasons)
+
+
+def test_marians_two_vocabularies() -> None:
+    fields = {"share_encoder_decoder_embeddings": False, "vocab_size": 70, "decoder_vocab_size": 50}
+    config = MARIAN.to_config(fields)
+    assert (config.source_vocab_size, config.vocab_size, config.head.tied) == (70, 50, True)
+    assert MARIAN.reasons(config) == ([], [])
+    assert fields.items() <= MARIAN.theirs(config).items()
+    same = MARIAN.to_config({**fields, "decoder_vocab_size": None})
+    assert (same.source_vocab_size, same.vocab_size) == (70, 70)
+    reasons, _ = BART.reasons(config)
+    assert any("source_vocab_size = 70" in reason for reason in reasons)
+
+
+def test_classes_of_a_bert() -> None:
+    two = BERT_CLASSIFIER.to_config({"hidden_dropout_prob": 0.2})
+    assert (two.head.classes, two.head.dense, two.head.pooling, two.head.dropout) == (2, True, "first", 0.2)
+    three = BERT_CLASSIFIER.to_config({"id2label": {"0": "a", "1": "b", "2": "c"}, "classifier_dropout": 0.1})
+    assert (three.head.classes, three.head.dropout) == (3, 0.1)
+    assert BERT_CLASSIFIER.reasons(three) == ([], [])
+    assert choose(three)[0] is BERT_CLASSIFIER
+    assert "id2label = 3" in refusal(BERT_CLASSIFIER, id2label=3)
+    assert "head" in BERT.reasons(three)[0][0]
+
+
+STRANGE = (
+    True, 0, -1, 10**12, 0.5, float("nan"), "x", [], ["x"], {"a": 1}, {"rope_type": "yarn", "factor": "x"},
+    {"type": "linear", "factor": 2, "rope_theta": [1]},
+)  # fmt: skip
+
+
+def said_of(family: Family, fields: dict[str, Any]) -> str:
+    """The refusal of a published config, or nothing; any other error is the test's."""
+    try:
+        family.reasons(family.to_config(fields))
+    except HeddleError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("family", ALL, ids=lambda family: family.architecture)
+def test_whatever_stands_in_a_field_is_a_config_or_one_line(family: Family) -> None:
+    for field in family.theirs(family.to_config({})):
+        for value in STRANGE:
+            for more in ({}, {"use_sliding_window": True} if "qwen" in family.name else {"rope_theta": 5.0}):
+                assert "\n" not in said_of(family, {**more, field: value})
+
+
+def test_an_untied_bart_has_a_table_on_each_side() -> None:
+    config = BART.to_config({"tie_word_embeddings": False})
+    assert (config.source_vocab_size, config.head.tied) == (config.vocab_size, False)
+    one = config.override({"source_vocab_size": None})
+    assert BART.reasons(config) == BART.reasons(one) == ([], [])
+
+
 @pytest.mark.parametrize(
     ("family", "fields", "said"),
     [
-        (GPT2, {"scale_attn_weights": False}, "scale_attn_weights = False"),
-        (GPT2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
         (GPT2, {"add_cross_attention": True}, "add_cross_attention = True"),
         (GPT2, {"is_encoder_decoder": True}, "is_encoder_decoder = True"),
         (GPT2, {"pruned_heads": {"0": [1]}}, "pruned_heads"),
@@ -127,9 +306,26 @@ def test_the_rotary_base_is_found_wherever_it_is_written(fields: dict[str, Any])
         (GPT2, {"n_layer": 0}, "depth"),
         (GPT2, {"n_positions": None}, "context"),
         (GPT2, {"layer_norm_epsilon": -1.0}, "eps"),
-        (LLAMA, {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling.rope_type = 'llama3'"),
-        (LLAMA, {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling.type = 'linear'"),
-        (LLAMA, {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_parameters.rope_type = 'yarn'"),
+        (LLAMA, {"rope_scaling": {"rope_type": "dynamic", "factor": 8.0}}, "rope_scaling.rope_type = 'dynamic'"),
+        (LLAMA, {"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters.rope_type = 'longrope'"),
+        (LLAMA, {"rope_scaling": {"type": "mrope", "factor": 2.0}}, "rope_scaling.type = 'mrope'"),
+        (LLAMA, {"rope_scaling": {"type": ["yarn"], "factor": 2.0}}, "rope_scaling.type = ['yarn']"),
+        (
+            LLAMA,
+            {"rope_scaling": {"type": "linear", "rope_type": "yarn"}},
+            "both rope_type = 'yarn' and type = 'linear'",
+        ),
+        (LLAMA, {"rope_scaling": {"type": "linear"}}, "rope_scaling in config.json says nothing of factor"),
+        (LLAMA, {"rope_scaling": {"type": "linear", "factor": 0.5}}, "scaling.factor = 0.5"),
+        (LLAMA, {"rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 3}}, "rope_scaling.beta_fast = 3"),
+        (LLAMA, {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "says nothing of low_freq_factor"),
+        (LLAMA, {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": "x", "mscale_all_dim": 1}}, "mscale = 'x'"),
+        (LLAMA, {"rope_scaling": {"type": "yarn", "factor": 2.0, "attention_factor": 0}}, "scaling.magnitude = 0"),
+        (
+            LLAMA,
+            {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}},
+            "rope_scaling and rope_parameters in config.json say different things",
+        ),
         (LLAMA, {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial_rotary_factor = 0.5"),
         (LLAMA, {"rope_parameters": {"full": {"rope_theta": 1e4}}}, "rope_parameters.full"),
         (LLAMA, {"rope_parameters": 5}, "rope_parameters = 5"),
@@ -143,40 +339,42 @@ def test_the_rotary_base_is_found_wherever_it_is_written(fields: dict[str, Any])
         (LLAMA, {"rope_theta": [1.0]}, "base"),
         (LLAMA, {"rope_theta": 0.0}, "base"),
         (LLAMA, {"use_rope": False}, "use_rope = False"),
-        (QWEN3, {"use_sliding_window": True}, "use_sliding_window = True"),
         (MISTRAL, {"attention_bias": True}, "attention_bias = True"),
         (MISTRAL, {"sliding_window": 0}, "window"),
         (MIXTRAL, {"router_jitter_noise": 0.1}, "router_jitter_noise = 0.1"),
         (MIXTRAL, {"num_experts_per_tok": 9}, "active = 9 experts of experts = 8"),
-        (QWEN3_MOE, {"mlp_only_layers": [1]}, "mlp_only_layers = [1]"),
-        (QWEN3_MOE, {"decoder_sparse_step": 2}, "decoder_sparse_step = 2"),
-        (QWEN3_MOE, {"use_sliding_window": True}, "use_sliding_window = True"),
-        (QWEN2_MOE, {"layer_types": ["sliding_attention"]}, "sliding_attention"),
         (QWEN2_MOE, {"shared_expert_intermediate_size": 0}, "shared_hidden"),
+        (QWEN3, {"layer_types": ["sliding_attention"] * 32}, "but use_sliding_window is false"),
+        (QWEN3, {"use_sliding_window": True, "layer_types": ["full_attention"]}, "for each of 32 layers"),
+        (QWEN3, {"use_sliding_window": True, "max_window_layers": "all"}, "max_window_layers = 'all'"),
+        (QWEN2_MOE, {"use_sliding_window": True, "sliding_window": 0}, "window = 0"),
+        (QWEN3_MOE, {"mlp_only_layers": [24]}, "mlp_only_layers = [24]"),
+        (QWEN3_MOE, {"mlp_only_layers": 3}, "mlp_only_layers = 3"),
+        (QWEN3_MOE, {"decoder_sparse_step": 0}, "decoder_sparse_step = 0"),
+        (BERT, {"is_decoder": True}, "is_decoder = True"),
+        (GPT_NEOX, {"rotary_pct": [0.5]}, "fraction"),
+        (
+            FALCON,
+            {"alibi": True},
+            "alibi = True in config.json: Falcon's alibi is divided by the root of the head's width",
+        ),
         (T5, {"feed_forward_proj": "gated-xielu"}, "feed_forward_proj = 'xielu'"),
         (T5, {"feed_forward_proj": "relu", "is_gated_act": True}, "is_gated_act = True"),
         (T5, {"d_model": "wide"}, "d_model = 'wide'"),
         (T5, {"is_encoder_decoder": False}, "is_encoder_decoder = False"),
         (T5, {"architectures": ["T5EncoderModel"]}, "T5EncoderModel"),
         (BERT, {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
-        (BERT, {"hidden_act": "relu"}, "hidden_act = 'relu'"),
-        (BERT, {"layer_norm_eps": 1e-5}, "layer_norm_eps = 1e-05"),
-        (BERT, {"is_decoder": True, "add_cross_attention": True}, "add_cross_attention = True"),
         (BERT_POOLED, {"architectures": ["BertForMaskedLM"]}, "BertForMaskedLM"),
         (GEMMA2, {"layer_types": ["full_attention"]}, "layer_types"),
         (GEMMA2, {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar = 0"),
         (GEMMA2, {"use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
         (GPT_NEOX, {"rotary_pct": 0.5, "rope_parameters": {"partial_rotary_factor": 0.25}}, "different fractions"),
-        (GPT_NEOX, {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling.type = 'linear'"),
-        (FALCON, {"alibi": True}, "alibi = True"),
         (FALCON, {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn = 2"),
         (FALCON, {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 3}, "num_ln_in_parallel_attn = 3"),
         (FALCON, {"new_decoder_architecture": True, "parallel_attn": False}, "parallel_attn = False"),
         (BART, {"encoder_layerdrop": 0.1}, "encoder_layerdrop = 0.1"),
         (BART, {"normalize_before": True}, "normalize_before = True"),
-        (MARIAN, {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings = False"),
         (MARIAN, {"decoder_vocab_size": 5}, "decoder_vocab_size = 5"),
-        (QWEN3, {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
     ],
 )
 def test_what_heddle_does_not_compute_is_refused_by_name(family: Family, fields: dict[str, Any], said: str) -> None:
@@ -186,6 +384,16 @@ def test_what_heddle_does_not_compute_is_refused_by_name(family: Family, fields:
 def test_bookkeeping_is_no_obstacle() -> None:
     fields = {"_name_or_path": "x", "transformers_version": "4.30", "torch_dtype": "bfloat16", "eos_token_id": [1, 2]}
     assert LLAMA.to_config({**fields, "task_specific_params": {"a": 1}, "unheard_of": None}) == llama()
+
+
+def test_the_code_that_falcon_was_published_with_is_no_obstacle() -> None:
+    code = {
+        "AutoConfig": "configuration_falcon.FalconConfig",
+        "AutoModelForCausalLM": "modeling_falcon.FalconForCausalLM",
+    }
+    assert FALCON.to_config({"auto_map": code}) == FALCON.to_config({})
+    for other in ("modeling_mine.Mine", 3):
+        assert "auto_map" in refusal(FALCON, auto_map={**code, "AutoModel": other})
 
 
 def test_gpt2_and_llama_express_themselves() -> None:

@@ -2,6 +2,7 @@
 
 from heddle.weights.families.bart import BART as BART
 from heddle.weights.families.bert import BERT as BERT
+from heddle.weights.families.bert import BERT_CLASSIFIER as BERT_CLASSIFIER
 from heddle.weights.families.bert import BERT_POOLED as BERT_POOLED
 from heddle.weights.families.falcon import FALCON as FALCON
 from heddle.weights.families.family import Family as Family
@@ -12,6 +13,7 @@ from heddle.weights.families.llama import LLAMA as LLAMA
 from heddle.weights.families.marian import MARIAN as MARIAN
 from heddle.weights.families.mistral import MISTRAL as MISTRAL
 from heddle.weights.families.mixtral import MIXTRAL as MIXTRAL
+from heddle.weights.families.qwen2 import QWEN2 as QWEN2
 from heddle.weights.families.qwen2_moe import QWEN2_MOE as QWEN2_MOE
 from heddle.weights.families.qwen3 import QWEN3 as QWEN3
 from heddle.weights.families.qwen3_moe import QWEN3_MOE as QWEN3_MOE
@@ -20,6 +22,7 @@ from heddle.weights.families.t5 import T5 as T5
 __all__ = [
     "BART",
     "BERT",
+    "BERT_CLASSIFIER",
     "BERT_POOLED",
     "FALCON",
     "GEMMA2",
@@ -29,6 +32,7 @@ __all__ = [
     "MARIAN",
     "MISTRAL",
     "MIXTRAL",
+    "QWEN2",
     "QWEN2_MOE",
     "QWEN3",
     "QWEN3_MOE",

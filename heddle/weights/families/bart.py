@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from heddle.config.layers import LayerNormConfig, MLPConfig
-from heddle.config.model import TransformerConfig
+from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.weights.families.family import (
     Family,
     Parts,
@@ -62,9 +62,21 @@ def _stack(stack: str) -> tuple[Row, ...]:
     )
 
 
+def one_table(config: TransformerConfig) -> bool:
+    """Whether encoder and decoder share their tokens' vectors."""
+    return config.source_vocab_size is None
+
+
+def two_tables(config: TransformerConfig) -> bool:
+    """Whether the encoder's tokens have vectors of their own."""
+    return config.source_vocab_size is not None
+
+
+SHARED_TABLE = Row("model.shared.weight", ("embedding.weight",), Vocabulary())
 # What BART and Marian share.
 SHARED = (
-    Row("model.shared.weight", ("embedding.weight",), Vocabulary()),
+    Row("model.encoder.embed_tokens.weight", ("source_embedding.weight",), Vocabulary(source=True), when=two_tables),
+    Row("model.decoder.embed_tokens.weight", ("embedding.weight",), Vocabulary(), when=two_tables),
     *_stack("encoder"),
     *_stack("decoder"),
     *_attention(LAYERS["decoder"] + "encoder_attn", "decoder.blocks.{i}.cross"),
@@ -73,14 +85,24 @@ SHARED = (
     Row("lm_head.weight", ("head.weight",), Vocabulary()),
 )
 TABLE = (
+    # Also beside two tables there is this one, which no layer reads then: the row of the decoder's comes after it.
+    SHARED_TABLE,
     *SHARED,
     Row("model.encoder.embed_positions.weight", ("encoder.entry.positions.weight",)),
     Row("model.decoder.embed_positions.weight", ("decoder.entry.positions.weight",)),
     *_pair("model.encoder.layernorm_embedding", "encoder.entry.norm"),
     *_pair("model.decoder.layernorm_embedding", "decoder.entry.norm"),
 )
-TIED = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
-COPIES = dict.fromkeys(TIED, "model.shared.weight")
+EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+NAMES = Names(
+    prefix="model.",
+    copies={
+        **dict.fromkeys(EMBEDDINGS, ("model.shared.weight",)),
+        "lm_head.weight": ("model.decoder.embed_tokens.weight", "model.shared.weight"),
+    },
+    instead=dict.fromkeys(EMBEDDINGS, "model.shared.weight"),
+    zeros=("final_logits_bias",),
+)
 
 
 def described(f: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,6 +133,8 @@ def described(f: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
 
     return {
         "vocab_size": f["vocab_size"],
+        # A head that is not tied unties encoder and decoder, too.
+        "source_vocab_size": None if f["tie_word_embeddings"] else f["vocab_size"],
         "dim": f["d_model"],
         "context": f["max_position_embeddings"],
         "encoder": stack("encoder"),
@@ -159,13 +183,20 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def with_bias(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
-    """Scores without a bias are scores with a bias of 0."""
-    if config.head.kind != "language" or config.head.bias:
+def spelt_out(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
+    """Scores without a bias are scores with a bias of 0; one table beside a head of its own is two equal ones."""
+    head, table = config.head, tensors.get("embedding.weight")  # not there where only the config is asked about
+    if not isinstance(head, LanguageHeadConfig) or len(config.stacks()) < 2:
         return config, tensors
-    table = tensors.get("embedding.weight")  # not there where only the config is asked about
-    zeros = {} if table is None else {"head.bias": table.new_zeros(len(table))}
-    return config.override({"head.bias": True}), {**tensors, **zeros}
+    changes: dict[str, Any] = {}
+    found = dict(tensors)
+    if not head.bias:
+        changes["head.bias"] = True
+        found |= {} if table is None else {"head.bias": table.new_zeros(len(table))}
+    if not head.tied and one_table(config):
+        changes["source_vocab_size"] = config.vocab_size
+        found |= {} if table is None else {"source_embedding.weight": table.clone()}
+    return (config.override(changes), found) if changes else (config, tensors)
 
 
 BART = Family(
@@ -174,8 +205,8 @@ BART = Family(
     to_config=to_config,
     from_config=from_config,
     table=TABLE,
-    names=Names(prefix="model.", copies=COPIES),
+    names=NAMES,
     layers=LAYERS,
     parts=PARTS,
-    rewrite=with_bias,
+    rewrite=spelt_out,
 )

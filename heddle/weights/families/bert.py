@@ -1,26 +1,33 @@
-"""BERT (Devlin et al. 2019) as transformers publishes it, with its pooler or with its head for masked tokens."""
+"""BERT (Devlin et al. 2019) as transformers publishes it: with its pooler, with classes, or with its head for masked tokens."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from heddle.config.layers import LayerNormConfig, MLPConfig
-from heddle.config.model import EmbeddingHeadConfig, LanguageHeadConfig, TransformerConfig
+from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, LanguageHeadConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
 from heddle.weights.mapping import Names, Row, Vocabulary
 
-MASKED, POOLED = "BertForMaskedLM", "BertModel"
+MASKED, POOLED, BOTH = "BertForMaskedLM", "BertModel", "BertForPreTraining"
+CLASSIFIED = "BertForSequenceClassification"
 DEFAULTS: dict[str, Any] = {
     "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
     "intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
     "max_position_embeddings": 512, "type_vocab_size": 2, "initializer_range": 0.02, "layer_norm_eps": 1e-12,
     "tie_word_embeddings": True,
 }  # fmt: skip
-FIXED = {"position_embedding_type": "absolute"}
+CLASSES: dict[str, Any] = {**DEFAULTS, "id2label": None, "num_labels": None, "classifier_dropout": None}
+# As a decoder a BERT sees only what stands before.
+FIXED = {"position_embedding_type": "absolute", "is_decoder": False}
 PARTS = Parts(stacks=("encoder",), norm=LayerNormConfig(), ffns=(MLPConfig(),))
 
 THEIRS, OURS = "bert.encoder.layer.{i}.", "encoder.blocks.{i}."
+
+
+def _untied(config: TransformerConfig) -> bool:
+    return not getattr(config.head, "tied", True)
 
 
 def _pair(theirs: str, ours: str) -> tuple[Row, Row]:
@@ -43,7 +50,9 @@ BODY = (
 )
 MASKED_TABLE = (
     *BODY,
+    # Where the head is not tied, this bias is read by nothing, and the next one after it in its place.
     Row("cls.predictions.bias", ("head.bias",), Vocabulary()),
+    Row("cls.predictions.decoder.bias", ("head.bias",), Vocabulary(), when=_untied),
     *_pair("cls.predictions.transform.dense", "head.dense"),
     *_pair("cls.predictions.transform.LayerNorm", "head.norm"),
     Row("cls.predictions.decoder.weight", ("head.weight",), Vocabulary()),
@@ -53,6 +62,11 @@ POOLED_TABLE = (
     *_pair("pooler.dense", "head.dense"),
 )
 
+CLASSIFIED_TABLE = (
+    *BODY,
+    *_pair("bert.pooler.dense", "head.pooler.dense"),
+    *_pair("classifier", "head.scores"),
+)
 
 # Published files often hold what pretraining had beside the head for masked tokens.
 PRETRAINING = tuple(
@@ -90,12 +104,12 @@ def masked_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
     """
-    f = read_fields(found, MASKED, DEFAULTS, FIXED)
-    for name in ("hidden_act", "layer_norm_eps"):  # the head's own layers follow them in transformers, and not here
-        if f[name] != DEFAULTS[name]:
-            raise HeddleError(f"{name} = {f[name]!r}: heddle has only {DEFAULTS[name]!r} in the head of {MASKED}")
-    head = {"kind": "language", "tied": f["tie_word_embeddings"], "bias": True, "transform": True}
-    return TransformerConfig.of({**_described(f), "head": head}, where="BERT's config.json in heddle's terms")
+    f = read_fields(found, MASKED, DEFAULTS, FIXED, (BOTH,))
+    data = _described(f)
+    block = data["encoder"]["block"]
+    transform = {"transform": True, "activation": block["ffn"]["activation"], "eps": block["norm"]["eps"]}
+    head = {"kind": "language", "tied": f["tie_word_embeddings"], "bias": True, **transform}
+    return TransformerConfig.of({**data, "head": head}, where="BERT's config.json in heddle's terms")
 
 
 def pooled_config(found: Mapping[str, Any]) -> TransformerConfig:
@@ -109,10 +123,32 @@ def pooled_config(found: Mapping[str, Any]) -> TransformerConfig:
     return TransformerConfig.of({**_described(f), "head": head}, where="BERT's config.json in heddle's terms")
 
 
+def classified_config(found: Mapping[str, Any]) -> TransformerConfig:
+    """The `config.json` of a BERT that tells classes of sequences as a heddle config.
+
+    Raises:
+        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+    """
+    f = read_fields(found, CLASSIFIED, CLASSES, FIXED)
+    labels, count = f["id2label"], f["num_labels"]
+    if not isinstance(labels or {}, Mapping):
+        raise HeddleError(f"id2label = {labels!r} in config.json: a table is needed")
+    rate = f["hidden_dropout_prob"] if f["classifier_dropout"] is None else f["classifier_dropout"]
+    classes = len(labels) if labels else 2 if count is None else count
+    head = {"kind": "classifier", "classes": classes, "pooling": "first", "dense": True, "dropout": rate}
+    return TransformerConfig.of({**_described(f), "head": head}, where="BERT's config.json in heddle's terms")
+
+
 def from_config(config: TransformerConfig) -> dict[str, Any]:
     """The nearest BERT `config.json`."""
-    block, stack = one_block(config, "encoder"), config.stacks()["encoder"]
+    block, stack, head = one_block(config, "encoder"), config.stacks()["encoder"], config.head
+    classes: dict[str, Any] = {}
+    if isinstance(head, ClassifierHeadConfig):
+        names = {str(i): f"LABEL_{i}" for i in range(head.classes)}
+        numbers = {name: int(i) for i, name in names.items()}
+        classes = {"id2label": names, "label2id": numbers, "classifier_dropout": head.dropout}
     return {
+        **classes,
         "vocab_size": config.vocab_size,
         "hidden_size": config.dim,
         "num_hidden_layers": stack.depth,
@@ -148,9 +184,10 @@ def _family(
             ignorable=(prefix + "embeddings.position_ids", *unread),
             older=(("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")),
             copies={
-                "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-                "cls.predictions.decoder.bias": "cls.predictions.bias",
+                "cls.predictions.decoder.weight": ("bert.embeddings.word_embeddings.weight",),
+                "cls.predictions.decoder.bias": ("cls.predictions.bias",),
             },
+            instead={"cls.predictions.decoder.bias": "cls.predictions.bias"},
         ),
         layers={"encoder": prefix + "encoder.layer.{i}."},
         parts=replace(PARTS, head=head),
@@ -158,4 +195,12 @@ def _family(
 
 
 BERT = _family(MASKED, masked_config, MASKED_TABLE, "bert.", PRETRAINING, LanguageHeadConfig(bias=True, transform=True))
+BERT_CLASSIFIER = _family(
+    CLASSIFIED,
+    classified_config,
+    CLASSIFIED_TABLE,
+    "bert.",
+    (),
+    ClassifierHeadConfig(classes=2, pooling="first", dense=True),
+)
 BERT_POOLED = _family(POOLED, pooled_config, POOLED_TABLE, "", (), EmbeddingHeadConfig(pooling="first", dense=True))

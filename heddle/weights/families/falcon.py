@@ -6,7 +6,7 @@ from typing import Any
 from heddle.config.layers import LayerNormConfig, MLPConfig, RotaryConfig
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
-from heddle.weights.families import llama
+from heddle.weights.families import rotary
 from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
 from heddle.weights.mapping import Grouped, Names, Row, Vocabulary
 
@@ -16,11 +16,13 @@ DEFAULTS: dict[str, Any] = {
     "num_ln_in_parallel_attn": None, "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "hidden_dropout": 0.0,
     "attention_dropout": 0.0, "num_kv_heads": None, "new_decoder_architecture": False, "multi_query": True,
     "parallel_attn": True, "bias": False, "max_position_embeddings": 2048, "ffn_hidden_size": None,
-    "activation": "gelu", "tie_word_embeddings": True,
-    "rope_theta": None, "rope_parameters": None, "rope_scaling": None,
+    "activation": "gelu", "tie_word_embeddings": True, "alibi": False,
+    **rotary.DEFAULTS,
 }  # fmt: skip
-# With `alibi` Falcon divides the slopes, too, by the root of the head's width, which no other model does.
-FIXED = {**llama.FIXED, "alibi": False, "apply_residual_connection_post_layernorm": False}
+FIXED = {**rotary.FIXED, "apply_residual_connection_post_layernorm": False}
+# transformers adds slope · position to the scores, rounded to bf16, which far from the first token is off by whole numbers; it
+# divides that by the root of the head's width, as no other model does; and its plain attention adds it twice, its fused one once.
+ALIBI = "Falcon's alibi is divided by the root of the head's width and rounded to bf16, and heddle's is neither"
 PARTS = Parts(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(),))
 
 THEIRS, OURS = "transformer.h.{i}.", "decoder.blocks.{i}."
@@ -57,6 +59,14 @@ TABLE = (
 )
 
 
+def _own_code(found: Mapping[str, Any], name: str) -> bool:
+    """Whether a field names code beside the weights that transformers has had since: Falcon came before its classes there."""
+    said = found[name]
+    if name != "auto_map" or not isinstance(said, Mapping):
+        return False
+    return all(isinstance(each, str) and each.rsplit(".", 1)[-1].startswith("Falcon") for each in said.values())
+
+
 def _wiring(f: Mapping[str, Any]) -> str:
     norms = f["num_ln_in_parallel_attn"]
     if not f["parallel_attn"]:
@@ -76,7 +86,9 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED)
+    f = read_fields({name: found[name] for name in found if not _own_code(found, name)}, ARCHITECTURE, DEFAULTS, FIXED)
+    if f["alibi"]:
+        raise HeddleError(f"alibi = {f['alibi']!r} in config.json: {ALIBI}")
     kv_heads = f["num_kv_heads"] if f["new_decoder_architecture"] else 1 if f["multi_query"] else None
     block = {
         "mixer": {
@@ -84,7 +96,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
             "heads": f["num_attention_heads"],
             "kv_heads": kv_heads,
             "bias": f["bias"],
-            "relative": {"kind": "rotary", "base": llama.rotary_base(f)},
+            "relative": rotary.our_rotary(f),
             "dropout": f["attention_dropout"],
         },
         "ffn": {
@@ -133,8 +145,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "ffn_hidden_size": block.ffn.width(config.dim),
         "activation": their_activation(block.ffn.activation),
         "tie_word_embeddings": getattr(config.head, "tied", True),
-        "rope_theta": mixer.relative.base,
-        "rope_parameters": {"rope_theta": mixer.relative.base, "rope_type": "default"},
+        **rotary.their_rotary(mixer.relative, mixer.width(config.dim)),
     }
 
 
@@ -147,7 +158,7 @@ FALCON = Family(
     names=Names(
         prefix="transformer.",
         ignorable=(THEIRS + "self_attention.rotary_emb.inv_freq",),
-        copies={"lm_head.weight": "transformer.word_embeddings.weight"},
+        copies={"lm_head.weight": ("transformer.word_embeddings.weight",)},
     ),
     layers={"decoder": THEIRS},
     parts=PARTS,

@@ -8,15 +8,28 @@ from typing import Any
 
 from torch import Tensor
 
-from heddle.config.layers import AttentionConfig, GatedConfig, LayerNormConfig, MLPConfig, MoEConfig, RMSNormConfig
+from heddle.config.layers import (
+    AttentionConfig,
+    GatedConfig,
+    LayerNormConfig,
+    MLPConfig,
+    MoEConfig,
+    NTKScaling,
+    RMSNormConfig,
+    RotaryConfig,
+    YarnScaling,
+)
 from heddle.config.model import BlockConfig, DropoutConfig, LanguageHeadConfig, StackConfig, TransformerConfig
 from heddle.errors import HeddleError
+from heddle.nn.position import Yarn
+from heddle.weights.families.rotary import plain_base
 from heddle.weights.mapping import Names, Row
 
 # Their names of activations, for each of ours the one to write first.
 ACTIVATIONS = {
-    "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
-    "gelu": "gelu", "gelu_python": "gelu", "relu": "relu", "relu2": "relu_squared", "silu": "silu", "swish": "silu",
+    "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh", "gelu": "gelu", "gelu_python": "gelu", "relu": "relu", "relu2": "relu_squared",
+    "silu": "silu", "swish": "silu",
 }  # fmt: skip
 
 # Fields without a say in what the model computes: bookkeeping, outputs to return, defaults of generation.
@@ -148,14 +161,22 @@ def _nearest_block(block: BlockConfig, parts: Parts) -> BlockConfig:
 
 
 def read_fields(
-    found: Mapping[str, Any], architecture: str, defaults: Mapping[str, Any], fixed: Mapping[str, Any]
+    found: Mapping[str, Any],
+    architecture: str,
+    defaults: Mapping[str, Any],
+    fixed: Mapping[str, Any],
+    also: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """The fields named in `defaults`, from a published config.json or by default.
+
+    Its weights may be those of `architecture`, of the same model without a head, or of classes named in `also`.
 
     Raises:
         HeddleError: a field has a value under which heddle would compute something else, or is not known at all.
     """
-    bases = {architecture, architecture.replace("LMHeadModel", "Model").replace("ForCausalLM", "Model")}
+    ends = ("LMHeadModel", "ForCausalLM", "ForConditionalGeneration", "MTModel", "Model")
+    end = next((end for end in ends if architecture.endswith(end)), "")
+    bases = {architecture, architecture.removesuffix(end) + "Model", *also} if end else {architecture, *also}
     said = found.get("architectures") or []
     if not isinstance(said, list) or any(name not in bases for name in said):
         raise HeddleError(f"architectures = {said} in config.json: heddle reads {architecture}")
@@ -238,7 +259,19 @@ def _resolved_attention(mixer: AttentionConfig, dim: int) -> dict[str, Any]:
     if not isinstance(scale, str) and isclose(scale, width**-0.5, rel_tol=1e-12):
         scale = "head_dim"
     sizes = {"kv_heads": mixer.key_heads(), "head_dim": width, "value_dim": mixer.value_dim or width}
-    return {**sizes, "bias": bias, "scale": scale}
+    found = {**sizes, "bias": bias, "scale": scale}
+    return found | (
+        {"relative": _resolved_rotary(mixer.relative, width)} if isinstance(mixer.relative, RotaryConfig) else {}
+    )
+
+
+def _resolved_rotary(relative: RotaryConfig, head_dim: int) -> dict[str, Any]:
+    scaling, data = relative.scaling, relative.model_dump(mode="json")
+    if isinstance(scaling, NTKScaling):
+        data |= {"base": plain_base(relative, relative.turned(head_dim)), "scaling": None}
+    elif isinstance(scaling, YarnScaling):
+        data["scaling"]["magnitude"] = Yarn(scaling.factor, scaling.original, length=scaling.magnitude).magnitude
+    return data
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> list[tuple[str, str, str]]:

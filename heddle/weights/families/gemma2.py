@@ -6,23 +6,22 @@ from typing import Any
 from heddle.config.layers import GatedConfig, RMSNormConfig, RotaryConfig
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
-from heddle.weights.families import llama
+from heddle.weights.families import layers, llama, rotary
 from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
 from heddle.weights.mapping import Names, Row
 
 ARCHITECTURE = "Gemma2ForCausalLM"
-LOCAL, WHOLE = "sliding_attention", "full_attention"
 DEFAULTS: dict[str, Any] = {
     "vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
     "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
     "max_position_embeddings": 8192, "initializer_range": 0.02, "rms_norm_eps": 1e-6, "tie_word_embeddings": True,
     "attention_bias": False, "attention_dropout": 0.0, "query_pre_attn_scalar": 256, "sliding_window": 4096,
     "layer_types": None, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0,
-    "rope_theta": None, "rope_parameters": None, "rope_scaling": None, "hidden_act": None,
+    **rotary.DEFAULTS, "hidden_act": None,
 }  # fmt: skip
 # What older files say of the cache of a generation.
 IDLE = ("cache_implementation",)
-FIXED = {**llama.FIXED, "use_bidirectional_attention": False}
+FIXED = {**rotary.FIXED, "use_bidirectional_attention": False}
 PARTS = Parts(norm=RMSNormConfig(), ffns=(GatedConfig(),), relatives=(RotaryConfig(),))
 
 THEIRS, OURS = llama.THEIRS, llama.OURS
@@ -56,33 +55,10 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     block["placement"] = "sandwich"
     stack |= {"final_norm": True, "entry": {"scale": True}}
     data["head"]["cap"] = f["final_logit_softcapping"]
-    local = _local_layers(f["layer_types"], stack["depth"])
-    window = {"mixer": {"window": f["sliding_window"]}}
-    if f["sliding_window"] is not None and local:
-        stack["overrides"] = [{"layers": layers, "block": window} for layers in _written(local, stack["depth"])]
+    every_second = layers.numbers(stack["depth"])[::2]
+    local = layers.said_local(f["layer_types"], stack["depth"], every_second)
+    layers.windowed(stack, local, f["sliding_window"])
     return TransformerConfig.of(data, where="Gemma 2's config.json in heddle's terms")
-
-
-def _local_layers(types: Any, depth: Any) -> list[int]:
-    """The layers that see through a window: those said, or every second one from the first."""
-    if not isinstance(depth, int) or not 0 < depth <= 10_000:
-        return []  # refused where the depth is read
-    if types is None:
-        return list(range(depth))[::2]
-    known = (LOCAL, WHOLE)
-    if not isinstance(types, list) or len(types) != depth or any(each not in known for each in types):
-        raise HeddleError(
-            f"layer_types in config.json: one of {' and '.join(known)} is needed for each of {depth} layers"
-        )
-    return [number for number, each in enumerate(types) if each == LOCAL]
-
-
-def _written(layers: list[int], depth: int) -> list[str]:
-    """Layers as an override names them: all, every second one, or one by one."""
-    every = list(range(depth))
-    short = {":": every, "::2": every[::2], "1::2": every[1::2]}
-    found = next((name for name, meant in short.items() if meant == layers), None)
-    return [str(number) for number in layers] if found is None else [found]
 
 
 def from_config(config: TransformerConfig) -> dict[str, Any]:
@@ -90,7 +66,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     block, stack, head = one_block(config), config.stacks()["decoder"], config.head
     mixer, width = block.mixer, block.mixer.width(config.dim)
     scale = {"head_dim": width**-0.5, "dim": config.dim**-0.5}.get(mixer.scale, mixer.scale)
-    windows = [getattr(each.mixer, "window", None) for each in stack.blocks]
+    window, types = layers.written_windows(stack)
     return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.dim,
@@ -107,12 +83,11 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "attention_bias": bool(mixer.biased()),
         "attention_dropout": mixer.dropout,
         "query_pre_attn_scalar": round(scale**-2) or 1,  # transformers wants a whole number
-        "sliding_window": next((window for window in windows if window is not None), None),
-        "layer_types": [WHOLE if window is None else LOCAL for window in windows],
+        "sliding_window": window,
+        "layer_types": types,
         "final_logit_softcapping": getattr(head, "cap", None),
         "attn_logit_softcapping": mixer.cap,
-        "rope_theta": mixer.relative.base,
-        "rope_parameters": {"rope_theta": mixer.relative.base, "rope_type": "default"},
+        **rotary.their_rotary(mixer.relative, width),
     }
 
 
@@ -122,7 +97,7 @@ GEMMA2 = Family(
     to_config=to_config,
     from_config=from_config,
     table=TABLE,
-    names=Names(prefix="model.", copies={"lm_head.weight": "model.embed_tokens.weight"}),
+    names=Names(prefix="model.", copies={"lm_head.weight": ("model.embed_tokens.weight",)}),
     layers={"decoder": THEIRS},
     parts=PARTS,
 )

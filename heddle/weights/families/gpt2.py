@@ -1,10 +1,12 @@
 """GPT-2 (Radford et al. 2019) as transformers publishes it: matrices are stored input first, q, k and v as one."""
 
 from collections.abc import Mapping
+from math import isclose
 from typing import Any
 
 from heddle.config.layers import LayerNormConfig, MLPConfig
 from heddle.config.model import TransformerConfig
+from heddle.weights.families import layers
 from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
 from heddle.weights.mapping import Fused, Names, Row, Transposed, Vocabulary
 
@@ -13,9 +15,8 @@ DEFAULTS: dict[str, Any] = {
     "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None,
     "activation_function": "gelu_new", "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
     "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "tie_word_embeddings": True,
+    "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
 }  # fmt: skip
-FIXED = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
-
 PARTS = Parts(norm=LayerNormConfig(), ffns=(MLPConfig(),))
 
 THEIRS, OURS = "transformer.h.{i}.", "decoder.blocks.{i}."
@@ -48,7 +49,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED)
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, {})
     block = {
         "mixer": {"kind": "attention", "heads": f["n_head"], "dropout": f["attn_pdrop"]},
         "ffn": {
@@ -59,6 +60,8 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
         "norm": {"kind": "layer", "eps": f["layer_norm_epsilon"]},
         "dropout": f["resid_pdrop"],
     }
+    factors = _factors(f)
+    block["mixer"] |= {"scale": factors[0]} if factors else {}
     data = {
         "vocab_size": f["vocab_size"],
         "dim": f["n_embd"],
@@ -66,12 +69,42 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
         "decoder": {
             "depth": f["n_layer"],
             "block": block,
+            "overrides": [
+                {"layers": str(i), "block": {"mixer": {"scale": factor}}}
+                for i, factor in enumerate(factors)
+                if factor != factors[0]
+            ],
             "entry": {"positions": "learned", "dropout": f["embd_pdrop"]},
         },
         "head": {"tied": f["tie_word_embeddings"]},
         "initial": {"std": f["initializer_range"]},
     }
     return TransformerConfig.of(data, where="GPT-2's config.json in heddle's terms")
+
+
+def _factors(f: Mapping[str, Any]) -> list[float]:
+    """What scores are multiplied with, layer by layer; nothing where it is the usual 1/√d in all of them."""
+    whole, by_layer, dim, heads = (
+        f[name] for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "n_embd", "n_head")
+    )
+    possible = all(isinstance(size, int) and size > 0 for size in (dim, heads))  # or refused where they are read
+    if (whole and not by_layer) or not possible:
+        return []
+    factor = (dim // heads or 1) ** -0.5 if whole else 1.0
+    return [factor / (i + 1 if by_layer else 1) for i in layers.numbers(f["n_layer"])]
+
+
+def _is_by_layer(config: TransformerConfig) -> bool:
+    """Whether the second layer's scores are half as large as the first's."""
+    scales = [_scale(block.mixer, config.dim) for block in config.stacks()["decoder"].blocks[:2]]
+    return len(scales) == 2 and isclose(2 * scales[1], scales[0], rel_tol=1e-9)
+
+
+def _scale(mixer: Any, dim: int) -> float:
+    said = getattr(mixer, "scale", 1.0)
+    if isinstance(said, str):
+        return float((mixer.width(dim) if said == "head_dim" else dim) ** -0.5)
+    return float(said)
 
 
 def from_config(config: TransformerConfig) -> dict[str, Any]:
@@ -92,7 +125,9 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "layer_norm_epsilon": block.norm.eps,
         "initializer_range": config.initial.std,
         "tie_word_embeddings": head.tied,
-        **FIXED,
+        # Of a scale that is neither, the comparison afterwards says that there is none such here.
+        "scale_attn_weights": _scale(block.mixer, config.dim) != 1.0 or block.mixer.width(config.dim) == 1,
+        "scale_attn_by_inverse_layer_idx": _is_by_layer(config),
     }
 
 
@@ -106,7 +141,7 @@ GPT2 = Family(
         prefix="transformer.",
         # Older files keep the causal mask and its filler.
         ignorable=(THEIRS + "attn.bias", THEIRS + "attn.masked_bias"),
-        copies={"lm_head.weight": "transformer.wte.weight"},
+        copies={"lm_head.weight": ("transformer.wte.weight",)},
     ),
     layers={"decoder": THEIRS},
     parts=PARTS,

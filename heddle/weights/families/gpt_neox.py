@@ -6,7 +6,7 @@ from typing import Any
 from heddle.config.layers import LayerNormConfig, MLPConfig, RotaryConfig
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
-from heddle.weights.families import llama
+from heddle.weights.families import rotary
 from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
 from heddle.weights.mapping import Grouped, Names, Row, Vocabulary
 
@@ -17,8 +17,7 @@ DEFAULTS: dict[str, Any] = {
     "intermediate_size": 24576, "hidden_act": "gelu", "attention_dropout": 0.0, "hidden_dropout": 0.0,
     "max_position_embeddings": 2048, "initializer_range": 0.02, "layer_norm_eps": 1e-5, "tie_word_embeddings": False,
     "use_parallel_residual": True, "attention_bias": True,
-    "rope_parameters": None, "rope_scaling": None, "rope_theta": None, "rotary_pct": None, "rotary_emb_base": None,
-    "partial_rotary_factor": None,
+    **rotary.DEFAULTS, "rotary_pct": None, "rotary_emb_base": None, "partial_rotary_factor": None,
 }  # fmt: skip
 PARTS = Parts(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(),))
 
@@ -46,19 +45,14 @@ TABLE = (
 
 
 def _rotary(f: Mapping[str, Any]) -> dict[str, Any]:
-    """Base and fraction, from the places where versions of transformers write them."""
-    table = f["rope_parameters"] or {}
-    if not isinstance(table, Mapping):
-        raise HeddleError(f"rope_parameters = {table!r} in config.json: a table is needed")
-    said = [f["rotary_pct"], f["partial_rotary_factor"], table.get("partial_rotary_factor")]
-    fractions = {value for value in said if value is not None}
-    if len(fractions) > 1:
+    """Base, fraction and what slows the angles, from the places where versions of transformers write them."""
+    tables = [f[name] for name in rotary.TABLES if isinstance(f[name], Mapping)]
+    said = [f["rotary_pct"], f["partial_rotary_factor"], *(table.get("partial_rotary_factor") for table in tables)]
+    fractions = [value for value in said if value is not None]
+    if any(value != fractions[0] for value in fractions):
         raise HeddleError(f"config.json names different fractions: {', '.join(map(str, said))}")
-    plain = {key: value for key, value in table.items() if key != "partial_rotary_factor"}
     base = f["rope_theta"] if f["rotary_emb_base"] is None else f["rotary_emb_base"]
-    places = {"rope_theta": base, "rope_parameters": plain, "rope_scaling": f["rope_scaling"]}
-    fraction = next(iter(fractions), FRACTION)
-    return {"kind": "rotary", "base": llama.rotary_base(places), "fraction": fraction}
+    return rotary.our_rotary({**f, "rope_theta": base}, fraction=next(iter(fractions), FRACTION))
 
 
 def to_config(found: Mapping[str, Any]) -> TransformerConfig:
@@ -104,6 +98,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     """The nearest GPT-NeoX `config.json`."""
     block = one_block(config)
     mixer, relative = block.mixer, block.mixer.relative
+    said = rotary.their_rotary(relative, mixer.width(config.dim), partial=True)
     return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.dim,
@@ -120,12 +115,8 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "use_parallel_residual": block.wiring != "serial",
         "attention_bias": bool(mixer.biased()),
         "rotary_pct": relative.fraction,
-        "rotary_emb_base": relative.base,
-        "rope_parameters": {
-            "rope_theta": relative.base,
-            "rope_type": "default",
-            "partial_rotary_factor": relative.fraction,
-        },
+        "rotary_emb_base": said["rope_theta"],
+        **said,
     }
 
 
@@ -138,7 +129,7 @@ GPT_NEOX = Family(
     names=Names(
         prefix="gpt_neox.",
         ignorable=tuple(THEIRS + f"attention.{name}" for name in ("bias", "masked_bias", "rotary_emb.inv_freq")),
-        copies={"embed_out.weight": "gpt_neox.embed_in.weight"},
+        copies={"embed_out.weight": ("gpt_neox.embed_in.weight",)},
     ),
     layers={"decoder": THEIRS},
     parts=PARTS,

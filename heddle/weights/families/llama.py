@@ -6,20 +6,18 @@ from typing import Any
 from heddle.config.layers import GatedConfig, RMSNormConfig, RotaryConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.errors import HeddleError
+from heddle.weights.families import rotary
 from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
 from heddle.weights.mapping import Names, Row, Vocabulary
 
 ARCHITECTURE = "LlamaForCausalLM"
-BASE = 10_000.0
 DEFAULTS: dict[str, Any] = {
     "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
     "num_attention_heads": 32, "num_key_value_heads": None, "head_dim": None, "hidden_act": "silu",
     "max_position_embeddings": 2048, "initializer_range": 0.02, "rms_norm_eps": 1e-6, "tie_word_embeddings": False,
     "attention_bias": False, "attention_dropout": 0.0, "mlp_bias": False,
-    "rope_theta": None, "rope_parameters": None, "rope_scaling": None,
+    **rotary.DEFAULTS,
 }  # fmt: skip
-# transformers lets both change which channels turn; nothing else of rotary positions is written outside their tables.
-FIXED = {"partial_rotary_factor": 1.0, "rope_interleaved": False}
 
 PARTS = Parts(norm=RMSNormConfig(), ffns=(GatedConfig(),), relatives=(RotaryConfig(),))
 
@@ -47,42 +45,17 @@ TABLE = (
 )
 
 
-def rotary_base(f: Mapping[str, Any], usual: float = BASE) -> Any:
-    """The base of the rotary angles, from any of the three places where versions of transformers write it, or the `usual` one.
-
-    Raises:
-        HeddleError: the angles are scaled, or two places disagree.
-    """
-    bases = {} if f["rope_theta"] is None else {"rope_theta": f["rope_theta"]}
-    for name in ("rope_scaling", "rope_parameters"):
-        table = f[name] or {}
-        if not isinstance(table, Mapping):
-            raise HeddleError(f"{name} = {table!r} in config.json: a table is needed")
-        plain = {"rope_type": "default", "type": "default", "partial_rotary_factor": 1.0}
-        for key, value in table.items():
-            if key == "rope_theta":
-                bases[name] = value
-            elif key not in plain or value != plain[key]:
-                raise HeddleError(
-                    f"{name}.{key} = {value!r} in config.json: heddle takes over only plain rotary positions"
-                )
-    if any(base != next(iter(bases.values())) for base in bases.values()):
-        said = ", ".join(f"{name} {base}" for name, base in bases.items())
-        raise HeddleError(f"config.json names different rotary bases: {said}")
-    return next(iter(bases.values()), usual)
-
-
 def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """A Llama `config.json` as a heddle config.
 
     Raises:
         HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
     """
-    data = described(read_fields(found, ARCHITECTURE, DEFAULTS, FIXED))
+    data = described(read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED))
     return TransformerConfig.of(data, where="Llama's config.json in heddle's terms")
 
 
-def described(f: Mapping[str, Any], usual: float = BASE) -> dict[str, Any]:
+def described(f: Mapping[str, Any], usual: float = rotary.BASE) -> dict[str, Any]:
     """The fields that Llama and its relatives share, as the data of a heddle config."""
     mixer = {
         "kind": "attention",
@@ -90,7 +63,7 @@ def described(f: Mapping[str, Any], usual: float = BASE) -> dict[str, Any]:
         "kv_heads": f["num_key_value_heads"],
         "head_dim": f["head_dim"],
         "bias": f["attention_bias"],
-        "relative": {"kind": "rotary", "base": rotary_base(f, usual)},
+        "relative": rotary.our_rotary(f, usual),
         "dropout": f["attention_dropout"],
     }
     ffn = {
@@ -123,7 +96,6 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     assert isinstance(head, LanguageHeadConfig)
     if config.dim % mixer.heads:
         raise HeddleError(f"dim = {config.dim} is no multiple of heads = {mixer.heads}, which {ARCHITECTURE} wants")
-    base = mixer.relative.base
     return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.dim,
@@ -140,8 +112,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "attention_bias": bool(mixer.biased()),
         "attention_dropout": mixer.dropout,
         "mlp_bias": getattr(block.ffn, "bias", False),
-        "rope_theta": base,
-        "rope_parameters": {"rope_theta": base, "rope_type": "default"},
+        **rotary.their_rotary(mixer.relative, mixer.width(config.dim)),
     }
 
 
@@ -154,7 +125,7 @@ LLAMA = Family(
     names=Names(
         prefix="model.",
         ignorable=(THEIRS + "self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"),
-        copies={"lm_head.weight": "model.embed_tokens.weight"},
+        copies={"lm_head.weight": ("model.embed_tokens.weight",)},
     ),
     layers={"decoder": THEIRS},
     parts=PARTS,

@@ -8,13 +8,16 @@ from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import bart
 from heddle.weights.families.family import read_fields
-from heddle.weights.mapping import Names
 
 ARCHITECTURE = "MarianMTModel"
-DEFAULTS: dict[str, Any] = {**bart.DEFAULTS, "vocab_size": 58101, "decoder_vocab_size": None}
+DEFAULTS: dict[str, Any] = {
+    **bart.DEFAULTS,
+    "vocab_size": 58101,
+    "decoder_vocab_size": None,
+    "share_encoder_decoder_embeddings": True,
+}
 FIXED = {
-    **bart.FIXED, "share_encoder_decoder_embeddings": True, "normalize_embedding": False,
-    "static_position_embeddings": True,
+    **bart.FIXED, "normalize_embedding": False, "static_position_embeddings": True,
 }  # fmt: skip
 
 
@@ -25,11 +28,16 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
         HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
     """
     f = read_fields({name: found[name] for name in found if name not in bart.IDLE}, ARCHITECTURE, DEFAULTS, FIXED)
-    if f["decoder_vocab_size"] not in (None, f["vocab_size"]):
+    source, target = f["vocab_size"], f["vocab_size"] if f["decoder_vocab_size"] is None else f["decoder_vocab_size"]
+    shared = f["share_encoder_decoder_embeddings"]
+    if shared and source != target:
         raise HeddleError(
-            f"decoder_vocab_size = {f['decoder_vocab_size']!r} in config.json: heddle takes over one table for both"
+            f"decoder_vocab_size = {target!r} in config.json, but share_encoder_decoder_embeddings means one table of "
+            f"vocab_size = {source!r}"
         )
     data = bart.described(f, {"positions": "sinusoidal_halves"})
+    if not shared:
+        data |= {"vocab_size": target, "source_vocab_size": source}
     return TransformerConfig.of(data, where="Marian's config.json in heddle's terms")
 
 
@@ -37,8 +45,9 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     """The nearest Marian `config.json`."""
     return {
         **bart.from_config(config),
+        "vocab_size": config.source_vocab_size or config.vocab_size,
         "decoder_vocab_size": config.vocab_size,
-        "share_encoder_decoder_embeddings": True,
+        "share_encoder_decoder_embeddings": bart.one_table(config),
     }
 
 
@@ -48,11 +57,14 @@ MARIAN = replace(
     architecture=ARCHITECTURE,
     to_config=to_config,
     from_config=from_config,
-    table=bart.SHARED,
-    names=Names(
-        prefix="model.",
-        # The sines and cosines, which older files keep.
-        ignorable=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
-        copies=bart.COPIES,
+    table=(replace(bart.SHARED_TABLE, when=bart.one_table), *bart.SHARED),
+    names=replace(
+        bart.NAMES,
+        # The sines and cosines, which older files keep, and a table that no layer reads where there are two.
+        ignorable=(
+            "model.encoder.embed_positions.weight",
+            "model.decoder.embed_positions.weight",
+            "model.shared.weight",
+        ),
     ),
 )

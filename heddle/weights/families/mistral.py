@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from heddle.config.model import TransformerConfig
-from heddle.weights.families import llama
+from heddle.weights.families import llama, rotary
 from heddle.weights.families.family import one_block, read_fields
 
 ARCHITECTURE = "MistralForCausalLM"
@@ -21,7 +21,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, llama.FIXED)
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED)
     data = llama.described({**f, "attention_bias": False, "mlp_bias": False})
     data["decoder"]["block"]["mixer"]["window"] = f["sliding_window"]
     return TransformerConfig.of(data, where="Mistral's config.json in heddle's terms")

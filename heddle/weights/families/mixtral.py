@@ -6,7 +6,7 @@ from typing import Any
 
 from heddle.config.layers import MoEConfig
 from heddle.config.model import TransformerConfig
-from heddle.weights.families import llama, mistral
+from heddle.weights.families import llama, mistral, rotary
 from heddle.weights.families.family import one_block, our_activation, read_fields, their_activation
 from heddle.weights.mapping import Row
 
@@ -16,7 +16,7 @@ DEFAULTS: dict[str, Any] = {
     **mistral.DEFAULTS,
     "rms_norm_eps": 1e-5, "sliding_window": None, "num_local_experts": 8, "num_experts_per_tok": 2,
 }  # fmt: skip
-FIXED = {**llama.FIXED, "router_jitter_noise": 0.0}
+FIXED = {**rotary.FIXED, "router_jitter_noise": 0.0}
 
 THEIRS, OURS = llama.THEIRS + "block_sparse_moe.", llama.OURS + "ffn."
 TABLE = (

@@ -1,27 +1,25 @@
 """Qwen2-MoE (Yang et al. 2024) as its files have it: routed experts, and a shared one behind a gate that is open to a degree."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from heddle.config.layers import MoEConfig
+from heddle.config.layers import GatedConfig, MoEConfig
 from heddle.config.model import TransformerConfig
-from heddle.errors import HeddleError
-from heddle.weights.families import llama, qwen3_moe
+from heddle.weights.families import layers, llama, qwen3, qwen3_moe, rotary
 from heddle.weights.families.family import Tensors, one_block, read_fields
 from heddle.weights.mapping import Row
 
 ARCHITECTURE = "Qwen2MoeForCausalLM"
 DEFAULTS: dict[str, Any] = {
-    **{name: value for name, value in qwen3_moe.DEFAULTS.items() if name != "attention_bias"},
-    "num_attention_heads": 16, "num_key_value_heads": 16, "moe_intermediate_size": 1408,
-    "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4, "qkv_bias": True, "layer_types": None,
+    **{name: value for name, value in qwen3_moe.DEFAULTS.items() if name != "attention_bias"}, **qwen3.WINDOWS,
+    "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 5632, "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4, "qkv_bias": True,
 }  # fmt: skip
 
 THEIRS, OURS = qwen3_moe.THEIRS, qwen3_moe.OURS
 TABLE = (
-    *(row for row in llama.TABLE if ".mlp." not in row.theirs),
+    *llama.TABLE,
     *qwen3_moe.EXPERT_ROWS,
     Row(THEIRS + "shared_expert.gate_proj.weight", (OURS + "shared.gate.weight",)),
     Row(THEIRS + "shared_expert.up_proj.weight", (OURS + "shared.up.weight",)),
@@ -36,43 +34,44 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
     """
-    known = {name: found[name] for name in found if name not in qwen3_moe.IDLE}
-    f = read_fields(known, ARCHITECTURE, DEFAULTS, qwen3_moe.FIXED)
-    other = set(f["layer_types"] or ()) - {"full_attention"}
-    if other:
-        raise HeddleError(
-            f"layer_types in config.json names {', '.join(sorted(other))}: heddle takes over none of it here"
-        )
-    data = llama.described({**f, "attention_bias": False, "mlp_bias": False, "intermediate_size": None})
-    block = data["decoder"]["block"]
-    block["mixer"]["bias"] = ["q", "k", "v"] if f["qkv_bias"] else False
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED)
+    data = llama.described({**f, "attention_bias": False, "mlp_bias": False})
+    stack = data["decoder"]
+    stack["block"]["mixer"]["bias"] = ["q", "k", "v"] if f["qkv_bias"] else False
     shared = {"shared": 1, "shared_hidden": f["shared_expert_intermediate_size"], "shared_gate": True}
-    block["ffn"] = {**qwen3_moe.described(f, 60), **shared}
+    qwen3_moe.fed_by_experts(data, f, 60, **shared)
+    # Every second layer of those below `max_window_layers`, says transformers where `layer_types` does not.
+    layers.windowed_from(stack, f, lambda number: number % 2 == 0 and number < f["max_window_layers"])
     return TransformerConfig.of(data, where="Qwen2-MoE's config.json in heddle's terms")
 
 
 def from_config(config: TransformerConfig) -> dict[str, Any]:
     """The nearest Qwen2-MoE `config.json`."""
-    block = one_block(config)
+    stack = config.stacks()["decoder"]
     shared = {name: value for name, value in qwen3_moe.written(config).items() if name != "attention_bias"}
+    moe = next((block.ffn for block in stack.blocks if isinstance(block.ffn, MoEConfig)), None)
     return {
         **shared,
-        "qkv_bias": "q" in block.mixer.biased(),
-        "shared_expert_intermediate_size": max(block.ffn.shared, 1) * block.ffn.shared_width(config.dim),
+        **layers.windows_of(stack),
+        "qkv_bias": "q" in one_block(config).mixer.biased(),
+        "shared_expert_intermediate_size": max(moe.shared, 1) * moe.shared_width(config.dim) if moe else config.dim,
     }
 
 
 def gated(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
     """Shared experts without a gate are ones behind a gate that is always half open, and twice as strong: 2 · sigmoid(0) = 1."""
-    ffn = one_block(config).ffn if "decoder" in config.stacks() else None
-    if not isinstance(ffn, MoEConfig) or not ffn.shared or ffn.shared_gate:
+    stack = config.decoder
+    feeds = [] if stack is None else [block.ffn for block in stack.blocks]
+    ungated = [i for i, ffn in enumerate(feeds) if isinstance(ffn, MoEConfig) and ffn.shared and not ffn.shared_gate]
+    if stack is None or not ungated:
         return config, tensors
     found = dict(tensors)
-    for name, tensor in tensors.items():
-        if re.fullmatch(r"decoder\.blocks\.\d+\.ffn\.shared\.down\.weight", name):
-            found[name] = 2 * tensor
-            found[name.replace("shared.down", "shared_gate")] = tensor.new_zeros(1, config.dim)
-    return config.override({"decoder.block.ffn.shared_gate": True}), found
+    for name in (f"decoder.blocks.{i}.ffn.shared.down.weight" for i in ungated):
+        if name in tensors:  # not there where only the config is asked about
+            found[name] = 2 * tensors[name]
+            found[name.replace("shared.down", "shared_gate")] = tensors[name].new_zeros(1, config.dim)
+    every = [*stack.to_dict()["overrides"], *layers.overrides(ungated, stack.depth, {"ffn": {"shared_gate": True}})]
+    return config.override({"decoder.overrides": every}), found
 
 
 QWEN2_MOE = replace(
@@ -82,6 +81,6 @@ QWEN2_MOE = replace(
     to_config=to_config,
     from_config=from_config,
     table=TABLE,
-    parts=replace(llama.PARTS, ffns=(MoEConfig(experts=2, shared=1),)),
+    parts=replace(llama.PARTS, ffns=(MoEConfig(experts=2, shared=1), GatedConfig())),
     rewrite=gated,
 )

@@ -5,20 +5,18 @@ from dataclasses import replace
 from typing import Any
 
 from heddle.config.model import TransformerConfig
-from heddle.errors import HeddleError
-from heddle.weights.families import llama
+from heddle.weights.families import layers, llama, rotary
 from heddle.weights.families.family import read_fields
 from heddle.weights.mapping import Row
 
 ARCHITECTURE = "Qwen3ForCausalLM"
+# With `use_sliding_window` the layers from `max_window_layers` on see through a window, or those that `layer_types` names.
+WINDOWS = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28, "layer_types": None}
 DEFAULTS: dict[str, Any] = {
-    **{name: value for name, value in llama.DEFAULTS.items() if name != "mlp_bias"},
+    **{name: value for name, value in llama.DEFAULTS.items() if name != "mlp_bias"}, **WINDOWS,
     "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32, "head_dim": 128,
-    "max_position_embeddings": 32768, "layer_types": None,
+    "max_position_embeddings": 32768,
 }  # fmt: skip
-# Without sliding windows the two other fields about them say nothing.
-FIXED = {**llama.FIXED, "use_sliding_window": False}
-IDLE = ("sliding_window", "max_window_layers")
 
 TABLE = (
     *llama.TABLE,
@@ -33,20 +31,17 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
     """
-    f = read_fields({name: found[name] for name in found if name not in IDLE}, ARCHITECTURE, DEFAULTS, FIXED)
-    other = set(f["layer_types"] or ()) - {"full_attention"}
-    if other:
-        raise HeddleError(
-            f"layer_types in config.json names {', '.join(sorted(other))}: heddle has only full_attention"
-        )
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED)
     data = llama.described({**f, "mlp_bias": False})
     data["decoder"]["block"]["mixer"]["qk_norm"] = {"kind": "rms", "eps": f["rms_norm_eps"]}
+    layers.windowed_from(data["decoder"], f, lambda number: number >= f["max_window_layers"])
     return TransformerConfig.of(data, where="Qwen3's config.json in heddle's terms")
 
 
 def from_config(config: TransformerConfig) -> dict[str, Any]:
     """The nearest Qwen3 `config.json`."""
-    return {name: value for name, value in llama.from_config(config).items() if name != "mlp_bias"}
+    shared = {name: value for name, value in llama.from_config(config).items() if name != "mlp_bias"}
+    return {**shared, **layers.windows_of(config.stacks()["decoder"])}
 
 
 QWEN3 = replace(

@@ -4,24 +4,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from heddle.config.layers import MoEConfig
+from heddle.config.layers import GatedConfig, MoEConfig
 from heddle.config.model import TransformerConfig
-from heddle.weights.families import llama, qwen3
+from heddle.errors import HeddleError
+from heddle.weights.families import layers, llama, qwen3, rotary
 from heddle.weights.families.family import one_block, our_activation, read_fields, their_activation
 from heddle.weights.mapping import Row
 
 ARCHITECTURE = "Qwen3MoeForCausalLM"
-# Of the feed-forwards without experts, of which there are none here: every layer has experts.
-IDLE = ("sliding_window", "max_window_layers", "intermediate_size")
+# What other versions of transformers write; a window is one for all layers here.
+IDLE = ("max_window_layers",)
 # Two names for one field, by the version of transformers.
 EXPERTS = ("num_experts", "num_local_experts")
 DEFAULTS: dict[str, Any] = {
-    **{name: value for name, value in llama.DEFAULTS.items() if name not in ("mlp_bias", "intermediate_size")},
+    **{name: value for name, value in llama.DEFAULTS.items() if name != "mlp_bias"},
     "vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 24, "num_key_value_heads": 4,
     "max_position_embeddings": 32768, "moe_intermediate_size": 768, "num_experts": None, "num_local_experts": None,
-    "num_experts_per_tok": 8, "norm_topk_prob": False,
+    "num_experts_per_tok": 8, "norm_topk_prob": False, "intermediate_size": 6144, "decoder_sparse_step": 1,
+    "mlp_only_layers": None, "use_sliding_window": False, "sliding_window": 4096,
 }  # fmt: skip
-FIXED = {**llama.FIXED, "use_sliding_window": False, "decoder_sparse_step": 1, "mlp_only_layers": []}
 
 THEIRS, OURS = llama.THEIRS + "mlp.", llama.OURS + "ffn."
 EXPERT_ROWS = (
@@ -30,12 +31,28 @@ EXPERT_ROWS = (
     Row(THEIRS + "experts.{e}.up_proj.weight", (OURS + "experts.up",)),
     Row(THEIRS + "experts.{e}.down_proj.weight", (OURS + "experts.down",)),
 )
-TABLE = (*(row for row in qwen3.TABLE if ".mlp." not in row.theirs), *EXPERT_ROWS)
+TABLE = (*qwen3.TABLE, *EXPERT_ROWS)
 
 
-def described(f: Mapping[str, Any], usual: int = 128) -> dict[str, Any]:
-    """The experts, of which there are as many as `usual` where that is not said, as the data of a heddle config."""
-    return {
+def fed_by_experts(data: dict[str, Any], f: Mapping[str, Any], usual: int = 128, **shared: Any) -> None:
+    """Put experts into every layer of a config, as data, but those that `mlp_only_layers` and `decoder_sparse_step` except.
+
+    Args:
+        data: what `llama.described` made; its feed-forward is that of the excepted layers.
+        f: the fields.
+        usual: how many experts there are where that is not said.
+        **shared: more of the data of a `MoEConfig`.
+
+    Raises:
+        HeddleError: a field about them is impossible.
+    """
+    stack, step, only = data["decoder"], f["decoder_sparse_step"], f["mlp_only_layers"] or []
+    if not isinstance(step, int) or step < 1:
+        raise HeddleError(f"decoder_sparse_step = {step!r} in config.json: a whole number above 0 is needed")
+    every = layers.numbers(stack["depth"])
+    if not isinstance(only, list) or (every and any(number not in every for number in only)):
+        raise HeddleError(f"mlp_only_layers = {only!r} in config.json: a list of numbers below {len(every)} is needed")
+    moe = {
         "kind": "moe",
         "experts": next((f[name] for name in EXPERTS if f[name] is not None), usual),
         "active": f["num_experts_per_tok"],
@@ -45,21 +62,34 @@ def described(f: Mapping[str, Any], usual: int = 128) -> dict[str, Any]:
             "activation": our_activation(f["hidden_act"], "hidden_act"),
         },
         "renormalise": f["norm_topk_prob"],
+        **shared,
     }
+    dense = [number for number in every if number in only or (number + 1) % step or moe["experts"] == 0]
+    block = stack["block"]
+    if every and dense == every:
+        return
+    if dense:
+        stack["overrides"] = layers.overrides(dense, stack["depth"], {"ffn": block["ffn"]})
+    block["ffn"] = moe
 
 
 def written(config: TransformerConfig) -> dict[str, Any]:
-    """What `described` read."""
-    ffn = one_block(config).ffn
+    """What `fed_by_experts` and its callers read."""
+    feeds = [block.ffn for block in config.stacks()["decoder"].blocks]
+    moe = next((ffn for ffn in feeds if isinstance(ffn, MoEConfig)), MoEConfig(experts=1, active=1))
+    dense = next((ffn for ffn in feeds if isinstance(ffn, GatedConfig)), None)
     shared = llama.from_config(config)
     del shared["mlp_bias"], shared["intermediate_size"]
     return {
         **shared,
-        "hidden_act": their_activation(ffn.expert.activation),
-        "moe_intermediate_size": ffn.width(config.dim),
-        "num_experts": ffn.experts,
-        "num_experts_per_tok": ffn.active,
-        "norm_topk_prob": ffn.renormalise,
+        **({} if dense is None else {"intermediate_size": dense.width(config.dim)}),
+        "hidden_act": their_activation(moe.expert.activation if dense is None else dense.activation),
+        "moe_intermediate_size": moe.width(config.dim),
+        "num_experts": moe.experts,
+        "num_experts_per_tok": moe.active,
+        "norm_topk_prob": moe.renormalise,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [number for number, ffn in enumerate(feeds) if not isinstance(ffn, MoEConfig)],
     }
 
 
@@ -69,12 +99,20 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
     """
-    f = read_fields({name: found[name] for name in found if name not in IDLE}, ARCHITECTURE, DEFAULTS, FIXED)
-    data = llama.described({**f, "mlp_bias": False, "intermediate_size": None})
-    block = data["decoder"]["block"]
-    block["mixer"]["qk_norm"] = {"kind": "rms", "eps": f["rms_norm_eps"]}
-    block["ffn"] = described(f)
+    known = {name: found[name] for name in found if name not in IDLE}
+    f = read_fields(known, ARCHITECTURE, DEFAULTS, rotary.FIXED)
+    data = llama.described({**f, "mlp_bias": False})
+    mixer = data["decoder"]["block"]["mixer"]
+    mixer |= {"qk_norm": {"kind": "rms", "eps": f["rms_norm_eps"]}}
+    mixer |= {"window": f["sliding_window"]} if f["use_sliding_window"] else {}
+    fed_by_experts(data, f)
     return TransformerConfig.of(data, where="Qwen3-MoE's config.json in heddle's terms")
+
+
+def from_config(config: TransformerConfig) -> dict[str, Any]:
+    """The nearest Qwen3-MoE `config.json`."""
+    window = one_block(config).mixer.window
+    return {**written(config), "use_sliding_window": window is not None, "sliding_window": window}
 
 
 QWEN3_MOE = replace(
@@ -82,7 +120,7 @@ QWEN3_MOE = replace(
     name="qwen3_moe",
     architecture=ARCHITECTURE,
     to_config=to_config,
-    from_config=written,
+    from_config=from_config,
     table=TABLE,
-    parts=replace(llama.PARTS, ffns=(MoEConfig(experts=2),)),
+    parts=replace(llama.PARTS, ffns=(MoEConfig(experts=2), GatedConfig())),
 )

@@ -178,9 +178,9 @@ T5 = Family(
         # A table that no version reads.
         ignorable=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
         copies={
-            "encoder.embed_tokens.weight": "shared.weight",
-            "decoder.embed_tokens.weight": "shared.weight",
-            "lm_head.weight": "shared.weight",
+            "encoder.embed_tokens.weight": ("shared.weight",),
+            "decoder.embed_tokens.weight": ("shared.weight",),
+            "lm_head.weight": ("shared.weight",),
         },
     ),
     layers={"encoder": "encoder.block.{i}.", "decoder": "decoder.block.{i}."},
