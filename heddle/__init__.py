@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heddle.config import preset, sized
+    from heddle.errors import HeddleError
     from heddle.generate import generate_text
     from heddle.model import build
     from heddle.text import load_tokenizer, train_tokenizer
@@ -12,10 +13,22 @@ if TYPE_CHECKING:
     from heddle.weights import load, save
 
 __version__ = "0.1.0"
-__all__ = ["build", "fit", "generate_text", "load", "load_tokenizer", "preset", "save", "sized", "train_tokenizer"]
+__all__ = [
+    "HeddleError",
+    "build",
+    "fit",
+    "generate_text",
+    "load",
+    "load_tokenizer",
+    "preset",
+    "save",
+    "sized",
+    "train_tokenizer",
+]
 
 # Names come when they are asked for: `import heddle` is light, and torch is loaded where it is first needed.
 _HOMES = {
+    "HeddleError": "heddle.errors",
     "build": "heddle.model",
     "fit": "heddle.train",
     "generate_text": "heddle.generate",
@@ -28,7 +41,16 @@ _HOMES = {
 }
 
 
+_PACKAGES = ("account", "config", "data", "errors", "generate", "model", "nn", "prove", "text", "train", "weights")
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _PACKAGES:
+        return importlib.import_module(f"heddle.{name}")
     raise AttributeError(f"module 'heddle' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES, *_PACKAGES])

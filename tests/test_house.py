@@ -122,7 +122,7 @@ def init_faults(source: str) -> list[str]:
         """Whether a statement names literal data: a version, or where lazy names live."""
         if not isinstance(node, ast.Assign) or ast.unparse(node.value) == "{}":  # an empty one is there to be filled
             return False
-        return all(isinstance(part, ast.Constant | ast.Dict | ast.Load) for part in ast.walk(node.value))
+        return all(isinstance(part, ast.Constant | ast.Dict | ast.Tuple | ast.Load) for part in ast.walk(node.value))
 
     body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
     return faults + [f"line {node.lineno} does work: {ast.unparse(node)[:60]}" for node in body if not allowed(node)]

@@ -25,6 +25,7 @@ from heddle.account.report import count as count
 from heddle.account.report import family as family
 from heddle.account.report import preset_table as preset_table
 from heddle.account.report import training_said as training_said
+from heddle.account.resolve import changed as changed
 from heddle.account.resolve import resolve as resolve
 from heddle.account.walk import Walk as Walk
 from heddle.account.walk import walk as walk
@@ -39,6 +40,7 @@ __all__ = [
     "attention_table",
     "available_memory",
     "cache_size",
+    "changed",
     "copy_rate",
     "count",
     "counted",

@@ -1,10 +1,10 @@
 """From a name to a model: a preset, a run's directory, or a file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from heddle.config.base import read_table
+from heddle.config.base import parse_overrides, read_table
 from heddle.config.model import TransformerConfig
 from heddle.config.presets import preset, preset_names
 from heddle.config.run import RunConfig, SavedConfig
@@ -12,6 +12,18 @@ from heddle.errors import HeddleError, did_you_mean
 
 # What a run file that names neither is counted with; the run itself measures before it decides.
 DEPTH, CONTEXT = 4, 256
+
+
+def changed(name: str, words: Sequence[str] = ()) -> tuple[str, TransformerConfig]:
+    """`resolve`, and then `key=value` words that change the config, as `dim=4096` or `decoder.block.norm.kind=rms`.
+
+    Raises:
+        HeddleError: as `resolve` does, or the words make no model.
+    """
+    called, config = resolve(name)
+    if not words:
+        return called, config
+    return " ".join((called, *words)), config.override(parse_overrides(words))
 
 
 def resolve(name: str) -> tuple[str, TransformerConfig]:

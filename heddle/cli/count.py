@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from heddle.account.render import render
 from heddle.account.report import count as account_for
 from heddle.account.report import preset_table, training_said
-from heddle.account.resolve import resolve
+from heddle.account.resolve import changed
 from heddle.cli.say import RUNS, console, document, table
 from heddle.config.presets import preset
 from heddle.weights.convert import expressible
@@ -17,7 +17,7 @@ from heddle.weights.convert import expressible
 def count(
     name: str,
     /,
-    *,
+    *changes: str,
     batch: int = 1,
     length: int | None = None,
     all: Annotated[bool, Parameter(negative=())] = False,
@@ -29,6 +29,8 @@ def count(
     ----------
     name
         A preset, a run, or a .toml or .json file that describes a model.
+    changes
+        `key=value`: what differs from it, such as dim=4096 or decoder.depth=2.
     batch
         Rows of tokens in a pass.
     length
@@ -39,7 +41,7 @@ def count(
         One JSON document on stdout.
     """
     run = RUNS / name
-    called, config = resolve(str(run) if (run / "config.json").is_file() else name)
+    called, config = changed(str(run) if (run / "config.json").is_file() else name, changes)
     report = account_for(config, batch, length, called)
     architecture, reasons = expressible(config)
     if json:

@@ -3,12 +3,13 @@
 import sys
 from pathlib import Path
 
-from heddle.account.resolve import resolve
+from heddle.account.resolve import changed
 from heddle.cli.say import RUNS, console, document, table
+from heddle.errors import HeddleError
 from heddle.prove import Proof, prove_config, prove_run
 
 
-def prove(model: str, /, *, compile: bool = False, seed: int = 0, json: bool = False) -> None:
+def prove(model: str, /, *changes: str, compile: bool = False, seed: int = 0, json: bool = False) -> None:
     """Prove that what a model predicts with is the function it was trained as.
 
     Exit code 1 when a check fails. A run's proof is kept in its directory as proof.json.
@@ -17,6 +18,8 @@ def prove(model: str, /, *, compile: bool = False, seed: int = 0, json: bool = F
     ----------
     model
         A preset, a run, or a .toml or .json file that describes a model.
+    changes
+        `key=value`: what differs from it, such as decoder.block.mixer.window=7; not of a run, whose weights are given.
     compile
         Check what torch.compile makes of it, too.
     seed
@@ -33,8 +36,10 @@ def prove(model: str, /, *, compile: bool = False, seed: int = 0, json: bool = F
 
         if folder is None:
             run = RUNS / model
-            name, config = resolve(str(run) if (run / "config.json").is_file() else model)
+            name, config = changed(str(run) if (run / "config.json").is_file() else model, changes)
             proof = prove_config(config, name, compile, tell, seed)
+        elif changes:
+            raise HeddleError(f"{folder} has weights, and {changes[0]} would be another model; leave it out")
         else:
             proof = prove_run(folder, model, compile, tell, seed)
     if json:

@@ -46,6 +46,8 @@ def train(
     target = output if output.suffix == ".json" else output / "tokenizer.json"
     if target.exists():
         raise HeddleError(f"{target} already exists; choose another place")
+    if target != output and output.is_file():
+        raise HeddleError(f"{output} is a file; say first where tokenizer.json goes, a directory, and then the text")
     read = list(sources) or [str(path) for path in python_library()]
     described = describe(read)
     out = console(json)

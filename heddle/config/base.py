@@ -4,8 +4,8 @@ import json
 import tomllib
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, Self, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -82,6 +82,9 @@ class Config(BaseModel):
             key: None if isinstance(value, str) and value in NONE and _means_nothing(cls, key) else value
             for key, value in data.items()
         }
+        for key, value in data.items():
+            if isinstance(value, bool) and _is_number(cls, key):
+                raise ValueError(f"{key} = {str(value).lower()}: a number is needed")  # true would be read as 1
         if not any(key in ALIASES for key in data):
             return data
         renamed: dict[str, Any] = {}
@@ -258,6 +261,21 @@ def first_refusal(cls: type[BaseModel], error: ValidationError, where: str) -> H
     if problem["type"] == "value_error":
         return HeddleError(f"{where}: {message}" if key == "config" else f"{where}: {key}: {message}")
     return HeddleError(f"{where}: {key} = {problem.get('input')!r}: {message[0].lower() + message[1:]}")
+
+
+def _is_number(cls: type[BaseModel], key: str) -> bool:
+    """Whether a field takes numbers alone, or None."""
+    field = cls.model_fields.get(known_as(key, None, cls.model_fields)[0])
+    return field is not None and _plain_types(field.annotation) <= {int, float, NoneType}
+
+
+def _plain_types(annotation: Any) -> set[Any]:
+    """The types that an annotation allows, without what is said of them."""
+    if get_origin(annotation) is Annotated:
+        return _plain_types(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return set().union(*map(_plain_types, get_args(annotation)))
+    return {annotation}
 
 
 def _means_nothing(cls: type[BaseModel], key: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from heddle.account import count, preset_table, render, resolve
+from heddle.account import changed, count, preset_table, render, resolve
 from heddle.account.parameters import weights
 from heddle.account.report import layout
 from heddle.config import ModelChoice, RunConfig, SavedConfig, preset, preset_names
@@ -180,3 +180,14 @@ def test_what_holds_no_model_is_refused(tmp_path: Path) -> None:
     other.write_text('{"version": 1, "model": {"dim": 3}}')
     with pytest.raises(HeddleError, match="missing"):
         resolve(str(other))
+
+
+@pytest.mark.lecture("L2-09")
+@pytest.mark.parametrize("dim", [4096, 8192])
+def test_a_preset_can_be_counted_with_another_width(dim: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `heddle count gpt3-6.7b dim=8192` does; the name says so, and no printed figure is set beside it."""
+    name, config = changed("gpt3-6.7b", [f"dim={dim}"])
+    assert (name, config.dim) == (f"gpt3-6.7b dim={dim}", dim)
+    report = count(config, length=2048, name=name)
+    assert report.flops.layer["scores"] == 2 * 2048**2 * dim
+    assert report.printed is None

@@ -370,3 +370,15 @@ def test_export_and_import(heddle: Heddle, corpus: str, tmp_path: Path) -> None:
     told = heddle("export", "again", "out2")
     assert told.code == 0
     assert "logits agree with transformers" in told.out
+
+
+def test_a_model_can_be_counted_and_proved_with_changes(heddle: Heddle) -> None:
+    told = heddle("count", "gpt3-6.7b", "dim=8192", "--length", "64", "--json").json
+    assert (told["config"]["dim"], told["printed"]) == (8192, None)
+    proof = heddle("prove", "laptop-tiny", "decoder.block.mixer.window=7", "--json").json
+    assert {check["check"]: check["word"] for check in proof["checks"]}["rolling window"] != "NOT CHECKED"
+
+
+def test_a_text_is_not_where_a_tokenizer_goes(heddle: Heddle, corpus: Path) -> None:
+    told = heddle("tokenizer", "train", str(corpus))
+    assert (told.code, "say first where tokenizer.json goes" in told.err) == (2, True)

@@ -302,3 +302,12 @@ def test_none_is_no_value_unless_it_is_a_choice() -> None:
 def test_a_second_width_is_refused(place: str, name: str) -> None:
     with pytest.raises(HeddleError, match="All of a model has one width: set 'dim' at the top"):
         TransformerConfig.of(TINY).override({f"{place}.{name}": 8})
+
+
+@pytest.mark.parametrize(
+    "path", ["dim", "decoder.depth", "decoder.block.dropout", "decoder.block.norm.eps", "decoder.L"]
+)
+def test_true_is_not_the_number_one(path: str) -> None:
+    name = path.rsplit(".", 1)[-1].replace("L", "depth")
+    with pytest.raises(HeddleError, match=rf"{name} = true: a number is needed"):
+        TransformerConfig.of(TINY).override({path: True})
