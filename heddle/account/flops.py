@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from heddle.account.formulas import Line, causal_share, layer_flops, prefix_rows
 from heddle.account.parameters import deck_applies
+from heddle.account.repeats import measured, shortened
 from heddle.account.walk import (
     CONVOLUTION,
     EXPERTS,
@@ -82,8 +83,9 @@ class Flops:
 def flops(config: TransformerConfig, batch: int = 1, length: int | None = None) -> Flops:
     """Walk the model a config describes; `length`, by default its context, may exceed the learned positions."""
     length = config.context if length is None else length
-    steps = walk(config, batch, length)
-    parts, layer = by_part(steps), by_part(first_layer(steps))
+    steps = walk(shortened(config)[0], batch, length)
+    parts = measured(config, lambda some: by_part(walk(some, batch, length)))
+    layer = by_part(first_layer(steps))
     total = sum(parts.values())
     blocks = config.last()[1].blocks
     reached = path([looks_back(block) for block in blocks], length)
@@ -101,7 +103,7 @@ def flops(config: TransformerConfig, batch: int = 1, length: int | None = None) 
         quadratic_share=square / max(1, square + straight),
         crossover=straight * length / square if square else None,
         counted=count,
-        deck=_deck(config, steps, count) if deck_applies(config) else (),
+        deck=_deck(config, batch, length, parts, layer, count) if deck_applies(config) else (),
         prefix_rows=None if config.decoder is None else prefix_rows(length),
         path=reached,
         steps=None if reached is None else sequential_steps(blocks[:reached], length),
@@ -125,7 +127,8 @@ def _counts(config: TransformerConfig, batch: int, length: int) -> dict[str, int
 
 def training_flops_per_token(config: TransformerConfig, length: int) -> int:
     """FLOPs of forward and backward for one token of a sequence of `length`, the head included."""
-    return TRAINING * sum(by_part(walk(config, 1, length)).values()) // length
+    parts = measured(config, lambda some: by_part(walk(some, 1, length)))
+    return TRAINING * sum(parts.values()) // length
 
 
 def by_part(steps: Walk) -> dict[str, int]:
@@ -155,6 +158,10 @@ def counted(
     Raises:
         HeddleError: the kernel cannot do what the model asks of it.
     """
+    return measured(config, lambda some: {"flops": _counted(some, batch, length, kernel, training)})["flops"]
+
+
+def _counted(config: TransformerConfig, batch: int, length: int, kernel: str | None, training: bool) -> int:
     model, _ = model_for_walking(config, length, kernel)
     with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(training):
         out = forward(model, batch, length)
@@ -207,10 +214,16 @@ def sequential_steps(layers: Sequence[BlockConfig], length: int) -> int:
     return sum(length if isinstance(block.mixer, RecurrentConfig) else 1 for block in layers)
 
 
-def _deck(config: TransformerConfig, steps: Walk, count: Mapping[str, int]) -> tuple[Line, ...]:
+def _deck(
+    config: TransformerConfig,
+    batch: int,
+    length: int,
+    parts: Mapping[str, int],
+    layer: Mapping[str, int],
+    count: Mapping[str, int],
+) -> tuple[Line, ...]:
     """The lectures' closed forms for this batch and length, beside the walk."""
-    batch, length, dim = steps.batch, steps.length, config.dim
-    parts, layer = by_part(steps), by_part(first_layer(steps))
+    dim = config.dim
     lines = [
         Line(f"{name}, one layer", formula, batch * value, layer[name])
         for name, (formula, value) in layer_flops(length, dim).items()

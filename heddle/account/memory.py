@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from heddle.account.formulas import Line, flash_bytes, score_bytes
 from heddle.account.parameters import deck_applies, weights
+from heddle.account.repeats import measured
 from heddle.account.walk import (
     FEED_FORWARD,
     at_once,
@@ -155,7 +156,7 @@ def _kept_by_kernel(config: TransformerConfig, batch: int, length: int) -> tuple
 
 def parameter_bytes(config: TransformerConfig, precision: str) -> int:
     """A model that predicts in a precision: norms stay in fp32."""
-    return _held(cast(build(config, "meta"), precision))
+    return measured(config, lambda some: {"bytes": _held(cast(build(some, "meta"), precision))})["bytes"]
 
 
 def states(config: TransformerConfig, optimizer: str, precision: str) -> States:
@@ -163,17 +164,22 @@ def states(config: TransformerConfig, optimizer: str, precision: str) -> States:
 
     Experts, which are stacks of matrices, routers and convolutions are AdamW's with either.
     """
+    return States(optimizer, precision, **measured(config, lambda some: _states(some, optimizer, precision)))
+
+
+def _states(config: TransformerConfig, optimizer: str, precision: str) -> dict[str, int]:
     model = build(config, "meta")
     masters = _held(model)
-    found = [weight for weight in weights(model) if weight.trained]
-    total = sum(weight.count for weight in found)
-    matrices = sum(weight.count for weight in found if MATRIX.search(weight.name) and len(weight.shape) == 2)
+    trained = [weight for weight in weights(model) if weight.trained]
+    total = sum(weight.count for weight in trained)
+    matrices = sum(weight.count for weight in trained if MATRIX.search(weight.name) and len(weight.shape) == 2)
     of_matrices, of_others = MOMENTS[optimizer]
     moments = FP32 * (of_matrices * matrices + of_others * (total - matrices))
     cast(model, precision, tables=False)
     copy = sum(p.numel() * p.element_size() for p in model.parameters() if p.dtype != torch.float32)
     gradients = FP32 * total + copy
-    return States(optimizer, precision, masters, copy, gradients, moments, masters + copy + gradients + moments)
+    found = {"weights": masters, "copy": copy, "gradients": gradients, "moments": moments}
+    return found | {"total": sum(found.values())}
 
 
 def training_bytes(config: TransformerConfig, rows: int, precision: str, optimizer: str) -> int:
@@ -197,6 +203,10 @@ def cache_size(config: TransformerConfig, batch: int, length: int, precision: st
     Raises:
         HeddleError: there is no decoder.
     """
+    return CacheSize(precision, **measured(config, lambda some: _cache_size(some, batch, length, precision)))
+
+
+def _cache_size(config: TransformerConfig, batch: int, length: int, precision: str) -> dict[str, int]:
     model = cast(build(with_kernel(lengthened(config, length), "reference"), "meta"), precision).eval()
     _runnable(model)
     tokens = torch.zeros(batch, length, dtype=torch.long, device="meta")
@@ -215,7 +225,8 @@ def cache_size(config: TransformerConfig, batch: int, length: int, precision: st
     growing = [buffer for state in states if isinstance(state, Growing) for buffer in state.buffers]
     per_token = sum(buffer[0, :, 0].numel() * buffer.element_size() for buffer in growing)
     bounded = row((Growing, Fixed), but=True)
-    return CacheSize(precision, per_token, bounded, row(Fixed) + encoded // batch, cache.bytes() + encoded)
+    memory_bytes = row(Fixed) + encoded // batch
+    return {"per_token": per_token, "bounded": bounded, "memory": memory_bytes, "held": cache.bytes() + encoded}
 
 
 def kept(
@@ -226,7 +237,12 @@ def kept(
     `kernel` defaults to the one that the config takes on a CPU. The tensors pretend to be on a CPU rather than on the
     meta device, where `sdpa` would save its whole score matrix. Experts are counted as `grouped` dispatches them.
     """
-    kernel = kernel or kernels_taken(config, length).get("cpu", "none")
+    name = kernel or kernels_taken(config, length).get("cpu", "none")
+    found = measured(config, lambda some: {"bytes": _kept(some, batch, length, precision, name)})
+    return Kept(name, precision, found["bytes"])
+
+
+def _kept(config: TransformerConfig, batch: int, length: int, precision: str, kernel: str) -> int:
     chosen = lengthened(config, length)
     model = build(chosen if kernel == "none" else with_kernel(chosen, kernel), "meta")
     cast(model, precision, tables=False)
@@ -249,7 +265,7 @@ def kept(
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
             hidden = torch.func.functional_call(model, held, (tokens, None, source_for(model, tokens)))
         del hidden  # until here its graph keeps every saved storage alive, so no address is used twice
-    return Kept(kernel, precision, sum(sizes.values()))
+    return sum(sizes.values())
 
 
 def _runnable(model: Transformer) -> None:
@@ -316,7 +332,7 @@ def one_layer(config: TransformerConfig) -> TransformerConfig | None:
 def _deck(config: TransformerConfig, batch: int, length: int) -> tuple[Line, ...]:
     """The lectures' closed forms for one layer in fp32, beside the walk."""
     one = one_layer(config)
-    block = config.last()[1].block
+    block = config.last()[1].blocks[0]
     assert one is not None
     assert isinstance(block.mixer, AttentionConfig)
     (row,) = attention_table(config, (length,), batch)

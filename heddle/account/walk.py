@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from heddle.config.layers import AttentionConfig, CustomConfig
 from heddle.config.model import BlockConfig, TransformerConfig, with_kernel
+from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.head import LanguageHead
 from heddle.model.transformer import Transformer
@@ -129,14 +130,27 @@ def attentions(block: BlockConfig) -> list[AttentionConfig]:
 def kernels_taken(config: TransformerConfig, length: int) -> dict[str, str]:
     """Which attention kernel whole sequences of `length` tokens take, by device type: that of the first layer with attention.
 
-    Empty where no layer pays attention.
+    Where another layer asks for what that kernel does not know, it is the next that knows it: everything is measured with
+    one. Empty where no layer pays attention.
     """
     found = [each for stack in config.stacks().values() for block in stack.blocks for each in attentions(block)]
     if not found:
         return {}
     kernel = found[0].kernel
-    fused = found[0].cap is None
-    return {device: fastest(device, length, fused) if kernel == "auto" else kernel for device in ("cpu", "cuda")}
+    taken = {device: fastest(device, length) if kernel == "auto" else kernel for device in ("cpu", "cuda")}
+    known = {name: _takes(config, name) for name in dict.fromkeys((*taken.values(), "blockwise"))}
+    return {
+        device: next(n for n in (name, "blockwise", "plain") if known.get(n, True)) for device, name in taken.items()
+    }
+
+
+def _takes(config: TransformerConfig, kernel: str) -> bool:
+    """Whether every layer can pay attention with a kernel."""
+    try:
+        with_kernel(config, kernel)
+    except HeddleError:
+        return False
+    return True
 
 
 def lengthened(config: TransformerConfig, length: int) -> TransformerConfig:

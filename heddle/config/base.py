@@ -1,6 +1,7 @@
 """What every config shares: frozen data, strict keys, one-line refusals, JSON and TOML both ways, `key=value` overrides."""
 
 import json
+import re
 import tomllib
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
@@ -201,6 +202,15 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
+def plain(value: Any) -> Any:
+    """The same as JSON and TOML know it: tables, lists and single values; what is None in a config is left out."""
+    if isinstance(value, Config):
+        return value.model_dump(mode="json", exclude_none=True)
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
 def with_kind(data: Any, key: str, kind: str) -> Any:
     """Plain data in which the table under `key` says its kind, if it did not."""
     if isinstance(data, dict) and isinstance(table := data.get(key), dict) and "kind" not in table:
@@ -210,18 +220,25 @@ def with_kind(data: Any, key: str, kind: str) -> Any:
 
 def write_toml(data: Mapping[str, Any], prefix: str = "") -> str:
     """Plain data as TOML: values first, then one `[table]` per nested dict. JSON strings, numbers and lists are TOML too."""
-    lines = [f"{key} = {_toml_value(value)}" for key, value in data.items() if not isinstance(value, Mapping)]
+    lines = [
+        f"{_toml_key(key)} = {_toml_value(value)}" for key, value in data.items() if not isinstance(value, Mapping)
+    ]
     text = "".join(line + "\n" for line in lines)
     for key, value in data.items():
         if isinstance(value, Mapping):
-            name = f"{prefix}{key}"
+            name = f"{prefix}{_toml_key(key)}"
             text += f"\n[{name}]\n" + write_toml(value, name + ".")
     return text
 
 
+def _toml_key(key: str) -> str:
+    """As it is where TOML allows that, else as a string."""
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
+
+
 def _toml_value(value: Any) -> str:
     if isinstance(value, Mapping):  # inside a list, where TOML wants the inline form
-        return "{" + ", ".join(f"{k} = {_toml_value(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{_toml_key(k)} = {_toml_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml_value(v) for v in value) + "]"
     if value is None:

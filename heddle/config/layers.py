@@ -5,12 +5,17 @@ Every size that is left open is resolved by a method that is given the model's w
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from heddle.config.base import Config, with_kind
 
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
-Positive = Annotated[float, Field(gt=0)]
+# Factors, caps and spreads: beyond these bounds fp32 has no value or no gradient for what they make.
+Positive = Annotated[float, Field(ge=1e-6, le=1e6)]
+Weight = Annotated[float, Field(ge=0, le=1e6)]  # of a part of the loss
+Epsilon = Annotated[float, Field(ge=0, le=1)]
+Factor = Annotated[float, Field(ge=1, le=1e6)]
+Length = Annotated[int, Field(gt=0, le=2**31)]
 Size = Annotated[int, Field(gt=0, le=2**22)]  # of a vector: beyond it a single matrix fits into no memory
 Few = Annotated[int, Field(gt=0, le=2**16)]  # of heads, experts, taps
 ActivationName = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu"]
@@ -22,7 +27,7 @@ class LayerNormConfig(Config):
     """LayerNorm (L1-09). The defaults are torch's; the other readings of the lectures are options (D-04)."""
 
     kind: Literal["layer"] = "layer"
-    eps: Annotated[float, Field(ge=0)] = 1e-5  # 0 is deck 000's formula: a constant row has no value then
+    eps: Epsilon = 1e-5  # 0 is deck 000's formula: a constant row has no value then
     bias: bool = True  # the shift; nanoGPT's `bias=False` drops it
     unbiased: bool = False  # variance over dim - 1
     eps_outside: bool = False  # added to the deviation, not to the variance (The Annotated Transformer)
@@ -32,7 +37,7 @@ class RMSNormConfig(Config):
     """RMSNorm: no mean, no shift (L2-31, D-60)."""
 
     kind: Literal["rms"] = "rms"
-    eps: Annotated[float, Field(ge=0)] = 1e-6
+    eps: Epsilon = 1e-6
 
 
 class NoNormConfig(Config):
@@ -48,22 +53,22 @@ class LinearScaling(Config):
     """Positions divided by a factor (Chen et al. 2023)."""
 
     kind: Literal["linear"] = "linear"
-    factor: Annotated[float, Field(ge=1)]
+    factor: Factor
 
 
 class NTKScaling(Config):
     """A larger base instead of smaller positions: base · factor^(d / (d - 2))."""
 
     kind: Literal["ntk"] = "ntk"
-    factor: Annotated[float, Field(ge=1)]
+    factor: Factor
 
 
 class YarnScaling(Config):
     """Slow channels interpolated, fast ones kept, a ramp between, and larger scores (Peng et al. 2023, 3.4)."""
 
     kind: Literal["yarn"] = "yarn"
-    factor: Annotated[float, Field(ge=1)]
-    original: PositiveInt  # the context the weights were trained at
+    factor: Factor
+    original: Length  # the context the weights were trained at
     fast: Positive = 32.0  # channels with more turns than this over `original` are kept
     slow: Positive = 1.0  # channels with fewer are interpolated
     whole: bool = True  # the ramp's two ends are rounded to whole channels, outwards, as in the authors' code
@@ -74,8 +79,8 @@ class Llama3Scaling(Config):
     """Llama 3.1's rule: long waves divided by the factor, short ones kept, a linear blend between."""
 
     kind: Literal["llama3"] = "llama3"
-    factor: Annotated[float, Field(ge=1)]
-    original: PositiveInt
+    factor: Factor
+    original: Length
     low: Positive = 1.0
     high: Positive = 4.0
 
@@ -96,7 +101,7 @@ class RotaryConfig(Config):
     """
 
     kind: Literal["rotary"] = "rotary"
-    base: Positive = 10_000.0
+    base: Annotated[float, Field(gt=1, le=1e12)] = 10_000.0
     pairing: Literal["halves", "neighbours"] = "halves"
     fraction: Annotated[float, Field(gt=0, le=1)] = (
         1.0  # of the head's channels, from the first; the rest is not turned
@@ -119,7 +124,7 @@ class BucketsConfig(Config):
 
     kind: Literal["buckets"] = "buckets"
     buckets: Annotated[int, Field(ge=4, le=2**16)] = 32
-    furthest: PositiveInt = 128  # all distances from here on share the last bucket
+    furthest: Length = 128  # all distances from here on share the last bucket
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -277,9 +282,9 @@ class MoEConfig(Config):
     renormalise: bool = False
     scale: Positive = 1.0  # factor on the routed sum
     skip: Literal["block", "internal"] = "block"  # internal: the slide's u + ..., and the block adds nothing (D-22)
-    balance: Annotated[float, Field(ge=0)] = 0.0  # weight of the balance loss, per document (D-59)
-    z: Annotated[float, Field(ge=0)] = 0.0  # weight of the router's z-loss (Zoph et al. 2022, eq. 5)
-    bias_rate: Annotated[float, Field(ge=0)] = 0.0  # step of loss-free balancing (Wang et al. 2024); 0: off
+    balance: Weight = 0.0  # weight of the balance loss, per document (D-59)
+    z: Weight = 0.0  # weight of the router's z-loss (Zoph et al. 2022, eq. 5)
+    bias_rate: Weight = 0.0  # step of loss-free balancing (Wang et al. 2024); 0: off
     dispatch: Literal["grouped", "loop"] = "grouped"  # how tokens reach their experts; the loop is the reference
 
     @model_validator(mode="after")

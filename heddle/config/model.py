@@ -8,16 +8,14 @@ import re
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from heddle.config.base import Config, merge, with_kind
+from heddle.config.base import Config, merge, plain, with_kind
 from heddle.config.layers import (
     ActivationName,
     AttentionConfig,
-    ConvolutionConfig,
     FeedForwardConfig,
     LayerNormConfig,
-    LinearConfig,
     MixerConfig,
     MLPConfig,
     MoEConfig,
@@ -25,12 +23,12 @@ from heddle.config.layers import (
     NormConfig,
     Positive,
     Rate,
-    RotaryConfig,
     Size,
 )
+from heddle.config.possible import dropout_possible, stack_possible
 from heddle.errors import HeddleError
 
-Depth = Annotated[int, Field(gt=0, le=10_000)]
+Depth = Annotated[int, Field(gt=0, le=1000)]  # the deepest that was ever trained (Wang et al. 2022)
 Placement = Literal["pre", "post", "sandwich", "output", "literal", "bare"]
 
 
@@ -111,6 +109,12 @@ class Override(Config):
     layers: str
     block: dict[str, Any]
 
+    @field_validator("block")
+    @classmethod
+    def _plain(cls, block: dict[str, Any]) -> dict[str, Any]:
+        """As a file would give it back: lists instead of tuples, tables instead of configs."""
+        return {key: plain(value) for key, value in block.items()}
+
     @model_validator(mode="after")
     def _said(self) -> Self:
         if not re.fullmatch(r"-?\d+|(-?\d+)?:(-?\d+)?(:[1-9]\d*)?", self.layers):
@@ -160,19 +164,19 @@ class StackConfig(Config):
     @cached_property
     def blocks(self) -> tuple[BlockConfig, ...]:
         """What stands in each layer. Of two overrides of one layer the later one counts."""
-        plain = self.block.model_dump(mode="json")
-        return tuple(
-            self._block(plain, [each.block for each in self.overrides if number in each.chosen(self.depth)])
-            for number in range(self.depth)
-        )
+        chosen = [each.chosen(self.depth) for each in self.overrides]
+        which = [tuple(n for n, layers in enumerate(chosen) if number in layers) for number in range(self.depth)]
+        made = {changes: self._block(changes) for changes in dict.fromkeys(which)}  # equal layers are one object
+        return tuple(made[changes] for changes in which)
 
-    def _block(self, plain: dict[str, Any], changes: list[dict[str, Any]]) -> BlockConfig:
+    def _block(self, changes: tuple[int, ...]) -> BlockConfig:
         if not changes:
             return self.block
-        for change in changes:
-            plain = merge(plain, change)
+        data = self.block.model_dump(mode="json")
+        for number in changes:
+            data = merge(data, self.overrides[number].block)
         try:
-            return BlockConfig.of(plain, where="overrides.block")
+            return BlockConfig.of(data, where="overrides.block")
         except HeddleError as error:  # pydantic knows a refusal by its type
             raise ValueError(str(error)) from None
 
@@ -291,9 +295,9 @@ class TransformerConfig(Config):
         if self.source_vocab_size is not None and not both:
             raise ValueError("source_vocab_size is of an encoder's own table beside a decoder's; there are not both")
         for name, stack in self.stacks().items():
-            _stack_possible(name, stack, self.dim)
+            stack_possible(name, stack, self.dim)
             if self.dropout != DropoutConfig():
-                _dropout_possible(name, stack)
+                dropout_possible(name, stack)
             crossing = [block.cross is not None for block in stack.blocks]
             if any(crossing) and (name == "encoder" or self.encoder is None):
                 raise ValueError(f"{name}.block.cross needs an encoder to look at, and stands in a decoder")
@@ -338,50 +342,6 @@ class TransformerConfig(Config):
     def source_rows(self) -> int:
         """Rows of the encoder's own token table, rounded alike."""
         return -(-(self.source_vocab_size or self.vocab_size) // self.pad_vocab_to) * self.pad_vocab_to
-
-
-def _stack_possible(name: str, stack: StackConfig, dim: int) -> None:
-    """What cannot be seen from a layer alone: sizes against the model's width, and what an encoder cannot have."""
-    entry = stack.entry
-    if entry.positions.startswith("sinusoidal") and entry.positions_dim(dim) % 2:
-        raise ValueError(
-            f"{name}.entry: sinusoidal positions come in pairs; {entry.positions_dim(dim)} channels are odd"
-        )
-    for block in stack.blocks:
-        if (
-            name == "encoder"
-            and isinstance(block.mixer, ConvolutionConfig | LinearConfig)
-            and block.mixer.taps % 2 == 0
-        ):
-            raise ValueError(f"encoder: taps = {block.mixer.taps}: a centred convolution needs an odd number of them")
-        for place in (block.mixer, block.cross):
-            if isinstance(place, AttentionConfig):
-                _attention_possible(place, dim)
-    relatives = [block.mixer for block in stack.blocks if isinstance(block.mixer, AttentionConfig)]
-    if len({mixer.heads for mixer in relatives if mixer.relative is not None and mixer.relative.kind == "buckets"}) > 1:
-        raise ValueError(f"{name}: layers that share learned buckets of distances need equally many heads")
-
-
-def _dropout_possible(name: str, stack: StackConfig) -> None:
-    for block in stack.blocks:
-        for place in (block.mixer, block.cross):
-            if isinstance(place, AttentionConfig) and place.kernel == "sdpa" and place.dropout:
-                raise ValueError(
-                    f"{name}: kernel = 'sdpa' knows only inverted dropout with a mask for each element: take kernel = 'auto'"
-                )
-
-
-def _attention_possible(mixer: AttentionConfig, dim: int) -> None:
-    if mixer.head_dim is None and dim % mixer.heads:
-        raise ValueError(
-            f"dim = {dim} is not divisible by heads = {mixer.heads} ({dim / mixer.heads:g} is not whole); "
-            "give head_dim or change one of them"
-        )
-    if isinstance(mixer.relative, RotaryConfig):
-        width, turned = mixer.width(dim), mixer.relative.turned(mixer.width(dim))
-        if turned % 2 or not turned:
-            part = "" if turned == width else f" · fraction = {turned}"
-            raise ValueError(f"rotary positions turn pairs of channels; head_dim = {width}{part} is odd or none")
 
 
 def with_kernel(config: TransformerConfig, kernel: str) -> TransformerConfig:

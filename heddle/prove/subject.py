@@ -17,6 +17,9 @@ from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.prove.verdict import Trace
 
+LEAST = 2.0**-22  # two units in the last place of the largest number: nothing is asked to be nearer by luck
+TRIFLE = 1e-3  # of the largest number at a place
+
 
 class Subject:
     """A model in fp32 and evaluation mode, with random texts to try it on.
@@ -105,12 +108,14 @@ class Subject:
     def _bounds(self) -> dict[str, float]:
         """At each place, the model's error in fp32 against itself in fp64, relative to the largest number there."""
         exact = copy.deepcopy(self.model).double()
-        tokens = self.tokens(2, self.config.context if self.config.context < self.length else self.length)
+        tokens = self.tokens(16, self.config.context if self.config.context < self.length else self.length)
         near, far = self.whole(tokens), self.whole(tokens, model=exact)
         found = {}
         for place, wanted in far.items():
-            scale = float(wanted.abs().max().clamp(min=1e-30))
-            found[place] = max(float((near[place].double() - wanted).abs().max()) / scale, 1e-7)
+            # Token by token, since some comparisons are of one, beside its own largest number if that is no trifle.
+            largest, error = wanted.abs().amax(-1), (near[place].double() - wanted).abs().amax(-1)
+            least = max(float(largest.max()) * TRIFLE, 1e-30)
+            found[place] = max(float((error / largest.clamp(min=least)).max()), LEAST)
         # Products in another order round differently at any place: no place is allowed less than half of the worst.
         least = max(found.values()) / 2
         return {place: max(bound, least) for place, bound in found.items()}

@@ -311,3 +311,8 @@ def test_true_is_not_the_number_one(path: str) -> None:
     name = path.rsplit(".", 1)[-1].replace("L", "depth")
     with pytest.raises(HeddleError, match=rf"{name} = true: a number is needed"):
         TransformerConfig.of(TINY).override({path: True})
+
+
+def test_keys_that_toml_does_not_know_are_written_as_texts() -> None:
+    data = {"plain-key_1": 1, "two words": {"with.dot": [{'and "so" on': 2}]}, "": 3}
+    assert tomllib.loads(write_toml(data)) == data

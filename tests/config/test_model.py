@@ -5,9 +5,11 @@ import pytest
 from heddle.config import (
     AttentionConfig,
     BlockConfig,
+    ConvolutionConfig,
     GatedConfig,
     LayerNormConfig,
     MLPConfig,
+    Override,
     RMSNormConfig,
     RotaryConfig,
     StackConfig,
@@ -127,3 +129,47 @@ def test_no_size_is_larger_than_any_machine(sizes: dict[str, object]) -> None:
 def test_large_models_are_fine() -> None:
     trillion = {"dim": 32_000, "decoder.depth": 100, "decoder.block.mixer.heads": 250}
     assert model().override(trillion).dim == 32_000
+
+
+REFUSED = [
+    ({"decoder.block.norm": {"kind": "rms", "eps": 0}, "decoder.block.placement": "output"}, "rows of zeros"),
+    ({"decoder.block.norm": {"kind": "layer", "eps": 1e-30}, "decoder.block.placement": "bare"}, "rows of zeros"),
+    ({"decoder.block.mixer.qk_norm": {"kind": "rms", "eps": 0}}, "decoder.block.mixer.qk_norm.eps = 0"),
+    ({"decoder.block.mixer.head_dim": 1, "decoder.block.mixer.qk_norm": {"kind": "layer", "unbiased": True}}, "unbiased"),
+    ({"dim": 1, "decoder.block.mixer.head_dim": 2, "decoder.block.norm.unbiased": True}, "decoder.block.norm.unbiased"),
+    ({"dim": 1, "decoder.block.mixer.head_dim": 2, "decoder.entry.norm": {"kind": "rms", "eps": 0}}, "entry.norm.eps"),
+    (
+        {"dim": 1, "decoder.block.mixer.head_dim": 2, "head.tied": False,
+         "decoder.entry": {"positions": "learned", "combine": "concat"}},
+        "leaves no room for positions",
+    ),
+    ({"decoder.block.mixer.relative": {"kind": "rotary", "base": 1.0}}, "base = 1.0"),
+    (
+        {"decoder.block.mixer.relative": {"scaling": {"kind": "llama3", "factor": 2, "original": 2**70}}},
+        "decoder.block.mixer.relative.scaling.original",
+    ),
+    ({"decoder.block.mixer.cap": 1e-40}, "cap = 1e-40"),
+    ({"decoder.block.mixer.scale": 1e39}, "scale"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
+def test_what_would_have_no_value_is_refused_when_it_is_made(changes: dict[str, object], reason: str) -> None:
+    with pytest.raises(HeddleError, match=reason):
+        model().override(changes)
+
+
+def test_what_an_override_is_given_is_what_a_file_gives_back() -> None:
+    block = {"mixer": ConvolutionConfig(taps=1), "norm": RMSNormConfig()}
+    written = Override(layers="0", block={**block, "ffn": {"kind": "none"}})
+    assert Override.of(written.to_dict()) == written
+    assert Override(layers="0", block={"mixer": {"bias": ("q",)}}) == Override(
+        layers="0", block={"mixer": {"bias": ["q"]}}
+    )
+
+
+def test_equal_layers_are_one_object() -> None:
+    stack = StackConfig(
+        depth=6, block=model().decoder.block, overrides=(Override(layers="::2", block={"ffn": {"kind": "none"}}),)
+    )
+    assert [id(block) for block in stack.blocks] == [id(stack.blocks[0]), id(stack.block)] * 3

@@ -116,19 +116,14 @@ REFUSED: list[dict[str, Sequence[Any]]] = [
     {"kernel": ("sdpa",), "cap": (2.0,)},
     {"kernel": ("blockwise", "flex"), "dropout": (0.5,)},
     {"tied": (True,), "positions": ("sinusoidal_halves beside", "learned beside")},
+    # Without eps a row of zeros has no value (L0-50), and that is what padding gets from attention.
+    {"norm": (LayerNormConfig(bias=False, eps=0),), "placement": ("sandwich", "output", "bare")},
 ]
-# Without eps a row of equal numbers has no value (L0-50), and that is what padding gets from attention: a branch whose output
-# is normed, or is all there is, would make it nan. These are no mistakes in a config, but no law can hold of them.
-WITHOUT_VALUE: dict[str, Sequence[Any]] = {
-    "norm": (LayerNormConfig(bias=False, eps=0),),
-    "placement": ("sandwich", "output", "bare"),
-}
-APART = [*REFUSED, WITHOUT_VALUE]
 
 
 def goes_with(axis: str, option: Any, row: Mapping[str, Any]) -> bool:
     """Whether an option can join what a row has already."""
-    for pair in APART:
+    for pair in REFUSED:
         if axis in pair and option in pair[axis]:
             (other,) = pair.keys() - {axis}
             if other in row and row[other] in pair[other]:

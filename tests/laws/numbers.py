@@ -1,0 +1,88 @@
+"""How many numbers a model has, by closed forms alone: a second count, which no module takes part in."""
+
+from typing import Any
+
+from heddle.config import Config, TransformerConfig
+
+
+def numbers_of(config: TransformerConfig) -> int:
+    """Every number that a model of this config learns."""
+    dim, head = config.dim, config.head
+    total = config.table_rows() * config.last()[1].entry.token_dim(dim)
+    if config.source_vocab_size is not None:
+        total += config.source_rows() * config.encoder.entry.token_dim(dim)
+    for stack in config.stacks().values():
+        entry = stack.entry
+        if entry.positions == "learned":
+            total += (config.context + entry.offset) * entry.positions_dim(dim)
+        total += entry.types * dim + (norm(entry.norm, dim) if entry.norm else 0)
+        total += sum(block_numbers(block, dim) for block in stack.blocks) + stack.ends_in_norm() * norm(
+            stack.block.norm, dim
+        )
+        # Layers that see alike share one table of distances.
+        seen = {
+            (m.window, m.relative, m.kernel, m.width(dim), m.heads, m.cap, m.dropout)
+            for m in (block.mixer for block in stack.blocks)
+            if getattr(getattr(m, "relative", None), "kind", "") == "buckets"
+        }
+        total += sum(relative.buckets * heads for _, relative, _, _, heads, _, _ in seen)
+    if head.kind == "language":
+        rows = config.table_rows()
+        total += (not head.tied) * rows * dim + head.bias * rows + head.transform * (linear(dim, dim, True) + 2 * dim)
+    else:
+        total += getattr(head, "dense", False) * linear(dim, dim, True)
+        total += linear(dim, head.classes, True) if head.kind == "classifier" else 0
+    return total
+
+
+def block_numbers(block: Any, dim: int) -> int:
+    """One layer: its branches, and as many norms as its placement asks for."""
+    branches = 1 + (block.cross is not None) + (block.ffn.kind != "none")
+    norms = 2 * branches if block.placement == "sandwich" else branches
+    if block.placement == "sandwich" and getattr(block.ffn, "skip", "") == "internal":
+        norms -= 1  # it has a residual of its own, with one norm before it
+    norms -= block.wiring == "parallel_one_norm"
+    total = norms * norm(block.norm, dim) + mixer(block.mixer, dim) + feed_forward(block.ffn, dim)
+    return total + (0 if block.cross is None else mixer(block.cross, dim))
+
+
+def linear(inputs: int, outputs: int, bias: bool) -> int:
+    return inputs * outputs + bias * outputs
+
+
+def norm(config: Any, dim: int) -> int:
+    return {"layer": dim * (1 + getattr(config, "bias", False)), "rms": dim, "none": 0}[config.kind]
+
+
+def mixer(config: Any, dim: int) -> int:
+    if config.kind == "attention":
+        keys, width = config.kv_heads or config.heads, config.head_dim or dim // config.heads
+        value = config.value_dim or width
+        said = ("q", "k", "v", "o") if config.bias is True else config.bias or ()
+        sizes = {"q": config.heads * width, "k": keys * width, "v": keys * value}
+        total = sum(linear(dim, size, letter in said) for letter, size in sizes.items())
+        return (
+            total
+            + linear(config.heads * value, dim, "o" in said)
+            + 2 * (norm(config.qk_norm, width) if config.qk_norm else 0)
+        )
+    if config.kind == "recurrent":
+        width, gates = config.hidden or dim, {"gru": 3, "lstm": 4}[config.cell] * (config.hidden or dim)
+        return linear(dim, gates, config.bias) + linear(width, gates, config.bias) + linear(width, dim, config.bias)
+    if config.kind == "custom":
+        return linear(dim, dim, bool(config.options.get("bias", True)))
+    return config.taps * dim * dim + (config.kind == "convolution" and config.bias) * dim
+
+
+def feed_forward(config: Any, dim: int) -> int:
+    if config.kind == "moe":
+        one, wide = feed_forward(config.expert, dim), config.expert.hidden or config.expert.width(dim)
+        beside: Config = config.expert.model_copy(update={"hidden": config.shared * (config.shared_hidden or wide)})
+        total = config.experts * (one + dim + (config.bias_rate > 0))
+        return total + (feed_forward(beside, dim) if config.shared else 0) + config.shared_gate * dim
+    if config.kind == "none":
+        return 0
+    if config.kind == "custom":
+        return linear(dim, dim, bool(config.options.get("bias", True)))
+    hidden = config.hidden or config.width(dim)
+    return (1 + (config.kind == "gated")) * linear(dim, hidden, config.bias) + linear(hidden, dim, config.bias)

@@ -1,0 +1,216 @@
+"""The cross product of all choices: what validates works, wholly; what cannot work is refused when it is made, with a reason.
+
+HEDDLE_EXAMPLES=5000 python -m pytest tests/laws/test_property.py      looks further than the usual run does
+"""
+
+import copy
+import json
+import os
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, given, reject, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from heddle.account import count, parameters, render
+from heddle.config import Config, Override, SavedConfig, TransformerConfig
+from heddle.model import Transformer, build
+from heddle.model.head import LanguageHead
+from heddle.nn import Layout
+from heddle.nn.moe import MoE
+from tests import choices
+from tests.laws.laws import identical
+from tests.laws.models import awake
+from tests.laws.numbers import numbers_of
+
+EXAMPLES = int(os.environ.get("HEDDLE_EXAMPLES", "200"))
+LENGTH = 9
+LENGTHS = (LENGTH, 4, 1)
+EXACT = 1e-10  # of the largest number, in float64
+ROUNDING = 8  # times a model's own error in float32 beside float64
+LEAST = 4e-6  # of such an error: other products, of other rows, round otherwise
+TINY = 1e-3  # numbers below it are not asked to be near in their own measure
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> dict[str, Any]:
+    """Plain data of a model, possible or not."""
+    try:
+        return choices.model(lambda options: draw(st.sampled_from(options)))
+    except choices.Stuck:
+        reject()
+
+
+def test_nothing_is_forgotten() -> None:
+    """Every option of every class stands in some model that validates, and no row of values is left over."""
+    met = set()
+    for seed in range(400):
+        met |= set(chosen(choices.drawn(seed)))
+    fields = [(cls, name) for cls in choices.classes() for name in cls.model_fields]
+    wanted = {
+        (cls.__name__, name, option.__name__ if isinstance(option, type) else repr(option))
+        for cls, name in fields
+        if f"{cls.__name__}.{name}" not in choices.SPECIAL
+        for option in choices.options(cls, name)
+    }
+    assert wanted <= met, sorted(wanted - met)
+    known = {f"{cls.__name__}.{name}" for cls in (*choices.classes(), Override) for name in cls.model_fields}
+    assert choices.VALUES.keys() <= known
+
+
+def test_a_number_that_nobody_draws_is_noticed() -> None:
+    class Later(Config):
+        width: int = 3
+
+    with pytest.raises(LookupError, match=r"^Later\.width takes <class 'int'>"):
+        choices.options(Later, "width")
+
+
+def chosen(config: Config) -> Iterator[tuple[str, str, str]]:
+    """Every choice in a config, overrides included, by class, field and option."""
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        if isinstance(value, Config):
+            yield type(config).__name__, name, type(value).__name__
+            yield from chosen(value)
+        else:
+            yield type(config).__name__, name, repr(value)
+        for each in value if name == "overrides" else ():
+            yield from chosen(each)
+    for block in getattr(config, "blocks", ()):
+        yield from chosen(block)
+
+
+@given(tables())
+@settings(max_examples=EXAMPLES)
+def test_what_validates_works_and_what_cannot_is_refused(table: dict[str, Any]) -> None:
+    reason = choices.refusal(TransformerConfig, table)
+    if reason:
+        assert reason.isprintable()
+        assert any(name in reason for cls in choices.classes() for name in cls.model_fields), reason
+    else:
+        config = TransformerConfig.of(table)
+        survives(config)
+        learns_and_counts(config)
+        predicts_what_was_trained(config)
+
+
+@given(tables())
+@settings(max_examples=EXAMPLES // 20, suppress_health_check=list(HealthCheck))
+def test_what_validates_is_accounted_for(table: dict[str, Any]) -> None:
+    """Parameters, FLOPs and memory of whatever there is, as data and as text. Slower than all the rest, so of fewer models."""
+    assume(not choices.refusal(TransformerConfig, table))
+    report = count(TransformerConfig.of(table), 2, LENGTH)
+    assert sum(report.flops.parts.values()) == report.flops.forward > 0
+    assert json.dumps(report.to_dict())
+    assert list(render(report))
+
+
+def survives(config: TransformerConfig) -> None:
+    """Writing and reading, as JSON and as TOML, alone and in a run."""
+    for each in (config, SavedConfig(model=config)):
+        kind = type(each)
+        assert kind.of(json.loads(each.to_json())) == each
+        assert kind.of(tomllib.loads(each.to_toml())) == each
+        assert each.override({}) == each
+
+
+def learns_and_counts(config: TransformerConfig) -> None:
+    """It has the numbers that were counted; a step of training has a finite loss, and a finite gradient for every weight."""
+    model = build(config)
+    assert not list(model.buffers())
+    found = parameters(config)
+    total = sum(parameter.numel() for parameter in model.parameters())
+    assert found.total == sum(found.parts.values()) == sum(found.groups.values()) == total == numbers_of(config)
+    assert 0 < found.active <= total
+    model.train()
+    layout = Layout.padded(LENGTHS, LENGTH)
+    hidden, routings = model.run(*read(model, layout))
+    loss = sum((routing.terms for routing in routings), scored(model, hidden, layout).square().mean())
+    loss.backward()
+    assert loss.isfinite()
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None or ".experts." in name, f"{name} has no part in the loss"
+            assert parameter.grad is None or parameter.grad.isfinite().all(), name
+
+
+def read(model: Transformer, layout: Layout, seed: int = 1) -> tuple[Tensor, Layout, Tensor | None, Layout | None]:
+    """What a model is given: tokens, and beside two stacks a source."""
+    generator = torch.Generator().manual_seed(seed)
+    config = model.config
+    tokens = torch.randint(config.vocab_size, layout.position.shape, generator=generator)
+    if len(config.stacks()) == 1:
+        return tokens, layout, None, None
+    source = torch.randint(config.source_vocab_size or config.vocab_size, (layout.rows, 6), generator=generator)
+    return tokens, layout, source, Layout.padded((6, 3, 1)[: layout.rows], 6)
+
+
+def scored(model: Transformer, hidden: Tensor, layout: Layout) -> Tensor:
+    """What comes out of the head, whatever kind it is; of a vocabulary the real entries."""
+    if isinstance(model.head, LanguageHead):
+        return model.logits(hidden)[..., : model.config.vocab_size]
+    return hidden if model.head is None else model.head(hidden, layout)
+
+
+@torch.no_grad()
+def predicts_what_was_trained(config: TransformerConfig) -> None:
+    """The quick laws, in double precision and in single."""
+    exact = awake(config)
+    rounded = copy.deepcopy(exact).float()
+    given = read(exact, Layout.plain(3, LENGTH))
+    wanted = exact(*given)
+    error = float((rounded(*given) - wanted).abs().max()) / max(float(wanted.abs().max()), TINY)
+    assert error < 0.01, "float32 is of no use to it"
+    for model, tolerance in ((exact, EXACT), (rounded, ROUNDING * max(error, LEAST))):
+        whole = model(*given)
+        padding_changes_nothing(model, given, tolerance)
+        if model.decoder is not None:
+            prefixes_are_prefixes(model, given, whole, tolerance)
+            cached_is_uncached(model, given, whole, tolerance)
+
+
+def padding_changes_nothing(model: Transformer, given: Any, tolerance: float) -> None:
+    """Rows filled up, on either side, give what each gives alone; the same for the sources."""
+    tokens, _, source, _ = given
+    for side in ("right", "left"):
+        layout, sources = Layout.padded(LENGTHS, LENGTH, side), Layout.padded((6, 3, 1), 6, side)
+        hidden = model(tokens, layout, source, None if source is None else sources)
+        for row, real in enumerate(layout.segment >= 0):
+            read = None if source is None else source[row, sources.segment[row] >= 0][None]
+            alone = model(tokens[row, real][None], None, read)[0]
+            largest = float(hidden.abs().max())
+            near(hidden[row, real], alone, tolerance, f"row {row}, padded on the {side}", largest)
+
+
+def prefixes_are_prefixes(model: Transformer, given: Any, whole: Tensor, tolerance: float) -> None:
+    """A prefix gives the prefix; another token changes nothing before it, without experts not one bit."""
+    tokens, _, *source = given
+    for t in (1, 5):
+        largest = float(whole.abs().max())
+        near(model(tokens[:, :t], None, *source), whole[:, :t], tolerance, f"prefix of {t}", largest)
+    changed = tokens.clone()
+    changed[:, 4] = (tokens[:, 4] + 1) % model.config.vocab_size
+    after = model(changed, None, *source)[:, :4]
+    if any(isinstance(module, MoE) for module in model.modules()):
+        near(after, whole[:, :4], tolerance, "before the changed token")
+    else:
+        identical(after, whole[:, :4], "before the changed token")
+
+
+def cached_is_uncached(model: Transformer, given: Any, whole: Tensor, tolerance: float) -> None:
+    """A prompt, a chunk and single tokens through a cache give what one pass gives."""
+    tokens, _, *source = given
+    cache = model.new_cache(3, None if model.encoder is None else model.encode(*source))
+    pieces = [model.step(tokens[:, start:stop], cache) for start, stop in ((0, 4), (4, 7), (7, 8), (8, 9))]
+    near(torch.cat(pieces, dim=1), whole, tolerance, "through a cache")
+
+
+def near(actual: Tensor, expected: Tensor, tolerance: float, what: str, largest: float = TINY) -> None:
+    """No element further away than a share of the largest number."""
+    tolerance *= max(float(expected.abs().max()), largest)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance, msg=lambda text: f"{what}: {text}")
