@@ -11,7 +11,7 @@ def drop(x: Float[Tensor, "..."], keep: Float[Tensor, "..."], rate: float) -> Fl
 
 
 class Dropout(nn.Module):
-    """Drops each element with probability `rate` while training (L0-57, L0-62).
+    """Drops each element with probability `rate` while training (Srivastava et al. 2014; L0-57, L0-62).
 
     Args:
         rate: of dropped values; the probability of being retained, p in deck 000, is 1 - rate (L0-60).

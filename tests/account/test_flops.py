@@ -67,7 +67,7 @@ def test_one_layer_of_gpt2() -> None:
     assert ratios == {"projections": 2, "scores": 4, "weighted sum": 4, "feed-forward": 2}
 
 
-@pytest.mark.lecture("C-05", "L2-10")
+@pytest.mark.lecture("C-05", "L2-10", "L2-41")
 def test_far_out_a_layer_is_quadratic() -> None:
     one = SMALL.override({"decoder.depth": 1})
     near, far = (sum(by_part(first_layer(walk(one, 1, length))).values()) for length in (131_072, 262_144))

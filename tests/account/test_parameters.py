@@ -60,6 +60,12 @@ def test_deck_000_line_by_line() -> None:
     assert all(line.difference == 0 for line in known.deck)
     assert known.rule == 84_934_656
     assert known.rule_holds
+    assert known.groups == {
+        "transformer blocks": 84_934_656 + 13 * 12 * 768,
+        "final norm": 2 * 768,
+        "final linear layer": 38_597_376,
+        "input matrices": 786_432,
+    }
 
 
 @pytest.mark.lecture("L0-84", "D-12")
@@ -213,6 +219,7 @@ def configs(draw: st.DrawFn) -> TransformerConfig:
 
 @given(configs())
 @settings(max_examples=60)
+@pytest.mark.lecture("L0-78")
 def test_parts_sum_and_the_sum_reconciles(config: TransformerConfig) -> None:
     known = parameters(config)
     total = sum(parameter.numel() for parameter in build(config).parameters())
@@ -225,6 +232,7 @@ def test_parts_sum_and_the_sum_reconciles(config: TransformerConfig) -> None:
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.integers(1, 50), st.integers(1, 20))
 @settings(max_examples=40)
+@pytest.mark.lecture("L1-59")
 def test_the_closed_form_of_a_gpt(depth: int, heads: int, width: int, words: int, context: int) -> None:
     dim = heads * width
     known = parameters(gpt(depth, dim, heads, context, vocab_size=words))

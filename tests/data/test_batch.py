@@ -11,6 +11,7 @@ from torch.utils import _pytree
 
 from heddle.data.batch import IGNORED, Batch, next_token_batch, start_shift
 from heddle.errors import HeddleError
+from heddle.train.loss import Scores, cross_entropy
 
 LECTURES = Path(__file__).parents[1] / "lectures"
 
@@ -34,9 +35,12 @@ def test_targets_are_inputs_shifted_by_one(dtype: type) -> None:
 
 @pytest.mark.lecture("L0-89")
 def test_a_model_that_knows_the_next_token_loses_nothing() -> None:
+    """Its hidden vectors are the next token's one-hot vectors, and its head is the identity."""
     batch = next_token_batch(np.arange(20).reshape(2, 10))
-    logits = torch.nn.functional.one_hot(batch.tokens + 1, 21) * 1e4
-    assert torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten()) == 0
+    targets, mean = batch.targets.flatten(), batch.weights.flatten().double() / 18
+    hidden = 1e4 * torch.nn.functional.one_hot(batch.tokens + 1, 21).flatten(0, 1).double()
+    assert cross_entropy(hidden, torch.eye(21).double(), targets, mean, Scores(21)) == 0
+    assert cross_entropy(hidden.roll(1, 0), torch.eye(21).double(), targets, mean, Scores(21)) > 1e3
 
 
 @pytest.mark.lecture("L2-56", "L2-60")

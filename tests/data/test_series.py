@@ -15,8 +15,8 @@ def test_linear_autoregression() -> None:
     case = CASES["linear_autoregression"]
     series, expected = case["inputs"]["series"], case["outputs"]
     weights = autoregression(series, 2)
-    np.testing.assert_allclose(weights, expected["w"], rtol=0, atol=1e-10)
-    np.testing.assert_allclose(predict(weights, series), [expected["next_value"]], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(weights, expected["w"], rtol=0, atol=1e-11)
+    np.testing.assert_allclose(predict(weights, series), [expected["next_value"]], rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("order", [1, 3, 5])

@@ -11,7 +11,7 @@ from heddle.config import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate import draw, process
 from heddle.generate.sampling import uniform
-from heddle.model import Transformer
+from tests.lectures.golden import Case
 
 INF = float("inf")
 
@@ -95,8 +95,8 @@ def test_what_is_blocked_is_never_drawn(logits: list[float], way: int, seed: int
 
 
 @pytest.mark.lecture("L2-60")
-def test_frequencies_are_the_probabilities(tiny_lm: tuple[Transformer, dict[str, Any]]) -> None:
-    probabilities = torch.tensor(tiny_lm[1]["outputs"]["probs"][2], dtype=torch.float64)
+def test_frequencies_are_the_probabilities() -> None:
+    probabilities = Case("tiny_lm").outputs["probs"][2]
     count = 100_000
     ids = draw(probabilities.log().expand(count, -1), [(3, position) for position in range(count)])
     sigma = (probabilities * (1 - probabilities) / count).sqrt()

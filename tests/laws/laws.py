@@ -15,7 +15,7 @@ from heddle.config import AttentionConfig, BlockConfig, LayerNormConfig, MLPConf
 from heddle.config.model import with_kernel
 from heddle.model import Stack, Transformer
 from heddle.nn import KERNELS, Attention, Block, Causal, Everything, Layout, Mask, Sight
-from heddle.nn.block import make_attention
+from heddle.nn.block import Across, make_attention
 from heddle.nn.moe import MoE
 from tests.laws.models import CONTEXT, VOCABULARY, awake, distances, others_than, tokens_of
 
@@ -282,11 +282,14 @@ def only_distances_count(model: Transformer) -> None:
 
 
 @torch.no_grad()
-def order_matters(model: Transformer) -> None:
-    """Positions tell 'dog bites man' from 'man bites dog' (L1-05, L2-54)."""
-    tokens = torch.tensor([[1, 2, 3, 4], [3, 2, 1, 4]])
-    first, second = model(tokens)[:, -1]
-    assert (first - second).abs().max() > 1e-3
+def order_matters(config: TransformerConfig) -> None:
+    """Positions alone tell 'dog bites man' from 'man bites dog' (L1-05, L2-54).
+
+    Every token sees every other, so no mask says what came first; yet no vector of the one text is among those of the other.
+    """
+    stack, table, layout = open_stack(config), awake(config).embedding, Layout.plain(1, 4)
+    first, second = (stack(table(torch.tensor([ids])), layout)[0] for ids in ([1, 2, 3, 4], [3, 2, 1, 4]))
+    assert (first[:, None] - second).abs().amax(-1).min() > 1e-3
 
 
 @torch.no_grad()
@@ -298,15 +301,20 @@ def evaluation_repeats(model: Transformer) -> None:
 
 @torch.no_grad()
 def stack_is_its_blocks(model: Transformer) -> None:
-    """Entry, blocks one by one and final norm give the model's own output; all keep the shape [B T D] (L0-24, L0-25)."""
+    """Entry, blocks one by one and final norm give the model's own output; all keep the shape [B T D] (L0-24, L0-25).
+
+    Of a model with one stack. Only the first block is given embeddings, also in an encoder (L3-26).
+    """
     tokens = tokens_of(2, 6)
     layout = Layout.plain(2, 6)
-    states = [model.decoder.entry(model.embedding(tokens), layout)]
-    for block, view in zip(model.decoder.layers(), model.decoder.views(layout), strict=True):
+    (config,) = model.config.stacks().values()
+    stack = model.encoder if model.decoder is None else model.decoder
+    states = [stack.entry(model.embedding(tokens), layout)]
+    for block, view in zip(stack.layers(), stack.views(layout), strict=True):
         states.append(block(states[-1], view)[0])
         assert not torch.equal(states[-1], states[-2])
-    assert [state.shape for state in states] == [(2, 6, model.config.dim)] * (model.config.decoder.depth + 1)
-    identical(model.decoder.final_norm(states[-1]), model(tokens), "block by block")
+    assert [state.shape for state in states] == [(2, 6, model.config.dim)] * (config.depth + 1)
+    identical(stack.final_norm(states[-1]), model(tokens), "block by block")
 
 
 # The head
@@ -449,6 +457,34 @@ def block_is_torchs(placement: str, activation: str, rule: Causal | Everything) 
     blocked = ~torch.ones(5, 5, dtype=torch.bool).tril() if rule == Causal() else None
     found = ours(x, Sight(rule, "reference", None)(layout, layout))[0]
     close(found, theirs(x, src_mask=blocked), what="torch's layer")
+
+
+@torch.no_grad()
+def cross_block_is_torchs(placement: str, activation: str) -> None:
+    """The same numbers as `torch.nn.TransformerDecoderLayer`: causal in the target, all of the source in sight."""
+    dim, heads, hidden = 12, 3, 20
+    theirs = torch.nn.TransformerDecoderLayer(
+        dim, heads, hidden, 0.0, activation, batch_first=True, norm_first=placement == "pre", dtype=torch.float64
+    )
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    attention = AttentionConfig(heads=heads, kernel="reference")
+    ffn = MLPConfig.of({"hidden": hidden, "activation": activation})
+    ours = Block(BlockConfig(mixer=attention, cross=attention, ffn=ffn, placement=placement), dim).double()
+    load_torchs_attention(ours.mixer, theirs.self_attn)
+    load_torchs_attention(ours.cross, theirs.multihead_attn)
+    ours.ffn.up.load_state_dict(theirs.linear1.state_dict())
+    ours.ffn.down.load_state_dict(theirs.linear2.state_dict())
+    residuals = (ours.mixer_residual, ours.cross_residual, ours.ffn_residual)
+    for residual, norm in zip(residuals, (theirs.norm1, theirs.norm2, theirs.norm3), strict=True):
+        (residual.before if placement == "pre" else residual.outside).load_state_dict(norm.state_dict())
+    generator = torch.Generator().manual_seed(8)
+    x, memory = (torch.randn(2, length, dim, dtype=torch.float64, generator=generator) for length in (5, 7))
+    target, source = Layout.plain(2, 5), Layout.plain(2, 7)
+    across = Across(memory, Sight(Everything(), "reference", None)(target, source))
+    found = ours(x, Sight(Causal(), "reference", None)(target, target), across=across)[0]
+    blocked = ~torch.ones(5, 5, dtype=torch.bool).tril()
+    close(found, theirs(x, memory, tgt_mask=blocked), what="torch's layer")
 
 
 def open_stack(config: TransformerConfig) -> Stack:

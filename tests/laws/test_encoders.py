@@ -137,6 +137,12 @@ def test_an_encoder_sees_both_ways(encoder: Transformer) -> None:
 
 
 @alone
+@pytest.mark.lecture("L0-25", "L3-26")
+def test_an_encoder_is_its_blocks(encoder: Transformer) -> None:
+    laws.stack_is_its_blocks(encoder)
+
+
+@alone
 @sides
 @torch.no_grad()
 def test_padding_changes_nothing_in_an_encoder(encoder: Transformer, side: str) -> None:
@@ -171,7 +177,7 @@ def sources_of(model: Transformer, rows: int, length: int) -> Tensor:
 
 
 @both
-@pytest.mark.lecture("L1-78", "L1-82")
+@pytest.mark.lecture("L1-77", "L1-78", "L1-82")
 @torch.no_grad()
 def test_later_targets_change_nothing(model: Transformer) -> None:
     """Causality in the target: changing token t leaves what stands before it, and changes what stands at it."""

@@ -224,7 +224,7 @@ def test_only_distances_count(config: TransformerConfig) -> None:
 @pytest.mark.lecture("L1-05", "L2-54")
 @pytest.mark.parametrize("positions", ["learned", "rotary", "both"])
 def test_order_matters(positions: str) -> None:
-    laws.order_matters(awake(config_of(positions=positions)))
+    laws.order_matters(config_of(positions=positions))
 
 
 @pytest.mark.lecture("L1-05")

@@ -21,8 +21,16 @@ def test_attention_is_torchs(rule: Causal | Everything, kernel: str) -> None:
 @RULES
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.lecture("L2-34")
 def test_a_block_is_torchs(rule: Causal | Everything, placement: str, activation: str) -> None:
     laws.block_is_torchs(placement, activation, rule)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.lecture("L2-34", "L1-78", "D-46")
+def test_a_block_that_looks_across_is_torchs(placement: str, activation: str) -> None:
+    laws.cross_block_is_torchs(placement, activation)
 
 
 @RULES

@@ -6,7 +6,9 @@ under one word each: training, decoding, look (pictures and views), lessons (pag
 
 import ast
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -18,6 +20,8 @@ OPEN: dict[str, str] = {
     row: word for word, rows in json.loads((HERE / "open.json").read_text(encoding="utf-8")).items() for row in rows
 }
 WORDS = ("training", "decoding", "look", "lessons")
+READERS = {"Case", "CASES", "EXAMPLE", "golden"}
+"""By these names tests get at the worked examples; `mlp` without one of them is no example but a kind."""
 NOTHING = ("L2-01", "L2-77")
 """Course administration: there is nothing to build."""
 
@@ -47,6 +51,57 @@ def settled(folder: Path = TESTS) -> dict[str, list[str]]:
             name = f"{path.relative_to(folder.parent)}::{test}"
             if name not in found.setdefault(row, []):
                 found[row].append(name)
+    return found
+
+
+def strings(node: ast.AST) -> set[str]:
+    """Every string that stands in a piece of code; where one has holes, `*` stands for what is put there."""
+    found = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+    for each in ast.walk(node):
+        if isinstance(each, ast.JoinedStr):
+            found.add("".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in each.values))
+    return found
+
+
+def said(source: str) -> dict[str, set[str]]:
+    """For each function that reads worked examples, the strings in it, at it, and in the file's tables that it names."""
+    tree = ast.parse(source)
+    tables: dict[str, set[str]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            tables |= {target.id: strings(node) for target in targets if isinstance(target, ast.Name)}
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+            if names & READERS:
+                found.setdefault(node.name, set()).update(
+                    strings(node), *(tables[name] for name in names & tables.keys())
+                )
+    return found
+
+
+def uncompared(cases: Mapping[str, Mapping[str, Collection[str]]], sources: Iterable[str]) -> list[str]:
+    """The results of worked examples that no test which names the example names, as `example: result`."""
+    told = [strings for source in sources for test, strings in said(source).items() if test.startswith("test_")]
+    found = []
+    for name, case in cases.items():
+        near = set().union(*(strings for strings in told if name in strings))
+        found += [f"{name}: {key}" for key in case["outputs"] if not any(fnmatchcase(key, each) for each in near)]
+    return found
+
+
+def unsaid(checks: Mapping[str, str], tests: Mapping[str, list[str]], cases: Collection[str]) -> list[str]:
+    """The worked examples that a settled row asks for and that none of its tests names, as `row: example`."""
+    files = {test.split("::")[0] for names in tests.values() for test in names}
+    read = {path: said((ROOT / path).read_text(encoding="utf-8")) for path in files}
+    found = []
+    for row, names in tests.items():
+        told: set[str] = set()
+        told = told.union(*(read[path].get(test, ()) for path, test in (name.split("::") for name in names)))
+        asked = [case for case in re.findall(r"`(\w+)`", checks.get(row, "")) if case in cases]
+        found += [f"{row}: {case}" for case in asked if case not in told]
     return found
 
 

@@ -80,7 +80,7 @@ def test_softmax_rows() -> None:
     same(masked_softmax(z, torch.ones_like(z, dtype=torch.bool)), case.outputs["p"])
 
 
-@pytest.mark.lecture("L0-32", "L0-40", "L1-27", "L2-03", "L3-15")
+@pytest.mark.lecture("L0-32", "L0-40", "L1-27", "L2-03", "L3-15", "D-52")
 def test_attention_single_head() -> None:
     case = Case("attention_single_head")
     z = case.inputs["Z"]
@@ -142,7 +142,7 @@ def test_attention_single_head_with_every_kernel(name: str, rule: Rule, kernel: 
     )
 
 
-@pytest.mark.lecture("L0-88", "D-58")
+@pytest.mark.lecture("L0-01", "L0-88", "D-58")
 def test_attention_sequential_prefixes() -> None:
     case = Case("attention_sequential_prefixes")
     z, module = case.inputs["Z"], attention(case.weights, heads=1)
@@ -239,7 +239,7 @@ def test_multihead_with_an_identity_after_it_is_the_concatenation() -> None:
 
 
 @kernels
-@pytest.mark.lecture("L2-06")
+@pytest.mark.lecture("L0-19", "L2-06")
 def test_multihead_causal_right_pad(kernel: str) -> None:
     """In the example the padded token still asks; only as a key is it out of sight."""
     case = Case("multihead_causal_right_pad")
@@ -273,7 +273,7 @@ def test_multihead_causal_left_pad(kernel: str) -> None:
         same(everything_of(module, case.inputs["Z"], where)["weights"], case.outputs["weights"])
 
 
-@pytest.mark.lecture("L1-33", "D-08")
+@pytest.mark.lecture("L1-33", "D-08", "D-52")
 def test_mask_zero_trap() -> None:
     """Scores that are 0 by themselves stay in sight."""
     case = Case("mask_zero_trap")
@@ -288,7 +288,12 @@ def test_mask_zero_trap() -> None:
         with watched(scores=unscaled.scores) as raw:
             unscaled(q, k, k, unscaled.lower(Mask(rule, THREE, THREE)))
         same(raw["scores"][0, 0], wanted)
-    literal = case.outputs["literal_weights"]
+    # The lecture's words: multiply by the mask first, and every zero becomes -inf, whether the mask made it or not.
+    product = mask.dense()[0, 0] * case.inputs["QKT"]
+    scores = product.masked_fill(product == 0, -torch.inf)
+    same(scores, case.outputs["literal_scores"])
+    literal = (scores / 2**0.5).softmax(-1)
+    torch.testing.assert_close(literal, case.outputs["literal_weights"], rtol=0, atol=1e-11, equal_nan=True)
     assert literal[0].isnan().all()
     same(literal[1], torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64))
     assert (seen["weights"][0, 0, 1] - literal[1]).abs().max() > 0.3
@@ -305,6 +310,8 @@ def test_mask_zero_after_softmax() -> None:
     zeroed = masked_softmax(scores, torch.ones_like(allowed)).tril()  # what must not be done
     same(zeroed, case.outputs["wrong"])
     same(zeroed.sum(-1), case.outputs["wrong_row_sums"])
+    same(zeroed / zeroed.sum(-1, keepdim=True), case.outputs["wrong_renormalised"])
+    same(found, case.outputs["wrong_renormalised"])
 
 
 @kernels
@@ -334,14 +341,14 @@ def test_layernorm(name: str) -> None:
     found = norm(case.inputs["x"])
     torch.testing.assert_close(found, case.outputs[name], rtol=0, atol=1e-11, equal_nan=True)
     if norm.eps:
-        same(found[3], case.weights["shift"])  # the constant row
+        assert torch.equal(found[3], case.weights["shift"]), "the constant row"
     else:
         assert found[3].isnan().all()
     for other in READINGS.keys() - {name}:
         assert (found[0] - case.outputs[other][0]).abs().max() > 1e-6
 
 
-@pytest.mark.lecture("L2-26", "L2-27", "L3-30")
+@pytest.mark.lecture("L0-50", "L2-26", "L2-27", "L3-30")
 def test_layernorm_unit_gain() -> None:
     case = Case("layernorm")
     norm = LayerNorm(4).double()
@@ -365,6 +372,11 @@ def test_rmsnorm(eps: float, name: str) -> None:
     found = norm(case.inputs["x"])
     same(found, case.outputs[name])
     assert (found[-1] == 0).all()
+    # Without gain and eps, a row is divided by its root mean square.
+    bare = RMSNorm(4, 0.0).double()
+    bare.load_state_dict({"weight": torch.ones(4)})
+    rows = case.inputs["x"][:-1]
+    same((rows / bare(rows)).nanmean(-1), case.outputs["rms_eps0"])
 
 
 @pytest.mark.lecture("L0-68", "L1-18", "D-07", "D-34")
@@ -376,7 +388,16 @@ def test_activations(name: str, wanted: str) -> None:
     same(ACTIVATIONS[name](case.inputs["x"]), case.outputs[wanted])
 
 
-@pytest.mark.lecture("L0-67", "L1-16", "L1-20", "L3-27")
+@pytest.mark.lecture("L0-69")
+def test_what_activations_are_made_of() -> None:
+    """GELU(√2 z) = z/√2 · (1 + erf z); the sigmoid form of GELU is silu(1.702 z) / 1.702."""
+    case = Case("activations")
+    z = case.inputs["x"]
+    same(ACTIVATIONS["gelu"](2**0.5 * z), z / 2**0.5 * (1 + case.outputs["erf"]))
+    same(ACTIVATIONS["silu"](1.702 * z) / 1.702, case.outputs["gelu_sigmoid"])
+
+
+@pytest.mark.lecture("L0-67", "L0-94", "L1-12", "L1-16", "L1-20", "L3-27")
 @pytest.mark.parametrize(
     ("activation", "bias", "name"),
     [
@@ -412,7 +433,7 @@ def block_of(kernel: str, placement: str, norm: NormConfig, activation: str, **m
 
 
 @kernels
-@pytest.mark.lecture("L0-28", "L1-54", "L1-91", "L2-24", "L2-34", "L2-35", "L3-28", "D-05", "D-43")
+@pytest.mark.lecture("L0-28", "L1-54", "L1-76", "L1-91", "L2-24", "L2-34", "L2-35", "L3-28", "D-05", "D-43")
 @pytest.mark.parametrize(
     ("name", "placement", "norm", "activation", "rule"),
     [
@@ -475,7 +496,7 @@ def test_cross_attention(kernel: str) -> None:
 
 
 @kernels
-@pytest.mark.lecture("L1-78", "L2-34", "L3-06", "D-46")
+@pytest.mark.lecture("L1-77", "L1-78", "L2-34", "L3-06", "D-46")
 def test_block_decoder_cross(kernel: str) -> None:
     case = Case("block_decoder_cross")
     mixer = {"kind": "attention", "heads": 2, "bias": False, "kernel": kernel}
@@ -506,7 +527,7 @@ def test_dropout(style: str, monkeypatch: pytest.MonkeyPatch) -> None:
     same(drop(x, mask, rate), case.outputs["inverted_train"])
 
 
-@pytest.mark.lecture("L0-65", "D-11")
+@pytest.mark.lecture("L0-64", "L0-65", "D-11")
 def test_attention_dropout() -> None:
     """The kernel drops weights, T × T for each head; with the example's mask in place of a drawn one."""
     case = Case("attention_dropout")
@@ -558,6 +579,9 @@ def test_tiny_lm_deck000_literal(kernel: str) -> None:
     same(logits, case.outputs["logits"])
     same(logits.softmax(-1), case.outputs["probs"])
     assert logits.argmax(-1).tolist() == case.outputs["argmax"].tolist()
+    for row in range(3):
+        one = (final[0, row, None], model.head_weight(), targets[row, None], torch.ones(1).double())
+        same(cross_entropy(*one, Scores(5)), case.outputs["loss_per_token"][row])
     mean = torch.full((3,), 1 / 3, dtype=torch.float64)
     loss = cross_entropy(final[0], model.head_weight(), targets, mean, Scores(5))
     same(loss, torch.tensor(case.outputs["loss"], dtype=torch.float64))
@@ -565,7 +589,7 @@ def test_tiny_lm_deck000_literal(kernel: str) -> None:
     assert weights == case.outputs["parameters_no_bias_no_norm"] == 420
 
 
-@pytest.mark.lecture("L0-16", "L0-17", "L0-22", "L2-51", "L2-54", "L3-07", "D-28")
+@pytest.mark.lecture("L0-14", "L0-16", "L0-17", "L0-22", "L2-51", "L2-54", "L3-07", "D-28")
 def test_embedding() -> None:
     case = Case("embedding")
     ids = case.inputs["ids"].long()[None]
@@ -621,7 +645,7 @@ def test_sinusoidal_positions() -> None:
 
 
 @kernels
-@pytest.mark.lecture("L0-09", "L0-73", "L1-24", "L1-84", "L1-86", "L2-59")
+@pytest.mark.lecture("L0-09", "L0-73", "L0-74", "L1-24", "L1-84", "L1-86", "L1-92", "L2-59")
 def test_tiny_lm(kernel: str) -> None:
     case = Case("tiny_lm")
     ids, targets = case.inputs["ids"].long()[None], case.inputs["targets"].long()
@@ -650,6 +674,7 @@ def test_tiny_lm(kernel: str) -> None:
     same(loss.exp(), torch.tensor(case.outputs["perplexity"], dtype=torch.float64))
 
 
+@pytest.mark.lecture("L1-92")
 def test_tiny_lm_parameters() -> None:
     case = Case("tiny_lm")
     for tied, name in ((True, "parameters_tied"), (False, "parameters_untied")):
@@ -668,6 +693,7 @@ def test_tiny_lm_predicts_after_every_prefix() -> None:
 
 
 @kernels
+@pytest.mark.lecture("L0-10")
 def test_tiny_lm_tanh_gelu(kernel: str) -> None:
     case = Case("tiny_lm_tanh_gelu")
     ids, targets = case.inputs["ids"].long()[None], case.inputs["targets"].long()

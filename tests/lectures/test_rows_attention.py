@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from heddle.account import flops
+from heddle.account import attention_table, flops
 from heddle.account.formulas import flash_bytes, score_bytes
 from heddle.config import AttentionConfig, TransformerConfig, preset
 from heddle.errors import HeddleError
@@ -183,6 +183,10 @@ def test_a_square_that_fits_nowhere_is_refused_before_it_is_made() -> None:
 def test_what_a_running_softmax_saves_doubles_with_the_length(length: int, ratio: float) -> None:
     """All scores in fp32 for 12 heads, over the output and two numbers per row of scores, d = 768."""
     assert score_bytes(length, 12) / flash_bytes(length, 768, 12) == pytest.approx(ratio, abs=0.05)
+    (row,) = attention_table(preset("gpt2-small"), (length,))
+    assert (row.scores, row.flash) == (score_bytes(length, 12), flash_bytes(length, 768, 12)), (
+        "as `heddle count` prints"
+    )
 
 
 @pytest.mark.lecture("L2-09", "L2-37")

@@ -1,19 +1,23 @@
 """Whole models: what stands for f, one name for each option, words and vectors, heads, experts, and all of it causal."""
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 import heddle
 from heddle import nn as parts
-from heddle.config import TransformerConfig, preset
+from heddle.config import SamplingConfig, TransformerConfig, preset
 from heddle.data.batch import IGNORED, Batch, next_token_batch
 from heddle.errors import HeddleError
+from heddle.generate import generate
 from heddle.model import Transformer, build
 from heddle.nn import Attention, Causal, Layout, Sight
 from heddle.nn.block import make_block
@@ -102,6 +106,46 @@ def test_every_block_is_causal() -> None:
         close = 1e-12 if block["ffn"]["kind"] == "moe" else 0.0
         assert (before[:5] - after[:5]).abs().max() <= close, block
         assert not torch.equal(before[5], after[5]), block
+
+
+@pytest.mark.lecture("L0-96")
+def test_one_pass_costs_less_than_a_tenth_of_a_pass_for_each_prefix() -> None:
+    """Already of every fourth prefix of 128 tokens, counted by torch; and it says the same after each."""
+    block = {"mixer": {"kind": "attention", "heads": 4}}
+    model = random(build(config_of(block, dim=64, context=128, entry={"positions": "learned"}), dtype=torch.float64))
+    tokens = torch.randint(30, (1, 128))
+    with torch.no_grad():
+        with FlopCounterMode(display=False) as once:
+            together = model.logits(model(tokens))[0]
+        with FlopCounterMode(display=False) as often:
+            alone = [model.logits(model(tokens[:, :length])[0, -1]) for length in range(4, 129, 4)]
+    torch.testing.assert_close(together[3::4], torch.stack(alone), rtol=0, atol=1e-11)
+    assert 0 < 10 * once.get_total_flops() < often.get_total_flops()
+
+
+@pytest.mark.lecture("L0-75")
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_shared_table_is_saved_once(tied: bool, tmp_path: Path) -> None:
+    tokenizer = heddle.train_tokenizer("characters", [TEXT])
+    model = heddle.build(config_of({"mixer": ATTENTION}, vocab_size=tokenizer.vocab_size, head={"tied": tied}))
+    heddle.save(model, tmp_path / "run", tokenizer)
+    with safe_open(tmp_path / "run" / "model.safetensors", "pt") as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    tables = [name for name, shape in shapes.items() if shape == [tokenizer.vocab_size, 16]]
+    assert sorted(tables) == ["embedding.weight", "head.weight"][: 1 if tied else 2]
+
+
+@pytest.mark.lecture("L0-86")
+def test_an_entry_that_pads_the_vocabulary_is_never_written() -> None:
+    """However large its row: 20 texts of 50 tokens, hot enough that every real token occurs. 64 divides upwards only."""
+    sizes = {"vocab_size": 11, "pad_vocab_to": 64, "dim": 16, "decoder.depth": 1, "decoder.block.mixer.heads": 2}
+    model = random(build(preset("nanogpt").override({**sizes, "context": 64})))
+    assert model.embedding.weight.shape == (64, 16)
+    with torch.no_grad():
+        model.embedding.weight[11:] *= 100
+    events = generate(model, [[1, 2]] * 20, SamplingConfig(max_tokens=50, temperature=5.0))
+    assert {event.token for event in events} == set(range(11))
+    assert round(50_257 / 64) * 64 == 50_240 < 50_257 < preset("nanogpt").table_rows() == 50_304
 
 
 SPELLINGS = {
@@ -208,6 +252,23 @@ def test_token_vectors_are_learned_and_may_be_given_and_kept() -> None:
     assert torch.equal(model.embedding(torch.tensor([[4]]))[0], one_hot)
 
 
+@pytest.mark.lecture("L3-12")
+def test_a_word_at_two_places_is_one_vector_and_two_inputs() -> None:
+    texts = ["you are walking very slowly", "My cat seems to like you"]
+    tokenizer = heddle.train_tokenizer("words", texts)
+    first, second = (tokenizer.encode(text) for text in texts)
+    assert first[0] == second[5]
+    assert len(set(first + second)) == len(first + second) - 1
+    sizes = {"vocab_size": tokenizer.vocab_size, "entry": {"positions": "learned"}}
+    model = random(build(config_of({"mixer": ATTENTION}, **sizes), dtype=torch.float64))
+    words = [model.embedding(torch.tensor([ids])) for ids in (first, second)]
+    assert torch.equal(words[0][0, 0], words[1][0, 5])
+    inputs = [model.decoder.entry(each, Layout.plain(1, each.shape[1])) for each in words]
+    places = model.decoder.entry.positions.weight
+    torch.testing.assert_close(inputs[0][0, 0] - inputs[1][0, 5], places[0] - places[5], rtol=0, atol=1e-15)
+    assert not torch.equal(places[0], places[5])
+
+
 @pytest.mark.lecture("L3-14")
 def test_the_four_building_blocks_stand_alone() -> None:
     x, layout = torch.randn(1, 3, 8), Layout.plain(1, 3)
@@ -229,15 +290,14 @@ def test_a_head_on_fixed_features_is_logistic_regression() -> None:
     tokens, targets = torch.randint(30, (2, 8, 16), generator=generator)
     features = model(tokens).detach()
 
-    def fitted(seed: int) -> float:
-        head = model.head_weight()
+    def fitted(seed: int, head: Tensor, scores: Callable[[Tensor], Tensor]) -> float:
         with torch.no_grad():
             head.copy_(torch.randn(head.shape, generator=torch.Generator().manual_seed(seed), dtype=head.dtype))
         optimizer = torch.optim.LBFGS([head], max_iter=300, line_search_fn="strong_wolfe")
 
         def loss() -> Tensor:
             optimizer.zero_grad()
-            surprise = F.cross_entropy(model.logits(features).flatten(0, 1), targets.flatten())
+            surprise = F.cross_entropy(scores(features).flatten(0, 1), targets.flatten())
             surprise = surprise + 1e-3 * head.square().sum()  # without it the best weights may be infinitely large
             surprise.backward()
             return surprise
@@ -245,9 +305,22 @@ def test_a_head_on_fixed_features_is_logistic_regression() -> None:
         optimizer.step(loss)
         return loss().item()
 
-    first, second = fitted(1), fitted(2)
+    first, second = (fitted(seed, model.head_weight(), model.logits) for seed in (1, 2))
+    matrix = torch.zeros(30, 16, dtype=torch.float64, requires_grad=True)
+    alone = fitted(3, matrix, lambda features: features @ matrix.T)
     assert abs(first - second) < 1e-4
+    assert abs(first - alone) < 1e-4
     assert first < torch.log(torch.tensor(30.0)).item()
+
+
+@pytest.mark.lecture("D-26")
+@pytest.mark.parametrize("tied", [True, False])
+def test_scores_have_a_bias_only_when_asked_to(tied: bool) -> None:
+    config = config_of({"mixer": ATTENTION}, head={"tied": tied})
+    assert "head.bias" not in dict(build(config, "meta").named_parameters())
+    model = random(build(config.override({"head.bias": True}), dtype=torch.float64))
+    hidden = model(torch.tensor([[1, 2, 3]]))
+    torch.testing.assert_close(model.logits(hidden), hidden @ model.head_weight().T + model.head.bias)
 
 
 MOE = {"kind": "moe", "experts": 4, "active": 2, "expert": {"kind": "mlp", "hidden": 12}}
@@ -288,7 +361,8 @@ def test_a_router_reads_the_normed_state_and_one_skip_is_added(skip: str) -> Non
 def test_papers_are_cited_by_their_authors() -> None:
     """GPT-2 is by Radford et al.; the name that deck 000 prints belongs to another paper."""
     written = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))}
-    assert "Radford et al. 2019" in written[ROOT / "README.md"]
-    page = ROOT / "docs" / "lectures.md"  # quotes the decks' own slip
-    assert not [path for path, text in written.items() if "Rashed" in text and path != page]
+    for page in ("README.md", "docs/lectures.md"):
+        assert "Radford et al. 2019" in written[ROOT / page]
+    assert not [path for path, text in written.items() if "Rashed" in text]
     assert "Vaswani et al. 2017" in str(Attention.__doc__)
+    assert "Srivastava et al. 2014" in str(parts.Dropout.__doc__)

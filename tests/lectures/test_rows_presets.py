@@ -2,7 +2,8 @@
 
 import pytest
 
-from heddle.config import preset, sized
+from heddle.account import parameter_count
+from heddle.config import MLPConfig, preset, sized
 from heddle.model import build
 
 GPT2 = ["gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl"]
@@ -24,6 +25,31 @@ def test_heads_weigh_v_times_d(name: str, table: int) -> None:
     model = build(preset(name), "meta")
     assert model.head_weight().numel() == table == model.config.vocab_size * model.config.dim
     assert 50_000 * 768 == 38_400_000 != 50_257 * 768
+    untied, tied = (parameter_count(model.config.override({"head.tied": each})) for each in (False, True))
+    assert untied - tied == table
+
+
+@pytest.mark.lecture("L1-63", "L1-64", "L1-65", "L1-66", "L1-67", "L1-68", "L1-69", "L1-70", "L1-71", "D-16", "D-17")
+@pytest.mark.parametrize(
+    ("size", "depth", "dim", "heads", "width"),
+    [
+        ("small", 12, 768, 12, 64),
+        ("medium", 24, 1024, 16, 64),
+        ("large", 24, 1536, 16, 96),
+        ("xl", 24, 2048, 16, 128),
+        ("2.7b", 32, 2560, 32, 80),
+        ("6.7b", 32, 4096, 32, 128),
+        ("13b", 40, 5120, 40, 128),
+        ("175b", 96, 12288, 96, 128),
+        ("xl-as-printed", 24, 2048, 24, 128),
+        ("13b-as-printed", 40, 5140, 40, 128),
+    ],
+)
+def test_the_sizes_of_gpt3(size: str, depth: int, dim: int, heads: int, width: int) -> None:
+    config = preset(f"gpt3-{size}")
+    mixer = config.decoder.block.mixer
+    assert (config.decoder.depth, config.dim, mixer.heads, mixer.width(config.dim)) == (depth, dim, heads, width)
+    assert (mixer.key_heads(), config.vocab_size, config.context) == (heads, 50_257, 2048)
 
 
 @pytest.mark.lecture("L2-33", "L2-43", "L2-64", "L2-78", "D-20", "D-29", "D-60")
@@ -75,7 +101,7 @@ def test_what_the_newer_families_add() -> None:
     assert (experts.experts, experts.active, experts.expert.hidden, experts.renormalise) == (128, 8, 768, True)
 
 
-@pytest.mark.lecture("L2-34", "L3-02", "D-30", "D-34")
+@pytest.mark.lecture("L2-34", "L2-64", "L3-02", "D-30", "D-34")
 @pytest.mark.parametrize("name", ["vaswani-base", "vaswani-big"])
 def test_the_original_transformer(name: str) -> None:
     config = preset(name)
@@ -89,6 +115,22 @@ def test_the_original_transformer(name: str) -> None:
     model = build(config, "meta")
     assert model.source_embedding is None
     assert model.head.weight is None, "one table for source, target and head"
+
+
+@pytest.mark.lecture("L2-64")
+def test_an_encoder_that_is_given_a_language_head_shares_its_table() -> None:
+    for name in ("bert-base-like", "bert-large-like"):
+        config = preset(name).override({"head": {"kind": "language"}})
+        assert config.head.tied
+        assert build(config, "meta").head.weight is None
+
+
+@pytest.mark.lecture("L0-68", "D-07")
+def test_the_gpts_have_the_tanh_form_of_gelu() -> None:
+    """As their released code; a new model has the exact one."""
+    for name in ("gpt1", *GPT2, *GPT3):
+        assert preset(name).decoder.block.ffn.activation == "gelu_tanh"
+    assert preset("nanogpt").decoder.block.ffn.activation == MLPConfig().activation == "gelu"
 
 
 @pytest.mark.lecture("L2-50", "D-40")

@@ -73,6 +73,7 @@ def test_every_parameter_is_filled(config: TransformerConfig) -> None:
             assert parameter.std() > 0, name
 
 
+@pytest.mark.lecture("L0-13", "D-45")
 def test_the_config_says_how_wide() -> None:
     config = config_of(dim=64, depth=8).override({"initial": {"std": 0.5, "scale_residual": False}})
     for name, parameter in build(config).named_parameters():
@@ -82,6 +83,22 @@ def test_the_config_says_how_wide() -> None:
     assert scaled.decoder.blocks[3].mixer.o.weight.std().item() == pytest.approx(0.5 / 4, rel=0.1)
     assert scaled.decoder.blocks[3].ffn.down.weight.std().item() == pytest.approx(0.5 / 4, rel=0.1)
     assert scaled.decoder.blocks[3].ffn.up.weight.std().item() == pytest.approx(0.5, rel=0.1)
+
+
+@pytest.mark.lecture("L0-13", "D-45")
+def test_the_other_ways_to_begin() -> None:
+    """GPT-2's code draws positions from N(0, 0.01²); Xavier's matrices are uniform, of variance 2 / (in + out)."""
+    config = config_of(dim=64, positions="learned", tied=False)
+    assert (config.initial.rule, config.initial.std, config.initial.scale_residual) == ("normal", 0.02, True)
+    gpt2 = build(config.override({"initial.position_std": 0.01}))
+    assert gpt2.decoder.entry.positions.weight.std().item() == pytest.approx(0.01, rel=0.05)
+    assert gpt2.decoder.blocks[0].ffn.up.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    uniform = build(config.override({"initial.rule": "xavier"}))
+    for name, parameter in uniform.named_parameters():
+        if parameter.ndim > 1:
+            edge = sqrt(6 / sum(parameter.shape))
+            assert 0.98 * edge < parameter.abs().max() <= edge, name
+            assert parameter.std().item() == pytest.approx(edge / sqrt(3), rel=0.1), name
 
 
 def test_a_seed_gives_its_weights() -> None:

@@ -40,6 +40,21 @@ def test_each_token_by_itself(kind: str) -> None:
 
 
 @kinds
+@pytest.mark.lecture("L0-94", "L1-12")
+def test_each_token_alone_is_the_same_to_the_bit(kind: str) -> None:
+    """Small whole numbers, so that no order of summing rounds."""
+    module = {"mlp": MLP, "gated": Gated}[kind](8, 12, "relu").double()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randint(-9, 10, parameter.shape))
+    z = torch.randint(-9, 10, (5, 8)).double()
+    whole = module(z)
+    assert whole.any(-1).all()
+    for t in range(5):
+        assert torch.equal(module(z[t]), whole[t])
+
+
+@kinds
 @pytest.mark.lecture("L0-95")
 def test_a_prefix_gives_the_prefix(kind: str) -> None:
     module = small(kind)
@@ -91,7 +106,7 @@ def test_the_hidden_width_is_free() -> None:
     assert count(MLPConfig()) == count(MLPConfig(hidden=64))
 
 
-@pytest.mark.lecture("L1-21")
+@pytest.mark.lecture("L1-21", "D-55")
 @pytest.mark.parametrize(("dim", "hidden"), [(4096, 11_008), (768, 2048), (48, 256), (96, 256), (97, 512), (769, 2304)])
 def test_a_gated_layer_rounds_its_width_up(dim: int, hidden: int) -> None:
     """8/3 of the width, up to a multiple of 256, so that three matrices weigh about as much as two of four times it."""

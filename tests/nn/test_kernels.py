@@ -500,6 +500,7 @@ def test_a_window_costs_only_the_keys_in_sight(name: str, training: bool, monkey
 
 
 @pytest.mark.parametrize("name", ["blockwise", "flex"])
+@pytest.mark.lecture("L0-64")
 def test_kernels_that_never_hold_the_weights_refuse_to_drop_them(name: str) -> None:
     kernel, (q, k, v) = KERNELS[name](0.5, 0.1), inputs(1, 2, 5)
     lowered = kernel.lower(causal(1, 5))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from heddle.nn import Cache, Causal, Everything, Layout, Mask
+from heddle.nn import KERNELS, Cache, Causal, Everything, Layout, Mask
 from heddle.nn.mask import Both, Rule, Window
 
 
@@ -31,6 +31,7 @@ def test_one_mask_serves_all_rows_and_heads() -> None:
     assert dense.numel() == 8 * 8
     repeated = dense.expand(5, 3, 8, 8)
     assert repeated.stride()[:2] == (0, 0)
+    assert KERNELS["reference"].lower(plain(5, 8)).allowed.numel() == 8 * 8, "and so a kernel is handed it"
 
 
 def test_everything_sees_everything() -> None:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
+from heddle.config import MoEConfig
+from heddle.errors import HeddleError
 from heddle.nn.experts import SLOPES, Experts
 from heddle.nn.feedforward import MLP, Gated
 from heddle.nn.layout import Layout
@@ -63,6 +65,7 @@ def test_the_lectures_example(dispatch: str) -> None:
     gates, choice, logits = moe.router(u)
     same(logits[0], wanted["router_logits"])
     same(moe.router.shares(logits)[0], wanted["router_probs"])
+    same(moe.router.shares(logits)[0].mean(0), wanted["mean_router_prob"])
     assert choice[0].tolist() == wanted["top_idx"].tolist()
     same(spread(gates, choice, 4)[0], wanted["gates_deck"])
     same(gates[0].sum(-1), wanted["gates_deck_row_sums"])
@@ -89,6 +92,8 @@ def test_the_lectures_example_renormalised(dispatch: str) -> None:
     first = logits.topk(2).values.softmax(-1)
     torch.testing.assert_close(gates, first, rtol=0, atol=1e-15)
     same((u + moe(u, layout)[0])[0], case.outputs["h_renormalised_with_skip"])
+    routed = golden_moe(case, shared=0, renormalise=True, dispatch=dispatch)
+    same(routed(u, layout)[0][0], case.outputs["routed_output_renormalised"])
 
 
 @dispatches
@@ -140,7 +145,13 @@ def test_one_expert_of_one_is_the_dense_layer(kind: str, dispatch: str) -> None:
 
 @pytest.mark.lecture("L2-72")
 def test_the_router_is_one_matrix() -> None:
+    """Of E rows, without a bias; two experts for a token where no number is named, at least one, at most all."""
     assert {name: tuple(each.shape) for name, each in Router(6, 5).named_parameters()} == {"weight": (5, 6)}
+    assert Router(6, 5).active == MoEConfig(experts=5).active == 2
+    assert [MoEConfig(experts=5, active=active).active for active in (1, 5)] == [1, 5]
+    for active in (0, 6):
+        with pytest.raises(HeddleError, match=r"active"):
+            MoEConfig.of({"experts": 5, "active": active})
 
 
 @pytest.mark.parametrize("gate", ["softmax", "sigmoid"])
