@@ -1,5 +1,6 @@
 """What the README promises runs as written."""
 
+import json
 import re
 import subprocess
 import sys
@@ -22,6 +23,25 @@ def test_the_first_code_of_the_readme_runs(tmp_path: Path) -> None:
     assert last < first / 3
     assert " lifts the threads it owns." in done.stdout
     assert (tmp_path / "runs/first/model.safetensors").is_file()
+
+
+def test_the_mixer_of_the_readme_holds(tmp_path: Path) -> None:
+    """As written: every check that applies, padding and packing among them."""
+    mixer = next(code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "class MyMixer" in code)
+    target = re.search(r'\[decoder\.block\.mixer\]\nkind = "custom"\ntarget = "([\w.]+):MyMixer"', README)
+    assert target is not None
+    module = tmp_path / (target[1].replace(".", "/") + ".py")
+    module.parent.mkdir()
+    module.write_text("import torch\nfrom torch import nn\n\n" + mixer)
+    block = f'[decoder.block.mixer]\nkind = "custom"\ntarget = "{target[1]}:MyMixer"\n'
+    (tmp_path / "m.toml").write_text(f"vocab_size = 61\ndim = 32\ncontext = 32\n[decoder]\ndepth = 2\n{block}")
+    command = [sys.executable, "-m", "heddle", "prove", "m.toml", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {check["check"]: check["word"] for check in json.loads(done.stdout)["checks"]}
+    assert {"DIFFERENT", "NOT CHECKED"}.isdisjoint(
+        {found[name] for name in ("causality", "packing", "padding on the left")}
+    )
 
 
 def test_every_command_of_the_readme_exists() -> None:
