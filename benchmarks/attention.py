@@ -1,9 +1,9 @@
 """Memory and time of the attention kernels, forward and backward, at lengths that double.
 
-    python benchmarks/attention.py [--kernels reference plain blockwise sdpa --lengths 512 1024 2048 4096] [--json FILE]
+    python benchmarks/attention.py [--kernels reference plain blockwise sdpa --lengths 512 1024 --device cpu] [--json FILE]
 
 Causal attention of one row. Memory is what a pass asks of the allocator beyond its inputs, at its highest: outputs, gradients
-and everything between, every allocation counted by torch's profiler, so that it is exact and the same in every run. Times are
+and everything between, every allocation counted (by torch's profiler, or by CUDA's allocator), so that it is exact. Times are
 medians of passes that take turns, without the profiler.
 """
 
@@ -28,9 +28,9 @@ def passes(arguments: argparse.Namespace, name: str, length: int) -> Callable[[]
     torch.manual_seed(0)
     shape = (1, arguments.heads, length, arguments.head_dim)
     kind = getattr(torch, {"bf16": "bfloat16", "fp32": "float32"}[arguments.precision])
-    q, k, v, above = (torch.randn(shape, dtype=kind) for _ in range(4))
+    q, k, v, above = (torch.randn(shape, dtype=kind, device=arguments.device) for _ in range(4))
     kernel = KERNELS[name](arguments.head_dim**-0.5)
-    layout = Layout.plain(1, length)
+    layout = Layout.plain(1, length, arguments.device)
     lowered = kernel.lower(Mask(Causal(), layout, layout))
     for tensor in (q, k, v):
         tensor.requires_grad_()
@@ -38,14 +38,22 @@ def passes(arguments: argparse.Namespace, name: str, length: int) -> Callable[[]
     def go() -> None:
         out = kernel(q, k, v, lowered)
         torch.autograd.grad(out, (q, k, v), above)
+        if arguments.device == "cuda":
+            torch.cuda.synchronize()
 
     return go
 
 
-def peak(go: Callable[[], Any]) -> int:
+def peak(go: Callable[[], Any], device: str) -> int:
     """The most bytes that were held at once of what `go` allocated."""
+    import torch
     from torch.profiler import ProfilerActivity, profile
 
+    if device == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        go()
+        return torch.cuda.max_memory_allocated() - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         go()
     events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]  # type: ignore[union-attr]
@@ -61,10 +69,11 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for length in arguments.lengths:
         made = {name: passes(arguments, name, length) for name in arguments.kernels}
-        bytes_held, seconds = {}, {name: [] for name in made}  # type: dict[str, int], dict[str, list[float]]
+        bytes_held: dict[str, int] = {}
+        seconds: dict[str, list[float]] = {name: [] for name in made}
         for name, go in made.items():
             go()
-            bytes_held[name] = peak(go)
+            bytes_held[name] = peak(go, arguments.device)
         for _ in range(arguments.rounds):
             for name, go in made.items():
                 start = time.perf_counter()
@@ -94,6 +103,7 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=2)
     parser.add_argument("--head-dim", type=int, default=64)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path, help="also write the rows here")
@@ -105,7 +115,7 @@ def main() -> None:
     rows = measure(arguments)
     print(
         f"\ncausal attention, {arguments.heads} heads of {arguments.head_dim}, {arguments.precision}, forward and backward, "
-        f"{arguments.threads} threads, torch {torch.__version__}, median of {arguments.rounds}\n"
+        f"{arguments.device}, {arguments.threads} threads, torch {torch.__version__}, median of {arguments.rounds}\n"
     )
     print("| kernel | length | MiB beyond the inputs | times half the length's | ms, median (min to max) |")
     print("|---|---|---|---|---|")
