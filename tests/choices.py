@@ -242,6 +242,8 @@ def model(pick: Pick) -> dict[str, Any]:
                 block["wiring"] = "serial"
     if not both:
         data["source_vocab_size"] = None
+    if all(data[name] is None or data[name]["entry"]["positions"] != "learned" for name in ("encoder", "decoder")):
+        data["initial"]["position_std"] = None
     return data
 
 

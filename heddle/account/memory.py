@@ -250,9 +250,8 @@ def _kept(config: TransformerConfig, batch: int, length: int, precision: str, ke
     sizes: dict[int, int] = {}
 
     with FakeTensorMode():
-        held = {
-            n: torch.empty(p.shape, dtype=p.dtype, requires_grad=p.requires_grad) for n, p in model.named_parameters()
-        }
+        named = (*model.named_parameters(), *model.named_buffers())
+        held = {n: torch.empty(t.shape, dtype=t.dtype, requires_grad=t.requires_grad) for n, t in named}
         own = {tensor.untyped_storage()._cdata for tensor in held.values()}
 
         def note(tensor: Tensor) -> Tensor:

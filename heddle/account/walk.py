@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from heddle.config.layers import AttentionConfig, CustomConfig
+from heddle.config.layers import AttentionConfig
 from heddle.config.model import BlockConfig, TransformerConfig, with_kernel
 from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.head import LanguageHead
 from heddle.model.transformer import Transformer
 from heddle.nn.attention import Attention
-from heddle.nn.block import Block, Custom
 from heddle.nn.convolution import Convolution
+from heddle.nn.custom import Custom
 from heddle.nn.experts import Experts
 from heddle.nn.kernels import fastest
 from heddle.nn.layout import Layout
@@ -199,15 +199,9 @@ def model_for_walking(
 def guard(model: Transformer) -> list[Foreign]:
     """Put every module of the user's own inside a `Guarded`; what they multiply comes into the list as they run."""
     found: list[Foreign] = []
-    for name, stack in model.config.stacks().items():
-        for number, config in enumerate(stack.blocks):
-            place = f"{name}.blocks.{number}"
-            block = model.get_submodule(place)
-            assert isinstance(block, Block)
-            if isinstance(block.mixer, Custom):
-                block.mixer.inner = Guarded(f"{place}.mixer", block.mixer.inner, found)
-            if isinstance(config.ffn, CustomConfig) and block.ffn is not None:
-                block.ffn = Guarded(f"{place}.ffn", block.ffn, found)
+    for name, module in list(model.named_modules()):
+        if isinstance(module, Custom):
+            module.inner = Guarded(name, module.inner, found)
     return found
 
 

@@ -55,6 +55,10 @@ def run(argv: list[str] | None = None) -> None:
     # counts when torch is loaded, which is later than this.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    # A script that pip installs does not look for modules in the folder it is called in, where a user's own mixer stands.
+    with suppress(FileNotFoundError):  # the folder may be gone
+        if (folder := os.getcwd()) not in sys.path:
+            sys.path.append(folder)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without a character gets its number instead
     try:

@@ -258,6 +258,12 @@ class InitialConfig(Config):
     position_std: Positive | None = None  # of learned positions; None: std. GPT-2's code has 0.01
     scale_residual: bool = True
 
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.rule == "xavier" and self != InitialConfig.model_construct(rule="xavier"):
+            raise ValueError("rule = 'xavier' draws by sizes alone: leave out std, position_std and scale_residual")
+        return self
+
 
 class TransformerConfig(Config):
     """A whole model. The family is which stacks are present.
@@ -304,6 +310,8 @@ class TransformerConfig(Config):
             if name == "decoder" and both and not any(crossing):
                 raise ValueError("decoder.block.cross is missing: nothing would look at the encoder's output")
         self._tables_possible()
+        if self.initial.position_std and all(each.entry.positions != "learned" for each in self.stacks().values()):
+            raise ValueError("initial.position_std speaks of learned positions, and there are none")
         if self.decoder is not None and isinstance(self.head, ClassifierHeadConfig | EmbeddingHeadConfig) and both:
             raise ValueError(f"head.kind = {self.head.kind!r} reads one sequence; an encoder-decoder has two")
         return self

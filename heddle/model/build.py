@@ -1,10 +1,14 @@
-"""From a config to a model: built on the meta device, then filled. There are no buffers to bring back to life."""
+"""From a config to a model: built on the meta device, then filled. Of heddle's own there are no buffers to bring back to life."""
+
+from itertools import chain
 
 import torch
+from torch import nn
 
 from heddle.config.model import TransformerConfig
 from heddle.model.initialise import initialise
 from heddle.model.transformer import Transformer
+from heddle.nn.custom import Custom, moved
 
 
 def build(
@@ -13,11 +17,42 @@ def build(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Transformer:
-    """A model with initial weights. On `meta` it has shapes only, whatever its size."""
+    """A model with initial weights. On `meta` it has shapes only, whatever its size.
+
+    A user's own modules are filled by their constructors, with the same values from the same seed.
+    """
     with torch.device("meta"):
-        model = Transformer(config).to(dtype)
+        model = Transformer(config)
+    in_dtype(model, dtype)
     if torch.device(device).type == "meta":
         return model
-    model = model.to_empty(device=device)
+    materialise(model, device, seed, dtype)
     initialise(model, config, torch.Generator().manual_seed(seed))
     return model
+
+
+def materialise(
+    model: nn.Module, device: torch.device | str, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> None:
+    """Give a model on the meta device its memory. What stands in it is left open, but for a user's own modules.
+
+    They are made anew, since only their constructors know what their buffers and plain tensors hold. All that is drawn is
+    drawn on the CPU, so that a seed gives the same on every device.
+    """
+    custom = [module for module in model.modules() if isinstance(module, Custom)]
+    for module in custom:
+        module.inner = nn.Identity()
+    model.to_empty(device=device)
+    with torch.random.fork_rng(devices=()), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        for module in custom:
+            made = module.made()
+            in_dtype(made, dtype)
+            module.inner = moved(made, device).train(module.training)
+
+
+def in_dtype(module: nn.Module, dtype: torch.dtype) -> None:
+    """Bring floating-point weights and buffers to one dtype; integers, booleans and complex numbers stay what they are."""
+    for tensor in chain(module.parameters(), module.buffers()):
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)

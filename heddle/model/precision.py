@@ -2,9 +2,11 @@
 
 import torch
 
+from heddle.errors import HeddleError, did_you_mean
 from heddle.model.head import LanguageHead
 from heddle.model.transformer import Embedding, Transformer
 from heddle.nn.block import MATRICES
+from heddle.nn.custom import without_custom
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -15,13 +17,24 @@ def cast(model: Transformer, precision: str, tables: bool = True) -> Transformer
     Training casts with `tables=False`: a table's gradient is a sum over many tokens, and a sum needs fp32. Prediction casts
     tables too, which changes nothing but the memory: looking a row up and casting it gives the same as the reverse.
 
+    A user's own module is a unit that nobody can cast in parts, and stays in fp32. Where blocks hold nothing else to multiply
+    with, they compute in the precision of the tables, and all stays in fp32.
+
     Args:
         model: the transformer.
         precision: `fp32` or `bf16`.
         tables: whether token tables are cast as well.
+
+    Raises:
+        HeddleError: the precision is none of these.
     """
+    if precision not in DTYPES:
+        near = did_you_mean(precision, DTYPES)
+        raise HeddleError(f"precision = {precision!r} is not one of {', '.join(DTYPES)}.{near}")
+    if precision != "fp32" and model.first_matrix() is None:
+        return model
     kinds = (*MATRICES, Embedding) if tables else MATRICES
-    for module in model.modules():
+    for module in without_custom(model):
         if isinstance(module, kinds):
             module.to(DTYPES[precision])
     if tables and isinstance(model.head, LanguageHead) and model.head.weight is not None:

@@ -13,6 +13,7 @@ from heddle.errors import HeddleError
 from heddle.model.head import LanguageHead, make_head
 from heddle.model.stack import Memory, Stack
 from heddle.nn.block import MATRICES
+from heddle.nn.custom import without_custom
 from heddle.nn.layout import Layout
 from heddle.nn.moe import Routing
 from heddle.nn.state import Cache, Keys
@@ -189,10 +190,14 @@ class Transformer(nn.Module):
 
         Tables and norms may be kept wider.
         """
+        matrix = self.first_matrix()
+        return next((self.embedding if matrix is None else matrix).parameters()).dtype
+
+    def first_matrix(self) -> nn.Module | None:
+        """The first module of the blocks that is computed with in the working precision; None where there is none."""
         stack = self.encoder if self.decoder is None else self.decoder
         assert stack is not None
-        matrix = next((module for module in stack.blocks.modules() if isinstance(module, MATRICES)), self.embedding)
-        return next(matrix.parameters()).dtype
+        return next((part for part in without_custom(stack.blocks) if isinstance(part, MATRICES)), None)
 
     @property
     def device(self) -> torch.device:

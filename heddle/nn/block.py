@@ -1,6 +1,5 @@
 """A block: residuals around branches. A new wiring is a new class; everything else is a row in a table."""
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
@@ -23,13 +22,14 @@ from heddle.config.model import BlockConfig, DropoutConfig
 from heddle.errors import HeddleError
 from heddle.nn.attention import Attention, View
 from heddle.nn.convolution import Convolution
+from heddle.nn.custom import CustomFeedForward, CustomMixer
 from heddle.nn.dropout import Dropout
 from heddle.nn.experts import Experts
 from heddle.nn.feedforward import MLP, Gated
 from heddle.nn.moe import MoE, Routing
 from heddle.nn.norm import make_norm
 from heddle.nn.recurrent import Recurrent
-from heddle.nn.state import STATELESS, Growing, State
+from heddle.nn.state import STATELESS, State
 
 MATRICES = (nn.Linear, Convolution, Experts)
 """The modules whose weights are computed with in a model's working precision; everything else stays in fp32."""
@@ -60,7 +60,7 @@ class Residual(nn.Module):
     """x + dropout(branch(x)), with norms where the placement says (L0-53; D-01: the skip starts from the un-normed x).
 
     Raises:
-        HeddleError: the branch gives vectors of another width (L0-56).
+        HeddleError: the branch gives another shape (L0-56).
     """
 
     def __init__(self, placement: str, norm: Callable[[], nn.Module], dropout: float | Dropout = 0.0) -> None:
@@ -77,8 +77,8 @@ class Residual(nn.Module):
         change = branch(normed)
         if change.shape != x.shape:
             raise HeddleError(
-                f"a residual adds what comes out to what went in, but {change.shape[-1]} numbers came out "
-                f"where {x.shape[-1]} went in"
+                "a residual adds what comes out to what went in, "
+                f"but {list(change.shape)} came out where {list(x.shape)} went in"
             )
         change = self.dropout(self.after(change))
         if self.skip is None:
@@ -175,29 +175,6 @@ class Fed:
         return out
 
 
-class Custom(nn.Module):
-    """A user's own mixer, called as `inner(x, layout)` and causal by itself; every earlier token is shown to it again (L0-07).
-
-    That makes cached decoding right for any mixer, at the price of computing the past anew with each step.
-    """
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: Float[Tensor, "B T D"], view: View, state: State = STATELESS) -> Float[Tensor, "B T D"]:
-        (seen,) = state.extend(lambda: (x[:, None],), view.queries, view.keys)
-        out: Tensor = self.inner(seen[:, 0], view.keys)
-        if view.keys is view.queries or seen.shape[2] == x.shape[1]:
-            return out
-        index = view.queries.position[:, :, None].expand(-1, -1, out.shape[2])
-        return out.gather(1, index.clamp(max=out.shape[1] - 1))
-
-    def new_state(self) -> State:
-        """Remembers every token's vector."""
-        return Growing()
-
-
 class Maker:
     """Modules from configs, for a model of width `dim`: one method per kind, one row per kind below."""
 
@@ -250,11 +227,11 @@ class Maker:
     def recurrent(self, config: RecurrentConfig) -> Recurrent:
         return Recurrent(self.dim, config.width(self.dim), config.cell, config.bias)
 
-    def custom(self, config: CustomConfig) -> nn.Module:
-        return self._found(config)
+    def custom_mixer(self, config: CustomConfig) -> CustomMixer:
+        return CustomMixer(config, self.dim)
 
-    def custom_mixer(self, config: CustomConfig) -> Custom:
-        return Custom(self._found(config))
+    def custom_feed_forward(self, config: CustomConfig) -> CustomFeedForward:
+        return CustomFeedForward(config, self.dim)
 
     def mlp(self, config: MLPConfig) -> MLP:
         return MLP(self.dim, config.width(self.dim), config.activation, config.bias, self.dropout(config.dropout))
@@ -283,23 +260,6 @@ class Maker:
             dispatch=config.dispatch,
         )
 
-    def _found(self, config: CustomConfig) -> nn.Module:
-        """The user's class, imported and made.
-
-        Raises:
-            HeddleError: it cannot be imported, or not be called so.
-        """
-        module, name = config.target.split(":")
-        try:
-            made = getattr(importlib.import_module(module), name)(self.dim, **config.options)
-        except (ImportError, AttributeError, TypeError, ValueError) as error:
-            raise HeddleError(
-                f"target = {config.target!r}: {error}; it is imported and called as {name}(dim, **options)"
-            ) from None
-        if not isinstance(made, nn.Module):
-            raise HeddleError(f"target = {config.target!r} gave {type(made).__name__}, not a torch.nn.Module")
-        return made
-
 
 # One row per choice. To add one: a config class with its `kind`, a module, a row; it then inherits every law.
 MIXERS: dict[type, Callable[[Maker, Any], nn.Module]] = {
@@ -313,7 +273,7 @@ FEED_FORWARDS: dict[type, Callable[[Maker, Any], nn.Module]] = {
     MLPConfig: Maker.mlp,
     GatedConfig: Maker.gated,
     MoEConfig: Maker.moe,
-    CustomConfig: Maker.custom,
+    CustomConfig: Maker.custom_feed_forward,
 }
 WIRINGS: dict[str, type[Block]] = {"serial": Block, "parallel": ParallelBlock, "parallel_one_norm": ParallelBlock}
 

@@ -205,7 +205,7 @@ def kernels(subject: Subject) -> Iterator[Comparison]:
             config = with_kernel(subject.config, kernel)
         except HeddleError:  # the kernel cannot do what this model asks of it
             continue
-        other = build(config, "meta").to_empty(device="cpu").eval()
+        other = build(config).eval()
         other.load_state_dict(subject.model.state_dict())
         found = {place: tensor[real] for place, tensor in subject.whole(tokens, layout, model=other).items()}
         if kernel == "reference":

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from heddle.account.flops import flops
 from heddle.data.batch import Batch, next_token_batch
@@ -220,16 +221,19 @@ class Trainer:
         wanted = {"max_tokens": tokens, "seed": seed, "temperature": 0.8, "window": True}
         return prompt + generate_text(self.model, self.tokenizer, prompt, **wanted)
 
+    def weights(self) -> dict[str, Tensor]:
+        """All that makes the model: the masters, and what a user's own module keeps beside its parameters."""
+        masters = self.optimizer.masters
+        return {name: masters.get(name, tensor).detach() for name, tensor in self.model.state_dict().items()}
+
     def save(self) -> None:
         """Write a checkpoint: weights, what the optimizers remember, and the step."""
         state = {"step": self.step, "data": self.store.sources}
-        weights = {name: master.detach() for name, master in self.optimizer.masters.items()}
-        save_checkpoint(self.run_directory, self.step, weights, self.optimizer.state(), state, self.train.keep)
+        save_checkpoint(self.run_directory, self.step, self.weights(), self.optimizer.state(), state, self.train.keep)
 
     def _finish(self, readers: Sequence[Reader]) -> Evaluation:
-        weights = {name: master.detach() for name, master in self.optimizer.masters.items()}
         result = evaluate(self.model, self.ending, self.config.model.context)
-        publish(self.run_directory, weights, self.step, {"evaluation": asdict(result)})
+        publish(self.run_directory, self.weights(), self.step, {"evaluation": asdict(result)})
         return result
 
     @contextmanager

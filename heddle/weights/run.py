@@ -89,11 +89,14 @@ def write_model(
     step: int,
     extra: Mapping[str, object] | None = None,
 ) -> None:
-    """Fill a new directory with a complete model: config, tokenizer, fp32 weights, manifest. Not atomic by itself."""
+    """Fill a new directory with a complete model: config, tokenizer, fp32 weights, manifest. Not atomic by itself.
+
+    Buffers of a user's own modules that hold no real numbers keep their dtype.
+    """
     (directory / CONFIG).write_text(config.to_json(), encoding="utf-8")
     if tokenizer is not None:
         tokenizer.save(directory)
-    tensors = {name: tensor.float() for name, tensor in model_tensors.items()}
+    tensors = {name: t.float() if t.is_floating_point() else t for name, t in model_tensors.items()}
     save_tensors(directory / MODEL, tensors, {"format": "pt"})
     write_manifest(directory, {"step": step, **(extra or {})})
 

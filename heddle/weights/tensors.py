@@ -12,8 +12,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from heddle.errors import HeddleError
+from heddle.model.build import materialise
 
-DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64}
+FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+INTEGERS = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8}
+DTYPES = {**FLOATS, **INTEGERS, "BOOL": torch.bool, "C64": torch.complex64}  # in safetensors' spelling
 LAYER = "{stack}.blocks.{{i}}."  # what every tensor of layer i of a stack of a heddle model begins with
 
 
@@ -69,8 +72,19 @@ def read_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Te
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file, names in the given order. Not atomic: the caller writes into a directory that is."""
+    """Write a safetensors file, names in the given order. Not atomic: the caller writes into a directory that is.
+
+    Raises:
+        HeddleError: a dtype that is not kept in files.
+    """
+    specs_of(tensors)
     data = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    places: set[int] = set()
+    for name, tensor in data.items():
+        place = tensor.untyped_storage().data_ptr()
+        if place in places:  # two names of one tensor, as a user's own module may have, are two tensors in a file
+            data[name] = tensor.clone()
+        places.add(place)
     # An empty table, together with no tensors, would come out as a file that safetensors itself cannot read.
     save_file(data, path, dict(metadata) if metadata else None)
     # safetensors makes files that only their owner reads; a run is to be shared like any other file.
@@ -80,13 +94,25 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
 
 
 def specs_of(tensors: Mapping[str, Tensor]) -> dict[str, Spec]:
-    """The header that a file of these tensors would have; they may be on the meta device."""
+    """The header that a file of these tensors would have; they may be on the meta device.
+
+    Raises:
+        HeddleError: a dtype that is not kept in files.
+    """
     spelling = {dtype: name for name, dtype in DTYPES.items()}
+    for name, tensor in tensors.items():
+        if tensor.dtype not in spelling:
+            raise HeddleError(
+                f"{name} is of {tensor.dtype}, which is not kept in files; take one of {', '.join(DTYPES)}, "
+                "or register the buffer with persistent=False"
+            )
     return {name: Spec(spelling[tensor.dtype], tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
 def fill(model: nn.Module, path: Path, device: torch.device | str = "cpu") -> None:
     """Load a safetensors file into a model. One on the meta device gets its memory on `device`, once everything fits.
+
+    What a user's own module keeps beside its weights and buffers comes from its constructor.
 
     Raises:
         HeddleError: the file cannot be read, its names, shapes or dtypes are not the model's, or not all is finite.
@@ -95,7 +121,7 @@ def fill(model: nn.Module, path: Path, device: torch.device | str = "cpu") -> No
     state = model.state_dict()
     compare(weights.specs, specs_of(state), path)
     if any(tensor.is_meta for tensor in state.values()):
-        model.to_empty(device=device)
+        materialise(model, device)
     for name, tensor in model.state_dict().items():
         value = weights[name]
         check_finite(name, value, path)

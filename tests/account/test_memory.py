@@ -53,7 +53,7 @@ def test_the_cache_of_gpt2() -> None:
 
 def really_kept(model: Transformer, batch: int, length: int) -> int:
     """Bytes that autograd saves in a real forward pass, each address once, the parameters' left out."""
-    own = {parameter.data_ptr() for parameter in model.parameters()}
+    own = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     sizes: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -75,6 +75,16 @@ def test_what_is_kept_is_what_a_real_pass_keeps(name: str, precision: str, kerne
     config = TINY.override({**VARIANTS[name], "decoder.block.mixer.kernel": kernel})
     model = cast(build(config), precision, tables=False)
     assert kept(config, 2, 150, precision).bytes == really_kept(model, 2, 150)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_what_a_users_own_mixer_keeps_is_counted(precision: str) -> None:
+    """Its buffers are part of the model, not of what a pass keeps."""
+    mixer = {"kind": "custom", "target": "tests.model.modules:Mean"}
+    block = {"mixer": mixer, "norm": {"kind": "rms"}}
+    config = TransformerConfig.of({**TINY.to_dict(), "decoder": {"depth": 1, "block": block}})
+    model = cast(build(config), precision, tables=False)
+    assert kept(config, 2, 24, precision).bytes == really_kept(model, 2, 24)
 
 
 def test_what_is_kept_grows_as_the_kernel_says() -> None:

@@ -1,6 +1,7 @@
 """The frame of all commands: help without torch, unknown words, and every kind of failure as one line."""
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -134,3 +135,46 @@ def test_what_a_terminal_cannot_show_is_numbered(heddle: Heddle, run_a: Path, mo
     assert heddle("tokenizer", "decode", "a", *map(str, "wärp".encode())).code == 0
     stream.flush()
     assert stream.buffer.getvalue() == b"w\\xe4rp\n"  # type: ignore[attr-defined]
+
+
+OWN_MIXER = """
+from torch import nn
+
+class Mine(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.map = nn.Linear(dim, dim)
+
+    def forward(self, x, layout):
+        return self.map(x)
+"""
+
+
+def test_a_users_own_module_is_found_in_the_folder(tmp_path: Path) -> None:
+    """Also by a script that pip installs, for which Python does not look there (`-P` does the same)."""
+    (tmp_path / "mixers_here").mkdir()
+    (tmp_path / "mixers_here" / "mine.py").write_text(OWN_MIXER)
+    (tmp_path / "m.toml").write_text(
+        "vocab_size = 11\ndim = 8\ncontext = 8\n[decoder]\ndepth = 1\n[decoder.block]\n"
+        'mixer = { kind = "custom", target = "mixers_here.mine:Mine" }\n'
+    )
+    program = 'import sys; from heddle.cli.main import run; run(["count", "m.toml", "--json"])'
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    call = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(call, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["parameters"]["parts"]["custom mixer"] == 8 * 8 + 8
+
+
+def test_the_folder_comes_last_and_once(heddle: Heddle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["first"])
+    heddle("--version")
+    heddle("--version")
+    assert sys.path == ["first", str(tmp_path)]
+
+
+def test_a_folder_that_is_gone_is_no_matter(heddle: Heddle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert heddle("presets").code == 0

@@ -7,6 +7,7 @@ from heddle.config import (
     BlockConfig,
     ConvolutionConfig,
     GatedConfig,
+    InitialConfig,
     LayerNormConfig,
     MLPConfig,
     Override,
@@ -173,3 +174,19 @@ def test_equal_layers_are_one_object() -> None:
         depth=6, block=model().decoder.block, overrides=(Override(layers="::2", block={"ffn": {"kind": "none"}}),)
     )
     assert [id(block) for block in stack.blocks] == [id(stack.blocks[0]), id(stack.block)] * 3
+
+
+@pytest.mark.parametrize("option", [{"std": 0.5}, {"position_std": 3.0}, {"scale_residual": False}], ids=str)
+def test_options_of_one_rule_are_refused_with_the_other(option: dict[str, object]) -> None:
+    config = model().override({"decoder.entry.positions": "learned"})
+    assert config.override({"initial": option}).initial == InitialConfig.of(option)
+    with pytest.raises(HeddleError, match="rule = 'xavier' draws by sizes alone: leave out std"):
+        config.override({"initial": {"rule": "xavier", **option}})
+    said = InitialConfig(rule="xavier").to_dict()  # all of them, as a run's config.json has them
+    assert config.override({"initial": said}).initial == InitialConfig(rule="xavier")
+
+
+def test_a_deviation_of_positions_needs_positions_that_are_learned() -> None:
+    for kind in ("none", "sinusoidal"):
+        with pytest.raises(HeddleError, match=r"initial\.position_std speaks of learned positions, and there are none"):
+            model().override({"initial.position_std": 0.01, "decoder.entry.positions": kind})

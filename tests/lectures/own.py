@@ -12,7 +12,7 @@ class Averaging(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(dim, dim))
+        self.weight = nn.Parameter(torch.empty(dim, dim).normal_(std=0.02))
 
     def forward(self, x: Float[Tensor, "B T D"], layout: Layout) -> Float[Tensor, "B T D"]:
         """Rows are whole sequences here."""

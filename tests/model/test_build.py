@@ -1,6 +1,7 @@
 """Building and filling: on meta first, the same weights from the same seed, and the table of initial weights."""
 
 from math import log, sqrt
+from typing import Any
 
 import pytest
 import torch
@@ -155,3 +156,44 @@ def test_pre_norm_has_smaller_gradients_at_the_end(seed: int) -> None:
 
     pre, post = norm("pre"), norm("post")
     assert pre < 0.6 * post, (pre, post)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "name"),
+    [
+        ({"kind": "attention", "heads": 4}, "o.weight"),
+        ({"kind": "convolution", "taps": 3}, "weight"),
+        ({"kind": "linear", "taps": 4}, "weight"),
+        ({"kind": "recurrent"}, "output.weight"),
+    ],
+    ids=["attention", "convolution", "linear", "recurrent"],
+)
+def test_what_any_mixer_adds_to_the_stream_begins_smaller(mixer: dict[str, Any], name: str) -> None:
+    """8 layers of two branches: a root of 16, for every mixer's last matrix and for no other."""
+    config = TransformerConfig.of(
+        {"vocab_size": 11, "dim": 64, "context": 8, "decoder": {"depth": 8, "block": {"mixer": mixer}}}
+    )
+    for scaled, deviation in ((True, 0.02 / 4), (False, 0.02)):
+        mixer = build(config.override({"initial.scale_residual": scaled})).decoder.blocks[3].mixer
+        for found, parameter in mixer.named_parameters():
+            if parameter.ndim > 1:
+                wanted = deviation if found == name else 0.02
+                assert parameter.std().item() == pytest.approx(wanted, rel=0.05), found
+
+
+def test_what_has_no_two_sizes_is_drawn_as_usual_under_xavier() -> None:
+    class Vectors(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.empty(10_000))
+
+    for rule in ("normal", "xavier"):
+        vectors = Vectors()
+        initialise(vectors, config_of().override({"initial": {"rule": rule}}), torch.Generator().manual_seed(0))
+        assert vectors.scale.std().item() == pytest.approx(0.02, rel=0.03), rule
+
+
+def test_a_default_device_does_not_matter() -> None:
+    with torch.device("meta"):
+        found = build(config_of()).state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in build(config_of()).state_dict().items())

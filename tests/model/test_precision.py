@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.model.precision import DTYPES, cast
 from tests.laws.models import COMBINATIONS, awake, config_of, name_of, tokens_of
@@ -44,3 +45,10 @@ def test_bf16_is_close_to_fp32(config: object) -> None:
         exact, found = wide(tokens), narrow(tokens)
     assert found.dtype == torch.bfloat16
     assert (found.float() - exact).norm() < 0.05 * exact.norm()
+
+
+def test_a_precision_that_does_not_exist() -> None:
+    model = build(config_of())
+    with pytest.raises(HeddleError, match=r"precision = 'fp16' is not one of fp32, bf16\. Did you mean '.*'\?"):
+        cast(model, "fp16")
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())

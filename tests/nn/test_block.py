@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from heddle.config import AttentionConfig, BlockConfig, GatedConfig, MLPConfig, RMSNormConfig
+from heddle.errors import HeddleError
 from heddle.nn import MLP, Attention, Block, Causal, Dropout, Gated, Layout, Residual, Sight, View
 from heddle.nn.norm import LayerNorm, RMSNorm
 from tests.laws.models import COMBINATIONS, awake, name_of
@@ -119,3 +120,11 @@ def test_a_block_gradient_is_that_of_the_function() -> None:
     block = filled(make(ffn={"kind": "mlp", "hidden": 5}))
     x = torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda value: block(value, VIEW)[0], x)
+
+
+@pytest.mark.parametrize("change", [(1, 3, 4), (1, 2, 1), (1, 2, 5), (2, 4)], ids=str)
+def test_a_residual_says_both_shapes(change: tuple[int, ...]) -> None:
+    """Also where only the length differs, and where adding would have spread a smaller thing over a larger (L0-56)."""
+    with pytest.raises(HeddleError) as caught:
+        Residual("pre", nn.Identity)(torch.zeros(1, 2, 4), lambda h: torch.zeros(change))
+    assert str(caught.value).endswith(f"but {list(change)} came out where [1, 2, 4] went in")

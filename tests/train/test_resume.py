@@ -9,6 +9,7 @@ import pytest
 
 from heddle.errors import HeddleError
 from heddle.train import Interrupted, Report, Trainer
+from heddle.weights import load
 from heddle.weights.checkpoints import checkpoints
 
 from .conftest import Begin
@@ -179,3 +180,18 @@ def test_a_line_cut_short_by_a_kill_is_written_again(begin: Begin, tmp_path: Pat
         stream.write('{"step": 3, "loss": 5.0}\n{"step": 4, "lo')
     train(cut)
     assert written(cut) == written(run)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_what_a_users_own_mixer_remembers_is_taken_up(begin: Begin, tmp_path: Path, precision: str) -> None:
+    """Its buffers change as it learns: they are saved, published, and go on where they stood."""
+    mixer = {"kind": "custom", "target": "tests.model.modules:Counting"}
+    model = {"heads": None, "decoder": {"block": {"mixer": mixer}}}
+    run = begin(precision=precision, steps=8, evaluate_every=4, save_every=5, model=model)
+    stopped = shutil.copytree(run, tmp_path / "stopped")
+    train(run)
+    train(stopped, 3, 5)
+    assert written(stopped) == written(run)
+    inner = load(run, "cpu").model.decoder.blocks[0].mixer.inner
+    assert inner.passes == 8
+    assert (inner.average != 0).all()

@@ -13,11 +13,13 @@ import torch
 from heddle.config import SavedConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
+from heddle.model.precision import cast
 from heddle.text import train_tokenizer
 from heddle.weights import load, publish, read_config, save, save_checkpoint
 from heddle.weights.files import write_manifest
 from heddle.weights.run import _finish_publishing
 from heddle.weights.tensors import save_tensors
+from tests.model import modules
 from tests.weights.conftest import shrunk
 
 OPTIMIZER = {"moment": torch.ones(3)}
@@ -241,7 +243,7 @@ def test_a_manifest_that_says_nothing_is_refused(run: Path, record: str) -> None
         ("dim", 32, "embedding.weight has shape [320, 16] in the file and [320, 32] in the model"),
         ("vocab_size", 600, "embedding.weight has shape [320, 16] in the file and [640, 16] in the model"),
         ("depth", 24, "the weights have 2 layers, the config says 24"),
-        ("depth", 9999, "the weights have 2 layers, the config says 9999"),
+        ("depth", 999, "the weights have 2 layers, the config says 999"),
         ("depth", 10**12, "depth = 1000000000000"),
         ("dim", 10**6, "has shape [320, 16] in the file"),
         ("dim", 10**12, "model.dim = 1000000000000: input should be less than or equal to 4194304"),
@@ -320,3 +322,52 @@ def test_the_config_is_read(run: Path, tiny: TransformerConfig) -> None:
     (run / "config.json").write_text("{")
     with pytest.raises(HeddleError, match="not valid JSON"):
         read_config(run)
+
+
+def of_users_own(mixer: str, ffn: str | None = None) -> TransformerConfig:
+    """A model of a user's own modules."""
+    block = {"mixer": {"kind": "custom", "target": f"tests.model.modules:{mixer}"}}
+    if ffn is not None:
+        block["ffn"] = {"kind": "custom", "target": f"tests.model.modules:{ffn}"}
+    return TransformerConfig.of({"vocab_size": 11, "dim": 8, "context": 24, "decoder": {"depth": 2, "block": block}})
+
+
+@pytest.mark.parametrize(("mixer", "ffn"), [("Keeping", "Feed"), ("Asking", None), ("Tied", None), ("Counting", None)])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_users_own_modules_come_back_whole(tmp_path: Path, mixer: str, ffn: str | None, precision: str) -> None:
+    """Weights and buffers of any kind from the file, and what no file holds from the constructor."""
+    model = build(of_users_own(mixer, ffn), seed=3).eval()
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name not in module._non_persistent_buffers_set:
+                buffer.copy_(buffer.bool().logical_not() if buffer.dtype == torch.bool else buffer + 1)
+    save(cast(model, precision), tmp_path / "own")
+    found = load(tmp_path / "own", "cpu").model
+    wanted = cast(model, "fp32").state_dict()
+    for name, tensor in found.state_dict().items():
+        assert tensor.dtype == wanted[name].dtype, name
+        assert torch.equal(tensor, wanted[name]), name
+    tokens = torch.arange(10)[None]
+    assert torch.equal(found(tokens), model(tokens))
+
+
+def test_an_odd_dtype_is_refused_in_words(tmp_path: Path) -> None:
+    model = build(of_users_own("Mean"))
+    model.decoder.blocks[1].mixer.inner.register_buffer("odd", torch.zeros(2, dtype=torch.complex128))
+    with pytest.raises(
+        HeddleError, match=r"decoder\.blocks\.1\.mixer\.inner\.odd is of torch\.complex128, .* persistent=False"
+    ):
+        save(model, tmp_path / "own")
+    assert not (tmp_path / "own").exists()
+
+
+def test_a_strangers_run_calls_nothing(tmp_path: Path) -> None:
+    save(build(of_users_own("Mean")), tmp_path / "own")
+    for target in ("tests.model.modules:make", "os:urandom", "builtins:print"):
+
+        def change(data: dict[str, object], target: str = target) -> None:
+            data["model"]["decoder"]["block"]["mixer"]["target"] = target  # type: ignore[index]
+
+        edit(tmp_path / "own" / "config.json", change)
+        assert f"target = {target!r} is not a class derived from torch.nn.Module" in refusal(tmp_path / "own")
+    assert modules.CALLED == []
