@@ -43,16 +43,15 @@ def count(
     run = RUNS / name
     called, config = changed(str(run) if (run / "config.json").is_file() else name, changes)
     report = account_for(config, batch, length, called)
-    architecture, reasons = expressible(config)
+    architecture, reasons = expressible(config, whole=json)
     if json:
         document(report.to_dict() | {"export": {"architecture": architecture, "reasons": reasons}})
         return
     console().print(*render(report, whole=all), sep="\n")
-    console().print(
-        f"Exportable as {architecture}." if architecture else "No family of transformers can express this model:"
-    )
+    refused = "No family of transformers can express this model. The nearest:"
+    console().print(f"Exportable as {architecture}." if architecture else refused)
     for reason in reasons:
-        console().print(f"  {reason}")
+        console().print(f"  {reason}", markup=False)
     if not all:
         console().print("Every layer, the lectures' sums, and more on memory: --all")
 

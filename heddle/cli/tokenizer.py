@@ -39,7 +39,7 @@ def train(
         Most ids in all, special tokens included; bytes takes 256 and characters as many as there are, and those.
     special
         A token that is one id and never cut, such as <start_translation>; may be given several times. <|endoftext|> is
-        always there.
+        always there; only `heddle train` goes without it, for the characters of a single document.
     json
         One JSON document on stdout.
     """

@@ -28,10 +28,9 @@ def import_(source: str, run: str, /, *, hub: bool = False, json: bool = False) 
     out = console()
     for note in result["notes"]:
         out.print(note, markup=False)
-    out.print(
-        f"{target}: {result['family']}, {result['parameters']:,} parameters; heddle generate {target} --prompt …",
-        markup=False,
-    )
+    out.print(f"{target}: {result['family']}, {result['parameters']:,} parameters", markup=False)
+    write = [f"heddle generate {target} --prompt …"] if result["writes"] else []
+    out.print(", ".join((*write, f"heddle count {target}", f"heddle prove {target}")), markup=False)
 
 
 def export(run: str, directory: Path, /, *, json: bool = False) -> None:

@@ -40,6 +40,7 @@ from heddle.config.run import DataConfig as DataConfig
 from heddle.config.run import ModelChoice as ModelChoice
 from heddle.config.run import RunConfig as RunConfig
 from heddle.config.run import SavedConfig as SavedConfig
+from heddle.config.run import SpecialIds as SpecialIds
 from heddle.config.run import TrainConfig as TrainConfig
 from heddle.config.sampling import SamplingConfig as SamplingConfig
 
@@ -78,6 +79,7 @@ __all__ = [
     "RunConfig",
     "SamplingConfig",
     "SavedConfig",
+    "SpecialIds",
     "StackConfig",
     "TrainConfig",
     "TransformerConfig",

@@ -21,9 +21,9 @@ class DataConfig(Config):
     # bytes, characters, words, bpe, wordpiece, unigram, or the path of a tokenizer.json or of a run
     tokenizer: str = "bpe"
     tokenizer_size: Annotated[int, Field(gt=0, le=2**20)] = 4096  # most ids of one trained here (not bytes, characters)
-    special_tokens: tuple[
-        str, ...
-    ] = ()  # of one trained here, beside <|endoftext|>: one id each, as <start_translation>
+    # Of one trained here: one id each, as <start_translation>. <|endoftext|> is there beside them, except among the
+    # characters of a single document, which has no other to be told from.
+    special_tokens: tuple[str, ...] = ()
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1  # share held out for evaluation
 
 
@@ -180,11 +180,27 @@ class Chosen(Config):
     vectors: TakenVectors | None = None  # what was found in the file of train.vectors
 
 
+Id = Annotated[int, Field(ge=0)]
+
+
+class SpecialIds(Config):
+    """What some ids mean to an imported model, as its files said it; no tokenizer.json does. None: it has no such id."""
+
+    begin: Id | None = None  # stands before a text
+    end: Id | tuple[Id, ...] | None = None  # ends it; any of them, where there are several
+    padding: Id | None = None  # fills rows up
+    decoder_start: Id | None = None  # stands before the first token of a decoder beside an encoder
+    forced_begin: Id | None = None  # what such a decoder must write first
+    forced_end: Id | tuple[Id, ...] | None = None  # and last, where it reaches its longest length
+    banned: tuple[tuple[Id, ...], ...] = ()  # what it must never write
+
+
 class SavedConfig(Config):
-    """The `config.json` of a run directory. An imported model has only the first two parts."""
+    """The `config.json` of a run directory. An imported model has the model, its special ids and its origin."""
 
     version: Literal[1] = 1
     model: TransformerConfig
+    ids: SpecialIds | None = None  # None: the tokenizer's end of a text is all there is
     data: DataConfig | None = None
     train: TrainConfig | None = None
     chosen: Chosen | None = None

@@ -1,8 +1,9 @@
 """From published weights to a run, and from a run to a directory that transformers loads, checked by doing so."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,9 +35,10 @@ from heddle.weights.families import (
 )
 from heddle.weights.files import write_directory, write_manifest
 from heddle.weights.hub import fetch
+from heddle.weights.ids import read_ids
 from heddle.weights.mapping import import_tensors
 from heddle.weights.published import open_weights, read_json, read_tokenizer, write_published
-from heddle.weights.run import build_empty, load, write_model
+from heddle.weights.run import build_empty, load, read_config, write_model
 from heddle.weights.tensors import check_depth
 
 # In the order in which an export tries them.
@@ -61,6 +63,9 @@ ALL = (
 )
 FAMILIES = {family.architecture: family for family in ALL}
 TOLERANCE = 1e-5  # of the largest logit, or of 1 where all are smaller
+NEAREST, MOST = 3, 3  # families that a refusal names, and differences of each
+LONGEST = 300  # characters of a refusal that names more than one
+OF_A_LAYER = re.compile(r"\.layers\.\d+")
 
 
 def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict[str, Any]:
@@ -71,7 +76,8 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
         run: where to; it must not exist.
 
     Returns:
-        `family`; `parameters`, how many numbers were read; `notes`, what the user should know.
+        `family`; `parameters`, how many numbers the model has; `writes`, whether it is a decoder with a tokenizer, so
+        that `generate` can write with it; `notes`, what the user should know.
 
     Raises:
         HeddleError: the files are missing, damaged or of another sort, the config asks for something heddle does not
@@ -87,23 +93,29 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
         config = family.to_config(theirs)
     except HeddleError as error:
         raise HeddleError(f"{folder}: {error}") from None
+    generation = folder / "generation_config.json"
+    count = max(config.vocab_size, config.source_vocab_size or 0)
+    ids, notes = read_ids(theirs, read_json(generation) if generation.is_file() else {}, family.ids, count)
     weights = open_weights(folder)
     for name, stack in config.stacks().items():
         said = None if len(config.stacks()) == 1 else name
         check_depth(weights, family.layers[name], stack.depth, folder, family.names.prefix, said)
     empty = build_empty(config, folder / "config.json").state_dict()
-    tokenizer, notes = read_tokenizer(folder)
+    tokenizer, left_out = read_tokenizer(folder)
+    notes += left_out
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         notes.append(f"its tokenizer has {tokenizer.vocab_size} ids and the model {config.vocab_size}: left out")
         tokenizer = None
     if tokenizer is None:
         notes.append("the run has no tokenizer: it takes and gives ids only")
     with write_directory(Path(run)) as directory:
-        tensors = import_tensors(family.table, family.names, config, empty, weights, folder)
-        saved = SavedConfig(model=config, origin=str(source))
+        read = import_tensors(family.table, family.names, config, empty, weights, folder)
+        config, tensors = family.plainer(config, read)
+        saved = SavedConfig(model=config, ids=ids, origin=str(source))
         write_model(directory, tensors, saved, tokenizer, step=0, extra={"origin": str(source), "family": family.name})
     parameters = sum(tensor.numel() for tensor in tensors.values())
-    return {"family": family.name, "parameters": parameters, "notes": notes}
+    writes = tokenizer is not None and "decoder" in config.stacks() and len(config.stacks()) == 1
+    return {"family": family.name, "parameters": parameters, "writes": writes, "notes": notes}
 
 
 def family_of(theirs: Mapping[str, Any]) -> Family:
@@ -112,12 +124,19 @@ def family_of(theirs: Mapping[str, Any]) -> Family:
     Raises:
         HeddleError: heddle reads no such family.
     """
-    name, said = str(theirs.get("model_type")), theirs.get("architectures")
+    name, said = theirs.get("model_type"), theirs.get("architectures")
     found = [family for family in ALL if family.name == name]
     if not found:
         known = list(dict.fromkeys(family.name for family in ALL))
-        raise HeddleError(f"model_type = {name!r}; heddle reads {', '.join(known)}.{did_you_mean(name, known)}")
-    return next((family for family in found if isinstance(said, list) and family.architecture in said), found[0])
+        told = "config.json says no model_type" if name is None else f"model_type = {name!r}"
+        raise HeddleError(f"{told}; heddle reads {', '.join(known)}.{did_you_mean(str(name), known)}")
+    if len(found) == 1 or not said or not isinstance(said, list):
+        return found[0]
+    meant = [family for family in found if any(each in said for each in (family.architecture, *family.also))]
+    if not meant:
+        heads = ", ".join(family.architecture for family in found)
+        raise HeddleError(f"architectures = {said} in config.json: of a {name} heddle reads {heads}")
+    return meant[0]
 
 
 def export_model(run: str | Path, directory: str | Path) -> dict[str, Any]:
@@ -138,7 +157,7 @@ def export_model(run: str | Path, directory: str | Path) -> dict[str, Any]:
     model, tokenizer = load(run, "cpu")
     family, notes = choose(model.config)
     with write_directory(Path(directory)) as partial:
-        write_published(partial, family, model, tokenizer)
+        write_published(partial, family, model, tokenizer, read_config(Path(run)).ids)
         difference = logit_difference(model, family, partial)
         if difference is None:
             notes.append("not checked: transformers is not installed")
@@ -156,21 +175,60 @@ def choose(config: TransformerConfig) -> tuple[Family, list[str]]:
     """The first family that can express a config, and what of it is lost that acts in training only.
 
     Raises:
-        HeddleError: none can; the line says why, family by family.
+        HeddleError: none can; the line says what the nearest ones cannot.
     """
-    for family in FAMILIES.values():
-        reasons, lost = family.reasons(config)
-        if not reasons:
-            return family, [f"lost, acts in training only: {text}" for text in lost]
-    raise HeddleError(f"no family of transformers can express this model. {' | '.join(expressible(config)[1])}")
+    nearest, *others = fits(config)
+    if nearest.against:
+        told = f"no family of transformers can express this model. {nearest.brief()}"
+        for other in others[: NEAREST - 1]:
+            longer = f"{told} | {other.brief()}"
+            told = longer if len(longer) < LONGEST else told
+        raise HeddleError(told)
+    return nearest.family, [f"lost, acts in training only: {text}" for text in nearest.lost]
 
 
-def expressible(config: TransformerConfig) -> tuple[str | None, list[str]]:
-    """The class of transformers that an export of such a model would be; or None, and of every family why not, nearest first."""
-    reasons = {family.architecture: family.reasons(config)[0] for family in FAMILIES.values()}
-    found = next((architecture for architecture, against in reasons.items() if not against), None)
-    nearest = sorted(reasons, key=lambda architecture: len(reasons[architecture]))
-    return found, [] if found else [f"{architecture}: {'; '.join(reasons[architecture])}" for architecture in nearest]
+def expressible(config: TransformerConfig, whole: bool = False) -> tuple[str | None, list[str]]:
+    """The class of transformers that an export of such a model would be; or None, and why not.
+
+    Args:
+        whole: of every family everything; without it, of the nearest three the first three differences.
+    """
+    found = fits(config)
+    if not found[0].against:
+        return found[0].family.architecture, []
+    if whole:
+        others = [family for family in ALL if set(family.parts.stacks) != set(config.stacks())]
+        every = (*found, *(Fit(family, *family.reasons(config)) for family in others))
+        return None, [f"{fit.family.architecture}: {'; '.join(fit.against)}" for fit in every]
+    return None, [fit.brief() for fit in found[:NEAREST]]
+
+
+class Fit(NamedTuple):
+    """How near a family comes to a model."""
+
+    family: Family
+    against: list[str]  # why it cannot express it
+    lost: list[str]  # what of it would be lost that acts in training only
+
+    def distinct(self) -> list[str]:
+        """Reasons that differ in more than the number of a layer."""
+        first: dict[str, str] = {}
+        for text in self.against:
+            first.setdefault(OF_A_LAYER.sub("", text.split(" is ")[0]), text)
+        return list(first.values())
+
+    def brief(self) -> str:
+        """The first reasons, and how many more there are."""
+        distinct = self.distinct()
+        more = f"; {len(distinct) - MOST} more" if len(distinct) > MOST else ""
+        return f"{self.family.architecture}: {'; '.join(distinct[:MOST])}{more}"
+
+
+def fits(config: TransformerConfig) -> list[Fit]:
+    """The families with the model's stacks, nearest first, and of equally near ones that which an export tries first."""
+    has = set(config.stacks())
+    found = [Fit(family, *family.reasons(config)) for family in ALL if set(family.parts.stacks) == has]
+    return sorted(found, key=lambda fit: len(fit.distinct()))
 
 
 def logit_difference(model: Transformer, family: Family, folder: Path) -> float | None:

@@ -6,7 +6,10 @@ from textwrap import shorten
 from heddle.errors import HeddleError
 
 # Weights in safetensors and plain JSON: nothing else is ever read, so nothing else is fetched.
-WANTED = ("*.safetensors", "*.safetensors.index.json", "config.json", "tokenizer.json", "vocab.json", "merges.txt")
+WANTED = (
+    "*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "tokenizer.json", "vocab.json",
+    "merges.txt",
+)  # fmt: skip
 
 
 def fetch(name: str) -> Path:

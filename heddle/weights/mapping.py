@@ -135,6 +135,18 @@ class Row:
     when: Callable[[TransformerConfig], bool] | None = None
 
 
+def pair(theirs: str, ours: str, when: Callable[[TransformerConfig], bool] | None = None) -> tuple[Row, Row]:
+    """The rows of a weight and its bias."""
+    weight, bias = (Row(f"{theirs}.{part}", (f"{ours}.{part}",), when=when) for part in ("weight", "bias"))
+    return weight, bias
+
+
+def fused(theirs: str, ours: str, weight: Transform, bias: Transform) -> tuple[Row, Row]:
+    """The rows of queries, keys and values that theirs have as one."""
+    weights, biases = (tuple(f"{ours}.{name}.{part}" for name in "qkv") for part in ("weight", "bias"))
+    return Row(theirs + ".weight", weights, weight), Row(theirs + ".bias", biases, bias)
+
+
 def rows_of(table: Iterable[Row], config: TransformerConfig, names: Collection[str]) -> list[Row]:
     """The rows that speak of our tensors `names`, written out for every layer.
 
@@ -172,12 +184,10 @@ def to_theirs(
         # What two of their names hold is two tensors in a file.
         parts = tuple(ours[name].clone() if name in told else ours[name] for name in row.ours)
         told.update(row.ours)
-        if "{e}" in row.theirs:
-            for e, each in enumerate(zip(*parts, strict=True)):
-                found[row.theirs.replace("{e}", str(e))] = row.how.theirs(each, config)
-            continue
-        theirs = row.how.theirs(parts, config)
-        found[row.theirs] = theirs if gradients or not row.shift else theirs - row.shift
+        each = enumerate(zip(*parts, strict=True)) if "{e}" in row.theirs else [("", parts)]
+        for e, those in each:
+            theirs = row.how.theirs(those, config)
+            found[row.theirs.replace("{e}", str(e))] = theirs if gradients or not row.shift else theirs - row.shift
     return found
 
 

@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from heddle.config.run import SpecialIds
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.text.bpe import load_gpt2_merges
 from heddle.text.file import byte_symbols
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.weights.families import Family
+from heddle.weights.ids import own_ids, written_ids
 from heddle.weights.mapping import to_theirs
 from heddle.weights.tensors import Weights, save_tensors
 
@@ -89,36 +91,34 @@ def read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def write_published(folder: Path, family: Family, model: Transformer, tokenizer: Tokenizer | None) -> None:
-    """Fill a directory with everything that transformers looks for."""
-    config = model.config
-    end = None if tokenizer is None else tokenizer.end_of_text
-    ids = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": None}
-    config, tensors = family.rewrite(config, model.state_dict())
-    theirs = {"architectures": [family.architecture], "model_type": family.name, **family.theirs(config), **ids}
-    if len(config.stacks()) == 2:
-        ids["decoder_start_token_id"] = end
-        theirs["decoder_start_token_id"] = 0 if end is None else end  # transformers wants some number
+def write_published(
+    folder: Path, family: Family, model: Transformer, tokenizer: Tokenizer | None, ids: SpecialIds | None = None
+) -> None:
+    """Fill a directory with everything that transformers looks for; without `ids` the special ids are the tokenizer's own."""
+    ids = ids or own_ids(tokenizer, several=len(model.config.stacks()) == 2)
+    config, tensors = family.rewrite(model.config, model.state_dict())
+    said, generation = written_ids(ids, family.ids)
+    theirs = {"architectures": [family.architecture], "model_type": family.name, **family.theirs(config), **said}
     # Versions of transformers before and after 4.56 read the first and the second.
     _write_json(folder / "config.json", {**theirs, "torch_dtype": "float32", "dtype": "float32"})
-    _write_json(folder / "generation_config.json", {key: value for key, value in ids.items() if value is not None})
+    _write_json(folder / "generation_config.json", generation)
     save_tensors(folder / "model.safetensors", to_theirs(family.table, config, tensors), {"format": "pt"})
     if tokenizer is not None:
         tokenizer.save(folder)
-        _write_json(folder / "tokenizer_config.json", tokenizer_config(tokenizer, config.context))
+        _write_json(folder / "tokenizer_config.json", tokenizer_config(tokenizer, config.context, ids))
 
 
-def tokenizer_config(tokenizer: Tokenizer, context: int) -> dict[str, Any]:
+def tokenizer_config(tokenizer: Tokenizer, context: int, ids: SpecialIds) -> dict[str, Any]:
     """The `tokenizer_config.json` beside a `tokenizer.json`. Naming a token that does not exist would add it."""
     data: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": context,
         "clean_up_tokenization_spaces": False,
     }
-    if tokenizer.end_of_text is not None:
-        name = next(text for text, i in tokenizer.special.items() if i == tokenizer.end_of_text)
-        data |= {"bos_token": name, "eos_token": name, "unk_token": name}
-    return data
+    texts = {i: text for text, i in tokenizer.special.items()}
+    end = ids.end[0] if isinstance(ids.end, tuple) else ids.end  # here only one is the end of a text
+    roles = {"bos_token": ids.begin, "eos_token": end, "pad_token": ids.padding}
+    return data | {role: texts[i] for role, i in roles.items() if i in texts}
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from heddle.account.resolve import resolve
 from heddle.config import preset, preset_names
-from heddle.text import load_tokenizer
-from heddle.weights import load
+from heddle.model import build
+from heddle.text import load_tokenizer, train_tokenizer
+from heddle.weights import load, save
 
 from .conftest import TINY, Heddle
 
@@ -115,7 +116,13 @@ class TestCount:
         refused = heddle("count", "laptop-rnn", "--json").json["export"]
         assert refused["architecture"] is None
         assert any("recurrent" in reason for reason in refused["reasons"])
-        assert "No family of transformers can express this model" in heddle("count", "laptop-rnn").out
+        assert any("BertModel: the model has a decoder" in reason for reason in refused["reasons"])
+        told = heddle("count", "laptop-rnn").out.split(
+            "No family of transformers can express this model. The nearest:"
+        )[1]
+        assert len(told.splitlines()) == 5
+        assert "decoder.block.mixer.kind is recurrent, GPTNeoXForCausalLM has attention" in told
+        assert "Bert" not in told
 
     def test_equal_layers_are_one_line(self, heddle: Heddle) -> None:
         """A page by itself; every layer and every table on demand, and in the document."""
@@ -366,10 +373,28 @@ def test_export_and_import(heddle: Heddle, corpus: str, tmp_path: Path) -> None:
     assert heddle("runs", "--json").json[0]["state"] == "imported"
     told = heddle("import", "out", "again")
     assert (told.code, told.err) == (0, "")
-    assert "runs/again: " in told.out
+    assert "runs/again: gpt2, " in told.out
+    assert "heddle generate runs/again --prompt …, heddle count runs/again" in told.out
     told = heddle("export", "again", "out2")
     assert told.code == 0
     assert "logits agree with transformers" in told.out
+    (tmp_path / "out" / "tokenizer.json").unlink()
+    told = heddle("import", "out", "mute")
+    assert (told.code, told.err) == (0, "")
+    assert told.out.endswith("\nheddle count runs/mute, heddle prove runs/mute\n")
+
+
+def test_only_what_can_write_is_said_to(heddle: Heddle, tmp_path: Path) -> None:
+    """An encoder has nothing to write, whether it has a tokenizer or not."""
+    sizes = {"dim": 8, "vocab_size": 257, "context": 8, "encoder.depth": 1, "encoder.block.mixer.heads": 2}
+    encoder = build(preset("bert-base-like").override({**sizes, "encoder.block.ffn.hidden": 8}))
+    save(encoder, tmp_path / "bert", train_tokenizer("bytes", []))
+    assert heddle("export", "bert", "out").code == 0
+    told = heddle("import", "out", "back")
+    assert "runs/back: bert, " in told.out
+    assert "heddle generate" not in told.out
+    assert "heddle count runs/back, heddle prove runs/back" in told.out
+    assert heddle("import", "out", "again", "--json").json["writes"] is False
 
 
 def test_a_model_can_be_counted_and_proved_with_changes(heddle: Heddle) -> None:

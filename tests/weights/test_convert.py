@@ -11,14 +11,22 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BartConfig,
+    BartForConditionalGeneration,
+    PreTrainedModel,
+)
 
-from heddle.config import SavedConfig, TransformerConfig, preset
+from heddle.account.parameters import parameter_count
+from heddle.config import SavedConfig, TransformerConfig, preset, preset_names
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.text import END_OF_TEXT, Tokenizer, load_gpt2_merges, train_tokenizer
 from heddle.weights import export_model, import_model, load, read_config
-from heddle.weights.convert import choose
+from heddle.weights.convert import ALL, FAMILIES, choose, expressible
+from heddle.weights.families.bart import without_zeros
 from heddle.weights.families.family import resolved
 from heddle.weights.files import verify
 from heddle.weights.run import write_model
@@ -143,11 +151,44 @@ def test_bart_without_a_head_has_scores_without_a_bias(make_published: Make, tmp
     published.final_logits_bias.data.zero_()
     published.save_pretrained(tmp_path / "bart")
     import_model(tmp_path / "bart", tmp_path / "run")
+    assert not read_config(tmp_path / "run").model.head.bias
     published.model.save_pretrained(tmp_path / "bare")
     assert json.loads((tmp_path / "bare" / "config.json").read_text())["architectures"] == ["BartModel"]
     assert "final_logits_bias" not in load_file(tmp_path / "bare" / "model.safetensors")
     import_model(tmp_path / "bare", tmp_path / "again")
     assert same_weights(tmp_path, "run", "again")
+
+
+@pytest.mark.parametrize("variant", ["bart", "marian", "bart-untied"])
+@pytest.mark.parametrize("zero", [True, False])
+def test_a_bias_of_zeros_is_none(make_published: Make, tmp_path: Path, variant: str, zero: bool) -> None:
+    """In transformers it is a buffer, no parameter, and only models that were converted with one have numbers in it."""
+    published = make_published(variant)
+    if zero:
+        published.final_logits_bias.data.zero_()
+    published.save_pretrained(tmp_path / "theirs")
+    report = import_model(tmp_path / "theirs", tmp_path / "run")
+    assert read_config(tmp_path / "run").model.head.bias is not zero
+    table = published.model.shared.weight
+    unread = 0 if published.config.tie_word_embeddings else table.numel()  # beside a table of each stack's own
+    sines = 24 * (24 + 24) if variant == "marian" else 0
+    assert report["parameters"] == published.num_parameters() - unread - sines + (0 if zero else 61)
+    assert parameter_count(read_config(tmp_path / "run").model) == report["parameters"]
+    export_model(tmp_path / "run", tmp_path / "again")
+    bias = load_file(tmp_path / "again" / "model.safetensors")["final_logits_bias"]
+    assert torch.equal(bias, published.final_logits_bias)
+
+
+def test_bart_base_as_published_is_the_preset() -> None:
+    fields = {
+        "d_model": 768, "encoder_layers": 6, "decoder_layers": 6, "encoder_ffn_dim": 3072, "decoder_ffn_dim": 3072,
+        "encoder_attention_heads": 12, "decoder_attention_heads": 12, "vocab_size": 50265,
+    }  # fmt: skip
+    read = FAMILIES["BartForConditionalGeneration"].to_config(fields)
+    found, _ = without_zeros(read, {"head.bias": torch.zeros(50265)})
+    with torch.device("meta"):
+        theirs = BartForConditionalGeneration(BartConfig(**fields))
+    assert parameter_count(found) == parameter_count(preset("bart-base")) == theirs.num_parameters() == 139_420_416
 
 
 @pytest.mark.parametrize("variant", ["bart-untied", "marian-untied"])
@@ -202,8 +243,12 @@ def test_tensors_that_do_not_fit(folder: Path, tmp_path: Path, change: Callable[
     [
         ({"model_type": "gpt3"}, "Did you mean 'gpt2'?"),
         ({"model_type": "berd"}, "heddle reads gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, qwen2_moe"),
-        ({"model_type": None}, "model_type = 'None'"),
+        ({"model_type": None}, "config.json says no model_type; heddle reads gpt2, llama"),
         ({"model_type": ["gpt2"]}, "heddle reads gpt2, llama"),
+        (
+            {"model_type": "bert", "architectures": ["BertForTokenClassification"]},
+            "of a bert heddle reads BertForMaskedLM, BertForSequenceClassification, BertModel",
+        ),
         ({"n_layer": 24}, "the weights have 3 layers, the config says 24"),
         ({"n_layer": 9999}, "the weights have 3 layers, the config says 9999"),
         ({"n_layer": 10**9}, "depth = 1000000000"),
@@ -367,18 +412,70 @@ def test_small_tokenizers_are_exported_as_they_are(tmp_path: Path, kind: str, sp
     assert len(theirs) == tokenizer.vocab_size
 
 
-def test_a_model_no_family_knows_is_refused_with_all_reasons(tiny: TransformerConfig, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", tiny.override({"decoder.block.ffn": {"kind": "mlp"}}))
+def test_a_model_no_family_knows_is_refused_with_what_the_nearest_lack(tiny: TransformerConfig, tmp_path: Path) -> None:
+    config = tiny.override({"decoder.block.ffn": {"kind": "mlp"}})
     with pytest.raises(HeddleError) as caught:
-        export_model(run, tmp_path / "out")
+        export_model(make_run(tmp_path / "run", config), tmp_path / "out")
     message = str(caught.value)
-    assert "\n" not in message
-    assert "GPT2LMHeadModel: " in message
-    assert "positions = 'none'" in message
-    assert "LlamaForCausalLM: " in message
-    assert "qk_norm = 'rms'" in message
-    assert "Qwen3ForCausalLM: decoder.block.ffn = 'mlp'" in message
+    assert message == (
+        "no family of transformers can express this model. "
+        "Qwen3ForCausalLM: decoder.block.ffn.kind is mlp, Qwen3ForCausalLM has gated | "
+        "Qwen3MoeForCausalLM: decoder.block.ffn.kind is mlp, Qwen3MoeForCausalLM has moe"
+    )
     assert not (tmp_path / "out").exists()
+    _, lines = expressible(config)
+    assert len(lines) == 3
+    _, every = expressible(config, whole=True)
+    assert len(every) == len(ALL)
+    assert {line.split(":")[0] for line in every} == set(FAMILIES)
+    assert any("GPT2LMHeadModel: " in line and "decoder.entry.positions is none" in line for line in every)
+    assert "T5ForConditionalGeneration: the model has a decoder, but" in "".join(every)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_why_a_model_cannot_be_exported_can_be_read(name: str) -> None:
+    """One line that fits into two of a terminal's, of families with the same stacks, about single values."""
+    config = preset(name)
+    architecture, lines = expressible(config)
+    if architecture is not None:
+        assert (choose(config)[0].architecture, lines) == (architecture, [])
+        return
+    with pytest.raises(HeddleError) as caught:
+        choose(config)
+    message = str(caught.value)
+    assert len(message) < 330
+    assert "{" not in message
+    assert message.split(". ", 1)[1].startswith(lines[0])
+    assert 1 <= len(lines) <= 3
+    stacks = {family.architecture: set(family.parts.stacks) for family in ALL}
+    assert all(stacks[line.split(":")[0]] == set(config.stacks()) for line in lines)
+    counts = [len(FAMILIES[line.split(":")[0]].reasons(config)[0]) for line in lines]
+    assert counts == sorted(counts)
+    assert all(line.count(" has ") <= 3 for line in lines)
+
+
+def test_differences_of_layers_are_those_of_single_values() -> None:
+    """Beside what their block has, and counted once however many layers there are."""
+    windows = {"decoder.depth": 6, "decoder.overrides": [{"layers": "1::2", "block": {"mixer": {"window": 5}}}]}
+    config = small(**windows)
+    reasons, lost = FAMILIES["GPT2LMHeadModel"].reasons(config)
+    assert reasons == [f"decoder.layers.{i}.mixer.window is 5, GPT2LMHeadModel has none" for i in (1, 3, 5)]
+    assert lost == []
+    assert expressible(config)[1][0] == "GPT2LMHeadModel: decoder.layers.1.mixer.window is 5, GPT2LMHeadModel has none"
+    rates = [{"layers": str(i), "block": {"dropout": i / 10}} for i in range(1, 6)]
+    family, notes = choose(small(**{"decoder.depth": 6, "decoder.overrides": rates}))
+    assert family.architecture == "GPT2LMHeadModel"
+    assert notes[0] == "lost, acts in training only: decoder.layers.1.dropout is 0.1, GPT2LMHeadModel has 0.0"
+    assert len(notes) == 5
+
+
+def test_a_layer_of_another_kind_is_one_difference() -> None:
+    override = [{"layers": "1", "block": {"ffn": {"kind": "gated", "hidden": 64}, "norm": {"eps": 0.01}}}]
+    reasons, _ = FAMILIES["GPT2LMHeadModel"].reasons(small(**{"decoder.overrides": override}))
+    assert reasons == [
+        "decoder.layers.1.ffn.kind is gated, GPT2LMHeadModel has mlp",
+        "decoder.layers.1.norm.eps is 0.01, GPT2LMHeadModel has 1e-05",
+    ]
 
 
 def test_an_existing_directory_is_not_overwritten(tmp_path: Path) -> None:
@@ -532,4 +629,4 @@ def test_what_is_lost_is_said(make_published: Make, tmp_path: Path) -> None:
     config = read_config(tmp_path / "run").model.override({"decoder.entry.dropout": 0.25})
     family, notes = choose(config)
     assert family.name == "llama"
-    assert notes == ["lost, acts in training only: decoder.entry.dropout = 0.25, but LlamaForCausalLM has 0.0"]
+    assert notes == ["lost, acts in training only: decoder.entry.dropout is 0.25, LlamaForCausalLM has 0.0"]

@@ -233,7 +233,7 @@ def test_scales_of_gpt2() -> None:
         assert GPT2.reasons(config) == ([], [])
         assert {name: GPT2.theirs(config)[name] for name in fields} == fields
     reasons, _ = GPT2.reasons(config.override({"decoder.overrides": [], "decoder.block.mixer.scale": 0.3}))
-    assert any("scale = 0.3" in reason for reason in reasons)
+    assert any("scale is 0.3" in reason for reason in reasons)
 
 
 def test_marians_two_vocabularies() -> None:
@@ -245,7 +245,7 @@ def test_marians_two_vocabularies() -> None:
     same = MARIAN.to_config({**fields, "decoder_vocab_size": None})
     assert (same.source_vocab_size, same.vocab_size) == (70, 70)
     reasons, _ = BART.reasons(config)
-    assert any("source_vocab_size = 70" in reason for reason in reasons)
+    assert any("source_vocab_size is 70" in reason for reason in reasons)
 
 
 def test_classes_of_a_bert() -> None:
@@ -462,28 +462,28 @@ def test_every_preset_has_a_family_or_reasons(name: str) -> None:
     ("family", "changes", "said"),
     [
         (GPT2, {"decoder.block.placement": "post"}, "placement"),
-        (GPT2, {"decoder.block.norm": {"kind": "rms"}}, "norm = 'rms', but GPT2LMHeadModel has 'layer'"),
-        (GPT2, {"decoder.block.norm.bias": False}, "norm.bias = False"),
-        (GPT2, {"decoder.block.mixer.kv_heads": 4}, "kv_heads = 4"),
-        (GPT2, {"decoder.block.mixer.head_dim": 32}, "head_dim = 32"),
-        (GPT2, {"decoder.block.mixer.value_dim": 32}, "value_dim = 32"),
-        (GPT2, {"decoder.block.mixer.scale": "dim"}, "scale = 'dim'"),
-        (GPT2, {"decoder.block.mixer.scale": 0.5}, "scale = 0.5"),
-        (GPT2, {"decoder.block.mixer.bias": False}, "mixer.bias = False"),
-        (GPT2, {"decoder.block.mixer.qk_norm": {"kind": "rms"}}, "qk_norm = 'rms', but GPT2LMHeadModel has None"),
-        (GPT2, {"decoder.block.mixer.relative": {"kind": "rotary"}}, "relative = 'rotary'"),
-        (GPT2, {"decoder.block.ffn": {"kind": "gated"}}, "ffn = 'gated'"),
-        (GPT2, {"decoder.block.ffn.bias": False}, "ffn.bias = False"),
-        (GPT2, {"decoder.entry.positions": "none"}, "positions = 'none'"),
-        (GPT2, {"decoder.final_norm": False}, "final_norm = False"),
+        (GPT2, {"decoder.block.norm": {"kind": "rms"}}, "block.norm.kind is rms, GPT2LMHeadModel has layer"),
+        (GPT2, {"decoder.block.norm.bias": False}, "norm.bias is false"),
+        (GPT2, {"decoder.block.mixer.kv_heads": 4}, "kv_heads is 4"),
+        (GPT2, {"decoder.block.mixer.head_dim": 32}, "head_dim is 32"),
+        (GPT2, {"decoder.block.mixer.value_dim": 32}, "value_dim is 32"),
+        (GPT2, {"decoder.block.mixer.scale": "dim"}, "scale is dim"),
+        (GPT2, {"decoder.block.mixer.scale": 0.5}, "scale is 0.5"),
+        (GPT2, {"decoder.block.mixer.bias": False}, "mixer.bias is false"),
+        (GPT2, {"decoder.block.mixer.qk_norm": {"kind": "rms"}}, "qk_norm is rms, GPT2LMHeadModel has none"),
+        (GPT2, {"decoder.block.mixer.relative": {"kind": "rotary"}}, "relative is rotary"),
+        (GPT2, {"decoder.block.ffn": {"kind": "gated"}}, "block.ffn.kind is gated"),
+        (GPT2, {"decoder.block.ffn.bias": False}, "ffn.bias is false"),
+        (GPT2, {"decoder.entry.positions": "none"}, "positions is none"),
+        (GPT2, {"decoder.final_norm": False}, "final_norm is false"),
         (GPT2, {"dim": 100, "decoder.block.mixer.head_dim": 8}, "dim = 100 is not divisible"),
         (LLAMA, {"decoder.block.placement": "post"}, "placement"),
-        (LLAMA, {"decoder.block.norm": {"kind": "layer"}}, "norm = 'layer', but LlamaForCausalLM has 'rms'"),
-        (LLAMA, {"decoder.block.mixer.relative": None}, "relative = None, but LlamaForCausalLM has 'rotary'"),
-        (LLAMA, {"decoder.block.mixer.qk_norm": {"kind": "rms"}}, "qk_norm = 'rms'"),
-        (LLAMA, {"decoder.block.ffn": {"kind": "mlp"}}, "ffn = 'mlp'"),
-        (LLAMA, {"decoder.entry.positions": "learned"}, "positions = 'learned'"),
-        (QWEN3, {}, "qk_norm = None, but Qwen3ForCausalLM has"),
+        (LLAMA, {"decoder.block.norm": {"kind": "layer"}}, "block.norm.kind is layer, LlamaForCausalLM has rms"),
+        (LLAMA, {"decoder.block.mixer.relative": None}, "relative is none, LlamaForCausalLM has rotary"),
+        (LLAMA, {"decoder.block.mixer.qk_norm": {"kind": "rms"}}, "qk_norm is rms"),
+        (LLAMA, {"decoder.block.ffn": {"kind": "mlp"}}, "block.ffn.kind is mlp"),
+        (LLAMA, {"decoder.entry.positions": "learned"}, "positions is learned"),
+        (QWEN3, {}, "qk_norm is none, Qwen3ForCausalLM has rms"),
         (LLAMA, {"dim": 100, "decoder.block.mixer.heads": 8, "decoder.block.mixer.kv_heads": 8,
                  "decoder.block.mixer.head_dim": 8}, "dim = 100 is no multiple of heads = 8"),
     ],
@@ -504,8 +504,7 @@ def test_what_a_family_cannot_express_is_said(family: Family, changes: dict[str,
 def test_a_modern_default_has_every_reason_named() -> None:
     default = sized(2, vocab_size=100)
     reasons, _ = LLAMA.reasons(default)
-    assert len(reasons) == 1
-    assert "qk_norm = 'rms'" in reasons[0]
+    assert reasons == ["decoder.block.mixer.qk_norm is rms, LlamaForCausalLM has none"]
     assert QWEN3.reasons(default) == ([], [])
 
 
@@ -513,7 +512,7 @@ def test_dropout_without_a_place_is_lost_aloud() -> None:
     config = llama().override({"decoder.block.dropout": 0.1, "decoder.block.mixer.dropout": 0.2})
     reasons, lost = LLAMA.reasons(config)
     assert reasons == []
-    assert lost == ["decoder.block.dropout = 0.1, but LlamaForCausalLM has 0.0"]
+    assert lost == ["decoder.block.dropout is 0.1, LlamaForCausalLM has 0.0"]
 
 
 def test_open_sizes_are_compared_as_they_come_out() -> None:

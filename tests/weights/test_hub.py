@@ -97,7 +97,7 @@ def fetch(hub: Hub, name: str, run: Path, **variables: str) -> subprocess.Comple
 def test_a_model_is_fetched_and_only_what_is_read(hub: Hub, tmp_path: Path) -> None:
     done = fetch(hub, "owner/tiny", tmp_path / "run")
     assert (done.returncode, done.stdout.strip()) == (0, "llama"), done.stderr
-    assert hub.asked == {"config.json", "model.safetensors"}
+    assert hub.asked == {"config.json", "generation_config.json", "model.safetensors"}
     import_model(hub.folder, tmp_path / "local")
     fetched, local = (load(tmp_path / name, "cpu").model.state_dict() for name in ("run", "local"))
     assert all(torch.equal(fetched[name], local[name]) for name in local)

@@ -74,6 +74,14 @@ def test_a_shift_is_of_weights_and_not_of_gradients() -> None:
     assert to_ours(table, PADDED, ours, {"gain": torch.tensor([0.5, -1.0])})["decoder.gain"].tolist() == [1.5, 0.0]
 
 
+def test_a_shift_is_of_each_expert_both_ways() -> None:
+    ours, table = {"decoder.gain": torch.tensor([[1.5], [0.0]])}, (Row("{e}.gain", ("decoder.gain",), shift=1.0),)
+    theirs = to_theirs(table, PADDED, ours)
+    assert {name: tensor.tolist() for name, tensor in theirs.items()} == {"0.gain": [0.5], "1.gain": [-1.0]}
+    assert to_theirs(table, PADDED, ours, gradients=True)["0.gain"].tolist() == [1.5]
+    assert torch.equal(to_ours(table, PADDED, ours, theirs)["decoder.gain"], ours["decoder.gain"])
+
+
 @pytest.mark.lecture("L0-86")
 def test_extra_rows_of_a_vocabulary_are_left_here_and_come_back_as_zeros() -> None:
     ours = torch.ones(16, 12)

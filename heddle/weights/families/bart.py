@@ -14,7 +14,7 @@ from heddle.weights.families.family import (
     read_fields,
     their_activation,
 )
-from heddle.weights.mapping import Names, OneRow, Row, Vocabulary
+from heddle.weights.mapping import Names, OneRow, Row, Vocabulary, pair
 
 ARCHITECTURE = "BartForConditionalGeneration"
 DEFAULTS: dict[str, Any] = {
@@ -37,28 +37,27 @@ IDLE = (
     "_num_labels",
 )
 OWN = {**FIXED, "normalize_embedding": True, "static_position_embeddings": False}
+IDS = {
+    "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 2, "forced_eos_token_id": 2,
+}  # fmt: skip
 EPS = 1e-5  # transformers has no field for it
 PARTS = Parts(stacks=("encoder", "decoder"), norm=LayerNormConfig(), ffns=(MLPConfig(),))
 LAYERS = {"encoder": "model.encoder.layers.{i}.", "decoder": "model.decoder.layers.{i}."}
 
 
-def _pair(theirs: str, ours: str) -> tuple[Row, Row]:
-    return Row(theirs + ".weight", (ours + ".weight",)), Row(theirs + ".bias", (ours + ".bias",))
-
-
 def _attention(theirs: str, ours: str) -> tuple[Row, ...]:
     names = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
-    return tuple(row for their, our in names.items() for row in _pair(f"{theirs}.{their}", f"{ours}.{our}"))
+    return tuple(row for their, our in names.items() for row in pair(f"{theirs}.{their}", f"{ours}.{our}"))
 
 
 def _stack(stack: str) -> tuple[Row, ...]:
     theirs, ours = LAYERS[stack], f"{stack}.blocks.{{i}}."
     return (
         *_attention(theirs + "self_attn", ours + "mixer"),
-        *_pair(theirs + "self_attn_layer_norm", ours + "mixer_residual.outside"),
-        *_pair(theirs + "fc1", ours + "ffn.up"),
-        *_pair(theirs + "fc2", ours + "ffn.down"),
-        *_pair(theirs + "final_layer_norm", ours + "ffn_residual.outside"),
+        *pair(theirs + "self_attn_layer_norm", ours + "mixer_residual.outside"),
+        *pair(theirs + "fc1", ours + "ffn.up"),
+        *pair(theirs + "fc2", ours + "ffn.down"),
+        *pair(theirs + "final_layer_norm", ours + "ffn_residual.outside"),
     )
 
 
@@ -80,7 +79,7 @@ SHARED = (
     *_stack("encoder"),
     *_stack("decoder"),
     *_attention(LAYERS["decoder"] + "encoder_attn", "decoder.blocks.{i}.cross"),
-    *_pair(LAYERS["decoder"] + "encoder_attn_layer_norm", "decoder.blocks.{i}.cross_residual.outside"),
+    *pair(LAYERS["decoder"] + "encoder_attn_layer_norm", "decoder.blocks.{i}.cross_residual.outside"),
     Row("final_logits_bias", ("head.bias",), OneRow()),
     Row("lm_head.weight", ("head.weight",), Vocabulary()),
 )
@@ -90,8 +89,8 @@ TABLE = (
     *SHARED,
     Row("model.encoder.embed_positions.weight", ("encoder.entry.positions.weight",)),
     Row("model.decoder.embed_positions.weight", ("decoder.entry.positions.weight",)),
-    *_pair("model.encoder.layernorm_embedding", "encoder.entry.norm"),
-    *_pair("model.decoder.layernorm_embedding", "decoder.entry.norm"),
+    *pair("model.encoder.layernorm_embedding", "encoder.entry.norm"),
+    *pair("model.decoder.layernorm_embedding", "decoder.entry.norm"),
 )
 EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 NAMES = Names(
@@ -150,7 +149,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
     """
-    f = read_fields({name: found[name] for name in found if name not in IDLE}, ARCHITECTURE, DEFAULTS, OWN)
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, OWN, idle=IDLE)
     entry = {"positions": "learned", "offset": 2, "norm": {"kind": "layer", "eps": EPS}}
     return TransformerConfig.of(described(f, entry), where="BART's config.json in heddle's terms")
 
@@ -199,6 +198,13 @@ def spelt_out(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerC
     return (config.override(changes), found) if changes else (config, tensors)
 
 
+def without_zeros(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
+    """A bias of 0 on every score, which is not even learned in transformers, is none."""
+    if tensors["head.bias"].any():
+        return config, tensors
+    return config.override({"head.bias": False}), {name: tensors[name] for name in tensors if name != "head.bias"}
+
+
 BART = Family(
     name="bart",
     architecture=ARCHITECTURE,
@@ -208,5 +214,7 @@ BART = Family(
     names=NAMES,
     layers=LAYERS,
     parts=PARTS,
+    ids=IDS,
     rewrite=spelt_out,
+    plainer=without_zeros,
 )

@@ -8,7 +8,7 @@ from heddle.config.layers import LayerNormConfig, MLPConfig
 from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, LanguageHeadConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
-from heddle.weights.mapping import Names, Row, Vocabulary
+from heddle.weights.mapping import Names, Row, Vocabulary, pair
 
 MASKED, POOLED, BOTH = "BertForMaskedLM", "BertModel", "BertForPreTraining"
 CLASSIFIED = "BertForSequenceClassification"
@@ -30,42 +30,38 @@ def _untied(config: TransformerConfig) -> bool:
     return not getattr(config.head, "tied", True)
 
 
-def _pair(theirs: str, ours: str) -> tuple[Row, Row]:
-    return Row(theirs + ".weight", (ours + ".weight",)), Row(theirs + ".bias", (ours + ".bias",))
-
-
 BODY = (
     Row("bert.embeddings.word_embeddings.weight", ("embedding.weight",), Vocabulary()),
     Row("bert.embeddings.position_embeddings.weight", ("encoder.entry.positions.weight",)),
     Row("bert.embeddings.token_type_embeddings.weight", ("encoder.entry.types.weight",)),
-    *_pair("bert.embeddings.LayerNorm", "encoder.entry.norm"),
-    *_pair(THEIRS + "attention.self.query", OURS + "mixer.q"),
-    *_pair(THEIRS + "attention.self.key", OURS + "mixer.k"),
-    *_pair(THEIRS + "attention.self.value", OURS + "mixer.v"),
-    *_pair(THEIRS + "attention.output.dense", OURS + "mixer.o"),
-    *_pair(THEIRS + "attention.output.LayerNorm", OURS + "mixer_residual.outside"),
-    *_pair(THEIRS + "intermediate.dense", OURS + "ffn.up"),
-    *_pair(THEIRS + "output.dense", OURS + "ffn.down"),
-    *_pair(THEIRS + "output.LayerNorm", OURS + "ffn_residual.outside"),
+    *pair("bert.embeddings.LayerNorm", "encoder.entry.norm"),
+    *pair(THEIRS + "attention.self.query", OURS + "mixer.q"),
+    *pair(THEIRS + "attention.self.key", OURS + "mixer.k"),
+    *pair(THEIRS + "attention.self.value", OURS + "mixer.v"),
+    *pair(THEIRS + "attention.output.dense", OURS + "mixer.o"),
+    *pair(THEIRS + "attention.output.LayerNorm", OURS + "mixer_residual.outside"),
+    *pair(THEIRS + "intermediate.dense", OURS + "ffn.up"),
+    *pair(THEIRS + "output.dense", OURS + "ffn.down"),
+    *pair(THEIRS + "output.LayerNorm", OURS + "ffn_residual.outside"),
 )
 MASKED_TABLE = (
     *BODY,
     # Where the head is not tied, this bias is read by nothing, and the next one after it in its place.
     Row("cls.predictions.bias", ("head.bias",), Vocabulary()),
     Row("cls.predictions.decoder.bias", ("head.bias",), Vocabulary(), when=_untied),
-    *_pair("cls.predictions.transform.dense", "head.dense"),
-    *_pair("cls.predictions.transform.LayerNorm", "head.norm"),
+    *pair("cls.predictions.transform.dense", "head.dense"),
+    *pair("cls.predictions.transform.LayerNorm", "head.norm"),
     Row("cls.predictions.decoder.weight", ("head.weight",), Vocabulary()),
 )
 POOLED_TABLE = (
     *(replace(row, theirs=row.theirs.removeprefix("bert.")) for row in BODY),
-    *_pair("pooler.dense", "head.dense"),
+    *pair("pooler.dense", "head.dense"),
 )
 
 CLASSIFIED_TABLE = (
     *BODY,
-    *_pair("bert.pooler.dense", "head.pooler.dense"),
-    *_pair("classifier", "head.scores"),
+    *pair("bert.pooler.dense", "head.pooler.dense"),
+    *pair("classifier", "head.scores"),
 )
 
 # Published files often hold what pretraining had beside the head for masked tokens.
@@ -191,6 +187,8 @@ def _family(
         ),
         layers={"encoder": prefix + "encoder.layer.{i}."},
         parts=replace(PARTS, head=head),
+        also=(BOTH,) if architecture == MASKED else (),
+        ids={"pad_token_id": 0},
     )
 
 

@@ -8,7 +8,7 @@ from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import rotary
 from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
-from heddle.weights.mapping import Grouped, Names, Row, Vocabulary
+from heddle.weights.mapping import Grouped, Names, Row, Vocabulary, fused, pair
 
 ARCHITECTURE = "FalconForCausalLM"
 DEFAULTS: dict[str, Any] = {
@@ -26,8 +26,6 @@ ALIBI = "Falcon's alibi is divided by the root of the head's width and rounded t
 PARTS = Parts(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(),))
 
 THEIRS, OURS = "transformer.h.{i}.", "decoder.blocks.{i}."
-QKV_WEIGHT = tuple(f"{OURS}mixer.{name}.weight" for name in "qkv")
-QKV_BIAS = tuple(f"{OURS}mixer.{name}.bias" for name in "qkv")
 
 
 def _two(config: TransformerConfig) -> bool:
@@ -38,31 +36,24 @@ def _one(config: TransformerConfig) -> bool:
     return not _two(config)
 
 
-def _both(theirs: str, ours: str, **how: Any) -> tuple[Row, Row]:
-    return tuple(Row(f"{THEIRS}{theirs}.{part}", (f"{OURS}{ours}.{part}",), **how) for part in ("weight", "bias"))  # type: ignore[return-value]
-
-
 TABLE = (
     Row("transformer.word_embeddings.weight", ("embedding.weight",), Vocabulary()),
-    *_both("input_layernorm", "mixer_residual.before", when=_one),
-    *_both("post_attention_layernorm", "ffn_residual.before", when=_one),
-    *_both("ln_attn", "mixer_residual.before", when=_two),
-    *_both("ln_mlp", "ffn_residual.before", when=_two),
-    Row(THEIRS + "self_attention.query_key_value.weight", QKV_WEIGHT, Grouped()),
-    Row(THEIRS + "self_attention.query_key_value.bias", QKV_BIAS, Grouped()),
-    *_both("self_attention.dense", "mixer.o"),
-    *_both("mlp.dense_h_to_4h", "ffn.up"),
-    *_both("mlp.dense_4h_to_h", "ffn.down"),
-    Row("transformer.ln_f.weight", ("decoder.final_norm.weight",)),
-    Row("transformer.ln_f.bias", ("decoder.final_norm.bias",)),
+    *pair(THEIRS + "input_layernorm", OURS + "mixer_residual.before", when=_one),
+    *pair(THEIRS + "post_attention_layernorm", OURS + "ffn_residual.before", when=_one),
+    *pair(THEIRS + "ln_attn", OURS + "mixer_residual.before", when=_two),
+    *pair(THEIRS + "ln_mlp", OURS + "ffn_residual.before", when=_two),
+    *fused(THEIRS + "self_attention.query_key_value", OURS + "mixer", Grouped(), Grouped()),
+    *pair(THEIRS + "self_attention.dense", OURS + "mixer.o"),
+    *pair(THEIRS + "mlp.dense_h_to_4h", OURS + "ffn.up"),
+    *pair(THEIRS + "mlp.dense_4h_to_h", OURS + "ffn.down"),
+    *pair("transformer.ln_f", "decoder.final_norm"),
     Row("lm_head.weight", ("head.weight",), Vocabulary()),
 )
 
 
-def _own_code(found: Mapping[str, Any], name: str) -> bool:
-    """Whether a field names code beside the weights that transformers has had since: Falcon came before its classes there."""
-    said = found[name]
-    if name != "auto_map" or not isinstance(said, Mapping):
+def _own_code(said: Any) -> bool:
+    """Whether `auto_map` names code beside the weights that transformers has had since: Falcon came before its classes there."""
+    if not isinstance(said, Mapping):
         return False
     return all(isinstance(each, str) and each.rsplit(".", 1)[-1].startswith("Falcon") for each in said.values())
 
@@ -86,7 +77,8 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
     """
-    f = read_fields({name: found[name] for name in found if not _own_code(found, name)}, ARCHITECTURE, DEFAULTS, FIXED)
+    idle = ("auto_map",) if _own_code(found.get("auto_map")) else ()
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=idle)
     if f["alibi"]:
         raise HeddleError(f"alibi = {f['alibi']!r} in config.json: {ALIBI}")
     kv_heads = f["num_kv_heads"] if f["new_decoder_architecture"] else 1 if f["multi_query"] else None
@@ -162,4 +154,5 @@ FALCON = Family(
     ),
     layers={"decoder": THEIRS},
     parts=PARTS,
+    ids={"bos_token_id": 11, "eos_token_id": 11},
 )

@@ -89,9 +89,12 @@ class Family:
         from_config: the nearest config.json of theirs; `reasons` says whether it is near enough.
         table: the tensors, both ways.
         names: what their files may call things.
+        also: other classes whose files hold these weights, and more.
         layers: what the names of layer `{i}` of each stack begin with.
         parts: the kinds of layers it is made of.
+        ids: the special ids that the class of transformers takes where a config.json is silent.
         rewrite: an exact rewriting of a model into this family's form, before it is written.
+        plainer: an exact rewriting of what was read into a plainer model.
     """
 
     name: str
@@ -102,7 +105,10 @@ class Family:
     names: Names
     layers: Mapping[str, str]
     parts: Parts
+    also: tuple[str, ...] = ()
+    ids: Mapping[str, int] = field(default_factory=dict)
     rewrite: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = as_it_is
+    plainer: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = as_it_is
 
     def theirs(self, config: TransformerConfig) -> dict[str, Any]:
         """The nearest config.json of theirs, for a config that may have layers of any kind."""
@@ -122,7 +128,7 @@ class Family:
         except HeddleError as error:
             return [str(error)], []
         found = differences(resolved(config), resolved(back))
-        told = {path: f"{path} = {ours}, but {self.architecture} has {theirs}" for path, ours, theirs in found}
+        told = {path: f"{path} is {ours}, {self.architecture} has {theirs}" for path, ours, theirs in found}
         lost = [path for path in told if TRAINING_ONLY.fullmatch(path)]
         return [text for path, text in told.items() if path not in lost], [told[path] for path in lost]
 
@@ -166,10 +172,12 @@ def read_fields(
     defaults: Mapping[str, Any],
     fixed: Mapping[str, Any],
     also: tuple[str, ...] = (),
+    idle: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """The fields named in `defaults`, from a published config.json or by default.
 
-    Its weights may be those of `architecture`, of the same model without a head, or of classes named in `also`.
+    Its weights may be those of `architecture`, of the same model without a head, or of classes named in `also`. The fields
+    named in `idle` say nothing of what this family computes.
 
     Raises:
         HeddleError: a field has a value under which heddle would compute something else, or is not known at all.
@@ -184,9 +192,14 @@ def read_fields(
     for name, value in found.items():
         if name in only and value is not None and value != only[name]:
             raise HeddleError(f"{name} = {value!r} in config.json: heddle has only {only[name]!r}")
-        if name not in {*defaults, *only, *HARMLESS} and value not in (None, [], {}):
+        if name not in {*defaults, *only, *HARMLESS, *idle} and value not in (None, [], {}):
             raise HeddleError(f"{name} = {value!r} in config.json: heddle does not know what this field changes")
     return {name: found.get(name, default) for name, default in defaults.items()}
+
+
+def without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Fields but those that a relative does not have."""
+    return {name: value for name, value in fields.items() if name not in names}
 
 
 def our_activation(name: Any, field: str) -> str:
@@ -275,16 +288,38 @@ def _resolved_rotary(relative: RotaryConfig, head_dim: int) -> dict[str, Any]:
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> list[tuple[str, str, str]]:
-    """(path, ours, theirs) wherever two plain configs differ; tables of different kinds differ as a whole."""
+    """(path, ours, theirs) wherever two plain configs differ, down to single values; of tables of different kinds the kind."""
     if ours == theirs:
         return []
-    if not (isinstance(ours, dict) and isinstance(theirs, dict)) or ours.get("kind") != theirs.get("kind"):
-        return [(path, _brief(ours), _brief(theirs))]
+    kinds = [each.get("kind") if isinstance(each, dict) else None for each in (ours, theirs)]
+    if kinds[0] != kinds[1]:
+        both = isinstance(ours, dict) and isinstance(theirs, dict)
+        return [(f"{path}.kind" if both else path, _plain(kinds[0] or ours), _plain(kinds[1] or theirs))]
+    mine, other = ({} if each is None else each for each in (ours, theirs))
+    if not (isinstance(mine, dict) and isinstance(other, dict)):
+        return [(path, _plain(ours), _plain(theirs))]
     found = []
-    for key in ours.keys() | theirs.keys():
-        found += differences(ours.get(key), theirs.get(key), f"{path}.{key}" if path else key)
-    return sorted(found)
+    for key in sorted(mine.keys() | other.keys()):
+        if key != "layers":
+            found += differences(mine.get(key), other.get(key), f"{path}.{key}" if path else key)
+    return found + _of_layers(mine, other, path, found) if "layers" in mine else found
 
 
-def _brief(value: Any) -> str:
-    return repr(value["kind"]) if isinstance(value, dict) and "kind" in value else repr(value)
+def _of_layers(
+    ours: dict[str, Any], theirs: dict[str, Any], path: str, known: list[tuple[str, str, str]]
+) -> list[tuple[str, str, str]]:
+    """Where the layers of a stack differ that are not as its `block` is: in what is not said of the block already."""
+    found = []
+    for number in sorted(ours["layers"].keys() | theirs["layers"].keys(), key=int):
+        blocks = [stack["layers"].get(number, stack["block"]) for stack in (ours, theirs)]
+        for place, mine, other in differences(*blocks):
+            if (f"{path}.block.{place}", mine, other) not in known:
+                found.append((f"{path}.layers.{number}.{place}", mine, other))
+    return found
+
+
+def _plain(value: Any) -> str:
+    """A value as one would say it."""
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "true", False: "false"}[value]
+    return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)

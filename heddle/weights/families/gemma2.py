@@ -42,7 +42,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
     """
-    f = read_fields({name: found[name] for name in found if name not in IDLE}, ARCHITECTURE, DEFAULTS, FIXED)
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=IDLE)
     activation = f["hidden_activation"] or DEFAULTS["hidden_activation"]
     data = llama.described({**f, "hidden_act": activation, "mlp_bias": False})
     scalar = f["query_pre_attn_scalar"]
@@ -100,4 +100,5 @@ GEMMA2 = Family(
     names=Names(prefix="model.", copies={"lm_head.weight": ("model.embed_tokens.weight",)}),
     layers={"decoder": THEIRS},
     parts=PARTS,
+    ids={"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0},
 )

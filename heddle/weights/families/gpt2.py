@@ -8,7 +8,7 @@ from heddle.config.layers import LayerNormConfig, MLPConfig
 from heddle.config.model import TransformerConfig
 from heddle.weights.families import layers
 from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
-from heddle.weights.mapping import Fused, Names, Row, Transposed, Vocabulary
+from heddle.weights.mapping import Fused, Names, Row, Transposed, Vocabulary, fused, pair
 
 ARCHITECTURE = "GPT2LMHeadModel"
 DEFAULTS: dict[str, Any] = {
@@ -20,25 +20,19 @@ DEFAULTS: dict[str, Any] = {
 PARTS = Parts(norm=LayerNormConfig(), ffns=(MLPConfig(),))
 
 THEIRS, OURS = "transformer.h.{i}.", "decoder.blocks.{i}."
-QKV_WEIGHT = tuple(f"{OURS}mixer.{name}.weight" for name in "qkv")
-QKV_BIAS = tuple(f"{OURS}mixer.{name}.bias" for name in "qkv")
 TABLE = (
     Row("transformer.wte.weight", ("embedding.weight",), Vocabulary()),
     Row("transformer.wpe.weight", ("decoder.entry.positions.weight",)),
-    Row(THEIRS + "ln_1.weight", (OURS + "mixer_residual.before.weight",)),
-    Row(THEIRS + "ln_1.bias", (OURS + "mixer_residual.before.bias",)),
-    Row(THEIRS + "attn.c_attn.weight", QKV_WEIGHT, Fused(dim=1, parts=3, each=Transposed())),
-    Row(THEIRS + "attn.c_attn.bias", QKV_BIAS, Fused(dim=0, parts=3)),
+    *pair(THEIRS + "ln_1", OURS + "mixer_residual.before"),
+    *fused(THEIRS + "attn.c_attn", OURS + "mixer", Fused(1, 3, each=Transposed()), Fused(0, 3)),
     Row(THEIRS + "attn.c_proj.weight", (OURS + "mixer.o.weight",), Transposed()),
     Row(THEIRS + "attn.c_proj.bias", (OURS + "mixer.o.bias",)),
-    Row(THEIRS + "ln_2.weight", (OURS + "ffn_residual.before.weight",)),
-    Row(THEIRS + "ln_2.bias", (OURS + "ffn_residual.before.bias",)),
+    *pair(THEIRS + "ln_2", OURS + "ffn_residual.before"),
     Row(THEIRS + "mlp.c_fc.weight", (OURS + "ffn.up.weight",), Transposed()),
     Row(THEIRS + "mlp.c_fc.bias", (OURS + "ffn.up.bias",)),
     Row(THEIRS + "mlp.c_proj.weight", (OURS + "ffn.down.weight",), Transposed()),
     Row(THEIRS + "mlp.c_proj.bias", (OURS + "ffn.down.bias",)),
-    Row("transformer.ln_f.weight", ("decoder.final_norm.weight",)),
-    Row("transformer.ln_f.bias", ("decoder.final_norm.bias",)),
+    *pair("transformer.ln_f", "decoder.final_norm"),
     Row("lm_head.weight", ("head.weight",), Vocabulary()),
 )
 
@@ -145,4 +139,5 @@ GPT2 = Family(
     ),
     layers={"decoder": THEIRS},
     parts=PARTS,
+    ids={"bos_token_id": 50256, "eos_token_id": 50256},
 )

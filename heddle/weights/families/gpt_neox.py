@@ -8,7 +8,7 @@ from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import rotary
 from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
-from heddle.weights.mapping import Grouped, Names, Row, Vocabulary
+from heddle.weights.mapping import Grouped, Names, Row, Vocabulary, fused, pair
 
 ARCHITECTURE = "GPTNeoXForCausalLM"
 FRACTION = 0.25
@@ -22,24 +22,15 @@ DEFAULTS: dict[str, Any] = {
 PARTS = Parts(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(),))
 
 THEIRS, OURS = "gpt_neox.layers.{i}.", "decoder.blocks.{i}."
-QKV_WEIGHT = tuple(f"{OURS}mixer.{name}.weight" for name in "qkv")
-QKV_BIAS = tuple(f"{OURS}mixer.{name}.bias" for name in "qkv")
 TABLE = (
     Row("gpt_neox.embed_in.weight", ("embedding.weight",), Vocabulary()),
-    Row(THEIRS + "input_layernorm.weight", (OURS + "mixer_residual.before.weight",)),
-    Row(THEIRS + "input_layernorm.bias", (OURS + "mixer_residual.before.bias",)),
-    Row(THEIRS + "post_attention_layernorm.weight", (OURS + "ffn_residual.before.weight",)),
-    Row(THEIRS + "post_attention_layernorm.bias", (OURS + "ffn_residual.before.bias",)),
-    Row(THEIRS + "attention.query_key_value.weight", QKV_WEIGHT, Grouped()),
-    Row(THEIRS + "attention.query_key_value.bias", QKV_BIAS, Grouped()),
-    Row(THEIRS + "attention.dense.weight", (OURS + "mixer.o.weight",)),
-    Row(THEIRS + "attention.dense.bias", (OURS + "mixer.o.bias",)),
-    Row(THEIRS + "mlp.dense_h_to_4h.weight", (OURS + "ffn.up.weight",)),
-    Row(THEIRS + "mlp.dense_h_to_4h.bias", (OURS + "ffn.up.bias",)),
-    Row(THEIRS + "mlp.dense_4h_to_h.weight", (OURS + "ffn.down.weight",)),
-    Row(THEIRS + "mlp.dense_4h_to_h.bias", (OURS + "ffn.down.bias",)),
-    Row("gpt_neox.final_layer_norm.weight", ("decoder.final_norm.weight",)),
-    Row("gpt_neox.final_layer_norm.bias", ("decoder.final_norm.bias",)),
+    *pair(THEIRS + "input_layernorm", OURS + "mixer_residual.before"),
+    *pair(THEIRS + "post_attention_layernorm", OURS + "ffn_residual.before"),
+    *fused(THEIRS + "attention.query_key_value", OURS + "mixer", Grouped(), Grouped()),
+    *pair(THEIRS + "attention.dense", OURS + "mixer.o"),
+    *pair(THEIRS + "mlp.dense_h_to_4h", OURS + "ffn.up"),
+    *pair(THEIRS + "mlp.dense_4h_to_h", OURS + "ffn.down"),
+    *pair("gpt_neox.final_layer_norm", "decoder.final_norm"),
     Row("embed_out.weight", ("head.weight",), Vocabulary()),
 )
 
@@ -133,4 +124,5 @@ GPT_NEOX = Family(
     ),
     layers={"decoder": THEIRS},
     parts=PARTS,
+    ids={"bos_token_id": 0, "eos_token_id": 2},
 )

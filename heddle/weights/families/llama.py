@@ -129,4 +129,5 @@ LLAMA = Family(
     ),
     layers={"decoder": THEIRS},
     parts=PARTS,
+    ids={"bos_token_id": 1, "eos_token_id": 2},
 )

@@ -27,7 +27,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
     """
-    f = read_fields({name: found[name] for name in found if name not in bart.IDLE}, ARCHITECTURE, DEFAULTS, FIXED)
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=bart.IDLE)
     source, target = f["vocab_size"], f["vocab_size"] if f["decoder_vocab_size"] is None else f["decoder_vocab_size"]
     shared = f["share_encoder_decoder_embeddings"]
     if shared and source != target:
@@ -57,6 +57,7 @@ MARIAN = replace(
     architecture=ARCHITECTURE,
     to_config=to_config,
     from_config=from_config,
+    ids={"eos_token_id": 0, "pad_token_id": 58100, "decoder_start_token_id": 58100, "forced_eos_token_id": 0},
     table=(replace(bart.SHARED_TABLE, when=bart.one_table), *bart.SHARED),
     names=replace(
         bart.NAMES,

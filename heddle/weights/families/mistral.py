@@ -6,11 +6,12 @@ from typing import Any
 
 from heddle.config.model import TransformerConfig
 from heddle.weights.families import llama, rotary
-from heddle.weights.families.family import one_block, read_fields
+from heddle.weights.families.family import one_block, read_fields, without
 
 ARCHITECTURE = "MistralForCausalLM"
+BIASES = ("attention_bias", "mlp_bias")
 DEFAULTS: dict[str, Any] = {
-    **{name: value for name, value in llama.DEFAULTS.items() if name not in ("attention_bias", "mlp_bias")},
+    **without(llama.DEFAULTS, *BIASES),
     "intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096,
 }  # fmt: skip
 
@@ -29,9 +30,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
 
 def from_config(config: TransformerConfig) -> dict[str, Any]:
     """The nearest Mistral `config.json`."""
-    biases = ("attention_bias", "mlp_bias")
-    shared = {name: value for name, value in llama.from_config(config).items() if name not in biases}
-    return {**shared, "sliding_window": one_block(config).mixer.window}
+    return {**without(llama.from_config(config), *BIASES), "sliding_window": one_block(config).mixer.window}
 
 
 MISTRAL = replace(llama.LLAMA, name="mistral", architecture=ARCHITECTURE, to_config=to_config, from_config=from_config)

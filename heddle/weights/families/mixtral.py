@@ -7,7 +7,7 @@ from typing import Any
 from heddle.config.layers import MoEConfig
 from heddle.config.model import TransformerConfig
 from heddle.weights.families import llama, mistral, rotary
-from heddle.weights.families.family import one_block, our_activation, read_fields, their_activation
+from heddle.weights.families.family import one_block, our_activation, read_fields, their_activation, without
 from heddle.weights.mapping import Row
 
 ARCHITECTURE = "MixtralForCausalLM"
@@ -55,7 +55,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
 def from_config(config: TransformerConfig) -> dict[str, Any]:
     """The nearest Mixtral `config.json`."""
     block = one_block(config)
-    shared = {name: value for name, value in llama.from_config(config).items() if not name.endswith("_bias")}
+    shared = without(llama.from_config(config), *mistral.BIASES)
     return {
         **shared,
         "intermediate_size": block.ffn.width(config.dim),

@@ -6,11 +6,11 @@ from typing import Any
 
 from heddle.config.model import TransformerConfig
 from heddle.weights.families import layers, llama, qwen3, rotary
-from heddle.weights.families.family import read_fields
+from heddle.weights.families.family import read_fields, without
 
 ARCHITECTURE = "Qwen2ForCausalLM"
 DEFAULTS: dict[str, Any] = {
-    **{name: value for name, value in qwen3.DEFAULTS.items() if name != "attention_bias"},
+    **without(qwen3.DEFAULTS, "attention_bias"),
     "head_dim": None,
 }  # fmt: skip
 
@@ -30,7 +30,9 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
 
 def from_config(config: TransformerConfig) -> dict[str, Any]:
     """The nearest Qwen2 `config.json`."""
-    return {name: value for name, value in qwen3.from_config(config).items() if name != "attention_bias"}
+    return without(qwen3.from_config(config), "attention_bias")
 
 
-QWEN2 = replace(llama.LLAMA, name="qwen2", architecture=ARCHITECTURE, to_config=to_config, from_config=from_config)
+QWEN2 = replace(
+    llama.LLAMA, name="qwen2", architecture=ARCHITECTURE, to_config=to_config, from_config=from_config, ids={}
+)

@@ -7,12 +7,12 @@ from typing import Any
 from heddle.config.layers import GatedConfig, MoEConfig
 from heddle.config.model import TransformerConfig
 from heddle.weights.families import layers, llama, qwen3, qwen3_moe, rotary
-from heddle.weights.families.family import Tensors, one_block, read_fields
+from heddle.weights.families.family import Tensors, one_block, read_fields, without
 from heddle.weights.mapping import Row
 
 ARCHITECTURE = "Qwen2MoeForCausalLM"
 DEFAULTS: dict[str, Any] = {
-    **{name: value for name, value in qwen3_moe.DEFAULTS.items() if name != "attention_bias"}, **qwen3.WINDOWS,
+    **without(qwen3_moe.DEFAULTS, "attention_bias"), **qwen3.WINDOWS,
     "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 5632, "moe_intermediate_size": 1408,
     "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4, "qkv_bias": True,
 }  # fmt: skip
@@ -48,10 +48,9 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
 def from_config(config: TransformerConfig) -> dict[str, Any]:
     """The nearest Qwen2-MoE `config.json`."""
     stack = config.stacks()["decoder"]
-    shared = {name: value for name, value in qwen3_moe.written(config).items() if name != "attention_bias"}
     moe = next((block.ffn for block in stack.blocks if isinstance(block.ffn, MoEConfig)), None)
     return {
-        **shared,
+        **without(qwen3_moe.written(config), "attention_bias"),
         **layers.windows_of(stack),
         "qkv_bias": "q" in one_block(config).mixer.biased(),
         "shared_expert_intermediate_size": max(moe.shared, 1) * moe.shared_width(config.dim) if moe else config.dim,
@@ -82,5 +81,6 @@ QWEN2_MOE = replace(
     from_config=from_config,
     table=TABLE,
     parts=replace(llama.PARTS, ffns=(MoEConfig(experts=2, shared=1), GatedConfig())),
+    ids={},
     rewrite=gated,
 )

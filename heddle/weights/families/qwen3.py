@@ -6,14 +6,14 @@ from typing import Any
 
 from heddle.config.model import TransformerConfig
 from heddle.weights.families import layers, llama, rotary
-from heddle.weights.families.family import read_fields
+from heddle.weights.families.family import read_fields, without
 from heddle.weights.mapping import Row
 
 ARCHITECTURE = "Qwen3ForCausalLM"
 # With `use_sliding_window` the layers from `max_window_layers` on see through a window, or those that `layer_types` names.
 WINDOWS = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28, "layer_types": None}
 DEFAULTS: dict[str, Any] = {
-    **{name: value for name, value in llama.DEFAULTS.items() if name != "mlp_bias"}, **WINDOWS,
+    **without(llama.DEFAULTS, "mlp_bias"), **WINDOWS,
     "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32, "head_dim": 128,
     "max_position_embeddings": 32768,
 }  # fmt: skip
@@ -40,10 +40,15 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
 
 def from_config(config: TransformerConfig) -> dict[str, Any]:
     """The nearest Qwen3 `config.json`."""
-    shared = {name: value for name, value in llama.from_config(config).items() if name != "mlp_bias"}
-    return {**shared, **layers.windows_of(config.stacks()["decoder"])}
+    return {**without(llama.from_config(config), "mlp_bias"), **layers.windows_of(config.stacks()["decoder"])}
 
 
 QWEN3 = replace(
-    llama.LLAMA, name="qwen3", architecture=ARCHITECTURE, to_config=to_config, from_config=from_config, table=TABLE
+    llama.LLAMA,
+    name="qwen3",
+    architecture=ARCHITECTURE,
+    to_config=to_config,
+    from_config=from_config,
+    table=TABLE,
+    ids={},
 )

@@ -8,7 +8,7 @@ from heddle.config.layers import GatedConfig, MoEConfig
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import layers, llama, qwen3, rotary
-from heddle.weights.families.family import one_block, our_activation, read_fields, their_activation
+from heddle.weights.families.family import one_block, our_activation, read_fields, their_activation, without
 from heddle.weights.mapping import Row
 
 ARCHITECTURE = "Qwen3MoeForCausalLM"
@@ -17,7 +17,7 @@ IDLE = ("max_window_layers",)
 # Two names for one field, by the version of transformers.
 EXPERTS = ("num_experts", "num_local_experts")
 DEFAULTS: dict[str, Any] = {
-    **{name: value for name, value in llama.DEFAULTS.items() if name != "mlp_bias"},
+    **without(llama.DEFAULTS, "mlp_bias"),
     "vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 24, "num_key_value_heads": 4,
     "max_position_embeddings": 32768, "moe_intermediate_size": 768, "num_experts": None, "num_local_experts": None,
     "num_experts_per_tok": 8, "norm_topk_prob": False, "intermediate_size": 6144, "decoder_sparse_step": 1,
@@ -78,10 +78,8 @@ def written(config: TransformerConfig) -> dict[str, Any]:
     feeds = [block.ffn for block in config.stacks()["decoder"].blocks]
     moe = next((ffn for ffn in feeds if isinstance(ffn, MoEConfig)), MoEConfig(experts=1, active=1))
     dense = next((ffn for ffn in feeds if isinstance(ffn, GatedConfig)), None)
-    shared = llama.from_config(config)
-    del shared["mlp_bias"], shared["intermediate_size"]
     return {
-        **shared,
+        **without(llama.from_config(config), "mlp_bias", "intermediate_size"),
         **({} if dense is None else {"intermediate_size": dense.width(config.dim)}),
         "hidden_act": their_activation(moe.expert.activation if dense is None else dense.activation),
         "moe_intermediate_size": moe.width(config.dim),
@@ -99,8 +97,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
     """
-    known = {name: found[name] for name in found if name not in IDLE}
-    f = read_fields(known, ARCHITECTURE, DEFAULTS, rotary.FIXED)
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED, idle=IDLE)
     data = llama.described({**f, "mlp_bias": False})
     mixer = data["decoder"]["block"]["mixer"]
     mixer |= {"qk_norm": {"kind": "rms", "eps": f["rms_norm_eps"]}}
@@ -122,5 +119,6 @@ QWEN3_MOE = replace(
     to_config=to_config,
     from_config=from_config,
     table=TABLE,
+    ids={},
     parts=replace(llama.PARTS, ffns=(MoEConfig(experts=2), GatedConfig())),
 )

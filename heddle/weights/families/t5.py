@@ -14,7 +14,7 @@ DEFAULTS: dict[str, Any] = {
     "vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_decoder_layers": None,
     "num_heads": 8, "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, "dropout_rate": 0.1,
     "layer_norm_epsilon": 1e-6, "feed_forward_proj": "relu", "n_positions": 512, "tie_word_embeddings": True,
-    "scale_decoder_outputs": None, "dense_act_fn": None, "is_gated_act": None, "initializer_factor": 1.0,
+    "scale_decoder_outputs": None, "dense_act_fn": None, "is_gated_act": None,
 }  # fmt: skip
 FIXED = {"is_encoder_decoder": True}
 PARTS = Parts(
@@ -80,7 +80,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED)
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=("initializer_factor",))
     tied = f["tie_word_embeddings"]
     scaled = tied if f["scale_decoder_outputs"] is None else f["scale_decoder_outputs"]
     dim = f["d_model"]
@@ -185,4 +185,5 @@ T5 = Family(
     ),
     layers={"encoder": "encoder.block.{i}.", "decoder": "decoder.block.{i}."},
     parts=PARTS,
+    ids={"eos_token_id": 1, "pad_token_id": 0},
 )
