@@ -3,7 +3,8 @@
 A check takes the subject and gives comparisons; where it does not apply it says why. The table at the end is the list.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -17,12 +18,7 @@ from heddle.model.build import build
 from heddle.nn.kernels import KERNELS
 from heddle.nn.layout import Layout
 from heddle.prove.subject import Subject, cut, fixed_source, joined
-from heddle.prove.verdict import Comparison
-
-
-class NotApplicable(Exception):
-    """Why a check has nothing to look at in this model."""
-
+from heddle.prove.verdict import Comparison, NotApplicable
 
 Check = Callable[[Subject], Iterator[Comparison]]
 
@@ -30,6 +26,8 @@ Check = Callable[[Subject], Iterator[Comparison]]
 def causality(subject: Subject) -> Iterator[Comparison]:
     """Changing token t changes nothing before t: not one bit (L0-87)."""
     needs_decoder(subject)
+    needs_two_tokens(subject)
+    needs_two_ids(subject)
     tokens = subject.tokens(2)
     before = subject.whole(tokens)
     for t in sorted({1, 2, tokens.shape[1] // 2, tokens.shape[1] - 1} & set(range(1, tokens.shape[1]))):
@@ -42,12 +40,13 @@ def causality(subject: Subject) -> Iterator[Comparison]:
 def gradient_to_the_future(subject: Subject) -> Iterator[Comparison]:
     """The scores at t have no gradient to tokens after t (L0-87)."""
     needs_decoder(subject)
+    needs_two_tokens(subject)
     model, tokens = subject.model, subject.tokens(1)
     x = model.embedding(tokens).detach().requires_grad_()
     memory = subject.remembered(1)
     assert model.decoder is not None
-    hidden = model.decoder(x, Layout.plain(*tokens.shape), memory=memory)
-    for t in sorted({0, tokens.shape[1] // 2, max(0, tokens.shape[1] - 2)}):
+    hidden = model.decoder(x, Layout.plain(*tokens.shape), memory=memory, types=subject.types(tokens))
+    for t in sorted({0, tokens.shape[1] // 2, tokens.shape[1] - 2} & set(range(tokens.shape[1] - 1))):
         (gradient,) = torch.autograd.grad(hidden[:, t].sum(), x, retain_graph=True, allow_unused=True)
         later = torch.zeros_like(x[:, t + 1 :]) if gradient is None else gradient[:, t + 1 :]
         yield Comparison(f"position {t}", {"output": later}, {"output": torch.zeros_like(later)}, exactly=True)
@@ -56,6 +55,7 @@ def gradient_to_the_future(subject: Subject) -> Iterator[Comparison]:
 def prefix(subject: Subject) -> Iterator[Comparison]:
     """The model of a prefix is the prefix of the model: f(x[:t]) = f(x)[:t] (L0-01)."""
     needs_decoder(subject)
+    needs_two_tokens(subject)
     tokens = subject.tokens(2)
     whole = subject.whole(tokens)
     for t in sorted({1, 2, tokens.shape[1] // 2, tokens.shape[1] - 1} & set(range(1, tokens.shape[1]))):
@@ -80,50 +80,66 @@ def cached_in_chunks(subject: Subject) -> Iterator[Comparison]:
 
 
 def rolling_window(subject: Subject) -> Iterator[Comparison]:
-    """What a window forgets is what it does not see: texts several times as long as the window stay right."""
+    """What a layer forgets is what it does not see: texts at least twice as long as any window or reach stay right."""
     needs_decoder(subject)
-    windows = [m.window for m in attentions(subject.config, "decoder") if m.window is not None]
-    if not windows:
-        raise NotApplicable("no layer has a window")
-    length = min(3 * min(windows) + 5, subject.config.context)
+    reaches, context = subject.reaches(), subject.config.context
+    if not reaches:
+        raise NotApplicable("no layer forgets")
+    if reaches[0] >= context:
+        raise NotApplicable(f"no layer forgets anything within the context of {context}")
+    far = reaches[-1]
+    length = min(2 * far + 5, context)
     tokens = subject.tokens(2, length)
     whole = subject.whole(tokens)
-    yield Comparison("one by one", subject.stepped(tokens, range(1, length)), whole)
-    yield Comparison("in chunks", subject.stepped(tokens, range(0, length, max(2, min(windows) // 2))), whole)
+    # Single tokens where some layer overwrites its oldest, and where it comes round again; whatever lies between at once.
+    turns = {turn + more for reach in reaches for turn in (reach, 2 * reach) for more in range(-1, 3)}
+    yield Comparison("one by one at each turn", subject.stepped(tokens, sorted(turns)), whole)
+    for size in (max(2, far // 2), far + 2):
+        yield Comparison(f"in chunks of {size}", subject.stepped(tokens, range(1, length, size)), whole)
+    yield from read_together(subject, subject.tokens(3, length), [far - 1, length, length // 2])
 
 
 def rows_alone(subject: Subject) -> Iterator[Comparison]:
     """Texts of different lengths that go on together give what each gives alone."""
     needs_decoder(subject)
-    model, most = subject.model, subject.length
-    lengths = [max(1, most // 3), most - 2, max(1, most // 2)]
-    tokens, more = subject.tokens(3, most), 2
-    cache = model.new_cache(3, subject.remembered(3))
-    traces = [subject.traced(lambda: model.step(tokens[:, : max(lengths)], cache, lengths))]
-    for number in range(more):
-        fed = torch.stack([tokens[row, length + number] for row, length in enumerate(lengths)])[:, None]
-        traces.append(subject.traced(lambda fed=fed: model.step(fed, cache)))
+    most = subject.length
+    yield from read_together(subject, subject.tokens(3), [most // 3, most, most // 2])
+
+
+def read_together(subject: Subject, tokens: Tensor, lengths: Sequence[int]) -> Iterator[Comparison]:
+    """Three rows through one cache: their first `lengths` tokens or as many as leave some over, then more, in two calls."""
+    width = tokens.shape[1]
+    more = [[1, 2, 1], [1, 1, 1]] if width > 3 else [[1, 1, 1]] * (width - 1)
+    left = [width - sum(counts) for counts in zip(*more, strict=True)] or [width] * 3
+    calls = [[min(max(1, length), most) for length, most in zip(lengths, left, strict=True)], *more]
+    cache = subject.model.new_cache(3, subject.remembered(3))
+    done, traces = [0, 0, 0], []
+    for counts in calls:
+        fed = tokens.new_zeros(3, max(counts))
+        for row, count in enumerate(counts):
+            fed[row, :count] = tokens[row, done[row] : done[row] + count]
+            done[row] += count
+        traces.append(subject.traced(lambda fed=fed, counts=counts: subject.step(fed, cache, counts)))
     together = joined(traces)
-    wide = max(lengths)
-    for row, length in enumerate(lengths):
-        places = [*range(length), *range(wide, wide + more)]
-        found = cut(together, (slice(row, row + 1), places))
-        alone = subject.whole(tokens[row : row + 1, : length + more], source=source_row(subject, row))
-        yield Comparison(f"row {row} of {len(lengths)}", found, alone)
+    starts = [*accumulate((max(counts) for counts in calls[:-1]), initial=0)]
+    for row, length in enumerate(done):
+        places = [start + i for start, counts in zip(starts, calls, strict=True) for i in range(counts[row])]
+        alone = subject.whole(tokens[row : row + 1, :length], source=source_row(subject, row))
+        yield Comparison(f"row {row} of 3", cut(together, (slice(row, row + 1), places)), alone)
 
 
 def forks(subject: Subject) -> Iterator[Comparison]:
     """Rows of a cache that are dropped, doubled or reordered go on as if alone."""
     needs_decoder(subject)
-    model, length = subject.model, subject.length - 1
+    needs_two_tokens(subject)
+    length = subject.length - 1
     tokens, lengths = subject.tokens(3), [length, max(1, length // 2), max(1, length // 3)]
-    cache = model.new_cache(3, subject.remembered(3))
-    with torch.no_grad():
-        model.step(tokens[:, :length], cache, lengths)
+    cache = subject.model.new_cache(3, subject.remembered(3))
+    subject.step(tokens[:, :length], cache, lengths)
     order = [2, 0, 2]
     fed = torch.stack([tokens[row, lengths[row]] for row in order])[:, None]
     chosen = cache.select(order)
-    found = subject.traced(lambda: model.step(fed, chosen))
+    found = subject.traced(lambda: subject.step(fed, chosen))
     for place, row in enumerate(order):
         alone = subject.whole(tokens[row : row + 1, : lengths[row] + 1], source=source_row(subject, row))
         last = (slice(None), slice(-1, None))
@@ -140,10 +156,12 @@ def drawn_tokens(subject: Subject) -> Iterator[Comparison]:
         row[:length].tolist() for row, length in zip(subject.tokens(3), (1, most // 3 + 1, most // 2 + 1), strict=True)
     ]
     texts = [list(prompt) for prompt in prompts]
-    for event in generate(subject.model, prompts, SamplingConfig(temperature=0.0, max_tokens=most // 2)):
+    for event in generate(subject.model, prompts, SamplingConfig(temperature=0.0, max_tokens=max(1, most // 2))):
         texts[event.row].append(event.token)
     for row, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
-        scores = subject.whole(torch.tensor([text[:-1]]))["output"][:, len(prompt) - 1 :]
+        read = torch.tensor([text[:-1]])
+        # The loop says no types, so all are of the first.
+        scores = subject.whole(read, types=subject.types(torch.zeros_like(read)))["output"][:, len(prompt) - 1 :]
         chosen = scores.gather(-1, torch.tensor([text[len(prompt) :]])[..., None])
         yield Comparison(f"row {row} of 3", {"output": chosen}, {"output": scores.amax(-1, keepdim=True)})
 
@@ -172,6 +190,7 @@ def packing(subject: Subject) -> Iterator[Comparison]:
     """Documents side by side give what each gives alone, and changing one leaves every bit of its neighbours."""
     if subject.both:
         raise NotApplicable("an encoder-decoder has one source per row")
+    needs_two_tokens(subject)
     width = subject.length
     first = max(1, width // 3)
     lengths = [[first, width - first]]
@@ -257,6 +276,8 @@ def seeing_both_ways(subject: Subject) -> Iterator[Comparison]:
     mixers = [block.mixer for block in subject.config.last()[1].blocks]
     if None not in reach or any(isinstance(mixer, RecurrentConfig) for mixer in mixers):
         raise NotApplicable("no layer sees everything")
+    needs_two_tokens(subject)
+    needs_two_ids(subject)
     tokens = subject.tokens(1)
     changed = tokens.clone()
     changed[:, -1] = subject.others(tokens[:, -1])
@@ -269,10 +290,10 @@ def seeing_both_ways(subject: Subject) -> Iterator[Comparison]:
 def compiled(subject: Subject) -> Iterator[Comparison]:
     """What `torch.compile` makes of the model computes the same."""
     tokens = subject.tokens(2)
-    source = subject.source(2) if subject.both else None
+    source, types = subject.source(2) if subject.both else None, subject.types(tokens)
     made = torch.compile(subject.model)
     with torch.no_grad():
-        found, wanted = made(tokens, None, source), subject.model(tokens, None, source)
+        found, wanted = (model(tokens, None, source, types=types) for model in (made, subject.model))
     yield Comparison("compiled", {"output": found}, {"output": wanted})
 
 
@@ -280,6 +301,18 @@ def needs_decoder(subject: Subject) -> None:
     """Skip what only a decoder promises."""
     if subject.model.decoder is None:
         raise NotApplicable("an encoder sees both ways")
+
+
+def needs_two_tokens(subject: Subject) -> None:
+    """Skip what speaks of a token before or beside another."""
+    if subject.length < 2:
+        raise NotApplicable("a context of 1 holds no two tokens")
+
+
+def needs_two_ids(subject: Subject) -> None:
+    """Skip what changes a token, where there is no other."""
+    if subject.config.vocab_size < 2:
+        raise NotApplicable("a vocabulary of 1 has no other token")
 
 
 def attentions(config: TransformerConfig, stack: str | None = None) -> list[AttentionConfig]:

@@ -1,94 +1,210 @@
 """A large model's choices at laptop size, so that they can be tried out in seconds."""
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import lcm
 from typing import Any
 
-from heddle.config.model import TransformerConfig
+from heddle.config.layers import AttentionConfig
+from heddle.config.model import BlockConfig, StackConfig, TransformerConfig
 
 LARGE = 20_000_000  # parameters; beyond it a preset is proved at laptop size
+HEADS = (4, 8)
+WINDOWS = (7, 12, 17, 22, 27, 32)  # all of them roll within a context of 96
+
+Part = dict[str, Any]
+"""A part of a config as plain data."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the sizes of a large model become.
+
+    Attributes:
+        large: its width.
+        small: the width at laptop size, 16 for each head; 64 or so.
+        heads: the small number of heads for each that some layer has.
+        windows: the small window for each that some layer has.
+    """
+
+    large: int
+    small: int
+    heads: dict[int, int]
+    windows: dict[int, int]
+
+    @classmethod
+    def of(cls, config: TransformerConfig) -> "Sizes":
+        """The sizes for one model."""
+        blocks = [block for stack in config.stacks().values() for block in stack.blocks]
+        parts = [part for block in blocks for part in (block.mixer, block.cross) if isinstance(part, AttentionConfig)]
+        heads = _lower((part.heads for part in parts), HEADS)
+        windows = _lower((part.window for part in parts if part.window is not None), WINDOWS)
+        dim = 16 * (lcm(*heads.values()) if heads else HEADS[0])
+        return cls(config.dim, dim, heads, {window: min(window, small) for window, small in windows.items()})
 
 
 def laptop(config: TransformerConfig) -> TransformerConfig:
     """The same choices in a model of width 64 or so: one layer of each distinct kind, at least two.
 
-    Ratios stay where they mean something: key heads to heads, a head wider or narrower than dim / heads, experts chosen to
-    experts there, a table padded or not.
+    What means something stays: whether key heads are as many as heads, some or one; a head wider or narrower than
+    dim / heads; layers whose heads or windows differ; experts chosen to experts there; a table padded or not.
     """
+    sizes = Sizes.of(config)
     data = config.to_dict()
-    data |= {"vocab_size": min(config.vocab_size, 509), "context": min(config.context, 96)}
+    data |= {"vocab_size": min(config.vocab_size, 509), "context": min(config.context, 96), "dim": sizes.small}
     if config.pad_vocab_to > 1:
         data["pad_vocab_to"] = 8
     if config.source_vocab_size is not None:
         data["source_vocab_size"] = min(config.source_vocab_size, 503)
-    heads = [b[p]["heads"] for n in config.stacks() for b in _blocks(config, n) for p in ("mixer", "cross")
-             if (b.get(p) or {}).get("kind") == "attention"]  # fmt: skip
-    few = 4 if not heads or all(number % 4 == 0 or number > 4 for number in heads) else max(heads)
-    dim = 16 * few
-    data["dim"] = dim
-    if isinstance(data["head"], dict) and "scale" in data["head"] and data["head"]["scale"] != 1.0:
-        data["head"]["scale"] = dim**-0.5
+    if data["head"].get("scale", 1.0) != 1.0:
+        data["head"]["scale"] = sizes.small**-0.5
+    if "classes" in data["head"]:
+        data["head"]["classes"] = min(data["head"]["classes"], 7)
+    layers = {name: _layers(stack, sizes) for name, stack in config.stacks().items()}
     for name, stack in config.stacks().items():
-        blocks = list({str(block): block for block in _blocks(config, name)}.values())[:4]
-        small = [_small(block, few, config.dim) for block in blocks]
-        small = small * 2 if len(small) == 1 else small
-        entry = {**data[name]["entry"]}
-        if entry.get("position_dim"):
-            entry["position_dim"] = dim // 4
-        data[name] |= {
-            "depth": len(small),
-            "block": small[0],
-            "entry": entry,
-            "final_norm": stack.ends_in_norm(),
-            "overrides": [{"layers": str(i), "block": _filled(b)} for i, b in enumerate(small) if i and b != small[0]],
-        }
-    return TransformerConfig.of(data, where="laptop size")
+        data[name] = _stack(stack, layers[name], sizes)
+    made = TransformerConfig.of(data, where="laptop size")
+    for name, stack in made.stacks().items():
+        assert [block.to_dict() for block in stack.blocks] == layers[name], f"{name}: other layers than were meant"
+    return made
 
 
-def _blocks(config: TransformerConfig, stack: str) -> list[dict[str, Any]]:
-    return [block.to_dict() for block in config.stacks()[stack].blocks]
+def _layers(stack: StackConfig, sizes: Sizes) -> list[Part]:
+    """One small layer of each distinct kind, in the order in which they come."""
+    small = [_block(block, sizes) for block in stack.blocks]
+    distinct = list({str(block): block for block in small}.values())
+    return distinct if len(distinct) > 1 else 2 * distinct
 
 
-def _filled(data: dict[str, Any]) -> dict[str, Any]:
-    """Without what is not set, which an override cannot say."""
-    return {k: _filled(v) if isinstance(v, dict) else v for k, v in data.items() if v is not None}
+def _stack(stack: StackConfig, layers: list[Part], sizes: Sizes) -> Part:
+    """A stack of these layers, written as a block and what differs from it."""
+    data = stack.to_dict()
+    base = layers[0] | {"norm": data["block"]["norm"]}  # the final norm is of the stack's own block
+    for layer in layers:
+        base = _without(base, layer)
+    entry = data["entry"]
+    if stack.entry.combine == "concat":  # an even number, for sine and cosine
+        share = stack.entry.positions_dim(sizes.large) * sizes.small // sizes.large
+        entry = entry | {"position_dim": max(2, share // 2 * 2)}
+    return data | {
+        "depth": len(layers),
+        "block": base,
+        "entry": entry,
+        "final_norm": stack.ends_in_norm(),
+        "overrides": [
+            {"layers": str(number), "block": _said(layer)} for number, layer in enumerate(layers) if layer != base
+        ],
+    }
 
 
-def _small(block: dict[str, Any], few: int, dim: int) -> dict[str, Any]:
-    block = dict(block)
-    for place in ("mixer", "cross"):
-        part = block.get(place)
-        if part is None:
-            continue
-        part = block[place] = dict(part)
-        if part["kind"] == "attention":
-            heads, kv_heads = part["heads"], part["kv_heads"] or part["heads"]
-            group = heads // kv_heads
-            part["kv_heads"] = None if group == 1 else max(1, few // min(group, few))
-            natural = dim // heads
-            for key in ("head_dim", "value_dim"):
-                if part[key] is not None:
-                    part[key] = 16 if part[key] == natural else 8 if part[key] < natural else 24
-            part["heads"] = few
-            if part["window"] is not None:
-                part["window"] = 7
-            relative = part["relative"]
-            if relative and relative["kind"] == "buckets":
-                part["relative"] = {**relative, "buckets": 8, "furthest": 20}
-            if relative and (relative.get("scaling") or {}).get("original"):
-                part["relative"] = {**relative, "scaling": {**relative["scaling"], "original": 24}}
-        if part["kind"] == "recurrent" and part["hidden"] is not None:
-            part["hidden"] = 48
-        if part["kind"] in ("convolution", "linear"):
-            part["taps"] = min(part["taps"], 4)
-            part["dilation"] = min(part.get("dilation", 1), 4)
-            if part["kind"] == "linear":
-                del part["dilation"]
-    ffn = block["ffn"] = dict(block["ffn"])
-    if ffn["kind"] in ("mlp", "gated") and ffn["hidden"] is not None:
-        ffn["hidden"] = 96
-    if ffn["kind"] == "moe":
-        ffn["active"] = min(ffn["active"], 3) if ffn["active"] > 1 else 1
-        ffn["experts"] = max(ffn["active"], min(ffn["experts"], 8))
-        ffn["expert"] = {**ffn["expert"], "hidden": 40}
-        ffn["shared_hidden"] = None if ffn["shared_hidden"] is None else 24
-        ffn["shared"] = min(ffn["shared"], 2)
-    return block
+def _without(base: Part, layer: Part) -> Part:
+    """The base without what this layer leaves open: an override can set what is open, but not leave open what is set."""
+    if base.get("kind") != layer.get("kind"):  # then the layer's table replaces the base's
+        return base
+    kept = {key: value for key, value in base.items() if key in layer}
+    for key, value in kept.items():
+        if layer[key] is None:
+            kept[key] = None
+        elif isinstance(value, dict) and isinstance(layer[key], dict):
+            kept[key] = _without(value, layer[key])
+    return kept
+
+
+def _said(data: Part) -> Part:
+    """Without what is left open, which an override cannot say."""
+    return {key: _said(value) if isinstance(value, dict) else value for key, value in data.items() if value is not None}
+
+
+def _block(block: BlockConfig, sizes: Sizes) -> Part:
+    """One layer with small sizes."""
+    data = block.to_dict()
+    for place in ("mixer", "cross", "ffn"):
+        part = data[place]
+        if part is not None and part["kind"] in SMALLER:
+            data[place] = part | SMALLER[part["kind"]](part, sizes)
+    return data
+
+
+def _attention(part: Part, sizes: Sizes) -> Part:
+    heads, kv_heads = part["heads"], part["kv_heads"] or part["heads"]
+    few = sizes.heads[heads]
+    natural = sizes.small // few
+    head_dim = _like(part["head_dim"], sizes.large // heads, natural)
+    return {
+        "heads": few,
+        "kv_heads": None if kv_heads == heads else 1 if kv_heads == 1 else max(2, few // (heads // kv_heads)),
+        "head_dim": head_dim,
+        "value_dim": _like(part["value_dim"], part["head_dim"] or sizes.large // heads, head_dim or natural),
+        "window": None if part["window"] is None else sizes.windows[part["window"]],
+        "relative": None if part["relative"] is None else _relative(part["relative"], head_dim or natural),
+    }
+
+
+def _relative(part: Part, width: int) -> Part:
+    if part["kind"] == "buckets":
+        return part | {"buckets": min(part["buckets"], 8), "furthest": min(part["furthest"], 20)}
+    if part["kind"] == "rotary":
+        turned = int(width * part["fraction"])
+        scaling = part["scaling"]
+        if scaling is not None and "original" in scaling:
+            scaling = scaling | {"original": min(scaling["original"], 24)}
+        # Channels are turned in pairs, and what was even of a wide head need not be of this one.
+        return part | {"fraction": part["fraction"] if turned and turned % 2 == 0 else 0.5, "scaling": scaling}
+    return part
+
+
+def _convolution(part: Part, sizes: Sizes) -> Part:
+    return _linear(part, sizes) | {"dilation": min(part["dilation"], 4)}
+
+
+def _linear(part: Part, sizes: Sizes) -> Part:
+    return {"taps": min(part["taps"], 4 + part["taps"] % 2)}  # odd stays odd: an encoder needs it so
+
+
+def _recurrent(part: Part, sizes: Sizes) -> Part:
+    return {"hidden": _like(part["hidden"], sizes.large, sizes.small)}
+
+
+def _feed_forward(part: Part, sizes: Sizes) -> Part:
+    return {"hidden": None if part["hidden"] is None else 96}
+
+
+def _moe(part: Part, sizes: Sizes) -> Part:
+    active = min(part["active"], 3)
+    return {
+        "active": active,
+        "experts": active if part["active"] == part["experts"] else min(part["experts"], 8),
+        "expert": part["expert"] | {"hidden": None if part["expert"]["hidden"] is None else 40},
+        "shared": min(part["shared"], 2),
+        "shared_hidden": None if part["shared_hidden"] is None else 24,
+    }
+
+
+SMALLER: dict[str, Callable[[Part, Sizes], Part]] = {
+    "attention": _attention,
+    "convolution": _convolution,
+    "linear": _linear,
+    "recurrent": _recurrent,
+    "mlp": _feed_forward,
+    "gated": _feed_forward,
+    "moe": _moe,
+}
+
+
+def _lower(values: Iterable[int], small: tuple[int, ...]) -> dict[int, int]:
+    """A small number for each: its own where it is small, else the next of `small`, so that what differs still does.
+
+    Numbers beyond as many as there are in `small` share the last.
+    """
+    distinct = sorted(set(values))
+    large = [value for value in distinct if value > small[0]]
+    return {value: value for value in distinct if value <= small[0]} | {
+        value: small[min(rank, len(small) - 1)] for rank, value in enumerate(large)
+    }
+
+
+def _like(size: int | None, usual: int, small: int) -> int | None:
+    """A size that may be left open: beside `small` as it was beside the usual one, equal, narrower or wider."""
+    if size is None:
+        return None
+    return small if size == usual else small // 2 if size < usual else small * 3 // 2

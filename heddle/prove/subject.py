@@ -3,22 +3,24 @@
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from itertools import pairwise
 from math import sqrt
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from heddle.config.layers import MoEConfig
 from heddle.model.head import LanguageHead
 from heddle.model.stack import Memory, Stack
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
-from heddle.prove.verdict import Trace
+from heddle.nn.state import Cache, Rolling
+from heddle.prove.verdict import NotApplicable, Trace
 
 LEAST = 2.0**-22  # two units in the last place of the largest number: nothing is asked to be nearer by luck
-TRIFLE = 1e-3  # of the largest number at a place
 
 
 class Subject:
@@ -37,7 +39,7 @@ class Subject:
         # An expert's products have as many rows as tokens chose it, and a row's last bits may depend on how many there are.
         blocks = [block for stack in self.config.stacks().values() for block in stack.blocks]
         self.bitwise = not any(isinstance(block.ffn, MoEConfig) for block in blocks)
-        self.bounds = self._bounds()
+        self.bounds, self.scales = self._measured()
 
     @property
     def both(self) -> bool:
@@ -60,6 +62,22 @@ class Subject:
         """Ids that differ from these everywhere; the same where there is only one id."""
         return (tokens + 1) % self.config.vocab_size
 
+    def types(self, tokens: Tensor) -> Tensor | None:
+        """The tokens' types, where there are any. They follow from the ids, so every cut of a text has the same."""
+        kinds = self.config.last()[1].entry.types
+        return tokens % kinds if kinds else None
+
+    def source_types(self, source: Tensor) -> Tensor | None:
+        """Those of what the encoder reads beside a decoder, where a pass can be told them."""
+        kinds = self.config.encoder.entry.types if self.both and self.config.encoder is not None else 0
+        return source % kinds if kinds and "source_types" in signature(self.model.forward).parameters else None
+
+    def reaches(self) -> list[int]:
+        """How many tokens the decoder's states keep that forget, each number once."""
+        assert self.model.decoder is not None
+        states = tree_leaves(self.model.decoder.new_states())
+        return sorted({state.window for state in states if isinstance(state, Rolling)})
+
     @torch.no_grad()
     def whole(
         self,
@@ -68,12 +86,16 @@ class Subject:
         source: Tensor | None = None,
         source_layout: Layout | None = None,
         model: Transformer | None = None,
+        types: Tensor | None = None,
     ) -> Trace:
-        """One pass over everything, as training makes it."""
+        """One pass over everything, as training makes it; types are those that follow from the ids if left out."""
         model = self.model if model is None else model
-        if self.both and source is None:
-            source = fixed_source(self, tokens.shape[0])
-        return self.traced(lambda: model(tokens, layout, source, source_layout), model)
+        said = {"types": self.types(tokens) if types is None else types}
+        if self.both:
+            source = fixed_source(self, tokens.shape[0]) if source is None else source
+            said["source_types"] = self.source_types(source)
+        given = {name: value for name, value in said.items() if value is not None}
+        return self.traced(lambda: model(tokens, layout, source, source_layout, **given), model)
 
     @torch.no_grad()
     def stepped(
@@ -82,19 +104,36 @@ class Subject:
         """The same through a cache, in pieces that end at `cuts`, as generation makes it."""
         memory = self.remembered(tokens.shape[0], source, source_layout)
         cache = self.model.new_cache(tokens.shape[0], memory)
-        bounds = [0, *[cut for cut in cuts if 0 < cut < tokens.shape[1]], tokens.shape[1]]
+        inside = sorted({cut for cut in cuts if 0 < cut < tokens.shape[1]})
         pieces = []
-        for start, stop in pairwise(bounds):
+        for start, stop in pairwise([0, *inside, tokens.shape[1]]):
             piece = tokens[:, start:stop]
-            pieces.append(self.traced(lambda piece=piece: self.model.step(piece, cache)))
+            pieces.append(self.traced(lambda piece=piece: self.step(piece, cache)))
         return joined(pieces)
 
+    @torch.no_grad()
+    def step(self, tokens: Tensor, cache: Cache, counts: Sequence[int] | None = None) -> Tensor:
+        """The model's own step, told the tokens' types where there are any.
+
+        Raises:
+            NotApplicable: there are types, and it cannot be told them.
+        """
+        types = self.types(tokens)
+        if types is None:
+            return self.model.step(tokens, cache, counts)
+        if "types" not in signature(self.model.step).parameters:
+            raise NotApplicable("a step through a cache cannot be told the tokens' types")
+        return self.model.step(tokens, cache, counts, **{"types": types})
+
+    @torch.no_grad()
     def remembered(self, rows: int, source: Tensor | None = None, source_layout: Layout | None = None) -> Memory | None:
         """The encoder's output for a decoder, where there is one."""
         if not self.both:
             return None
-        return self.model.encode(fixed_source(self, rows) if source is None else source, source_layout)
+        source = fixed_source(self, rows) if source is None else source
+        return self.model.encode(source, source_layout, self.source_types(source))
 
+    @torch.no_grad()
     def traced(self, call: Callable[[], Tensor], model: Transformer | None = None) -> Trace:
         """What every block of the last stack gave during `call`, and the scores of what came out."""
         model = self.model if model is None else model
@@ -105,20 +144,17 @@ class Subject:
         scores = model.logits(hidden)[..., : self.config.vocab_size] if isinstance(head, LanguageHead) else hidden
         return {**found, "output": scores}
 
-    def _bounds(self) -> dict[str, float]:
-        """At each place, the model's error in fp32 against itself in fp64, relative to the largest number there."""
+    def _measured(self) -> tuple[dict[str, float], dict[str, float]]:
+        """At each place, the largest number, and the model's error in fp32 against itself in fp64, relative to that."""
         exact = copy.deepcopy(self.model).double()
-        tokens = self.tokens(16, self.config.context if self.config.context < self.length else self.length)
+        tokens = self.tokens(max(16, 64 // self.length))  # a few would not show how far rounding can go
         near, far = self.whole(tokens), self.whole(tokens, model=exact)
-        found = {}
-        for place, wanted in far.items():
-            # Token by token, since some comparisons are of one, beside its own largest number if that is no trifle.
-            largest, error = wanted.abs().amax(-1), (near[place].double() - wanted).abs().amax(-1)
-            least = max(float(largest.max()) * TRIFLE, 1e-30)
-            found[place] = max(float((error / largest.clamp(min=least)).max()), LEAST)
+        scales = {place: max(float(wanted.abs().max()), 1e-30) for place, wanted in far.items()}
+        errors = {place: float((near[place].double() - wanted).abs().max()) for place, wanted in far.items()}
+        found = {place: max(error / scales[place], LEAST) for place, error in errors.items()}
         # Products in another order round differently at any place: no place is allowed less than half of the worst.
         least = max(found.values()) / 2
-        return {place: max(bound, least) for place, bound in found.items()}
+        return {place: max(bound, least) for place, bound in found.items()}, scales
 
 
 def last_stack(model: Transformer) -> Stack:
@@ -175,7 +211,7 @@ def awaken(model: Transformer, seed: int = 0) -> Transformer:
         elif parameter.dim() < 2:
             gain = name.endswith("weight")
             parameter.copy_(1.0 + 0.2 * draw if gain else 0.2 * draw)
-        elif name.endswith(("embedding.weight", "positions.weight", "types.weight", "relative.weight")):
+        elif any(table in name for table in ("embedding", "positions", "types", "relative")):
             parameter.copy_(draw * (0.5 if "embedding" in name else 0.3))
         else:
             parameter.copy_(draw / sqrt(parameter.shape[-1]))

@@ -15,6 +15,10 @@ Trace = dict[str, Tensor]
 ALLOWED = 8  # times the model's own rounding error
 
 
+class NotApplicable(Exception):
+    """Why a check has nothing to look at in this model."""
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Two passes that should give the same.
@@ -39,7 +43,7 @@ class Verdict:
     Attributes:
         check: its name.
         word: `EXACT` bit for bit, `ROUNDING` within 8 times the model's own error in fp32, `DIFFERENT` otherwise.
-        error: the largest difference found, relative to the largest number at that place.
+        error: the largest difference found, relative to the largest number at that place, here or usually.
         bound: what rounding may explain there.
         layer: the first place that differs, or empty.
         detail: which case failed, or why nothing was checked.
@@ -62,8 +66,17 @@ class Verdict:
         return {**asdict(self), "error": self.error if isfinite(self.error) else None}
 
 
-def judge(check: str, comparisons: list[Comparison], bounds: Mapping[str, float]) -> Verdict:
-    """The worst of all comparisons of a check; of a failed one, the first place that differs."""
+def judge(
+    check: str, comparisons: list[Comparison], bounds: Mapping[str, float], scales: Mapping[str, float] | None = None
+) -> Verdict:
+    """The worst of all comparisons of a check; of a failed one, the first place that differs.
+
+    Args:
+        check: its name.
+        comparisons: what it compared.
+        bounds: by place, the model's own relative rounding error.
+        scales: by place, a usual largest number: a few numbers may all happen to be small, and round no less for it.
+    """
     worst = Verdict(check, "EXACT")
     for each in comparisons:
         for place, wanted in each.wanted.items():
@@ -72,7 +85,7 @@ def judge(check: str, comparisons: list[Comparison], bounds: Mapping[str, float]
                 return Verdict(check, "DIFFERENT", float("inf"), 0.0, place, f"{each.what}: shapes differ")
             if torch.equal(found, wanted):
                 continue
-            scale = float(wanted.abs().max().clamp(min=1e-30))
+            scale = max(float(wanted.abs().max()), (scales or {}).get(place, 0.0), 1e-30)
             error = float((found.double() - wanted.double()).abs().nan_to_num(nan=float("inf")).max()) / scale
             bound = 0.0 if each.exactly else ALLOWED * bounds.get(place, bounds["output"])
             if not error <= bound:
