@@ -300,7 +300,7 @@ def compiled(subject: Subject) -> Iterator[Comparison]:
 def needs_decoder(subject: Subject) -> None:
     """Skip what only a decoder promises."""
     if subject.model.decoder is None:
-        raise NotApplicable("an encoder sees both ways")
+        raise NotApplicable("only a decoder promises this")
 
 
 def needs_two_tokens(subject: Subject) -> None:

@@ -17,11 +17,12 @@ from heddle.model.transformer import Transformer
 from heddle.prove.checks import CHECKS, compiled
 from heddle.prove.laptop import LARGE, laptop
 from heddle.prove.subject import Subject, awaken
-from heddle.prove.verdict import Comparison, NotApplicable, Verdict, judge
+from heddle.prove.verdict import Comparison, NotApplicable, Verdict, judge, number
 from heddle.weights import export_model, save
 from heddle.weights.convert import TOLERANCE, expressible
 
 FIRST_LOSS = 0.3  # nats from ln V (L0-13)
+EXPORT = "export"
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Proof:
             "name": self.name,
             "holds": self.holds,
             "reduced": self.reduced,
-            "rounding": self.rounding,
+            "rounding": number(self.rounding),
             "checks": [verdict.to_dict() for verdict in self.verdicts],
             "config": self.config.to_dict(),
         }
@@ -71,19 +72,30 @@ def prove_config(
 ) -> Proof:
     """Prove a model that is only described: with random weights, and at laptop size when it is large."""
     reduced = parameter_count(config) > LARGE
-    config = laptop(config) if reduced else config
-    model = awaken(build(config, seed=seed), seed)
+    tried = laptop(config) if reduced else config
+    model = awaken(build(tried, seed=seed), seed)
     found = prove(model, name, compile, progress, seed)
-    more = first_loss(config, seed)
-    return Proof(name, config, reduced, found.rounding, (*found.verdicts, more))
+    verdicts = found.verdicts
+    if reduced and (refused := not_expressible(config)) is not None:  # sizes that no family has are not there any more
+        verdicts = (*(each for each in verdicts if each.check != EXPORT), refused)
+    return Proof(name, tried, reduced, found.rounding, (*verdicts, first_loss(tried, seed)))
 
 
 @torch.no_grad()
 def prove(
     model: Transformer, name: str = "", compile: bool = False, progress: Progress | None = None, seed: int = 0
 ) -> Proof:
-    """Put a model, with the weights it has, to every check that applies to it. It is left in evaluation mode, in fp32."""
-    subject = Subject(model.float(), seed)
+    """Put a model, with the weights it has, to every check that applies to it. It is left in evaluation mode, in fp32.
+
+    Raises:
+        HeddleError: it cannot run at all.
+    """
+    try:
+        subject = Subject(model.float(), seed)
+    except HeddleError:
+        raise
+    except Exception as error:  # a module of the user's own may raise anything
+        raise HeddleError(f"the model cannot run: {_told(error)}") from error
     checks = {**CHECKS, **({"compiled": compiled} if compile else {})}
     verdicts = []
     for word, check in checks.items():
@@ -91,27 +103,33 @@ def prove(
             progress(word)
         verdicts.append(_run(word, check, subject))
     if progress is not None:
-        progress("export")
+        progress(EXPORT)
     verdicts.append(exported(subject))
     return Proof(name, model.config, False, subject.bounds["output"], tuple(verdicts))
 
 
 def exported(subject: Subject) -> Verdict:
     """What an export computes in transformers is what the model computes, where a family can express it."""
-    word = "export"
-    architecture, reasons = expressible(subject.config)
-    if architecture is None:
-        return Verdict(word, "NOT CHECKED", detail=f"no family of transformers can express it: {reasons[0]}")
+    if (refused := not_expressible(subject.config)) is not None:
+        return refused
     with TemporaryDirectory() as place:
         save(subject.model, Path(place) / "run")
         try:
             report = export_model(Path(place) / "run", Path(place) / "export")
         except HeddleError as error:
-            return Verdict(word, "DIFFERENT", float("inf"), TOLERANCE, "output", str(error))
+            return Verdict(EXPORT, "DIFFERENT", float("inf"), TOLERANCE, "output", str(error))
     if not report["checked"]:
-        return Verdict(word, "NOT CHECKED", detail="transformers is not installed")
+        return Verdict(EXPORT, "NOT CHECKED", detail="transformers is not installed")
     error = float(report["difference"])
-    return Verdict(word, "ROUNDING" if error else "EXACT", error, TOLERANCE)
+    return Verdict(EXPORT, "ROUNDING" if error else "EXACT", error, TOLERANCE)
+
+
+def not_expressible(config: TransformerConfig) -> Verdict | None:
+    """That there is nothing to export such a model as, and the nearest reason; None where there is."""
+    architecture, reasons = expressible(config)
+    if architecture is not None:
+        return None
+    return Verdict(EXPORT, "NOT CHECKED", detail=f"no family of transformers can express it: {reasons[0]}")
 
 
 def _run(word: str, check: Callable[[Subject], Any], subject: Subject) -> Verdict:
@@ -120,9 +138,16 @@ def _run(word: str, check: Callable[[Subject], Any], subject: Subject) -> Verdic
             comparisons: list[Comparison] = list(check(subject))
     except NotApplicable as reason:
         return Verdict(word, "NOT CHECKED", detail=str(reason))
+    except Exception as error:  # what cannot even run does not hold, whoever wrote it
+        return Verdict(word, "DIFFERENT", float("inf"), detail=f"broke off: {_told(error)}")
     if not comparisons:
         return Verdict(word, "NOT CHECKED", detail="there are no two passes to compare")
     return judge(word, comparisons, subject.bounds, subject.scales)
+
+
+def _told(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ Trace = dict[str, Tensor]
 """What a pass computed, by place: `entry`, `layer 0`, …, `output`; all cut to the tokens that are compared."""
 
 ALLOWED = 8  # times the model's own rounding error
+CEILING = 1e-3  # of the largest number at a place: a model that rounds more than that could hide anything behind it
 
 
 class NotApplicable(Exception):
@@ -42,7 +43,8 @@ class Verdict:
 
     Attributes:
         check: its name.
-        word: `EXACT` bit for bit, `ROUNDING` within 8 times the model's own error in fp32, `DIFFERENT` otherwise.
+        word: `EXACT` bit for bit, `ROUNDING` within 8 times the model's own error in fp32 and at most 1e-3, `DIFFERENT`
+            otherwise.
         error: the largest difference found, relative to the largest number at that place, here or usually.
         bound: what rounding may explain there.
         layer: the first place that differs, or empty.
@@ -62,8 +64,13 @@ class Verdict:
         return self.word != "DIFFERENT"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready data; JSON has no infinity, so an error without a size is null there."""
-        return {**asdict(self), "error": self.error if isfinite(self.error) else None}
+        """JSON-ready data; an error or a bound without a size is null there."""
+        return {**asdict(self), "error": number(self.error), "bound": number(self.bound)}
+
+
+def number(value: float) -> float | None:
+    """A number as JSON has it, which knows neither infinity nor nan."""
+    return value if isfinite(value) else None
 
 
 def judge(
@@ -87,9 +94,13 @@ def judge(
                 continue
             scale = max(float(wanted.abs().max()), (scales or {}).get(place, 0.0), 1e-30)
             error = float((found.double() - wanted.double()).abs().nan_to_num(nan=float("inf")).max()) / scale
-            bound = 0.0 if each.exactly else ALLOWED * bounds.get(place, bounds["output"])
+            rounding = bounds.get(place, bounds["output"])
+            bound = 0.0 if each.exactly else min(ALLOWED * rounding, CEILING)
             if not error <= bound:
-                return Verdict(check, "DIFFERENT", error, bound, place, each.what)
+                more = (
+                    "" if ALLOWED * rounding <= CEILING else f"; its own rounding, {rounding:.0e}, is too large to tell"
+                )
+                return Verdict(check, "DIFFERENT", error, bound, place, each.what + more)
             if error >= worst.error:
                 worst = Verdict(check, "ROUNDING", error, bound, "", "")
     return worst

@@ -30,3 +30,29 @@ class Peeking(nn.Module):
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         return self.mix(x.mean(1, keepdim=True).expand_as(x))
+
+
+class Chaotic(nn.Module):
+    """Looks back only, but rounds so badly that any other fault could hide behind it."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        """Numbers of which no digit is certain."""
+        return torch.sin(1e9 * self.weight * x)
+
+
+class Failing(nn.Module):
+    """Works on whole texts alone."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        """Refuses short ones in its own words."""
+        if x.shape[1] < 2:
+            raise KeyError("my own error")
+        return self.weight * x

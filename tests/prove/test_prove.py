@@ -115,3 +115,24 @@ def test_a_users_own_mixer_is_proved_too() -> None:
     mixer = {"kind": "custom", "target": "tests.prove.mixers:Running"}
     assert failed(tiny(mixer=mixer)) == set()
     assert "causality" in failed(tiny(mixer={"kind": "custom", "target": "tests.prove.mixers:Peeking"}))
+
+
+def test_a_model_that_rounds_too_much_cannot_be_told_apart_from_a_wrong_one() -> None:
+    proof = prove(awaken(build(tiny(mixer={"kind": "custom", "target": "tests.prove.mixers:Chaotic"}), seed=1), 1))
+    assert not proof.holds
+    assert all(verdict.bound <= 1e-3 for verdict in proof.verdicts)
+    assert any("too large to tell" in verdict.detail for verdict in proof.verdicts)
+
+
+def test_what_breaks_off_does_not_hold() -> None:
+    found = prove(awaken(build(tiny(mixer={"kind": "custom", "target": "tests.prove.mixers:Failing"}), seed=1), 1))
+    words = {verdict.check: (verdict.word, verdict.detail) for verdict in found.verdicts}
+    assert words["cached one by one"] == ("DIFFERENT", "broke off: KeyError: 'my own error'")
+    assert words["causality"][0] == "EXACT"
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_sizes_that_no_family_has_are_not_exported_though_the_small_model_could_be() -> None:
+    found = {verdict.check: verdict for verdict in prove_config(preset("gpt3-13b-as-printed")).verdicts}
+    assert found["export"].word == "NOT CHECKED"
+    assert "5140" in found["export"].detail
