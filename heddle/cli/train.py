@@ -148,8 +148,9 @@ def _opening(text: str) -> str:
 
 def _numbers(planned: Plan, run: Path) -> str:
     chosen, model = planned.chosen, planned.model
+    depth = model.last()[1].depth
     return (
-        f"run {run}: {planned.parameters:,} parameters (depth {model.decoder.depth}, width {model.dim}, context {model.context}, "
+        f"run {run}: {planned.parameters:,} parameters (depth {depth}, width {model.dim}, context {model.context}, "
         f"{counted(model.vocab_size, 'id')}) on {counted(planned.train_tokens, 'token')}, "
         f"{planned.validation_tokens:,} held out\n"
         f"{counted(chosen.steps, 'step')} of {chosen.batch} x {model.context} = {chosen.batch * model.context:,} tokens "

@@ -4,6 +4,7 @@ A check takes the subject and gives comparisons; where it does not apply it says
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -119,7 +120,7 @@ def read_together(subject: Subject, tokens: Tensor, lengths: Sequence[int]) -> I
         for row, count in enumerate(counts):
             fed[row, :count] = tokens[row, done[row] : done[row] + count]
             done[row] += count
-        traces.append(subject.traced(lambda fed=fed, counts=counts: subject.step(fed, cache, counts)))
+        traces.append(subject.traced(partial(subject.step, fed, cache, counts)))
     together = joined(traces)
     starts = [*accumulate((max(counts) for counts in calls[:-1]), initial=0)]
     for row, length in enumerate(done):
@@ -180,8 +181,7 @@ def padding(side: str) -> Check:
             alone = subject.whole(tokens[row, real[row]][None], source=source_row(subject, row))
             yield Comparison(f"row of {length}", found, alone)
         refilled = subject.whole(torch.where(real, tokens, subject.others(tokens)), layout)
-        inside = ({place: tensor[real] for place, tensor in trace.items()} for trace in (refilled, padded))
-        yield Comparison("other padding", *inside, subject.bitwise)
+        yield Comparison("other padding", cut(refilled, real), cut(padded, real), subject.bitwise)
 
     return check
 

@@ -120,8 +120,8 @@ def exported(subject: Subject) -> Verdict:
             return Verdict(EXPORT, "DIFFERENT", float("inf"), TOLERANCE, "output", str(error))
     if not report["checked"]:
         return Verdict(EXPORT, "NOT CHECKED", detail="transformers is not installed")
-    error = float(report["difference"])
-    return Verdict(EXPORT, "ROUNDING" if error else "EXACT", error, TOLERANCE)
+    apart = float(report["difference"])
+    return Verdict(EXPORT, "ROUNDING" if apart else "EXACT", apart, TOLERANCE)
 
 
 def not_expressible(config: TransformerConfig) -> Verdict | None:

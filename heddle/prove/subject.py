@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from inspect import signature
 from itertools import pairwise
 from math import sqrt
@@ -107,8 +108,7 @@ class Subject:
         inside = sorted({cut for cut in cuts if 0 < cut < tokens.shape[1]})
         pieces = []
         for start, stop in pairwise([0, *inside, tokens.shape[1]]):
-            piece = tokens[:, start:stop]
-            pieces.append(self.traced(lambda piece=piece: self.step(piece, cache)))
+            pieces.append(self.traced(partial(self.step, tokens[:, start:stop], cache)))
         return joined(pieces)
 
     @torch.no_grad()

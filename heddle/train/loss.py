@@ -91,7 +91,7 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
         hidden_gradient, table_gradient, bias_gradient = ctx.saved_tensors
         # A factor without dimensions stays fp32 in the product: cast to bf16 it would tilt every gradient below the head.
         # With dimensions it makes the product fp32, which is what the table wants, in a single pass.
@@ -124,7 +124,8 @@ def cross_entropy(
     chunk = chunk_rows(hidden.shape[0], table.shape[0]) if scores.chunk is None else scores.chunk
     wanted = any(tensor is not None and tensor.requires_grad for tensor in (hidden, table, bias))
     if torch.is_grad_enabled() and wanted:
-        return _CrossEntropy.apply(hidden, table, bias, targets, weights, scores, chunk)
+        summed: Tensor = _CrossEntropy.apply(hidden, table, bias, targets, weights, scores, chunk)  # type: ignore[no-untyped-call]
+        return summed
     head, shift = table.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
     total = torch.zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
     for start in range(0, hidden.shape[0], chunk):

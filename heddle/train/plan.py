@@ -78,20 +78,22 @@ def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVector
     steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / tokens_per_step))
     compile_ = _compile(train, model, rows, device, precision, rate, steps * tokens_per_step)
     evaluate_every = train.evaluate_every or ceil(steps / 20)
-    chosen = Chosen(
-        device=device,
-        precision=precision,
-        compile=compile_,
-        threads=threads,
-        steps=steps,
-        batch=batch,
-        learning_rate=train.learning_rate or 3e-3 * (256 / model.dim) ** 0.5,
-        warmup=min(steps, ceil(0.02 * steps) if train.warmup is None else train.warmup),
-        evaluate_every=evaluate_every,
-        save_every=train.save_every or evaluate_every,
-        peak=matmul_rate(DTYPES[precision], device=device),
-        tokens_per_second=rate,
-        vectors=vectors,
+    chosen = Chosen.of(
+        {
+            "device": device,
+            "precision": precision,
+            "compile": compile_,
+            "threads": threads,
+            "steps": steps,
+            "batch": batch,
+            "learning_rate": train.learning_rate or 3e-3 * (256 / model.dim) ** 0.5,
+            "warmup": min(steps, ceil(0.02 * steps) if train.warmup is None else train.warmup),
+            "evaluate_every": evaluate_every,
+            "save_every": train.save_every or evaluate_every,
+            "peak": matmul_rate(DTYPES[precision], device=device),
+            "tokens_per_second": rate,
+            "vectors": vectors,
+        }
     )
     return Plan(
         model=model,

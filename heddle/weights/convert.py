@@ -241,7 +241,8 @@ def logit_difference(model: Transformer, family: Family, folder: Path) -> float 
         import transformers
     except ImportError:
         return None
-    transformers.utils.logging.disable_progress_bar()
+    logging: Any = transformers.utils.logging
+    logging.disable_progress_bar()
     read: Any = getattr(transformers, family.architecture).from_pretrained
     # Only the plain attention knows every family's options: the fused one has no cap. And only plain experts have any width.
     how: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "eager", "local_files_only": True}
