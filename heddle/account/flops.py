@@ -34,6 +34,7 @@ from heddle.account.walk import (
 from heddle.config.layers import AttentionConfig, ConvolutionConfig, LinearConfig, RecurrentConfig
 from heddle.config.model import BlockConfig, TransformerConfig
 from heddle.errors import HeddleError
+from heddle.nn.convolution import distances
 from heddle.nn.kernels import BLOCK
 
 # The backward pass makes two products of the same size for every one of the forward pass: one towards the input, one
@@ -88,7 +89,7 @@ def flops(config: TransformerConfig, batch: int = 1, length: int | None = None) 
     layer = by_part(first_layer(steps))
     total = sum(parts.values())
     blocks = config.last()[1].blocks
-    reached = path([looks_back(block) for block in blocks], length)
+    reached = path([looks_back(block, config.decoder is not None) for block in blocks], length)
     square = layer["scores"] + layer["weighted sum"]
     straight = sum(layer.values()) - square
     count = _counts(config, batch, length)
@@ -170,18 +171,19 @@ def _counted(config: TransformerConfig, batch: int, length: int, kernel: str | N
     return int(counter.get_total_flops())
 
 
-def looks_back(block: BlockConfig) -> Sequence[int] | None:
+def looks_back(block: BlockConfig, causal: bool = True) -> Sequence[int] | None:
     """How many tokens back a layer can look, as a list of distances; None: to the beginning.
 
-    What a mixer of the user's own can see is not known: it counts as if it saw nothing but the token itself.
+    In an encoder it looks ahead as well, which is less than 0 back. What a mixer of the user's own can see is not known: it
+    counts as if it saw nothing but the token itself.
     """
     mixer = block.mixer
     if isinstance(mixer, AttentionConfig):
-        return None if mixer.window is None else range(mixer.window)
+        return None if mixer.window is None else range(0 if causal else 1 - mixer.window, mixer.window)
     if isinstance(mixer, ConvolutionConfig):
-        return range(0, mixer.taps * mixer.dilation, mixer.dilation)
+        return distances(mixer.taps, mixer.dilation, centred=not causal)
     if isinstance(mixer, LinearConfig):
-        return range(mixer.taps)
+        return distances(mixer.taps, centred=not causal)
     return None if isinstance(mixer, RecurrentConfig) else range(1)
 
 
@@ -192,20 +194,20 @@ def path(layers: Sequence[Sequence[int] | None], length: int) -> int | None:
     """
     seen = torch.zeros(length, dtype=torch.bool)
     seen[-1] = True
-    for number, distances in enumerate(layers):
+    for number, back in enumerate(layers):
         if seen[0]:
             return number
-        if distances is None:
+        if back is None:
             return number + 1
         before = seen.nonzero().flatten()
-        if isinstance(distances, range) and distances.step == 1:  # whole stretches at once, as windows are long
+        if isinstance(back, range) and back.step == 1:  # whole stretches at once, as windows are long
             edges = torch.zeros(length + 1, dtype=torch.long)
-            edges.index_add_(0, (before - distances[-1]).clamp(min=0), torch.ones_like(before))
-            edges.index_add_(0, before + 1, -torch.ones_like(before))
+            edges.index_add_(0, (before - back[-1]).clamp(min=0), torch.ones_like(before))
+            edges.index_add_(0, (before - back[0] + 1).clamp(max=length), -torch.ones_like(before))
             seen = edges.cumsum(0)[:-1] > 0
         else:
-            places = before[:, None] - torch.tensor(list(distances))
-            seen[places[places >= 0]] = True
+            places = before[:, None] - torch.tensor(list(back))
+            seen[places[(places >= 0) & (places < length)]] = True
     return len(layers) if seen[0] else None
 
 
@@ -234,7 +236,7 @@ def _deck(
     lines.append(Line("one layer", "24nd² + 4n²d", one, sum(layer.values())))
     lines.append(Line("head", "2ndV", head, parts[HEAD]))
     lines.append(Line("forward", "L(24nd² + 4n²d) + 2ndV", config.last()[1].depth * one + head, total))
-    windows = any(distances is not None for distances in map(looks_back, config.last()[1].blocks))
+    windows = any(looks_back(block) is not None for block in config.last()[1].blocks)
     if "plain" in count and length % BLOCK == 0 and config.decoder is not None and not windows:
         square = parts["scores"] + parts["weighted sum"]
         kept = round(causal_share(length, BLOCK) * square)

@@ -74,6 +74,12 @@ class YarnScaling(Config):
     whole: bool = True  # the ramp's two ends are rounded to whole channels, outwards, as in the authors' code
     magnitude: Positive | None = None  # factor on the turned vectors' lengths; None: 0.1 · ln(factor) + 1
 
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.fast <= self.slow:
+            raise ValueError(f"fast = {self.fast:g} must be larger than slow = {self.slow:g}")
+        return self
+
 
 class Llama3Scaling(Config):
     """Llama 3.1's rule: long waves divided by the factor, short ones kept, a linear blend between."""
@@ -103,9 +109,8 @@ class RotaryConfig(Config):
     kind: Literal["rotary"] = "rotary"
     base: Annotated[float, Field(gt=1, le=1e12)] = 10_000.0
     pairing: Literal["halves", "neighbours"] = "halves"
-    fraction: Annotated[float, Field(gt=0, le=1)] = (
-        1.0  # of the head's channels, from the first; the rest is not turned
-    )
+    # Of the head's channels, from the first; the rest is not turned.
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     scaling: Scaling | None = None
 
     def turned(self, head_dim: int) -> int:
@@ -120,7 +125,10 @@ class AlibiConfig(Config):
 
 
 class BucketsConfig(Config):
-    """A learned number per head and bucket of distances, shared by all layers (T5; Raffel et al. 2020, 2.1)."""
+    """A learned number per head and bucket of distances (T5; Raffel et al. 2020, 2.1).
+
+    All layers of a stack that say the same here share it, whatever else they differ in.
+    """
 
     kind: Literal["buckets"] = "buckets"
     buckets: Annotated[int, Field(ge=4, le=2**16)] = 32

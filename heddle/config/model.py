@@ -5,6 +5,7 @@ the project. Nothing here imports torch.
 """
 
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -76,9 +77,8 @@ class EntryConfig(Config):
     positions: Literal["learned", "sinusoidal", "sinusoidal_halves", "none"] = "none"
     combine: Literal["sum", "concat"] = "sum"  # (L0-16, D-28)
     position_dim: Size | None = None  # with concat: width of the position part; None: half of dim
-    offset: Annotated[int, Field(ge=0, le=2**16)] = (
-        0  # rows of a learned table before position 0: 2 in BART's and OPT's
-    )
+    # Rows of a learned table before position 0: 2 in BART's and OPT's.
+    offset: Annotated[int, Field(ge=0, le=2**16)] = 0
     scale: bool = False  # embeddings times √dim (Vaswani et al. 2017, 3.4; D-30)
     types: Annotated[int, Field(ge=0, le=2**16)] = 0  # token types (segments) with a vector each (BERT)
     norm: NormConfig | None = None  # behind the sum
@@ -169,6 +169,13 @@ class StackConfig(Config):
         made = {changes: self._block(changes) for changes in dict.fromkeys(which)}  # equal layers are one object
         return tuple(made[changes] for changes in which)
 
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, perhaps with other fields; its blocks are derived anew, unless they are given."""
+        copied = super().model_copy(update=update, deep=deep)
+        if "blocks" not in (update or {}):
+            copied.__dict__.pop("blocks", None)
+        return copied
+
     def _block(self, changes: tuple[int, ...]) -> BlockConfig:
         if not changes:
             return self.block
@@ -240,9 +247,8 @@ HeadConfig = Annotated[
 class DropoutConfig(Config):
     """How dropped values are dropped, wherever a rate says that they are (D-03, D-54)."""
 
-    style: Literal["inverted", "classic"] = (
-        "inverted"  # kept values are divided by 1 - rate, or predictions multiplied by it
-    )
+    # Kept values are divided by 1 - rate, or predictions multiplied by it.
+    style: Literal["inverted", "classic"] = "inverted"
     mask: Literal["element", "batch"] = "element"  # every value on its own, or one mask for all rows of a batch
 
 
@@ -273,12 +279,10 @@ class TransformerConfig(Config):
     """
 
     vocab_size: Annotated[int, Field(gt=0, le=2**31)]
-    source_vocab_size: Annotated[int, Field(gt=0, le=2**31)] | None = (
-        None  # of the encoder's own table; None: one table for both
-    )
-    pad_vocab_to: Annotated[int, Field(gt=0, le=2**16)] = (
-        1  # the table's rows are rounded up to a multiple of this; extra entries are masked (L0-86)
-    )
+    # Of the encoder's own table; None: one table for both.
+    source_vocab_size: Annotated[int, Field(gt=0, le=2**31)] | None = None
+    # The table's rows are rounded up to a multiple of this; extra entries are masked (L0-86).
+    pad_vocab_to: Annotated[int, Field(gt=0, le=2**16)] = 1
     dim: Size
     context: Annotated[int, Field(gt=0, le=2**31)]  # longest sequence in training; a hard limit with learned positions
     encoder: StackConfig | None = None

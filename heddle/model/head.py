@@ -9,15 +9,16 @@ from torch.nn import functional as F
 
 from heddle.config.model import (
     ClassifierHeadConfig,
-    DropoutConfig,
     EmbeddingHeadConfig,
     LanguageHeadConfig,
     TransformerConfig,
 )
+from heddle.errors import HeddleError
 from heddle.nn.activations import ACTIVATIONS
-from heddle.nn.dropout import Dropout
+from heddle.nn.dropout import Dropout, make_dropout
 from heddle.nn.layout import Layout
 from heddle.nn.norm import LayerNorm
+from heddle.nn.numeric import capped, wide_dtype
 
 LOGITS_BYTES = 256 << 20  # fp32 logits that a loss makes at a time; fewer save little memory and cost time
 
@@ -71,11 +72,6 @@ class LanguageHead(nn.Module):
         return mask_padding(capped(logits, self.cap), self.vocab_size)
 
 
-def capped(logits: Float[Tensor, "*rows V"], cap: float | None) -> Float[Tensor, "*rows V"]:
-    """cap · tanh(logits / cap): never beyond ± cap (Gemma 2)."""
-    return logits if cap is None else cap * torch.tanh(logits / cap)
-
-
 def mask_padding(logits: Float[Tensor, "*rows V"], vocab_size: int) -> Float[Tensor, "*rows V"]:
     """Logits with the table's extra entries at -inf, in training as in sampling (L0-86)."""
     if logits.shape[-1] == vocab_size:
@@ -85,18 +81,29 @@ def mask_padding(logits: Float[Tensor, "*rows V"], vocab_size: int) -> Float[Ten
 
 
 def pool(hidden: Float[Tensor, "B T D"], layout: Layout, how: str) -> Float[Tensor, "B D"]:
-    """One vector per row, of its real tokens: the `first`, the `last`, their `mean` or their `max` (L1-93)."""
-    real = layout.segment >= 0
+    """One vector per row, of its real tokens: the `first`, the `last`, their `mean` or their `max` (L1-93).
+
+    A row of padding alone gives 0, as attention does.
+
+    Raises:
+        HeddleError: several texts are packed into one row, which would be mixed.
+    """
+    if layout.documents > 1:
+        raise HeddleError("one vector for each row cannot tell packed texts apart: give each text a row of its own")
+    real = layout.real
+    empty = ~real.any(1, keepdim=True)
     if how in ("first", "last"):
         place = torch.arange(layout.width, device=hidden.device)
         far = layout.width if how == "first" else -1
         index = place.expand_as(real).where(real, far)
-        index = index.amin(1) if how == "first" else index.amax(1)
-        return hidden.gather(1, index[:, None, None].expand(-1, 1, hidden.shape[-1]))[:, 0]
-    if how == "max":
-        return hidden.masked_fill(~real[..., None], -torch.inf).amax(1)
-    wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32)).masked_fill(~real[..., None], 0.0)
-    return (wide.sum(1) / real.sum(1, keepdim=True)).to(hidden.dtype)
+        index = (index.amin(1) if how == "first" else index.amax(1)).clamp(0, layout.width - 1)
+        found = hidden.gather(1, index[:, None, None].expand(-1, 1, hidden.shape[-1]))[:, 0]
+    elif how == "max":
+        found = hidden.masked_fill(~real[..., None], -torch.inf).amax(1)
+    else:
+        wide = hidden.to(wide_dtype(hidden.dtype)).masked_fill(~real[..., None], 0.0)
+        found = (wide.sum(1) / real.sum(1, keepdim=True).clamp(min=1)).to(hidden.dtype)
+    return found.masked_fill(empty, 0.0)
 
 
 class Pooler(nn.Module):
@@ -136,8 +143,7 @@ def make_head(config: TransformerConfig) -> nn.Module | None:
             *sizes, made.tied, made.bias, made.transform, made.scale, made.cap, made.activation, made.eps
         )
     if isinstance(made, ClassifierHeadConfig):
-        drops: DropoutConfig = config.dropout
-        dropout = Dropout(made.dropout, drops.style == "classic", drops.mask == "batch")
+        dropout = make_dropout(config.dropout, made.dropout)
         return Classifier(config.dim, made.classes, made.pooling, made.dense, dropout)
     if isinstance(made, EmbeddingHeadConfig):
         return Pooler(config.dim, made.pooling, made.dense, made.normalise)

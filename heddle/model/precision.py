@@ -4,7 +4,7 @@ import torch
 
 from heddle.errors import HeddleError, did_you_mean
 from heddle.model.head import LanguageHead
-from heddle.model.transformer import Embedding, Transformer
+from heddle.model.transformer import Transformer
 from heddle.nn.block import MATRICES
 from heddle.nn.custom import without_custom
 
@@ -33,9 +33,9 @@ def cast(model: Transformer, precision: str, tables: bool = True) -> Transformer
         raise HeddleError(f"precision = {precision!r} is not one of {', '.join(DTYPES)}.{near}")
     if precision != "fp32" and model.first_matrix() is None:
         return model
-    kinds = (*MATRICES, Embedding) if tables else MATRICES
+    token_tables = (model.embedding, model.source_embedding) if tables else ()
     for module in without_custom(model):
-        if isinstance(module, kinds):
+        if isinstance(module, MATRICES) or module in token_tables:
             module.to(DTYPES[precision])
     if tables and isinstance(model.head, LanguageHead) and model.head.weight is not None:
         # The head's own table is one, too; the norm beside it is not.

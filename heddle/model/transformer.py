@@ -6,17 +6,17 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from heddle.config.model import StackConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.model.head import LanguageHead, make_head
-from heddle.model.stack import Memory, Stack
+from heddle.model.stack import Stack
 from heddle.nn.block import MATRICES
 from heddle.nn.custom import without_custom
+from heddle.nn.embedding import Embedding
 from heddle.nn.layout import Layout
 from heddle.nn.moe import Routing
-from heddle.nn.state import Cache, Keys
+from heddle.nn.state import Cache, Keys, Memory
 
 
 class Transformer(nn.Module):
@@ -50,13 +50,18 @@ class Transformer(nn.Module):
         source: Int[Tensor, "B S"] | None = None,
         source_layout: Layout | None = None,
         types: Int[Tensor, "B T"] | None = None,
+        source_types: Int[Tensor, "B S"] | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Hidden vectors of `tokens`, in one pass (L0-01). Layouts default to whole sequences.
 
         A decoder's hold what follows every prefix; an encoder's see the whole. `source` is what an encoder-decoder's encoder
-        reads, `types` the tokens' types where there are any.
+        reads, `types` and `source_types` the tokens' and the source's types where there are any (else all are of type 0).
+
+        Raises:
+            HeddleError: something is given that this model has no use for, or a source is missing; shapes do not fit; there
+                are more tokens than learned positions.
         """
-        return self.run(tokens, layout, source, source_layout, types)[0]
+        return self.run(tokens, layout, source, source_layout, types, source_types)[0]
 
     def run(
         self,
@@ -65,17 +70,19 @@ class Transformer(nn.Module):
         source: Int[Tensor, "B S"] | None = None,
         source_layout: Layout | None = None,
         types: Int[Tensor, "B T"] | None = None,
+        source_types: Int[Tensor, "B S"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], tuple[Routing, ...]]:
         """`forward`, and beside it what the routers did: their loads, and the terms they add to the loss."""
         layout = _whole(tokens) if layout is None else layout
-        if self.decoder is None:
-            return self._encode(tokens, layout, types)
-        if self.encoder is None:
-            return self._decode(tokens, layout, types=types)
+        if self.encoder is None or self.decoder is None:
+            if not (source is None and source_layout is None and source_types is None):
+                raise HeddleError("this model reads tokens alone: leave out source, source_layout and source_types")
+            alone = self._encode if self.decoder is None else self._decode
+            return alone(tokens, layout, types=types)
         if source is None:
             raise HeddleError("this model reads a source beside the tokens; give source")
         source_layout = _whole(source) if source_layout is None else source_layout
-        hidden, routings = self._encode(source, source_layout)
+        hidden, routings = self._encode(source, source_layout, source_types)
         out, more = self._decode(tokens, layout, memory=Memory(hidden, source_layout), types=types)
         return out, routings + more
 
@@ -103,33 +110,53 @@ class Transformer(nn.Module):
 
         Raises:
             HeddleError: there is no decoder, no memory of a source, or more tokens than there are learned positions.
+            IndexError: a token stands beyond the learned positions, of which only tensors know (`step` looks before).
         """
         return self._decode(tokens, queries, keys, states, memory, types)[0]
 
     def step(
-        self, tokens: Int[Tensor, "B T"], cache: Cache, counts: Sequence[int] | None = None
-    ) -> Float[Tensor, "B T D"]:
+        self,
+        tokens: Int[Tensor, "B T"],
+        cache: Cache,
+        counts: Sequence[int] | None = None,
+        types: Int[Tensor, "B T"] | None = None,
+    ) -> Float[Tensor, "B t D"]:
         """Hidden vectors of the next tokens of every row of a cache, which remembers them.
 
-        Of row b's T tokens the first `counts[b]` are real (all, if left out); the rest is padding.
+        Of row b's T tokens the first `counts[b]` are real (all, if left out) and the rest is padding; t is the largest count,
+        so what is padding in every row is left out.
+
+        Raises:
+            HeddleError: the cache has other rows, a count is not between 0 and T, or there are fewer learned positions.
         """
-        counts = [tokens.shape[1]] * tokens.shape[0] if counts is None else counts
-        longest = max(length + count for length, count in zip(cache.lengths, counts, strict=True))
-        self.check_length(longest, self.config.decoder)
+        rows, width = tokens.shape
+        counts = [width] * rows if counts is None else counts
+        if not len(counts) == len(cache.lengths) == rows:
+            raise HeddleError(
+                f"{rows} rows of tokens and {len(counts)} counts for a cache of {len(cache.lengths)} rows"
+            )
+        if wrong := [count for count in counts if not 0 <= count <= width]:
+            raise HeddleError(
+                f"counts say {wrong[0]} of the {width} tokens that each row has; 0 to {width} are possible"
+            )
+        most = max(counts, default=width)
+        if most < width:
+            tokens, types = tokens[:, :most], None if types is None else types[:, :most]
+        if self.decoder is not None:
+            self.decoder.check_length(max(map(sum, zip(cache.lengths, counts, strict=True)), default=0))
         queries, keys = cache.advance(counts, tokens.device)
-        memory = None if cache.memory is None else Memory(*cache.memory)
-        return self.decode(tokens, queries, keys, cache.states, memory)
+        return self.decode(tokens, queries, keys, cache.states, cache.memory, types)
 
     def new_cache(self, rows: int, memory: Memory | None = None) -> Cache:
         """An empty cache for `rows` sequences, which grows as tokens come; of an encoder-decoder, with the encoder's output.
 
         Raises:
-            HeddleError: there is no decoder, or no memory where one is needed.
+            HeddleError: there is no decoder, or no memory where one is needed, or one of other rows.
         """
         if self.decoder is None:
             raise HeddleError("an encoder sees the whole at once: there is nothing to remember from token to token")
         self._check_memory(memory)
-        return Cache(self.decoder.new_states(), rows, None if memory is None else (memory.hidden, memory.layout))
+        return Cache(self.decoder.new_states(), rows, memory)
 
     def logits(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
         """Scores of the next token (L0-73, L2-62). Entries beyond the vocabulary are -inf (D-13)."""
@@ -171,20 +198,6 @@ class Transformer(nn.Module):
         head = self.language_head()
         return self.embedding.weight if head.weight is None else head.weight
 
-    def check_length(self, length: int, stack: StackConfig | None) -> None:
-        """Refuse what learned positions cannot place."""
-        if stack is not None and stack.entry.positions == "learned" and length > self.config.context:
-            raise HeddleError(
-                f"{length} tokens are more than the {self.config.context} positions this model has learned; "
-                "shorten the text or let it be windowed"
-            )
-
-    @property
-    def longest(self) -> int | None:
-        """The most tokens that can be placed; None: any number."""
-        learned = any(stack.entry.positions == "learned" for stack in self.config.stacks().values())
-        return self.config.context if learned else None
-
     def working_dtype(self) -> torch.dtype:
         """What the blocks compute in: the dtype of their matrices, or of the token table where they have none.
 
@@ -210,7 +223,7 @@ class Transformer(nn.Module):
         if self.encoder is None:
             raise HeddleError("this model has no encoder")
         _check_shapes(source, layout)
-        self.check_length(source.shape[1], self.config.encoder)
+        self.encoder.check_layout(layout)
         table = self.embedding if self.source_embedding is None else self.source_embedding
         return self.encoder.run(table(source).to(self.working_dtype()), layout, types=types)
 
@@ -227,7 +240,7 @@ class Transformer(nn.Module):
             raise HeddleError("this model has no decoder")
         _check_shapes(tokens, queries)
         self._check_memory(memory)
-        self.check_length(tokens.shape[1], self.config.decoder)
+        self.decoder.check_layout(queries)
         x = self.embedding(tokens).to(self.working_dtype())
         return self.decoder.run(x, queries, keys, states, memory, types)
 
@@ -253,14 +266,3 @@ def _check_shapes(tokens: Tensor, layout: Layout) -> None:
 def _whole(tokens: Tensor) -> Layout:
     rows, width = tokens.shape if tokens.dim() == 2 else (0, 0)  # another shape is refused where the layout is used
     return Layout.plain(rows, width, tokens.device)
-
-
-class Embedding(nn.Module):
-    """A table with one row per token (L0-14), looked up by ids from 0 (D-23)."""
-
-    def __init__(self, rows: int, dim: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(rows, dim))
-
-    def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T d"]:
-        return F.embedding(tokens, self.weight)

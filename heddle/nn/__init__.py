@@ -7,6 +7,7 @@ from heddle.nn.block import Block as Block
 from heddle.nn.block import Residual as Residual
 from heddle.nn.dropout import Dropout as Dropout
 from heddle.nn.dropout import drop as drop
+from heddle.nn.embedding import Embedding as Embedding
 from heddle.nn.feedforward import MLP as MLP
 from heddle.nn.feedforward import Gated as Gated
 from heddle.nn.kernels import KERNELS as KERNELS
@@ -17,7 +18,6 @@ from heddle.nn.mask import Everything as Everything
 from heddle.nn.mask import Mask as Mask
 from heddle.nn.norm import LayerNorm as LayerNorm
 from heddle.nn.norm import RMSNorm as RMSNorm
-from heddle.nn.position import LearnedPositions as LearnedPositions
 from heddle.nn.position import Rotary as Rotary
 from heddle.nn.state import Cache as Cache
 
@@ -29,11 +29,11 @@ __all__ = [
     "Cache",
     "Causal",
     "Dropout",
+    "Embedding",
     "Everything",
     "Gated",
     "LayerNorm",
     "Layout",
-    "LearnedPositions",
     "Mask",
     "RMSNorm",
     "Residual",

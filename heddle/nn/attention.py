@@ -1,6 +1,6 @@
 """Multi-head attention, with what a stack prepares once per forward pass: the lowered mask, rotation and bias."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,7 +38,8 @@ class Sight(nn.Module):
     Args:
         rule: who may see whom.
         kernel: a row of `KERNELS`, or None for mixers that only need to know where tokens stand.
-        relative: what distances do to queries and keys (`Rotary`) or to scores (`Alibi`, `Buckets`).
+        relative: what distances do to queries and keys (`Rotary`) or to scores (`Alibi`, `Buckets`). Ways of seeing that
+            differ in rule or kernel alone share it: one of them holds it, the others are handed it with each call.
         fused: whether torch's fused kernel knows all that the layers want; it has no cap and one kind of dropout.
     """
 
@@ -49,11 +50,12 @@ class Sight(nn.Module):
         self.kernel: type[Kernel] | None = None if kernel is None else KERNELS[kernel]
         self.relative = relative
 
-    def forward(self, queries: Layout, keys: Layout) -> View:
+    def forward(self, queries: Layout, keys: Layout, relative: nn.Module | None = None) -> View:
         if self.kernel is None:
             return View(queries, keys, None, None)
-        rotation = self.relative(queries) if isinstance(self.relative, Rotary) else None
-        bias = self.relative(queries, keys) if isinstance(self.relative, Alibi | Buckets) else None
+        relative = self.relative if relative is None else relative
+        rotation = relative(queries) if isinstance(relative, Rotary) else None
+        bias = relative(queries, keys) if isinstance(relative, Alibi | Buckets) else None
         return View(queries, keys, self.kernel.lower(Mask(self.rule, queries, keys), bias, self.fused), rotation)
 
 
@@ -63,7 +65,7 @@ class Mixer(Protocol):
     def __call__(self, x: Float[Tensor, "B T D"], view: View, state: State = STATELESS) -> Float[Tensor, "B T D"]: ...
 
     def new_state(self) -> State:
-        """An empty memory of what the next tokens need of the earlier ones."""
+        """An empty memory of what the next tokens need of the earlier ones. A mixer whose memory is a window has a `window`."""
         ...
 
 
@@ -81,7 +83,7 @@ class Attention(nn.Module):
         head_dim: d, width of a query and of a key head.
         value_dim: width of a value head.
         scale: factor on the scores.
-        bias: which of the four projections have biases: all, none, or those named.
+        bias: which of the four projections have biases.
         query_norm, key_norm: norms over d before the rotation, or None.
         dropout: on the attention weights, a rate or a module.
         kernel: a row of `KERNELS`.
@@ -98,7 +100,7 @@ class Attention(nn.Module):
         head_dim: int,
         value_dim: int,
         scale: float,
-        bias: bool | Sequence[str] = True,
+        bias: Collection[str] = ("q", "k", "v", "o"),
         query_norm: nn.Module | None = None,
         key_norm: nn.Module | None = None,
         dropout: float | Dropout = 0.0,
@@ -112,11 +114,10 @@ class Attention(nn.Module):
         self.value_dim = value_dim
         self.window = window
         self.crosses = crosses
-        biased = ("q", "k", "v", "o") if bias is True else () if bias is False else tuple(bias)
-        self.q = nn.Linear(dim, heads * head_dim, bias="q" in biased)
-        self.k = nn.Linear(dim, kv_heads * head_dim, bias="k" in biased)
-        self.v = nn.Linear(dim, kv_heads * value_dim, bias="v" in biased)
-        self.o = nn.Linear(heads * value_dim, dim, bias="o" in biased)
+        self.q = nn.Linear(dim, heads * head_dim, bias="q" in bias)
+        self.k = nn.Linear(dim, kv_heads * head_dim, bias="k" in bias)
+        self.v = nn.Linear(dim, kv_heads * value_dim, bias="v" in bias)
+        self.o = nn.Linear(heads * value_dim, dim, bias="o" in bias)
         self.q_norm = query_norm
         self.k_norm = key_norm
         self.kernel = KERNELS[kernel](scale, dropout, cap)

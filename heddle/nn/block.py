@@ -23,7 +23,7 @@ from heddle.errors import HeddleError
 from heddle.nn.attention import Attention, View
 from heddle.nn.convolution import Convolution
 from heddle.nn.custom import CustomFeedForward, CustomMixer
-from heddle.nn.dropout import Dropout
+from heddle.nn.dropout import Dropout, make_dropout
 from heddle.nn.experts import Experts
 from heddle.nn.feedforward import MLP, Gated
 from heddle.nn.moe import MoE, Routing
@@ -185,7 +185,7 @@ class Maker:
 
     def dropout(self, rate: float) -> Dropout:
         """Dropout in the model's convention."""
-        return Dropout(rate, self.drops.style == "classic", self.drops.mask == "batch")
+        return make_dropout(self.drops, rate)
 
     def mixer(self, config: Any) -> Any:
         """The mixer a config describes."""

@@ -12,6 +12,12 @@ from heddle.nn.state import STATELESS, Places, Rolling, State
 OUTSIDE = PADDING - 1  # the segment of what lies before and after a row
 
 
+def distances(taps: int, dilation: int = 1, centred: bool = False) -> range:
+    """How many steps back each tap looks, the nearest first; of centred ones half look ahead, which is less than 0."""
+    ahead = taps // 2 if centred else 0
+    return range(-ahead * dilation, (taps - ahead) * dilation, dilation)
+
+
 class Convolution(nn.Module):
     """y_t = Σ_k x_{t - k·dilation} W_k + b, where tokens of another segment count as 0 (L0-05; golden `causal_convolution`).
 
@@ -33,9 +39,8 @@ class Convolution(nn.Module):
         super().__init__()
         if centred and taps % 2 == 0:
             raise HeddleError(f"a centred convolution needs an odd number of taps, not {taps}: take {taps + 1}")
-        ahead = taps // 2 if centred else 0
         self.centred = centred
-        self.distances = [(tap - ahead) * dilation for tap in range(taps)]
+        self.distances = distances(taps, dilation, centred)
         self.weight = nn.Parameter(torch.empty(taps, dim, dim))
         self.bias = nn.Parameter(torch.empty(dim)) if bias else None
 
@@ -43,6 +48,11 @@ class Convolution(nn.Module):
     def reach(self) -> int:
         """How many steps back the furthest tap looks."""
         return self.distances[-1]
+
+    @property
+    def window(self) -> int | None:
+        """How many tokens its state remembers; None: it has none."""
+        return self.reach or None
 
     def new_state(self) -> State:
         """What it remembers of a row: the tokens it can reach.
@@ -79,7 +89,7 @@ class Convolution(nn.Module):
     def _looked_up(self, seen: Float[Tensor, "B S D"], at: Layout) -> Float[Tensor, "B T taps_times_D"]:
         """Each token's taps side by side, found by their positions among the remembered tokens and the new ones."""
         start, device = at.position[:, :1, None], seen.device
-        wanted: Int[Tensor, "B T taps"] = at.position[:, :, None] - torch.tensor(self.distances, device=device)
+        wanted: Int[Tensor, "B T taps"] = at.position[:, :, None] - torch.tensor(list(self.distances), device=device)
         slot = torch.where(wanted < start, wanted % self.reach, self.reach + wanted - start)
         row = torch.arange(at.rows, device=device)[:, None, None]
         # What lies before the row's first token is found in a slot that nothing was written to, which is 0.

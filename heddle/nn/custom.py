@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from heddle.config.layers import CustomConfig
 from heddle.errors import HeddleError
 from heddle.nn.attention import View
+from heddle.nn.numeric import wide_dtype
 from heddle.nn.state import STATELESS, Growing, State
 
 
@@ -60,7 +61,7 @@ class Custom(nn.Module):
     def _dtype(self, x: Tensor) -> torch.dtype:
         held = (*self.inner.parameters(), *self.inner.buffers())
         own = (tensor.dtype for tensor in held if tensor.is_floating_point())
-        return next(own, torch.promote_types(x.dtype, torch.float32))
+        return next(own, wide_dtype(x.dtype))
 
 
 class CustomMixer(Custom):

@@ -83,6 +83,7 @@ class Experts(nn.Module):
         return F.linear(hidden, self.down[expert], bias(self.down_bias))
 
 
+# The gradient of an activation: (gradient of its output, its input) -> gradient of its input.
 SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "gelu": torch.ops.aten.gelu_backward,
     "gelu_tanh": lambda gradient, x: torch.ops.aten.gelu_backward(gradient, x, approximate="tanh"),
@@ -90,6 +91,9 @@ SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "relu_squared": lambda gradient, x: gradient * F.relu(x).mul_(2),
     "silu": torch.ops.aten.silu_backward,
 }
+
+
+UP, DOWN, GATE = 0, 1, 2  # where each stands in the lists of stacked weights and biases; the gate's may be missing
 
 
 def _spans(load: Tensor) -> list[tuple[int, int, int]]:
@@ -124,9 +128,9 @@ def _experts(
 ) -> list[Tensor]:
     """The routed sum, and for its gradient: the pairs' order, their place in it, their outputs, and layers before the activation.
 
-    Weights and biases are those of up, down, and where there is one gate.
+    Weights and biases stand as `UP`, `DOWN` and `GATE` say.
     """
-    pairs, hidden, gated, spans = choice.numel(), weights[0].shape[1], len(weights) == 3, _spans(load)
+    pairs, hidden, gated, spans = choice.numel(), weights[UP].shape[1], len(weights) > GATE, _spans(load)
     order = choice.flatten().argsort(stable=True)
     token, place = order // choice.shape[1], torch.empty_like(choice)
     place.view(-1)[order] = torch.arange(pairs, device=x.device)
@@ -137,13 +141,13 @@ def _experts(
     for expert, start, stop in spans:
         rows = x.index_select(0, token[start:stop])
         inner = before[0, start:stop] if keep else before[0, : stop - start]
-        _affine(rows, expert, 0, weights, biases, inner)
+        _affine(rows, expert, UP, weights, biases, inner)
         if gated:
             opened = before[1, start:stop] if keep else before[1, : stop - start]
-            product = ACTIVATIONS[activation](_affine(rows, expert, 2, weights, biases, opened)).mul_(inner)
+            product = ACTIVATIONS[activation](_affine(rows, expert, GATE, weights, biases, opened)).mul_(inner)
         else:
             product = ACTIVATIONS[activation](inner)
-        _affine(product, expert, 1, weights, biases, outputs[start:stop])
+        _affine(product, expert, DOWN, weights, biases, outputs[start:stop])
     return [_collect(outputs, place, gates), order, place, outputs, before if keep else before.new_empty(0)]
 
 
@@ -164,7 +168,7 @@ def _experts_gradient(
 
     The hidden layer after the activation is computed again, expert by expert: that costs less than to keep it.
     """
-    gated, spans = len(weights) == 3, _spans(load)
+    gated, spans = len(weights) > GATE, _spans(load)
     token, scale = order // gates.shape[1], gates.flatten()[order][:, None]
     x_parts, scale_gradient = torch.empty_like(outputs), gates.new_zeros(order.shape)
     x_parts[spans[-1][2] if spans else 0 :] = 0
@@ -177,7 +181,7 @@ def _experts_gradient(
         rows, here = x.index_select(0, token[start:stop]), above.index_select(0, token[start:stop])
         scale_gradient[start:stop] = (here.to(gates.dtype) * outputs[start:stop]).sum(-1)
         here = (here * scale[start:stop]).to(x.dtype)
-        slope, inner = here @ weights[1][expert], before[0, start:stop]
+        slope, inner = here @ weights[DOWN][expert], before[0, start:stop]
         if gated:
             opened = before[1, start:stop]
             acted = ACTIVATIONS[activation](opened)
@@ -186,9 +190,10 @@ def _experts_gradient(
         else:
             product = ACTIVATIONS[activation](inner)
             steps = [SLOPES[activation](slope, inner), here]
-        torch.mm(steps[0], weights[0][expert], out=x_parts[start:stop])
+        torch.mm(steps[UP], weights[UP][expert], out=x_parts[start:stop])
         if gated:
-            x_parts[start:stop].addmm_(steps[2], weights[2][expert])
+            x_parts[start:stop].addmm_(steps[GATE], weights[GATE][expert])
+        # What came into up, down and gate, and the gradient of what came out.
         for gradient, step, entered in zip(gradients, steps, (rows, product, rows), strict=False):
             torch.mm(step.t(), entered, out=gradient[expert])
         for gradient, step in zip(bias_gradients, steps, strict=False):
@@ -216,7 +221,7 @@ _grouped_gradient = torch.library.custom_op(
 @_grouped.register_fake
 def _(x: Tensor, gates: Tensor, choice: Tensor, load: Tensor, weights: list[Tensor], *rest: Any) -> list[Tensor]:
     pairs, keep = choice.numel(), rest[-1]
-    before = x.new_empty((len(weights) - 1, pairs, weights[0].shape[1]) if keep else 0)
+    before = x.new_empty((len(weights) - 1, pairs, weights[UP].shape[1]) if keep else 0)
     outputs = x.new_empty(pairs, x.shape[1])
     return [torch.empty_like(x), choice.new_empty(pairs), torch.empty_like(choice), outputs, before]
 

@@ -1,13 +1,15 @@
 """Where each token stands: its position, and which sequence it belongs to."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.utils import _pytree
+
+from heddle.errors import HeddleError
 
 Form = Literal["plain", "padded", "packed", "uniform", "ragged"]
 PADDING = -1
@@ -31,12 +33,14 @@ class Layout:
         segment: Int[B T], which sequence of its row a token belongs to; -1 is padding.
         form: see above.
         documents: the largest number of segments in any row, known on the host: segments are 0..documents-1, and -1.
+        longest: tokens of the longest segment, where packing has told the host; None: at most the width.
     """
 
     position: Int[Tensor, "B T"]
     segment: Int[Tensor, "B T"]
     form: Form
     documents: int = 1
+    longest: int | None = None
 
     @classmethod
     def plain(cls, rows: int, length: int, device: torch.device | str | None = None) -> "Layout":
@@ -52,7 +56,12 @@ class Layout:
         side: Literal["right", "left"] = "right",
         device: torch.device | str | None = None,
     ) -> "Layout":
-        """Rows of different lengths, filled up to `width` tokens after their end, or (side = left) before their start."""
+        """Rows of different lengths, filled up to `width` tokens after their end, or (side = left) before their start.
+
+        Raises:
+            HeddleError: a row is longer than that.
+        """
+        _check_fits([[length] for length in lengths], width)
         length = torch.tensor(list(lengths), device=device)[:, None]
         slot = torch.arange(width, device=device).expand(len(lengths), width)
         position = slot if side == "right" else slot - (width - length)
@@ -62,7 +71,12 @@ class Layout:
 
     @classmethod
     def packed(cls, lengths: Sequence[Sequence[int]], width: int, device: torch.device | str | None = None) -> "Layout":
-        """Several documents side by side in each row; `lengths[b]` are those of row b, the rest of the row is padding."""
+        """Several documents side by side in each row; `lengths[b]` are those of row b, the rest of the row is padding.
+
+        Raises:
+            HeddleError: a row's documents are longer than `width` together.
+        """
+        _check_fits(lengths, width)
         position = torch.zeros(len(lengths), width, dtype=torch.long)
         segment = torch.full((len(lengths), width), PADDING)
         for row, documents in enumerate(lengths):
@@ -72,7 +86,13 @@ class Layout:
                 segment[row, start : start + length] = number
                 start += length
         most = max((len(documents) for documents in lengths), default=1)
-        return cls(position.to(device), segment.to(device), "packed", max(most, 1))
+        longest = max((length for documents in lengths for length in documents), default=0)
+        return cls(position.to(device), segment.to(device), "packed", max(most, 1), longest)
+
+    @property
+    def real(self) -> Bool[Tensor, "B T"]:
+        """Which tokens are not padding."""
+        return self.segment != PADDING
 
     @property
     def rows(self) -> int:
@@ -86,19 +106,25 @@ class Layout:
 
     def to(self, device: torch.device | str) -> "Layout":
         """The same layout on another device."""
-        return Layout(self.position.to(device), self.segment.to(device), self.form, self.documents)
+        return replace(self, position=self.position.to(device), segment=self.segment.to(device))
 
     def split(self, rows: int) -> list["Layout"]:
         """Consecutive pieces of `rows` rows each."""
         pieces = zip(self.position.split(rows), self.segment.split(rows), strict=True)
-        return [Layout(position, segment, self.form, self.documents) for position, segment in pieces]
+        return [replace(self, position=position, segment=segment) for position, segment in pieces]
+
+
+def _check_fits(lengths: Sequence[Sequence[int]], width: int) -> None:
+    for row, each in enumerate(lengths):
+        if min(each, default=0) < 0 or sum(each) > width:
+            raise HeddleError(f"row {row} holds {' + '.join(map(str, each))} tokens, and the layout's width is {width}")
 
 
 # Batches of layouts travel through torch's own machinery (pipelines split them, compilation flattens them) as trees.
 _pytree.register_pytree_node(
     Layout,
-    lambda layout: ([layout.position, layout.segment], (layout.form, layout.documents)),
+    lambda layout: ([layout.position, layout.segment], (layout.form, layout.documents, layout.longest)),
     lambda tensors, known: Layout(
-        **dict(zip(("position", "segment"), tensors, strict=True)), form=known[0], documents=known[1]
+        **dict(zip(("position", "segment"), tensors, strict=True)), form=known[0], documents=known[1], longest=known[2]
     ),
 )

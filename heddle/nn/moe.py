@@ -13,6 +13,7 @@ from torch.utils import _pytree
 from heddle.nn.experts import Experts
 from heddle.nn.feedforward import MLP, Gated
 from heddle.nn.layout import Layout
+from heddle.nn.numeric import wide_dtype
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Router(nn.Module):
         self, x: Float[Tensor, "*rows D"]
     ) -> tuple[Float[Tensor, "*rows K"], Int[Tensor, "*rows K"], Float[Tensor, "*rows E"]]:
         """The gates of the chosen experts, which they are, best first, and the scores of all."""
-        wide = torch.promote_types(x.dtype, torch.float32)
+        wide = wide_dtype(x.dtype)
         logits = F.linear(x.to(wide), self.weight.to(wide))
         with torch.no_grad():  # without a bias by the scores themselves: gates would add ties where they saturate
             merit = logits if self.bias is None else self._gates(logits) + self.bias
@@ -131,7 +132,7 @@ class MoE(nn.Module):
         gates, choice, logits = self.router(x)
         experts = logits.shape[-1]
         if layout.form != "plain":  # padding goes to no expert
-            choice = choice.masked_fill((layout.segment < 0)[..., None], experts)
+            choice = choice.masked_fill((~layout.real)[..., None], experts)
         chosen = (choice[..., None] == torch.arange(experts, device=x.device)).sum(-2)  # [B, T, E] of 0 and 1
         load = chosen.sum((0, 1))
         out = self.experts(x.flatten(0, 1), gates.flatten(0, 1), choice.flatten(0, 1), load).view_as(x)
@@ -152,7 +153,7 @@ class MoE(nn.Module):
             terms = terms + even.sum() * (self.balance * logits.shape[-1] / self.router.active)
         if self.z:
             squares = logits.logsumexp(-1).square()
-            terms = terms + squares.masked_fill(layout.segment < 0, 0.0).sum() * self.z
+            terms = terms + squares.masked_fill(~layout.real, 0.0).sum() * self.z
         return terms
 
 
@@ -164,6 +165,3 @@ def balance_bias(bias: Float[Tensor, " E"], load: Int[Tensor, " E"], rate: float
     """
     load = load.to(bias.dtype)
     bias.add_((load.mean() - load).sign(), alpha=rate)
-
-
-# The gradient of an activation: (gradient of its output, its input) -> gradient of its input.

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.config.layers import LayerNormConfig, NoNormConfig, RMSNormConfig
+from heddle.nn.numeric import wide_dtype
 
 
 class LayerNorm(nn.Module):
@@ -34,7 +35,7 @@ class LayerNorm(nn.Module):
         if self.eps > 0 and not (self.unbiased or self.eps_outside):
             # torch's own kernel keeps the statistics in fp32 for bf16 input, in one pass.
             return F.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), bias, self.eps)
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        wide = x.to(wide_dtype(x.dtype))
         centred = wide - wide.mean(-1, keepdim=True)
         count = x.shape[-1] - int(self.unbiased)
         if self.eps_outside:
@@ -55,7 +56,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(dim))
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        wide = x.to(wide_dtype(x.dtype))
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return (wide * scale).to(x.dtype) * self.weight.to(x.dtype)
 

@@ -4,16 +4,27 @@ Nothing here is a buffer: everything that is not learned is computed from the po
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, floor, log, pi
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from heddle.config.layers import (
+    AlibiConfig,
+    BucketsConfig,
+    LinearScaling,
+    Llama3Scaling,
+    NTKScaling,
+    RotaryConfig,
+    YarnScaling,
+)
 from heddle.nn.layout import Layout
+from heddle.nn.numeric import wide_dtype
 
 SHARED = ("plain", "padded", "uniform")  # forms in which all rows have the same positions
 
@@ -21,18 +32,6 @@ SHARED = ("plain", "padded", "uniform")  # forms in which all rows have the same
 def _position(layout: Layout) -> Int[Tensor, "b T"]:
     """The positions; one row when all rows share them."""
     return layout.position[:1] if layout.form in SHARED else layout.position
-
-
-class LearnedPositions(nn.Module):
-    """One trained vector for each position below `context` (L0-15). Longer sequences are refused by the transformer."""
-
-    def __init__(self, context: int, dim: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(context, dim))
-
-    def forward(self, position: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        # Only padding can stand beyond the table; it takes the last row and is seen by nothing.
-        return F.embedding(position.clamp(max=self.weight.shape[0] - 1), self.weight)
 
 
 class SinusoidalPositions(nn.Module):
@@ -285,9 +284,32 @@ class Buckets(nn.Module):
         return bucket + buckets * (distance > 0) if self.both_ways else bucket
 
     def forward(self, queries: Layout, keys: Layout) -> Float[Tensor, "b H T S"]:
-        weight = self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))
+        weight = self.weight.to(wide_dtype(self.weight.dtype))
         return F.embedding(self.bucket(_distance(queries, keys)), weight).permute(0, 3, 1, 2)
 
     def extra_repr(self) -> str:
         buckets, heads = self.weight.shape
         return f"heads={heads}, buckets={buckets}, furthest={self.furthest}, both_ways={self.both_ways}"
+
+
+# How each config slows rotary frequencies.
+SCALINGS: dict[type, Callable[[Any], Scaling]] = {
+    LinearScaling: lambda config: Linear(config.factor),
+    NTKScaling: lambda config: NTK(config.factor),
+    YarnScaling: lambda config: Yarn(
+        config.factor, config.original, config.fast, config.slow, config.whole, config.magnitude
+    ),
+    Llama3Scaling: lambda config: Llama3(config.factor, config.original, config.low, config.high),
+}
+
+
+def make_relative(
+    config: RotaryConfig | AlibiConfig | BucketsConfig | None, heads: int, head_dim: int, causal: bool
+) -> Rotary | Alibi | Buckets | None:
+    """The relative positions that a config describes, for heads of a number and a width, looking back or both ways."""
+    if isinstance(config, RotaryConfig):
+        scaling = None if config.scaling is None else SCALINGS[type(config.scaling)](config.scaling)
+        return Rotary(head_dim, config.base, config.turned(head_dim), config.pairing == "neighbours", scaling)
+    if isinstance(config, BucketsConfig):
+        return Buckets(heads, config.buckets, config.furthest, both_ways=not causal)
+    return None if config is None else Alibi(heads)

@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from heddle.nn.layout import PADDING, Layout
+from heddle.nn.layout import Layout
+from heddle.nn.numeric import wide_dtype
 from heddle.nn.state import STATELESS, Carry, Places, State
 
 Carried = tuple[Tensor, ...]  # each [B W]
@@ -41,7 +42,8 @@ CELLS: dict[str, tuple[Callable[..., Carried], int, int]] = {"gru": (gru, 3, 1),
 class Recurrent(nn.Module):
     """y_t = h_t W_o with h_t = cell(x_t, h_{t-1}), which starts at 0 in every segment (L1-74).
 
-    Padding leaves the state as it was and has output 0. What is carried on is the state after each row's last real token.
+    Padding leaves the state as it was and has output 0. What is carried on is the state after each row's last real token, in
+    fp32 or wider: every token adds to it, and bf16 would lose what is small. The products are made in the precision of x.
 
     Args:
         dim: D, width in and out.
@@ -66,28 +68,30 @@ class Recurrent(nn.Module):
         return state.carry(lambda carried: self._run(x, view.queries, carried))
 
     def _run(self, x: Tensor, at: Layout, carried: Carried | None) -> tuple[Tensor, Carried]:
-        held = carried or tuple(x.new_zeros(x.shape[0], self.hidden) for _ in range(self.carries))
+        wide = wide_dtype(x.dtype)
+        held = carried or tuple(x.new_zeros(x.shape[0], self.hidden, dtype=wide) for _ in range(self.carries))
         # Taking tokens one by one out of a tensor would make as many gradients of its full size; unbinding makes one.
-        given = self.input(x).unbind(1)
-        real = at.segment != PADDING if at.form in ("padded", "packed", "ragged") else None
+        given = self.input(x).to(wide).unbind(1)
+        real = at.real if at.form in ("padded", "packed", "ragged") else None
         steps_real = None if real is None else real[:, :, None].unbind(1)
         steps_first = first_of_segment(at)[:, :, None].unbind(1) if at.form == "packed" else None
         outputs = []
         for t, token in enumerate(given):
             if steps_first is not None:
                 held = tuple(tensor.masked_fill(steps_first[t], 0) for tensor in held)
-            new = self.cell(token, *held, recalled=self.carry(held[0]))
+            new = self.cell(token, *held, recalled=self.carry(held[0].to(x.dtype)).to(wide))
             if steps_real is not None:
                 new = tuple(torch.where(steps_real[t], *pair) for pair in zip(new, held, strict=True))
             held = new
             outputs.append(held[0])
-        y = self.output(torch.stack(outputs, dim=1))
+        whole = torch.stack(outputs, dim=1) if outputs else x.new_zeros(*x.shape[:2], self.hidden)
+        y = self.output(whole.to(x.dtype))
         return y if real is None else y.masked_fill(~real[:, :, None], 0), held
 
 
 def first_of_segment(at: Layout) -> Bool[Tensor, "B T"]:
     """Which tokens begin another segment than that of the last real token before them in their row."""
-    real = at.segment != PADDING
+    real = at.real
     index = torch.arange(at.width, device=at.segment.device)
     last = torch.where(real, index, -1).cummax(dim=1).values
     before = torch.cat((torch.full_like(last[:, :1], -1), last[:, :-1]), dim=1)

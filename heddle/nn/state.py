@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map
 
+from heddle.errors import HeddleError
 from heddle.nn.layout import PADDING, Form, Layout
 
 ROUND = 64  # capacities and visible widths come in multiples of this, so that few shapes are ever compiled
@@ -55,6 +57,10 @@ class State:
         index = [torch.tensor(list(rows), dtype=torch.long, device=buffer.device) for buffer in self.buffers]
         chosen.buffers = tuple(buffer.index_select(0, i) for buffer, i in zip(self.buffers, index, strict=True))
         return chosen
+
+    def begin(self, like: "State", rows: int) -> None:
+        """Hold what `rows` rows remember that have seen nothing, in the shapes of another state of the same mixer."""
+        self.buffers = tuple(buffer.new_zeros(rows, *buffer.shape[1:]) for buffer in like.buffers)
 
     def join(self, other: "State") -> "State":
         """The rows of both, one after the other. Both are spent."""
@@ -133,7 +139,7 @@ class Rolling(State):
             for buffer, tensor in zip(self.buffers, new, strict=True):
                 buffer.index_copy_(2, slot, tensor[:, :, -self.window :])
         else:
-            real = at.segment != PADDING
+            real = at.real
             last = torch.where(real, at.position, -1).amax(dim=1, keepdim=True)
             slot = torch.where(real & (at.position > last - self.window), at.position % self.window, self.window)
             row = torch.arange(at.rows, device=slot.device)[:, None]
@@ -149,6 +155,16 @@ class Fixed(State):
         if not self.buffers:
             self.buffers = make()
         return self.buffers
+
+    def begin(self, like: State, rows: int) -> None:
+        """Refused: what rows remember of their source is made from it when they first look.
+
+        Raises:
+            HeddleError: always.
+        """
+        raise HeddleError(
+            "rows that have not looked at their source yet cannot join rows that have: step them once before they join"
+        )
 
     def join(self, other: "State") -> "State":
         """The rows of both; the shorter memory is filled up with zeros, which its layout has to call padding."""
@@ -170,9 +186,9 @@ def _empty(like: tuple[Tensor, ...], slots: int) -> tuple[Tensor, ...]:
 
 def _grown(buffer: Tensor, capacity: int) -> Tensor:
     more = capacity - buffer.shape[2]
-    return (
-        buffer if more <= 0 else torch.cat((buffer, buffer.new_zeros(*buffer.shape[:2], more, buffer.shape[3])), dim=2)
-    )
+    if more <= 0:
+        return buffer
+    return torch.cat((buffer, buffer.new_zeros(*buffer.shape[:2], more, buffer.shape[3])), dim=2)
 
 
 def _even(*states: State) -> None:
@@ -196,7 +212,19 @@ class Keys:
         return self.layouts[window]
 
 
-Looked = tuple[Tensor, Layout]
+@dataclass(frozen=True)
+class Memory:
+    """An encoder's output, for a decoder to look at.
+
+    Attributes:
+        hidden: Float[B S D].
+        layout: where its tokens stand; padding is seen by nothing.
+    """
+
+    hidden: Float[Tensor, "B S D"]
+    layout: Layout
+
+
 Kept = State | tuple[State, ...]  # a block with cross-attention has two
 
 
@@ -206,10 +234,15 @@ class Cache:
     Args:
         states: one per block, in the order of the layers; a block with several mixers has a tuple of theirs.
         rows: B.
-        memory: an encoder's output [B S D] and its layout, for decoders that look at one.
+        memory: an encoder's output, for decoders that look at one.
+
+    Raises:
+        HeddleError: the encoder's output has another number of rows.
     """
 
-    def __init__(self, states: Sequence[Kept], rows: int, memory: Looked | None = None) -> None:
+    def __init__(self, states: Sequence[Kept], rows: int, memory: Memory | None = None) -> None:
+        if memory is not None and memory.layout.rows != rows:
+            raise HeddleError(f"a cache of {rows} rows needs a memory for each of them; there are {memory.layout.rows}")
         self.states = list(states)
         self.memory = memory
         self.lengths = [0] * rows
@@ -255,11 +288,19 @@ class Cache:
         return chosen
 
     def join(self, other: "Cache") -> "Cache":
-        """A new cache with the rows of both, one after the other: new rows come in. Both are spent."""
+        """A new cache with the rows of both, one after the other: new rows come in. Both are spent.
+
+        Raises:
+            HeddleError: rows that have looked at an encoder's output meet rows that have not.
+        """
         if not self.lengths:
             return other
         if not other.lengths:
             return self
+        for mine, theirs in zip(self._flat(), other._flat(), strict=True):
+            for fresh, used, rows in ((mine, theirs, len(self.lengths)), (theirs, mine, len(other.lengths))):
+                if used.buffers and not fresh.buffers:
+                    fresh.begin(used, rows)
         both = Cache(
             tree_map(lambda mine, theirs: mine.join(theirs), self.states, other.states),
             len(self.lengths) + len(other.lengths),
@@ -273,30 +314,30 @@ class Cache:
         """Memory held, in bytes."""
         return sum(state.bytes() for state in self._flat())
 
-    def _chosen(self, rows: Sequence[int]) -> Looked | None:
+    def _chosen(self, rows: Sequence[int]) -> Memory | None:
         if self.memory is None:
             return None
-        hidden, layout = self.memory
+        hidden, layout = self.memory.hidden, self.memory.layout
         index = torch.tensor(list(rows), dtype=torch.long, device=hidden.device)
-        places = layout.position.index_select(0, index), layout.segment.index_select(0, index)
-        return hidden.index_select(0, index), Layout(*places, layout.form, layout.documents)
+        position, segment = (places.index_select(0, index) for places in (layout.position, layout.segment))
+        return Memory(hidden.index_select(0, index), replace(layout, position=position, segment=segment))
 
 
-def _beside(first: Looked, second: Looked) -> Looked:
+def _beside(first: Memory, second: Memory) -> Memory:
     """Two encoders' outputs as one batch, the narrower filled up with padding."""
-    width = max(first[1].width, second[1].width)
+    one, other = first.layout, second.layout
+    width = max(one.width, other.width)
 
-    def wide(each: Looked) -> tuple[Tensor, Tensor, Tensor]:
-        hidden, layout = each
-        more = (0, width - layout.width)
-        segment = F.pad(layout.segment, more, value=PADDING)
-        return F.pad(hidden, (0, 0, *more)), F.pad(layout.position, more), segment
+    def wide(each: Memory) -> tuple[Tensor, Tensor, Tensor]:
+        more = (0, width - each.layout.width)
+        segment = F.pad(each.layout.segment, more, value=PADDING)
+        return F.pad(each.hidden, (0, 0, *more)), F.pad(each.layout.position, more), segment
 
     hidden, position, segment = (torch.cat(pair) for pair in zip(wide(first), wide(second), strict=True))
-    forms = {first[1].form, second[1].form}
-    whole = forms == {"plain"} and first[1].width == second[1].width
+    forms = {one.form, other.form}
+    whole = forms == {"plain"} and one.width == other.width
     form: Form = "plain" if whole else "padded" if forms <= {"plain", "padded"} else "packed"
-    return hidden, Layout(position, segment, form, max(first[1].documents, second[1].documents))
+    return Memory(hidden, Layout(position, segment, form, max(one.documents, other.documents)))
 
 
 def _ring(start: Tensor, window: int, queries: Layout) -> Layout:

@@ -4,7 +4,6 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from inspect import signature
 from itertools import pairwise
 from math import sqrt
 from typing import Any
@@ -15,11 +14,11 @@ from torch.utils._pytree import tree_leaves
 
 from heddle.config.layers import MoEConfig
 from heddle.model.head import LanguageHead
-from heddle.model.stack import Memory, Stack
+from heddle.model.stack import Stack
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
-from heddle.nn.state import Cache, Rolling
-from heddle.prove.verdict import NotApplicable, Trace
+from heddle.nn.state import Cache, Memory, Rolling
+from heddle.prove.verdict import Trace
 
 LEAST = 2.0**-22  # two units in the last place of the largest number: nothing is asked to be nearer by luck
 
@@ -69,9 +68,9 @@ class Subject:
         return tokens % kinds if kinds else None
 
     def source_types(self, source: Tensor) -> Tensor | None:
-        """Those of what the encoder reads beside a decoder, where a pass can be told them."""
+        """Those of what the encoder reads beside a decoder."""
         kinds = self.config.encoder.entry.types if self.both and self.config.encoder is not None else 0
-        return source % kinds if kinds and "source_types" in signature(self.model.forward).parameters else None
+        return source % kinds if kinds else None
 
     def reaches(self) -> list[int]:
         """How many tokens the decoder's states keep that forget, each number once."""
@@ -113,17 +112,8 @@ class Subject:
 
     @torch.no_grad()
     def step(self, tokens: Tensor, cache: Cache, counts: Sequence[int] | None = None) -> Tensor:
-        """The model's own step, told the tokens' types where there are any.
-
-        Raises:
-            NotApplicable: there are types, and it cannot be told them.
-        """
-        types = self.types(tokens)
-        if types is None:
-            return self.model.step(tokens, cache, counts)
-        if "types" not in signature(self.model.step).parameters:
-            raise NotApplicable("a step through a cache cannot be told the tokens' types")
-        return self.model.step(tokens, cache, counts, **{"types": types})
+        """The model's own step, told the tokens' types where there are any."""
+        return self.model.step(tokens, cache, counts, self.types(tokens))
 
     @torch.no_grad()
     def remembered(self, rows: int, source: Tensor | None = None, source_layout: Layout | None = None) -> Memory | None:

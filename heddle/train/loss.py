@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from heddle.model.head import LOGITS_BYTES, capped, mask_padding
+from heddle.model.head import LOGITS_BYTES, mask_padding
+from heddle.nn.numeric import capped, wide_dtype
 
 
 def chunk_rows(positions: int, vocabulary: int) -> int:
@@ -39,7 +40,7 @@ def _surprise(
 ) -> tuple[Float[Tensor, "N V"], Float[Tensor, "N V"], Float[Tensor, " N"]]:
     """Logits, log-probabilities in fp32 or wider, and -log p of each target."""
     logits = capped(F.linear(hidden, head, bias), scores.cap)
-    wide = torch.promote_types(logits.dtype, torch.float32)
+    wide = wide_dtype(logits.dtype)
     log_probabilities = mask_padding(logits, scores.vocab_size).log_softmax(-1, dtype=wide)
     return logits, log_probabilities, -log_probabilities.gather(1, targets[:, None])[:, 0]
 
@@ -64,7 +65,7 @@ class _CrossEntropy(torch.autograd.Function):
         chunk: int,
     ) -> Tensor:
         head, shift = table.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
-        wide = torch.promote_types(hidden.dtype, torch.float32)
+        wide = wide_dtype(hidden.dtype)
         total = torch.zeros((), dtype=wide, device=hidden.device)
         hidden_gradients, table_gradient = [], None
         bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=wide)
@@ -127,7 +128,7 @@ def cross_entropy(
         summed: Tensor = _CrossEntropy.apply(hidden, table, bias, targets, weights, scores, chunk)  # type: ignore[no-untyped-call]
         return summed
     head, shift = table.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
-    total = torch.zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
+    total = torch.zeros((), dtype=wide_dtype(hidden.dtype), device=hidden.device)
     for start in range(0, hidden.shape[0], chunk):
         part = slice(start, start + chunk)
         total = total + (_surprise(hidden[part], head, shift, targets[part], scores)[2] * weights[part]).sum()

@@ -3,12 +3,15 @@
 from typing import Any
 
 import pytest
+import torch
 
 from heddle.account import counted, flops, training_flops_per_token, walk
 from heddle.account.flops import by_part, looks_back, path
 from heddle.account.formulas import causal_share, prefix_rows, quadratic_share
 from heddle.account.walk import first_layer
-from heddle.config import preset
+from heddle.config import TransformerConfig, preset
+from heddle.model import build
+from heddle.nn import Layout
 
 SMALL = preset("gpt2-small")
 TINY = SMALL.override({"vocab_size": 97, "dim": 32, "context": 24, "decoder.depth": 2, "decoder.block.mixer.heads": 4})
@@ -165,6 +168,28 @@ def test_the_path_from_the_last_token_to_the_first() -> None:
     assert path([range(3), None], 101) == 2
     # Holes between the taps stay holes: two tokens back and one back is never three back with one layer.
     assert [path([range(0, 4, 2)], length) for length in (1, 2, 3, 4, 5)] == [0, None, 1, None, None]
+
+
+@pytest.mark.parametrize(
+    "mixer",
+    [
+        {"kind": "convolution", "taps": 3, "dilation": 2},
+        {"kind": "linear", "taps": 5},
+        {"kind": "attention", "heads": 2, "window": 3},
+    ],
+    ids=lambda mixer: mixer["kind"],
+)
+def test_the_path_in_an_encoder_is_the_gradients(mixer: dict[str, Any]) -> None:
+    """Half of a centred convolution's reach looks ahead: the first token that has a gradient says so."""
+    for depth in range(1, 6):
+        stack = {"depth": depth, "block": {"mixer": mixer, "norm": {"kind": "none"}, "ffn": {"kind": "none"}}}
+        config = TransformerConfig.of({"vocab_size": 5, "dim": 8, "context": 9, "encoder": stack})
+        model = build(config)
+        x = torch.randn(1, 9, 8, requires_grad=True)
+        model.encoder(x, Layout.plain(1, 9))[0, -1].sum().backward()
+        there = bool(x.grad[0, 0].abs().sum() > 0)
+        assert (flops(config).path == depth) == there or flops(config).path < depth
+        assert there == (flops(config).path is not None)
 
 
 @pytest.mark.lecture("C-17", "L0-05")

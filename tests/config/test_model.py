@@ -132,6 +132,12 @@ def test_large_models_are_fine() -> None:
     assert model().override(trillion).dim == 32_000
 
 
+def test_a_copy_has_the_blocks_of_its_own_fields() -> None:
+    stack = model().decoder
+    assert len(stack.blocks) == stack.depth
+    assert len(stack.model_copy(update={"depth": 5}).blocks) == 5
+
+
 REFUSED = [
     ({"decoder.block.norm": {"kind": "rms", "eps": 0}, "decoder.block.placement": "output"}, "rows of zeros"),
     ({"decoder.block.norm": {"kind": "layer", "eps": 1e-30}, "decoder.block.placement": "bare"}, "rows of zeros"),
@@ -145,6 +151,10 @@ REFUSED = [
         "leaves no room for positions",
     ),
     ({"decoder.block.mixer.relative": {"kind": "rotary", "base": 1.0}}, "base = 1.0"),
+    (
+        {"decoder.block.mixer.relative": {"scaling": {"kind": "yarn", "factor": 2, "original": 8, "fast": 1, "slow": 32}}},
+        "fast = 1 must be larger than slow = 32",
+    ),
     (
         {"decoder.block.mixer.relative": {"scaling": {"kind": "llama3", "factor": 2, "original": 2**70}}},
         "decoder.block.mixer.relative.scaling.original",

@@ -23,9 +23,8 @@ from heddle.config import (
     TransformerConfig,
 )
 from heddle.model import Transformer
-from heddle.model.stack import Memory
 from heddle.nn import Attention, Layout
-from heddle.nn.state import Fixed
+from heddle.nn.state import Fixed, Memory
 from tests.laws import laws
 from tests.laws.models import CONTEXT, HEADS, VOCABULARY, awake, feed_forward, others_than, tokens_of
 

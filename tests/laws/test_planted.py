@@ -1,7 +1,7 @@
 """The laws can fail: each of these bugs, planted by one changed line, breaks the law that watches for it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from heddle.config import AlibiConfig, ConvolutionConfig, RecurrentConfig
 from heddle.model import head as head_module
+from heddle.model.stack import Entry
 from heddle.nn import (
     MLP,
     Attention,
@@ -18,7 +19,6 @@ from heddle.nn import (
     Causal,
     Dropout,
     Layout,
-    LearnedPositions,
     Mask,
     Residual,
     Rotary,
@@ -127,8 +127,12 @@ def rotation_of_the_first_row_for_all(patch: Patch) -> None:
 
 
 def learned_positions_start_anew_with_each_call(patch: Patch) -> None:
-    right = LearnedPositions.forward
-    patch.setattr(LearnedPositions, "forward", lambda self, position: right(self, position - position[:, :1]))
+    right = Entry.forward
+
+    def wrong(self: Entry, x: Tensor, layout: Layout, types: Tensor | None = None) -> Tensor:
+        return right(self, x, replace(layout, position=layout.position - layout.position[:, :1]), types)
+
+    patch.setattr(Entry, "forward", wrong)
 
 
 def cache_one_place_late(patch: Patch) -> None:

@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from heddle.config import RMSNormConfig, TransformerConfig
+from heddle.config import BucketsConfig, DropoutConfig, RMSNormConfig, StackConfig, TransformerConfig
+from heddle.errors import HeddleError
 from heddle.model import Stack
 from heddle.nn import LayerNorm, Layout, RMSNorm
-from heddle.nn.kernels import Lowered
+from heddle.nn.kernels import Blockwise, Lowered, Plain
+from heddle.nn.state import Memory
 from tests.laws.models import COMBINATIONS, config_of, name_of
 
 
@@ -91,6 +93,57 @@ def test_layers_that_see_alike_share_their_sight() -> None:
     assert second is fourth
     assert first.lowered.window == 3
     assert second.lowered.window is None
+
+
+BUCKETS = BucketsConfig(buckets=8, furthest=20)
+
+
+@pytest.mark.parametrize(
+    ("differs", "sights"),
+    [({"kernel": "plain"}, 2), ({"window": 3}, 2), ({"cap": 2.0}, 2), ({"dropout": 0.1}, 1), ({"kv_heads": 2}, 1)],
+    ids=str,
+)
+def test_layers_share_their_buckets_however_they_see(differs: dict[str, Any], sights: int) -> None:
+    """One table for a stack, under one name, and every layer's distances are looked up there."""
+    config = config_of(depth=3, relative=BUCKETS, positions="none")
+    mixed = config.override({"decoder.overrides": [{"layers": "1", "block": {"mixer": differs}}]})
+    stack = stack_of(mixed)
+    assert [name for name, _ in stack.named_parameters() if "relative" in name] == ["sights.0.relative.weight"]
+    assert len(stack.sights) == sights
+    biases = [view.lowered.bias for view in stack.views(Layout.plain(1, 6))]
+    for bias in biases[1:]:
+        assert torch.equal(bias, biases[0])
+    stack(torch.randn(1, 6, 16, dtype=torch.float64), Layout.plain(1, 6)).sum().backward()
+    assert stack.sights[0].relative.weight.grad.abs().sum() > 0
+
+
+def test_other_buckets_are_another_table() -> None:
+    relative = {"kind": "buckets", "buckets": 4, "furthest": 20}
+    config = config_of(depth=2, relative=BUCKETS, positions="none")
+    mixed = config.override({"decoder.overrides": [{"layers": "1", "block": {"mixer": {"relative": relative}}}]})
+    tables = [value.shape for name, value in stack_of(mixed).named_parameters() if "relative" in name]
+    assert tables == [(8, 4), (4, 4)]
+
+
+@pytest.mark.parametrize("cross", [{"cap": 5.0}, {"dropout": 0.1}], ids=str)
+def test_what_crosses_is_lowered_once(cross: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where torch's fused kernel is no choice: no layer lowers again for another one."""
+    block = {"mixer": {"heads": 2}, "cross": {"heads": 2, **cross}}
+    data = {"depth": 3, "block": block}
+    drops = DropoutConfig(mask="batch")
+    stack = Stack(StackConfig.of(data), 16, 8, drops=drops)
+    calls = {"lower": 0}
+    for kernel in (Blockwise, Plain):
+        monkeypatch.setattr(kernel, "lower", staticmethod(counted(kernel.lower, calls)))
+    memory = Memory(torch.randn(1, 1000, 16), Layout.plain(1, 1000))
+    stack.eval().run(torch.randn(1, 4, 16), Layout.plain(1, 4), memory=memory)
+    assert calls == {"lower": 2}, "once for the layers' own, once for the source"
+
+
+def test_types_without_a_table_are_refused() -> None:
+    stack, x = stack_of(config_of()), torch.randn(1, 3, 16, dtype=torch.float64)
+    with pytest.raises(HeddleError, match=r"types are given to a stack that has none"):
+        stack(x, Layout.plain(1, 3), types=torch.zeros(1, 3, dtype=torch.long))
 
 
 def test_the_norm_is_the_blocks_kind() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from heddle.config import TransformerConfig, preset
+from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn import Attention, Layout
 from tests.laws.models import CONTEXT, VOCABULARY, awake, config_of, others_than, tokens_of
@@ -251,6 +252,142 @@ attempt(lambda: model.decoder(torch.ones(2, 3, 16), Layout.plain(1, 3)))
         "a stack takes x [B T D] with D = 16 and a layout of the same [B T]; x is [2, 3, 15], the layout [2, 3]",
         "a stack takes x [B T D] with D = 16 and a layout of the same [B T]; x is [2, 3, 16], the layout [1, 3]",
     ]
+
+
+BOTH = TransformerConfig.of(
+    {
+        "vocab_size": VOCABULARY,
+        "dim": 16,
+        "context": CONTEXT,
+        "encoder": {"depth": 1, "block": {"mixer": {"heads": 2}}, "entry": {"types": 3}},
+        "decoder": {"depth": 1, "block": {"mixer": {"heads": 2}, "cross": {"heads": 2}}, "entry": {"types": 2}},
+    }
+)
+
+
+@torch.no_grad()
+def test_types_are_heard_wherever_tokens_are() -> None:
+    """The tokens' and the source's, in one pass and through a cache."""
+    model = awake(BOTH)
+    tokens, source = tokens_of(2, 6), tokens_of(2, 5, seed=2)
+    types, source_types = tokens_of(2, 6, seed=3) % 2, tokens_of(2, 5, seed=4) % 3
+    whole = model(tokens, source=source, types=types, source_types=source_types)
+    for fewer in ({"types": types}, {"source_types": source_types}):
+        assert not torch.allclose(model(tokens, source=source, **fewer), whole)
+    cache = model.new_cache(2, model.encode(source, types=source_types))
+    pieces = [model.step(tokens[:, start : start + 2], cache, types=types[:, start : start + 2]) for start in (0, 2, 4)]
+    torch.testing.assert_close(torch.cat(pieces, dim=1), whole)
+
+
+def test_nothing_that_is_said_goes_unheard() -> None:
+    tokens = tokens_of(1, 4)
+    layout, types = Layout.plain(1, 4), torch.zeros_like(tokens)
+    decoder = awake(config_of())
+    encoder = awake(TransformerConfig.of({**BOTH.to_dict(), "decoder": None}))
+    for model in (decoder, encoder):
+        for said in ({"source": tokens}, {"source_layout": layout}, {"source_types": types}):
+            with pytest.raises(HeddleError, match="this model reads tokens alone"):
+                model(tokens, **said)
+    plain = {"encoder.entry.types": 0, "decoder.entry.types": 0}
+    both, no_types = awake(BOTH.override(plain)), "types are given to a stack that has none"
+    for refused in (
+        lambda: decoder(tokens, types=types),
+        lambda: decoder.step(tokens, decoder.new_cache(1), types=types),
+        lambda: both(tokens, source=tokens, types=types),
+        lambda: both(tokens, source=tokens, source_types=types),
+        lambda: both.encode(tokens, types=types),
+    ):
+        with pytest.raises(HeddleError, match=no_types):
+            refused()
+
+
+MIXERS = {
+    "attention": {"heads": 2},
+    "window": {"heads": 2, "window": 3},
+    "convolution": {"kind": "convolution"},
+    "recurrent": {"kind": "recurrent"},
+    "custom": {"kind": "custom", "target": "tests.lectures.own:Averaging"},
+}
+
+
+def decoder_of(mixer: dict[str, Any], **entry: Any) -> Transformer:
+    stack = {"depth": 2, "block": {"mixer": mixer}, "entry": entry}
+    return awake(TransformerConfig.of({"vocab_size": VOCABULARY, "dim": 16, "context": 12, "decoder": stack}))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("counts", [(3, 2), (3, 3), (0, 1), (0, 0)], ids=str)
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_a_step_takes_the_tokens_that_count(mixer: str, counts: tuple[int, int]) -> None:
+    """What is padding in every row is left out; what is remembered is what was real."""
+    model, tokens = decoder_of(MIXERS[mixer], positions="learned"), tokens_of(2, 6)
+    cache = model.new_cache(2)
+    found = model.step(tokens, cache, counts)
+    assert found.shape == (2, max(counts), 16)
+    assert cache.lengths == list(counts)
+    later = model.step(tokens[:, :1], cache)
+    for row, count in enumerate(counts):
+        text = torch.cat((tokens[row, :count], tokens[row, :1]))[None]
+        whole = model(text)[0]
+        torch.testing.assert_close(found[row, :count], whole[:count])
+        torch.testing.assert_close(later[row], whole[count:])
+
+
+def test_counts_and_rows_that_cannot_be() -> None:
+    model, tokens = decoder_of(MIXERS["recurrent"]), tokens_of(2, 6)
+    for counts in ((9, 9), (3, 7), (-1, 2)):
+        with pytest.raises(HeddleError, match=r"counts say -?\d of the 6 tokens that each row has"):
+            model.step(tokens, model.new_cache(2), counts)
+    for rows, counts in ((3, None), (2, [1, 1, 1])):
+        with pytest.raises(HeddleError, match=r"2 rows of tokens and \d counts for a cache of"):
+            model.step(tokens, model.new_cache(rows), counts)
+    memory = awake(BOTH).encode(tokens)
+    with pytest.raises(HeddleError, match="a cache of 3 rows needs a memory for each of them; there are 2"):
+        awake(BOTH).new_cache(3, memory)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_rows_without_a_token_join(mixer: str, first: bool) -> None:
+    model, tokens = decoder_of(MIXERS[mixer]), tokens_of(3, 6)
+    used, fresh = model.new_cache(2), model.new_cache(1)
+    model.step(tokens[:2, :4], used)
+    both, rows = (fresh.join(used), [2, 0, 1]) if first else (used.join(fresh), [0, 1, 2])
+    found = model.step(tokens[rows, 4:], both)
+    for place, row in enumerate(rows):
+        text = tokens[row, 4:] if row == 2 else tokens[row]
+        torch.testing.assert_close(found[place], model(text[None])[0, -2:])
+
+
+def test_rows_that_never_looked_at_their_source_do_not_join_those_that_did() -> None:
+    model, tokens = awake(BOTH), tokens_of(1, 4)
+    used, fresh = (model.new_cache(1, model.encode(tokens)) for _ in range(2))
+    model.step(tokens, used)
+    with pytest.raises(HeddleError, match="step them once before they join"):
+        used.join(fresh)
+
+
+def test_every_position_that_was_learned_can_be_used_and_no_other() -> None:
+    """Packed texts count one by one; a token beyond the table is an error even where only tensors know of it."""
+    model = decoder_of(MIXERS["attention"], positions="learned")
+    tokens = tokens_of(1, 24)
+    packed = model(tokens, Layout.packed([[12, 12]], 24))
+    torch.testing.assert_close(packed[:, 12:], model(tokens[:, 12:]))
+    for layout in (Layout.packed([[13]], 24), Layout.plain(1, 24)):
+        with pytest.raises(HeddleError, match="tokens are more than the 12 positions"):
+            model(tokens, layout)
+    ragged, rows = model.new_cache(2), tokens[:, :12].expand(2, -1)
+    model.step(rows[:, :11], ragged, [11, 1])
+    found = model.step(rows[:, 9:], ragged, [1, 3])  # the padding of the first row stands beyond the table
+    torch.testing.assert_close(found[0, 0], model(torch.cat((rows[:1, :11], rows[:1, 9:10]), dim=1))[0, -1])
+    cache = model.new_cache(1)
+    model.step(tokens[:, :12], cache)
+    with pytest.raises(HeddleError, match="13 tokens are more than the 12 positions"):
+        model.step(tokens[:, :1], cache)
+    queries, keys = cache.advance([1])
+    with pytest.raises(IndexError):
+        model.decode(tokens[:, :1], queries, keys, cache.states)
 
 
 def test_a_block_without_matrices_works_in_the_tables_precision() -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import accumulate
@@ -149,15 +150,6 @@ def test_auto_keeps_to_what_can_cap_and_drop() -> None:
     assert fastest("cuda", 1, fused=False) == "blockwise"
 
 
-class Classic(Dropout):
-    """Another convention: kept values stay as they are, and predictions are multiplied by the rate of kept ones."""
-
-    plain = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.bernoulli(1 - self.rate) * x if self.active else x * (1 - self.rate)
-
-
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize(
     ("length", "cap", "dropout", "training", "wanted"),
@@ -168,9 +160,12 @@ class Classic(Dropout):
         (800, 2.0, 0.0, True, "Blockwise"),
         (800, 2.0, 0.5, True, "Plain"),
         (800, 2.0, 0.5, False, "Blockwise"),
-        (800, None, Classic(0.5), True, "Plain"),
-        (800, None, Classic(0.5), False, "Plain"),
-        (800, None, Classic(0.0), True, "SDPA"),
+        (800, None, Dropout(0.5, classic=True), True, "Plain"),
+        (800, None, Dropout(0.5, classic=True), False, "Plain"),
+        (800, None, Dropout(0.0, classic=True), True, "SDPA"),
+        (800, None, Dropout(0.5, shared=True), True, "Plain"),
+        (800, None, Dropout(0.5, shared=True), False, "SDPA"),
+        (800, 2.0, Dropout(0.5, shared=True), False, "Blockwise"),
     ],
 )
 def test_auto_runs_what_the_layer_needs(
@@ -185,7 +180,7 @@ def test_auto_runs_what_the_layer_needs(
     lowered = kernel.lower(causal(1, length), None, fused)
     assert lowered.kernel == fastest("cpu", length, fused)
     kernel(*inputs(1, 1, length), lowered)
-    needs_more = cap is not None or (isinstance(dropout, Classic) and dropout.rate > 0)
+    needs_more = cap is not None or (kernel.dropout.active and not kernel.dropout.plain)
     if fused or needs_more or length <= PLAIN_UP_TO["cpu"]:
         assert ran == [wanted]
     else:  # told that torch's kernel cannot serve, it is not asked
@@ -512,7 +507,7 @@ def test_kernels_that_never_hold_the_weights_refuse_to_drop_them(name: str) -> N
 def test_torchs_kernel_refuses_what_it_cannot_do() -> None:
     with pytest.raises(HeddleError, match="kernel = 'sdpa' cannot cap scores"):
         KERNELS["sdpa"](0.5, cap=30.0)
-    kernel, lowered = KERNELS["sdpa"](0.5, Classic(0.5)), KERNELS["sdpa"].lower(causal(1, 5))
+    kernel, lowered = KERNELS["sdpa"](0.5, Dropout(0.5, classic=True)), KERNELS["sdpa"].lower(causal(1, 5))
     for training in (True, False):
         with pytest.raises(HeddleError, match="torch's own dropout only"):
             kernel.train(training)(*inputs(1, 2, 5), lowered)
@@ -523,7 +518,7 @@ def test_another_convention_of_dropout_also_changes_predictions() -> None:
     lowered = KERNELS["plain"].lower(causal(1, 5))
     whole = KERNELS["plain"](0.5)(q, k, v, lowered)
     for name in ("plain", "auto", "reference"):
-        kernel = KERNELS[name](0.5, Classic(0.25)).eval()
+        kernel = KERNELS[name](0.5, Dropout(0.25, classic=True)).eval()
         torch.testing.assert_close(kernel(q, k, v, kernel.lower(causal(1, 5))), 0.75 * whole)
 
 
@@ -629,3 +624,55 @@ def test_memory_of_a_doubled_length(kernel: Kernel, least: float, most: float) -
 
     held(32)  # what a first pass sets aside once
     assert least < held(512) / held(256) < most
+
+
+class Weights(TorchDispatchMode):
+    """How many earlier softmaxes' results are still alive when the next one is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[weakref.ref[Tensor]] = []
+        self.alive: list[int] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        if function is not torch.ops.aten._softmax.default:
+            return function(*arguments, **(options or {}))
+        self.alive.append(sum(each() is not None for each in self.made))
+        result = function(*arguments, **(options or {}))
+        self.made.append(weakref.ref(result))
+        return result
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_plain_keeps_weights_for_a_gradient_alone(learns: bool) -> None:
+    """Without one a block's weights are gone when the next but one is made: no square is ever held."""
+    q, k, v = inputs(1, 2, 4 * BLOCK)
+    kernel = KERNELS["plain"](0.5)
+    with Weights() as weights:
+        kernel(q.requires_grad_(learns), k, v, kernel.lower(causal(1, 4 * BLOCK)))
+    assert weights.alive == ([0, 1, 2, 3] if learns else [0, 1, 1, 1])
+
+
+def test_a_mask_for_the_batch_changes_no_prediction() -> None:
+    """Nothing is dropped in evaluation, so that every kernel can serve, and `auto` takes the one it would take anyway."""
+    q, k, v = inputs(1, 2, 5)
+    for name in KERNELS:
+        kernel = KERNELS[name](0.5, Dropout(0.3, shared=True)).eval()
+        lowered = kernel.lower(causal(1, 5))
+        torch.testing.assert_close(kernel(q, k, v, lowered), KERNELS[name](0.5).eval()(q, k, v, lowered))
+
+
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("name", ["plain", "sdpa", "blockwise"])
+def test_a_large_bias_is_not_rounded(name: str, learns: bool) -> None:
+    """In bf16 numbers about 20 have steps of 0.125: a bias is added in fp32, by each kernel."""
+    q, k, v = inputs(2, 3, 50, torch.bfloat16)
+    bias = 20 + 2 * torch.randn(1, 3, 50, 50)
+    mask, exact = causal(2, 50), KERNELS["reference"](0.5)
+    wanted = exact(q.double(), k.double(), v.double(), exact.lower(mask, bias))
+    kernel = KERNELS[name](0.5)
+    found = kernel(q.requires_grad_(learns), k, v, kernel.lower(mask, bias.requires_grad_(learns)))
+    assert (found.double() - wanted).abs().mean() < 0.005 * wanted.abs().mean()
+    if learns:
+        found.sum().backward()
+        assert bias.grad.isfinite().all()

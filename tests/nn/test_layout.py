@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils import _pytree
 
+from heddle.errors import HeddleError
 from heddle.nn import Layout
 
 
@@ -40,6 +41,17 @@ def test_documents_side_by_side() -> None:
         [[0, 0, 1, -1], [0, 0, 0, 0], [-1, -1, -1, -1]],
         "packed",
     )
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    for made in (
+        lambda: Layout.padded([3, 10], 4),
+        lambda: Layout.padded([3, -1], 4),
+        lambda: Layout.padded([3, 10], 4, "left"),
+        lambda: Layout.packed([[2], [3, 3]], 4),
+    ):
+        with pytest.raises(HeddleError, match=r"row 1 holds .* tokens, and the layout's width is 4"):
+            made()
 
 
 LAYOUTS = [Layout.plain(4, 3), Layout.padded((2, 3, 0, 1), 3), Layout.packed([[2, 1], [3], [], [1]], 3)]

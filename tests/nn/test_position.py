@@ -12,13 +12,13 @@ from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as turn_
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from heddle.nn import Cache, Layout, LearnedPositions, Rotary
+from heddle.nn import Cache, Embedding, Layout, Rotary
 from heddle.nn.position import NTK, Alibi, Buckets, Linear, Llama3, Scaling, SinusoidalPositions, Yarn, rotate
 from tests.lectures.golden import Case
 
 
-def table(context: int, dim: int) -> LearnedPositions:
-    positions = LearnedPositions(context, dim)
+def table(context: int, dim: int) -> Embedding:
+    positions = Embedding(context, dim)
     torch.nn.init.normal_(positions.weight)
     return positions
 
@@ -29,9 +29,9 @@ def test_a_position_has_its_row() -> None:
     assert torch.equal(positions(layout.position)[0], positions.weight[[0, 1, 0, 1, 2]])
 
 
-def test_padding_beyond_the_table_is_no_crash() -> None:
-    positions = table(4, 3)
-    assert torch.equal(positions(torch.tensor([[2, 3, 4, 9]]))[0], positions.weight[[2, 3, 3, 3]])
+def test_a_position_beyond_the_table_is_an_error() -> None:
+    with pytest.raises(IndexError):
+        table(4, 3)(torch.tensor([[2, 3, 4]]))
 
 
 @pytest.mark.parametrize("base", [10.0, 10_000.0, 1e6])

@@ -1,5 +1,6 @@
 """Recurrent mixers: torch's own GRU and LSTM, where the state begins anew, and the laws of every mixer."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -98,3 +99,35 @@ def test_the_state_may_be_of_any_width(cell: Any) -> None:
     assert cache.bytes() == {"gru": 1, "lstm": 2}[cell] * 2 * 11 * 8
     step(mixer, cache, tokens(2, 40))
     assert cache.bytes() == {"gru": 1, "lstm": 2}[cell] * 2 * 11 * 8
+
+
+@cells
+def test_a_long_memory_is_not_rounded_away(cell: str) -> None:
+    """In bf16 an error does not grow along the tokens: what is carried is fp32, though every product is bf16."""
+    torch.manual_seed(0)
+    exact = Recurrent(32, 32, cell)
+    for parameter in exact.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    with torch.no_grad():  # a state that forgets slowly: sums of many small numbers
+        exact.input.bias[32:64] = 6.0
+        if cell == "lstm":
+            exact.input.bias[:32] = -5.0
+    rounded = copy.deepcopy(exact).bfloat16()
+    x = torch.randn(2, 600, 32)
+    with torch.no_grad():
+        wanted, found = whole(exact, x), whole(rounded, x.bfloat16()).float()
+        errors = (found - wanted).abs().mean(-1).mean(0) / wanted.std()
+        assert errors[-50:].mean() < 0.01
+        state = cache_for(rounded, 2)
+        pieces = [step(rounded, state, piece) for piece in x.bfloat16().split(300, dim=1)]
+        assert {buffer.dtype for buffer in state.states[0].buffers} == {torch.float32}
+        torch.testing.assert_close(torch.cat(pieces, dim=1).float(), found, rtol=0.02, atol=0.02)
+
+
+@cells
+def test_no_token_is_no_error(cell: str) -> None:
+    mixer, cache = recurrent(cell), None
+    assert whole(mixer, tokens(2, 0)).shape == (2, 0, DIM)
+    x, cache = tokens(2, 5), cache_for(mixer, 2)
+    pieces = [step(mixer, cache, piece) for piece in (x[:, :0], x[:, :3], x[:, 3:3], x[:, 3:])]
+    close(torch.cat(pieces, dim=1), whole(mixer, x))

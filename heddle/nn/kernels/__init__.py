@@ -9,7 +9,6 @@ and device. A mask is lowered once per forward pass into what the kernel wants; 
 from heddle.nn.kernels.base import Bias as Bias
 from heddle.nn.kernels.base import Kernel as Kernel
 from heddle.nn.kernels.base import Lowered as Lowered
-from heddle.nn.kernels.base import capped as capped
 from heddle.nn.kernels.base import masked_softmax as masked_softmax
 from heddle.nn.kernels.blockwise import Blockwise as Blockwise
 from heddle.nn.kernels.blockwise import Running as Running
@@ -37,7 +36,6 @@ __all__ = [
     "Plain",
     "Reference",
     "Running",
-    "capped",
     "fastest",
     "masked_softmax",
 ]

@@ -59,16 +59,6 @@ def masked_softmax(
     return weights.masked_fill(dead, 0.0)
 
 
-def capped(scores: Float[Tensor, "..."], cap: float | None) -> Float[Tensor, "..."]:
-    """cap · tanh(scores / cap): about the same for small scores, never beyond ±cap (Gemma 2, section 2)."""
-    return scores if cap is None else cap * (scores / cap).tanh()
-
-
-def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """fp32, or the dtype itself where that is wider."""
-    return torch.promote_types(dtype, torch.float32)
-
-
 class How(NamedTuple):
     """What a score is, apart from the tensors."""
 
@@ -96,7 +86,7 @@ def dead_queries(mask: Mask, allowed: Tensor | None) -> Tensor | None:
     if among and mask.keys.form == "plain":
         return None
     if allowed is None:
-        return (mask.queries.segment < 0)[:, None, :, None]
+        return (~mask.queries.real)[:, None, :, None]
     return ~allowed.any(-1, keepdim=True)
 
 
@@ -129,18 +119,9 @@ class Kernel(nn.Module, ABC):
     ) -> Float[Tensor, "B H T e"]:
         """The weighted averages of the values."""
 
-    def drops(self) -> bool:
-        """Whether attention weights are changed between the softmax and the values now."""
-        # Classic dropout is not plain: it changes predictions too, so that it is not only at work while `active`.
-        return self.dropout.active or (self.dropout.rate > 0 and not self.plainly())
-
-    def plainly(self) -> bool:
-        """Whether dropout is the kind that torch's fused kernel implements."""
-        return bool(getattr(self.dropout, "plain", True))
-
     def refuse_dropout(self, name: str) -> None:
         """An error when dropout is at work, for kernels that never hold the weights."""
-        if self.drops():
+        if self.dropout.active:
             raise HeddleError(
                 f"kernel = '{name}' cannot drop attention weights: set the attention's dropout = 0, or kernel = 'auto'"
             )

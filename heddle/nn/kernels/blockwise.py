@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from heddle.nn.dropout import Dropout
-from heddle.nn.kernels.base import Bias, How, Kernel, Lowered, wide_dtype
+from heddle.nn.kernels.base import Bias, How, Kernel, Lowered
 from heddle.nn.mask import Mask
+from heddle.nn.numeric import wide_dtype
 
 
 class Running(NamedTuple):

@@ -8,13 +8,16 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from heddle.errors import HeddleError
 from heddle.nn.dropout import Dropout
-from heddle.nn.kernels.base import Bias, Kernel, Lowered, capped, dead_queries
+from heddle.nn.kernels.base import Bias, Kernel, Lowered, dead_queries
 from heddle.nn.kernels.blockwise import Blockwise
 from heddle.nn.mask import Mask
+from heddle.nn.numeric import capped, wide_dtype
 
 
 class SDPA(Kernel):
-    """torch's `scaled_dot_product_attention`: memory linear in the length.
+    """torch's `scaled_dot_product_attention`: memory linear in the length where the mask is none or the triangle alone.
+
+    Anything else, a window, packed rows, a bias, is handed to it as a whole T×S mask.
 
     Raises:
         HeddleError: there is a cap, or, in `forward`, a dropout of another kind than torch's.
@@ -44,15 +47,17 @@ class SDPA(Kernel):
     def forward(
         self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
     ) -> Float[Tensor, "B H T e"]:
-        if self.drops() and not self.plainly():
+        if self.dropout.active and not self.dropout.plain:
             raise HeddleError(
                 "kernel = 'sdpa' knows torch's own dropout only: take kernel = 'auto', or inverted dropout"
             )
+        # A bias of 20 has steps of 0.1 in bf16. On CPU torch adds it as it is; elsewhere it wants one precision for all.
+        precision = wide_dtype(q.dtype) if q.device.type == "cpu" else q.dtype
         out = F.scaled_dot_product_attention(
             q,
             k,
             v,
-            attn_mask=lowered.allowed if lowered.bias is None else lowered.bias.to(q.dtype),
+            attn_mask=lowered.allowed if lowered.bias is None else lowered.bias.to(precision),
             dropout_p=self.dropout.rate if self.dropout.active else 0.0,
             is_causal=lowered.causal,
             scale=self.scale,

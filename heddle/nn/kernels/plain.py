@@ -7,8 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from heddle.nn.kernels.base import Bias, How, Kernel, Lowered, capped, dead_queries, wide_dtype
+from heddle.nn.kernels.base import Bias, How, Kernel, Lowered, dead_queries
 from heddle.nn.mask import Mask
+from heddle.nn.numeric import capped, wide_dtype
 
 BLOCK = 128  # query rows at a time: larger blocks waste causal work, smaller ones starve the matrix units
 
@@ -32,14 +33,15 @@ class _Blocks(torch.autograd.Function):
         keeps: tuple[Tensor, ...] | None,
     ) -> Tensor:
         group, out = q.shape[1], q.new_empty(*q.shape[:3], v.shape[2])
-        kept = []
+        kept, learns = [], any(ctx.needs_input_grad)
         for index, (start, stop, first, last) in enumerate(how.spans(q.shape[2], k.shape[1])):
             part = None if bias is None else bias[:, :, start:stop, first:last]
             scores = _Blocks.scores(q[:, :, start:stop], k[:, first:last], part, how, allowed, start, first)
             weights = scores.softmax(-1).to(v.dtype)  # torch's softmax works in fp32 inside
             dropped = weights if keeps is None else weights * keeps[index]
             out[:, :, start:stop] = torch.bmm(dropped, v[:, first:last]).unflatten(1, (group, stop - start))
-            kept.append(weights)
+            if learns:  # all of them are the square that blocks are there to avoid
+                kept.append(weights)
         ctx.save_for_backward(q, k, v, *kept, *(keeps or ()))
         ctx.how, ctx.drops = how, keeps is not None
         # Only what was given a bias that learns needs its gradient.
@@ -138,14 +140,13 @@ class Plain(Kernel):
     ) -> Float[Tensor, "B H T e"]:
         rows, heads, queries, _ = q.shape
         kv_heads, group = k.shape[1], heads // k.shape[1]
-        q = q.unflatten(1, (kv_heads, group)).flatten(
-            0, 1
-        )  # [B·K, H/K, T, d]: the heads that share keys stand together
+        # [B·K, H/K, T, d]: the heads that share keys stand together.
+        q = q.unflatten(1, (kv_heads, group)).flatten(0, 1)
         allowed, keeps = lowered.allowed, None
         if allowed is not None and lowered.dead is not None:
             allowed = allowed | lowered.dead  # such a row sees everything first, and is 0 in the end
         how = How(self.scale, self.cap, lowered.causal, lowered.window, kv_heads, BLOCK)
-        if self.drops():
+        if self.dropout.active:
             spans = how.spans(queries, k.shape[2])
             shapes = [(rows, heads, stop - start, last - first) for start, stop, first, last in spans]
             drawn = [self.dropout(q.new_ones(shape)).expand(shape) for shape in shapes]

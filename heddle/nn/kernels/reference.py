@@ -6,8 +6,9 @@ from torch import Tensor, nn
 
 from heddle.errors import HeddleError
 from heddle.nn.dropout import Dropout
-from heddle.nn.kernels.base import Bias, Kernel, Lowered, capped, masked_softmax, wide_dtype
+from heddle.nn.kernels.base import Bias, Kernel, Lowered, masked_softmax
 from heddle.nn.mask import Mask
+from heddle.nn.numeric import capped, wide_dtype
 
 MOST_SCORES = 2**32
 """Scores of one head that are held at once; as many in fp32 are 16 GiB."""
@@ -35,7 +36,7 @@ class Reference(Kernel):
         if real and mask.queries.width * mask.keys.width > MOST_SCORES:
             raise HeddleError(
                 f"kernel = 'reference' would hold {mask.queries.width} × {mask.keys.width} scores of every head at once; "
-                "set kernel = 'auto' or 'blockwise', whose memory grows with the length alone"
+                "set kernel = 'auto', or 'blockwise', which holds no square under any mask"
             )
         allowed = mask.dense()
         return Lowered("reference", mask, allowed=allowed, dead=~allowed.any(-1, keepdim=True), bias=bias)

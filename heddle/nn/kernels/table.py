@@ -29,11 +29,11 @@ class Auto(Kernel):
         self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
     ) -> Float[Tensor, "B H T e"]:
         # The layer itself has the last word: the hint that the mask was lowered with may have been another layer's.
-        if lowered.kernel == "sdpa" and self.cap is None and (self.plainly() or not self.drops()):
+        if lowered.kernel == "sdpa" and self.cap is None and (self.dropout.plain or not self.dropout.active):
             return self.sdpa(q, k, v, lowered)
         if lowered.kernel == "plain":
             return self.plain(q, k, v, lowered)
-        if self.drops():
+        if self.dropout.active:
             return self.plain(q, k, v, Plain.lower(lowered.mask, lowered.bias))
         if lowered.kernel == "sdpa":
             lowered = Blockwise.lower(lowered.mask, lowered.bias)
