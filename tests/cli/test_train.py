@@ -36,7 +36,7 @@ def test_a_user_trains_a_model(tmp_path: Path, corpus: str) -> None:
     assert "heddle generate runs/001" in done.stdout
     assert "--resume" not in done.stdout  # there is nothing to resume
     assert "\n1 document, " in done.stdout
-    assert "\n4 steps of 4 x 16 tokens" in done.stdout
+    assert "\n4 steps of 4 x 16 = 64 tokens" in done.stdout
     assert ", 1 thread, " in done.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "runs"]
     model, tokenizer = load(tmp_path / "runs" / "001", "cpu")
