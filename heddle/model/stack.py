@@ -1,6 +1,7 @@
 """A stack: entry, blocks, final norm. Masks are lowered once per forward pass and way of seeing, not once per layer."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import sqrt
 from typing import Any
 
@@ -161,6 +162,21 @@ class Stack(nn.Module):
     def forward(self, x: Float[Tensor, "B T d"], queries: Layout, **how: Any) -> Float[Tensor, "B T D"]:
         """Hidden vectors alone; arguments as of `run`."""
         return self.run(x, queries, **how)[0]
+
+    @contextmanager
+    def watched(self) -> Iterator[list[Tensor]]:
+        """A list that fills, while entered, with what leaves the entry and then each block: L + 1 tensors [B T D] a pass."""
+        kept: list[Tensor] = []
+
+        def keep(module: nn.Module, given: Any, output: Any) -> None:
+            kept.append(output[0] if isinstance(output, tuple) else output)
+
+        hooks = [module.register_forward_hook(keep) for module in (self.entry, *self.blocks)]
+        try:
+            yield kept
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def layers(self) -> Iterator[Block]:
         """The blocks, as what they are."""

@@ -86,6 +86,19 @@ class Transformer(nn.Module):
         out, more = self._decode(tokens, layout, memory=Memory(hidden, source_layout), types=types)
         return out, routings + more
 
+    def states(
+        self, tokens: Int[Tensor, "B T"], layout: Layout | None = None, **more: Any
+    ) -> list[Float[Tensor, "B T D"]]:
+        """What leaves the entry and each block of the stack under the head, L + 1 tensors (L0-25); arguments as of `forward`.
+
+        The final norm is in none of them: `forward` gives it of the last one.
+        """
+        stack = self.encoder if self.decoder is None else self.decoder
+        assert stack is not None
+        with stack.watched() as kept:
+            self.run(tokens, layout, **more)
+        return kept
+
     def encode(
         self, source: Int[Tensor, "B S"], layout: Layout | None = None, types: Int[Tensor, "B S"] | None = None
     ) -> Memory:

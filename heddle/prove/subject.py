@@ -1,15 +1,14 @@
 """The model that is put to the proof: its passes traced layer by layer, its own rounding error measured."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from math import sqrt
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from heddle.config.layers import MoEConfig
@@ -127,9 +126,9 @@ class Subject:
     def traced(self, call: Callable[[], Tensor], model: Transformer | None = None) -> Trace:
         """What every block of the last stack gave during `call`, and the scores of what came out."""
         model = self.model if model is None else model
-        found: Trace = {}
-        with watched(last_stack(model), found):
+        with last_stack(model).watched() as kept:
             hidden = call()
+        found = {"entry" if i == 0 else f"layer {i - 1}": state for i, state in enumerate(kept)}
         head = model.head
         scores = model.logits(hidden)[..., : self.config.vocab_size] if isinstance(head, LanguageHead) else hidden
         return {**found, "output": scores}
@@ -159,25 +158,6 @@ def fixed_source(subject: Subject, rows: int) -> Tensor:
     generator = torch.Generator().manual_seed(99)
     most = subject.config.source_vocab_size or subject.config.vocab_size
     return torch.randint(0, most, (64, min(11, subject.config.context)), generator=generator)[:rows]
-
-
-@contextmanager
-def watched(stack: Stack, found: Trace) -> Iterator[None]:
-    """Keep what each block gives while this is entered."""
-
-    def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(module: nn.Module, given: Any, output: Any) -> None:
-            found[name] = output[0] if isinstance(output, tuple) else output
-
-        return hook
-
-    hooks = [stack.entry.register_forward_hook(keep("entry"))]
-    hooks += [block.register_forward_hook(keep(f"layer {i}")) for i, block in enumerate(stack.blocks)]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def joined(traces: Sequence[Trace]) -> Trace:

@@ -315,6 +315,8 @@ def stack_is_its_blocks(model: Transformer) -> None:
         assert not torch.equal(states[-1], states[-2])
     assert [state.shape for state in states] == [(2, 6, model.config.dim)] * (config.depth + 1)
     identical(stack.final_norm(states[-1]), model(tokens), "block by block")
+    for number, (kept, state) in enumerate(zip(model.states(tokens), states, strict=True)):
+        identical(kept, state, f"state {number} of {config.depth + 1}")
 
 
 # The head
