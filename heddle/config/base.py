@@ -41,12 +41,17 @@ OTHER_NAMES = {
 }  # fmt: skip
 
 
+DEEPER = {"depth": "decoder.depth", "heads": "decoder.block.mixer.heads"}  # what a whole model has in its stacks
+
+
 def unknown_key(key: str, known: Iterable[str], where: str = "") -> HeddleError:
     """The refusal of a key nobody knows, naming the nearest one that exists."""
     names = list(known)
     leaf = key.rsplit(".", 1)[-1]
     right = ALIASES.get(leaf) or OTHER_NAMES.get(leaf)
     hint = f" heddle calls it {right!r}." if right else did_you_mean(leaf, names)
+    if leaf in DEEPER and "decoder" in names:
+        hint = f" Say where it stands: {DEEPER[leaf]!r}."
     if (right or leaf) == "dim" and "." in key:  # L1-51
         hint = " All of a model has one width: set 'dim' at the top."
     return HeddleError(f"unknown key {key!r}{where}.{hint or ' Known keys: ' + ', '.join(sorted(names)) + '.'}")

@@ -3,12 +3,13 @@
 A check takes the subject and gives comparisons; where it does not apply it says why. The table at the end is the list.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heddle.config.layers import AttentionConfig, MoEConfig, RecurrentConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig, with_kernel
@@ -16,6 +17,7 @@ from heddle.config.sampling import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate import generate
 from heddle.model.build import build
+from heddle.nn.dropout import Dropout
 from heddle.nn.kernels import KERNELS
 from heddle.nn.layout import Layout
 from heddle.prove.subject import Subject, cut, fixed_source, joined
@@ -268,6 +270,18 @@ def repeats(subject: Subject) -> Iterator[Comparison]:
     yield Comparison("a second pass", subject.whole(tokens), subject.whole(tokens), exactly=True)
 
 
+def training(subject: Subject) -> Iterator[Comparison]:
+    """What is trained is what predicts: in training mode, with nothing dropped, a pass gives the same (L0-66)."""
+    tokens = subject.tokens(3)
+    trained = copy.deepcopy(
+        subject.model
+    ).train()  # modules such as a BatchNorm change themselves while they are trained
+    for module in trained.modules():
+        if isinstance(module, Dropout | nn.modules.dropout._DropoutNd):
+            module.eval()
+    yield Comparison("in training mode", subject.whole(tokens, model=trained), subject.whole(tokens))
+
+
 def seeing_both_ways(subject: Subject) -> Iterator[Comparison]:
     """An encoder's first output depends on its last token, as the lecture requires (L1-76, L3-04)."""
     if subject.model.encoder is None or subject.model.decoder is not None:
@@ -344,4 +358,5 @@ CHECKS: dict[str, Check] = {
     "routing": routing,
     "seeing both ways": seeing_both_ways,
     "repeats": repeats,
+    "training": training,
 }

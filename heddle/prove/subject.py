@@ -15,6 +15,7 @@ from heddle.config.layers import MoEConfig
 from heddle.model.head import LanguageHead
 from heddle.model.stack import Stack
 from heddle.model.transformer import Transformer
+from heddle.nn.custom import Custom
 from heddle.nn.layout import Layout
 from heddle.nn.state import Cache, Memory, Rolling
 from heddle.prove.verdict import Trace
@@ -34,7 +35,9 @@ class Subject:
         self.model = model.eval()
         self.config = model.config
         self.generator = torch.Generator().manual_seed(seed)
-        self.length = min(24, self.config.context)
+        # What heddle's own layers do depends on places in ways that show at once; what a user's do, nobody knows.
+        own = any(isinstance(module, Custom) for module in model.modules())
+        self.length = min(96 if own else 24, self.config.context)
         # An expert's products have as many rows as tokens chose it, and a row's last bits may depend on how many there are.
         blocks = [block for stack in self.config.stacks().values() for block in stack.blocks]
         self.bitwise = not any(isinstance(block.ffn, MoEConfig) for block in blocks)

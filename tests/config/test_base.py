@@ -316,3 +316,8 @@ def test_true_is_not_the_number_one(path: str) -> None:
 def test_keys_that_toml_does_not_know_are_written_as_texts() -> None:
     data = {"plain-key_1": 1, "two words": {"with.dot": [{'and "so" on': 2}]}, "": 3}
     assert tomllib.loads(write_toml(data)) == data
+
+
+def test_what_stands_deeper_is_named_with_its_place() -> None:
+    with pytest.raises(HeddleError, match=r"unknown key 'depth' in config\. Say where it stands: 'decoder\.depth'\."):
+        preset("gpt2-small").override({"depth": 2})

@@ -56,3 +56,28 @@ class Failing(nn.Module):
         if x.shape[1] < 2:
             raise KeyError("my own error")
         return self.weight * x
+
+
+class Twice(nn.Module):
+    """Another function in training than in prediction."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        """Twice as much while it is trained."""
+        return self.out(x) * (2 if self.training else 1)
+
+
+class Late(nn.Module):
+    """Looks ahead, but only far into a text."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        """The next token from position 40 on."""
+        late = (layout.position >= 40)[..., None]
+        return self.out(x + late * x.roll(-1, dims=1))

@@ -136,3 +136,13 @@ def test_sizes_that_no_family_has_are_not_exported_though_the_small_model_could_
     found = {verdict.check: verdict for verdict in prove_config(preset("gpt3-13b-as-printed")).verdicts}
     assert found["export"].word == "NOT CHECKED"
     assert "5140" in found["export"].detail
+
+
+def test_another_function_in_training_is_found() -> None:
+    """The creed itself. Dropout is the one thing that may differ."""
+    assert failed(tiny(mixer={"kind": "custom", "target": "tests.prove.mixers:Twice"})) == {"training"}
+    assert failed(tiny(dropout=0.5, mixer={**ROTARY, "dropout": 0.5})) == set()
+
+
+def test_a_users_own_mixer_is_tried_on_longer_texts() -> None:
+    assert "causality" in failed(tiny(mixer={"kind": "custom", "target": "tests.prove.mixers:Late"}))
