@@ -130,8 +130,7 @@ class Override(Config):
         if ":" not in self.layers:
             number = int(self.layers)
             return range(depth)[number : number + 1 or None]
-        start, stop, step = re.fullmatch(r"(-?\d+)?:(-?\d+)?(?::(\d+))?", self.layers).groups()  # type: ignore[union-attr]
-        return range(depth)[slice(*(None if part is None else int(part) for part in (start, stop, step)))]
+        return range(depth)[slice(*(int(part) if part else None for part in self.layers.split(":")))]
 
 
 def _empty(data: dict[str, Any]) -> str:
