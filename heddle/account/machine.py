@@ -17,9 +17,21 @@ def matmul_rate(
 ) -> float:
     """FLOP/s of square matrix products of `size`: the ceiling that a training step is compared with."""
     device = torch.device(device)
-    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    # Not drawn: measuring leaves the random state as it was.
+    a = torch.linspace(-1, 1, size * size, device=device).view(size, size).to(dtype)
+    b = a.flip(0)
     out = torch.empty_like(a)
     return 2 * size**3 / _seconds(lambda: torch.mm(a, b, out=out), seconds, device)
+
+
+def slowdown(dtype: torch.dtype, device: torch.device | str = "cpu") -> float:
+    """How many times slower than fp32 matrix products in `dtype` are here; below 1 they are faster.
+
+    The products are small, because a CPU without units for a dtype can be hundreds of times slower: even then it takes
+    half a second.
+    """
+    rates = [matmul_rate(each, size=256, seconds=0.02, device=device) for each in (torch.float32, dtype)]
+    return rates[0] / rates[1]
 
 
 def copy_rate(megabytes: int = 256, seconds: float = 0.3, device: torch.device | str = "cpu") -> float:

@@ -1,6 +1,5 @@
 """Memory in bytes: weights, what training holds, the cache of decoding, what a forward pass keeps for its backward."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -28,6 +27,7 @@ from heddle.config.model import LanguageHeadConfig, TransformerConfig, with_kern
 from heddle.model.build import build
 from heddle.model.head import LOGITS_BYTES
 from heddle.model.precision import DTYPES, cast
+from heddle.model.roles import role
 from heddle.model.transformer import Transformer
 from heddle.nn.experts import Experts
 from heddle.nn.recurrent import Recurrent
@@ -36,7 +36,6 @@ from heddle.nn.state import Fixed, Growing, State
 FP32 = 4
 # Numbers in fp32 that an optimizer remembers of each parameter: of the blocks' matrices, of everything else.
 MOMENTS = {"adamw": (2, 2), "muon": (1, 2)}
-MATRIX = re.compile(r"\.blocks\.\d+\.(mixer|cross|ffn(?!\.router))\..*weight$")  # a name that Muon takes
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ def _states(config: TransformerConfig, optimizer: str, precision: str) -> dict[s
     masters = _held(model)
     trained = [weight for weight in weights(model) if weight.trained]
     total = sum(weight.count for weight in trained)
-    matrices = sum(weight.count for weight in trained if MATRIX.search(weight.name) and len(weight.shape) == 2)
+    matrices = sum(weight.count for weight in trained if role(weight.name, len(weight.shape)) == "matrix")
     of_matrices, of_others = MOMENTS[optimizer]
     moments = FP32 * (of_matrices * matrices + of_others * (total - matrices))
     cast(model, precision, tables=False)

@@ -1,6 +1,5 @@
 """The optimizer step: fp32 masters, a table of who turns which parameter, clipping, and state that is plain tensors."""
 
-import re
 from collections.abc import Sequence
 from math import isfinite
 
@@ -9,28 +8,13 @@ from torch import Tensor, nn
 
 from heddle.config.layers import MoEConfig
 from heddle.config.run import TrainConfig
-from heddle.model.precision import cast
+from heddle.model.precision import DTYPES, cast
+from heddle.model.roles import role
 from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE, balance_bias
+from heddle.train.muon import Muon
 
-# Pattern of a parameter's name -> what it is. The first row that fits decides; Muon takes `matrix` rows, AdamW all others.
-ROLES = [
-    (r"^(embedding|source_embedding|head)\.weight$", "table"),
-    (r"\.(positions|types|relative)\.weight$", "table"),
-    (r"\.router\.weight$", "table"),
-    (r"\.blocks\.\d+\.(mixer|cross|ffn)\..*(weight|\.up|\.gate|\.down)$", "matrix"),
-    (r"^head\.", "table"),
-    (r"", "vector"),  # norms, biases, and anything of one dimension
-]
 DECAYED = ("table", "matrix")
-
-
-def role(name: str, parameter: Tensor) -> str:
-    """What a parameter is for the optimizer: `table`, `matrix` or `vector`."""
-    found = next(kind for pattern, kind in ROLES if re.search(pattern, name))
-    if parameter.dim() > 2 and found == "matrix":
-        return "table"  # a stack of matrices, such as experts: Muon takes one matrix at a time
-    return found if parameter.dim() >= 2 else "vector"
 
 
 class Optimizer:
@@ -59,19 +43,19 @@ class Optimizer:
         routers = [module.router for module in model.modules() if isinstance(module, MoE)]
         self.routers = list(zip(routers, rates, strict=True))
         self.names = {id(master): name for name, master in self.masters.items()}
-        self.optimizers = self._make(config, learning_rate)
+        self.optimizers = self._make(config, learning_rate, precision)
         self.highest = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
 
-    def _make(self, config: TrainConfig, learning_rate: float) -> list[torch.optim.Optimizer]:
+    def _make(self, config: TrainConfig, learning_rate: float, precision: str) -> list[torch.optim.Optimizer]:
         roles: dict[str, list[Tensor]] = {"table": [], "matrix": [], "vector": []}
         for name, master in self.masters.items():
-            roles[role(name, master)].append(master)
+            roles[role(name, master.dim())].append(master)
         optimizers: list[torch.optim.Optimizer] = []
         if config.optimizer == "muon" and roles["matrix"]:
             matrices = roles.pop("matrix")
             # Decay is relative to the rate; AdamW's rate is the smaller, so the same pull needs a smaller number here.
             decay = config.weight_decay * learning_rate / config.matrix_learning_rate
-            optimizers.append(torch.optim.Muon(matrices, lr=config.matrix_learning_rate, weight_decay=decay))
+            optimizers.append(Muon(matrices, config.matrix_learning_rate, decay, dtype=DTYPES[precision]))
         groups = [
             {"params": parameters, "weight_decay": config.weight_decay if kind in DECAYED else 0.0}
             for kind, parameters in roles.items()

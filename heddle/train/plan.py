@@ -5,11 +5,12 @@ import shutil
 import time
 from dataclasses import dataclass
 from math import ceil
+from statistics import median
 
 import numpy as np
 import torch
 
-from heddle.account.machine import available_memory, matmul_rate
+from heddle.account.machine import available_memory, matmul_rate, slowdown
 from heddle.account.memory import training_bytes
 from heddle.account.parameters import parameters
 from heddle.config.model import TransformerConfig
@@ -29,6 +30,7 @@ TOKENS_PER_STEP = {"cpu": 4096, "mps": 16384, "cuda": 65536}
 TOKENS_PER_PARAMETER = 2.5  # the depth dial takes the largest model that sees at least this many in the time given
 DEPTHS = range(2, 13)
 SHARE = 0.9  # of the time given that goes into steps; the rest into evaluations, samples and saving
+PATIENCE = 1.0  # seconds after which the measuring of a model's steps ends
 WORTH_COMPILING = 20.0  # minutes of training below which a compilation does not pay itself back
 
 
@@ -143,49 +145,84 @@ def check_memory(needed: int, device: str) -> None:
 def measure(
     model: TransformerConfig, rows: int, device: str, precision: str, train: TrainConfig, compiled: bool = False
 ) -> float:
-    """Training rate in tokens per second: the median of three real steps on random tokens, after one to warm up."""
+    """Training rate in tokens per second: the median of real steps on random tokens, after one to warm up.
+
+    Three steps are timed, fewer where they take over `PATIENCE` seconds together.
+    """
     built = build(model, device)
     optimizer = Optimizer(built, train, 1e-5, precision)
     objective = torch.compile(NextToken(built)) if compiled else NextToken(built)
     ids = np.random.default_rng(0).integers(0, model.vocab_size, (rows, model.context + 1))
     batch = next_token_batch(ids).to(device)
-    times = []
-    for _ in range(4):
+    times: list[float] = []
+    for number in range(4):
         began = time.perf_counter()
         train_step(objective, optimizer, batch, 1, 1.0, train.clip)
-        times.append(time.perf_counter() - began)
-    return rows * model.context / sorted(times[1:])[1]
+        if number:
+            times.append(time.perf_counter() - began)
+        if sum(times) > PATIENCE:
+            break
+    return rows * model.context / median(times)
 
 
 def faster_precision(model: TransformerConfig, rows: int, device: str, train: TrainConfig) -> str:
-    """The precision in which one block of the model, with its head, trains faster on this machine."""
+    """The precision in which one block of the model, with its head, trains faster on this machine.
+
+    A precision whose matrix products are slower than those of fp32 cannot win, and is not tried.
+    """
     one = model.shallow()
     rows = max(1, min(rows, 2048 // model.context))
-    rates = {name: measure(one, rows, device, name, train) for name in DTYPES}
+    tried = [name for name, dtype in DTYPES.items() if name == "fp32" or slowdown(dtype, device) < 1]
+    if tried == ["fp32"]:
+        return "fp32"
+    rates = {name: measure(one, rows, device, name, train) for name in tried}
     return max(rates, key=lambda name: rates[name])
 
 
 def _sized(
     choice: ModelChoice, vocab_size: int, batch: int, train: TrainConfig, device: str, precision: str
 ) -> tuple[TransformerConfig, float, int]:
-    """The model, its measured rate, the bytes it needs. Without a name or a depth: the deepest that sees enough tokens in time."""
+    """The model, its measured rate, the bytes it needs. Without a name or a depth: the deepest that sees enough tokens in time.
+
+    A deeper model is expected to be slower by as much as it has more parameters (6 FLOPs for each and token), and is measured
+    before it is taken. Larger models use a machine better, so the search climbs until it agrees with itself.
+    """
     rows = batch // train.accumulate
-    model = choice.resolve(vocab_size, min(DEPTHS), CONTEXT)
-    memory = training_bytes(model, rows, precision, train.optimizer)
+
+    def sized(depth: int) -> tuple[TransformerConfig, int]:
+        model = choice.resolve(vocab_size, depth, CONTEXT)
+        return model, training_bytes(model, rows, precision, train.optimizer)
+
+    def rate_of(model: TransformerConfig) -> float:
+        return measure(model, _few(rows, model), device, precision, train)
+
+    def enough(model: TransformerConfig, rate: float) -> bool:
+        tokens = train.minutes * 60 * SHARE * rate if train.steps is None else train.steps * batch * model.context
+        return tokens >= TOKENS_PER_PARAMETER * parameters(model).total
+
+    depth = min(DEPTHS)
+    model, memory = sized(depth)
     check_memory(memory, device)
-    best = model, measure(model, _few(rows, model), device, precision, train), memory
+    best = model, rate_of(model), memory
     if choice.preset is not None or choice.depth is not None:
         return best
-    for depth in DEPTHS[1:]:
-        model = choice.resolve(vocab_size, depth, CONTEXT)
-        memory = training_bytes(model, rows, precision, train.optimizer)
-        if memory > available_memory(device):
+    too_deep = max(DEPTHS) + 1
+    while depth + 1 < too_deep:
+        speed = best[1] * parameters(best[0]).total
+        goal = depth
+        for deeper in range(depth + 1, too_deep):
+            model, memory = sized(deeper)
+            if memory > available_memory(device) or not enough(model, speed / parameters(model).total):
+                break
+            goal = deeper
+        if goal == depth:
             break
-        rate = measure(model, _few(rows, model), device, precision, train)
-        tokens = train.minutes * 60 * SHARE * rate if train.steps is None else train.steps * batch * model.context
-        if tokens < TOKENS_PER_PARAMETER * parameters(model).total:
-            break
-        best = model, rate, memory
+        model, memory = sized(goal)
+        rate = rate_of(model)
+        if enough(model, rate):
+            depth, best = goal, (model, rate, memory)
+        else:
+            too_deep = goal
     return best
 
 
@@ -206,4 +243,4 @@ def _compile(
 
 def _few(rows: int, model: TransformerConfig) -> int:
     """Rows to measure with: a long step is measured on fewer, which errs to the slow side and spares the wait."""
-    return max(1, min(rows, 8192 // model.context))
+    return max(1, min(rows, 4096 // model.context))

@@ -14,7 +14,7 @@ import torch
 
 from heddle.account.memory import training_bytes
 from heddle.account.parameters import parameters
-from heddle.config import SavedConfig, sized
+from heddle.config import SavedConfig, TransformerConfig, sized
 from heddle.config.run import RunConfig, TrainConfig
 from heddle.errors import HeddleError
 from heddle.train import Trainer, prepare
@@ -163,19 +163,39 @@ def test_minutes_become_steps(config: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_depth_follows_from_the_time(corpus: Path, tmp_path: Path) -> None:
-    """The deepest that sees enough tokens: one more would not."""
+def test_the_depth_follows_from_the_time(
+    corpus: Path, tmp_path: Path, planning: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deepest that sees enough tokens: one more would not. Few models are measured, and the one that is taken is."""
+    measured: list[TransformerConfig] = []
+
+    def rate(model: TransformerConfig) -> float:
+        """A machine that is better used by larger models."""
+        return 2e9 * parameters(model).total ** -0.7
+
+    def measure(model: TransformerConfig, *arguments: Any, **settings: Any) -> float:
+        measured.append(model)
+        return rate(model)
+
+    monkeypatch.setattr(planning, "measure", measure)
     depths = []
     for minutes in (0.01, 3.0, 12.0):
         train = {"minutes": minutes, "precision": "fp32", "compile": "off"}
         said = RunConfig.of({"data": {"sources": [str(corpus)], "tokenizer": "bytes"}, "train": train})
         planned = prepare(said, tmp_path / str(minutes))
         depth = planned.model.decoder.depth
-        seen = minutes * 60 * SHARE * 1e5
+        deeper = sized(depth + 1, vocab_size=257, context=256)
+        seconds = minutes * 60 * SHARE
         assert planned.model == sized(depth, vocab_size=257, context=256)
-        assert depth == 2 or seen >= TOKENS_PER_PARAMETER * planned.parameters
-        assert seen < TOKENS_PER_PARAMETER * parameters(sized(depth + 1, vocab_size=257)).total
+        assert planned.model in measured
+        assert len(measured) <= 5
+        assert planned.chosen.tokens_per_second == rate(planned.model)
+        assert depth == 2 or seconds * rate(planned.model) >= TOKENS_PER_PARAMETER * planned.parameters
+        # What the deeper one would reach is expected from the last one measured, a little too low.
+        expected = rate(planned.model) * planned.parameters / parameters(deeper).total
+        assert seconds * expected < TOKENS_PER_PARAMETER * parameters(deeper).total
         depths.append(depth)
+        measured.clear()
     assert depths[0] == 2
     assert all(less < more for less, more in pairwise(depths))
 
@@ -220,6 +240,29 @@ def test_compiling(
     monkeypatch.setattr(planning.shutil, "which", lambda name: "/bin/true" if compiler else None)
     train, tokens = TrainConfig(compile=wanted), int(minutes * 60 * 1e5)
     assert planning._compile(train, sized(1, vocab_size=9, dim=16), 4, "cpu", "fp32", 1e5, tokens) is expected
+
+
+def test_a_precision_that_cannot_win_is_not_tried(planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU without bf16 units would spend minutes on it: its matrix products are compared first."""
+    tried: list[str] = []
+
+    def measure(model: TransformerConfig, rows: int, device: str, precision: str, train: TrainConfig) -> float:
+        tried.append(precision)
+        return {"fp32": 1.0, "bf16": 2.0}[precision]
+
+    monkeypatch.setattr(planning, "measure", measure)
+    model = sized(1, vocab_size=41, context=8, dim=16)
+    for slower, expected in ((200.0, "fp32"), (0.25, "bf16")):
+        monkeypatch.setattr(planning, "slowdown", lambda *arguments, slower=slower: slower)
+        assert faster_precision(model, 4, "cpu", TrainConfig()) == expected
+    assert sorted(tried) == ["bf16", "fp32"]
+
+
+def test_a_slow_model_is_measured_in_few_steps(planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(float(10 * tick) for tick in range(100))
+    monkeypatch.setattr(planning.time, "perf_counter", lambda: next(clock))
+    assert measure(sized(1, vocab_size=41, context=8, dim=16), 4, "cpu", "fp32", TrainConfig()) == 4 * 8 / 10
+    assert next(clock) == 30.0  # the clock was read once to warm up, twice for the one step that counts
 
 
 def test_measuring_is_training(planning: ModuleType) -> None:
