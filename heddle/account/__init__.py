@@ -8,6 +8,8 @@ from heddle.account.formulas import Line as Line
 from heddle.account.machine import available_memory as available_memory
 from heddle.account.machine import copy_rate as copy_rate
 from heddle.account.machine import matmul_rate as matmul_rate
+from heddle.account.machine import slowdown as slowdown
+from heddle.account.machine import usable_precision as usable_precision
 from heddle.account.memory import Memory as Memory
 from heddle.account.memory import attention_table as attention_table
 from heddle.account.memory import cache_size as cache_size
@@ -54,10 +56,12 @@ __all__ = [
     "preset_table",
     "render",
     "resolve",
+    "slowdown",
     "states",
     "training_bytes",
     "training_flops_per_token",
     "training_said",
+    "usable_precision",
     "walk",
     "weights",
 ]

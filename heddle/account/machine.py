@@ -8,8 +8,11 @@ from statistics import median
 
 import torch
 
+from heddle.model.precision import DTYPES
+
 WARM_UP = 2  # the first calls pay for threads, libraries and clocks
 AT_LEAST = 3  # so that the median is one
+TOO_SLOW = 2.0  # times as slow as fp32: a precision that no longer pays for what it rounds
 
 
 def matmul_rate(
@@ -32,6 +35,14 @@ def slowdown(dtype: torch.dtype, device: torch.device | str = "cpu") -> float:
     """
     rates = [matmul_rate(each, size=256, seconds=0.02, device=device) for each in (torch.float32, dtype)]
     return rates[0] / rates[1]
+
+
+def usable_precision(precision: str, device: torch.device | str = "cpu") -> str:
+    """What to compute in where `precision` was chosen on some machine: itself, or `fp32` where that is twice as fast here.
+
+    Rounding differs, so what is computed does, too, by as much as bf16 rounds; whoever calls this says so.
+    """
+    return "fp32" if precision != "fp32" and slowdown(DTYPES[precision], device) > TOO_SLOW else precision
 
 
 def copy_rate(megabytes: int = 256, seconds: float = 0.3, device: torch.device | str = "cpu") -> float:

@@ -3,14 +3,13 @@
 from dataclasses import asdict
 from pathlib import Path
 
+from heddle.cli.models import open_model
 from heddle.cli.say import bar, console, document, find_run, table
 from heddle.data.sources import read_documents
 from heddle.data.store import Part, TokenStore
 from heddle.errors import HeddleError
-from heddle.model.precision import cast
 from heddle.train.evaluate import evaluate as score
 from heddle.train.evaluate import part_of
-from heddle.weights.run import load, read_config
 
 
 def evaluate(run: str, /, *files: str, context: int | None = None, device: str = "auto", json: bool = False) -> None:
@@ -30,9 +29,8 @@ def evaluate(run: str, /, *files: str, context: int | None = None, device: str =
         One JSON document on stdout.
     """
     path = find_run(run)
-    model, tokenizer = load(path, device)
-    config = read_config(path)
-    cast(model, config.chosen.precision if config.chosen else "fp32")
+    ready = open_model(path, device)
+    model, tokenizer, config = ready.model, ready.tokenizer, ready.config
     length = config.model.context if context is None else context
     if length < 1:
         raise HeddleError(f"context = {length}: at least 1 is needed")
@@ -45,7 +43,7 @@ def evaluate(run: str, /, *files: str, context: int | None = None, device: str =
         result = score(model, part, length, progress=done)
     what = ", ".join(files) or f"held out by {path}"
     if json:
-        document({"run": str(path), "text": what, "context": length, **asdict(result)})
+        document({"run": str(path), "text": what, "context": length, "precision": ready.precision, **asdict(result)})
         return
     columns = ["text", "tokens", "bytes", "loss", "perplexity", "bits per byte"]
     row = [

@@ -5,12 +5,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from heddle.cli.models import open_model
 from heddle.cli.say import counted, document, find_run
 from heddle.config.sampling import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate.text import Piece, complete
-from heddle.model.precision import cast
-from heddle.weights.run import load, read_config
 
 
 def generate(
@@ -66,11 +65,10 @@ def generate(
     }
     sampling = SamplingConfig.of(settings, where="generate")
     path = find_run(run)
-    model, tokenizer = load(path, device)
+    ready = open_model(path, device)
+    model, tokenizer = ready.model, ready.tokenizer
     if tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
-    chosen = read_config(path).chosen
-    cast(model, chosen.precision if chosen else "fp32")  # the function that predicts is the function that was trained
     prompts = prompt or [""]
     texts = [""] * len(prompts)
     ends: list[Piece | None] = [None] * len(prompts)
@@ -92,6 +90,7 @@ def generate(
         document(
             {
                 "run": str(path),
+                "precision": ready.precision,
                 "sampling": sampling.to_dict(),
                 "texts": [
                     {

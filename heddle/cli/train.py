@@ -93,6 +93,8 @@ def _train(run: Path, out: Console, json: bool) -> None:
         out.print(f"{run} has no sound checkpoint left, so it begins anew", markup=False)
     for problem in trainer.damaged:
         out.print(f"{run / problem}; it is restored from {trainer.source or 'the beginning'}", markup=False)
+    for difference in trainer.moved:
+        out.print(f"{difference}; the result will not be bit-equal to that of the machine it started on", markup=False)
     if trainer.step:
         out.print(f"going on with {run} at step {trainer.step} of {chosen.steps}", markup=False)
     try:

@@ -1,5 +1,6 @@
 """The training loop, written out. A run directory goes in; the same directory, with trained weights, comes out."""
 
+import os
 import signal
 import threading
 import time
@@ -16,13 +17,15 @@ import torch
 from torch import Tensor
 
 from heddle.account.flops import flops
+from heddle.account.machine import matmul_rate, usable_precision
 from heddle.data.batch import Batch, next_token_batch
 from heddle.data.order import windows
 from heddle.data.store import TokenStore
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, counted
 from heddle.generate.text import generate_text
 from heddle.model.build import build
 from heddle.model.device import pick_device
+from heddle.model.precision import DTYPES
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.train.diagnose import first_bad_layer
 from heddle.train.evaluate import Evaluation, evaluate, first_tokens
@@ -60,6 +63,10 @@ class Trainer:
         source: the checkpoint that it goes on from, or None.
         notes: a line for each newer checkpoint that is damaged.
         damaged: what is wrong with weights that were published before; `run` writes them anew.
+        precision: what is computed in: that of the run, or fp32 where a run from another machine continues and that is
+            over twice as fast here.
+        moved: a line for each thing that is computed differently than where the run started, so that the result is not
+            bit-equal to it.
 
     Raises:
         HeddleError: the directory is not a training run, or its parts do not belong together.
@@ -84,7 +91,6 @@ class Trainer:
         self._prepare()
 
     def _prepare(self) -> None:
-        torch.set_num_threads(self.chosen.threads)
         keep_memory()
         device = pick_device(self.chosen.device)
         for folder in (self.run_directory, self.run_directory / CHECKPOINTS):
@@ -94,12 +100,13 @@ class Trainer:
         self.damaged = damage(self.run_directory)
         found = self.source
         before = None if found is None else self._read(found)
+        self.precision, self.moved = self._adapt(device, resumed=before is not None)
         self.model = build(self.config.model, device, self.train.seed)
         if before is not None:
             self.model.load_state_dict(before.model, strict=True)
         elif self.chosen.vectors is not None:
             put_rows(self.model, *load_rows(self.run_directory / VECTORS, self.chosen.vectors.sha256))
-        self.optimizer = Optimizer(self.model, self.train, self.chosen.learning_rate, self.chosen.precision)
+        self.optimizer = Optimizer(self.model, self.train, self.chosen.learning_rate, self.precision)
         if before is not None:
             self.optimizer.load_state(before.optimizer)
         self.step = 0 if before is None else int(before.state["step"])
@@ -112,6 +119,20 @@ class Trainer:
         self.probe = first_tokens(self.store.validation, max(self.config.model.context + 1, between // 5), lengths)
         self.ending = first_tokens(self.store.validation, max(1 << 16, between * 2), lengths)
         self.flops_per_token = flops(self.config.model).per_token
+
+    def _adapt(self, device: torch.device, resumed: bool) -> tuple[str, list[str]]:
+        """The precision to compute in here and what differs from where the run started; sets the threads."""
+        wanted, cores, moved = self.chosen.precision, os.cpu_count() or 1, []
+        torch.set_num_threads(min(self.chosen.threads, cores))
+        if self.chosen.threads > cores:
+            moved.append(f"{self.chosen.threads} threads were chosen and there are {counted(cores, 'core')} here")
+        # A run that starts was measured here, or its user asked for the precision.
+        precision: str = usable_precision(wanted, device) if resumed else wanted
+        self.peak = self.chosen.peak
+        if precision != wanted:
+            moved.append(f"{wanted} is over twice as slow as {precision} here, so {precision} is used")
+            self.peak = matmul_rate(DTYPES[precision], device=device)
+        return precision, moved
 
     def _read(self, checkpoint: Path) -> State:
         """What to go on from; a checkpoint that does not belong to the run's other files is refused."""
@@ -183,7 +204,7 @@ class Trainer:
         rate = batch.tokens.numel() / seconds
         speed = {
             "tokens_per_second": rate,
-            "share_of_peak": rate * self.flops_per_token / chosen.peak,
+            "share_of_peak": rate * self.flops_per_token / self.peak,
             "seconds": seconds,
         }
         values = {"loss": loss, "gradient_norm": norm, "learning_rate": scale * chosen.learning_rate}

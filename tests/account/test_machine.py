@@ -7,13 +7,35 @@ from pathlib import Path
 import pytest
 import torch
 
-from heddle.account import available_memory, copy_rate, machine, matmul_rate
+from heddle.account import available_memory, copy_rate, machine, matmul_rate, slowdown, usable_precision
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_matmul_rate_is_work_over_time(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_seconds", lambda call, seconds, device: call() is None or 0.5)
     assert matmul_rate(dtype, size=32) == 2 * 32**3 / 0.5
+
+
+def test_a_slowdown_is_a_ratio_of_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {torch.float32: 150e9, torch.bfloat16: 0.75e9}
+    monkeypatch.setattr(machine, "matmul_rate", lambda dtype, **settings: rates[dtype])
+    assert slowdown(torch.bfloat16) == 200.0
+
+
+@pytest.mark.parametrize(("times", "expected"), [(200.0, "fp32"), (2.1, "fp32"), (1.9, "bf16"), (0.25, "bf16")])
+def test_a_precision_over_twice_as_slow_as_fp32_is_not_used(
+    times: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "slowdown", lambda dtype, device: times)
+    assert usable_precision("bf16") == expected
+    monkeypatch.setattr(machine, "slowdown", lambda dtype, device: pytest.fail("fp32 was measured"))
+    assert usable_precision("fp32") == "fp32"
+
+
+def test_measuring_leaves_the_random_state_alone() -> None:
+    before = torch.random.get_rng_state()
+    assert slowdown(torch.bfloat16) > 0
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_the_copy_rate_counts_reading_and_writing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "measure", lambda *args, **settings: 1e5)
     monkeypatch.setattr(module, "matmul_rate", lambda *args, **settings: 1e10)
     generate, module = generate_text, import_module("heddle.train.trainer")
+    monkeypatch.setattr(module, "usable_precision", lambda wanted, device: wanted)
     monkeypatch.setattr(module, "generate_text", lambda *args, **more: generate(*args, **{**more, "max_tokens": 5}))
 
 

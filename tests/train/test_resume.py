@@ -1,11 +1,14 @@
 """The same run twice is the same run, and a run that was stopped is one that never was, bit for bit."""
 
 import json
+import os
 import shutil
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from heddle.errors import HeddleError
 from heddle.train import Interrupted, Report, Trainer
@@ -195,3 +198,38 @@ def test_what_a_users_own_mixer_remembers_is_taken_up(begin: Begin, tmp_path: Pa
     inner = load(run, "cpu").model.decoder.blocks[0].mixer.inner
     assert inner.passes == 8
     assert (inner.average != 0).all()
+
+
+def test_a_run_moved_to_a_machine_without_bf16_units(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It continues in fp32 and says that it is not bit-equal; its config, and what a run starts with, stay."""
+    run = begin(precision="bf16", **SETTINGS)
+    trainer_module = import_module("heddle.train.trainer")
+    monkeypatch.setattr(trainer_module, "usable_precision", lambda wanted, device: "fp32")
+    monkeypatch.setattr(trainer_module, "matmul_rate", lambda *arguments, **settings: 1e9)
+    started = Trainer(run)
+    assert (started.precision, started.moved) == ("bf16", [])  # the user asked for it, or it was measured here
+    stop_after(6, started)
+    with pytest.raises(Interrupted):
+        started.run()
+    config = (run / "config.json").read_bytes()
+    moved = Trainer(run)
+    assert moved.precision == "fp32"
+    assert moved.moved == ["bf16 is over twice as slow as fp32 here, so fp32 is used"]
+    assert {parameter.dtype for parameter in moved.model.parameters()} == {torch.float32}
+    assert moved.peak == 1e9
+    moved.run()
+    assert (run / "config.json").read_bytes() == config
+    assert checkpoints(run)[0][0] == 12
+
+
+def test_a_run_moved_to_a_machine_with_fewer_cores(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = begin(threads=1, steps=2)
+    wanted = []
+    monkeypatch.setattr(torch, "set_num_threads", wanted.append)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    assert Trainer(run).moved == []
+    data = json.loads((run / "config.json").read_text())
+    data["chosen"]["threads"] = 8
+    (run / "config.json").write_text(json.dumps(data))
+    assert Trainer(run).moved == ["8 threads were chosen and there are 1 core here"]
+    assert wanted == [1, 1]

@@ -1,0 +1,39 @@
+"""A run's model, ready to predict."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from heddle.account.machine import usable_precision
+from heddle.config.run import SavedConfig
+from heddle.model.precision import cast
+from heddle.model.transformer import Transformer
+from heddle.text.tokenizer import Tokenizer
+from heddle.weights.run import load, read_config
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A run's newest model in the precision that it computes in here, with what belongs to it."""
+
+    model: Transformer
+    tokenizer: Tokenizer | None
+    config: SavedConfig
+    precision: str
+
+
+def open_model(run: Path, device: str) -> Ready:
+    """Load a run's model in the precision of its training, since the function that predicts is the function that was trained.
+
+    Where that precision is over twice as slow as fp32, fp32 is used, and a line on stderr says so.
+    """
+    model, tokenizer = load(run, device)
+    config = read_config(run)
+    trained = config.chosen.precision if config.chosen else "fp32"
+    precision = usable_precision(trained, model.device)
+    if precision != trained:
+        print(
+            f"{run} was trained in {trained}, which is over twice as slow as {precision} here: {precision} is used",
+            file=sys.stderr,
+        )
+    return Ready(cast(model, precision), tokenizer, config, precision)
