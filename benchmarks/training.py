@@ -1,14 +1,16 @@
-"""Training speed beside transformers: GPT-2, equal work, one interleaved run.
+"""Training speed beside other libraries: one GPT-2 shape, equal work, one interleaved run.
 
-    python benchmarks/training.py [--preset gpt2-small --batch 2 --context 512 --rounds 5 --device cpu] [--json FILE]
+    python benchmarks/training.py [--shape gpt2-small|baby|small] [--precision fp32|bf16] [--rounds 10] [--json FILE]
 
-Every contender is a process of its own, so that peak memory is its own. All start from the same weights and train on the
-same tokens, with the same threads, allocator settings, AdamW (fused, fp32 state and fp32 weights), clipping, and no dropout.
-They take turns: a few steps each, round after round, while the others wait. Before the timing each trains the same 20 batches,
-and the losses have to agree with those of transformers in fp32 to 1e-2.
+Every contender is a process of its own, so that peak memory is its own. All train on the same tokens, with the same threads,
+allocator settings, AdamW (fused, fp32 state and fp32 weights), clipping, and no dropout. They take turns: a few steps each, round
+after round, while the others wait; a round's ratio compares neighbours in time. heddle, transformers and the plain loop (the
+shape and step of nanoGPT in torch's own modules) start from the same weights, and before the timing their losses over the same
+20 batches have to agree to 1e-2. litgpt, where it can be imported, computes the same products with weights of its own.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -23,6 +25,8 @@ from statistics import median
 from typing import Any
 
 CONTENDERS = {
+    "plain loop fp32": {"library": "plain", "precision": "fp32", "compile": False},
+    "litgpt fp32": {"library": "litgpt", "precision": "fp32", "compile": False},
     "transformers fp32": {"library": "transformers", "precision": "fp32", "compile": False},
     "transformers fp32 compiled": {"library": "transformers", "precision": "fp32", "compile": True},
     "transformers bf16 autocast": {"library": "transformers", "precision": "bf16", "compile": False},
@@ -30,6 +34,20 @@ CONTENDERS = {
     "heddle fp32": {"library": "heddle", "precision": "fp32", "compile": False},
     "heddle bf16": {"library": "heddle", "precision": "bf16", "compile": False},
     "heddle bf16 compiled": {"library": "heddle", "precision": "bf16", "compile": True},
+}
+# What differs from GPT-2 small, rows in a batch, context.
+SHAPES: dict[str, tuple[dict[str, Any], int, int]] = {
+    "gpt2-small": ({}, 2, 512),
+    "baby": (
+        {"vocab_size": 65, "dim": 384, "context": 256, "decoder.depth": 6, "decoder.block.mixer.heads": 6},
+        16,
+        256,
+    ),
+    "small": (
+        {"vocab_size": 4096, "dim": 128, "context": 256, "decoder.depth": 2, "decoder.block.mixer.heads": 4},
+        16,
+        256,
+    ),
 }
 AGREE = 1e-2
 CHECK_STEPS = 20
@@ -94,6 +112,111 @@ def transformers_step(arguments: argparse.Namespace, weights: Path) -> Callable[
     return step
 
 
+def plain_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Any], float]:
+    """One training step of a plain loop: nanoGPT's modules and order of work, written with what torch has."""
+    import torch
+    from safetensors.torch import load_file
+    from torch import Tensor, nn
+    from torch.nn import functional as F
+
+    config = json.loads((weights / "config.json").read_text())
+    dim, heads = config["n_embd"], config["n_head"]
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.c_attn, self.c_proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+        def forward(self, x: Tensor) -> Tensor:
+            rows, length, _ = x.shape
+            q, k, v = (y.view(rows, length, heads, -1).transpose(1, 2) for y in self.c_attn(x).split(dim, dim=2))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return self.c_proj(y.transpose(1, 2).contiguous().view(rows, length, dim))
+
+    class MLP(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.c_fc, self.c_proj = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ln_1, self.attn, self.ln_2, self.mlp = nn.LayerNorm(dim), Attention(), nn.LayerNorm(dim), MLP()
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + self.attn(self.ln_1(x))
+            return x + self.mlp(self.ln_2(x))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wte = nn.Embedding(config["vocab_size"], dim)
+            self.wpe = nn.Embedding(config["n_positions"], dim)
+            self.h = nn.ModuleList([Block() for _ in range(config["n_layer"])])
+            self.ln_f = nn.LayerNorm(dim)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+            for block in self.h:
+                x = block(x)
+            return F.linear(self.ln_f(x), self.wte.weight)
+
+    model = Model()
+    found = {
+        name.removeprefix("transformer."): value for name, value in load_file(weights / "model.safetensors").items()
+    }
+    turned = {
+        name: value.T if name.split(".")[-2].startswith("c_") and value.dim() == 2 else value
+        for name, value in found.items()
+    }
+    model.load_state_dict({name: turned[name] for name in model.state_dict()})
+    return torch_step(arguments, model.to(arguments.device))
+
+
+def litgpt_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Any], float]:
+    """One training step of litgpt's model of the same shape, in a plain torch loop; it has no learned positions."""
+    from litgpt.config import Config
+    from litgpt.model import GPT
+
+    config = json.loads((weights / "config.json").read_text())
+    shape = Config(
+        block_size=config["n_positions"], n_layer=config["n_layer"], n_embd=config["n_embd"], n_head=config["n_head"],
+        vocab_size=config["vocab_size"], padded_vocab_size=config["vocab_size"], rotary_percentage=0.0,
+        parallel_residual=False, bias=True, lm_head_bias=False, norm_class_name="LayerNorm", mlp_class_name="GptNeoxMLP",
+        gelu_approximate="tanh", intermediate_size=4 * config["n_embd"],
+    )  # fmt: skip
+    return torch_step(arguments, GPT(shape).to(arguments.device))
+
+
+def torch_step(arguments: argparse.Namespace, model: Any) -> Callable[[Any], float]:
+    """The loop that everybody writes: logits, cross-entropy, backward, clip, fused AdamW."""
+    import torch
+    from torch.nn import functional as F
+
+    decayed = [p for p in model.parameters() if p.dim() >= 2]
+    other = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": decayed, "weight_decay": DECAY}, {"params": other, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=RATE, betas=BETAS, eps=EPS, fused=True)
+
+    def step(ids: Any) -> float:
+        ids = torch.from_numpy(ids).to(arguments.device)
+        logits = model(ids[:, :-1].contiguous())
+        loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+    return step
+
+
+STEPS = {"heddle": heddle_step, "transformers": transformers_step, "plain": plain_step, "litgpt": litgpt_step}
+
+
 def contender(arguments: argparse.Namespace) -> None:
     """A process that trains when it is told to: lines of JSON in, lines of JSON out."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1"}
@@ -108,8 +231,7 @@ def contender(arguments: argparse.Namespace) -> None:
         rates = {"bf16": torch.bfloat16, "fp32": torch.float32}
         step = None
     else:
-        make = heddle_step if arguments.library == "heddle" else transformers_step
-        step = make(arguments, Path(arguments.weights))
+        step = STEPS[arguments.library](arguments, Path(arguments.weights))
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         wanted = json.loads(line)
@@ -183,32 +305,41 @@ def prepare_weights(arguments: argparse.Namespace, folder: Path) -> dict[str, Pa
     import heddle
     from heddle.weights import export_model, save
 
-    model = heddle.build(heddle.preset(arguments.preset), seed=1)
+    model = heddle.build(heddle.preset("gpt2-small").override(SHAPES[arguments.shape][0]), seed=1)
     arguments.vocabulary = model.vocab_size
     save(model, folder / "heddle")
     export_model(folder / "heddle", folder / "transformers")
-    return {"heddle": folder / "heddle", "transformers": folder / "transformers"}
+    theirs = dict.fromkeys(("transformers", "plain", "litgpt"), folder / "transformers")
+    return {"heddle": folder / "heddle", **theirs}
 
 
 def race(arguments: argparse.Namespace) -> dict[str, Any]:
     """Check that all compute the same thing, then time them in turns."""
     with tempfile.TemporaryDirectory() as folder:
         weights = prepare_weights(arguments, Path(folder))
-        chosen = {name: how for name, how in CONTENDERS.items() if not arguments.only or name in arguments.only}
+        chosen = {
+            name: how
+            for name, how in CONTENDERS.items()
+            if (name in arguments.only if arguments.only else arguments.precision in (None, how["precision"]))
+        }
+        if importlib.util.find_spec("litgpt") is None and chosen.pop("litgpt fp32", None):
+            print("litgpt cannot be imported and is left out", file=sys.stderr)
         running, losses = {}, {}
         for name, how in chosen.items():
             print(f"{name}: {CHECK_STEPS} steps to compare losses", file=sys.stderr)
             running[name] = Process(arguments, weights[how["library"]], **how)
-            losses[name] = running[name].ask(seeds=list(range(CHECK_STEPS)))["losses"]
+            found = running[name].ask(seeds=list(range(CHECK_STEPS)))["losses"]
+            if how["library"] != "litgpt":
+                losses[name] = found
         ceiling = Process(arguments, Path(folder), "peak", "fp32", False)
-        seconds: dict[str, list[float]] = {name: [] for name in running}
+        seconds: dict[str, list[list[float]]] = {name: [] for name in running}
         memory, peaks = {}, []
         for number in range(arguments.rounds):
             peaks.append(ceiling.ask())
             for name, process in running.items():
                 seeds = [1000 + number * arguments.steps + i for i in range(arguments.steps)]
                 answer = process.ask(seeds=seeds)
-                seconds[name] += answer["seconds"]
+                seconds[name].append(answer["seconds"])
                 memory[name] = answer["memory"]
                 print(f"round {number + 1}: {name} {median(answer['seconds']):.3f} s", file=sys.stderr)
         for process in [*running.values(), ceiling]:
@@ -219,7 +350,7 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
 def report(
     arguments: argparse.Namespace,
     losses: dict[str, list[float]],
-    seconds: dict[str, list[float]],
+    seconds: dict[str, list[list[float]]],
     memory: dict[str, int],
     peaks: list[dict[str, float]],
 ) -> dict[str, Any]:
@@ -230,15 +361,20 @@ def report(
     from heddle.account import flops
 
     peak = {name: median(each[name] for each in peaks) for name in peaks[0]}
-    config = heddle.preset(arguments.preset)
+    config = heddle.preset("gpt2-small").override(SHAPES[arguments.shape][0])
     work = flops(config, arguments.batch, arguments.context).training
     tokens = arguments.batch * arguments.context
     # Two precisions part ways within 20 steps whoever computes them; who is compared must round alike.
     references = {precision: _reference(losses, precision) for precision in ("fp32", "bf16")}
     rows = []
-    for name, times in seconds.items():
+    ours = [name for name in seconds if name.startswith("heddle")]
+    fastest = min(ours, key=lambda name: median(map(median, seconds[name])), default=None)
+    for name, rounds in seconds.items():
         reference = references[CONTENDERS[name]["precision"]]
+        times = [time for each in rounds for time in each]
         middle = median(times)
+        # Neighbours in time are compared, so that a slow minute slows both.
+        ratios = [median(a) / median(b) for a, b in zip(rounds, seconds[fastest], strict=True)] if fastest else []
         rows.append(
             {
                 "contender": name,
@@ -248,14 +384,16 @@ def report(
                 "tokens_per_second": tokens / middle,
                 "share_of_peak": work / middle / peak[CONTENDERS[name]["precision"]],
                 "peak_memory": memory[name],
-                "loss_difference": max(abs(a - b) for a, b in zip(losses[name], reference, strict=True)),
-                "last_loss": losses[name][-1],
+                "loss_difference": max(
+                    (abs(a - b) for a, b in zip(losses.get(name, []), reference, strict=False)), default=None
+                ),
+                "heddle_is_faster_by": median(ratios) if ratios else None,
+                "ratios": ratios,
             }
         )
-    theirs = [row for row in rows if row["contender"].startswith("transformers")]
-    ours = [row for row in rows if row["contender"].startswith("heddle")]
-    result: dict[str, Any] = {
-        "preset": arguments.preset,
+    return {
+        "shape": arguments.shape,
+        "heddle": fastest,
         "batch": arguments.batch,
         "context": arguments.context,
         "threads": arguments.threads,
@@ -265,13 +403,8 @@ def report(
         "torch": torch.__version__,
         "peak": peak,
         "contenders": rows,
-        "losses_agree": all(row["loss_difference"] <= AGREE for row in rows),
+        "losses_agree": all((row["loss_difference"] or 0.0) <= AGREE for row in rows),
     }
-    if theirs and ours:
-        best = min(theirs, key=lambda row: row["seconds"])
-        result |= {"best_of_transformers": best["contender"],
-                   "ratio": best["seconds"] / min(row["seconds"] for row in ours)}  # fmt: skip
-    return result
 
 
 def _reference(losses: dict[str, list[float]], precision: str) -> list[float]:
@@ -285,39 +418,45 @@ def show(result: dict[str, Any]) -> None:
     """The same as a table."""
     peak = {name: f"{rate / 1e9:,.0f} GFLOP/s" for name, rate in result["peak"].items()}
     print(
-        f"{result['preset']}, {result['batch']} x {result['context']} tokens, {result['threads']} threads, "
+        f"{result['shape']}, {result['batch']} x {result['context']} tokens, {result['threads']} threads, "
         f"{result['device']}, torch {result['torch']}; measured matmul peak {peak['bf16']} bf16, {peak['fp32']} fp32\n"
     )
-    print("| contender | s/step, median (min to max) | tokens/s | share of peak | peak memory | loss off by |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| contender | s/step, median (min to max) | tokens/s | share of peak | peak memory | loss off by | × heddle's time |"
+    )
+    print("|---|---|---|---|---|---|---|")
     for row in result["contenders"]:
         spread = f"{row['seconds']:.3f} ({row['fastest']:.3f} to {row['slowest']:.3f})"
         speed = f"{row['tokens_per_second']:,.0f} | {row['share_of_peak']:.0%}"
         memory = f"{row['peak_memory'] / 2**20:,.0f} MiB"
-        print(f"| {row['contender']} | {spread} | {speed} | {memory} | {row['loss_difference']:.1e} |")
+        off = "-" if row["loss_difference"] is None else f"{row['loss_difference']:.1e}"
+        ratios = sorted(row["ratios"])
+        times = f"{row['heddle_is_faster_by']:.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})" if ratios else "-"
+        print(f"| {row['contender']} | {spread} | {speed} | {memory} | {off} | {times} |")
     print(f"\nLosses agree to {AGREE:g} over {CHECK_STEPS} steps: {'yes' if result['losses_agree'] else 'NO'}.")
-    if "ratio" in result:
-        best = result["best_of_transformers"]
-        print(f"heddle trains {result['ratio']:.2f} times as fast as the best of transformers ({best}).")
+    print(f"Ratios are medians of {len(result['contenders'][0]['ratios'])} rounds against {result['heddle']}.")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--preset", default="gpt2-small")
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--context", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--shape", default="gpt2-small", choices=SHAPES)
+    parser.add_argument("--batch", type=int, help="rows; without it, the shape's")
+    parser.add_argument("--context", type=int, help="tokens of a row; without it, the shape's")
+    parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=3, help="steps of each contender in a round")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--only", nargs="*", help="names of contenders")
     parser.add_argument("--json", type=Path)
-    for name in ("--library", "--precision", "--weights"):
+    parser.add_argument("--precision", choices=["fp32", "bf16"], help="only contenders in this precision")
+    for name in ("--library", "--weights"):
         parser.add_argument(name, help=argparse.SUPPRESS)
     parser.add_argument("--vocabulary", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--contender", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    _, batch, context = SHAPES[arguments.shape]
+    arguments.batch, arguments.context = arguments.batch or batch, arguments.context or context
     if arguments.contender:
         contender(arguments)
         return
