@@ -35,18 +35,34 @@ class Scores:
     chunk: int | None = None
 
 
-def _surprise(
-    hidden: Tensor, head: Tensor, bias: Tensor | None, targets: Tensor, scores: Scores
-) -> tuple[Float[Tensor, "N V"], Float[Tensor, "N V"], Float[Tensor, " N"]]:
-    """Logits, log-probabilities in fp32 or wider, and -log p of each target."""
-    logits = capped(F.linear(hidden, head, bias), scores.cap)
+def _logits(hidden: Tensor, head: Tensor, bias: Tensor | None, scores: Scores) -> Float[Tensor, "N V"]:
+    """Scores of every id; of padding they are -inf."""
+    return mask_padding(capped(F.linear(hidden, head, bias), scores.cap), scores.vocab_size)
+
+
+def _surprise(logits: Float[Tensor, "N V"], targets: Tensor) -> Float[Tensor, " N"]:
+    """-log p of each target, in fp32 or wider."""
+    return -logits.log_softmax(-1, dtype=wide_dtype(logits.dtype)).gather(1, targets[:, None])[:, 0]
+
+
+def _probabilities(logits: Float[Tensor, "N V"], targets: Tensor) -> tuple[Float[Tensor, "N V"], Float[Tensor, " N"]]:
+    """Probabilities, and -log p of each target, in fp32 or wider, with one exponential for each score.
+
+    The probability of a target may be too small for its logarithm. That of the largest score is not, and with
+    log p = score - log Σ exp(scores) one gives the other.
+    """
     wide = wide_dtype(logits.dtype)
-    log_probabilities = mask_padding(logits, scores.vocab_size).log_softmax(-1, dtype=wide)
-    return logits, log_probabilities, -log_probabilities.gather(1, targets[:, None])[:, 0]
+    probabilities = logits.softmax(-1, dtype=wide)
+    normaliser = logits.amax(-1).to(wide) - probabilities.amax(-1).log()
+    return probabilities, normaliser - logits.gather(1, targets[:, None])[:, 0].to(wide)
 
 
 def _in_lines(x: Float[Tensor, "N V"], dtype: torch.dtype) -> Float[Tensor, "N V"]:
-    """A copy whose rows start at multiples of 64 elements: a product with its transpose is a fifth faster (V = 50,257)."""
+    """In another dtype, with rows that start at multiples of 64 elements: a product with its transpose is a fifth faster in
+    bf16 (V = 50,257). In fp32 it is no faster, so what has the dtype already is not copied.
+    """
+    if x.dtype == dtype:
+        return x
     return x.new_empty(x.shape[0], -(-x.shape[1] // 64) * 64, dtype=dtype)[:, : x.shape[1]].copy_(x)
 
 
@@ -72,12 +88,14 @@ class _CrossEntropy(torch.autograd.Function):
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
             weight = weights[part, None]
-            logits, log_probabilities, surprise = _surprise(hidden[part], head, shift, targets[part], scores)
+            logits = _logits(hidden[part], head, shift, scores)
+            gradient, surprise = _probabilities(logits, targets[part])
             total = total + (surprise * weights[part]).sum()
-            gradient = log_probabilities.exp_()  # d surprise / d logits = p - onehot
+            # d surprise / d logits = p - onehot
             gradient.scatter_add_(1, targets[part, None], -torch.ones_like(targets[part, None], dtype=wide))
             if scores.cap is not None:
-                gradient *= 1 - (logits.to(wide) / scores.cap) ** 2  # the slope of cap · tanh(x / cap)
+                # The slope of cap · tanh(x / cap). That of padding, which is -inf, does not matter.
+                gradient *= 1 - (logits.to(wide).clamp(min=-scores.cap) / scores.cap) ** 2
             if bias_gradient is not None:
                 bias_gradient += (gradient * weight).sum(0)
             gradient = _in_lines(gradient, hidden.dtype)
@@ -131,5 +149,5 @@ def cross_entropy(
     total = torch.zeros((), dtype=wide_dtype(hidden.dtype), device=hidden.device)
     for start in range(0, hidden.shape[0], chunk):
         part = slice(start, start + chunk)
-        total = total + (_surprise(hidden[part], head, shift, targets[part], scores)[2] * weights[part]).sum()
+        total = total + (_surprise(_logits(hidden[part], head, shift, scores), targets[part]) * weights[part]).sum()
     return total
