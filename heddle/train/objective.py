@@ -42,8 +42,21 @@ class NextToken(nn.Module):
 
     def forward(self, batch: Batch) -> Loss:
         hidden, routings = self.model.run(batch.tokens, batch.layout)
+        total = self._nats(hidden, batch)
+        extra = torch.zeros_like(total)
+        for routing in routings:
+            extra = extra + routing.terms
+        return Loss(total, batch.weights.sum(), extra, tuple(routing.load for routing in routings))
+
+    def by_row(self, batch: Batch) -> Float[Tensor, " B"]:
+        """The weighted nats of each row: `forward(batch).total`, apart."""
+        hidden, _ = self.model.run(batch.tokens, batch.layout)
+        rows = batch.split(len(hidden))
+        return torch.stack([self._nats(hidden[place : place + 1], row) for place, row in enumerate(rows)])
+
+    def _nats(self, hidden: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, ""]:
         head = self.model.language_head()
-        total = cross_entropy(
+        return cross_entropy(
             head.features(hidden).flatten(0, 1),
             self.model.head_weight(),
             batch.targets.flatten().clamp(min=0),  # `IGNORED` weighs nothing, so any id will do
@@ -51,7 +64,3 @@ class NextToken(nn.Module):
             Scores(self.model.vocab_size, head.cap),
             head.bias,
         )
-        extra = torch.zeros_like(total)
-        for routing in routings:
-            extra = extra + routing.terms
-        return Loss(total, batch.weights.sum(), extra, tuple(routing.load for routing in routings))
