@@ -125,7 +125,8 @@ def train_tokenizer(
     `bytes` learns nothing and reads no text; `characters` collects the alphabet; `words` counts words; `wordpiece`
     merges frequent pieces of words; `unigram` keeps the pieces that make the text likeliest; `bpe` cuts text by GPT-4's
     pattern, then learns merges within the cuts. (Beside GPT-2's pattern, that one keeps a line break apart from the
-    indentation after it, and numbers to three digits a piece; Llama 3 uses it too.)
+    indentation after it, and numbers to three digits a piece; Llama 3 uses it too.) Where a text goes on without a blank for
+    256 characters, `bpe` and `unigram` first cut it there, so that one long line is not a single piece.
 
     Args:
         vocab_size: the most ids there may be, special tokens included; `bpe`, `wordpiece` and `unigram` need it, and
