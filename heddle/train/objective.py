@@ -42,7 +42,7 @@ class NextToken(nn.Module):
 
     def forward(self, batch: Batch) -> Loss:
         hidden, routings = self.model.run(batch.tokens, batch.layout)
-        total = self._nats(hidden, batch)
+        total = self._nats(hidden, batch.targets, batch.weights)
         extra = torch.zeros_like(total)
         for routing in routings:
             extra = extra + routing.terms
@@ -51,16 +51,16 @@ class NextToken(nn.Module):
     def by_row(self, batch: Batch) -> Float[Tensor, " B"]:
         """The weighted nats of each row: `forward(batch).total`, apart."""
         hidden, _ = self.model.run(batch.tokens, batch.layout)
-        rows = batch.split(len(hidden))
-        return torch.stack([self._nats(hidden[place : place + 1], row) for place, row in enumerate(rows)])
+        return torch.stack([self._nats(*row) for row in zip(hidden, batch.targets, batch.weights, strict=True)])
 
-    def _nats(self, hidden: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, ""]:
+    def _nats(self, hidden: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Of hidden vectors [... T D] with targets and weights [... T], summed."""
         head = self.model.language_head()
         return cross_entropy(
-            head.features(hidden).flatten(0, 1),
+            head.features(hidden).flatten(0, -2),
             self.model.head_weight(),
-            batch.targets.flatten().clamp(min=0),  # `IGNORED` weighs nothing, so any id will do
-            batch.weights.flatten(),
+            targets.flatten().clamp(min=0),  # `IGNORED` weighs nothing, so any id will do
+            weights.flatten(),
             Scores(self.model.vocab_size, head.cap),
             head.bias,
         )

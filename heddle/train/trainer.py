@@ -39,6 +39,7 @@ from heddle.weights.tensors import compare, specs_of
 from heddle.weights.vectors import VECTORS, load_rows, put_rows
 
 Reader = Callable[[Report], None]
+ENDING = 1 << 16  # targets that the end of a run scores in any case; more, where a tenth of its tokens is more
 
 
 class Interrupted(Exception):
@@ -109,7 +110,7 @@ class Trainer:
         self.objective: Callable[[Batch], Any] = torch.compile(objective) if self.chosen.compile else objective
         # Scoring costs a third of training; a fifth of the tokens between two looks makes it some 7 % of the time.
         between = self.chosen.evaluate_every * self.chosen.batch * self.config.model.context
-        self.probe, self.ending = between // 5, max(1 << 16, between * 2)
+        self.probe, self.ending = between // 5, max(ENDING, between * 2)
         self.flops_per_token = flops(self.config.model).per_token
 
     def _read(self, checkpoint: Path) -> State:
