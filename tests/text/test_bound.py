@@ -63,10 +63,9 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> tokenizers.Tokenizer:
     return tokenizers.Tokenizer.from_file(str(place / "tokenizer.json"))
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_no_piece_is_longer_than_the_bound(kind: str) -> None:
+def test_no_piece_is_longer_than_the_bound() -> None:
     """A line of one letter would be one piece, doubled with every merge."""
-    tokenizer = train_tokenizer(kind, ["a" * 1_000_000, "b" * 5000], 400)
+    tokenizer = train_tokenizer("bpe", ["a" * 20_000, "b" * 5000], 400)
     pieces = [tokenizer.token_bytes(id) for id in range(tokenizer.vocab_size - 1)]
     assert max(map(len, pieces)) <= LONGEST
     text = "a" * 5001
