@@ -4,12 +4,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from heddle.cli.models import open_model
-from heddle.cli.say import bar, console, document, find_run, table
+from heddle.cli.say import bar, console, document, estimate, find_run, table
 from heddle.data.sources import read_documents
 from heddle.data.store import Part, TokenStore
 from heddle.errors import HeddleError
 from heddle.train.evaluate import evaluate as score
 from heddle.train.evaluate import part_of
+from heddle.weights.checkpoints import read_manifest
 
 
 def evaluate(run: str, /, *files: str, context: int | None = None, device: str = "auto", json: bool = False) -> None:
@@ -55,9 +56,23 @@ def evaluate(run: str, /, *files: str, context: int | None = None, device: str =
         f"{result.bits_per_byte:.4f}",
     ]
     console().print(table(columns, [row]))
+    if not files and (note := _ended(path, result.tokens)):
+        console().print(note, markup=False)
 
 
 def _held_out(run: Path) -> Part:
     if not (run / "data").is_dir():
         raise HeddleError(f"{run} held nothing out; name the files to score: heddle eval {run} FILE")
-    return TokenStore.open(run / "data").validation
+    store = TokenStore.open(run / "data")
+    store.verify("validation")
+    return store.validation
+
+
+def _ended(run: Path, tokens: int) -> str | None:
+    """What training said at its end, where that was of a sample and so another figure than this one."""
+    ended = read_manifest(run).get("evaluation") if (run / "manifest.json").is_file() else None
+    if not ended or ended["tokens"] == tokens:
+        return None
+    kind = "an even sample" if "share" in ended else "the beginning"
+    loss = estimate(ended["loss"], ended.get("error"))
+    return f"training ended with loss {loss} over {kind} of {ended['tokens']:,} of these tokens; this one is over all"

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from heddle.cli.say import duration
+from heddle.cli.say import duration, estimate
 from heddle.config.run import Chosen
 from heddle.train.journal import Report
 
@@ -53,7 +53,7 @@ class Progress:
         else:
             values = report.values
             self._say(
-                f"step {report.step}: validation loss {values['validation_loss']:.4f}, "
+                f"step {report.step}: validation loss {estimate(values['validation_loss'], values['validation_error'])}, "
                 f"{values['bits_per_byte']:.4f} bits per byte, after {duration(time.monotonic() - self.began)}"
             )
             if report.sample is not None:

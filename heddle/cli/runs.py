@@ -11,15 +11,16 @@ from heddle.train.journal import read_lines
 from heddle.weights.checkpoints import read_manifest
 from heddle.weights.run import damage, newest_valid, read_config
 
-SCORES = ("validation_loss", "bits_per_byte")
+SCORES = ("validation_loss", "validation_error", "bits_per_byte")
 COLUMNS = ("run", "state", "step", "steps", *SCORES, "scored", "depth", "dim", "context")
 
 
 def runs(folder: Path = RUNS, /, *, json: bool = False) -> None:
     """List the runs here.
 
-    A finished run's scores are those of its end; "scored" says over how much of the held-out text. A run that goes on shows
-    its last estimate, over a small part.
+    A finished run's scores are those of its end; "scored" says over how much of the held-out text, and "validation_error" how
+    far they may be from those of all of it, which `heddle eval` gives. A run that goes on shows its last estimate, over a
+    small sample.
 
     Parameters
     ----------
@@ -63,13 +64,21 @@ def _state(path: Path, config: SavedConfig) -> str:
 
 
 def _scores(path: Path, lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """The scores of the end where training has come to it, else the last estimate."""
-    held_out = len(TokenStore.open(path / "data").validation.tokens) - 1 if (path / "data").is_dir() else None
+    """The scores of the end where training has come to it, else the last estimate; and of how much text they are."""
+    part = TokenStore.open(path / "data").validation if (path / "data").is_dir() else None
     ended = read_manifest(path).get("evaluation") if (path / "manifest.json").is_file() else None
-    if ended:
-        share = (
-            None if held_out is None else "all" if ended["tokens"] == held_out else f"{ended['tokens'] / held_out:.0%}"
-        )
-        return {"validation_loss": ended["loss"], "bits_per_byte": ended["bits_per_byte"], "scored": share}
     last = next((line for line in reversed(lines) if "validation_loss" in line), None)
-    return {} if last is None else {name: last[name] for name in SCORES} | {"scored": "an estimate"}
+    if ended:
+        loss, bits, error = ended["loss"], ended["bits_per_byte"], ended.get("error")
+        # Runs of earlier versions scored the beginning of a long part.
+        sampled = "of it" if "share" in ended else "its beginning"
+        tokens = None if part is None else ended["tokens"] / part.targets
+        scored = None if tokens is None else "all" if tokens == 1 else f"{tokens:.0%}, {sampled}"
+    elif last:
+        loss, bits, error = last["validation_loss"], last["bits_per_byte"], last.get("validation_error")
+        scored = "an estimate"
+    else:
+        return {}
+    # Earlier versions had another measure of what a sample stands for; this is that of `eval`.
+    bits = bits if part is None else part.bits_per_byte(loss)
+    return {"validation_loss": loss, "validation_error": error, "bits_per_byte": bits, "scored": scored}

@@ -74,6 +74,11 @@ def shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def estimate(loss: float, error: float | None) -> str:
+    """A loss, with its standard error where it was measured on a sample."""
+    return f"{loss:.4f} ± {error:.4f}" if error else f"{loss:.4f}"
+
+
 def duration(seconds: float) -> str:
     """Seconds in the unit that fits."""
     if seconds < 90:

@@ -53,7 +53,8 @@ def train(
     out = console(json)
     out.print(f"training on {counted(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB", markup=False)
     texts = (document_.text for document_ in read_documents(read))
-    made = train_tokenizer(kind, texts, size, (END_OF_TEXT, *(special or ())))
+    say = lambda line: out.print(line, markup=False)  # noqa: E731
+    made = train_tokenizer(kind, texts, size, (END_OF_TEXT, *(special or ())), say)
     made.save(target)
     if json:
         shown = {"path": str(target), "kind": kind, "vocab_size": made.vocab_size, "bytes": described.bytes}
@@ -137,8 +138,9 @@ def compare(text: str, /, *sources: str, size: int = 1000, kind: list[Kind] | No
     described = describe(read)
     out = console(json)
     out.print(f"training on {counted(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB", markup=False)
-    kinds = {"kinds": kind} if kind else {}
-    cuts = cut_by_all(text, lambda: (document_.text for document_ in read_documents(read)), size, **kinds)
+    say = lambda line: out.print(line, markup=False)  # noqa: E731
+    corpus = lambda: (document_.text for document_ in read_documents(read))  # noqa: E731
+    cuts = cut_by_all(text, corpus, size, kind or tuple(KINDS), progress=say)
     if json:
         kept = [{**asdict(cut), "tokens": len(cut.ids)} for cut in cuts]
         document({"text": text, "characters": len(text), "bytes": len(text.encode()), "kinds": kept})

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from heddle.cli.progress import Progress
-from heddle.cli.say import console, counted, document, duration, find_run, new_run, phases, size
+from heddle.cli.say import console, counted, document, duration, estimate, find_run, new_run, phases, size
 from heddle.config.base import known_as, parse_overrides, read_table, set_path, unknown_key
 from heddle.config.run import Chosen, RunConfig
 from heddle.errors import HeddleError
@@ -107,11 +107,16 @@ def _train(run: Path, out: Console, json: bool) -> None:
             document({"run": str(run), "step": stop.step, "steps": chosen.steps, "finished": False})
         raise SystemExit(130) from None
     name = shlex.quote(str(run))
-    held_out = len(trainer.store.validation.tokens) - 1
+    held_out = trainer.store.validation.targets
+    over = (
+        f"all {held_out:,} held-out tokens"
+        if result.tokens == held_out
+        else f"{result.tokens:,} of {held_out:,} held-out tokens, an even sample; `heddle eval {name}` scores all"
+    )
     samples = [trainer.sample(seed, tokens=100) for seed in range(3)]
     out.print(
-        f"\nfinished: validation loss {result.loss:.4f}, perplexity {result.perplexity:.2f}, "
-        f"{result.bits_per_byte:.4f} bits per byte over {result.tokens:,} of {held_out:,} held-out tokens\n",
+        f"\nfinished: validation loss {estimate(result.loss, result.error)}, perplexity {result.perplexity:.2f}, "
+        f"{result.bits_per_byte:.4f} bits per byte over {over}\n",
         markup=False,
     )
     for sample in samples:

@@ -24,7 +24,7 @@ class DataConfig(Config):
     # Of one trained here: one id each, as <start_translation>. <|endoftext|> is there beside them, except among the
     # characters of a single document, which has no other to be told from.
     special_tokens: tuple[str, ...] = ()
-    validation: Annotated[float, Field(gt=0, lt=1)] = 0.1  # share held out for evaluation
+    validation: Annotated[float, Field(gt=0, lt=1)] = 0.1  # share of the text held out for evaluation
 
 
 class ModelChoice(Config):

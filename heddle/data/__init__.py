@@ -6,6 +6,7 @@ from heddle.data.batch import next_token_batch as next_token_batch
 from heddle.data.batch import start_shift as start_shift
 from heddle.data.order import held_out_windows as held_out_windows
 from heddle.data.order import permute as permute
+from heddle.data.order import targets_left_out as targets_left_out
 from heddle.data.order import windows as windows
 from heddle.data.order import windows_per_epoch as windows_per_epoch
 from heddle.data.sources import Description as Description
@@ -32,6 +33,7 @@ __all__ = [
     "python_library",
     "read_documents",
     "start_shift",
+    "targets_left_out",
     "windows",
     "windows_per_epoch",
 ]

@@ -80,15 +80,37 @@ def windows(store_length: int, context: int, seed: int, step: int, batch: int) -
     return starts
 
 
-def held_out_windows(length: int, context: int) -> list[tuple[int, int]]:
+def targets_left_out(store_length: int, context: int) -> int:
+    """How many of the ``store_length - 1`` targets one epoch does not have; every epoch leaves out others.
+
+    They are fewer than two windows: the grid needs room to be shifted, and the rest fills no window.
+    """
+    return store_length - 1 - windows_per_epoch(store_length, context) * context
+
+
+def held_out_windows(length: int, context: int, most: int | None = None) -> list[tuple[int, int]]:
     """Windows (start, end) that score every target of a held-out text once: ``length - 1`` targets in all.
 
     Inputs are ``tokens[start:end]``, targets ``tokens[start + 1 : end + 1]``; windows do not overlap and the last may
     be shorter. A text of one token has no target, hence no window.
+
+    Args:
+        most: take only so many of these windows, spread evenly over the whole text: one from each of as many equal
+            stretches, at a place that a hash fixes, so that nothing that repeats in the text repeats in the windows.
+            The same numbers give the same windows.
     """
     if context < 1:
         raise HeddleError(f"context must be at least 1, not {context}")
-    return [(start, min(start + context, length - 1)) for start in range(0, length - 1, context)]
+    count = -(-(length - 1) // context)
+    chosen = range(count) if most is None or most >= count else _spread(count, most).tolist()
+    return [(k * context, min((k + 1) * context, length - 1)) for k in chosen]
+
+
+def _spread(count: int, wanted: int) -> Indices:
+    """One of each of ``wanted`` equal stretches of ``range(count)``."""
+    edges = np.arange(wanted + 1, dtype=np.int64) * count // wanted
+    places = _keys(0, np.arange(wanted, dtype=_U64)) % np.diff(edges).astype(_U64)
+    return edges[:-1] + places.astype(np.int64)
 
 
 def _feistel(values: npt.NDArray[np.uint64], half: int, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

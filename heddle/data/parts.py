@@ -1,16 +1,17 @@
 """Writing the parts of a token store: ids to a file, and huge texts to the tokenizer in pieces."""
 
+import hashlib
 import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from heddle.data.split import PartText
 from heddle.errors import HeddleError
 
 _PIECE = 1 << 20
@@ -30,35 +31,13 @@ class Tokenizes(Protocol):
     def fingerprint(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class PartText:
-    """A text on its way to a part; ``rank`` is the content's hash as 64 bits, ``size`` its UTF-8 bytes."""
-
-    part: str
-    text: str
-    rank: int
-    size: int
-
-
-@dataclass(slots=True)
-class _Span:
-    """Where a document lies in its part, in tokens."""
-
-    rank: int
-    start: int
-    stop: int
-    size: int
-
-
 class PartWriter:
     """Appends one part's ids to its file."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any], vocab_size: int, separator: int | None) -> None:
         self.path, self.dtype, self.vocab_size, self.separator = path, dtype, vocab_size, separator
-        self.tokens = self.bytes = self.documents = 0
-        # The documents of lowest and highest rank: the ones that move if the other part stays empty.
-        self.lowest: _Span | None = None
-        self.highest: _Span | None = None
+        self.tokens = self.bytes = self.documents = self.first_token_bytes = 0
+        self._digest = hashlib.sha256()
 
     def __enter__(self) -> "PartWriter":
         self._stream = self.path.open("wb")
@@ -75,15 +54,13 @@ class PartWriter:
             self._write([self.separator])
         self.documents += 1
         self.bytes += text.size
-        self._current = _Span(text.rank, self.tokens, self.tokens, text.size)
-        if self.lowest is None or text.rank < self.lowest.rank:
-            self.lowest = self._current
-        if self.highest is None or text.rank > self.highest.rank:
-            self.highest = self._current
 
-    def append(self, ids: Sequence[int]) -> None:
+    def append(self, ids: Sequence[int], text: str, tokenizer: Tokenizes) -> None:
+        """Write the ids of a text, which is a document or a piece of one."""
+        begins = not self.tokens
         self._write(ids)
-        self._current.stop = self.tokens
+        if begins and ids:
+            self.first_token_bytes = first_bytes(tokenizer.token_bytes(ids[0]), text)
 
     def _write(self, ids: Sequence[int]) -> None:
         values = np.asarray(ids, dtype=np.int64)
@@ -93,19 +70,36 @@ class PartWriter:
                 f"the tokenizer gave the id {wrong}, which its vocabulary of {self.vocab_size} does not have"
             )
         # Not ndarray.tofile: on a full disk it raises an error without the system's number.
-        self._stream.write(values.astype(self.dtype).data)
+        data = values.astype(self.dtype).data
+        self._stream.write(data)
+        self._digest.update(data)
         self.tokens += values.size
 
-    def summary(self, tokenizer: Tokenizes) -> dict[str, int]:
+    def summary(self) -> dict[str, int | str]:
         """The part's entry in ``meta.json``; refuses a part without a single target."""
         name = self.path.stem
         if self.tokens < 2:
             raise HeddleError(
-                f"the {name} part would have {self.tokens} token(s) and needs at least 2: give more text or another "
-                "validation_fraction"
+                f"the {name} part would have {self.tokens} token(s) and needs at least 2: give more text or set another "
+                "share, validation="
             )
-        first = len(tokenizer.token_bytes(int(np.fromfile(self.path, self.dtype, count=1)[0])))
-        return {"tokens": self.tokens, "bytes": self.bytes, "documents": self.documents, "first_token_bytes": first}
+        return {
+            "tokens": self.tokens,
+            "bytes": self.bytes,
+            "documents": self.documents,
+            "first_token_bytes": self.first_token_bytes,
+            "sha256": self._digest.hexdigest(),
+        }
+
+
+def first_bytes(spelt: bytes, text: str) -> int:
+    """UTF-8 bytes that the first token of ``text`` stands for; 0 where it does not spell them, as an unknown word's.
+
+    Args:
+        spelt: what the token spells; some begin every word with a space.
+    """
+    head = text[: len(spelt)].encode()
+    return next((len(form) for form in (spelt, spelt.lstrip(b" ")) if head.startswith(form)), 0)
 
 
 def settle(stream: IO[bytes]) -> None:
@@ -117,28 +111,6 @@ def settle(stream: IO[bytes]) -> None:
 def map_tokens(path: Path, dtype: np.dtype[Any], tokens: int) -> np.memmap[Any, np.dtype[Any]]:
     """Int[N], a file of ids mapped read-only."""
     return np.memmap(path, dtype=dtype, mode="r", shape=(tokens,))
-
-
-def fill_empty(train: PartWriter, validation: PartWriter) -> None:
-    """When all documents hashed to one side, move the one nearest to the other side over."""
-    if (train.documents and validation.documents) or not train.tokens + validation.tokens:
-        return
-    full, empty = (train, validation) if train.documents else (validation, train)
-    span = train.lowest if train.documents else validation.highest
-    assert span is not None
-    tokens = map_tokens(full.path, full.dtype, full.tokens)
-    gap = 0 if full.separator is None else 1
-    start, stop = (span.start - gap, span.stop) if span.start else (0, span.stop + gap)
-    shorter = full.path.with_suffix(".tokens.partial")
-    with empty.path.open("wb") as moved, shorter.open("wb") as kept:
-        moved.write(tokens[span.start : span.stop].data)
-        kept.write(tokens[:start].data)
-        kept.write(tokens[stop:].data)
-        settle(moved)
-        settle(kept)
-    os.replace(shorter, full.path)
-    empty.tokens, empty.bytes, empty.documents = span.stop - span.start, span.size, 1
-    full.tokens, full.bytes, full.documents = full.tokens - (stop - start), full.bytes - span.size, full.documents - 1
 
 
 def pieces(text: str, tokenizer: Tokenizes) -> Iterator[str]:

@@ -13,16 +13,8 @@ from pathlib import Path
 
 from heddle.errors import HeddleError
 
-PROSE = (".txt", ".md", ".rst", ".tex", ".jsonl")
-# fmt: off
-CODE = (
-    ".py", ".pyi", ".c", ".h", ".cc", ".cpp", ".hpp", ".cu", ".rs", ".go", ".java", ".kt", ".scala", ".js", ".ts",
-    ".jsx", ".tsx", ".rb", ".php", ".swift", ".lua", ".jl", ".r", ".m", ".hs", ".ml", ".clj", ".ex", ".erl", ".pl",
-    ".sh", ".sql", ".html", ".css",
-)
-# fmt: on
-KNOWN = frozenset(PROSE + CODE)
-"""The extensions that are taken from a folder, each also with ``.gz``. A file named by itself may have any."""
+KNOWN = frozenset({".txt", ".md", ".jsonl"})
+"""The extensions that are taken from a folder, each also with ``.gz``. A file named by itself or by a glob may have any."""
 
 # Tests, vendored packages and editors: they would be half of the library, and some are deliberately not UTF-8.
 NOT_LIBRARY = frozenset(
@@ -40,31 +32,49 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a list of sources holds: documents, UTF-8 bytes of their text, a SHA-256 over them in order."""
+    """What a list of sources holds.
+
+    Attributes:
+        documents: how many.
+        bytes: UTF-8 bytes of their text.
+        sha256: of their own digests, in order.
+        squares: each document's bytes squared, summed: bytes² / squares documents of equal size would vary as much.
+        hashed: bytes of the documents that their hash holds out, at the share that the `Tally` was given.
+    """
 
     documents: int
     bytes: int
     sha256: str
+    squares: int
+    hashed: int
+
+
+def held_out(digest: bytes, validation: float) -> bool:
+    """Whether a document's SHA-256 puts it into the validation part: its content alone decides."""
+    return int.from_bytes(digest[:8], "big") < int(validation * 2**64)
 
 
 class Tally:
-    """Adds documents up to a `Description` while they stream by."""
+    """Adds documents up to a `Description` while they stream by; ``validation`` is the share to be held out."""
 
-    def __init__(self) -> None:
-        self._documents = 0
-        self._bytes = 0
+    def __init__(self, validation: float = 0.0) -> None:
+        self.bytes = 0
+        self._documents = self._squares = self._hashed = 0
+        self._validation = validation
         self._digest = hashlib.sha256()
 
     def add(self, data: bytes) -> bytes:
         """Count one document's UTF-8 bytes; returns its own SHA-256 digest."""
         own = hashlib.sha256(data).digest()
         self._documents += 1
-        self._bytes += len(data)
+        self.bytes += len(data)
+        self._squares += len(data) ** 2
+        self._hashed += len(data) if held_out(own, self._validation) else 0
         self._digest.update(own)
         return own
 
     def description(self) -> Description:
-        return Description(self._documents, self._bytes, self._digest.hexdigest())
+        return Description(self._documents, self.bytes, self._digest.hexdigest(), self._squares, self._hashed)
 
 
 def read_documents(sources: Sequence[str | Path]) -> Iterator[Document]:
@@ -89,9 +99,9 @@ def read_documents(sources: Sequence[str | Path]) -> Iterator[Document]:
             raise HeddleError(f"{source}: {'the file is empty' if named else 'every file there is empty'}")
 
 
-def describe(sources: Sequence[str | Path]) -> Description:
-    """Count the documents and bytes of ``sources`` and fingerprint them, reading everything once."""
-    tally = Tally()
+def describe(sources: Sequence[str | Path], tally: Tally | None = None) -> Description:
+    """Count the documents and bytes of ``sources`` and fingerprint them, reading everything once; ``tally`` can be watched."""
+    tally = tally or Tally()
     for document in read_documents(sources):
         tally.add(document.text.encode())
     return tally.description()
@@ -137,7 +147,8 @@ def _files(source: str | Path) -> tuple[list[Path], bool]:
 def _folder(folder: Path) -> list[Path]:
     if not (files := _texts(folder)):
         raise HeddleError(
-            f"{folder}: no text in this folder; looked for .txt, .md, .jsonl and source files, each also .gz"
+            f"{folder}: no text in this folder; looked for .txt, .md and .jsonl, each also .gz. "
+            f"Name other files by a pattern, such as '{folder}/**/*.py'"
         )
     return files
 

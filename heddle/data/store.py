@@ -1,24 +1,26 @@
 """The memory-mapped token store: a text is tokenised once, and training reads slices of it without loading it."""
 
-import itertools
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from math import log
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from heddle.data.parts import PartText, PartWriter, Tokenizes, fill_empty, map_tokens, pieces, settle
-from heddle.data.sources import Document, Tally
+from heddle.data.parts import PartWriter, Tokenizes, map_tokens, pieces, settle
+from heddle.data.sources import Description, Document, Tally
+from heddle.data.split import PartText, Split, choose_split
 from heddle.errors import HeddleError
 
 FORMAT, VERSION, META = "heddle token store", 1, "meta.json"
 META_PARTIAL = f"{META}.partial"
 PARTS = ("train", "validation")
-Progress = Callable[[int, int | None], None]
+Progress = Callable[[int, int], None]
 
 # How much text goes through the tokenizer at once, in characters: this, times some 40 bytes per id, bounds the memory.
 _BATCH = 1 << 21
@@ -32,15 +34,35 @@ class Part:
         tokens: Int[N], the ids; those of a store are mapped from the disk, read-only. Documents in the order of the
             sources, with the end-of-text id between two of them where the store was built so.
         bytes: UTF-8 bytes of the part's text.
-        documents: how many documents it is made of.
-        first_token_bytes: UTF-8 bytes of its first token, which is never a target: bits per byte divide by
-            ``bytes - first_token_bytes``.
+        documents: how many documents it is made of, or ends or beginnings of some.
+        first_token_bytes: UTF-8 bytes that its first token stands for, which is never a target.
+        sha256: of the file of ids; None: not from a store, or from one that was written without.
     """
 
     tokens: npt.NDArray[Any]
     bytes: int
     documents: int
     first_token_bytes: int
+    sha256: str | None = None
+
+    @property
+    def targets(self) -> int:
+        """How many tokens are predicted: all but the first."""
+        return len(self.tokens) - 1
+
+    @property
+    def target_bytes(self) -> int:
+        """UTF-8 bytes of the text that the targets stand for. A token between documents stands for none, and blanks
+        that belong to no token count: this is the text's size, not a sum over tokens."""
+        return self.bytes - self.first_token_bytes
+
+    def bits_per_byte(self, loss: float) -> float:
+        """Bits per UTF-8 byte of the text at ``loss`` nats per target: the one definition.
+
+        For a loss over some of the targets it is the estimate for the part, since every loss is brought to bytes at the
+        rate of the whole part.
+        """
+        return loss / log(2) * self.targets / self.target_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +74,9 @@ class TokenStore:
         tokenizer: that tokenizer's fingerprint.
         sources: SHA-256 of the documents it was built from, as `heddle.data.describe` computes it.
         separator: the id between documents, or None.
+        split: what was held out: `by` (see `heddle.data.split.Split`), the share of bytes asked for, `validation`, and
+            what came of it, `held_out`, and how many documents were cut in two, `cut`. In stores of earlier versions only
+            `by` is there.
     """
 
     directory: Path
@@ -59,6 +84,7 @@ class TokenStore:
     tokenizer: str
     sources: str
     separator: int | None
+    split: dict[str, Any]
     train: Part
     validation: Part
 
@@ -85,6 +111,7 @@ class TokenStore:
                 tokenizer=meta["tokenizer"],
                 sources=meta["sources"]["sha256"],
                 separator=meta["separator"],
+                split=dict(meta["split"]),
                 train=train,
                 validation=validation,
             )
@@ -93,70 +120,104 @@ class TokenStore:
                 f"{directory / META}: damaged ({type(error).__name__}: {error}); build the store again"
             ) from error
 
+    def verify(self, *parts: str) -> None:
+        """Read the files of ids (of these parts, or both) and compare them with their hashes in ``meta.json``.
+
+        Raises:
+            HeddleError: a file is not what was written; of a store without hashes, it holds an id that its vocabulary
+                does not have.
+        """
+        for name in parts or PARTS:
+            part: Part = getattr(self, name)
+            file = self.directory / f"{name}.tokens"
+            if part.sha256 is None:
+                wrong = int(part.tokens.max()) >= self.vocab_size
+            else:
+                with file.open("rb") as stream:
+                    wrong = hashlib.file_digest(stream, "sha256").hexdigest() != part.sha256
+            if wrong:
+                raise HeddleError(f"{file}: damaged, not what was written; bring the file back or train a new run")
+
 
 def build_store(
     directory: str | Path,
     documents: Iterable[Document],
     tokenizer: Tokenizes,
-    validation_fraction: float,
+    validation: float,
     end_of_text: bool,
     progress: Progress | None = None,
+    described: Description | None = None,
 ) -> TokenStore:
-    """Tokenise ``documents`` into a new store at ``directory``, streaming: memory does not grow with the corpus.
+    """Tokenise ``documents`` into a new store at ``directory``.
 
     ``meta.json`` is written last: what a killed build leaves never opens as a store, and the next build overwrites it.
 
-    One document is split by characters: the first ``int(n * (1 - validation_fraction))`` are for training, the rest
-    for validation. Of several documents each goes whole to one part, by a hash of its content, so it stays there
-    whatever is added to the corpus; each part gets at least one. With ``end_of_text`` the tokenizer's end-of-text id
-    stands between two documents of a part. ``progress(done, total)`` counts UTF-8 bytes; the total is known for one
-    document only.
+    One document is split by characters: the first ``int(n * (1 - validation))`` are for training, the rest for
+    validation. Of many documents each goes whole to one part, by a hash of its content, so it stays there whatever is
+    added to the corpus. Where a few make up most of the text, the large ones are cut after a line, a sentence or a blank
+    (`heddle.data.split`). With ``end_of_text`` the tokenizer's end-of-text id stands between two documents of a part.
+
+    Args:
+        validation: the share of the text to hold out.
+        progress: ``progress(done, total)`` hears the UTF-8 bytes tokenised and all there are.
+        described: what `describe` said of the same documents, with the same share. With it memory does not grow with the
+            corpus; without it all documents are held in memory.
 
     Raises:
-        HeddleError: no text, a part of fewer than two tokens, a fraction outside (0, 1), several documents to be
-            separated and no end-of-text id in the tokenizer, an id outside its vocabulary, a store that is there
-            already, or a full disk.
+        HeddleError: no text, a part of fewer than two tokens, a share outside (0, 1), several documents to be
+            separated and no end-of-text id in the tokenizer, an id outside its vocabulary, text that is not what was
+            described, a store that is there already, or a full disk.
     """
-    if not 0 < validation_fraction < 1:
-        raise HeddleError(f"validation_fraction must lie between 0 and 1, both excluded, not {validation_fraction}")
+    if not 0 < validation < 1:
+        raise HeddleError(f"validation must lie between 0 and 1, both excluded, not {validation}")
     directory = Path(directory)
     if (directory / META).exists():
         raise HeddleError(f"{directory}: a token store is there already; delete it or choose another place")
-    stream = (document.text for document in documents if document.text)
-    head = list(itertools.islice(stream, 2))
-    if not head:
+    if described is None:
+        documents = list(documents)
+        described = _describe(documents, validation)
+    if not described.bytes:
         raise HeddleError("no text to build a token store from: every document is empty")
-    single = len(head) == 1
-    if end_of_text and not single and tokenizer.end_of_text is None:
+    if end_of_text and described.documents > 1 and tokenizer.end_of_text is None:
         raise HeddleError("the tokenizer has no end-of-text token to put between documents; build without end_of_text")
-
-    tally, vocab_size = Tally(), tokenizer.vocab_size
-    if single:
-        texts, total = _split_characters(head[0], validation_fraction, tally), len(head[0].encode())
-    else:
-        texts, total = _split_documents(itertools.chain(head, stream), validation_fraction, tally), None
+    split = choose_split(described, validation)
+    tally, vocab_size = Tally(validation), tokenizer.vocab_size
     separator = tokenizer.end_of_text if end_of_text else None
     with _cleared_on_error(directory):
         writers = {
             name: PartWriter(directory / f"{name}.tokens", _dtype(vocab_size), vocab_size, separator) for name in PARTS
         }
         with writers["train"], writers["validation"]:
-            _encode(texts, tokenizer, writers, progress, total)
-        if not single:
-            fill_empty(writers["train"], writers["validation"])
+            _encode(_divided(documents, split, tally), tokenizer, writers, progress, described.bytes)
+        if tally.description() != described:
+            raise HeddleError("the text has changed since it was first read; start again")
+        written = {name: writer.summary() for name, writer in writers.items()}
         meta = {
             "format": FORMAT,
             "version": VERSION,
             "dtype": _dtype(vocab_size).name,
             "vocab_size": vocab_size,
             "tokenizer": tokenizer.fingerprint(),
-            "sources": asdict(tally.description()),
-            "split": {"by": "characters" if single else "documents", "validation_fraction": validation_fraction},
+            "sources": {name: getattr(described, name) for name in ("documents", "bytes", "sha256")},
+            "split": {
+                "by": split.by,
+                "validation": validation,
+                "held_out": writers["validation"].bytes / described.bytes,
+                "cut": sum(writer.documents for writer in writers.values()) - described.documents,
+            },
             "separator": separator,
-            **{name: writer.summary(tokenizer) for name, writer in writers.items()},
+            **written,
         }
         _write_meta(directory / META, meta)
     return TokenStore.open(directory)
+
+
+def _describe(documents: Iterable[Document], validation: float) -> Description:
+    tally = Tally(validation)
+    for document in documents:
+        if document.text:
+            tally.add(document.text.encode())
+    return tally.description()
 
 
 @contextmanager
@@ -168,7 +229,6 @@ def _cleared_on_error(directory: Path) -> Iterator[None]:
     except BaseException as error:
         for name in [
             *(f"{part}.tokens" for part in PARTS),
-            *(f"{part}.tokens.partial" for part in PARTS),
             META_PARTIAL,
         ]:
             with suppress(OSError):
@@ -186,21 +246,11 @@ def _write_meta(path: Path, meta: dict[str, Any]) -> None:
     partial.rename(path)
 
 
-def _split_characters(text: str, fraction: float, tally: Tally) -> Iterator[PartText]:
-    """One document: its beginning for training, its end for validation."""
-    tally.add(text.encode())
-    cut = int(len(text) * (1 - fraction))
-    halves = {"train": text[:cut], "validation": text[cut:]}
-    return iter([PartText(part, half, 0, len(half.encode())) for part, half in halves.items()])
-
-
-def _split_documents(texts: Iterable[str], fraction: float, tally: Tally) -> Iterator[PartText]:
-    """Several documents: the part is decided by each one's content alone."""
-    limit = int(fraction * 2**64)
-    for text in texts:
-        data = text.encode()
-        rank = int.from_bytes(tally.add(data)[:8], "big")
-        yield PartText("validation" if rank < limit else "train", text, rank, len(data))
+def _divided(documents: Iterable[Document], split: Split, tally: Tally) -> Iterator[PartText]:
+    for document in documents:
+        if document.text:
+            data = document.text.encode()
+            yield from split.divide(document.text, len(data), tally.add(data))
 
 
 def _encode(
@@ -208,7 +258,7 @@ def _encode(
     tokenizer: Tokenizes,
     writers: dict[str, PartWriter],
     progress: Progress | None,
-    total: int | None,
+    total: int,
 ) -> None:
     """Tokenise in batches of bounded size and append to the parts, in order."""
     done = 0
@@ -216,10 +266,11 @@ def _encode(
     batch: list[tuple[PartWriter, PartText | None, str]] = []
 
     def flush() -> None:
-        for (writer, begins, _), ids in zip(batch, tokenizer.encode_batch([piece for *_, piece in batch]), strict=True):
+        encoded = tokenizer.encode_batch([piece for *_, piece in batch])
+        for (writer, begins, piece), ids in zip(batch, encoded, strict=True):
             if begins:
                 writer.begin(begins)
-            writer.append(ids)
+            writer.append(ids, piece, tokenizer)
         batch.clear()
         if progress:
             progress(done, total)
@@ -260,7 +311,7 @@ def _read_meta(directory: Path) -> dict[str, Any]:
     return meta
 
 
-def _map_part(path: Path, meta: dict[str, int], dtype: np.dtype[Any]) -> Part:
+def _map_part(path: Path, meta: dict[str, Any], dtype: np.dtype[Any]) -> Part:
     try:
         size = path.stat().st_size
     except OSError as error:
@@ -268,4 +319,5 @@ def _map_part(path: Path, meta: dict[str, int], dtype: np.dtype[Any]) -> Part:
     if size != meta["tokens"] * dtype.itemsize or not size:
         promised = f"{meta['tokens']} tokens of {dtype.itemsize} bytes"
         raise HeddleError(f"{path}: {size} bytes, but {META} promises {promised}; build the store again")
-    return Part(map_tokens(path, dtype, meta["tokens"]), meta["bytes"], meta["documents"], meta["first_token_bytes"])
+    tokens = map_tokens(path, dtype, meta["tokens"])
+    return Part(tokens, meta["bytes"], meta["documents"], meta["first_token_bytes"], meta.get("sha256"))

@@ -11,6 +11,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from heddle.errors import HeddleError
 from heddle.text.base import END_OF_TEXT, Base
+from heddle.text.bound import BOUND, bound, stretches
 from heddle.text.file import Content, bpe_model, byte_level, byte_symbols, describe, model_type, plain_vocabulary
 
 # How text is cut before merging; no piece crosses a cut. Part of the file format, so exactly as published.
@@ -49,19 +50,20 @@ class BPE(Base):
         super().__init__(content, ordinary.items())
         self._reference = _reference(content, vocab)
         self._normalizer = self._reference.normalizer
-        split = _split(content, steps)
+        self._bounded = steps[0] == BOUND
+        split = _split(content, steps[1:] if self._bounded else steps)
         self._fast: tiktoken.Encoding | None = None
         if split in KNOWN_SPLITS and _ids_are_ranks(content, vocab, self._reference):
             self._fast = tiktoken.Encoding("heddle", pat_str=split, mergeable_ranks=ordinary, special_tokens={})
 
     def _plain(self, text: str) -> list[int]:
-        # A stretch of a million blanks must cover one of these windows, and `isspace` stops at the first non-blank.
-        windows = range(0, len(text) - BLANK_STRETCH, BLANK_STRETCH)
-        if self._fast is None or any(text[i : i + BLANK_STRETCH].isspace() for i in windows):
+        if self._fast is None or (not self._bounded and _has_blank_stretch(text)):
             return self._reference.encode(text, add_special_tokens=False).ids
         if self._normalizer is not None:
             text = self._normalizer.normalize_str(text)
-        return self._fast.encode_ordinary(text)
+        if not self._bounded:
+            return self._fast.encode_ordinary(text)
+        return [id for piece in stretches(text) for id in self._fast.encode_ordinary(piece)]
 
     @staticmethod
     def recognises(content: Content) -> bool:
@@ -78,7 +80,7 @@ class BPE(Base):
         split = pre_tokenizers.Split(tokenizers.Regex(GPT4_SPLIT), "isolated")
         learner = tokenizers.Tokenizer(models.BPE())
         learner.pre_tokenizer = pre_tokenizers.Sequence(
-            [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+            [bound(), split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
         )
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size - len(special),
@@ -92,7 +94,7 @@ class BPE(Base):
         # The library gives bytes the ids of their sorted symbols; here a byte is its own id, as in `Bytes`.
         model = bpe_model(_vocabulary(byte_symbols(), merges), merges)
         entry = {"type": "Split", "pattern": {"Regex": GPT4_SPLIT}, "behavior": "Isolated", "invert": False}
-        pre_tokenizer = {"type": "Sequence", "pretokenizers": [entry, byte_level()]}
+        pre_tokenizer = {"type": "Sequence", "pretokenizers": [BOUND, entry, byte_level()]}
         return cls(describe(model, pre_tokenizer, byte_level(), special))
 
 
@@ -125,6 +127,12 @@ def load_gpt2_merges(path: str | Path) -> BPE:
         raise HeddleError(f"{path} has {len(merges):,} merges where GPT-2 has {GPT2_MERGES:,}; fetch the file again")
     model = bpe_model(_vocabulary(byte_symbols("gpt2"), merges), merges)
     return BPE(describe(model, byte_level(use_regex=True), byte_level(), [END_OF_TEXT]))
+
+
+def _has_blank_stretch(text: str) -> bool:
+    """Whether there may be a million blanks on end: these cover one of the windows, and `isspace` stops at the first other."""
+    windows = range(0, len(text) - BLANK_STRETCH, BLANK_STRETCH)
+    return any(text[i : i + BLANK_STRETCH].isspace() for i in windows)
 
 
 def _cuts(content: Content) -> list[Content]:

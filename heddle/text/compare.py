@@ -27,21 +27,30 @@ def compare(
     vocab_size: int,
     kinds: Sequence[str] = tuple(KINDS),
     special: Sequence[str] = (),
+    progress: Callable[[str], None] | None = None,
 ) -> list[Cut]:
     """Train each kind on the corpus, which is read anew for each, with at most `vocab_size` ids, and cut the text (L2-46).
 
-    Kinds that have no choice (bytes, characters) take the ids they need.
+    `progress` is told in words how far each training is, every two seconds. Kinds that have no choice (bytes, characters)
+    take the ids they need.
 
     Raises:
         HeddleError: a kind that does not exist; a corpus without text.
     """
-    return [_cut(kind, text, corpus, vocab_size, special) for kind in kinds]
+    return [_cut(kind, text, corpus, vocab_size, special, progress) for kind in kinds]
 
 
-def _cut(kind: str, text: str, corpus: Callable[[], Iterable[str]], vocab_size: int, special: Sequence[str]) -> Cut:
+def _cut(
+    kind: str,
+    text: str,
+    corpus: Callable[[], Iterable[str]],
+    vocab_size: int,
+    special: Sequence[str],
+    progress: Callable[[str], None] | None,
+) -> Cut:
     free = any(kind == name and row.least is None for name, row in KINDS.items())
     # What cannot be trained is a mistake in the call; that a text cannot be cut is a finding.
-    made: Tokenizer = train_tokenizer(kind, corpus(), None if free else vocab_size, special)
+    made: Tokenizer = train_tokenizer(kind, corpus(), None if free else vocab_size, special, progress)
     try:
         ids = made.encode(text)
     except HeddleError as error:

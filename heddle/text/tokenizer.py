@@ -1,9 +1,6 @@
 """The tokenizer as the rest of heddle sees it; loading one, training one."""
 
-import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,6 +8,7 @@ from heddle.errors import HeddleError, did_you_mean
 from heddle.text.base import END_OF_TEXT as END_OF_TEXT
 from heddle.text.base import Base, Kind, utf8
 from heddle.text.file import Content, model_type, read_content
+from heddle.text.heartbeat import heartbeat
 from heddle.text.kinds import KINDS, READERS
 from heddle.text.wrapped import KIND_OF
 
@@ -127,13 +125,14 @@ def train_tokenizer(
     `bytes` learns nothing and reads no text; `characters` collects the alphabet; `words` counts words; `wordpiece`
     merges frequent pieces of words; `unigram` keeps the pieces that make the text likeliest; `bpe` cuts text by GPT-4's
     pattern, then learns merges within the cuts. (Beside GPT-2's pattern, that one keeps a line break apart from the
-    indentation after it, and numbers to three digits a piece; Llama 3 uses it too.)
+    indentation after it, and numbers to three digits a piece; Llama 3 uses it too.) Where a text goes on without a blank for
+    256 characters, `bpe` and `unigram` first cut it there, so that one long line is not a single piece.
 
     Args:
         vocab_size: the most ids there may be, special tokens included; `bpe`, `wordpiece` and `unigram` need it, and
             end below it only where the text is too small to fill it. `words` without it takes every word.
         special: tokens that mark boundaries: one id each, never cut, and never the ids of plain text (L1-81, L1-94).
-        progress: told in words what is going on, at the start, every few seconds, and at the end.
+        progress: told in words how far it is, every two seconds.
 
     Raises:
         HeddleError: unknown kind, no text, a vocabulary too small (it says the least), unfit special tokens.
@@ -142,16 +141,12 @@ def train_tokenizer(
     _check_special(special)
     learnt = _kind_for(kind, vocab_size, special)
     corpus = _Corpus(texts)
-    say = progress or (lambda line: None)
-    say(f"training a {kind} tokenizer")
-    with _heartbeat(say, corpus):
+    with heartbeat(progress or (lambda line: None), lambda: f"{corpus.bytes / 1e6:,.1f} MB of text read"):
         tokenizer = learnt.learn(corpus, vocab_size, special)
     if learnt.needs_text and not corpus.bytes:
         raise HeddleError("there is no text to train a tokenizer on: every text given is empty")
     if vocab_size is not None and tokenizer.vocab_size > vocab_size:
         raise HeddleError(f"vocab_size {vocab_size} is too small for {kind}: this takes {tokenizer.vocab_size} ids")
-    more = f", as the text does not give {vocab_size:,}" if vocab_size and tokenizer.vocab_size < vocab_size else ""
-    say(f"{tokenizer.vocab_size:,} ids{more}")
     return tokenizer
 
 
@@ -195,22 +190,3 @@ class _Corpus:
             if self.bytes > MOST_TRAINING_BYTES:
                 raise HeddleError("more than 2 GiB of text to train a tokenizer on; a sample of it does as well")
             yield text
-
-
-@contextmanager
-def _heartbeat(say: Callable[[str], None], corpus: _Corpus, every: float = 5.0) -> Iterator[None]:
-    """Report every few seconds from beside the work, since learning merges is one long call into the library."""
-    start = time.monotonic()
-    over = threading.Event()
-
-    def beat() -> None:
-        while not over.wait(every):
-            say(f"{corpus.bytes / 1e6:,.0f} MB of text read, {time.monotonic() - start:.0f} s")
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()

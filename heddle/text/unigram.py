@@ -8,6 +8,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from heddle.errors import HeddleError
+from heddle.text.bound import BOUND, bound
 from heddle.text.file import Content, describe, model_type
 from heddle.text.wrapped import Wrapped
 
@@ -15,7 +16,8 @@ SPACE = "▁"  # U+2581, which stands for a space inside pieces
 LINES = {"type": "Split", "pattern": {"String": "\n"}, "behavior": "Isolated", "invert": False}
 # No space is put before the text: then " It" and "It" differ, and both come back.
 SPACES = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "never", "split": True}
-CUT = {"type": "Sequence", "pretokenizers": [LINES, SPACES]}
+CUT = {"type": "Sequence", "pretokenizers": [BOUND, LINES, SPACES]}
+UNBOUNDED = {"type": "Sequence", "pretokenizers": [LINES, SPACES]}  # as earlier versions wrote it
 JOIN = {
     "type": "Sequence",
     "decoders": [
@@ -46,7 +48,7 @@ class Unigram(Wrapped):
         assert vocab_size is not None
         learner = tokenizers.Tokenizer(models.Unigram())
         learner.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.Split("\n", "isolated"), pre_tokenizers.Metaspace(SPACE, "never", True)]
+            [bound(), pre_tokenizers.Split("\n", "isolated"), pre_tokenizers.Metaspace(SPACE, "never", True)]
         )
         room = vocab_size - len(special) - len(BYTES)
         trainer = trainers.UnigramTrainer(
@@ -81,7 +83,9 @@ class Unigram(Wrapped):
 
     @staticmethod
     def recognises(content: Content) -> bool:
-        if model_type(content) != "Unigram" or (content.get("pre_tokenizer"), content.get("decoder")) != (CUT, JOIN):
+        if model_type(content) != "Unigram" or content.get("decoder") != JOIN:
+            return False
+        if content.get("pre_tokenizer") not in (CUT, UNBOUNDED):
             return False
         return [piece for piece, _ in content["model"]["vocab"][:256]] == BYTES
 

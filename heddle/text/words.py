@@ -18,6 +18,7 @@ from heddle.text.wrapped import Wrapped
 UNKNOWN_WORD = "<unk>"
 UNKNOWN = "[UNK]"
 PREFIX = "##"
+LONGEST_WORD = 100  # characters of a word that WordPiece cuts; the library's and BERT's number
 
 # A word is a run of these; every other character, blanks too, is cut off by itself. A single space between two words
 # is left out: two words can only be neighbours if one was there, so it can be put back.
@@ -123,7 +124,8 @@ class WordPiece(Spaced):
         cutter = _cutter()
         words: Counter[str] = Counter()
         for text in texts:
-            words.update(word for word, _ in cutter.pre_tokenize_str(text))
+            # Longer ones are never cut into pieces, so none is learned from them.
+            words.update(word for word, _ in cutter.pre_tokenize_str(text) if len(word) <= LONGEST_WORD)
         # The library numbers letters as it meets them in a hash table, and the numbers decide between equal pairs:
         # given beforehand, they are the same every time.
         letters = sorted({word[0] for word in words}) + sorted(
@@ -148,7 +150,7 @@ class WordPiece(Spaced):
             "type": "WordPiece",
             "unk_token": UNKNOWN,
             "continuing_subword_prefix": PREFIX,
-            "max_input_chars_per_word": 100,
+            "max_input_chars_per_word": LONGEST_WORD,
             "vocab": {piece: i for i, piece in enumerate(pieces)},
         }
         return cls(describe(model, CUT, _join(UNKNOWN), special))
@@ -201,7 +203,7 @@ def load_wordpiece_vocab(path: str | Path, lowercase: bool = True) -> Wrapped:
                 "type": "WordPiece",
                 "unk_token": UNKNOWN,
                 "continuing_subword_prefix": PREFIX,
-                "max_input_chars_per_word": 100,
+                "max_input_chars_per_word": LONGEST_WORD,
                 "vocab": vocab,
             },
         }

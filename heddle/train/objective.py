@@ -42,16 +42,25 @@ class NextToken(nn.Module):
 
     def forward(self, batch: Batch) -> Loss:
         hidden, routings = self.model.run(batch.tokens, batch.layout)
-        head = self.model.language_head()
-        total = cross_entropy(
-            head.features(hidden).flatten(0, 1),
-            self.model.head_weight(),
-            batch.targets.flatten().clamp(min=0),  # `IGNORED` weighs nothing, so any id will do
-            batch.weights.flatten(),
-            Scores(self.model.vocab_size, head.cap),
-            head.bias,
-        )
+        total = self._nats(hidden, batch.targets, batch.weights)
         extra = torch.zeros_like(total)
         for routing in routings:
             extra = extra + routing.terms
         return Loss(total, batch.weights.sum(), extra, tuple(routing.load for routing in routings))
+
+    def by_row(self, batch: Batch) -> Float[Tensor, " B"]:
+        """The weighted nats of each row: `forward(batch).total`, apart."""
+        hidden, _ = self.model.run(batch.tokens, batch.layout)
+        return torch.stack([self._nats(*row) for row in zip(hidden, batch.targets, batch.weights, strict=True)])
+
+    def _nats(self, hidden: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Of hidden vectors [... T D] with targets and weights [... T], summed."""
+        head = self.model.language_head()
+        return cross_entropy(
+            head.features(hidden).flatten(0, -2),
+            self.model.head_weight(),
+            targets.flatten().clamp(min=0),  # `IGNORED` weighs nothing, so any id will do
+            weights.flatten(),
+            Scores(self.model.vocab_size, head.cap),
+            head.bias,
+        )

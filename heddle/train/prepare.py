@@ -1,16 +1,18 @@
 """From text to a run directory that a `Trainer` can take up: tokenizer, token store, sizes, and a check of what will work."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import get_args
 
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.config.run import DataConfig, RunConfig, SavedConfig, TakenVectors
-from heddle.data.sources import Description, describe, python_library, read_documents
-from heddle.data.store import build_store
+from heddle.data.order import targets_left_out
+from heddle.data.sources import Description, Tally, describe, python_library, read_documents
+from heddle.data.store import TokenStore, build_store
 from heddle.errors import HeddleError, counted
 from heddle.model.device import pick_device
 from heddle.text.base import Kind
+from heddle.text.heartbeat import heartbeat
 from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
 from heddle.train.plan import CONTEXT, DEPTHS, Plan, plan
@@ -45,7 +47,9 @@ def prepare(config: RunConfig, run: Path, tell: Tell = lambda line: None) -> Pla
     if run.parent.is_dir():
         sweep(run.parent)
     tell(f"reading {name_sources(config.data)}")
-    described = describe(sources)
+    tally = Tally(config.data.validation)
+    with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
+        described = describe(sources, tally)
     tell(f"{counted(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB")
     if vectors is not None:
         tell(f"checking {vectors}")
@@ -59,9 +63,11 @@ def prepare(config: RunConfig, run: Path, tell: Tell = lambda line: None) -> Pla
             tell("the head is tied, so it scores with these vectors; head.tied=false gives it weights of its own")
         tell("cutting the text into tokens")
         several = described.documents > 1 and tokenizer.end_of_text is not None
-        store = build_store(partial / "data", read_documents(sources), tokenizer, config.data.validation, several)
+        store = cut(partial / "data", config.data, sources, tokenizer, several, described, tell)
+        tell(describe_split(store))
         tell("measuring this machine")
         planned = plan(config, store, device.type, taken)
+        tell_left_out(len(store.train.tokens), planned.model.context, tell)
         saved = SavedConfig(model=planned.model, data=config.data, train=config.train, chosen=planned.chosen)
         (partial / "config.json").write_text(saved.to_json(), encoding="utf-8")
     return planned
@@ -77,7 +83,7 @@ def name_sources(data: DataConfig) -> str:
     return ", ".join(data.sources) if data.sources else "the Python standard library's sources on this machine"
 
 
-def make_tokenizer(data: DataConfig, sources: Iterable[Path | str], described: Description, tell: Tell) -> Tokenizer:
+def make_tokenizer(data: DataConfig, sources: Sequence[Path | str], described: Description, tell: Tell) -> Tokenizer:
     """The tokenizer a config asks for: trained on the text, or loaded from a file or a run.
 
     Raises:
@@ -89,8 +95,8 @@ def make_tokenizer(data: DataConfig, sources: Iterable[Path | str], described: D
         whole = data.tokenizer == "characters" and described.documents == 1
         special: tuple[str, ...] = () if whole else (END_OF_TEXT,)
         special += data.special_tokens
-        texts = (document.text for document in read_documents(list(sources)))
-        tokenizer = train_tokenizer(data.tokenizer, texts, data.tokenizer_size, special)
+        texts = (document.text for document in read_documents(sources))
+        tokenizer = train_tokenizer(data.tokenizer, texts, data.tokenizer_size, special, tell)
         # Bytes and characters have as many ids as they have.
         if KINDS[tokenizer.kind].least is not None and tokenizer.vocab_size < data.tokenizer_size:
             tell(f"{tokenizer.vocab_size:,} ids, as the text does not give tokenizer_size = {data.tokenizer_size:,}")
@@ -99,6 +105,52 @@ def make_tokenizer(data: DataConfig, sources: Iterable[Path | str], described: D
         kinds = ", ".join(TRAINABLE)
         raise HeddleError(f"tokenizer = {data.tokenizer!r} is neither one of {kinds} nor the path of a tokenizer.json")
     return load_tokenizer(Path(data.tokenizer))
+
+
+def cut(
+    directory: Path,
+    data: DataConfig,
+    sources: Sequence[Path | str],
+    tokenizer: Tokenizer,
+    end_of_text: bool,
+    described: Description,
+    tell: Tell,
+) -> TokenStore:
+    """The text as tokens, in two parts; what takes long says how far it is."""
+    done = 0
+
+    def count(bytes_: int, total: int) -> None:
+        nonlocal done
+        done = bytes_
+
+    with heartbeat(tell, lambda: f"{done / 1e6:,.1f} of {described.bytes / 1e6:,.1f} MB cut"):
+        documents = read_documents(sources)
+        return build_store(directory, documents, tokenizer, data.validation, end_of_text, count, described)
+
+
+def describe_split(store: TokenStore) -> str:
+    """What was held out, in a line."""
+    share, asked, cut = store.split["held_out"], store.split["validation"], store.split["cut"]
+    there = store.train.documents + store.validation.documents - cut
+    how = {
+        "characters": "the end of the text",
+        "documents": f"{store.validation.documents:,} of {there:,} documents, drawn by their content",
+        "both": f"the ends of {cut:,} of {there:,} documents, too few or too uneven to hold out whole ones alone",
+    }[store.split["by"]]
+    missed = (
+        "" if abs(share - asked) <= 0.25 * min(asked, 1 - asked) else f", where validation = {asked:g} was asked for"
+    )
+    return f"held out for validation: {share:.1%} of the text, {how}{missed}"
+
+
+def tell_left_out(tokens: int, context: int, tell: Tell) -> None:
+    """Say how much of a short text no window reaches in one time through it."""
+    left = targets_left_out(tokens, context)
+    if left > 0.1 * (tokens - 1):
+        tell(
+            f"each time through the training text reads {tokens - 1 - left:,} of its {tokens - 1:,} targets, others every "
+            f"time: it is {tokens / context:.1f} windows of context = {context} long"
+        )
 
 
 def check_width(config: RunConfig, vectors: str, model: TransformerConfig) -> None:

@@ -28,7 +28,7 @@ from heddle.model.device import pick_device
 from heddle.model.precision import DTYPES
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.train.diagnose import first_bad_layer
-from heddle.train.evaluate import Evaluation, evaluate, first_tokens
+from heddle.train.evaluate import Evaluation, evaluate
 from heddle.train.journal import Metrics, Report
 from heddle.train.objective import NextToken
 from heddle.train.optimizer import Optimizer
@@ -42,6 +42,7 @@ from heddle.weights.tensors import compare, specs_of
 from heddle.weights.vectors import VECTORS, load_rows, put_rows
 
 Reader = Callable[[Report], None]
+ENDING = 1 << 16  # targets that the end of a run scores in any case; more, where a tenth of its tokens is more
 
 
 class Interrupted(Exception):
@@ -86,6 +87,7 @@ class Trainer:
             raise HeddleError(
                 f"{run}: tokenizer.json has {self.tokenizer.vocab_size} ids, config.json {self.config.model.vocab_size}"
             )
+        self.store.verify()
         self.readers = list(readers)
         self.stop = threading.Event()
         self._prepare()
@@ -113,11 +115,9 @@ class Trainer:
         objective = NextToken(self.model)
         self.eager = objective
         self.objective: Callable[[Batch], Any] = torch.compile(objective) if self.chosen.compile else objective
-        lengths = [len(self.tokenizer.token_bytes(i)) for i in range(self.tokenizer.vocab_size)]
         # Scoring costs a third of training; a fifth of the tokens between two looks makes it some 7 % of the time.
         between = self.chosen.evaluate_every * self.chosen.batch * self.config.model.context
-        self.probe = first_tokens(self.store.validation, max(self.config.model.context + 1, between // 5), lengths)
-        self.ending = first_tokens(self.store.validation, max(1 << 16, between * 2), lengths)
+        self.probe, self.ending = between // 5, max(ENDING, between * 2)
         self.flops_per_token = flops(self.config.model).per_token
 
     def _adapt(self, device: torch.device, resumed: bool) -> tuple[str, list[str]]:
@@ -158,7 +158,7 @@ class Trainer:
         return next_token_batch(rows).to(self.chosen.device), starts
 
     def run(self) -> Evaluation:
-        """Train to the last step, score the validation part, of a very long one its beginning, and publish both.
+        """Train to the last step, score the validation part, of a very long one an even sample, and publish both.
 
         Raises:
             Interrupted: SIGINT or SIGTERM came; the run is saved and can be resumed.
@@ -218,11 +218,11 @@ class Trainer:
         )
 
     def _look(self) -> Report:
-        """Score the beginning of the validation part; write a sample now and then.
+        """Score a sample of the validation part, the same in every look; write some text now and then.
 
         It comes before the checkpoint of the same step, so that weights gone wrong are not saved.
         """
-        scored = evaluate(self.model, self.probe, self.config.model.context)
+        scored = self._score(self.probe)
         if not isfinite(scored.loss):
             layer = first_bad_layer(self.eager, self.batch(self.step)[0], {})
             raise self._not_a_number(self.step, f"validation loss is {scored.loss} (first seen in the {layer})")
@@ -230,8 +230,15 @@ class Trainer:
         sample = (
             self.sample(self.train.seed + self.step) if number in (1, 2) or (number % 5 == 0 and not last) else None
         )
-        values = {"validation_loss": scored.loss, "bits_per_byte": scored.bits_per_byte}
+        values = {
+            "validation_loss": scored.loss,
+            "validation_error": scored.error or 0.0,
+            "bits_per_byte": scored.bits_per_byte,
+        }
         return Report(self.step, self.chosen.steps, values, {}, sample)
+
+    def _score(self, targets: int) -> Evaluation:
+        return evaluate(self.model, self.store.validation, self.config.model.context, most=targets)
 
     def sample(self, seed: int, tokens: int = 60) -> str:
         """What the model writes by itself after the first tokens of the validation text."""
@@ -253,7 +260,7 @@ class Trainer:
         save_checkpoint(self.run_directory, self.step, self.weights(), self.optimizer.state(), state, self.train.keep)
 
     def _finish(self, readers: Sequence[Reader]) -> Evaluation:
-        result = evaluate(self.model, self.ending, self.config.model.context)
+        result = self._score(self.ending)
         publish(self.run_directory, self.weights(), self.step, {"evaluation": asdict(result)})
         return result
 

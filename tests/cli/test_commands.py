@@ -81,7 +81,9 @@ class TestGenerate:
 class TestEval:
     def test_what_was_held_out(self, heddle: Heddle, run_a: Path) -> None:
         data = heddle("eval", "a", "--json").json
-        assert data.keys() == {"run", "text", "context", "loss", "perplexity", "bits_per_byte", "tokens", "bytes"}
+        scores = {"loss", "error", "perplexity", "bits_per_byte", "tokens", "bytes", "share"}
+        assert data.keys() == {"run", "text", "context", *scores}
+        assert (data["error"], data["share"]) == (0, 1)
         trained = heddle("train", "--resume", "a", "--json").json["validation"]
         assert {name: data[name] for name in trained} == trained
         assert data["tokens"] == data["bytes"] > 0
@@ -324,7 +326,12 @@ class TestRuns:
         data = json.loads((run_a / "manifest.json").read_text())
         data["evaluation"]["tokens"] //= 2
         (run_a / "manifest.json").write_text(json.dumps(data))
-        assert heddle("runs", "--json").json[0]["scored"] == "50%"
+        assert heddle("runs", "--json").json[0]["scored"] == "50%, of it"
+        del data["evaluation"]["share"], data["evaluation"]["error"]
+        data["evaluation"]["bits_per_byte"] = 0.5  # as an earlier version counted the bytes of a beginning
+        (run_a / "manifest.json").write_text(json.dumps(data))
+        row = heddle("runs", "--json").json[0]
+        assert (row["scored"], row["bits_per_byte"]) == ("50%, its beginning", pytest.approx(scored["bits_per_byte"]))
         for name in ("manifest.json", "model.safetensors"):
             (run_a / name).unlink()
         row = heddle("runs", "--json").json[0]

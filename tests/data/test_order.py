@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle.data.order import held_out_windows, permute, windows, windows_per_epoch
+from heddle.data.order import held_out_windows, permute, targets_left_out, windows, windows_per_epoch
 from heddle.errors import HeddleError
 
 SEEDS = st.integers(-(2**70), 2**70)
@@ -125,6 +125,35 @@ def test_held_out_windows_score_every_target_once(length: int, context: int) -> 
     spans = held_out_windows(length, context)
     assert [target for start, end in spans for target in range(start + 1, end + 1)] == list(range(1, length))
     assert all(start == k * context and end - start <= context for k, (start, end) in enumerate(spans))
+
+
+@given(length=st.integers(2, 30_000), context=st.integers(1, 40), most=st.integers(1, 300))
+def test_a_sample_of_windows_is_spread_over_the_whole_text(length: int, context: int, most: int) -> None:
+    spans = held_out_windows(length, context)
+    some = held_out_windows(length, context, most)
+    assert len(some) == min(most, len(spans))
+    assert some == held_out_windows(length, context, most)
+    places = [spans.index(span) for span in some] if len(spans) < 300 else [start // context for start, _ in some]
+    assert all(
+        number * len(spans) // len(some) <= k < (number + 1) * len(spans) // len(some)
+        for number, k in enumerate(places)
+    )
+    assert some == [spans[k] for k in places]
+
+
+def test_a_sample_of_windows_falls_in_with_no_rhythm() -> None:
+    """With documents of 10 windows each and one in 10 taken, all would be of the same place in a document."""
+    places = [start // 8 % 10 for start, _ in held_out_windows(80_001, 8, 1000)]
+    counts = [places.count(place) for place in range(10)]
+    assert all(70 < count < 130 for count in counts)
+
+
+@given(length=st.integers(3, 3000), context=st.integers(1, 300), seed=SEEDS)
+def test_what_an_epoch_leaves_out_is_known(length: int, context: int, seed: int) -> None:
+    context = min(context, length - 1)
+    starts = windows(length, context, seed, 0, windows_per_epoch(length, context))
+    read = {target for start in starts.tolist() for target in range(start + 1, start + context + 1)}
+    assert targets_left_out(length, context) == length - 1 - len(read)
 
 
 def test_held_out_windows_by_hand() -> None:

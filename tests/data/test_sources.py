@@ -42,7 +42,7 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def test_a_folder_is_read_sorted_and_by_known_extensions(corpus: Path) -> None:
-    assert texts(corpus) == ["first", "second", "third = 3", "fourth"]
+    assert texts(corpus) == ["first", "second", "fourth"]  # source code only where it is asked for
 
 
 def test_sources_come_in_the_order_given(corpus: Path) -> None:
@@ -59,8 +59,9 @@ def test_a_named_file_may_have_any_extension(corpus: Path) -> None:
         ("*.txt", ["first"]),
         ("?.*", ["first", "second"]),
         ("**/*.py", ["third = 3"]),
-        ("s*", ["third = 3", "fourth"]),
-        ("*", ["first", "second", "third = 3", "fourth"]),
+        ("s*", ["fourth"]),
+        ("*", ["first", "second", "fourth"]),
+        ("sub/c.py", ["third = 3"]),
     ],
 )
 def test_globs(corpus: Path, pattern: str, expected: list[str]) -> None:
@@ -129,6 +130,9 @@ def test_missing_and_empty_sources_are_refused(tmp_path: Path) -> None:
     assert "empty" in refusal(tmp_path / "empty.txt")
     assert "empty" in refusal(tmp_path / "nothing.jsonl")
     assert "no text in this folder" in refusal(tmp_path / "folder")
+    (tmp_path / "folder" / "code.py").write_text("x = 3")
+    assert f"such as '{tmp_path}/folder/**/*.py'" in refusal(tmp_path / "folder")
+    assert texts(f"{tmp_path}/folder/**/*.py") == ["x = 3"]
     assert "every file there is empty" in refusal(tmp_path / "bare")
     assert "matches no file" in refusal(tmp_path / "*.md")
 
@@ -172,7 +176,7 @@ def test_an_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 def test_describe_counts_utf8_bytes_and_fingerprints_contents(corpus: Path, tmp_path: Path) -> None:
     (corpus / "a.txt").write_text("één")
     found = describe([corpus])
-    assert (found.documents, found.bytes) == (4, 5 + 6 + 9 + 6)
+    assert (found.documents, found.bytes, found.squares) == (3, 5 + 6 + 6, 25 + 36 + 36)
     moved = Path(shutil.copytree(corpus, tmp_path / "moved"))
     assert describe([moved]) == found
     (moved / "a.txt").write_text("eén!")

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from math import log
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 
 import heddle.data.parts
 import heddle.data.store
-from heddle.data.parts import pieces
+from heddle.data.parts import first_bytes, pieces
 from heddle.data.sources import Document, describe
 from heddle.data.store import Part, TokenStore, build_store
 from heddle.errors import HeddleError
+from heddle.text import train_tokenizer
 
 
 class Bytes:
@@ -119,27 +121,120 @@ def test_the_split_stays_when_documents_are_added(tmp_path: Path) -> None:
 
 
 @given(
-    texts=st.lists(st.text(min_size=2, max_size=6, alphabet="abc"), min_size=2, max_size=6),
-    fraction=st.sampled_from([1e-9, 0.5, 1 - 1e-9]),
+    texts=st.lists(st.text(min_size=6, max_size=60, alphabet="ab \n."), min_size=2, max_size=8),
+    validation=st.sampled_from([0.2, 0.5, 0.7]),
     end_of_text=st.booleans(),
 )
-def test_each_part_gets_a_document(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str], fraction: float, end_of_text: bool
+def test_nothing_is_lost_where_documents_are_cut(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], validation: float, end_of_text: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("store")
-    store = build_store(folder, documents(*texts), Bytes(), fraction, end_of_text)
+    store = build_store(folder, documents(*texts), Bytes(), validation, end_of_text)
     parts = (store.train, store.validation)
-    assert all(part.documents >= 1 for part in parts)
-    assert sum(part.documents for part in parts) == len(texts)
     assert [part.bytes for part in parts] == [sum(id != 256 for id in part.tokens.tolist()) for part in parts]
+    assert sum(part.bytes for part in parts) == sum(map(len, texts))
+    assert store.split["cut"] == sum(part.documents for part in parts) - len(texts)
     if end_of_text:
-        assert [len(held(part)) for part in parts] == [part.documents for part in parts]
-        assert sorted(bytes(ids).decode() for part in parts for ids in held(part)) == sorted(texts)
-    elif fraction < 0.5:
-        texts.remove(bytes(store.validation.tokens.tolist()).decode())
-        assert bytes(store.train.tokens.tolist()).decode() == "".join(texts)
-    assert not list(folder.glob("*.partial"))
+        train, held_out = ([bytes(ids).decode() for ids in held(part)] for part in parts)
+        assert [len(train), len(held_out)] == [part.documents for part in parts]
+        for text in texts:
+            if train and text.startswith(train[0]) and held_out and text == train[0] + held_out[0]:
+                train, held_out = train[1:], held_out[1:]
+            elif train and text == train[0]:
+                train = train[1:]
+            else:
+                assert text == held_out[0]
+                held_out = held_out[1:]
+        assert not train
+        assert not held_out
     shutil.rmtree(folder)
+
+
+PROSE = "".join(f"Line {n} of a text, which goes on. And on.\n" for n in range(6000))
+
+
+@pytest.mark.parametrize(
+    "sizes", [(60_000, 60_000, 6), (200_000, 200_000, 3_000), (9_000, 9_000), (100_000, *(50,) * 300), (500,) * 20]
+)
+@pytest.mark.parametrize("validation", [0.1, 0.25])
+def test_few_or_uneven_documents_hold_out_the_share_asked_for(
+    tmp_path: Path, sizes: tuple[int, ...], validation: float
+) -> None:
+    texts = [PROSE[number : number + size] for number, size in enumerate(sizes)]
+    store = build_store(tmp_path / "store", documents(*texts), Bytes(), validation, end_of_text=True)
+    assert store.split["held_out"] == store.validation.bytes / sum(sizes)
+    assert store.split["held_out"] == pytest.approx(validation, rel=0.25)
+    assert store.split["by"] == "both"
+    # What was cut was cut after a line, or where none is near after a blank.
+    ends = {tuple(text.encode()[-20:]) for text in texts}
+    assert all(ids[-1] in b"\n " or tuple(ids[-20:]) in ends for ids in held(store.train))
+    meta = json.loads((tmp_path / "store" / "meta.json").read_text())
+    assert meta["split"] == store.split
+    assert TokenStore.open(tmp_path / "store").split == store.split
+
+
+def test_a_small_document_stays_in_its_part_beside_large_ones(tmp_path: Path) -> None:
+    small = [f"document number {number}" for number in range(400)]
+    alone = build_store(tmp_path / "alone", documents(*small), Bytes(), 0.2, end_of_text=True)
+    beside = build_store(tmp_path / "beside", documents(PROSE, *small), Bytes(), 0.2, end_of_text=True)
+    assert (alone.split["by"], beside.split["by"], beside.split["cut"]) == ("documents", "both", 1)
+    for before, after in ((alone.train, beside.train), (alone.validation, beside.validation)):
+        assert held(before) == held(after)[1:]
+
+
+@pytest.mark.parametrize(
+    ("text", "begins"),
+    [
+        ("a word\n" * 4 + "a word. " * 10 + "\n" + "words " * 50, "words"),
+        ("What is it? It is that. " * 20, "What"),
+        ("of words alone " * 20, "of words"),
+        ("x" * 300, "x"),
+    ],
+)
+def test_a_document_is_cut_where_it_hurts_least(tmp_path: Path, text: str, begins: str) -> None:
+    """After a line, else after a sentence, else after a blank, else anywhere; always near the place asked for."""
+    store = build_store(tmp_path / "store", documents(text, text), Bytes(), 0.7, end_of_text=True)
+    piece = bytes(held(store.validation)[0]).decode()
+    assert piece.startswith(begins)
+    assert text.endswith(piece)
+    assert len(piece) / len(text) == pytest.approx(0.7, rel=0.2)
+
+
+def test_documents_that_change_while_they_are_read_are_refused(tmp_path: Path) -> None:
+    described = heddle.data.store._describe(documents("one text", "two texts"), 0.5)
+    build = lambda *texts: build_store(  # noqa: E731
+        tmp_path / "store", documents(*texts), Bytes(), 0.5, end_of_text=True, described=described
+    )
+    assert "has changed since it was first read" in refusal(lambda: build("one text", "two textS"))
+    assert build("one text", "two texts").split["cut"] == 2
+
+
+def test_bits_count_the_bytes_of_the_text(tmp_path: Path) -> None:
+    """Not those of tokens: blanks between words belong to none, and an end of text is no text."""
+    texts = [f"two words {number}" for number in range(10, 90)]
+    tokenizer = train_tokenizer("words", texts)
+    store = build_store(tmp_path / "store", documents(*texts), tokenizer, 0.5, end_of_text=True)
+    for part in (store.train, store.validation):
+        assert part.bytes == 12 * part.documents
+        assert part.target_bytes == part.bytes - len("two")
+        assert part.targets == 4 * part.documents - 2  # three words each and what stands between documents
+        assert part.bits_per_byte(log(2)) == pytest.approx(part.targets / part.target_bytes)
+
+
+@pytest.mark.parametrize(
+    ("spelt", "text", "expected"),
+    [
+        (b"the", "the loom", 3),
+        (b" the", "the loom", 3),
+        (b" the", " the loom", 4),
+        ("é".encode()[:1], "é", 1),
+        (b"<unk>", "x y", 0),
+        (b"", "x", 0),
+        ("é".encode(), "é", 2),
+    ],
+)
+def test_the_bytes_of_the_first_token(spelt: bytes, text: str, expected: int) -> None:
+    assert first_bytes(spelt, text) == expected
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(257, "<u2"), (65536, "<u2"), (65537, "<u4"), (200_000, "<u4")])
@@ -154,7 +249,7 @@ def test_the_smallest_type_that_holds_the_vocabulary(tmp_path: Path, vocab_size:
     store = build_store(tmp_path / "store", documents("x" * 100), Top(vocab_size), 0.1, end_of_text=False)
     assert store.train.tokens.dtype == np.dtype(dtype)
     assert set(store.train.tokens.tolist()) == {vocab_size - 1}
-    assert store.train.first_token_bytes == 4
+    assert store.train.first_token_bytes == 0  # "four" is not how the text begins
     assert (tmp_path / "store" / "train.tokens").stat().st_size == 90 * np.dtype(dtype).itemsize
 
 
@@ -188,13 +283,13 @@ def test_huge_texts_are_cut_only_where_no_id_changes(monkeypatch: pytest.MonkeyP
 def test_batches_are_bounded_and_progress_counts_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heddle.data.store, "_BATCH", 100)
     tokenizer = Bytes()
-    seen: list[tuple[int, int | None]] = []
+    seen: list[tuple[int, int]] = []
     texts = [f"text number {number} é" for number in range(100)]
     build_store(tmp_path / "many", iter(documents(*texts)), tokenizer, 0.1, True, lambda *state: seen.append(state))
     assert len(tokenizer.batches) > 10
     assert max(sum(map(len, batch)) for batch in tokenizer.batches) < 150
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-    assert seen[-1] == (sum(len(text.encode()) for text in texts), None)
+    assert seen[-1] == (size := sum(len(text.encode()) for text in texts), size)
     seen.clear()
     build_store(tmp_path / "one", documents("é" * 30), tokenizer, 0.1, True, lambda *state: seen.append(state))
     assert seen == [(60, 60)]
@@ -274,8 +369,26 @@ def test_foreign_and_cut_stores_are_refused(tmp_path: Path) -> None:
     (tmp_path / "meta.json").write_text(json.dumps(meta))
     assert TokenStore.open(tmp_path).train.documents == 1
     whole = (tmp_path / "train.tokens").read_bytes()
+    store = TokenStore.open(tmp_path)
+    store.verify()
+    (tmp_path / "train.tokens").write_bytes(whole[:4] + b"zz" + whole[6:])
+    assert f"{tmp_path / 'train.tokens'}: damaged" in refusal(store.verify)
+    store.verify("validation")
     (tmp_path / "train.tokens").write_bytes(whole[:-1])
     assert "promises 12 tokens" in refusal(open_it)
     (tmp_path / "train.tokens").unlink()
     assert "No such file" in refusal(open_it)
     assert "no token store there" in refusal(lambda: TokenStore.open(tmp_path / "nowhere"))
+
+
+def test_a_store_from_before_there_were_hashes_opens(tmp_path: Path) -> None:
+    """And what cannot be a token of it is found all the same."""
+    build_store(tmp_path, documents("long enough text"), Bytes(), 0.2, end_of_text=True)
+    meta = json.loads((tmp_path / "meta.json").read_text())
+    del meta["train"]["sha256"], meta["validation"]["sha256"]
+    meta["split"] = {"by": "characters", "validation_fraction": 0.2}
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    TokenStore.open(tmp_path).verify()
+    file = tmp_path / "train.tokens"
+    file.write_bytes(b"\xff" * len(file.read_bytes()))
+    assert f"{file}: damaged" in refusal(TokenStore.open(tmp_path).verify)

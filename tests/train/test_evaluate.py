@@ -1,6 +1,6 @@
 """Held-out scores are those of a plain loop over every target, counted once."""
 
-from math import exp, log
+from math import exp, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from heddle.config import sized
+from heddle.data.order import held_out_windows
 from heddle.data.sources import Document
 from heddle.data.store import Part
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.text import train_tokenizer
 from heddle.train import evaluate
-from heddle.train.evaluate import first_tokens, part_of
+from heddle.train.evaluate import part_of
 
 CONTEXT = 8
 
@@ -97,10 +98,35 @@ def test_text_without_a_target_is_refused(texts: list[str]) -> None:
         part_of([Document(text, "here") for text in texts], train_tokenizer("bytes", []))
 
 
-def test_the_beginning_of_a_part() -> None:
-    lengths = [1] * 256 + [0]
-    whole = text(50)
-    begun = first_tokens(whole, 20, lengths)
-    assert begun.tokens.tolist() == whole.tokens[:20].tolist()
-    assert begun.bytes == sum(lengths[token] for token in whole.tokens[:20])
-    assert first_tokens(whole, 50, lengths) is whole
+def test_a_sample_is_spread_and_says_how_far_it_may_be_off() -> None:
+    """The same windows every time; the standard error is that of the windows' losses."""
+    scored, part = model(), text(801)
+    everything, some = evaluate(scored, part, CONTEXT), evaluate(scored, part, CONTEXT, most=160)
+    assert (everything.error, everything.share) == (0.0, 1.0)
+    assert (some.tokens, some.share, some.bytes) == (160, 0.2, round(1599 / 5))
+    assert some == evaluate(scored, part, CONTEXT, rows=3, most=160)
+    nats = window_by_window(scored, part, CONTEXT)
+    losses = [
+        sum(nats[start:stop]) / CONTEXT for start, stop in held_out_windows(len(part.tokens), CONTEXT, 160 // CONTEXT)
+    ]
+    assert some.loss == pytest.approx(np.mean(losses), rel=1e-12)
+    assert some.error == pytest.approx(np.std(losses, ddof=1) / sqrt(len(losses)) * sqrt(0.8), rel=1e-9)
+    assert some.bits_per_byte / some.loss == pytest.approx(everything.bits_per_byte / everything.loss, rel=1e-12)
+    assert evaluate(scored, part, CONTEXT, most=800) == everything
+
+
+def test_a_sample_is_of_the_whole_part() -> None:
+    """A text of two halves, one much harder: a sample of its beginning would see only one of them."""
+    scored, easy = model(), np.full(1000, 7, np.uint16)
+    part = Part(np.concatenate([easy, text(1000).tokens]), bytes=2000, documents=1, first_token_bytes=1)
+    true = evaluate(scored, part, CONTEXT)
+    for most in (200, 400):
+        some = evaluate(scored, part, CONTEXT, most=most)
+        assert some.error is not None
+        assert abs(some.loss - true.loss) < 3 * some.error
+
+
+def test_a_sample_has_at_least_four_windows() -> None:
+    scored, part = model(), text(2001)
+    assert evaluate(scored, part, CONTEXT, most=1).tokens == 4 * CONTEXT
+    assert evaluate(scored, text(20), CONTEXT, most=1).share == 1.0

@@ -160,7 +160,7 @@ def test_metrics_are_numbers_of_the_run_alone(begin: Begin) -> None:
     assert [line["step"] for line in steps] == [1, 2, 3, 4, 5, 6]
     assert [line["step"] for line in looks] == [4, 6]
     assert all(line.keys() == {"step", "loss", "gradient_norm", "learning_rate"} for line in steps)
-    assert all(line.keys() == {"step", "validation_loss", "bits_per_byte"} for line in looks)
+    assert all(line.keys() == {"step", "validation_loss", "validation_error", "bits_per_byte"} for line in looks)
 
 
 @pytest.mark.parametrize("line", ["{", "3", "{}", '{"step": "x"}', "\0\0"])

@@ -1,0 +1,77 @@
+"""Which part of a store a text goes to, so that the share asked for is what is held out."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from heddle.data.sources import Description, held_out
+
+# Documents drawn by hash hold out a share with a standard deviation of √((1 - f) / (f · K)) of f, where K is how many
+# documents of equal size would vary as much. Nine for each 1 / f bring it to a third.
+MANY = 9
+# Where that is not so, a document larger than this part of what is to be held out would decide the share by itself.
+LARGE = 16
+
+# Where a document may be cut, the best first: after lines, after sentences, after blanks.
+BOUNDARIES = [re.compile(pattern) for pattern in (r"\n+", r"[.!?。！？]['\")\]]*\s+", r"\s+")]
+
+
+@dataclass(frozen=True, slots=True)
+class PartText:
+    """A text on its way to a part, `train` or `validation`; ``size`` is its UTF-8 bytes."""
+
+    part: str
+    text: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How documents are divided.
+
+    Attributes:
+        validation: the share asked for.
+        by: `characters`: the one document's beginning is for training, its end for validation. `documents`: each goes
+            whole to one part, by a hash of its content. `both`: large ones are cut, the others go by their hash.
+        largest: UTF-8 bytes up to which a document stays whole; None: any does.
+    """
+
+    validation: float
+    by: Literal["characters", "documents", "both"]
+    largest: int | None
+
+    def divide(self, text: str, size: int, digest: bytes) -> Iterator[PartText]:
+        """A document of ``size`` bytes, whole or in two; its own SHA-256 decides where a whole one goes."""
+        if self.largest is None or size <= self.largest:
+            yield PartText("validation" if held_out(digest, self.validation) else "train", text, size)
+            return
+        cut = int(len(text) * (1 - self.validation))
+        if self.by == "both":
+            cut = _boundary(text, cut, int(len(text) * min(self.validation, 1 - self.validation) / 4))
+        for part, piece in (("train", text[:cut]), ("validation", text[cut:])):
+            if piece:
+                yield PartText(part, piece, len(piece.encode()))
+
+
+def choose_split(described: Description, validation: float) -> Split:
+    """By whole documents where there are so many of them that the share asked for comes out; else large ones are cut."""
+    if described.documents == 1:
+        return Split(validation, "characters", 0)
+    smaller = min(validation, 1 - validation)
+    alike = described.bytes**2 / described.squares
+    drawn = described.hashed / described.bytes
+    if alike * smaller >= MANY * (1 - smaller) and abs(drawn - validation) <= smaller / 2:
+        return Split(validation, "documents", None)
+    return Split(validation, "both", int(smaller * described.bytes / LARGE))
+
+
+def _boundary(text: str, goal: int, reach: int) -> int:
+    """The place nearest to ``goal``, at most ``reach`` characters away, where cutting hurts least."""
+    goal = max(1, goal)
+    low, high = max(1, goal - reach), min(len(text), goal + reach)
+    for pattern in BOUNDARIES:
+        ends = [found.end() for found in pattern.finditer(text, low, high)]
+        if ends:
+            return min(ends, key=lambda end: abs(end - goal))
+    return goal

@@ -1,0 +1,47 @@
+"""A bound on what is cut off at once: a text without blanks, or of nothing else, would be one piece, and learning merges
+takes time in proportion to the square of a piece. The bound is a step of its own in the file, so whoever reads it cuts alike."""
+
+import re
+
+import tokenizers
+from tokenizers import pre_tokenizers
+
+from heddle.text.file import Content
+
+LONGEST = 256
+"""Characters of a stretch without blanks, or of blanks alone, that are cut off at once; longer ones are cut again."""
+
+_PATTERN = rf"\S{{{LONGEST}}}|\s{{{LONGEST}}}"
+BOUND: Content = {"type": "Split", "pattern": {"Regex": _PATTERN}, "behavior": "Isolated", "invert": False}
+
+# What `\s` means to `tokenizers`, in Python's words: its own `\s` and `isspace` count four control characters as well.
+BLANK = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_CONTROLS = "\x1c\x1d\x1e\x1f"
+_STRETCH = re.compile(f"[^{BLANK}]{{1,{LONGEST}}}+|[{BLANK}]{{1,{LONGEST}}}+")
+
+
+def bound() -> pre_tokenizers.PreTokenizer:
+    """`BOUND`, made."""
+    return pre_tokenizers.Split(tokenizers.Regex(_PATTERN), "isolated")
+
+
+def stretches(text: str) -> list[str]:
+    """The text cut as `BOUND` cuts it; joined, they are the text."""
+    if not _may_be_long(text):
+        return [text] if text else []
+    found, start = [], 0
+    for stretch in _STRETCH.finditer(text):
+        if stretch.end() - stretch.start() == LONGEST:
+            found += [text[start : stretch.start()], stretch.group()]
+            start = stretch.end()
+    return [piece for piece in (*found, text[start:]) if piece]
+
+
+def _may_be_long(text: str) -> bool:
+    """Whether a stretch might reach the bound; quick where none does."""
+    if len(text) < LONGEST:
+        return False
+    half = LONGEST // 2  # a long stretch of blanks covers one of these windows
+    if any(text[i : i + half].isspace() for i in range(0, len(text) - half + 1, half)):
+        return True
+    return max(map(len, text.split()), default=0) >= LONGEST or any(control in text for control in _CONTROLS)

@@ -1,0 +1,152 @@
+"""What is held out, and what is said of it: by training, by `runs` and by `eval`, all by one measure."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import TINY, Heddle
+
+WORDS = ["the", "warp", "is", "held", "and", "weft", "thrown"]
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> str:
+    """6,000 documents of a few words."""
+    draw = random.Random(0)
+    lines = [json.dumps({"text": " ".join(draw.choices(WORDS, k=draw.randint(1, 4)))}) for _ in range(6000)]
+    (tmp_path / "many.jsonl").write_text("\n".join(lines))
+    return "many.jsonl"
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "validation_loss" in line]
+
+
+@pytest.mark.parametrize("kind", ["bytes", "words"])
+def test_training_shows_what_eval_shows(
+    heddle: Heddle, many: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Bits per byte of many documents, at every look and at the end; a sample says how far it may be off."""
+    monkeypatch.setattr("heddle.train.trainer.ENDING", 600)
+    settings = [*TINY, f"tokenizer={kind}", "evaluate_every=8", "steps=16", "learning_rate=1e-2"]
+    told = heddle("train", many, *settings, "--name", "a", "--json")
+    ended = told.json["validation"]
+    true = heddle("eval", "a", "--json").json
+    rate = true["bits_per_byte"] / true["loss"]
+    assert (true["share"], true["error"]) == (1, 0)
+    assert ended["share"] < 0.5
+    assert ended["bits_per_byte"] / ended["loss"] == pytest.approx(rate)
+    assert abs(ended["loss"] - true["loss"]) < 4 * ended["error"]
+    looks = metrics(tmp_path / "runs" / "a")
+    assert [look["step"] for look in looks] == [8, 16]
+    for look in looks:
+        assert look["bits_per_byte"] / look["validation_loss"] == pytest.approx(rate)
+        assert look["validation_error"] > 0
+    assert abs(looks[-1]["validation_loss"] - true["loss"]) < 4 * looks[-1]["validation_error"]
+    # People see the error, and that the two figures are of different things.
+    last = looks[-1]
+    assert f"validation loss {last['validation_loss']:.4f} ± {last['validation_error']:.4f}, " in told.err
+    ending = f"{ended['loss']:.4f} ± {ended['error']:.4f}"
+    assert f"finished: validation loss {ending}, " in told.err
+    assert (
+        f"{ended['tokens']:,} of {true['tokens']:,} held-out tokens, an even sample; `heddle eval runs/a`" in told.err
+    )
+    assert (
+        f"training ended with loss {ending} over an even sample of {ended['tokens']:,} of these"
+        in heddle("eval", "a").out
+    )
+    row = heddle("runs", "--json").json[0]
+    assert row["scored"] == f"{ended['share']:.0%}, of it"
+    assert (row["validation_loss"], row["validation_error"]) == (ended["loss"], ended["error"])
+    assert row["bits_per_byte"] == pytest.approx(ended["bits_per_byte"])
+
+
+def test_a_part_scored_whole_is_said_to_be(heddle: Heddle, corpus: str) -> None:
+    told = heddle("train", corpus, *TINY, "--name", "a")
+    line = next(line for line in told.out.splitlines() if line.startswith("finished"))
+    assert "±" not in line
+    assert "bits per byte over all " in line
+    assert "training ended" not in heddle("eval", "a").out
+
+
+@pytest.mark.parametrize("sizes", [(60_000, 60_000, 6), (200_000, 200_000, 3_000)])
+@pytest.mark.parametrize("share", [0.1, 0.02])
+def test_uneven_files_hold_out_what_was_asked_for(
+    heddle: Heddle, tmp_path: Path, sizes: tuple[int, ...], share: float
+) -> None:
+    (tmp_path / "books").mkdir()
+    for number, size in enumerate(sizes):
+        text = "".join(f"line {number} {line} of a book\n" for line in range(size // 16 + 1))
+        (tmp_path / "books" / f"{number}.txt").write_text(text[:size])
+    told = heddle("train", "books", *TINY, f"validation={share}", "context=64", "--dry-run", "--json")
+    assert told.code == 0, told.err
+    held_out = told.json["validation_tokens"] / (told.json["validation_tokens"] + told.json["train_tokens"])
+    assert held_out == pytest.approx(share, rel=0.1)
+    cut = "2 of 3" if sizes[2] == 6 else "3 of 3"
+    assert f"held out for validation: {share:.1%} of the text, the ends of {cut} documents, too few or" in told.err
+
+
+def test_what_was_held_out_is_said(heddle: Heddle, many: str, corpus: str) -> None:
+    said = heddle("train", many, *TINY, "--dry-run").out
+    assert "of 6,000 documents, drawn by their content\n" in said
+    assert (
+        "held out for validation: 10.0% of the text, the end of the text\n"
+        in heddle("train", corpus, *TINY, "--dry-run").out
+    )
+
+
+def test_too_little_to_hold_out_names_the_key(refused: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("a few words only")
+    line = refused("train", "short.txt", *TINY, "validation=0.01")
+    assert line.startswith("the validation part would have 1 token(s)")
+    assert "validation_fraction" not in line
+    assert line.endswith("validation=")
+
+
+def test_text_that_an_epoch_leaves_out_is_said(heddle: Heddle, tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("x" * 200)
+    said = heddle("train", "short.txt", *TINY, "context=90", "validation=0.5", "--dry-run").out
+    assert "reads 90 of its 99 targets" not in said  # a tenth is no loss to speak of
+    said = heddle("train", "short.txt", *TINY, "context=51", "validation=0.5", "--dry-run").out
+    assert (
+        "each time through the training text reads 51 of its 99 targets, others every time: it is 2.0 windows of context = 51"
+        in said
+    )
+
+
+@pytest.mark.parametrize("part", ["train", "validation"])
+def test_overwritten_tokens_are_found(refused: Callable[..., str], heddle: Heddle, run_a: Path, part: str) -> None:
+    file = run_a / "data" / f"{part}.tokens"
+    data = file.read_bytes()
+    file.write_bytes(b"\xff" * 50 + data[50:])
+    assert refused("train", "--resume", "a").startswith(f"runs/a/data/{part}.tokens: damaged, not what was written")
+    if part == "validation":
+        assert "damaged" in refused("eval", "a")
+    file.write_bytes(data)
+    assert heddle("train", "--resume", "a").code == 0
+
+
+def test_a_store_without_hashes_is_resumed(heddle: Heddle, run_a: Path) -> None:
+    file = run_a / "data" / "meta.json"
+    meta = json.loads(file.read_text())
+    for part in ("train", "validation"):
+        del meta[part]["sha256"]
+    meta["split"] = {"by": "characters", "validation_fraction": 0.1}
+    file.write_text(json.dumps(meta))
+    assert heddle("train", "--resume", "a").code == 0
+
+
+def test_a_folder_is_read_as_the_readme_says(heddle: Heddle, refused: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "code.py").write_text("x = 3\n" * 100)
+    assert "no text in this folder; looked for .txt, .md and .jsonl" in refused("train", "notes", *TINY)
+    named = heddle("train", "notes/code.py", *TINY, "--dry-run", "--json").json
+    assert heddle("train", "notes/*.py", *TINY, "--dry-run", "--json").json["train_tokens"] == named["train_tokens"]
+    (tmp_path / "notes" / "a.md").write_text("some words\n" * 100)
+    found = heddle("train", "notes", *TINY, "--dry-run", "--json").json
+    assert found["train_tokens"] + found["validation_tokens"] == 1100
