@@ -90,6 +90,24 @@ def test_the_norm_is_of_the_whole_gradient() -> None:
     assert norm == pytest.approx(torch.cat([g.flatten() for g in gradient_of(1).values()]).norm().item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("accumulate", [1, 2, 4])
+def test_experts_are_balanced_by_the_load_of_the_whole_batch(accumulate: int) -> None:
+    """The bias moves by the sign of (mean load - load), with loads counted by hand over every micro-batch."""
+    experts = {"kind": "moe", "experts": 4, "active": 1, "bias_rate": 0.125, "expert": {"kind": "mlp", "hidden": 4}}
+    config = CONFIG.override({"decoder.depth": 1, "decoder.block.ffn": experts})
+    model, objective, optimizer = ready(config)
+    router, batch, choices = model.decoder.blocks[0].ffn.router, uneven(), []
+    hook = router.register_forward_hook(lambda module, given, out: choices.append(out[1].numpy()))
+    with torch.no_grad():
+        objective(batch)
+    hook.remove()
+    counts = [np.bincount(row.flatten(), minlength=4) for row in choices[0]]
+    expected, of_the_last = (0.125 * np.sign(8 * rows - load) for rows, load in ((4, sum(counts)), (1, counts[-1])))
+    assert expected.tolist() != of_the_last.tolist()  # else a step that forgets the rows before would pass
+    train_step(objective, optimizer, batch, accumulate, 1.0, 0.0)
+    assert router.bias.tolist() == expected.tolist()
+
+
 def test_nothing_is_turned_by_what_is_no_number() -> None:
     for poison in ("loss", "gradient"):
         model, objective, optimizer = ready(train=TrainConfig(learning_rate=1e-2))
