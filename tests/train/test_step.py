@@ -102,7 +102,7 @@ def test_experts_are_balanced_by_the_load_of_the_whole_batch(accumulate: int) ->
         objective(batch)
     hook.remove()
     counts = [np.bincount(row.flatten(), minlength=4) for row in choices[0]]
-    expected, of_the_last = (0.125 * np.sign(8 * rows - load) for rows, load in ((4, sum(counts)), (1, counts[-1])))
+    expected, of_the_last = (0.125 * np.sign(2 * rows - load) for rows, load in ((4, sum(counts)), (1, counts[-1])))
     assert expected.tolist() != of_the_last.tolist()  # else a step that forgets the rows before would pass
     train_step(objective, optimizer, batch, accumulate, 1.0, 0.0)
     assert router.bias.tolist() == expected.tolist()
