@@ -12,7 +12,7 @@ from heddle.data.batch import Batch
 from heddle.model import build
 from heddle.nn.kernels import plain
 from heddle.nn.moe import MoE
-from heddle.prove import prove
+from heddle.prove.checks import CHECKS
 from heddle.prove.learning import kernel_gradients, training_loss
 from heddle.prove.subject import Subject, awaken
 from heddle.prove.verdict import NotApplicable, Verdict, judge
@@ -51,14 +51,17 @@ def of_the_kernels(tried: Subject) -> Verdict:
     return judge("kernels", kernel_gradients(tried), tried.bounds, tried.scales)
 
 
-@pytest.mark.parametrize("pad", [1, 8])
-@pytest.mark.parametrize("block", [{}, {"ffn": EXPERTS}], ids=["dense", "experts"])
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-def test_every_head_and_router_is_scored_as_it_predicts(head: dict[str, Any], block: dict[str, Any], pad: int) -> None:
+def test_every_head_and_router_is_scored_as_it_predicts(head: dict[str, Any]) -> None:
     """In fp64 to a thousand of its roundings, far within what a verdict would excuse."""
-    verdict = of_the_loss(subject(block=block, head=head, pad_vocab_to=pad))
+    verdict = of_the_loss(subject(block={"ffn": EXPERTS}, head=head, pad_vocab_to=8))
     assert verdict.holds
     assert verdict.error < 1e-12
+
+
+def test_the_shortest_of_contexts_and_vocabularies_have_a_loss() -> None:
+    for context, vocabulary in ((1, 1), (1, 2), (2, 1)):
+        assert of_the_loss(subject(context=context, vocab_size=vocabulary)).holds
 
 
 def wrapped(change: Callable[..., tuple[Any, ...]]) -> Callable[[pytest.MonkeyPatch], None]:
@@ -143,8 +146,13 @@ def test_what_does_not_apply_is_said() -> None:
 
 def test_nothing_is_left_behind() -> None:
     """Neither gradients, nor dropout, nor a generator that was seeded."""
-    model = awaken(build(TransformerConfig.of({**SMALL, "decoder": {"depth": 1, "block": {"mixer": MIXER}}})))
-    before = torch.get_rng_state()
-    assert prove(model).holds
+    tried, before = subject(), torch.get_rng_state()
+    assert of_the_loss(tried).holds
+    assert of_the_kernels(tried).holds
     assert torch.equal(torch.get_rng_state(), before)
-    assert all(parameter.grad is None and parameter.dtype == torch.float32 for parameter in model.parameters())
+    assert all(each.grad is None and each.dtype == torch.float32 for each in tried.model.parameters())
+
+
+def test_they_are_part_of_a_proof() -> None:
+    assert CHECKS["training loss"] is training_loss
+    assert CHECKS["gradients of kernels"] is kernel_gradients
