@@ -144,7 +144,8 @@ def _gradients(loss: Tensor, model: Transformer, within: tuple[str, ...] = ("",)
     """By parameter whose name holds one of some parts, the gradient of a number; 0 where it does not depend on it."""
     named = ((name, each) for name, each in model.named_parameters() if any(part in name for part in within))
     leaves = {name: parameter for name, parameter in named if parameter.requires_grad}
-    found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+    frozen = not leaves or not loss.requires_grad
+    found = [None] * len(leaves) if frozen else torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
     return {
         f"gradient of {name}": torch.zeros_like(leaf) if gradient is None else gradient
         for (name, leaf), gradient in zip(leaves.items(), found, strict=True)

@@ -144,6 +144,14 @@ def test_what_does_not_apply_is_said() -> None:
         list(kernel_gradients(subject(block={"mixer": {"kind": "recurrent"}})))
 
 
+def test_a_model_whose_weights_are_frozen_has_a_loss() -> None:
+    tried = subject()
+    tried.model.requires_grad_(False)
+    assert of_the_loss(tried).holds
+    tried.model.head.bias = torch.nn.Parameter(torch.zeros(29))
+    assert of_the_loss(tried).holds
+
+
 def test_nothing_is_left_behind() -> None:
     """Neither gradients, nor dropout, nor a generator that was seeded."""
     tried, before = subject(), torch.get_rng_state()
