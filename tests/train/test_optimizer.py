@@ -73,7 +73,6 @@ def test_a_router_belongs_to_adamw() -> None:
         parameter.grad = torch.from_numpy(gradient)
     optimizer.step(1.0, 0.0)
     for name, parameter in routers.items():
-        assert role(name, parameter) == "table"
         np.testing.assert_allclose(parameter.detach().numpy(), expected[name], rtol=0, atol=1e-6)
 
 
