@@ -11,8 +11,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from heddle.config.layers import AttentionConfig, MoEConfig, RecurrentConfig
-from heddle.config.model import LanguageHeadConfig, TransformerConfig, with_kernel
+from heddle.config.layers import MoEConfig, RecurrentConfig
+from heddle.config.model import LanguageHeadConfig, with_kernel
 from heddle.config.sampling import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate import generate
@@ -20,7 +20,8 @@ from heddle.model.build import build
 from heddle.nn.dropout import Dropout
 from heddle.nn.kernels import KERNELS
 from heddle.nn.layout import Layout
-from heddle.prove.subject import Subject, cut, fixed_source, joined
+from heddle.prove.learning import kernel_gradients, training_loss
+from heddle.prove.subject import Subject, attentions, cut, fixed_source, joined
 from heddle.prove.verdict import Comparison, NotApplicable
 
 Check = Callable[[Subject], Iterator[Comparison]]
@@ -329,12 +330,6 @@ def needs_two_ids(subject: Subject) -> None:
         raise NotApplicable("a vocabulary of 1 has no other token")
 
 
-def attentions(config: TransformerConfig, stack: str | None = None) -> list[AttentionConfig]:
-    """Every self-attention of a model, or of one of its stacks."""
-    stacks = [part for name, part in config.stacks().items() if stack in (None, name)]
-    return [block.mixer for part in stacks for block in part.blocks if isinstance(block.mixer, AttentionConfig)]
-
-
 def source_row(subject: Subject, row: int) -> Tensor | None:
     """Row `row` of the fixed source, where there is one."""
     return fixed_source(subject, row + 1)[row:] if subject.both else None
@@ -354,9 +349,11 @@ CHECKS: dict[str, Check] = {
     "padding on the left": padding("left"),
     "packing": packing,
     "kernels": kernels,
+    "gradients of kernels": kernel_gradients,
     "cross-attention": cross_attention,
     "routing": routing,
     "seeing both ways": seeing_both_ways,
     "repeats": repeats,
     "training": training,
+    "training loss": training_loss,
 }

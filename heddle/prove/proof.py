@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from math import log
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,10 +15,10 @@ from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.transformer import Transformer
-from heddle.prove.checks import CHECKS, compiled
+from heddle.prove.checks import CHECKS, Check, compiled
 from heddle.prove.laptop import LARGE, laptop
 from heddle.prove.subject import Subject, awaken
-from heddle.prove.verdict import Comparison, NotApplicable, Verdict, judge, number
+from heddle.prove.verdict import NotApplicable, Verdict, judge, number
 from heddle.weights import export_model, save
 from heddle.weights.convert import TOLERANCE, expressible
 
@@ -132,17 +133,19 @@ def not_expressible(config: TransformerConfig) -> Verdict | None:
     return Verdict(EXPORT, "NOT CHECKED", detail=f"no family of transformers can express it: {reasons[0]}")
 
 
-def _run(word: str, check: Callable[[Subject], Any], subject: Subject) -> Verdict:
+def _run(word: str, check: Check, subject: Subject) -> Verdict:
     try:
         with torch.enable_grad():
-            comparisons: list[Comparison] = list(check(subject))
+            comparisons = check(subject)
+            first = next(comparisons, None)
+            if first is None:
+                return Verdict(word, "NOT CHECKED", detail="there are no two passes to compare")
+            # One at a time: gradients of a large model are as large as the model.
+            return judge(word, chain([first], comparisons), subject.bounds, subject.scales)
     except NotApplicable as reason:
         return Verdict(word, "NOT CHECKED", detail=str(reason))
     except Exception as error:  # what cannot even run does not hold, whoever wrote it
         return Verdict(word, "DIFFERENT", float("inf"), detail=f"broke off: {_told(error)}")
-    if not comparisons:
-        return Verdict(word, "NOT CHECKED", detail="there are no two passes to compare")
-    return judge(word, comparisons, subject.bounds, subject.scales)
 
 
 def _told(error: Exception) -> str:

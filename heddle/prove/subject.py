@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from heddle.config.layers import MoEConfig
+from heddle.config.layers import AttentionConfig, MoEConfig
+from heddle.config.model import TransformerConfig
 from heddle.model.head import LanguageHead
 from heddle.model.stack import Stack
 from heddle.model.transformer import Transformer
@@ -92,12 +93,25 @@ class Subject:
     ) -> Trace:
         """One pass over everything, as training makes it; types are those that follow from the ids if left out."""
         model = self.model if model is None else model
+        return self.traced(lambda: self.hidden(tokens, layout, source, source_layout, model, types), model)
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        layout: Layout | None = None,
+        source: Tensor | None = None,
+        source_layout: Layout | None = None,
+        model: Transformer | None = None,
+        types: Tensor | None = None,
+    ) -> Tensor:
+        """The hidden vectors of such a pass alone, with their gradients where those are wanted."""
         said = {"types": self.types(tokens) if types is None else types}
         if self.both:
             source = fixed_source(self, tokens.shape[0]) if source is None else source
             said["source_types"] = self.source_types(source)
         given = {name: value for name, value in said.items() if value is not None}
-        return self.traced(lambda: model(tokens, layout, source, source_layout, **given), model)
+        out: Tensor = (self.model if model is None else model)(tokens, layout, source, source_layout, **given)
+        return out
 
     @torch.no_grad()
     def stepped(
@@ -154,6 +168,12 @@ def last_stack(model: Transformer) -> Stack:
     stack = model.encoder if model.decoder is None else model.decoder
     assert stack is not None
     return stack
+
+
+def attentions(config: TransformerConfig, stack: str | None = None) -> list[AttentionConfig]:
+    """Every self-attention of a model, or of one of its stacks."""
+    stacks = [part for name, part in config.stacks().items() if stack in (None, name)]
+    return [block.mixer for part in stacks for block in part.blocks if isinstance(block.mixer, AttentionConfig)]
 
 
 def fixed_source(subject: Subject, rows: int) -> Tensor:

@@ -1,6 +1,6 @@
 """What a check says: exact, rounding, or different, and from which layer on."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any, Literal
@@ -29,12 +29,14 @@ class Comparison:
         found: the one that is doubted.
         wanted: what it should be.
         exactly: whether rounding would already be wrong, since not one number may take another way.
+        least: differences are relative to the largest number at a place, or to this if it is larger.
     """
 
     what: str
     found: Trace
     wanted: Trace
     exactly: bool = False
+    least: float = 1e-30
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,16 @@ def number(value: float) -> float | None:
 
 
 def judge(
-    check: str, comparisons: list[Comparison], bounds: Mapping[str, float], scales: Mapping[str, float] | None = None
+    check: str,
+    comparisons: Iterable[Comparison],
+    bounds: Mapping[str, float],
+    scales: Mapping[str, float] | None = None,
 ) -> Verdict:
     """The worst of all comparisons of a check; of a failed one, the first place that differs.
 
     Args:
         check: its name.
-        comparisons: what it compared.
+        comparisons: what it compared; none is asked for after one that failed, and none is kept.
         bounds: by place, the model's own relative rounding error.
         scales: by place, a usual largest number: a few numbers may all happen to be small, and round no less for it.
     """
@@ -92,7 +97,7 @@ def judge(
                 return Verdict(check, "DIFFERENT", float("inf"), 0.0, place, f"{each.what}: shapes differ")
             if torch.equal(found, wanted):
                 continue
-            scale = max(float(wanted.abs().max()), (scales or {}).get(place, 0.0), 1e-30)
+            scale = max(float(wanted.abs().max()), (scales or {}).get(place, 0.0), each.least)
             error = float((found.double() - wanted.double()).abs().nan_to_num(nan=float("inf")).max()) / scale
             rounding = bounds.get(place, bounds["output"])
             bound = 0.0 if each.exactly else min(ALLOWED * rounding, CEILING)

@@ -537,6 +537,53 @@ def test_dropped_weights_have_their_gradients(name: str) -> None:
     assert not torch.equal(run(q, k, v), kernel.eval()(q, k, v, lowered))
 
 
+class Kept(Dropout):
+    """Dropout that remembers the masks it drew, scaled as they were used."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__(rate)
+        self.masks: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.masks.append(super().forward(torch.ones_like(x)))
+        return x * self.masks[-1]
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+@pytest.mark.parametrize(("cap", "rate"), [(1.5, 0.0), (None, 0.4), (1.5, 0.4)], ids=["cap", "dropped", "cap, dropped"])
+def test_gradients_of_plain_are_autograds_of_the_formula(
+    cap: float | None, rate: float, bias: bool, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """softmax(cap · tanh(q kᵀ · scale / cap) + bias) · mask, times v, in float64, over several blocks and shared keys."""
+    monkeypatch.setattr("heddle.nn.kernels.plain.BLOCK", 4)
+    q, k, v = (torch.randn(2, heads, 9, 3, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2))
+    added = torch.randn(2, 4, 9, 9, dtype=torch.float64, requires_grad=True)
+    leaves, weight = [q, k, v, *([added] if bias else [])], torch.randn(2, 4, 9, 3, dtype=torch.float64)
+    layout, dropout = Layout.plain(2, 9), Kept(rate)
+    mask = Mask(Causal() if window is None else Causal() & Window(window), layout, layout)
+    kernel = KERNELS["plain"](0.8, dropout, cap)
+    found = kernel(q, k, v, kernel.lower(mask, added if bias else None))
+
+    place = torch.arange(9)
+    hidden = place > place[:, None]
+    hidden = hidden if window is None else hidden | (place <= place[:, None] - window)
+    keep = torch.ones(2, 4, 9, 9, dtype=torch.float64)
+    for start, drawn in zip((0, 4, 8), dropout.masks, strict=bool(rate)):
+        stop = min(start + 4, 9)
+        keep[:, :, start:stop, stop - drawn.shape[-1] : stop] = drawn
+    assert (keep == 0).any() == bool(rate)
+    scores = q @ k.repeat_interleave(2, 1).transpose(2, 3) * 0.8
+    scores = scores if cap is None else cap * (scores / cap).tanh()
+    scores = (scores + added if bias else scores).masked_fill(hidden, -torch.inf)
+    wanted = (scores.softmax(-1) * keep) @ v.repeat_interleave(2, 1)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    pairs = zip(torch.autograd.grad((found * weight).sum(), leaves), torch.autograd.grad((wanted * weight).sum(), leaves),
+                strict=True)  # fmt: skip
+    for mine, right in pairs:
+        torch.testing.assert_close(mine, right, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", [name for name in KERNELS if name != "flex"])  # here it would be `blockwise`
 @pytest.mark.parametrize("changed", [False, True], ids=["", "cap and bias"])
 def test_gradients_are_those_of_the_function(name: str, changed: bool) -> None:

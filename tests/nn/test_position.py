@@ -1,5 +1,6 @@
 """Positions: a table, sines, rotations written out as complex numbers, and what is added to scores."""
 
+from math import pi
 from typing import Any
 
 import pytest
@@ -12,8 +13,20 @@ from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as turn_
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from heddle.config import RotaryConfig
 from heddle.nn import Cache, Embedding, Layout, Rotary
-from heddle.nn.position import NTK, Alibi, Buckets, Linear, Llama3, Scaling, SinusoidalPositions, Yarn, rotate
+from heddle.nn.position import (
+    NTK,
+    Alibi,
+    Buckets,
+    Linear,
+    Llama3,
+    Scaling,
+    SinusoidalPositions,
+    Yarn,
+    make_relative,
+    rotate,
+)
 from tests.lectures.golden import Case
 
 
@@ -200,6 +213,24 @@ def test_scaled_frequencies_are_those_of_transformers(
     torch.testing.assert_close(cos.square() + sin.square(), torch.full_like(cos, magnitude**2))
 
 
+def test_yarn_by_hand() -> None:
+    """Four pairs at base 10^4 turn by 1, 0.1, 0.01 and 0.001; over 1,000 positions the ramp goes from pair 1 to pair 3.
+
+    Pair c turns 1000 / (2π · 10^c) times. A factor of 4 leaves pairs 0 and 1, takes the mean of 0.01 and 0.01 / 4 for pair 2
+    and a quarter of pair 3; vectors are 0.1 · ln 4 + 1 times as long.
+    """
+    turns = [1000 / (2 * pi * 10**pair) for pair in (1, 3)]
+    said = {"kind": "yarn", "factor": 4.0, "original": 1000, "fast": turns[0], "slow": turns[1], "whole": False}
+    config = RotaryConfig.of({"kind": "rotary", "base": 10_000.0, "scaling": said})
+    rotary = make_relative(config, 1, 8, causal=True)
+    assert isinstance(rotary, Rotary)
+    torch.testing.assert_close(rotary.frequencies(), torch.tensor([1.0, 0.1, 0.00625, 0.00025]), rtol=1e-5, atol=0)
+    cos, sin, _ = rotary(Layout.plain(1, 3))
+    torch.testing.assert_close(cos[0, 0, 0], torch.full((4,), 1.1386294))
+    torch.testing.assert_close(cos[0, 0, 2, 2], 1.1386294 * torch.tensor(0.0125).cos())
+    torch.testing.assert_close(sin[0, 0, 2, 2], 1.1386294 * torch.tensor(0.0125).sin())
+
+
 def test_a_ramp_between_whole_channels_is_another_one() -> None:
     whole, exact = (Rotary(64, scaling=Yarn(4.0, 64, whole=whole)).frequencies() for whole in (True, False))
     assert (whole - exact).abs().max() > 1e-4
@@ -223,6 +254,20 @@ def test_slopes_are_blooms(heads: int) -> None:
     assert alibi.slopes().unique().numel() == heads
 
 
+@pytest.mark.parametrize(
+    ("heads", "slopes"),
+    [
+        (1, [1 / 256]),
+        (4, [1 / 4, 1 / 16, 1 / 64, 1 / 256]),
+        (6, [1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8]),
+        (8, [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]),
+    ],
+)
+def test_slopes_by_hand(heads: int, slopes: list[float]) -> None:
+    """A power of two down to 2^-8 in equal steps; six heads are four's, and then every other one of eight's."""
+    assert Alibi(heads).slopes().tolist() == slopes
+
+
 def test_alibi_falls_with_the_distance_on_both_sides() -> None:
     layout = Layout.plain(3, 4)
     bias = Alibi(2)(layout, layout)
@@ -238,6 +283,19 @@ def test_buckets_are_t5s(buckets: int, furthest: int, both_ways: bool) -> None:
     distance = torch.arange(-1500, 1501)
     wanted = T5Attention._relative_position_bucket(distance, both_ways, buckets, furthest)
     assert torch.equal(Buckets(2, buckets, furthest, both_ways).bucket(distance), wanted)
+
+
+def test_buckets_by_hand() -> None:
+    """Of 8 up to 20: 0 to 3 by themselves, then 4 · 5^(i/4) = 4, 5.98, 8.94, 13.4, and the last from there to anywhere."""
+    wanted = [0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7]
+    buckets = learned(3, False)
+    assert buckets.bucket(-torch.arange(22)).tolist() == wanted
+    assert buckets.bucket(torch.tensor([-10_000, 1, 10_000])).tolist() == [7, 0, 0]
+    both = Buckets(3, 16, 20, both_ways=True)
+    assert both.bucket(-torch.arange(22)).tolist() == wanted
+    assert both.bucket(torch.arange(1, 22)).tolist() == [8 + bucket for bucket in wanted[1:]]
+    layout = Layout.plain(1, 15)
+    assert torch.equal(buckets(layout, layout)[0, :, 14, 0], buckets.weight[7])
 
 
 def learned(heads: int, both_ways: bool) -> Buckets:

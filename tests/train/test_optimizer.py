@@ -61,6 +61,23 @@ def test_every_parameter_has_its_role(kind: str, config: TransformerConfig) -> N
     assert {role(name, parameter.dim()) for name, parameter in parameters.items()} == {"table", "matrix", "vector"}
 
 
+def test_a_router_belongs_to_adamw() -> None:
+    """It is a table of experts: its first step is AdamW's, -rate · g / |g| after the decay, in each number by itself."""
+    experts = {"kind": "moe", "experts": 4, "active": 2, "expert": {"kind": "gated", "hidden": 8}}
+    model = build(TINY.override({"decoder.block.ffn": experts}))
+    routers = {name: each for name, each in model.named_parameters() if name.endswith("router.weight")}
+    assert len(routers) == 2
+    optimizer = Optimizer(model, TrainConfig(optimizer="muon", weight_decay=0.5), 1e-2, "fp32")
+    draw, expected = np.random.default_rng(0), {}
+    for name, parameter in routers.items():
+        gradient = draw.normal(size=tuple(parameter.shape)).astype(np.float32)
+        expected[name] = parameter.detach().double().numpy() * (1 - 1e-2 * 0.5) - 1e-2 * np.sign(gradient)
+        parameter.grad = torch.from_numpy(gradient)
+    optimizer.step(1.0, 0.0)
+    for name, parameter in routers.items():
+        np.testing.assert_allclose(parameter.detach().numpy(), expected[name], rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["sized", "biases"])
 def test_adamw_is_torchs(name: str) -> None:
     """Against torch's AdamW, unfused, on a plain copy with a plain loss."""

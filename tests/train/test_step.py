@@ -90,6 +90,47 @@ def test_the_norm_is_of_the_whole_gradient() -> None:
     assert norm == pytest.approx(torch.cat([g.flatten() for g in gradient_of(1).values()]).norm().item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_what_routers_add_is_minimised_and_not_reported(accumulate: int) -> None:
+    """With targets that weigh next to nothing beside them, the router's gradient is that of the terms alone."""
+    experts = {
+        "kind": "moe",
+        "experts": 4,
+        "active": 2,
+        "balance": 1e6,
+        "z": 1e6,
+        "expert": {"kind": "mlp", "hidden": 4},
+    }
+    model, objective, optimizer = ready(CONFIG.override({"decoder.depth": 1, "decoder.block.ffn": experts}))
+    router, batch = model.decoder.blocks[0].ffn.router, uneven()
+    with torch.no_grad():
+        loss = objective(batch)
+    _, routings = model.run(batch.tokens, batch.layout)
+    (wanted,) = torch.autograd.grad(routings[0].terms / batch.weights.sum(), router.weight)
+    optimizer.step = lambda factor, clip: 0.0
+    mean, _ = train_step(objective, optimizer, batch, accumulate, 1.0, 0.0)
+    assert mean == pytest.approx((loss.total / loss.count).item(), rel=1e-6)
+    torch.testing.assert_close(router.weight.grad, wanted, rtol=0, atol=1e-5 * wanted.abs().max().item())
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 4])
+def test_experts_are_balanced_by_the_load_of_the_whole_batch(accumulate: int) -> None:
+    """The bias moves by the sign of (mean load - load), with loads counted by hand over every micro-batch."""
+    experts = {"kind": "moe", "experts": 4, "active": 1, "bias_rate": 0.125, "expert": {"kind": "mlp", "hidden": 4}}
+    config = CONFIG.override({"decoder.depth": 1, "decoder.block.ffn": experts})
+    model, objective, optimizer = ready(config)
+    router, batch, choices = model.decoder.blocks[0].ffn.router, uneven(), []
+    hook = router.register_forward_hook(lambda module, given, out: choices.append(out[1].numpy()))
+    with torch.no_grad():
+        objective(batch)
+    hook.remove()
+    counts = [np.bincount(row.flatten(), minlength=4) for row in choices[0]]
+    expected, of_the_last = (0.125 * np.sign(2 * rows - load) for rows, load in ((4, sum(counts)), (1, counts[-1])))
+    assert expected.tolist() != of_the_last.tolist()  # else a step that forgets the rows before would pass
+    train_step(objective, optimizer, batch, accumulate, 1.0, 0.0)
+    assert router.bias.tolist() == expected.tolist()
+
+
 def test_nothing_is_turned_by_what_is_no_number() -> None:
     for poison in ("loss", "gradient"):
         model, objective, optimizer = ready(train=TrainConfig(learning_rate=1e-2))
