@@ -30,6 +30,7 @@ from heddle.config.model import InitialConfig as InitialConfig
 from heddle.config.model import LanguageHeadConfig as LanguageHeadConfig
 from heddle.config.model import NoHeadConfig as NoHeadConfig
 from heddle.config.model import Override as Override
+from heddle.config.model import SpecialIds as SpecialIds
 from heddle.config.model import StackConfig as StackConfig
 from heddle.config.model import TransformerConfig as TransformerConfig
 from heddle.config.presets import preset as preset
@@ -40,7 +41,6 @@ from heddle.config.run import DataConfig as DataConfig
 from heddle.config.run import ModelChoice as ModelChoice
 from heddle.config.run import RunConfig as RunConfig
 from heddle.config.run import SavedConfig as SavedConfig
-from heddle.config.run import SpecialIds as SpecialIds
 from heddle.config.run import TrainConfig as TrainConfig
 from heddle.config.sampling import SamplingConfig as SamplingConfig
 

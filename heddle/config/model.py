@@ -270,6 +270,41 @@ class InitialConfig(Config):
         return self
 
 
+Id = Annotated[int, Field(ge=0)]
+
+
+class SpecialIds(Config):
+    """What some ids mean to an imported model, as its files said it; no tokenizer.json does. None: it has no such id."""
+
+    begin: Id | None = None  # begins a text of which nothing is given
+    end: Id | tuple[Id, ...] | None = None  # ends it; any of them, where there are several
+    padding: Id | None = None  # fills rows up
+    decoder_start: Id | None = None  # stands before the first token of a decoder beside an encoder
+    forced_begin: Id | None = None  # what such a decoder must write first
+    forced_end: Id | tuple[Id, ...] | None = None  # and last, where it reaches its longest length
+    banned: tuple[tuple[Id, ...], ...] = ()  # runs of ids that it must never write
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if () in self.banned:
+            raise ValueError("banned holds an empty run of ids, which stands everywhere")
+        return self
+
+    def ends(self) -> tuple[int, ...]:
+        """The ids that end a text."""
+        return _several(self.end)
+
+    def largest(self) -> int:
+        """The largest id that is named; -1 where none is."""
+        single = (self.begin, self.padding, self.decoder_start, self.forced_begin)
+        runs = (single, _several(self.end), _several(self.forced_end), *self.banned)
+        return max((id for run in runs for id in run if id is not None), default=-1)
+
+
+def _several(ids: int | tuple[int, ...] | None) -> tuple[int, ...]:
+    return ids if isinstance(ids, tuple) else () if ids is None else (ids,)
+
+
 class TransformerConfig(Config):
     """A whole model. The family is which stacks are present.
 
@@ -289,6 +324,9 @@ class TransformerConfig(Config):
     head: HeadConfig = LanguageHeadConfig()
     dropout: DropoutConfig = DropoutConfig()
     initial: InitialConfig = InitialConfig()
+    # Of an imported model. None: it is heddle's own, and its tokenizer's end of a text is all there is.
+    ids: SpecialIds | None = None
+    architecture: str | None = None  # the class that it was published as; an export prefers it among those that fit
 
     @model_validator(mode="before")
     @classmethod
@@ -313,6 +351,11 @@ class TransformerConfig(Config):
             if name == "decoder" and both and not any(crossing):
                 raise ValueError("decoder.block.cross is missing: nothing would look at the encoder's output")
         self._tables_possible()
+        count = max(self.vocab_size, self.source_vocab_size or 0)
+        if self.ids is not None and self.ids.largest() >= count:
+            raise ValueError(
+                f"ids speaks of the id {self.ids.largest()}, and the model has only {count}: 0 to {count - 1}"
+            )
         if self.initial.position_std and all(each.entry.positions != "learned" for each in self.stacks().values()):
             raise ValueError("initial.position_std speaks of learned positions, and there are none")
         if self.decoder is not None and isinstance(self.head, ClassifierHeadConfig | EmbeddingHeadConfig) and both:

@@ -37,13 +37,15 @@ def complete(
     """What follows each prompt, piece by piece as it comes; several prompts go on together.
 
     Special tokens written out in a prompt are plain text. A text ends before the first of `sampling.stop`, wherever
-    tokens begin and end; text that may turn out to be one is held back until it does not.
+    tokens begin and end; text that may turn out to be one is held back until it does not. An imported model begins as its
+    published tokenizer begins a text, and ends at any of its own end ids. Ids without text are never drawn.
 
     Raises:
         HeddleError: as `Loop` does; or a prompt has text that the tokenizer does not know.
     """
-    ids = [prompt_ids(tokenizer, prompt) for prompt in prompts]
-    loop = Loop(model, ids, sampling, tokenizer.end_of_text, seeds)
+    ids = [[*opening(model, tokenizer, prompt), *prompt_ids(tokenizer, prompt)] for prompt in prompts]
+    end = tokenizer.end_of_text if model.config.ids is None else None  # an imported model's are in its config
+    loop = Loop(model, ids, sampling, end, seeds, tokenizer.vocab_size)
     texts = [RowText(tokenizer, sampling.stop) for _ in prompts]
     while loop:
         for event in loop.step():
@@ -53,6 +55,18 @@ def complete(
                 loop.leave({event.row})
             if piece or text.finish:
                 yield Piece(event.row, piece, text.tokens, text.finish)
+
+
+def opening(model: Transformer, tokenizer: Tokenizer, prompt: str) -> tuple[int, ...]:
+    """The ids that stand before a prompt's own: none of a model that heddle trained, else those of the published tokenizer.
+
+    Where an imported model has none and the prompt is empty, the end of the text before is what it begins with.
+    """
+    ids = model.config.ids
+    if ids is None:
+        return ()
+    begin = tokenizer.end_of_text if ids.begin is None and not prompt else None
+    return tokenizer.begins or (() if begin is None else (begin,))
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
