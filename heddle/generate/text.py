@@ -43,9 +43,7 @@ def complete(
     Raises:
         HeddleError: as `Loop` does; or a prompt has text that the tokenizer does not know.
     """
-    ids = [[*opening(model, tokenizer, prompt), *prompt_ids(tokenizer, prompt)] for prompt in prompts]
-    end = tokenizer.end_of_text if model.config.ids is None else None  # an imported model's are in its config
-    loop = Loop(model, ids, sampling, end, seeds, tokenizer.vocab_size)
+    loop = text_loop(model, tokenizer, prompts, sampling, seeds)
     texts = [RowText(tokenizer, sampling.stop) for _ in prompts]
     while loop:
         for event in loop.step():
@@ -55,6 +53,19 @@ def complete(
                 loop.leave({event.row})
             if piece or text.finish:
                 yield Piece(event.row, piece, text.tokens, text.finish)
+
+
+def text_loop(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    sampling: SamplingConfig,
+    seeds: Sequence[int] | None = None,
+) -> Loop:
+    """The token loop behind `complete`; arguments and refusals are the same."""
+    ids = [[*opening(model, tokenizer, prompt), *prompt_ids(tokenizer, prompt)] for prompt in prompts]
+    end = tokenizer.end_of_text if model.config.ids is None else None  # an imported model's are in its config
+    return Loop(model, ids, sampling, end, seeds, tokenizer.vocab_size)
 
 
 def opening(model: Transformer, tokenizer: Tokenizer, prompt: str) -> tuple[int, ...]:
