@@ -644,7 +644,8 @@ def make_writer(architecture: str, style: Style, count: int, prompts: list[list[
         setattr(model.generation_config, name, value)
     # What is drawn late in texts and not before is where they may end.
     free = [
-        text[len(prompt) :] for prompt, text in zip(prompts, written(model, prompts, 24, eos_token_id=-1), strict=True)
+        text[len(prompt) :]
+        for prompt, text in zip(prompts, written(model, prompts, 16, min_new_tokens=16), strict=True)
     ]
     late = Counter(token for text in free for token in set(text[3:]) - set(text[:3]))
     every = Counter(token for text in free for token in text)

@@ -44,7 +44,8 @@ def complete(
         HeddleError: as `Loop` does; or a prompt has text that the tokenizer does not know.
     """
     loop = text_loop(model, tokenizer, prompts, sampling, seeds)
-    texts = [RowText(tokenizer, sampling.stop) for _ in prompts]
+    last = [row.text[-1] if prompt else None for row, prompt in zip(loop.waiting, prompts, strict=True)]
+    texts = [RowText(tokenizer, sampling.stop, previous) for previous in last]
     while loop:
         for event in loop.step():
             text = texts[event.row]
@@ -73,11 +74,12 @@ def opening(model: Transformer, tokenizer: Tokenizer, prompt: str) -> tuple[int,
 
     Where an imported model has none and the prompt is empty, the end of the text before is what it begins with.
     """
-    ids = model.config.ids
+    ids, end = model.config.ids, tokenizer.end_of_text
     if ids is None:
         return ()
-    begin = tokenizer.end_of_text if ids.begin is None and not prompt else None
-    return tokenizer.begins or (() if begin is None else (begin,))
+    if not tokenizer.begins and not prompt and ids.begin is None and end is not None:
+        return (end,)
+    return tokenizer.begins
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
@@ -100,10 +102,10 @@ def generate_text(model: Transformer, tokenizer: Tokenizer, prompt: str, **sampl
 
 
 class RowText:
-    """One row's text as its tokens come: whole characters, nothing of a stop text."""
+    """One row's text as its tokens come: whole characters, nothing of a stop text. `previous` is the last id of its prompt."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
-        self.characters = TextStream(tokenizer)
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], previous: int | None = None) -> None:
+        self.characters = TextStream(tokenizer, previous)
         self.stop = stop
         self.held = ""
         self.tokens = 0
