@@ -2,6 +2,7 @@
 
 from heddle.config.base import Config as Config
 from heddle.config.base import parse_overrides as parse_overrides
+from heddle.config.ids import SpecialIds as SpecialIds
 from heddle.config.layers import AlibiConfig as AlibiConfig
 from heddle.config.layers import AttentionConfig as AttentionConfig
 from heddle.config.layers import BucketsConfig as BucketsConfig
@@ -30,7 +31,6 @@ from heddle.config.model import InitialConfig as InitialConfig
 from heddle.config.model import LanguageHeadConfig as LanguageHeadConfig
 from heddle.config.model import NoHeadConfig as NoHeadConfig
 from heddle.config.model import Override as Override
-from heddle.config.model import SpecialIds as SpecialIds
 from heddle.config.model import StackConfig as StackConfig
 from heddle.config.model import TransformerConfig as TransformerConfig
 from heddle.config.presets import preset as preset

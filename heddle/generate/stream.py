@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from heddle.config.model import SpecialIds
+from heddle.config.ids import SpecialIds
 from heddle.config.sampling import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate.sampling import draw, process

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from heddle.config.model import SpecialIds
+from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.text.bpe import load_gpt2_merges

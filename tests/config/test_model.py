@@ -1,5 +1,7 @@
 """What a model config decides where nothing is said."""
 
+from typing import Any
+
 import pytest
 
 from heddle.config import (
@@ -13,8 +15,10 @@ from heddle.config import (
     Override,
     RMSNormConfig,
     RotaryConfig,
+    SpecialIds,
     StackConfig,
     TransformerConfig,
+    sized,
 )
 from heddle.errors import HeddleError
 
