@@ -2,6 +2,7 @@
 
 from heddle.config.base import Config as Config
 from heddle.config.base import parse_overrides as parse_overrides
+from heddle.config.ids import SpecialIds as SpecialIds
 from heddle.config.layers import AlibiConfig as AlibiConfig
 from heddle.config.layers import AttentionConfig as AttentionConfig
 from heddle.config.layers import BucketsConfig as BucketsConfig
@@ -40,7 +41,6 @@ from heddle.config.run import DataConfig as DataConfig
 from heddle.config.run import ModelChoice as ModelChoice
 from heddle.config.run import RunConfig as RunConfig
 from heddle.config.run import SavedConfig as SavedConfig
-from heddle.config.run import SpecialIds as SpecialIds
 from heddle.config.run import TrainConfig as TrainConfig
 from heddle.config.sampling import SamplingConfig as SamplingConfig
 

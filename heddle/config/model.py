@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from heddle.config.base import Config, merge, plain, with_kind
+from heddle.config.ids import SpecialIds
 from heddle.config.layers import (
     ActivationName,
     AttentionConfig,
@@ -289,6 +290,9 @@ class TransformerConfig(Config):
     head: HeadConfig = LanguageHeadConfig()
     dropout: DropoutConfig = DropoutConfig()
     initial: InitialConfig = InitialConfig()
+    # Of an imported model. None: it is heddle's own, and its tokenizer's end of a text is all there is.
+    ids: SpecialIds | None = None
+    architecture: str | None = None  # the class that it was published as; an export prefers it among those that fit
 
     @model_validator(mode="before")
     @classmethod
@@ -313,6 +317,11 @@ class TransformerConfig(Config):
             if name == "decoder" and both and not any(crossing):
                 raise ValueError("decoder.block.cross is missing: nothing would look at the encoder's output")
         self._tables_possible()
+        count = max(self.vocab_size, self.source_vocab_size or 0)
+        if self.ids is not None and self.ids.largest() >= count:
+            raise ValueError(
+                f"ids speaks of the id {self.ids.largest()}, and the model has only {count}: 0 to {count - 1}"
+            )
         if self.initial.position_std and all(each.entry.positions != "learned" for each in self.stacks().values()):
             raise ValueError("initial.position_std speaks of learned positions, and there are none")
         if self.decoder is not None and isinstance(self.head, ClassifierHeadConfig | EmbeddingHeadConfig) and both:

@@ -180,28 +180,24 @@ class Chosen(Config):
     vectors: TakenVectors | None = None  # what was found in the file of train.vectors
 
 
-Id = Annotated[int, Field(ge=0)]
-
-
-class SpecialIds(Config):
-    """What some ids mean to an imported model, as its files said it; no tokenizer.json does. None: it has no such id."""
-
-    begin: Id | None = None  # stands before a text
-    end: Id | tuple[Id, ...] | None = None  # ends it; any of them, where there are several
-    padding: Id | None = None  # fills rows up
-    decoder_start: Id | None = None  # stands before the first token of a decoder beside an encoder
-    forced_begin: Id | None = None  # what such a decoder must write first
-    forced_end: Id | tuple[Id, ...] | None = None  # and last, where it reaches its longest length
-    banned: tuple[tuple[Id, ...], ...] = ()  # what it must never write
-
-
 class SavedConfig(Config):
-    """The `config.json` of a run directory. An imported model has the model, its special ids and its origin."""
+    """The `config.json` of a run directory. An imported model has the model and its origin."""
 
     version: Literal[1] = 1
     model: TransformerConfig
-    ids: SpecialIds | None = None  # None: the tokenizer's end of a text is all there is
     data: DataConfig | None = None
     train: TrainConfig | None = None
     chosen: Chosen | None = None
     origin: str | None = None  # where imported weights came from
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older(cls, data: Any) -> Any:
+        """Special ids once stood beside the model."""
+        if not isinstance(data, dict) or "ids" not in data:
+            return data
+        ids, rest = data["ids"], {key: value for key, value in data.items() if key != "ids"}
+        model = rest.get("model")
+        if ids is None or not isinstance(model, dict) or model.get("ids") is not None:
+            return rest
+        return {**rest, "model": {**model, "ids": ids}}

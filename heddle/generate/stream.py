@@ -1,6 +1,6 @@
 """The token loop: texts of different lengths go on together, each as if it were alone. One alone is a case of it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from heddle.config.ids import SpecialIds
 from heddle.config.sampling import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate.sampling import draw, process
@@ -27,7 +28,7 @@ class Event:
         row: the number of its prompt.
         token: its id.
         logprob: natural log of its probability under the model itself, before temperature and truncation.
-        finish: why the row ends with it, or None: `end` it is the end of text, `length` it is the last of `max_tokens`,
+        finish: why the row ends with it, or None: `end` it is an end of text, `length` it is the last of `max_tokens`,
             `context` the model cannot take it in. (`stop`, a stop text, is found where there is text.)
     """
 
@@ -48,6 +49,44 @@ class Row:
     start: int = 0  # where the tokens begin that the model sees
 
 
+class Blocked:
+    """What is never drawn: ids without text, and what a model's config bans.
+
+    Args:
+        banned: runs of ids; the last of a run is blocked where the text ends with the ones before it.
+        ends: ids that end a text, and need none.
+        vocabulary: how many ids have text; None: all.
+        count: V.
+
+    Raises:
+        HeddleError: no id is left to draw.
+    """
+
+    def __init__(
+        self, banned: Sequence[Sequence[int]], ends: Collection[int], vocabulary: int | None, count: int
+    ) -> None:
+        textless = range(count if vocabulary is None else vocabulary, count)
+        single = {run[0] for run in banned if len(run) == 1 and run[0] not in ends}
+        self.always = sorted(single | {id for id in textless if id not in ends})
+        self.runs = [tuple(run) for run in banned if len(run) > 1]
+        if len(self.always) == count:
+            raise HeddleError("every id of the model is banned or has no text: there is nothing to draw")
+
+    def masked(self, logits: Float[Tensor, "B V"], texts: Sequence[Sequence[int]]) -> Float[Tensor, "B V"]:
+        """The logits with -inf where nothing may be drawn after these texts; the same tensor where all may be."""
+        if self.always:
+            logits = logits.index_fill(-1, torch.tensor(self.always, device=logits.device), -torch.inf)
+        found = [(row, run[-1]) for row, text in enumerate(texts) for run in self.runs if _ends_with(text, run[:-1])]
+        if found:
+            rows, ids = (torch.tensor(each, device=logits.device) for each in zip(*found, strict=True))
+            logits = logits.index_put((rows, ids), logits.new_tensor(-torch.inf))
+        return logits
+
+
+def _ends_with(text: Sequence[int], run: Sequence[int]) -> bool:
+    return tuple(text[-len(run) :]) == tuple(run)
+
+
 class Loop:
     """Texts that grow by one token a step. A text that has ended leaves; the others do not notice.
 
@@ -64,8 +103,10 @@ class Loop:
         model: used in evaluation mode and left as it was; in the precision it has.
         prompts: ids, one list for each row.
         sampling: how to draw, and when to end.
-        end_of_text: the id that ends a text, and begins one whose prompt is empty (D-24).
+        end_of_text: an id that ends a text, and begins one whose prompt is empty (D-24). The ids that an imported
+            model's config names do so without being given here, and what it bans is never drawn.
         seeds: one for each row; `sampling.seed` for all where left out, so that equal prompts go on alike.
+        vocabulary: how many ids have text, where the model has more; the others are not drawn, but for those that end.
 
     Raises:
         HeddleError: a prompt is empty and there is no `end_of_text`; it is too long; or has ids unknown here.
@@ -78,6 +119,7 @@ class Loop:
         sampling: SamplingConfig,
         end_of_text: int | None = None,
         seeds: Sequence[int] | None = None,
+        vocabulary: int | None = None,
     ) -> None:
         seeds = [sampling.seed] * len(prompts) if seeds is None else seeds
         if len(seeds) != len(prompts):
@@ -85,7 +127,10 @@ class Loop:
         model.check_predicts_next()
         self.model = model
         self.sampling = sampling
-        self.end_of_text = end_of_text
+        ids = model.config.ids or SpecialIds()
+        self.begin = end_of_text if ids.begin is None else ids.begin
+        self.ends = {*ids.ends(), *(() if end_of_text is None else (end_of_text,))}
+        self.blocked = Blocked(ids.banned, self.ends, vocabulary, model.vocab_size)
         self.context = model.config.context
         self.waiting = [self._row(number, *each) for number, each in enumerate(zip(prompts, seeds, strict=True))]
         self.going: list[Row] = []  # in the order of the cache
@@ -100,7 +145,8 @@ class Loop:
         """Draw every row's next token: at most two forward passes, one for rows that go on, one for rows that begin."""
         with evaluating(self.model):
             logits = self._logits()
-        ids = draw(process(logits, self.sampling), [(row.seed, len(row.text)) for row in self.going])
+        possible = self.blocked.masked(logits, [row.text for row in self.going])
+        ids = draw(process(possible, self.sampling), [(row.seed, len(row.text)) for row in self.going])
         logprobs = (logits.gather(-1, ids[:, None])[:, 0] - logits.logsumexp(-1)).tolist()
         events = []
         for row, token, logprob in zip(self.going, ids.tolist(), logprobs, strict=True):
@@ -119,8 +165,8 @@ class Loop:
 
     def _row(self, number: int, prompt: Sequence[int], seed: int) -> Row:
         text = list(prompt)
-        if not text and self.end_of_text is not None:
-            text = [self.end_of_text]
+        if not text and self.begin is not None:
+            text = [self.begin]
         if not text:
             raise HeddleError(
                 f"prompt {number} is empty, and there is no end-of-text token to begin with; give it text"
@@ -157,7 +203,7 @@ class Loop:
         return (logits.cpu() if logits.device.type == "mps" else logits).double()  # mps has no float64
 
     def _finish(self, row: Row) -> Finish | None:
-        if row.text[-1] == self.end_of_text:
+        if row.text[-1] in self.ends:
             return "end"
         if len(row.text) == row.last:
             return "length"

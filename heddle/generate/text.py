@@ -37,14 +37,15 @@ def complete(
     """What follows each prompt, piece by piece as it comes; several prompts go on together.
 
     Special tokens written out in a prompt are plain text. A text ends before the first of `sampling.stop`, wherever
-    tokens begin and end; text that may turn out to be one is held back until it does not.
+    tokens begin and end; text that may turn out to be one is held back until it does not. An imported model begins as its
+    published tokenizer begins a text, and ends at any of its own end ids. Ids without text are never drawn.
 
     Raises:
         HeddleError: as `Loop` does; or a prompt has text that the tokenizer does not know.
     """
-    ids = [prompt_ids(tokenizer, prompt) for prompt in prompts]
-    loop = Loop(model, ids, sampling, tokenizer.end_of_text, seeds)
-    texts = [RowText(tokenizer, sampling.stop) for _ in prompts]
+    loop = text_loop(model, tokenizer, prompts, sampling, seeds)
+    last = [row.text[-1] if prompt else None for row, prompt in zip(loop.waiting, prompts, strict=True)]
+    texts = [RowText(tokenizer, sampling.stop, previous) for previous in last]
     while loop:
         for event in loop.step():
             text = texts[event.row]
@@ -53,6 +54,32 @@ def complete(
                 loop.leave({event.row})
             if piece or text.finish:
                 yield Piece(event.row, piece, text.tokens, text.finish)
+
+
+def text_loop(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    sampling: SamplingConfig,
+    seeds: Sequence[int] | None = None,
+) -> Loop:
+    """The token loop behind `complete`; arguments and refusals are the same."""
+    ids = [[*opening(model, tokenizer, prompt), *prompt_ids(tokenizer, prompt)] for prompt in prompts]
+    end = tokenizer.end_of_text if model.config.ids is None else None  # an imported model's are in its config
+    return Loop(model, ids, sampling, end, seeds, tokenizer.vocab_size)
+
+
+def opening(model: Transformer, tokenizer: Tokenizer, prompt: str) -> tuple[int, ...]:
+    """The ids that stand before a prompt's own: none of a model that heddle trained, else those of the published tokenizer.
+
+    Where an imported model has none and the prompt is empty, the end of the text before is what it begins with.
+    """
+    ids, end = model.config.ids, tokenizer.end_of_text
+    if ids is None:
+        return ()
+    if not tokenizer.begins and not prompt and ids.begin is None and end is not None:
+        return (end,)
+    return tokenizer.begins
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
@@ -75,10 +102,10 @@ def generate_text(model: Transformer, tokenizer: Tokenizer, prompt: str, **sampl
 
 
 class RowText:
-    """One row's text as its tokens come: whole characters, nothing of a stop text."""
+    """One row's text as its tokens come: whole characters, nothing of a stop text. `previous` is the last id of its prompt."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
-        self.characters = TextStream(tokenizer)
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], previous: int | None = None) -> None:
+        self.characters = TextStream(tokenizer, previous)
         self.stop = stop
         self.held = ""
         self.tokens = 0

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Literal, Self
 
+import tokenizers
+
 from heddle.errors import HeddleError, did_you_mean
 from heddle.text.file import Content, write_content
 
@@ -58,6 +60,11 @@ class Base(ABC):
         self._strips_left = {token["content"] for token in added if token.get("lstrip")}
         self._strips_right = {token["content"] for token in added if token.get("rstrip")}
         self._boundary = _any_of(special) if special else None
+        self.begins = added_before(content)
+        if any(id >= len(table) for id in self.begins):
+            raise HeddleError(
+                f"its post_processor begins texts with {self.begins}, and there are only {len(table)} ids"
+            )
 
     @classmethod
     @abstractmethod
@@ -142,6 +149,21 @@ class Base(ABC):
     def fingerprint(self) -> str:
         canonical = json.dumps(self._content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def added_before(content: Content) -> tuple[int, ...]:
+    """The ids that a file's post-processor puts before a single text; what it puts behind is not of interest here.
+
+    `tokenizers` itself says so, on a vocabulary of one word: its kinds of post-processors nest, and carry their own ids.
+    """
+    post_processor = content.get("post_processor")
+    if not post_processor:
+        return ()
+    word: Content = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+    rest = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "decoder"))
+    whole = {"version": "1.0", "added_tokens": [], **rest, "post_processor": post_processor, "model": word}
+    cut = tokenizers.Tokenizer.from_str(json.dumps(whole)).encode("a")
+    return tuple(cut.ids[: cut.special_tokens_mask.index(0)])
 
 
 def _any_of(names: Iterable[str]) -> re.Pattern[str]:

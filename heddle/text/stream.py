@@ -9,11 +9,14 @@ class TextStream:
     """Decodes a growing sequence of ids, holding back the bytes of an unfinished character.
 
     All that `push` returned, then `flush`, is exactly `tokenizer.decode(ids)`, also where the bytes are not UTF-8.
+
+    Args:
+        previous: the id that the sequence follows, where it continues a text: words have a space between them.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, previous: int | None = None) -> None:
         self._tokenizer = tokenizer
-        self._previous: int | None = None
+        self._previous = previous
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, id: int) -> str:

@@ -44,6 +44,10 @@ class Tokenizer(Protocol):
     def end_of_text(self) -> int | None:
         """Id of the special token that ends a text, if there is one."""
 
+    @property
+    def begins(self) -> tuple[int, ...]:
+        """Ids that a published file puts before a text, as `<s>` in Llama's; `encode` adds nothing."""
+
     def encode(self, text: str, allow_special: bool | Collection[str] = False) -> list[int]:
         """Ids of `text`. A special token written out in it is ordinary text, unless `allow_special` says so: of all
         (True), or of those it names (L1-94).
@@ -88,8 +92,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     """Load a `tokenizer.json`, or the one in a directory: heddle's own, or a published one (BPE over bytes as GPT-2,
     Llama 3 and Qwen have it, or over characters as Llama 2 and Mistral; WordPiece as BERT; Unigram as T5).
 
-    What a published file does around the text is left out: no token is added at its start or end, nothing is cut
-    or padded; and tokens added to a vocabulary count as special, whether or not the file calls them so.
+    What a published file does around the text is left out: no token is added at its start (`begins` says which ones it would
+    add) or end, nothing is cut or padded; and tokens added to a vocabulary count as special, whether or not the file calls them so.
 
     Raises:
         HeddleError: the file cannot be read, is damaged, or holds a tokenizer of another sort (it says which).

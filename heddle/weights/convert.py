@@ -1,7 +1,7 @@
 """From published weights to a run, and from a run to a directory that transformers loads, checked by doing so."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,12 +33,13 @@ from heddle.weights.families import (
     T5,
     Family,
 )
+from heddle.weights.families.family import left_out
 from heddle.weights.files import write_directory, write_manifest
 from heddle.weights.hub import fetch
 from heddle.weights.ids import read_ids
 from heddle.weights.mapping import import_tensors
 from heddle.weights.published import open_weights, read_json, read_tokenizer, write_published
-from heddle.weights.run import build_empty, load, read_config, write_model
+from heddle.weights.run import build_empty, load, write_model
 from heddle.weights.tensors import check_depth
 
 # In the order in which an export tries them.
@@ -89,7 +90,8 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
         raise HeddleError(f"{folder}: no such directory{advice}")
     theirs = read_json(folder / "config.json")
     try:
-        family = family_of(theirs)
+        found = families_of(theirs)
+        family = found[0] if len(found) == 1 else nearest_table(found, open_weights(folder))
         config = family.to_config(theirs)
     except HeddleError as error:
         raise HeddleError(f"{folder}: {error}") from None
@@ -101,8 +103,8 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
         said = None if len(config.stacks()) == 1 else name
         check_depth(weights, family.layers[name], stack.depth, folder, family.names.prefix, said)
     empty = build_empty(config, folder / "config.json").state_dict()
-    tokenizer, left_out = read_tokenizer(folder)
-    notes += left_out
+    tokenizer, missing = read_tokenizer(folder)
+    notes += [*missing, *left_out(theirs)]
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         notes.append(f"its tokenizer has {tokenizer.vocab_size} ids and the model {config.vocab_size}: left out")
         tokenizer = None
@@ -111,15 +113,17 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     with write_directory(Path(run)) as directory:
         read = import_tensors(family.table, family.names, config, empty, weights, folder)
         config, tensors = family.plainer(config, read)
-        saved = SavedConfig(model=config, ids=ids, origin=str(source))
+        config = config.model_copy(update={"ids": ids, "architecture": family.architecture})
+        saved = SavedConfig(model=config, origin=str(source))
         write_model(directory, tensors, saved, tokenizer, step=0, extra={"origin": str(source), "family": family.name})
     parameters = sum(tensor.numel() for tensor in tensors.values())
     writes = tokenizer is not None and "decoder" in config.stacks() and len(config.stacks()) == 1
     return {"family": family.name, "parameters": parameters, "writes": writes, "notes": notes}
 
 
-def family_of(theirs: Mapping[str, Any]) -> Family:
-    """The family of a published config.json: by its `model_type`, and where that has several heads by its architecture.
+def families_of(theirs: Mapping[str, Any]) -> list[Family]:
+    """The families that a published config.json may be of: those of its `model_type`, and where that has several heads the one of
+    its architecture; all of them where it names none.
 
     Raises:
         HeddleError: heddle reads no such family.
@@ -130,13 +134,25 @@ def family_of(theirs: Mapping[str, Any]) -> Family:
         known = list(dict.fromkeys(family.name for family in ALL))
         told = "config.json says no model_type" if name is None else f"model_type = {name!r}"
         raise HeddleError(f"{told}; heddle reads {', '.join(known)}.{did_you_mean(str(name), known)}")
-    if len(found) == 1 or not said or not isinstance(said, list):
-        return found[0]
-    meant = [family for family in found if any(each in said for each in (family.architecture, *family.also))]
+    if len(found) == 1 or not said:
+        return found
+    named = said if isinstance(said, list) else []
+    meant = [family for family in found if any(each in named for each in (family.architecture, *family.also))]
     if not meant:
         heads = ", ".join(family.architecture for family in found)
         raise HeddleError(f"architectures = {said} in config.json: of a {name} heddle reads {heads}")
-    return meant[0]
+    return meant[:1]
+
+
+def nearest_table(families: Iterable[Family], names: Iterable[str]) -> Family:
+    """The family whose tensors outside of layers, such as those of its head, are most nearly the ones with these names."""
+
+    def places(family: Family) -> int:
+        spelt = {family.names.spelt(name) for name in names}
+        rows = {row.theirs for row in family.table if "{i}" not in row.theirs}
+        return sum(1 if {row, row.removeprefix(family.names.prefix)} & spelt else -1 for row in rows)
+
+    return max(families, key=places)
 
 
 def export_model(run: str | Path, directory: str | Path) -> dict[str, Any]:
@@ -157,7 +173,7 @@ def export_model(run: str | Path, directory: str | Path) -> dict[str, Any]:
     model, tokenizer = load(run, "cpu")
     family, notes = choose(model.config)
     with write_directory(Path(directory)) as partial:
-        write_published(partial, family, model, tokenizer, read_config(Path(run)).ids)
+        write_published(partial, family, model, tokenizer)
         difference = logit_difference(model, family, partial)
         if difference is None:
             notes.append("not checked: transformers is not installed")
@@ -225,10 +241,10 @@ class Fit(NamedTuple):
 
 
 def fits(config: TransformerConfig) -> list[Fit]:
-    """The families with the model's stacks, nearest first, and of equally near ones that which an export tries first."""
+    """The families with the model's stacks, nearest first; of equally near ones that which it came from, then as in `ALL`."""
     has = set(config.stacks())
     found = [Fit(family, *family.reasons(config)) for family in ALL if set(family.parts.stacks) == has]
-    return sorted(found, key=lambda fit: len(fit.distinct()))
+    return sorted(found, key=lambda fit: (len(fit.distinct()), fit.family.architecture != config.architecture))
 
 
 def logit_difference(model: Transformer, family: Family, folder: Path) -> float | None:

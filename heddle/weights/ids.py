@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from heddle.config.run import SpecialIds
+from heddle.config.ids import SpecialIds
 from heddle.text.tokenizer import Tokenizer
 
 # Their names, and heddle's.

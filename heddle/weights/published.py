@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from heddle.config.run import SpecialIds
+from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.text.bpe import load_gpt2_merges
@@ -91,11 +91,9 @@ def read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def write_published(
-    folder: Path, family: Family, model: Transformer, tokenizer: Tokenizer | None, ids: SpecialIds | None = None
-) -> None:
-    """Fill a directory with everything that transformers looks for; without `ids` the special ids are the tokenizer's own."""
-    ids = ids or own_ids(tokenizer, several=len(model.config.stacks()) == 2)
+def write_published(folder: Path, family: Family, model: Transformer, tokenizer: Tokenizer | None) -> None:
+    """Fill a directory with everything that transformers looks for; of heddle's own models special ids are the tokenizer's."""
+    ids = model.config.ids or own_ids(tokenizer, several=len(model.config.stacks()) == 2)
     config, tensors = family.rewrite(model.config, model.state_dict())
     said, generation = written_ids(ids, family.ids)
     theirs = {"architectures": [family.architecture], "model_type": family.name, **family.theirs(config), **said}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from heddle.account.resolve import resolve
-from heddle.config import preset, preset_names
+from heddle.config import preset, preset_names, sized
 from heddle.model import build
 from heddle.text import load_tokenizer, train_tokenizer
 from heddle.weights import load, save
@@ -34,6 +34,18 @@ class TestGenerate:
         assert all((text["tokens"], text["finish"]) == (4, "length") for text in data["texts"])
         alone = heddle("generate", "a", "--prompt", "we", "--max-tokens", "4", "--temperature", "0", "--json").json
         assert alone["texts"][0] == data["texts"][1]
+
+    def test_an_imported_model_ends_at_its_own_ids(self, heddle: Heddle) -> None:
+        """And draws none of those that its tokenizer has no text for, with which the command would break off."""
+        tokenizer = train_tokenizer("bytes", [])
+        model = build(sized(1, vocab_size=400, context=64, dim=16), seed=1)
+        words = ["--prompt", "warp", "--max-tokens", "30", "--temperature", "5", "--json"]
+        for name, changes in (("free", {}), ("told", {"ids": {"end": [301, *range(0, 256, 2)]}})):
+            model.config = model.config.override(changes)
+            save(model, f"runs/{name}", tokenizer)
+        free, told = (heddle("generate", name, *words).json["texts"][0] for name in ("free", "told"))
+        assert told["finish"] == "end"
+        assert told["tokens"] < free["tokens"]
 
     def test_several_prompts(self, heddle: Heddle, run_a: Path) -> None:
         told = heddle("generate", "a", "--prompt", "warp", "--prompt", "weft", "--max-tokens", "3")

@@ -1,5 +1,7 @@
 """What a model config decides where nothing is said."""
 
+from typing import Any
+
 import pytest
 
 from heddle.config import (
@@ -13,8 +15,10 @@ from heddle.config import (
     Override,
     RMSNormConfig,
     RotaryConfig,
+    SpecialIds,
     StackConfig,
     TransformerConfig,
+    sized,
 )
 from heddle.errors import HeddleError
 
@@ -200,3 +204,21 @@ def test_a_deviation_of_positions_needs_positions_that_are_learned() -> None:
     for kind in ("none", "sinusoidal"):
         with pytest.raises(HeddleError, match=r"initial\.position_std speaks of learned positions, and there are none"):
             model().override({"initial.position_std": 0.01, "decoder.entry.positions": kind})
+
+
+@pytest.mark.parametrize(
+    ("ids", "line"),
+    [
+        ({"end": [3, 10]}, "ids speaks of the id 10, and the model has only 10: 0 to 9"),
+        ({"banned": [[1, 12]]}, "ids speaks of the id 12"),
+        ({"banned": [[]]}, "an empty run of ids"),
+        ({"begin": -1}, "ids.begin = -1"),
+        ({"stop": 3}, "unknown key 'ids.stop'"),
+    ],
+)
+def test_special_ids_are_ids_of_the_model(ids: dict[str, Any], line: str) -> None:
+    data = sized(1, vocab_size=10).to_dict()
+    with pytest.raises(HeddleError) as refusal:
+        TransformerConfig.of({**data, "ids": ids})
+    assert line in str(refusal.value)
+    assert TransformerConfig.of({**data, "ids": {"end": [3, 9]}}).ids == SpecialIds(end=(3, 9))

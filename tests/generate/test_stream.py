@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from heddle.config import SamplingConfig
+from heddle.config import SamplingConfig, SpecialIds
 from heddle.errors import HeddleError
 from heddle.generate import Event, Loop, generate, stream
 from heddle.model import Transformer
@@ -204,6 +204,62 @@ def test_ids_beyond_the_vocabulary_are_never_drawn(make: Make) -> None:
     sampling = SamplingConfig(max_tokens=60, temperature=1e6)
     events = list(generate(make(), [[1]] * 8, sampling, seeds=range(8)))
     assert max(tokens(events)) <= 60
+
+
+def with_ids(model: Transformer, **ids: Any) -> Transformer:
+    """The same model, as if it had been imported with these special ids."""
+    model.config = model.config.override({"ids": SpecialIds(**ids).to_dict()})
+    return model
+
+
+def test_an_imported_model_ends_at_each_of_its_ends(make: Make) -> None:
+    whole = list(stream(make(), [1, 2], GREEDY))
+    first, second = whole[4], next(token for token in whole[2:4] if token != whole[4])
+    for ends in (first, (first,), (60, first), (first, second), (second, first)):
+        events = list(generate(with_ids(make(), end=ends), [[1, 2]], GREEDY))
+        place = min(whole.index(end) for end in (ends if isinstance(ends, tuple) else (ends,)) if end in whole)
+        assert tokens(events) == whole[: place + 1]
+        assert (events[-1].token, events[-1].finish) == (whole[place], "end")
+    assert list(stream(with_ids(make()), [1, 2], GREEDY)) == whole  # it has none
+    both = list(generate(with_ids(make(), end=first), [[1, 2]], GREEDY, end_of_text=second))
+    assert both[-1].token in (first, second)
+    assert len(both) == min(whole.index(first), whole.index(second)) + 1
+
+
+def test_an_imported_model_begins_with_its_own_id(make: Make) -> None:
+    assert list(stream(with_ids(make(), begin=7), [], GREEDY)) == list(stream(make(), [7], GREEDY))
+    assert list(stream(with_ids(make(), begin=7), [], GREEDY, end_of_text=60)) == list(stream(make(), [7], GREEDY, 60))
+    with pytest.raises(HeddleError, match="prompt 0 is empty"):
+        Loop(with_ids(make(), end=7), [[]], GREEDY)
+
+
+def test_ids_without_text_are_never_drawn(make: Make) -> None:
+    sampling = SamplingConfig(max_tokens=60, temperature=1e6)
+    model = with_ids(make(), end=58)
+    loop = Loop(model, [[1]] * 8, sampling, seeds=range(8), vocabulary=40)
+    drawn = []
+    while loop:
+        drawn += loop.step()
+    assert {token for token in tokens(drawn) if token >= 40} == {58}  # what ends a text needs none
+    assert all(event.finish == "end" for event in drawn if event.token == 58)
+    with pytest.raises(HeddleError, match="nothing to draw"):
+        Loop(make(), [[1]], sampling, vocabulary=0)
+
+
+def test_banned_ids_are_never_drawn_and_runs_of_them_never_completed(make: Make) -> None:
+    whole = list(stream(make(), [1, 2], GREEDY))
+    one = list(stream(with_ids(make(), banned=((whole[3],),)), [1, 2], GREEDY))
+    assert one[:3] == whole[:3]
+    assert whole[3] not in one
+    run = tuple(whole[2:5])
+    several = list(stream(with_ids(make(), banned=(run,)), [1, 2], GREEDY))
+    assert several[:4] == whole[:4]
+    assert several[4] != whole[4]
+    assert all(tuple(several[place : place + 3]) != run for place in range(len(several)))
+    first = list(stream(with_ids(make(), banned=((2, whole[0]),)), [1, 2], GREEDY))
+    assert first[0] != whole[0]  # a prompt's tokens count, too
+    ended = list(generate(with_ids(make(), banned=((whole[3],),), end=whole[3]), [[1, 2]], GREEDY))
+    assert ended[-1].finish == "end"  # an end is no word, as in transformers
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

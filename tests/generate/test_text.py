@@ -1,17 +1,20 @@
 """Text in, text out: whole characters, stop texts, several prompts."""
 
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle.config import SamplingConfig
+from heddle.config import SamplingConfig, SpecialIds, sized
 from heddle.errors import HeddleError
 from heddle.generate import Piece, complete, generate, generate_text
-from heddle.generate.text import RowText
-from heddle.model import Transformer
-from heddle.text import Tokenizer, train_tokenizer
+from heddle.generate.text import RowText, text_loop
+from heddle.model import Transformer, build
+from heddle.text import Tokenizer, load_tokenizer, train_tokenizer
 
 Make = Callable[..., Transformer]
 PROMPTS = ["Once upon a time", "", "🧵🪡", "naïve café"]
@@ -157,3 +160,80 @@ def test_unknown_keywords_are_refused(make: Make, bytes_: Tokenizer) -> None:
 def test_a_tokenizer_of_another_model_is_refused(make: Make, bytes_: Tokenizer) -> None:
     with pytest.raises(HeddleError, match="this model knows 0 to 60"):
         generate_text(make(), bytes_, "text")
+
+
+def imported(model: Transformer, **ids: Any) -> Transformer:
+    model.config = model.config.override({"ids": SpecialIds(**ids).to_dict()})
+    return model
+
+
+@pytest.fixture
+def beginning(bytes_: Tokenizer, tmp_path: Path) -> Tokenizer:
+    """A tokenizer of bytes whose file puts the end of the text before in front."""
+    bytes_.save(tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    name = "<|endoftext|>"
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": name, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {name: {"id": name, "ids": [256], "tokens": [name]}},
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    return load_tokenizer(tmp_path)
+
+
+def test_an_imported_model_begins_as_its_tokenizer_begins(make: Make, beginning: Tokenizer) -> None:
+    sampling = SamplingConfig(max_tokens=8, temperature=0)
+
+    def fed(model: Transformer, tokenizer: Tokenizer, prompt: str) -> list[int]:
+        return text_loop(model, tokenizer, [prompt], sampling).waiting[0].text
+
+    own, other = make(vocab_size=257), imported(make(vocab_size=257), begin=256, end=256)
+    assert fed(other, beginning, "ab") == [256, 97, 98]
+    assert fed(own, beginning, "ab") == [97, 98]  # it was trained without
+    assert fed(other, beginning, "") == [256]
+    bare = train_tokenizer("bytes", [])
+    assert fed(other, bare, "ab") == [97, 98]
+    assert fed(imported(make(vocab_size=257), begin=7), bare, "") == [7]
+    assert fed(imported(make(vocab_size=257)), bare, "") == fed(own, bare, "") == [256]
+
+
+def test_an_imported_model_ends_at_its_own_ids_alone(make: Make, bytes_: Tokenizer) -> None:
+    free = [
+        event.token for event in generate(make(vocab_size=257), [[97]], SamplingConfig(max_tokens=9, temperature=0))
+    ]
+    pieces = list(
+        complete(imported(make(vocab_size=257), end=(free[3], 5)), bytes_, ["a"], SamplingConfig(temperature=0))
+    )
+    assert (pieces[-1].finish, pieces[-1].tokens) == ("end", free.index(free[3]) + 1)
+    # The tokenizer's end of text is nothing to it where its files do not say so.
+    seeds = range(6)
+    wild = SamplingConfig(max_tokens=200, temperature=1e6, window=True)
+    ends = {piece.finish for piece in complete(imported(make(vocab_size=257)), bytes_, ["a"] * 6, wild, seeds)} - {None}
+    assert ends == {"length"}
+    assert "end" in {piece.finish for piece in complete(make(vocab_size=257), bytes_, ["a"] * 6, wild, seeds)}
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_ids_that_the_tokenizer_has_no_text_for_are_not_drawn(make: Make, bytes_: Tokenizer, own: bool) -> None:
+    model = make(vocab_size=297) if own else imported(make(vocab_size=297), end=290)
+    wild = SamplingConfig(max_tokens=60, temperature=1e6)
+    pieces = list(complete(model, bytes_, ["a"] * 4, wild, seeds=range(4)))
+    assert {piece.finish for piece in pieces} <= {None, "end", "length", "context"}
+
+
+def test_a_text_continues_its_prompt() -> None:
+    """Words have a space between them, also between a prompt's last and the first that follows."""
+    words = train_tokenizer("words", ["the loom lifts the warp and the weft"], None)
+    (lifts,) = words.encode("lifts")
+    (loom,) = words.encode("loom")
+    assert RowText(words, (), previous=loom).push(lifts, "length") == " lifts"
+    assert RowText(words, ()).push(lifts, "length") == "lifts"
+    model = build(sized(1, vocab_size=words.vocab_size, context=16, dim=16), seed=1)
+    whole = generate_text(model, words, "the loom", max_tokens=4, temperature=0)
+    drawn = [
+        event.token
+        for event in generate(model, [words.encode("the loom")], SamplingConfig(max_tokens=4, temperature=0))
+    ]
+    assert "the loom" + whole == words.decode([*words.encode("the loom"), *drawn])

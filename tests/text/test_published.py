@@ -226,3 +226,47 @@ def test_a_vocab_txt_that_is_none_is_refused(text: str, says: str, tmp_path: Pat
     assert "\n" not in str(error.value)
     with pytest.raises(HeddleError, match="cannot read"):
         load_wordpiece_vocab(tmp_path / "nowhere.txt")
+
+
+TEMPLATE = processors.TemplateProcessing(single="<s> <t> $A </s>", special_tokens=[("<s>", 1), ("<t>", 5), ("</s>", 2)])
+
+
+@pytest.mark.parametrize(
+    ("post_processor", "begins"),
+    [
+        (None, ()),
+        (processors.ByteLevel(trim_offsets=False), ()),
+        (processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)]), (1,)),
+        (TEMPLATE, (1, 5)),
+        (processors.Sequence([processors.ByteLevel(), TEMPLATE]), (1, 5)),
+        (processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)]), ()),
+        (processors.BertProcessing(("</s>", 2), ("<s>", 1)), (1,)),
+        (processors.RobertaProcessing(("</s>", 2), ("<s>", 1)), (1,)),
+    ],
+    ids=["none", "bytes", "one", "two", "sequence", "behind", "bert", "roberta"],
+)
+def test_what_a_file_puts_before_a_text_is_told_and_not_encoded(
+    tmp_path: Path, post_processor: Any, begins: tuple[int, ...]
+) -> None:
+    made = llama(metaspace=False)
+    content = json.loads(made.to_str())
+    content["post_processor"] = None
+    if post_processor is not None:
+        made.post_processor = post_processor
+        content = json.loads(made.to_str())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    ours = load_tokenizer(tmp_path)
+    assert ours.begins == begins
+    plain = ours.encode("the rain")
+    whole = tokenizers.Tokenizer.from_str(json.dumps(content)).encode("the rain").ids
+    assert whole[: len(begins) + len(plain)] == [*begins, *plain]
+    ours.save(tmp_path / "again")
+    assert load_tokenizer(tmp_path / "again").begins == begins
+
+
+def test_an_unknown_id_before_a_text_is_refused(tmp_path: Path) -> None:
+    content = json.loads(llama(metaspace=False).to_str())
+    content["post_processor"]["special_tokens"]["<s>"]["ids"] = [10**6]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(HeddleError, match="post_processor begins texts with"):
+        load_tokenizer(tmp_path)

@@ -277,7 +277,7 @@ def test_measuring_is_training(planning: ModuleType) -> None:
 def test_the_config_is_readable(begin: Begin) -> None:
     run = begin(steps=3)
     data = json.loads((run / "config.json").read_text())
-    assert data.keys() == {"version", "model", "data", "train", "chosen", "origin", "ids"}
+    assert data.keys() == {"version", "model", "data", "train", "chosen", "origin"}
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "data", "tokenizer.json"]
 
 

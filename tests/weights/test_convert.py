@@ -106,6 +106,41 @@ def test_names_without_the_prefix_are_read(folder: Path, tmp_path: Path) -> None
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
+@pytest.mark.parametrize("kind", ["bert", "bert_pooled", "bert_classifier"])
+def test_a_bert_that_does_not_say_its_class_is_told_by_its_weights(
+    make_published: Make, tmp_path: Path, kind: str
+) -> None:
+    published = make_published(kind)
+    published.save_pretrained(tmp_path / "bert")
+    configure(tmp_path / "bert", architectures=None)
+    import_model(tmp_path / "bert", tmp_path / "run")
+    assert read_config(tmp_path / "run").model.architecture == type(published).__name__
+
+
+def test_an_export_is_of_the_class_that_was_imported(make_published: Make, tmp_path: Path) -> None:
+    """A Mistral that sees the whole text computes what a Llama does, and stays a Mistral where it still is one."""
+    make_published("mistral-whole").save_pretrained(tmp_path / "published")
+    import_model(tmp_path / "published", tmp_path / "run")
+    assert export_model(tmp_path / "run", tmp_path / "out")["family"] == "mistral"
+    config = read_config(tmp_path / "run").model
+    assert choose(config.override({"architecture": None}))[0].name == "llama"
+    assert choose(config.override({"decoder.block.mixer.bias": True}))[0].name == "llama"  # which no Mistral has
+
+
+def test_a_gemma2_whose_layers_all_see_the_whole_text_comes_through(make_published: Make, tmp_path: Path) -> None:
+    make_published("gemma2", layer_types=["full_attention"] * 3).save_pretrained(tmp_path / "published")
+    import_model(tmp_path / "published", tmp_path / "run")
+    assert export_model(tmp_path / "run", tmp_path / "out")["checked"]
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.layer_types == ["full_attention"] * 3
+
+
+def test_what_acts_in_training_only_is_a_note(make_published: Make, tmp_path: Path) -> None:
+    make_published("mixtral", router_jitter_noise=0.1).save_pretrained(tmp_path / "published")
+    assert any(
+        "router_jitter_noise" in note for note in import_model(tmp_path / "published", tmp_path / "run")["notes"]
+    )
+
+
 def test_bert_as_it_was_first_published_is_read(make_published: Make, tmp_path: Path) -> None:
     """With gamma and beta for the norms, and with what pretraining had beside the head for masked tokens."""
     folder = tmp_path / "bert"

@@ -42,7 +42,7 @@ from heddle.weights.families import (
     T5,
     Family,
 )
-from heddle.weights.families.family import resolved
+from heddle.weights.families.family import left_out, resolved
 
 
 def refusal(family: Family, **fields: Any) -> str:
@@ -221,6 +221,25 @@ def test_windows_of_the_qwens() -> None:
         assert all(block.mixer.window is None for block in family.to_config({"sliding_window": 7}).decoder.blocks)
 
 
+@pytest.mark.parametrize("family", [QWEN2, QWEN3, QWEN2_MOE], ids=lambda family: family.name)
+def test_layers_called_local_have_no_window_where_windows_are_off(family: Family) -> None:
+    fields = {"num_hidden_layers": 3, "sliding_window": 7, "layer_types": ["sliding_attention"] * 3}
+    assert resolved(family.to_config(fields)) == resolved(family.to_config({"num_hidden_layers": 3}))
+    (note,) = left_out({**fields, "use_sliding_window": False})
+    assert "use_sliding_window is false" in note
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [(MIXTRAL, "router_jitter_noise"), (BART, "encoder_layerdrop"), (MARIAN, "decoder_layerdrop")],
+    ids=["mixtral", "bart", "marian"],
+)
+def test_what_acts_in_training_only_is_left_out_aloud(family: Family, name: str) -> None:
+    assert family.to_config({name: 0.1}) == family.to_config({})
+    assert left_out({name: 0.1}) == [f"{name} = 0.1 in config.json acts in training only: left out"]
+    assert left_out({name: 0.0}) == []
+
+
 def test_scales_of_gpt2() -> None:
     sizes = {"n_embd": 64, "n_head": 4, "n_layer": 3}
     for fields, expected in (
@@ -341,11 +360,10 @@ def test_an_untied_bart_has_a_table_on_each_side() -> None:
         (LLAMA, {"use_rope": False}, "use_rope = False"),
         (MISTRAL, {"attention_bias": True}, "attention_bias = True"),
         (MISTRAL, {"sliding_window": 0}, "window"),
-        (MIXTRAL, {"router_jitter_noise": 0.1}, "router_jitter_noise = 0.1"),
         (MIXTRAL, {"num_experts_per_tok": 9}, "active = 9 experts of experts = 8"),
         (QWEN2_MOE, {"shared_expert_intermediate_size": 0}, "shared_hidden"),
-        (QWEN3, {"layer_types": ["sliding_attention"] * 32}, "but use_sliding_window is false"),
         (QWEN3, {"use_sliding_window": True, "layer_types": ["full_attention"]}, "for each of 32 layers"),
+        (QWEN3, {"layer_types": ["sliding_attention"]}, "for each of 32 layers"),
         (QWEN3, {"use_sliding_window": True, "max_window_layers": "all"}, "max_window_layers = 'all'"),
         (QWEN2_MOE, {"use_sliding_window": True, "sliding_window": 0}, "window = 0"),
         (QWEN3_MOE, {"mlp_only_layers": [24]}, "mlp_only_layers = [24]"),
@@ -372,7 +390,6 @@ def test_an_untied_bart_has_a_table_on_each_side() -> None:
         (FALCON, {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn = 2"),
         (FALCON, {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 3}, "num_ln_in_parallel_attn = 3"),
         (FALCON, {"new_decoder_architecture": True, "parallel_attn": False}, "parallel_attn = False"),
-        (BART, {"encoder_layerdrop": 0.1}, "encoder_layerdrop = 0.1"),
         (BART, {"normalize_before": True}, "normalize_before = True"),
         (MARIAN, {"decoder_vocab_size": 5}, "decoder_vocab_size = 5"),
     ],

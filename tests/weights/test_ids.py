@@ -75,7 +75,7 @@ def test_a_decoder_ends_where_the_original_does(make_published: Make, tmp_path: 
     assert written(exported) == expected
     for said in (exported.config, exported.generation_config):
         assert {name: getattr(said, name) for name in ids} == ids
-    assert read_config(tmp_path / "run").ids == SpecialIds(begin=5, end=(usual[0][10], 7), padding=3)
+    assert read_config(tmp_path / "run").model.ids == SpecialIds(begin=5, end=(usual[0][10], 7), padding=3)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bart"])
@@ -118,7 +118,7 @@ def test_what_is_no_id_is_left_out_aloud(make_published: Make, tmp_path: Path, n
     (tmp_path / "published" / "generation_config.json").write_text(json.dumps({name: value}))
     notes = import_model(tmp_path / "published", tmp_path / "run")["notes"]
     assert f"{name} = {value!r} in generation_config.json is none of the model's 61 ids: left out" in notes
-    assert read_config(tmp_path / "run").ids == SpecialIds()
+    assert read_config(tmp_path / "run").model.ids == SpecialIds()
 
 
 def test_a_damaged_generation_config_is_refused(make_published: Make, tmp_path: Path) -> None:

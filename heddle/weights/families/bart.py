@@ -24,10 +24,7 @@ DEFAULTS: dict[str, Any] = {
     "init_std": 0.02, "scale_embedding": False, "tie_word_embeddings": True,
 }  # fmt: skip
 # Of these older files speak, too: of the norms' places, and of fields that say a second time what others say.
-FIXED = {
-    "is_encoder_decoder": True, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "normalize_before": False,
-    "add_final_layer_norm": False,
-}  # fmt: skip
+FIXED = {"is_encoder_decoder": True, "normalize_before": False, "add_final_layer_norm": False}
 IDLE = (
     "num_hidden_layers",
     "add_bias_logits",

@@ -22,6 +22,7 @@ from heddle.config.layers import (
 from heddle.config.model import BlockConfig, DropoutConfig, LanguageHeadConfig, StackConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.nn.position import Yarn
+from heddle.weights.families import layers
 from heddle.weights.families.rotary import plain_base
 from heddle.weights.mapping import Names, Row
 
@@ -47,6 +48,9 @@ HARMLESS = {
     "reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
     "summary_first_dropout", "classifier_dropout", "output_router_logits", "router_aux_loss_coef",
 }  # fmt: skip
+
+# Fields that act in training only, and that heddle has nothing for: an import says that it leaves them out.
+TRAINING = ("router_jitter_noise", "encoder_layerdrop", "decoder_layerdrop")
 
 # Fields that change what is computed, and the one value under which heddle computes the same.
 FIXED: dict[str, Any] = {"is_encoder_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
@@ -192,9 +196,23 @@ def read_fields(
     for name, value in found.items():
         if name in only and value is not None and value != only[name]:
             raise HeddleError(f"{name} = {value!r} in config.json: heddle has only {only[name]!r}")
-        if name not in {*defaults, *only, *HARMLESS, *idle} and value not in (None, [], {}):
+        if name not in {*defaults, *only, *HARMLESS, *TRAINING, *idle} and value not in (None, [], {}):
             raise HeddleError(f"{name} = {value!r} in config.json: heddle does not know what this field changes")
     return {name: found.get(name, default) for name, default in defaults.items()}
+
+
+def left_out(found: Mapping[str, Any]) -> list[str]:
+    """What a config.json that was read says in vain, a line each."""
+    lines = [
+        f"{name} = {found[name]!r} in config.json acts in training only: left out"
+        for name in TRAINING
+        if found.get(name)
+    ]
+    if found.get("use_sliding_window") is False and layers.LOCAL in (found.get("layer_types") or ()):
+        lines.append(
+            f"layer_types in config.json names {layers.LOCAL}, but use_sliding_window is false: no layer has a window"
+        )
+    return lines
 
 
 def without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
@@ -236,7 +254,7 @@ def resolved(config: TransformerConfig) -> dict[str, Any]:
         data["dropout"] = DropoutConfig().to_dict()  # nothing is dropped, in whatever manner
     if isinstance(config.head, LanguageHeadConfig) and isclose(config.head.scale, config.dim**-0.5, rel_tol=1e-12):
         data["head"]["scale"] = "dim"
-    del data["pad_vocab_to"], data["initial"]
+    del data["pad_vocab_to"], data["initial"], data["ids"], data["architecture"]
     return data
 
 

@@ -83,7 +83,8 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "attention_bias": bool(mixer.biased()),
         "attention_dropout": mixer.dropout,
         "query_pre_attn_scalar": round(scale**-2) or 1,  # transformers wants a whole number
-        "sliding_window": window,
+        "sliding_window": window
+        or DEFAULTS["sliding_window"],  # transformers wants a number where no layer has it, too
         "layer_types": types,
         "final_logit_softcapping": getattr(head, "cap", None),
         "attn_logit_softcapping": mixer.cap,

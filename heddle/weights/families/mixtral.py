@@ -16,7 +16,6 @@ DEFAULTS: dict[str, Any] = {
     **mistral.DEFAULTS,
     "rms_norm_eps": 1e-5, "sliding_window": None, "num_local_experts": 8, "num_experts_per_tok": 2,
 }  # fmt: skip
-FIXED = {**rotary.FIXED, "router_jitter_noise": 0.0}
 
 THEIRS, OURS = llama.THEIRS + "block_sparse_moe.", llama.OURS + "ffn."
 TABLE = (
@@ -34,7 +33,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED)
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED)
     data = llama.described({**f, "attention_bias": False, "mlp_bias": False}, BASE)
     block = data["decoder"]["block"]
     block["mixer"]["window"] = f["sliding_window"]
