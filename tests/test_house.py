@@ -29,11 +29,15 @@ FLOORS = {
     "nn": 1,
     "config": 0,
     "text": 0,
+    "checks": 0,
     "errors": 0,
 }
 # Imports between two packages on one floor. Everything may raise a HeddleError; training shows samples; a proof
 # goes through the very loop that writes.
-SIDEWAYS = {("config", "errors"), ("text", "errors"), ("train", "generate"), ("prove", "generate")}
+SIDEWAYS = {
+    *((name, below) for name in ("config", "text") for below in ("checks", "errors")),
+    *(("checks", "errors"), ("train", "generate"), ("prove", "generate")),
+}
 
 PICKLES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 UNSAFE_NAMES = {"torch.load", "torch.save", "torch.serialization.load", "torch.serialization.save"}
