@@ -71,6 +71,7 @@ def one_of(choices: Iterable[str]) -> Limit:
 
 
 POSITIVE = Limit("a number above 0", lambda value: bool(value > 0))
+SEED = between(0, 2**63 - 1)
 SOME = Limit("at least one", lambda value: len(value) > 0)
 
 
@@ -84,8 +85,8 @@ def shown(value: Any) -> str:
     """A value in a few characters of one line."""
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
-        kind = "tensor" if "torch" in type(value).__module__ else "array"
-        return f"a {kind} of {str(value.dtype).removeprefix('torch.')} and shape {list(shape)}"
+        kind = "a tensor" if "torch" in type(value).__module__ else "an array"
+        return f"{kind} of {str(value.dtype).removeprefix('torch.')} and shape {list(shape)}"
     try:
         text = " ".join(repr(value).split())
     except Exception:  # a stranger's class may not even have that
@@ -105,7 +106,9 @@ def checked(**limits: Limit) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        parameters = [each for each in inspect.signature(function).parameters.values() if each.name not in ("self", "cls")]
+        parameters = [
+            each for each in inspect.signature(function).parameters.values() if each.name not in ("self", "cls")
+        ]
         skipped = len(inspect.signature(function).parameters) - len(parameters)
         kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
         names = [each.name for each in parameters if each.kind not in kinds]

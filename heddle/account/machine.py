@@ -8,34 +8,41 @@ from statistics import median
 
 import torch
 
+from heddle.checks import POSITIVE, at_least, checked
+from heddle.model.device import find_device
+from heddle.model.precision import NUMBERS
+
 WARM_UP = 2  # the first calls pay for threads, libraries and clocks
 AT_LEAST = 3  # so that the median is one
 
 
+@checked(dtype=NUMBERS, size=at_least(1), seconds=POSITIVE)
 def matmul_rate(
     dtype: torch.dtype = torch.float32, size: int = 2048, seconds: float = 0.3, device: torch.device | str = "cpu"
 ) -> float:
     """FLOP/s of square matrix products of `size`: the ceiling that a training step is compared with."""
-    device = torch.device(device)
+    device = find_device(device)
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     out = torch.empty_like(a)
     return 2 * size**3 / _seconds(lambda: torch.mm(a, b, out=out), seconds, device)
 
 
+@checked(megabytes=at_least(1), seconds=POSITIVE)
 def copy_rate(megabytes: int = 256, seconds: float = 0.3, device: torch.device | str = "cpu") -> float:
     """Bytes/s that a plain copy moves, read and written both counted: the ceiling of decoding one token at a time."""
-    device = torch.device(device)
+    device = find_device(device)
     source = torch.zeros(megabytes * 2**20, dtype=torch.uint8, device=device)
     goal = torch.ones_like(source)
     return 2 * source.numel() / _seconds(lambda: goal.copy_(source), seconds, device)
 
 
+@checked()
 def available_memory(device: torch.device | str = "cpu") -> int:
     """Bytes that can still be taken on a device; on a CPU also within the limits of a container.
 
     A system that does not say how much is free answers with all it has.
     """
-    device = torch.device(device)
+    device = find_device(device)
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     free = _free(Path("/proc/meminfo"))

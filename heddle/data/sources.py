@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from heddle.checks import SOME, checked
 from heddle.errors import HeddleError
 
 PROSE = (".txt", ".md", ".rst", ".tex", ".jsonl")
@@ -67,6 +68,7 @@ class Tally:
         return Description(self._documents, self._bytes, self._digest.hexdigest())
 
 
+@checked(sources=SOME)
 def read_documents(sources: Sequence[str | Path]) -> Iterator[Document]:
     """Read every document of ``sources``: in the order given, and inside a folder or glob sorted by path.
 
@@ -89,6 +91,7 @@ def read_documents(sources: Sequence[str | Path]) -> Iterator[Document]:
             raise HeddleError(f"{source}: {'the file is empty' if named else 'every file there is empty'}")
 
 
+@checked(sources=SOME)
 def describe(sources: Sequence[str | Path]) -> Description:
     """Count the documents and bytes of ``sources`` and fingerprint them, reading everything once."""
     tally = Tally()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from heddle.checks import checked
 from heddle.data.parts import PartText, PartWriter, Tokenizes, fill_empty, map_tokens, pieces, settle
 from heddle.data.sources import Document, Tally
 from heddle.errors import HeddleError
@@ -63,6 +64,7 @@ class TokenStore:
     validation: Part
 
     @classmethod
+    @checked()
     def open(cls, directory: str | Path) -> "TokenStore":
         """Map an existing store.
 
@@ -94,6 +96,7 @@ class TokenStore:
             ) from error
 
 
+@checked()
 def build_store(
     directory: str | Path,
     documents: Iterable[Document],

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from heddle.checks import checked
 from heddle.config.sampling import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate.sampling import draw, process
@@ -71,6 +72,7 @@ class Loop:
         HeddleError: a prompt is empty and there is no `end_of_text`; it is too long; or has ids unknown here.
     """
 
+    @checked()
     def __init__(
         self,
         model: Transformer,
@@ -112,6 +114,7 @@ class Loop:
         self._begin_again()
         return sorted(events, key=lambda event: event.row)
 
+    @checked()
     def leave(self, rows: set[int]) -> None:
         """End these rows, by the numbers of their prompts."""
         self.waiting = [row for row in self.waiting if row.number not in rows]
@@ -182,6 +185,7 @@ class Loop:
         return out
 
 
+@checked()
 def generate(
     model: Transformer,
     prompts: Sequence[Sequence[int]],
@@ -195,6 +199,7 @@ def generate(
         yield from loop.step()
 
 
+@checked()
 def stream(
     model: Transformer, prompt: Sequence[int], sampling: SamplingConfig, end_of_text: int | None = None
 ) -> Iterator[int]:
@@ -204,6 +209,7 @@ def stream(
             yield event.token
 
 
+@checked()
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode inside; afterwards every module is in the mode it was in."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from heddle.account.parameters import parameter_count
+from heddle.checks import SEED, checked
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.model.build import build
@@ -63,6 +64,7 @@ class Proof:
 Progress = Callable[[str], None]
 
 
+@checked(seed=SEED)
 def prove_config(
     config: TransformerConfig,
     name: str = "",
@@ -81,6 +83,7 @@ def prove_config(
     return Proof(name, tried, reduced, found.rounding, (*verdicts, first_loss(tried, seed)))
 
 
+@checked(seed=SEED)
 @torch.no_grad()
 def prove(
     model: Transformer, name: str = "", compile: bool = False, progress: Progress | None = None, seed: int = 0

@@ -2,6 +2,7 @@
 
 import codecs
 
+from heddle.checks import checked
 from heddle.text.tokenizer import Tokenizer
 
 
@@ -11,6 +12,7 @@ class TextStream:
     All that `push` returned, then `flush`, is exactly `tokenizer.decode(ids)`, also where the bytes are not UTF-8.
     """
 
+    @checked()
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._previous: int | None = None

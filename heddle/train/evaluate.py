@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from heddle.checks import at_least, checked
 from heddle.data.batch import next_token_batch
 from heddle.data.order import held_out_windows
 from heddle.data.sources import Document
@@ -38,6 +39,7 @@ class Evaluation:
     bytes: int
 
 
+@checked(context=at_least(1), rows=at_least(1))
 @torch.no_grad()
 def evaluate(
     model: Transformer, part: Part, context: int, rows: int = 16, progress: Callable[[int, int], None] | None = None
@@ -51,6 +53,10 @@ def evaluate(
         rows: windows at a time.
         progress: hears the targets scored so far and all there are.
     """
+    if len(part.tokens) < 2:
+        raise HeddleError(
+            f"evaluate: part has {len(part.tokens)} token(s); at least 2 are needed, one to see and one to predict"
+        )
     objective, training = NextToken(model), model.training
     model.eval()
     nats, targets = 0.0, 0
