@@ -85,10 +85,13 @@ def start_shift(ids: npt.ArrayLike, start: int) -> tuple[npt.NDArray[np.int64], 
     Returns:
         Inputs and targets, each [..., n + 1].
     """
-    given, ids = ids, np.asarray(ids)
-    if ids.size and ids.dtype.kind not in "iu":
-        raise wrong("start_shift", "ids", given, "an array of whole numbers")
-    ids = ids.astype(np.int64)
+    try:
+        found = np.asarray(ids)
+    except ValueError:  # rows of different lengths
+        found = np.empty(1)
+    if found.size and found.dtype.kind not in "iu":
+        raise wrong("start_shift", "ids", ids, "an array of whole numbers")
+    ids = found.astype(np.int64)
     edge = (*ids.shape[:-1], 1)
     return (
         np.concatenate([np.full(edge, start), ids], axis=-1),

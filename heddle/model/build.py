@@ -33,7 +33,7 @@ def build(
     Raises:
         HeddleError: an argument is of another kind, or this machine has no such device.
     """
-    device = find_device(device)
+    device, seed = find_device(device), int(seed)
     with torch.device("meta"):
         model = Transformer(config)
     in_dtype(model, dtype)

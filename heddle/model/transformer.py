@@ -153,6 +153,8 @@ class Transformer(nn.Module):
             raise wrong("model.step", "tokens", tokens, "a tensor of whole numbers of shape [B T]")
         if not isinstance(cache, Cache):
             raise wrong("model.step", "cache", cache, "a Cache, as model.new_cache gives it,")
+        if not isinstance(counts, Sequence | None):
+            raise wrong("model.step", "counts", counts, "a list of whole numbers")
         rows, width = tokens.shape
         counts = [width] * rows if counts is None else counts
         if not len(counts) == len(cache.lengths) == rows:

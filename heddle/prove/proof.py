@@ -75,6 +75,7 @@ def prove_config(
     """Prove a model that is only described: with random weights, and at laptop size when it is large."""
     reduced = parameter_count(config) > LARGE
     tried = laptop(config) if reduced else config
+    seed = int(seed)
     model = awaken(build(tried, seed=seed), seed)
     found = prove(model, name, compile, progress, seed)
     verdicts = found.verdicts
@@ -94,7 +95,7 @@ def prove(
         HeddleError: it cannot run at all.
     """
     try:
-        subject = Subject(model.float(), seed)
+        subject = Subject(model.float(), int(seed))
     except HeddleError:
         raise
     except Exception as error:  # a module of the user's own may raise anything
