@@ -6,8 +6,9 @@ It wraps what users call, never what runs inside a training step or a compiled g
 
 import collections.abc
 import inspect
+import reprlib
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from math import isfinite
 from numbers import Integral, Real
@@ -87,13 +88,15 @@ def shown(value: Any) -> str:
     if isinstance(shape, tuple):
         kind = "a tensor" if "torch" in type(value).__module__ else "an array"
         return f"{kind} of {str(value.dtype).removeprefix('torch.')} and shape {list(shape)}"
+    whole = isinstance(value, str | bytes | Collection)
     try:
-        text = " ".join(repr(value).split())
+        # Of a list only the beginning, however long it is.
+        text = " ".join((reprlib.repr if whole else repr)(value).split())
     except Exception:  # a stranger's class may not even have that
-        text = f"a {type(value).__name__}"
-    if len(text) <= LONGEST:
+        text, whole = "", False
+    if 0 < len(text) <= LONGEST and not (text.startswith("<") and " at 0x" in text):
         return text
-    return f"{text[:LONGEST]}…" if isinstance(value, str | Sequence | Mapping) else f"a {type(value).__name__}"
+    return f"{text[:LONGEST]}…" if whole else f"a {type(value).__name__}"
 
 
 def checked(**limits: Limit) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -114,7 +117,6 @@ def checked(**limits: Limit) -> Callable[[Callable[P, R]], Callable[P, R]]:
         names = [each.name for each in parameters if each.kind not in kinds]
         assert set(limits) <= set(names), f"{function.__name__} has no {set(limits) - set(names)}"
         home = getattr(inspect.unwrap(function), "__globals__", {})
-        where = function.__qualname__.removesuffix(".__init__")
         known: dict[str, Check] = {}
 
         @wraps(function)
@@ -127,15 +129,21 @@ def checked(**limits: Limit) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 if check is None:
                     continue
                 if not check.fits(value):
-                    raise wrong(where, name, value, check.needed, check.choices)
+                    raise wrong(place(function, args[:skipped]), name, value, check.needed, check.choices)
                 limit = limits.get(name)
                 if limit is not None and value is not None and not limit.holds(value):
-                    raise wrong(where, name, value, limit.said, limit.choices)
+                    raise wrong(place(function, args[:skipped]), name, value, limit.said, limit.choices)
             return function(*args, **kwargs)
 
         return call
 
     return decorate
+
+
+def place(function: Callable[..., Any], owner: Sequence[Any]) -> str:
+    """What a function is called where it is used: a method by the class of what it is called on."""
+    names = [each.__name__ if isinstance(each, type) else type(each).__name__ for each in owner]
+    return ".".join([*names, function.__name__]).removesuffix(".__init__")
 
 
 class Check(NamedTuple):
@@ -163,7 +171,9 @@ def check_of(annotation: Any, home: Mapping[str, Any]) -> Check:
         return _either([check_of(each, home) for each in inner])
     if origin is Literal:
         words = tuple(map(str, inner))
-        return Check(f"one of {', '.join(words)}", lambda value: value in inner, words)
+        return Check(
+            f"one of {', '.join(words)}", lambda value: any(type(value) is type(o) and value == o for o in inner), words
+        )
     if annotation is None:
         annotation = types.NoneType
     if hasattr(annotation, "dim_str"):

@@ -181,7 +181,7 @@ def _check_special(special: Sequence[str]) -> None:
     for token in special:
         if not token or not token.isascii() or not token.isprintable():
             raise HeddleError(f"special token {token!r} is not printable ASCII; choose one like {END_OF_TEXT!r}")
-    if isinstance(special, str) or len(set(special)) != len(special):
+    if len(set(special)) != len(special):
         raise HeddleError(f"special tokens {special!r} are not a list of different names")
 
 
