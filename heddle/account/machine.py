@@ -8,7 +8,7 @@ from statistics import median
 
 import torch
 
-from heddle.checks import POSITIVE, at_least, checked
+from heddle.checks import at_least, checked
 from heddle.model.device import find_device
 from heddle.model.precision import NUMBERS
 
@@ -16,7 +16,7 @@ WARM_UP = 2  # the first calls pay for threads, libraries and clocks
 AT_LEAST = 3  # so that the median is one
 
 
-@checked(dtype=NUMBERS, size=at_least(1), seconds=POSITIVE)
+@checked(dtype=NUMBERS, size=at_least(1), seconds=at_least(0))
 def matmul_rate(
     dtype: torch.dtype = torch.float32, size: int = 2048, seconds: float = 0.3, device: torch.device | str = "cpu"
 ) -> float:
@@ -27,7 +27,7 @@ def matmul_rate(
     return 2 * size**3 / _seconds(lambda: torch.mm(a, b, out=out), seconds, device)
 
 
-@checked(megabytes=at_least(1), seconds=POSITIVE)
+@checked(megabytes=at_least(1), seconds=at_least(0))
 def copy_rate(megabytes: int = 256, seconds: float = 0.3, device: torch.device | str = "cpu") -> float:
     """Bytes/s that a plain copy moves, read and written both counted: the ceiling of decoding one token at a time."""
     device = find_device(device)
