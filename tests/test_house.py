@@ -29,16 +29,14 @@ FLOORS = {
     "nn": 1,
     "config": 0,
     "text": 0,
+    "checks": 0,
     "errors": 0,
 }
 # Imports between two packages on one floor. Everything may raise a HeddleError; training shows samples; a proof
 # goes through the very loop that writes, and the very loss that is minimised.
 SIDEWAYS = {
-    ("config", "errors"),
-    ("text", "errors"),
-    ("train", "generate"),
-    ("prove", "generate"),
-    ("prove", "train"),
+    *((name, below) for name in ("config", "text") for below in ("checks", "errors")),
+    *(("checks", "errors"), ("train", "generate"), ("prove", "generate"), ("prove", "train")),
 }
 
 PICKLES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}

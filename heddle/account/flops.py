@@ -31,6 +31,7 @@ from heddle.account.walk import (
     model_for_walking,
     walk,
 )
+from heddle.checks import at_least, checked
 from heddle.config.layers import AttentionConfig, ConvolutionConfig, LinearConfig, RecurrentConfig
 from heddle.config.model import BlockConfig, TransformerConfig
 from heddle.errors import HeddleError
@@ -81,6 +82,7 @@ class Flops:
     unknown: tuple[str, ...]
 
 
+@checked(batch=at_least(1), length=at_least(1))
 def flops(config: TransformerConfig, batch: int = 1, length: int | None = None) -> Flops:
     """Walk the model a config describes; `length`, by default its context, may exceed the learned positions."""
     length = config.context if length is None else length
@@ -126,6 +128,7 @@ def _counts(config: TransformerConfig, batch: int, length: int) -> dict[str, int
     return found
 
 
+@checked(length=at_least(1))
 def training_flops_per_token(config: TransformerConfig, length: int) -> int:
     """FLOPs of forward and backward for one token of a sequence of `length`, the head included."""
     parts = measured(config, lambda some: by_part(walk(some, 1, length)))
@@ -151,6 +154,7 @@ def by_part(steps: Walk) -> dict[str, int]:
     return usual | {part: number for part, number in others.items() if number}
 
 
+@checked(batch=at_least(1), length=at_least(1))
 def counted(
     config: TransformerConfig, batch: int, length: int, kernel: str | None = "sdpa", *, training: bool = False
 ) -> int:

@@ -8,18 +8,21 @@ from statistics import median
 
 import torch
 
-from heddle.model.precision import DTYPES
+from heddle.checks import at_least, checked, one_of
+from heddle.model.device import find_device
+from heddle.model.precision import DTYPES, NUMBERS
 
 WARM_UP = 2  # the first calls pay for threads, libraries and clocks
 AT_LEAST = 3  # so that the median is one
 TOO_SLOW = 2.0  # times as slow as fp32: a precision that no longer pays for what it rounds
 
 
+@checked(dtype=NUMBERS, size=at_least(1), seconds=at_least(0))
 def matmul_rate(
     dtype: torch.dtype = torch.float32, size: int = 2048, seconds: float = 0.3, device: torch.device | str = "cpu"
 ) -> float:
     """FLOP/s of square matrix products of `size`: the ceiling that a training step is compared with."""
-    device = torch.device(device)
+    device = find_device(device)
     # Not drawn: measuring leaves the random state as it was.
     a = torch.linspace(-1, 1, size * size, device=device).view(size, size).to(dtype)
     b = a.flip(0)
@@ -27,6 +30,7 @@ def matmul_rate(
     return 2 * size**3 / _seconds(lambda: torch.mm(a, b, out=out), seconds, device)
 
 
+@checked(dtype=NUMBERS)
 def slowdown(dtype: torch.dtype, device: torch.device | str = "cpu") -> float:
     """How many times slower than fp32 matrix products in `dtype` are here; below 1 they are faster.
 
@@ -37,28 +41,32 @@ def slowdown(dtype: torch.dtype, device: torch.device | str = "cpu") -> float:
     return rates[0] / rates[1]
 
 
+@checked(precision=one_of(DTYPES))
 def usable_precision(precision: str, device: torch.device | str = "cpu") -> str:
     """What to compute in where `precision` was chosen on some machine: itself, or `fp32` where that is twice as fast here.
 
     Rounding differs, so what is computed does, too, by as much as bf16 rounds; whoever calls this says so.
     """
+    device = find_device(device)
     return "fp32" if precision != "fp32" and slowdown(DTYPES[precision], device) > TOO_SLOW else precision
 
 
+@checked(megabytes=at_least(1), seconds=at_least(0))
 def copy_rate(megabytes: int = 256, seconds: float = 0.3, device: torch.device | str = "cpu") -> float:
     """Bytes/s that a plain copy moves, read and written both counted: the ceiling of decoding one token at a time."""
-    device = torch.device(device)
+    device = find_device(device)
     source = torch.zeros(megabytes * 2**20, dtype=torch.uint8, device=device)
     goal = torch.ones_like(source)
     return 2 * source.numel() / _seconds(lambda: goal.copy_(source), seconds, device)
 
 
+@checked()
 def available_memory(device: torch.device | str = "cpu") -> int:
     """Bytes that can still be taken on a device; on a CPU also within the limits of a container.
 
     A system that does not say how much is free answers with all it has.
     """
-    device = torch.device(device)
+    device = find_device(device)
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     free = _free(Path("/proc/meminfo"))

@@ -22,6 +22,7 @@ from heddle.account.walk import (
     source_for,
     walk,
 )
+from heddle.checks import at_least, checked, one_of
 from heddle.config.layers import AttentionConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig, with_kernel
 from heddle.model.build import build
@@ -129,6 +130,7 @@ class Memory:
     deck: tuple[Line, ...]
 
 
+@checked(batch=at_least(1), length=at_least(1))
 def memory(config: TransformerConfig, batch: int = 1, length: int | None = None) -> Memory:
     """Measure the model a config describes, without holding it."""
     length = config.context if length is None else length
@@ -158,6 +160,7 @@ def parameter_bytes(config: TransformerConfig, precision: str) -> int:
     return measured(config, lambda some: {"bytes": _held(cast(build(some, "meta"), precision))})["bytes"]
 
 
+@checked(optimizer=one_of(MOMENTS), precision=one_of(DTYPES))
 def states(config: TransformerConfig, optimizer: str, precision: str) -> States:
     """What training holds besides activations. Muon has the layers' matrices and remembers one number of each.
 
@@ -181,6 +184,7 @@ def _states(config: TransformerConfig, optimizer: str, precision: str) -> dict[s
     return found | {"total": sum(found.values())}
 
 
+@checked(rows=at_least(1), optimizer=one_of(MOMENTS), precision=one_of(DTYPES))
 def training_bytes(config: TransformerConfig, rows: int, precision: str, optimizer: str) -> int:
     """The most that training's tensors hold at once, for micro-batches of `rows` whole contexts: a little too much.
 
@@ -196,6 +200,7 @@ def training_bytes(config: TransformerConfig, rows: int, precision: str, optimiz
     return states(config, optimizer, precision).total + kept(config, rows, config.context, precision).bytes + loss
 
 
+@checked(batch=at_least(1), length=at_least(1), precision=one_of(DTYPES))
 def cache_size(config: TransformerConfig, batch: int, length: int, precision: str = "fp32") -> CacheSize:
     """Fill a cache with `length` tokens in each of `batch` rows, on the meta device, and measure it.
 
@@ -228,6 +233,7 @@ def _cache_size(config: TransformerConfig, batch: int, length: int, precision: s
     return {"per_token": per_token, "bounded": bounded, "memory": memory_bytes, "held": cache.bytes() + encoded}
 
 
+@checked(batch=at_least(1), length=at_least(1), precision=one_of(DTYPES))
 def kept(
     config: TransformerConfig, batch: int, length: int, precision: str = "fp32", kernel: str | None = None
 ) -> Kept:
@@ -286,6 +292,7 @@ def doublings(length: int) -> tuple[int, ...]:
     return tuple(sorted({1024, 2048, 4096, 8192, length, 131_072}))
 
 
+@checked(batch=at_least(1), precision=one_of(DTYPES))
 def attention_table(
     config: TransformerConfig, lengths: Iterable[int], batch: int = 1, precision: str = "fp32"
 ) -> tuple[AttentionRow, ...]:

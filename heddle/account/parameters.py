@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from heddle.account.formulas import Line, rule
+from heddle.checks import checked
 from heddle.config.layers import AttentionConfig, GatedConfig, MLPConfig
 from heddle.config.model import BlockConfig, LanguageHeadConfig, TransformerConfig
 from heddle.model.build import build
@@ -129,6 +130,7 @@ class Parameters:
     rule_holds: bool
 
 
+@checked()
 def weights(model: Transformer) -> tuple[Weight, ...]:
     """Every parameter of a model with its part, each tensor once."""
     return tuple(
@@ -145,11 +147,13 @@ def _weight(name: str, parameter: nn.Parameter, pooled: bool) -> Weight:
     return Weight(name, tuple(parameter.shape), part, stack, block, parameter.requires_grad)
 
 
+@checked()
 def parameter_count(config: TransformerConfig) -> int:
     """How many numbers a model of this config learns."""
     return sum(weight.count for weight in weights(build(config, "meta")))
 
 
+@checked()
 def parameters(config: TransformerConfig) -> Parameters:
     """Count the model a config describes, built without memory on the meta device."""
     model = build(config, "meta")

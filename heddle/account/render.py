@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from heddle.account.formulas import Line
 from heddle.account.report import Report
+from heddle.checks import checked
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,6 +17,7 @@ UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 SHORT = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 
 
+@checked()
 def render(report: Report, whole: bool = False) -> list[RenderableType]:
     """Tables and lines to print, in reading order.
 

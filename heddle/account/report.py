@@ -10,6 +10,7 @@ from heddle.account.flops import Flops, flops
 from heddle.account.memory import Memory, doublings, memory
 from heddle.account.parameters import Parameters, Weight, parameters, weights
 from heddle.account.walk import attentions
+from heddle.checks import at_least, checked
 from heddle.config.layers import (
     ConvolutionConfig,
     CustomConfig,
@@ -110,6 +111,7 @@ class Report:
         }
 
 
+@checked(batch=at_least(1), length=at_least(1))
 def count(config: TransformerConfig, batch: int = 1, length: int | None = None, name: str = "") -> Report:
     """Account for a model: nothing is allocated and no weights are needed.
 
@@ -182,6 +184,7 @@ def _folded(numbers: Sequence[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} … {run[-1]}" for run in runs)
 
 
+@checked()
 def family(config: TransformerConfig) -> str:
     """Which stacks are present: `encoder`, `decoder` or `encoder-decoder`."""
     return "-".join(config.stacks())
@@ -247,6 +250,7 @@ def preset_table() -> list[dict[str, Any]]:
     return rows
 
 
+@checked()
 def training_said(name: str) -> dict[str, Any]:
     """What a preset says of its training, or nothing: tokens in a batch, the sequences that come to, the highest rate.
 

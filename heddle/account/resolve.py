@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from heddle.checks import checked
 from heddle.config.base import parse_overrides, read_table
 from heddle.config.model import TransformerConfig
 from heddle.config.presets import preset, preset_names
@@ -14,6 +15,7 @@ from heddle.errors import HeddleError, did_you_mean
 DEPTH, CONTEXT = 4, 256
 
 
+@checked()
 def changed(name: str, words: Sequence[str] = ()) -> tuple[str, TransformerConfig]:
     """`resolve`, and then `key=value` words that change the config, as `dim=4096` or `decoder.block.norm.kind=rms`.
 
@@ -26,6 +28,7 @@ def changed(name: str, words: Sequence[str] = ()) -> tuple[str, TransformerConfi
     return " ".join((called, *words)), config.override(parse_overrides(words))
 
 
+@checked()
 def resolve(name: str) -> tuple[str, TransformerConfig]:
     """The model that a word on the command line means, and what to call it.
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from heddle.checks import at_least, checked
 from heddle.config.layers import AttentionConfig
 from heddle.config.model import BlockConfig, TransformerConfig, with_kernel
 from heddle.errors import HeddleError
@@ -205,6 +206,7 @@ def guard(model: Transformer) -> list[Foreign]:
     return found
 
 
+@checked(batch=at_least(1), length=at_least(1))
 def walk(config: TransformerConfig, batch: int, length: int) -> Walk:
     """Write down every matrix product of one forward pass over `batch` rows of `length` tokens."""
     model, foreign = model_for_walking(config, length, "reference")

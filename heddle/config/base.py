@@ -6,10 +6,11 @@ import tomllib
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from heddle.checks import checked, wrong
 from heddle.errors import HeddleError, did_you_mean
 
 # The lectures' own spellings are read as heddle's one name wherever a table has that key (L0-60, L1-60, D-50); configs are
@@ -73,7 +74,23 @@ def known_as(key: str, value: Any, names: Container[str]) -> tuple[str, Any]:
     return ours, value
 
 
-class Config(BaseModel):
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)  # pydantic has no public name for it
+
+
+class _OneLine(ModelMetaclass):
+    """Makes `Config(...)` refuse as `Config.of` does. What pydantic builds inside another config does not come here."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:
+        try:
+            return super().__call__(*args, **values)
+        except ValidationError as error:
+            raise first_refusal(cls, error, cls.__name__) from None  # type: ignore[arg-type]
+
+
+class Config(BaseModel, metaclass=_OneLine):
     """Frozen, torch-free data. Unknown keys and impossible values are refused when the config is made."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
@@ -111,12 +128,15 @@ class Config(BaseModel):
         Raises:
             HeddleError: one line naming the key, what is wrong with it, and the nearest valid name.
         """
+        if not isinstance(data, Mapping | cls):
+            raise wrong(f"{cls.__name__}.of", "data", data, "a table of keys")
         try:
             return cls.model_validate(data)
         except ValidationError as error:
             raise first_refusal(cls, error, where) from None
 
     @classmethod
+    @checked()
     def read(cls, path: str | Path) -> Self:
         """Read a `.json` or `.toml` file."""
         return cls.of(read_table(path), where=str(path))
@@ -133,6 +153,7 @@ class Config(BaseModel):
         """TOML text. TOML has no null, so fields that are None are left out; every such field defaults to None."""
         return write_toml(self.model_dump(mode="json", exclude_none=True))
 
+    @checked()
     def override(self, changes: Mapping[str, Any]) -> Self:
         """A new config with dotted paths replaced, validated again: `override({"decoder.depth": 4})`."""
         data = self.to_dict()
@@ -161,6 +182,7 @@ def read_table(path: str | Path) -> dict[str, Any]:
     return data
 
 
+@checked()
 def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
     """Turn `key=value` words into a dict. A value is read as TOML where it can be (3, 0.5, true, [1, 2]), else as text."""
     changes: dict[str, Any] = {}

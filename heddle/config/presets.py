@@ -4,6 +4,7 @@ import tomllib
 from importlib import resources
 from typing import Any
 
+from heddle.checks import at_least, checked
 from heddle.config.base import merge
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError, did_you_mean
@@ -15,6 +16,7 @@ def preset_names() -> list[str]:
     return sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml"))
 
 
+@checked()
 def preset(name: str) -> TransformerConfig:
     """The model a preset describes.
 
@@ -26,6 +28,7 @@ def preset(name: str) -> TransformerConfig:
     return TransformerConfig.of(table, where=f"preset {name}")
 
 
+@checked()
 def preset_training(name: str) -> dict[str, Any]:
     """What a preset says of its training: `batch_tokens` per step and the highest `learning_rate`, or nothing (L1-72, L1-73).
 
@@ -45,14 +48,13 @@ def _table(name: str) -> dict[str, Any]:
     return merge(_table(like), data) if like else data
 
 
+@checked(depth=at_least(1), vocab_size=at_least(1), context=at_least(1), dim=at_least(1))
 def sized(depth: int, *, vocab_size: int, context: int = 256, dim: int | None = None) -> TransformerConfig:
     """A modern small GPT from one number: width 64 x depth, heads of 64 channels, everything else follows.
 
     RMSNorm before each branch, rotary positions, normed queries and keys, SwiGLU, no biases and a tied head: the choices
     that learned fastest at laptop size.
     """
-    if depth < 1:
-        raise HeddleError(f"depth = {depth}: a model needs at least one block")
     width = dim or 64 * depth
     head_dim = 64 if width % 64 == 0 else width
     norm = {"kind": "rms"}

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
+from heddle.checks import at_least, checked
 from heddle.config.base import Config, merge, set_path
 from heddle.config.layers import Rate
 from heddle.config.model import Depth, TransformerConfig
@@ -43,6 +44,7 @@ class ModelChoice(Config):
     head: dict[str, Any] = Field(default_factory=dict)
     initial: dict[str, Any] = Field(default_factory=dict)
 
+    @checked(vocab_size=at_least(1), depth=at_least(1), context=at_least(1))
     def resolve(self, vocab_size: int, depth: int, context: int) -> TransformerConfig:
         """The whole model, for a tokenizer of `vocab_size` ids; `depth` and `context` are what to take where none is said.
 

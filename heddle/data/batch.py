@@ -9,6 +9,7 @@ from jaxtyping import Float, Int, Integer
 from torch import Tensor
 from torch.utils import _pytree
 
+from heddle.checks import checked, wrong
 from heddle.errors import HeddleError
 from heddle.nn.layout import Layout
 
@@ -32,10 +33,12 @@ class Batch:
     targets: Int[Tensor, "B T"]
     weights: Float[Tensor, "B T"]
 
+    @checked()
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
         return Batch(self.tokens.to(device), self.layout.to(device), self.targets.to(device), self.weights.to(device))
 
+    @checked()
     def split(self, parts: int) -> list["Batch"]:
         """``parts`` micro-batches of B / parts consecutive rows each.
 
@@ -57,6 +60,7 @@ _pytree.register_pytree_node(
 )
 
 
+@checked()
 def next_token_batch(rows: Integer[np.ndarray, "B N"]) -> Batch:
     """A batch in which every token predicts the next; N = T + 1 ids per row give T inputs and T targets (L0-89).
 
@@ -71,6 +75,7 @@ def next_token_batch(rows: Integer[np.ndarray, "B N"]) -> Batch:
     return Batch(tokens, Layout.plain(*tokens.shape), targets, torch.ones(tokens.shape))
 
 
+@checked()
 def start_shift(ids: npt.ArrayLike, start: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The third lecture's convention: ``start`` is put in front and row i predicts token i.
 
@@ -80,7 +85,13 @@ def start_shift(ids: npt.ArrayLike, start: int) -> tuple[npt.NDArray[np.int64], 
     Returns:
         Inputs and targets, each [..., n + 1].
     """
-    ids = np.asarray(ids, dtype=np.int64)
+    try:
+        found = np.asarray(ids)
+    except ValueError:  # rows of different lengths
+        found = np.empty(1)
+    if found.size and found.dtype.kind not in "iu":
+        raise wrong("start_shift", "ids", ids, "an array of whole numbers")
+    ids = found.astype(np.int64)
     edge = (*ids.shape[:-1], 1)
     return (
         np.concatenate([np.full(edge, start), ids], axis=-1),

@@ -7,6 +7,7 @@ is; Luby and Rackoff 1988), and cycle-walking brings its power-of-four domain do
 import numpy as np
 import numpy.typing as npt
 
+from heddle.checks import at_least, between, checked, wrong
 from heddle.errors import HeddleError
 
 Indices = npt.NDArray[np.int64]
@@ -16,17 +17,16 @@ _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: neighbouring seeds land far
 _ROUNDS = 8
 
 
+@checked(n=between(1, 2**63 - 1))
 def permute(indices: npt.NDArray[np.integer], n: int, seed: int) -> Indices:
     """Where each of ``indices`` goes under the permutation of ``range(n)`` that ``seed`` names; any shape, O(1) memory.
 
     Raises:
-        ValueError: an index outside ``range(n)``, or ``n`` outside 1 .. 2^63 - 1.
+        HeddleError: an index outside ``range(n)``, or ``n`` outside 1 .. 2^63 - 1.
     """
-    if not 1 <= n < 1 << 63:
-        raise ValueError(f"a permutation needs 1 <= n < 2^63, not {n}")
     indices = np.asarray(indices)
-    if indices.size and (int(indices.min()) < 0 or int(indices.max()) >= n):
-        raise ValueError(f"indices must lie in 0 .. {n - 1}")
+    if indices.size and (indices.dtype.kind not in "iu" or int(indices.min()) < 0 or int(indices.max()) >= n):
+        raise wrong("permute", "indices", indices, f"an array of whole numbers from 0 to {n - 1}")
     half = max(1, ((n - 1).bit_length() + 1) // 2)
     keys = _keys(seed, np.arange(_ROUNDS, dtype=_U64))
     values = _feistel(indices.astype(_U64).ravel(), half, keys)
@@ -36,6 +36,7 @@ def permute(indices: npt.NDArray[np.integer], n: int, seed: int) -> Indices:
     return values.astype(np.int64).reshape(indices.shape)
 
 
+@checked()
 def windows_per_epoch(store_length: int, context: int) -> int:
     """How many windows of ``context + 1`` tokens one epoch has: the same in every epoch, whatever its offset.
 
@@ -52,6 +53,7 @@ def windows_per_epoch(store_length: int, context: int) -> int:
     return max(1, (store_length - context) // context)
 
 
+@checked(step=at_least(0), batch=at_least(1))
 def windows(store_length: int, context: int, seed: int, step: int, batch: int) -> Indices:
     """Start offsets [B] of the windows that step ``step`` (from 0) reads: tokens ``start .. start + context`` each.
 
@@ -80,6 +82,7 @@ def windows(store_length: int, context: int, seed: int, step: int, batch: int) -
     return starts
 
 
+@checked(store_length=at_least(1))
 def targets_left_out(store_length: int, context: int) -> int:
     """How many of the ``store_length - 1`` targets one epoch does not have; every epoch leaves out others.
 
@@ -88,6 +91,7 @@ def targets_left_out(store_length: int, context: int) -> int:
     return store_length - 1 - windows_per_epoch(store_length, context) * context
 
 
+@checked(length=at_least(0))
 def held_out_windows(length: int, context: int, most: int | None = None) -> list[tuple[int, int]]:
     """Windows (start, end) that score every target of a held-out text once: ``length - 1`` targets in all.
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from heddle.checks import SOME, checked
 from heddle.errors import HeddleError
 
 KNOWN = frozenset({".txt", ".md", ".jsonl"})
@@ -77,6 +78,7 @@ class Tally:
         return Description(self._documents, self.bytes, self._digest.hexdigest(), self._squares, self._hashed)
 
 
+@checked(sources=SOME)
 def read_documents(sources: Sequence[str | Path]) -> Iterator[Document]:
     """Read every document of ``sources``: in the order given, and inside a folder or glob sorted by path.
 
@@ -99,6 +101,7 @@ def read_documents(sources: Sequence[str | Path]) -> Iterator[Document]:
             raise HeddleError(f"{source}: {'the file is empty' if named else 'every file there is empty'}")
 
 
+@checked(sources=SOME)
 def describe(sources: Sequence[str | Path], tally: Tally | None = None) -> Description:
     """Count the documents and bytes of ``sources`` and fingerprint them, reading everything once; ``tally`` can be watched."""
     tally = tally or Tally()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from heddle.checks import checked
 from heddle.data.parts import PartWriter, Tokenizes, map_tokens, pieces, settle
 from heddle.data.sources import Description, Document, Tally
 from heddle.data.split import PartText, Split, choose_split
@@ -89,6 +90,7 @@ class TokenStore:
     validation: Part
 
     @classmethod
+    @checked()
     def open(cls, directory: str | Path) -> "TokenStore":
         """Map an existing store.
 
@@ -139,6 +141,7 @@ class TokenStore:
                 raise HeddleError(f"{file}: damaged, not what was written; bring the file back or train a new run")
 
 
+@checked()
 def build_store(
     directory: str | Path,
     documents: Iterable[Document],

@@ -7,11 +7,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heddle.checks import checked, wrong
 from heddle.config.sampling import SamplingConfig
 
 Key = tuple[int, int]  # a row's seed, and the place in its text of the token to draw
 
 
+@checked()
 def process(logits: Float[Tensor, "B V"], sampling: SamplingConfig) -> Float[Tensor, "B V"]:
     """Logits of what may be drawn, in float64, -inf where nothing may (L2-60).
 
@@ -33,12 +35,15 @@ def process(logits: Float[Tensor, "B V"], sampling: SamplingConfig) -> Float[Ten
     return scores
 
 
+@checked()
 def draw(logits: Float[Tensor, "B V"], keys: Sequence[Key]) -> Int[Tensor, " B"]:
     """One id for each row, with the probabilities softmax(logits).
 
     A row's randomness is a function of its key alone, so a row draws the same alone as among others. It is one uniform
     number, turned into an id by the inverse of the distribution over ids in ascending order.
     """
+    if len(keys) != logits.shape[0]:
+        raise wrong("draw", "keys", keys, f"one pair of seed and position for each of {logits.shape[0]} rows")
     weight = logits.double().softmax(-1)
     # An id that cannot be drawn has no place in the distribution, wherever rounding puts the cumulative sum beside it.
     place = weight.cumsum(-1).masked_fill(weight == 0, 0.0)

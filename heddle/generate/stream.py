@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from heddle.checks import checked
 from heddle.config.ids import SpecialIds
 from heddle.config.sampling import SamplingConfig
 from heddle.errors import HeddleError
@@ -112,6 +113,7 @@ class Loop:
         HeddleError: a prompt is empty and there is no `end_of_text`; it is too long; or has ids unknown here.
     """
 
+    @checked()
     def __init__(
         self,
         model: Transformer,
@@ -158,6 +160,7 @@ class Loop:
         self._begin_again()
         return sorted(events, key=lambda event: event.row)
 
+    @checked()
     def leave(self, rows: set[int]) -> None:
         """End these rows, by the numbers of their prompts."""
         self.waiting = [row for row in self.waiting if row.number not in rows]
@@ -228,6 +231,7 @@ class Loop:
         return out
 
 
+@checked()
 def generate(
     model: Transformer,
     prompts: Sequence[Sequence[int]],
@@ -241,6 +245,7 @@ def generate(
         yield from loop.step()
 
 
+@checked()
 def stream(
     model: Transformer, prompt: Sequence[int], sampling: SamplingConfig, end_of_text: int | None = None
 ) -> Iterator[int]:
@@ -250,6 +255,7 @@ def stream(
             yield event.token
 
 
+@checked()
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode inside; afterwards every module is in the mode it was in."""

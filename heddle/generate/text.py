@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from heddle.checks import checked
 from heddle.config.sampling import SamplingConfig
 from heddle.generate.stream import Finish, Loop
 from heddle.model.transformer import Transformer
@@ -27,6 +28,7 @@ class Piece:
     finish: Finish | None
 
 
+@checked()
 def complete(
     model: Transformer,
     tokenizer: Tokenizer,
@@ -91,6 +93,7 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
     return tokenizer.encode(prompt)
 
 
+@checked()
 def generate_text(model: Transformer, tokenizer: Tokenizer, prompt: str, **sampling: Any) -> str:
     """The text that follows one prompt; keywords are those of `SamplingConfig`: `max_tokens=100, temperature=0`.
 

@@ -5,12 +5,16 @@ from itertools import chain
 import torch
 from torch import nn
 
+from heddle.checks import SEED, checked
 from heddle.config.model import TransformerConfig
+from heddle.model.device import find_device
 from heddle.model.initialise import initialise
+from heddle.model.precision import NUMBERS
 from heddle.model.transformer import Transformer
 from heddle.nn.custom import Custom, moved
 
 
+@checked(seed=SEED, dtype=NUMBERS)
 def build(
     config: TransformerConfig,
     device: torch.device | str = "cpu",
@@ -20,11 +24,20 @@ def build(
     """A model with initial weights. On `meta` it has shapes only, whatever its size.
 
     A user's own modules are filled by their constructors, with the same values from the same seed.
+
+    Args:
+        device: `cpu`, `cuda`, `cuda:1`, `mps` or `meta`; `auto` is the first accelerator here, else the CPU.
+        seed: of the weights.
+        dtype: of all weights.
+
+    Raises:
+        HeddleError: an argument is of another kind, or this machine has no such device.
     """
+    device, seed = find_device(device), int(seed)
     with torch.device("meta"):
         model = Transformer(config)
     in_dtype(model, dtype)
-    if torch.device(device).type == "meta":
+    if device.type == "meta":
         return model
     materialise(model, device, seed, dtype)
     initialise(model, config, torch.Generator().manual_seed(seed))

@@ -2,11 +2,13 @@
 
 import torch
 
+from heddle.checks import checked
 from heddle.errors import HeddleError, did_you_mean
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
+@checked()
 def pick_device(name: str = "auto") -> torch.device:
     """The device of a name; `auto` is the first of cuda, mps and cpu that this machine has.
 
@@ -24,3 +26,22 @@ def pick_device(name: str = "auto") -> torch.device:
             f"device = {name!r}: torch {torch.__version__} finds no such device here; take {others} or auto"
         )
     return torch.device(name)
+
+
+@checked()
+def find_device(device: torch.device | str) -> torch.device:
+    """A device as torch names it (`cuda:1`, `meta`), or as `pick_device` does.
+
+    Raises:
+        HeddleError: the name is unknown, or this machine (or this torch) has no such device.
+    """
+    if isinstance(device, str):
+        try:
+            device = pick_device() if device == "auto" else torch.device(device)
+        except RuntimeError:
+            return pick_device(str(device))  # which says what there is
+    if device.type != "meta":
+        pick_device(device.type)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise HeddleError(f"device = {str(device)!r}: there are {torch.cuda.device_count()} of them, numbered from 0")
+    return device

@@ -6,6 +6,7 @@ from math import sqrt
 import torch
 from torch import nn
 
+from heddle.checks import checked
 from heddle.config.model import TransformerConfig
 from heddle.nn.custom import Custom
 
@@ -32,6 +33,7 @@ def initial_table(config: TransformerConfig) -> list[tuple[str, str, float]]:
     return [*rows, (r"", "normal", std)]
 
 
+@checked()
 @torch.no_grad()
 def initialise(model: nn.Module, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
     """Fill every parameter but those of a user's own modules, which their constructors have filled.

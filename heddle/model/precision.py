@@ -2,12 +2,17 @@
 
 import torch
 
+from heddle.checks import Limit
 from heddle.errors import HeddleError, did_you_mean
 from heddle.model.head import LanguageHead
 from heddle.model.transformer import Transformer
 from heddle.nn.block import MATRICES
 from heddle.nn.custom import without_custom
 
+NUMBERS = Limit(
+    "torch.float32, float64, bfloat16 or float16",
+    lambda dtype: dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16),
+)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 

@@ -9,13 +9,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from heddle.checks import at_least, checked, wrong
 from heddle.config.layers import AttentionConfig
 from heddle.config.model import DropoutConfig, EntryConfig, StackConfig
 from heddle.errors import HeddleError
 from heddle.nn.attention import Sight, View
 from heddle.nn.block import Across, Block, make_block
 from heddle.nn.dropout import Dropout, make_dropout
-from heddle.nn.embedding import Embedding
+from heddle.nn.embedding import Embedding, check_ids
 from heddle.nn.layout import Layout
 from heddle.nn.mask import Causal, Everything, Rule, Window
 from heddle.nn.moe import Routing
@@ -40,7 +41,8 @@ class Entry(nn.Module):
         self.scale = sqrt(dim) if config.scale else 1.0
         self.offset = config.offset
         self.concat = config.combine == "concat"
-        self.positions = _positions(config.positions, context + config.offset, width)
+        self.places = context + config.offset
+        self.positions = _positions(config.positions, self.places, width)
         self.types = Embedding(config.types, dim) if config.types else None
         self.norm = None if config.norm is None else make_norm(config.norm, dim)
         self.dropout = dropout
@@ -48,8 +50,10 @@ class Entry(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T d"], layout: Layout, types: Int[Tensor, "B T"] | None = None
     ) -> Float[Tensor, "B T D"]:
-        if types is not None and self.types is None:
-            raise HeddleError("types are given to a stack that has none: leave them out, or set entry.types")
+        if types is not None:
+            if self.types is None:
+                raise HeddleError("types are given to a stack that has none: leave them out, or set entry.types")
+            check_ids("types", types, self.types.weight.shape[0], tuple(layout.position.shape))
         x = x * self.scale if self.scale != 1.0 else x
         if self.positions is not None:
             places = self._places(layout, x.dtype)
@@ -69,6 +73,7 @@ class Entry(nn.Module):
         if layout.form not in ("plain", "uniform"):
             # Padding may stand beyond the table. It takes the first row and is seen by nothing.
             at = at.masked_fill(~layout.real, 0)
+        check_ids("the layout's positions", at, self.places)
         places: Tensor = self.positions(at)
         return places.to(dtype)
 
@@ -88,6 +93,7 @@ class Stack(nn.Module):
     positions and heads are alike share those, whatever their windows, kernels and dropout.
     """
 
+    @checked(dim=at_least(1), context=at_least(1))
     def __init__(
         self, config: StackConfig, dim: int, context: int, causal: bool = True, drops: DropoutConfig | None = None
     ) -> None:
@@ -142,6 +148,10 @@ class Stack(nn.Module):
             HeddleError: `x` has another width, or the layout another batch; or there are `types` and no table of them.
         """
         width = self.width
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise wrong("Stack", "x", x, f"a tensor of floating-point numbers of shape [B T {width}]")
+        if not isinstance(queries, Layout):
+            raise wrong("Stack", "queries", queries, "a Layout")
         if x.dim() != 3 or x.shape[-1] != width or queries.position.shape != x.shape[:2]:
             raise HeddleError(
                 f"a stack takes x [B T D] with D = {width} and a layout of the same [B T]; "

@@ -7,13 +7,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from heddle.checks import at_least, checked, wrong
 from heddle.config.model import StackConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.model.head import LanguageHead, make_head
 from heddle.model.stack import Stack
 from heddle.nn.block import MATRICES
 from heddle.nn.custom import without_custom
-from heddle.nn.embedding import Embedding
+from heddle.nn.embedding import Embedding, check_ids
 from heddle.nn.layout import Layout
 from heddle.nn.moe import Routing
 from heddle.nn.state import Cache, Keys, Memory
@@ -26,6 +27,7 @@ class Transformer(nn.Module):
     decoding takes it at the last position only.
     """
 
+    @checked()
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
@@ -73,6 +75,7 @@ class Transformer(nn.Module):
         source_types: Int[Tensor, "B S"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], tuple[Routing, ...]]:
         """`forward`, and beside it what the routers did: their loads, and the terms they add to the loss."""
+        check_ids("tokens", tokens, self.vocab_size)
         layout = _whole(tokens) if layout is None else layout
         if self.encoder is None or self.decoder is None:
             if not (source is None and source_layout is None and source_types is None):
@@ -81,6 +84,7 @@ class Transformer(nn.Module):
             return alone(tokens, layout, types=types)
         if source is None:
             raise HeddleError("this model reads a source beside the tokens; give source")
+        check_ids("source", source, self._source_size())
         source_layout = _whole(source) if source_layout is None else source_layout
         hidden, routings = self._encode(source, source_layout, source_types)
         out, more = self._decode(tokens, layout, memory=Memory(hidden, source_layout), types=types)
@@ -107,6 +111,8 @@ class Transformer(nn.Module):
         Raises:
             HeddleError: there is no encoder, or more tokens than there are learned positions.
         """
+        self._check_encodes()
+        check_ids("source", source, self._source_size())
         layout = _whole(source) if layout is None else layout
         return Memory(self._encode(source, layout, types)[0], layout)
 
@@ -122,9 +128,10 @@ class Transformer(nn.Module):
         """The decoder's hidden vectors of `tokens`, standing where `queries` says and seeing `keys`, with what `states` remember.
 
         Raises:
-            HeddleError: there is no decoder, no memory of a source, or more tokens than there are learned positions.
-            IndexError: a token stands beyond the learned positions, of which only tensors know (`step` looks before).
+            HeddleError: there is no decoder, no memory of a source, or more tokens than there are learned positions. Where
+                only tensors know that, it is an IndexError on a GPU (`step` looks before).
         """
+        check_ids("tokens", tokens, self.vocab_size)
         return self._decode(tokens, queries, keys, states, memory, types)[0]
 
     def step(
@@ -142,15 +149,21 @@ class Transformer(nn.Module):
         Raises:
             HeddleError: the cache has other rows, a count is not between 0 and T, or there are fewer learned positions.
         """
+        if not isinstance(tokens, Tensor) or tokens.dim() != 2:
+            raise wrong("model.step", "tokens", tokens, "a tensor of whole numbers of shape [B T]")
+        if not isinstance(cache, Cache):
+            raise wrong("model.step", "cache", cache, "a Cache, as model.new_cache gives it,")
+        if not isinstance(counts, Sequence | None):
+            raise wrong("model.step", "counts", counts, "a list of whole numbers")
         rows, width = tokens.shape
         counts = [width] * rows if counts is None else counts
         if not len(counts) == len(cache.lengths) == rows:
             raise HeddleError(
                 f"{rows} rows of tokens and {len(counts)} counts for a cache of {len(cache.lengths)} rows"
             )
-        if wrong := [count for count in counts if not 0 <= count <= width]:
+        if odd := [count for count in counts if not isinstance(count, int) or not 0 <= count <= width]:
             raise HeddleError(
-                f"counts say {wrong[0]} of the {width} tokens that each row has; 0 to {width} are possible"
+                f"counts say {odd[0]!r} of the {width} tokens that each row has; 0 to {width} are possible"
             )
         most = max(counts, default=width)
         if most < width:
@@ -160,6 +173,7 @@ class Transformer(nn.Module):
         queries, keys = cache.advance(counts, tokens.device)
         return self.decode(tokens, queries, keys, cache.states, cache.memory, types)
 
+    @checked(rows=at_least(0))
     def new_cache(self, rows: int, memory: Memory | None = None) -> Cache:
         """An empty cache for `rows` sequences, which grows as tokens come; of an encoder-decoder, with the encoder's output.
 
@@ -173,7 +187,11 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
         """Scores of the next token (L0-73, L2-62). Entries beyond the vocabulary are -inf (D-13)."""
-        return self.language_head()(hidden, self.head_weight())
+        head = self.language_head()
+        if not isinstance(hidden, Tensor) or not hidden.is_floating_point() or hidden.shape[-1:] != (self.config.dim,):
+            needed = f"a tensor of floating-point numbers of shape [… {self.config.dim}]"
+            raise wrong("model.logits", "hidden", hidden, needed)
+        return head(hidden, self.head_weight())
 
     def check_predicts_next(self) -> None:
         """Refuse, in words, a model that is no language model.
@@ -185,6 +203,7 @@ class Transformer(nn.Module):
             raise HeddleError("this model has an encoder; predicting the next token takes a decoder alone")
         self.language_head()
 
+    @checked()
     def check_vocabulary(self, ids: int) -> None:
         """Refuse a tokenizer whose number of ids is not this model's vocabulary (L1-62).
 
@@ -233,9 +252,9 @@ class Transformer(nn.Module):
     def _encode(
         self, source: Tensor, layout: Layout, types: Tensor | None = None
     ) -> tuple[Tensor, tuple[Routing, ...]]:
-        if self.encoder is None:
-            raise HeddleError("this model has no encoder")
-        _check_shapes(source, layout)
+        self._check_encodes()
+        assert self.encoder is not None
+        _check_layout(source, layout)
         self.encoder.check_layout(layout)
         table = self.embedding if self.source_embedding is None else self.source_embedding
         return self.encoder.run(table(source).to(self.working_dtype()), layout, types=types)
@@ -251,11 +270,19 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, tuple[Routing, ...]]:
         if self.decoder is None:
             raise HeddleError("this model has no decoder")
-        _check_shapes(tokens, queries)
+        _check_layout(tokens, queries)
         self._check_memory(memory)
         self.decoder.check_layout(queries)
         x = self.embedding(tokens).to(self.working_dtype())
         return self.decoder.run(x, queries, keys, states, memory, types)
+
+    def _source_size(self) -> int:
+        """How many ids the encoder knows."""
+        return self.vocab_size if self.config.source_vocab_size is None else self.config.source_vocab_size
+
+    def _check_encodes(self) -> None:
+        if self.encoder is None:
+            raise HeddleError("this model has no encoder")
 
     def _check_memory(self, memory: Memory | None) -> None:
         if (memory is None) != (self.encoder is None):
@@ -266,10 +293,10 @@ class Transformer(nn.Module):
             )
 
 
-def _check_shapes(tokens: Tensor, layout: Layout) -> None:
-    """Refuse what is not a batch of rows, or a layout of another batch, which would be spread over it (L1-15)."""
-    if tokens.dim() != 2:
-        raise HeddleError(f"tokens are [B T], rows of ids; these have the shape {list(tokens.shape)}")
+def _check_layout(tokens: Tensor, layout: Layout) -> None:
+    """Refuse a layout of another batch, which would be spread over it (L1-15)."""
+    if not isinstance(layout, Layout):
+        raise wrong("model", "layout", layout, "a Layout, such as Layout.padded(lengths, width),")
     if layout.position.shape != tokens.shape:
         raise HeddleError(
             f"the layout is of [B T] = {list(layout.position.shape)}, the tokens are {list(tokens.shape)}"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Any
 
+from heddle.checks import checked
 from heddle.config.layers import AttentionConfig
 from heddle.config.model import BlockConfig, StackConfig, TransformerConfig
 
@@ -43,6 +44,7 @@ class Sizes:
         return cls(config.dim, dim, heads, {window: min(window, small) for window, small in windows.items()})
 
 
+@checked()
 def laptop(config: TransformerConfig) -> TransformerConfig:
     """The same choices in a model of width 64 or so: one layer of each distinct kind, at least two.
 

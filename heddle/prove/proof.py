@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from heddle.account.parameters import parameter_count
+from heddle.checks import SEED, checked
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.model.build import build
@@ -64,6 +65,7 @@ class Proof:
 Progress = Callable[[str], None]
 
 
+@checked(seed=SEED)
 def prove_config(
     config: TransformerConfig,
     name: str = "",
@@ -74,6 +76,7 @@ def prove_config(
     """Prove a model that is only described: with random weights, and at laptop size when it is large."""
     reduced = parameter_count(config) > LARGE
     tried = laptop(config) if reduced else config
+    seed = int(seed)
     model = awaken(build(tried, seed=seed), seed)
     found = prove(model, name, compile, progress, seed)
     verdicts = found.verdicts
@@ -82,6 +85,7 @@ def prove_config(
     return Proof(name, tried, reduced, found.rounding, (*verdicts, first_loss(tried, seed)))
 
 
+@checked(seed=SEED)
 @torch.no_grad()
 def prove(
     model: Transformer, name: str = "", compile: bool = False, progress: Progress | None = None, seed: int = 0
@@ -92,7 +96,7 @@ def prove(
         HeddleError: it cannot run at all.
     """
     try:
-        subject = Subject(model.float(), seed)
+        subject = Subject(model.float(), int(seed))
     except HeddleError:
         raise
     except Exception as error:  # a module of the user's own may raise anything

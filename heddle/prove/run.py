@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from heddle.checks import SEED, checked
 from heddle.data.store import META, TokenStore
 from heddle.generate.text import prompt_ids
 from heddle.prove.proof import Progress, Proof, prove
@@ -20,14 +21,16 @@ READ = 1 << 15  # ids of the training text that are looked at
 WORD = "served ids"
 
 
+@checked(seed=SEED)
 def prove_run(
-    run: Path, name: str = "", compile: bool = False, progress: Progress | None = None, seed: int = 0
+    run: str | Path, name: str = "", compile: bool = False, progress: Progress | None = None, seed: int = 0
 ) -> Proof:
     """Prove the newest model of a run with the weights it has, and its ids; `proof.json` is kept in its directory.
 
     Raises:
         HeddleError: as `load` does, or `proof.json` cannot be written.
     """
+    run = Path(run)
     model, tokenizer = load(run, "cpu")
     found = prove(model, name, compile, progress, seed)
     proof = replace(found, verdicts=(*found.verdicts, served_ids(tokenizer, run / "data")))
@@ -35,11 +38,13 @@ def prove_run(
     return proof
 
 
-def served_ids(tokenizer: Tokenizer | None, data: Path) -> Verdict:
+@checked()
+def served_ids(tokenizer: Tokenizer | None, data: str | Path) -> Verdict:
     """The text that a run was trained on, given as prompts, becomes the ids that it was trained on (L2-49).
 
     The ids kept in `data` are made text again, document by document, and that text goes the way a prompt goes.
     """
+    data = Path(data)
     if tokenizer is None or not (data / META).is_file():
         return Verdict(
             WORD, "NOT CHECKED", detail="no tokenizer" if tokenizer is None else "no training text is kept here"

@@ -7,12 +7,14 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Literal, Self
 
 import tokenizers
 
+from heddle.checks import checked
 from heddle.errors import HeddleError, did_you_mean
 from heddle.text.file import Content, write_content
 
@@ -80,7 +82,8 @@ class Base(ABC):
     def _plain(self, text: str) -> list[int]:
         """Ids of text that has UTF-8 form, special tokens not looked for."""
 
-    def encode(self, text: str, allow_special: bool | Collection[str] = False) -> list[int]:
+    @checked()
+    def encode(self, text: str, allow_special: bool | str | Collection[str] = False) -> list[int]:
         if not text.isascii():
             utf8(text)
         if allow_special is False:
@@ -111,6 +114,7 @@ class Base(ABC):
             ids += [self.special[part]] if i % 2 else self._plain(part)
         return ids
 
+    @checked()
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
         texts = list(texts)
         workers = min(os.cpu_count() or 1, len(texts))
@@ -124,25 +128,32 @@ class Base(ABC):
             return [ids for stretch in encoded for ids in stretch]
 
     def token_bytes(self, id: int) -> bytes:
-        if 0 <= id < self.vocab_size:
-            return self._bytes[id]
-        raise HeddleError(f"id {id} is not one of this tokenizer's {self.vocab_size} ids (0 to {self.vocab_size - 1})")
+        with suppress(TypeError):  # of what is no whole number; asking first would cost every id
+            if 0 <= id < self.vocab_size:
+                return self._bytes[id]
+        raise HeddleError(
+            f"id {id!r} is not one of this tokenizer's {self.vocab_size} ids (0 to {self.vocab_size - 1})"
+        )
 
     def after(self, previous: int | None, id: int) -> bytes:
         return self.token_bytes(id)
 
+    @checked()
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         return b"".join(map(self.token_bytes, ids))
 
+    @checked()
     def decode(self, ids: Iterable[int]) -> str:
         return self.decode_bytes(ids).decode(errors="replace")
 
+    @checked()
     def pieces(self, text: str) -> list[tuple[int, str]]:
         return [(i, self.piece(i)) for i in self.encode(text)]
 
     def piece(self, id: int) -> str:
         return self.token_bytes(id).decode(errors="replace")
 
+    @checked()
     def save(self, path: str | Path) -> None:
         write_content(path, self._content)
 

@@ -9,6 +9,7 @@ import tiktoken
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
+from heddle.checks import checked
 from heddle.errors import HeddleError
 from heddle.text.base import END_OF_TEXT, Base
 from heddle.text.bound import BOUND, bound, stretches
@@ -98,6 +99,7 @@ class BPE(Base):
         return cls(describe(model, pre_tokenizer, byte_level(), special))
 
 
+@checked()
 def load_gpt2_merges(path: str | Path) -> BPE:
     """GPT-2's tokenizer, with its own 50,257 ids, from its merges file (`vocab.bpe` or `merges.txt`) alone.
 

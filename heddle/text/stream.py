@@ -2,6 +2,7 @@
 
 import codecs
 
+from heddle.checks import checked
 from heddle.text.tokenizer import Tokenizer
 
 
@@ -14,6 +15,7 @@ class TextStream:
         previous: the id that the sequence follows, where it continues a text: words have a space between them.
     """
 
+    @checked()
     def __init__(self, tokenizer: Tokenizer, previous: int | None = None) -> None:
         self._tokenizer = tokenizer
         self._previous = previous

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from heddle.checks import checked, wrong
 from heddle.errors import HeddleError, did_you_mean
 from heddle.text.base import END_OF_TEXT as END_OF_TEXT
 from heddle.text.base import Base, Kind, utf8
@@ -48,7 +49,7 @@ class Tokenizer(Protocol):
     def begins(self) -> tuple[int, ...]:
         """Ids that a published file puts before a text, as `<s>` in Llama's; `encode` adds nothing."""
 
-    def encode(self, text: str, allow_special: bool | Collection[str] = False) -> list[int]:
+    def encode(self, text: str, allow_special: bool | str | Collection[str] = False) -> list[int]:
         """Ids of `text`. A special token written out in it is ordinary text, unless `allow_special` says so: of all
         (True), or of those it names (L1-94).
 
@@ -88,6 +89,7 @@ class Tokenizer(Protocol):
         """SHA-256 of the file's content, whatever its spacing and order of keys."""
 
 
+@checked()
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """Load a `tokenizer.json`, or the one in a directory: heddle's own, or a published one (BPE over bytes as GPT-2,
     Llama 3 and Qwen have it, or over characters as Llama 2 and Mistral; WordPiece as BERT; Unigram as T5).
@@ -117,9 +119,10 @@ def _recognise(content: Content) -> Tokenizer:
     return read
 
 
+@checked()
 def train_tokenizer(
     kind: str,
-    texts: Iterable[str],
+    texts: str | Iterable[str],
     vocab_size: int | None = None,
     special: Sequence[str] = (END_OF_TEXT,),
     progress: Callable[[str], None] | None = None,
@@ -177,7 +180,7 @@ def _check_special(special: Sequence[str]) -> None:
     for token in special:
         if not token or not token.isascii() or not token.isprintable():
             raise HeddleError(f"special token {token!r} is not printable ASCII; choose one like {END_OF_TEXT!r}")
-    if isinstance(special, str) or len(set(special)) != len(special):
+    if len(set(special)) != len(special):
         raise HeddleError(f"special tokens {special!r} are not a list of different names")
 
 
@@ -190,6 +193,8 @@ class _Corpus:
 
     def __iter__(self) -> Iterator[str]:
         for text in self.texts:
+            if not isinstance(text, str):
+                raise wrong("train_tokenizer", "one of the texts", text, "a string")
             self.bytes += len(utf8(text))
             if self.bytes > MOST_TRAINING_BYTES:
                 raise HeddleError("more than 2 GiB of text to train a tokenizer on; a sample of it does as well")

@@ -10,6 +10,7 @@ from typing import Self
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
+from heddle.checks import checked
 from heddle.errors import HeddleError
 from heddle.text.file import Content, describe, model_type
 from heddle.text.spelling import Spelling
@@ -160,6 +161,7 @@ class WordPiece(Spaced):
         return model_type(content) == "WordPiece" and content.get("pre_tokenizer") == CUT
 
 
+@checked()
 def load_wordpiece_vocab(path: str | Path, lowercase: bool = True) -> Wrapped:
     """BERT's tokenizer from its `vocab.txt`, a piece a line; ids are the places of the lines (Devlin et al. 2019).
 

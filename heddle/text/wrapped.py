@@ -8,6 +8,7 @@ from typing import Self
 
 import tokenizers
 
+from heddle.checks import checked
 from heddle.errors import HeddleError
 from heddle.text.base import Base, Kind
 from heddle.text.file import Content, model_type, plain_vocabulary, vocabulary
@@ -83,6 +84,7 @@ class Wrapped(Base):
             return first[id]
         return b" " + later[id] if previous in opens and id in closes else later[id]
 
+    @checked()
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         ids = list(ids)
         return b"".join([self.after(None, id) for id in ids[:1]] + [self.after(*both) for both in pairwise(ids)])

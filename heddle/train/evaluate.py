@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from heddle.checks import at_least, checked
 from heddle.data.batch import next_token_batch
 from heddle.data.order import held_out_windows
 from heddle.data.parts import first_bytes
@@ -46,6 +47,7 @@ class Evaluation:
     share: float
 
 
+@checked(context=at_least(1), rows=at_least(1))
 @torch.no_grad()
 def evaluate(
     model: Transformer,
@@ -66,6 +68,10 @@ def evaluate(
         most: targets to score; a longer part is sampled: by about so many, at least four windows of them, spread evenly
             over all of it, the same ones every time. None: all.
     """
+    if len(part.tokens) < 2:
+        raise HeddleError(
+            f"evaluate: part has {len(part.tokens)} token(s); at least 2 are needed, one to see and one to predict"
+        )
     objective, training = NextToken(model), model.training
     model.eval()
     whole = most is None or most >= part.targets

@@ -4,6 +4,7 @@ from math import isfinite
 
 import numpy as np
 
+from heddle.checks import POSITIVE, at_least, checked
 from heddle.config.run import TrainConfig
 from heddle.data.batch import next_token_batch
 from heddle.data.order import windows
@@ -17,6 +18,7 @@ from heddle.train.schedule import factor
 from heddle.train.step import train_step
 
 
+@checked(steps=at_least(1), batch=at_least(1), learning_rate=POSITIVE)
 def fit(
     model: Transformer,
     tokenizer: Tokenizer,

@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from heddle.checks import wrong
+from heddle.errors import HeddleError
 from heddle.model.head import LOGITS_BYTES, mask_padding
 from heddle.nn.numeric import capped, wide_dtype
 
@@ -139,7 +141,12 @@ def cross_entropy(
         weights: 0 where there is no target.
         scores: what the head does beside the product.
         bias: of the scores, or None.
+
+    Raises:
+        HeddleError: an argument has another type or shape; on a CPU also where a target is out of range.
     """
+    if not torch.compiler.is_compiling():
+        _check(hidden, table, targets, weights, scores, bias)
     chunk = chunk_rows(hidden.shape[0], table.shape[0]) if scores.chunk is None else scores.chunk
     wanted = any(tensor is not None and tensor.requires_grad for tensor in (hidden, table, bias))
     if torch.is_grad_enabled() and wanted:
@@ -151,3 +158,33 @@ def cross_entropy(
         part = slice(start, start + chunk)
         total = total + (_surprise(_logits(hidden[part], head, shift, scores), targets[part]) * weights[part]).sum()
     return total
+
+
+def _check(
+    hidden: Tensor, table: Tensor, targets: Tensor, weights: Tensor, scores: Scores, bias: Tensor | None
+) -> None:
+    """Refuse what would break further in, or be computed all the same: shapes would be spread over one another."""
+    named = {"hidden": (hidden, 2), "table": (table, 2), "targets": (targets, 1), "weights": (weights, 1)}
+    if bias is not None:
+        named["bias"] = (bias, 1)
+    for name, (tensor, rank) in named.items():
+        floating = name != "targets"
+        if not isinstance(tensor, Tensor) or tensor.dim() != rank or tensor.is_floating_point() != floating:
+            sort = "floating-point" if floating else "whole"
+            raise wrong("cross_entropy", name, tensor, f"a tensor of {sort} numbers with {rank} dimension(s)")
+    if not isinstance(scores, Scores):
+        raise wrong("cross_entropy", "scores", scores, "a Scores, such as Scores(vocab_size),")
+    rows, width = hidden.shape
+    fitting = {"table": (table.shape[0], width), "targets": (rows,), "weights": (rows,), "bias": (table.shape[0],)}
+    for name, shape in fitting.items():
+        if name in named and tuple(named[name][0].shape) != shape:
+            needed = (
+                f"a shape of {list(shape)}, as hidden is {list(hidden.shape)} and the table has {table.shape[0]} rows,"
+            )
+            raise wrong("cross_entropy", name, named[name][0], needed)
+    if targets.device.type == "cpu" and type(targets) is Tensor and rows:
+        low, high = (int(end) for end in targets.aminmax())
+        if low < 0 or high >= scores.vocab_size:
+            raise HeddleError(
+                f"cross_entropy: targets hold {low if low < 0 else high}; ids are 0 to {scores.vocab_size - 1}"
+            )

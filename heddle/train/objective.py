@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from heddle.checks import checked
 from heddle.data.batch import Batch
 from heddle.model.transformer import Transformer
 from heddle.train.loss import Scores, cross_entropy
@@ -35,6 +36,7 @@ class NextToken(nn.Module):
         HeddleError: the model is no causal language model.
     """
 
+    @checked()
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         model.check_predicts_next()

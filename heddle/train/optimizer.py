@@ -6,6 +6,7 @@ from math import isfinite
 import torch
 from torch import Tensor, nn
 
+from heddle.checks import POSITIVE, checked, one_of
 from heddle.config.layers import MoEConfig
 from heddle.config.run import TrainConfig
 from heddle.model.precision import DTYPES, cast
@@ -29,6 +30,7 @@ class Optimizer:
         precision: `fp32` or `bf16`.
     """
 
+    @checked(learning_rate=POSITIVE, precision=one_of(DTYPES))
     def __init__(self, model: Transformer, config: TrainConfig, learning_rate: float, precision: str) -> None:
         full = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         cast(model, precision, tables=False)

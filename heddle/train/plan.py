@@ -13,6 +13,7 @@ import torch
 from heddle.account.machine import available_memory, matmul_rate, slowdown
 from heddle.account.memory import training_bytes
 from heddle.account.parameters import parameters
+from heddle.checks import checked, one_of
 from heddle.config.model import TransformerConfig
 from heddle.config.run import Chosen, ModelChoice, RunConfig, TakenVectors, TrainConfig
 from heddle.data.batch import next_token_batch
@@ -52,6 +53,7 @@ class Plan:
         return self.chosen.steps * self.chosen.batch * self.model.context / self.train_tokens
 
 
+@checked(device=one_of(TOKENS_PER_STEP))
 def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVectors | None = None) -> Plan:
     """Decide everything a config leaves open, by measurement where that is the question.
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import get_args
 
+from heddle.checks import checked
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.config.run import DataConfig, RunConfig, SavedConfig, TakenVectors
 from heddle.data.order import targets_left_out
@@ -23,7 +24,8 @@ TRAINABLE = get_args(Kind)
 Tell = Callable[[str], None]
 
 
-def prepare(config: RunConfig, run: Path, tell: Tell = lambda line: None) -> Plan:
+@checked()
+def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) -> Plan:
     """Make the directory of a new run, whole or not at all, and return what will happen in it.
 
     Args:
@@ -34,6 +36,7 @@ def prepare(config: RunConfig, run: Path, tell: Tell = lambda line: None) -> Pla
     Raises:
         HeddleError: the text cannot be read, the run exists, or what was asked for cannot work.
     """
+    run = Path(run)
     if run.exists():
         raise HeddleError(f"{run} already exists: go on with `heddle train --resume {run}`, or choose another --name")
     config = config.with_preset_training()

@@ -5,11 +5,13 @@ from math import isfinite, nan
 
 import torch
 
+from heddle.checks import at_least, checked
 from heddle.data.batch import Batch
 from heddle.train.objective import Loss
 from heddle.train.optimizer import Optimizer
 
 
+@checked(accumulate=at_least(1), factor=at_least(0), clip=at_least(0))
 def train_step(
     objective: Callable[[Batch], Loss],
     optimizer: Optimizer,

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from heddle.account.flops import flops
 from heddle.account.machine import matmul_rate, usable_precision
+from heddle.checks import checked
 from heddle.data.batch import Batch, next_token_batch
 from heddle.data.order import windows
 from heddle.data.store import TokenStore
@@ -73,7 +74,9 @@ class Trainer:
         HeddleError: the directory is not a training run, or its parts do not belong together.
     """
 
-    def __init__(self, run: Path, readers: Sequence[Reader] = ()) -> None:
+    @checked()
+    def __init__(self, run: str | Path, readers: Sequence[Reader] = ()) -> None:
+        run = Path(run)
         self.run_directory = run
         self.config = read_config(run)
         if self.config.train is None or self.config.chosen is None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from heddle.checks import at_least, checked
 from heddle.errors import HeddleError
 from heddle.weights.files import sweep, verify, write_directory, write_manifest
 from heddle.weights.tensors import read_tensors, save_tensors
@@ -31,8 +32,9 @@ class State(NamedTuple):
     state: dict[str, Any]
 
 
+@checked(step=at_least(0), keep=at_least(0))
 def save_checkpoint(
-    run: Path,
+    run: str | Path,
     step: int,
     model_tensors: Mapping[str, Tensor],
     optimizer_tensors: Mapping[str, Tensor],
@@ -50,6 +52,7 @@ def save_checkpoint(
     Raises:
         HeddleError: the run has no config yet, or the disk is full or cannot be written; nothing is changed then.
     """
+    run = Path(run)
     if not (run / CONFIG).is_file():
         raise HeddleError(f"{run}: no {CONFIG} there, so no run that a checkpoint could belong to")
     target = run / CHECKPOINTS / f"step-{step}"
@@ -79,10 +82,11 @@ def checkpoints(run: Path) -> list[tuple[int, Path]]:
     return sorted(found, reverse=True)
 
 
-def newest_valid(run: Path) -> tuple[Path | None, list[str]]:
+@checked()
+def newest_valid(run: str | Path) -> tuple[Path | None, list[str]]:
     """The newest checkpoint whose every file is as its manifest says, and one line for each newer one that is not."""
     notes: list[str] = []
-    for _, path in checkpoints(run):
+    for _, path in checkpoints(Path(run)):
         problems = check(path, (MODEL, OPTIMIZER, STATE))
         if not problems:
             return path, notes
@@ -105,12 +109,14 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return data
 
 
-def read_state(directory: Path) -> State:
+@checked()
+def read_state(directory: str | Path) -> State:
     """What `save_checkpoint` wrote, on the CPU.
 
     Raises:
         HeddleError: a file is missing or damaged.
     """
+    directory = Path(directory)
     file = directory / STATE
     try:
         data = json.loads(file.read_bytes())

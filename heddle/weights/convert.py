@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from heddle.checks import checked
 from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, TransformerConfig
 from heddle.config.run import SavedConfig
 from heddle.errors import HeddleError, did_you_mean
@@ -69,6 +70,7 @@ LONGEST = 300  # characters of a refusal that names more than one
 OF_A_LAYER = re.compile(r"\.layers\.\d+")
 
 
+@checked()
 def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict[str, Any]:
     """Take over a published model: a run directory with its config, its weights in fp32, and its tokenizer.
 
@@ -155,6 +157,7 @@ def nearest_table(families: Iterable[Family], names: Iterable[str]) -> Family:
     return max(families, key=places)
 
 
+@checked()
 def export_model(run: str | Path, directory: str | Path) -> dict[str, Any]:
     """Write a run as a directory that transformers loads (`from_pretrained`), and compare what comes out there.
 

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from heddle.checks import at_least, checked
 from heddle.config.model import TransformerConfig
 from heddle.config.run import SavedConfig
 from heddle.errors import HeddleError
@@ -48,8 +49,9 @@ class Loaded(NamedTuple):
     tokenizer: Tokenizer | None  # None where weights were taken over without one
 
 
+@checked(step=at_least(0))
 def publish(
-    run: Path, model_tensors: Mapping[str, Tensor], step: int, extra: Mapping[str, object] | None = None
+    run: str | Path, model_tensors: Mapping[str, Tensor], step: int, extra: Mapping[str, object] | None = None
 ) -> None:
     """Make these the weights of a run, whose `config.json` (and `tokenizer.json`) are there already.
 
@@ -71,12 +73,16 @@ def publish(
     _finish_publishing(run)
 
 
+@checked()
 def save(model: Transformer, run: str | Path, tokenizer: Tokenizer | None = None) -> None:
     """Write a model as a new run directory, whole or not at all; `load` reads it.
 
     Raises:
-        HeddleError: the directory exists, or the disk is full or cannot be written.
+        HeddleError: the directory exists, the tokenizer has ids that the model does not know, or the disk is full or cannot
+            be written.
     """
+    if tokenizer is not None and tokenizer.vocab_size > model.vocab_size:
+        model.check_vocabulary(tokenizer.vocab_size)
     with write_directory(Path(run)) as directory:
         write_model(directory, model.state_dict(), SavedConfig(model=model.config), tokenizer, step=0)
 
@@ -101,7 +107,8 @@ def write_model(
     write_manifest(directory, {"step": step, **(extra or {})})
 
 
-def read_config(run: Path) -> SavedConfig:
+@checked()
+def read_config(run: str | Path) -> SavedConfig:
     """The `config.json` of a run or of a checkpoint.
 
     Raises:
@@ -119,6 +126,7 @@ def read_config(run: Path) -> SavedConfig:
     return SavedConfig.read(file)
 
 
+@checked()
 def load(source: str | Path, device: str = "auto") -> Loaded:
     """The newest model of a run directory, or the one in a checkpoint directory (`RUN/checkpoints/step-N`).
 

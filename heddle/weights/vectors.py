@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from heddle.checks import checked
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
@@ -60,6 +61,7 @@ class Rows:
     coverage: Coverage
 
 
+@checked()
 def take_over_vectors(model: Transformer, tokenizer: Tokenizer, path: str | Path) -> Coverage:
     """Put a file's vectors into the rows of the token table whose token is that word; other rows keep what they have.
 
@@ -168,6 +170,7 @@ def _first_line(path: Path) -> tuple[int, int, int | None]:
     return start, width, words
 
 
+@checked()
 def read_vectors(path: str | Path, tell: Tell | None = None) -> Iterator[Vector]:
     """Words and their vectors: word2vec's binary or text form (with a first line of two numbers), or GloVe's (without).
 

@@ -130,7 +130,7 @@ def test_an_id_beyond_the_table_is_an_error() -> None:
     model = awake(config_of())
     model(torch.tensor([[0, VOCABULARY - 1]]))
     for wrong in (VOCABULARY, -1):
-        with pytest.raises(IndexError):
+        with pytest.raises(HeddleError, match=f"tokens hold {wrong}; ids are 0 to {VOCABULARY - 1}"):
             model(torch.tensor([[wrong]]))
 
 
@@ -247,7 +247,7 @@ attempt(lambda: model.decoder(torch.ones(2, 3, 16), Layout.plain(1, 3)))
 """
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert said.splitlines() == [
-        "tokens are [B T], rows of ids; these have the shape [3]",
+        "model: tokens = a tensor of int64 and shape [3]: a tensor of whole numbers of shape [B T] is needed",
         "the layout is of [B T] = [1, 3], the tokens are [2, 3]",
         "a stack takes x [B T D] with D = 16 and a layout of the same [B T]; x is [2, 3, 15], the layout [2, 3]",
         "a stack takes x [B T D] with D = 16 and a layout of the same [B T]; x is [2, 3, 16], the layout [1, 3]",
@@ -386,7 +386,7 @@ def test_every_position_that_was_learned_can_be_used_and_no_other() -> None:
     with pytest.raises(HeddleError, match="13 tokens are more than the 12 positions"):
         model.step(tokens[:, :1], cache)
     queries, keys = cache.advance([1])
-    with pytest.raises(IndexError):
+    with pytest.raises(HeddleError, match="the layout's positions hold 12; ids are 0 to 11"):
         model.decode(tokens[:, :1], queries, keys, cache.states)
 
 

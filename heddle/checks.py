@@ -1,0 +1,251 @@
+"""What public functions are given, checked before they begin: one line that names the argument, not what breaks further in.
+
+`@checked()` reads a function's own annotations, so types are said once; limits such as `steps=at_least(1)` say the rest.
+It wraps what users call, never what runs inside a training step or a compiled graph.
+"""
+
+import collections.abc
+import inspect
+import reprlib
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import wraps
+from math import isfinite
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar, Union, get_args, get_origin
+
+from heddle.errors import HeddleError, did_you_mean
+
+P = ParamSpec("P")
+R = TypeVar("R")
+LONGEST = 60  # characters of a value that a refusal shows
+
+WORDS = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a finite number",
+    str: "a string",
+    Path: "a path",
+    types.NoneType: "None",
+}
+# Where a value of a class comes from, by the name of the class: nobody should have to look that up.
+SOURCES = {
+    "Transformer": "heddle.build or heddle.load",
+    "TransformerConfig": "heddle.preset, heddle.sized or TransformerConfig.of(table)",
+    "Tokenizer": "heddle.train_tokenizer or heddle.load_tokenizer",
+    "Tokenizes": "heddle.train_tokenizer or heddle.load_tokenizer",
+    "TokenStore": "TokenStore.open or build_store",
+    "Part": "TokenStore.open: its train or validation",
+    "Batch": "next_token_batch",
+    "Cache": "model.new_cache",
+    "Memory": "model.encode",
+    "RunConfig": "RunConfig.of(table)",
+    "TrainConfig": "TrainConfig.of(table)",
+    "SamplingConfig": "SamplingConfig.of(table)",
+    "Report": "heddle.account.count",
+}
+
+
+class Limit(NamedTuple):
+    """What a value must satisfy beyond its type."""
+
+    said: str
+    holds: Callable[[Any], bool]
+    choices: tuple[str, ...] = ()  # of which the nearest is named
+
+
+def at_least(least: float) -> Limit:
+    """A number not below this."""
+    return Limit(f"at least {least:,}", lambda value: bool(value >= least))
+
+
+def between(least: float, most: float) -> Limit:
+    """A number from `least` to `most`, both allowed."""
+    return Limit(f"a number from {least:,} to {most:,}", lambda value: bool(least <= value <= most))
+
+
+def one_of(choices: Iterable[str]) -> Limit:
+    """One of these words."""
+    words = tuple(choices)
+    return Limit(f"one of {', '.join(words)}", lambda value: value in words, words)
+
+
+POSITIVE = Limit("a number above 0", lambda value: bool(value > 0))
+SEED = between(0, 2**63 - 1)
+SOME = Limit("at least one", lambda value: len(value) > 0)
+
+
+def wrong(where: str, argument: str, value: Any, needed: str, choices: Iterable[str] = ()) -> HeddleError:
+    """The one line that refuses an argument: where, which, what it was, and what it should be."""
+    near = did_you_mean(value, choices) if isinstance(value, str) else ""
+    return HeddleError(f"{where}: {argument} = {shown(value)}: {needed} is needed.{near}".removesuffix("."))
+
+
+def shown(value: Any) -> str:
+    """A value in a few characters of one line."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        kind = "a tensor" if "torch" in type(value).__module__ else "an array"
+        return f"{kind} of {str(value.dtype).removeprefix('torch.')} and shape {list(shape)}"
+    whole = isinstance(value, str | bytes | Collection)
+    try:
+        # Of a list only the beginning, however long it is.
+        text = " ".join((reprlib.repr if whole else repr)(value).split())
+    except Exception:  # a stranger's class may not even have that
+        text, whole = "", False
+    if 0 < len(text) <= LONGEST and not (text.startswith("<") and " at 0x" in text):
+        return text
+    return f"{text[:LONGEST]}…" if whole else f"a {type(value).__name__}"
+
+
+def checked(**limits: Limit) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Refuse arguments that are not what a function's annotations and these limits say, before it runs.
+
+    A number is finite, `True` is no number, a string is no list. None is never held against a limit.
+
+    Raises:
+        HeddleError: from the decorated function, for the first argument that does not fit.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        parameters = [
+            each for each in inspect.signature(function).parameters.values() if each.name not in ("self", "cls")
+        ]
+        skipped = len(inspect.signature(function).parameters) - len(parameters)
+        kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        names = [each.name for each in parameters if each.kind not in kinds]
+        assert set(limits) <= set(names), f"{function.__name__} has no {set(limits) - set(names)}"
+        home = getattr(inspect.unwrap(function), "__globals__", {})
+        known: dict[str, Check] = {}
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if not known:  # not while modules are still being read, where a class may be named that comes later
+                known.update({each.name: check_of(each.annotation, home) for each in parameters if each.name in names})
+            given = (*zip(names, args[skipped:], strict=False), *kwargs.items())
+            for name, value in given:
+                check = known.get(name)
+                if check is None:
+                    continue
+                if not check.fits(value):
+                    raise wrong(place(function, args[:skipped]), name, value, check.needed, check.choices)
+                limit = limits.get(name)
+                if limit is not None and value is not None and not limit.holds(value):
+                    raise wrong(place(function, args[:skipped]), name, value, limit.said, limit.choices)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def place(function: Callable[..., Any], owner: Sequence[Any]) -> str:
+    """What a function is called where it is used: a method by the class of what it is called on."""
+    names = [each.__name__ if isinstance(each, type) else type(each).__name__ for each in owner]
+    return ".".join([*names, function.__name__]).removesuffix(".__init__")
+
+
+class Check(NamedTuple):
+    """What an annotation asks of a value."""
+
+    needed: str
+    fits: Callable[[Any], bool]
+    choices: tuple[str, ...] = ()
+
+
+ANYTHING = Check("anything", lambda value: True)
+PATH = Check("a path", lambda value: isinstance(value, str | Path) and "\0" not in str(value))
+
+
+def check_of(annotation: Any, home: Mapping[str, Any]) -> Check:
+    """The check that an annotation stands for; what none is known for fits."""
+    if isinstance(annotation, str):
+        annotation = eval(annotation, dict(home))
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return check_of(inner[0], home)
+    if origin in (Union, types.UnionType):
+        if {str, Path} <= set(inner):
+            return _either([PATH, *(check_of(each, home) for each in inner if each not in (str, Path))])
+        return _either([check_of(each, home) for each in inner])
+    if origin is Literal:
+        words = tuple(map(str, inner))
+        return Check(
+            f"one of {', '.join(words)}", lambda value: any(type(value) is type(o) and value == o for o in inner), words
+        )
+    if annotation is None:
+        annotation = types.NoneType
+    if hasattr(annotation, "dim_str"):
+        return _array(annotation)
+    if origin is collections.abc.Callable:
+        return Check("a function", callable)
+    if isinstance(origin, type) and issubclass(origin, collections.abc.Iterable):
+        return _many(origin, [check_of(each, home) for each in inner if each is not ...])
+    return _one(annotation) if isinstance(annotation, type) else ANYTHING
+
+
+def _either(checks: list[Check]) -> Check:
+    if any(check is ANYTHING for check in checks):
+        return ANYTHING
+    last = [check for check in checks if check.needed == "None"]
+    needed = " or ".join(dict.fromkeys(check.needed for check in (*(c for c in checks if c not in last), *last)))
+    choices = tuple(word for check in checks for word in check.choices)
+    return Check(needed, lambda value: any(check.fits(value) for check in checks), choices)
+
+
+def _one(kind: type) -> Check:
+    """A value of a class."""
+    if kind is bool:
+        return Check(WORDS[bool], lambda value: isinstance(value, bool))
+    if kind is int:
+        return Check(WORDS[int], lambda value: isinstance(value, Integral) and not isinstance(value, bool))
+    if kind is float:
+        return Check(WORDS[float], _is_number)
+    try:
+        isinstance(None, kind)
+    except TypeError:  # a protocol that cannot be asked for
+        return ANYTHING
+    source = SOURCES.get(kind.__name__)
+    needed = WORDS.get(kind, f"a {kind.__module__.split('.')[0]} {kind.__name__}")
+    return Check(f"{needed}, as {source} gives it," if source else needed, lambda value: isinstance(value, kind))
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _many(kind: type, inner: list[Check]) -> Check:
+    """Several values. Those of a list are looked at; an iterator's are not, since that would use them up."""
+    if issubclass(kind, collections.abc.Mapping):
+        key = inner[0] if inner else ANYTHING
+        return Check("a table of keys", lambda value: isinstance(value, kind) and all(map(key.fits, value)))
+    # A tuple of a fixed length says something else at each place.
+    each = _either(inner) if inner else ANYTHING
+    of = "" if each is ANYTHING else f" (each item {each.needed})"
+
+    def fits(value: Any) -> bool:
+        if not isinstance(value, kind) or isinstance(value, str | bytes):
+            return False
+        return not isinstance(value, list | tuple) or all(map(each.fits, value))
+
+    return Check(f"a list{of}", fits)
+
+
+def _array(annotation: Any) -> Check:
+    """A tensor or an array of some rank and sort of numbers, as jaxtyping writes it."""
+    dims = annotation.dim_str.split()
+    rank = None if any(dim.startswith("*") or dim == "..." for dim in dims) else len(dims)
+    names, kind = annotation.dtypes, annotation.array_type
+    anything = not isinstance(names, list | tuple)
+
+    def fits(value: Any) -> bool:
+        if not isinstance(value, kind) or (rank is not None and len(value.shape) != rank):
+            return False
+        return anything or str(value.dtype).removeprefix("torch.") in names
+
+    sort = "" if anything else " of whole numbers" if "int64" in names else " of floating-point numbers"
+    return Check(f"a {kind.__name__.lower()}{sort} of shape [{' '.join(dims)}]", fits)

@@ -1,0 +1,705 @@
+"""Whatever a public function is given: it works, or one line says which argument is wrong, where, and what it should be.
+
+One row for each public function, with what it takes gladly and, for every argument, what it must refuse. A new public
+name needs a row, or a place among those that take nothing to check.
+"""
+
+import inspect
+import types
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+
+import heddle
+from heddle import account, config, data, generate, model, prove, text, train, weights
+from heddle.data import Document, Part, TokenStore
+from heddle.errors import HeddleError
+from heddle.nn import Layout
+from heddle.train.loss import Scores
+
+PACKAGES = ("account", "config", "data", "generate", "model", "prove", "text", "train", "weights")
+
+TEXT = "the warp is held, the weft is thrown"
+NAN, INF = float("nan"), float("inf")
+TOKENIZER = heddle.train_tokenizer("bytes", [])
+CONFIG = heddle.sized(1, vocab_size=TOKENIZER.vocab_size, context=8, dim=16)
+MODEL = model.build(CONFIG)
+SEEING = model.build(CONFIG.override({"decoder.entry.positions": "learned", "decoder.entry.types": 2}))
+ATTENTION = {"mixer": {"heads": 2}}
+STACKS = {
+    "encoder": {"depth": 1, "block": ATTENTION},
+    "decoder": {"depth": 1, "block": {**ATTENTION, "cross": {"heads": 2}}},
+}
+BOTH = model.build(config.TransformerConfig.of({"vocab_size": 9, "dim": 16, "context": 8, **STACKS}))
+OTHERS = heddle.train_tokenizer("characters", ["ab"])
+IDS = torch.tensor([TOKENIZER.encode("warp")])
+HIDDEN = torch.ones(2, 3, 16)
+LAYOUT = Layout.plain(*IDS.shape)
+PART = Part(np.arange(20, dtype=np.uint16), 20, 1, 1)
+STORE = TokenStore(Path("data"), 257, "", "", None, {}, PART, PART)
+SAMPLING = config.SamplingConfig(max_tokens=2)
+BATCH = data.next_token_batch(np.arange(18).reshape(2, 9))
+TRAIN = config.TrainConfig()
+OPTIMIZER = train.Optimizer(model.build(CONFIG), TRAIN, 1e-3, "fp32")
+OBJECTIVE = train.NextToken(MODEL)
+STATE = {"a.weight": torch.ones(2)}
+COUNT = account.count(CONFIG)
+VERDICT = prove.Verdict("x", "EXACT")
+SCORES = Scores(257)
+LOSS = {"hidden": HIDDEN[0], "table": torch.ones(257, 16), "targets": torch.tensor([1, 2, 3]), "weights": torch.ones(3)}
+
+
+class Bad(NamedTuple):
+    """A value to refuse, and the word by which the refusal names it where that is not the argument's name."""
+
+    value: Any
+    word: str
+
+
+class Row(NamedTuple):
+    """A public function, arguments that it takes, and for each argument values that it must refuse."""
+
+    call: Callable[..., Any]
+    good: dict[str, Any]
+    bad: dict[str, list[Any]]
+
+
+NO_STRING: list[Any] = [None, 3, b"warp", ["warp"], torch.ones(2)]
+NO_NAME: list[Any] = [None, 3, ["gpt2-small"], Path("gpt2-small")]
+NO_PATH: list[Any] = [None, 3, ["run"], b"run", "a\0b"]
+NO_COUNT: list[Any] = [0, -1, 1.5, NAN, "3", True, [1], torch.ones(1)]
+NO_COUNT_OR_NONE: list[Any] = [each for each in NO_COUNT if each is not None]
+NO_RATE: list[Any] = [0.0, -1.0, NAN, INF, "1e-3", True, None, [1.0]]
+NO_SEED: list[Any] = [-1, 2**64, 1.5, None, "0", True]
+NO_SWITCH: list[Any] = [None, 1, "yes"]
+NO_CALL: list[Any] = [3, "print"]
+NO_CONFIG: list[Any] = [None, {"dim": 3}, "gpt2-small", MODEL]
+NO_MODEL: list[Any] = [None, "run", CONFIG, torch.nn.Linear(2, 2)]
+NO_TOKENIZER: list[Any] = [None, "bytes", TEXT.encode()]
+NO_DEVICE: list[Any] = [None, 3, Bad("tpu", "device"), Bad("cuda:99", "device"), Bad("gpu:x", "device")]
+NO_IDS: list[Any] = [
+    [1, 2, 3], None, "warp", IDS[0], IDS.float(), IDS.numpy(), IDS + 257, -IDS, torch.ones(1, 4, dtype=torch.bool),
+]  # fmt: skip
+NO_LAYOUT: list[Any] = [3, "plain", Layout.plain(2, 9)]
+NO_PRECISION: list[Any] = ["fp16", None, 3, torch.float32]
+NO_PROMPTS: list[Any] = [None, "warp", 3, ["warp"], [[1.5]], [["w"]]]
+SIZES = {"batch": NO_COUNT, "length": NO_COUNT_OR_NONE}
+COMPUTED = {"config": NO_CONFIG, **SIZES}
+PASS = {"config": CONFIG, "batch": 1, "length": 4}
+
+TABLE: dict[str, Row] = {
+    "account.attention_table": Row(
+        account.attention_table,
+        {"config": CONFIG, "lengths": [8]},
+        {
+            "config": NO_CONFIG,
+            "lengths": [None, 8, "8", [1.5], Bad([0], "length")],
+            "batch": NO_COUNT,
+            "precision": NO_PRECISION,
+        },
+    ),
+    "account.available_memory": Row(account.available_memory, {}, {"device": NO_DEVICE}),
+    "account.cache_size": Row(account.cache_size, PASS, {**COMPUTED, "precision": NO_PRECISION}),
+    "account.changed": Row(
+        account.changed,
+        {"name": "gpt1"},
+        {"name": [*NO_NAME, Bad("gpt1x", "gpt1x")], "words": [None, "dim=3", [3], Bad(["dim"], "key=value")]},
+    ),
+    "account.copy_rate": Row(
+        account.copy_rate, {}, {"megabytes": NO_COUNT, "seconds": NO_RATE[1:], "device": NO_DEVICE}
+    ),
+    "account.count": Row(account.count, {"config": CONFIG}, {**COMPUTED, "name": [None, 3]}),
+    "account.counted": Row(account.counted, PASS, {**COMPUTED, "kernel": [3, "sdqa"], "training": NO_SWITCH}),
+    "account.family": Row(account.family, {"config": CONFIG}, {"config": NO_CONFIG}),
+    "account.flops": Row(account.flops, {"config": CONFIG}, COMPUTED),
+    "account.kept": Row(account.kept, PASS, {**COMPUTED, "precision": NO_PRECISION, "kernel": [3, "sdqa"]}),
+    "account.matmul_rate": Row(
+        account.matmul_rate,
+        {"size": 8, "seconds": 0.01},
+        {"dtype": ["fp32", None, torch.int8], "size": NO_COUNT, "seconds": NO_RATE[1:], "device": NO_DEVICE},
+    ),
+    "account.memory": Row(account.memory, {"config": CONFIG}, COMPUTED),
+    "account.parameter_count": Row(account.parameter_count, {"config": CONFIG}, {"config": NO_CONFIG}),
+    "account.parameters": Row(account.parameters, {"config": CONFIG}, {"config": NO_CONFIG}),
+    "account.render": Row(account.render, {"report": COUNT}, {"report": [None, {}, CONFIG], "whole": NO_SWITCH}),
+    "account.resolve": Row(account.resolve, {"name": "gpt1"}, {"name": [*NO_NAME, Bad("gpt1x", "gpt1x")]}),
+    "account.slowdown": Row(
+        account.slowdown, {"dtype": torch.float32}, {"dtype": ["bf16", None, torch.int8], "device": NO_DEVICE}
+    ),
+    "account.states": Row(
+        account.states,
+        {"config": CONFIG, "optimizer": "muon", "precision": "fp32"},
+        {"config": NO_CONFIG, "optimizer": ["adam", None, 3], "precision": NO_PRECISION},
+    ),
+    "account.training_bytes": Row(
+        account.training_bytes,
+        {"config": CONFIG, "rows": 1, "precision": "fp32", "optimizer": "muon"},
+        {"config": NO_CONFIG, "rows": NO_COUNT, "precision": NO_PRECISION, "optimizer": ["adam", None, 3]},
+    ),
+    "account.training_flops_per_token": Row(
+        account.training_flops_per_token, {"config": CONFIG, "length": 4}, {"config": NO_CONFIG, "length": NO_COUNT}
+    ),
+    "account.training_said": Row(account.training_said, {"name": "gpt1"}, {"name": [*NO_NAME, Bad("gpt1x", "gpt1x")]}),
+    "account.usable_precision": Row(
+        account.usable_precision, {"precision": "fp32"}, {"precision": NO_PRECISION, "device": NO_DEVICE}
+    ),
+    "account.walk": Row(account.walk, PASS, COMPUTED),
+    "account.weights": Row(account.weights, {"model": MODEL}, {"model": NO_MODEL}),
+    "config.Config.of": Row(
+        config.TransformerConfig.of, {"data": CONFIG.to_dict()}, {"data": [None, [1], "dim = 3", 3], "where": []}
+    ),
+    "config.Config.override": Row(
+        CONFIG.override,
+        {"changes": {}},
+        {"changes": [None, "dim=3", [("dim", 3)], {3: 4}, Bad({"dim": NAN}, "dim"), Bad({"dmi": 3}, "dmi")]},
+    ),
+    "config.Config.read": Row(
+        config.TransformerConfig.read, {"path": "x.toml"}, {"path": [*NO_PATH, Bad("none.toml", "none.toml")]}
+    ),
+    "config.ModelChoice.resolve": Row(
+        config.ModelChoice().resolve,
+        {"vocab_size": 9, "depth": 1, "context": 8},
+        {"vocab_size": NO_COUNT, "depth": NO_COUNT, "context": NO_COUNT},
+    ),
+    "config.parse_overrides": Row(
+        config.parse_overrides, {"pairs": []}, {"pairs": [None, "dim=3", [3], Bad(["dim"], "key=value")]}
+    ),
+    "config.preset": Row(config.preset, {"name": "gpt1"}, {"name": [*NO_NAME, Bad("gpt1x", "Did you mean 'gpt1'")]}),
+    "config.sized": Row(
+        config.sized,
+        {"depth": 1, "vocab_size": 9},
+        {
+            "depth": [*NO_COUNT, Bad(10**9, "dim = 64000000000")],
+            "vocab_size": NO_COUNT,
+            "context": NO_COUNT,
+            "dim": NO_COUNT_OR_NONE,
+        },
+    ),
+    "data.Batch.split": Row(
+        BATCH.split, {"parts": 1}, {"parts": [1.5, None, "2", Bad(0, "0 equal"), Bad(3, "3 equal")]}
+    ),
+    "data.Batch.to": Row(BATCH.to, {"device": "cpu"}, {"device": [None, 3]}),
+    "data.TokenStore.open": Row(TokenStore.open, {"directory": "data"}, {"directory": [*NO_PATH, Bad("none", "none")]}),
+    "data.build_store": Row(
+        data.build_store,
+        {
+            "directory": "a",
+            "documents": [Document(TEXT, "t")],
+            "tokenizer": TOKENIZER,
+            "validation": 0.2,
+            "end_of_text": False,
+        },
+        {
+            "directory": NO_PATH,
+            "documents": [None, TEXT, 3, [TEXT], Bad([], "no text")],
+            "tokenizer": NO_TOKENIZER,
+            "validation": [0.0, 1.0, -0.1, NAN, "0.1", None],
+            "end_of_text": NO_SWITCH,
+            "progress": NO_CALL,
+            "described": [3, "a.txt"],
+        },
+    ),
+    "data.describe": Row(
+        data.describe, {"sources": ["a.txt"]}, {"sources": [None, "a.txt", 3, [3], []], "tally": [3, "a.txt"]}
+    ),
+    "data.held_out_windows": Row(
+        data.held_out_windows,
+        {"length": 5, "context": 2},
+        {"length": [-1, 1.5, None, "5"], "context": NO_COUNT, "most": [1.5, "2"]},
+    ),
+    "data.next_token_batch": Row(
+        data.next_token_batch,
+        {"rows": np.zeros((2, 3), int)},
+        {"rows": [None, [[1, 2]], np.zeros(3, int), np.zeros((2, 3)), torch.zeros(2, 3), np.zeros((2, 1), int)]},
+    ),
+    "data.permute": Row(
+        data.permute,
+        {"indices": np.arange(3), "n": 3, "seed": 0},
+        {
+            "indices": [np.arange(4), -np.arange(3), np.array([0.5]), None, "1"],
+            "n": [0, 2**63, 1.5, None],
+            "seed": [None, 1.5, "0"],
+        },
+    ),
+    "data.read_documents": Row(data.read_documents, {"sources": ["a.txt"]}, {"sources": [None, "a.txt", 3, [3], []]}),
+    "data.start_shift": Row(
+        data.start_shift,
+        {"ids": [1, 2], "start": 0},
+        {"ids": [[1.5], ["a"], None, "ids", [[1], [2, 3]]], "start": [None, 1.5, "0"]},
+    ),
+    "data.targets_left_out": Row(
+        data.targets_left_out,
+        {"store_length": 20, "context": 4},
+        {"store_length": [Bad(3, "3 tokens"), "20"], "context": NO_COUNT},
+    ),
+    "data.windows": Row(
+        data.windows,
+        {"store_length": 20, "context": 4, "seed": 0, "step": 0, "batch": 2},
+        {
+            "store_length": [Bad(3, "3 tokens"), 1.5, None],
+            "context": NO_COUNT,
+            "seed": [None, 1.5],
+            "step": [-1, 1.5, None],
+            "batch": NO_COUNT,
+        },
+    ),
+    "data.windows_per_epoch": Row(
+        data.windows_per_epoch,
+        {"store_length": 20, "context": 4},
+        {"store_length": [Bad(3, "3 tokens"), "20"], "context": NO_COUNT},
+    ),
+    "generate.Loop": Row(
+        generate.Loop,
+        {"model": MODEL, "prompts": [[1]], "sampling": SAMPLING},
+        {
+            "model": NO_MODEL,
+            "prompts": [
+                *NO_PROMPTS,
+                Bad([[257]], "id 257"),
+                Bad([[-1]], "id -1"),
+                Bad([[]], "prompt 0 is empty"),
+                Bad([[1] * 9], "prompt 0 has 9"),
+            ],
+            "sampling": [None, {}, 3],
+            "end_of_text": ["</s>", 1.5],
+            "seeds": [3, ["0"], [0, 0]],
+            "vocabulary": ["9", 1.5],
+        },
+    ),
+    "generate.Loop.leave": Row(generate.Loop(MODEL, [[1]], SAMPLING).leave, {"rows": set()}, {"rows": [None, 0, "0"]}),
+    "generate.complete": Row(
+        generate.complete,
+        {"model": MODEL, "tokenizer": TOKENIZER, "prompts": ["warp"], "sampling": SAMPLING},
+        {
+            "model": NO_MODEL,
+            "tokenizer": NO_TOKENIZER,
+            "prompts": [None, "warp", [3], [None]],
+            "sampling": [None, {}],
+            "seeds": [3, ["0"]],
+        },
+    ),
+    "generate.draw": Row(
+        generate.draw,
+        {"logits": torch.zeros(1, 3), "keys": [(0, 0)]},
+        {"logits": [None, [0.0], torch.zeros(3), torch.zeros(1, 3, dtype=int)], "keys": [None, 3, [], [(0, 0)] * 2]},
+    ),
+    "generate.evaluating": Row(generate.evaluating, {"model": MODEL}, {"model": [None, "run", CONFIG]}),
+    "generate.generate": Row(
+        generate.generate,
+        {"model": MODEL, "prompts": [[1]], "sampling": SAMPLING},
+        {"model": NO_MODEL, "prompts": NO_PROMPTS, "sampling": [None, {}], "end_of_text": ["</s>"], "seeds": [3]},
+    ),
+    "generate.generate_text": Row(
+        generate.generate_text,
+        {"model": MODEL, "tokenizer": TOKENIZER, "prompt": "warp"},
+        {
+            "model": NO_MODEL,
+            "tokenizer": NO_TOKENIZER,
+            "prompt": NO_STRING,
+            "temperature": [-1, NAN, "hot", None],
+            "max_tokens": [0, -1, 1.5, NAN, True, "many"],
+            "top_k": [0, 1.5],
+            "top_p": [0, 2, NAN],
+            "seed": [-1, 1.5],
+            "temprature": [1.0],
+        },
+    ),
+    "generate.process": Row(
+        generate.process,
+        {"logits": torch.zeros(1, 3), "sampling": SAMPLING},
+        {"logits": [None, [0.0], torch.zeros(3), torch.zeros(1, 3, dtype=int)], "sampling": [None, {}]},
+    ),
+    "generate.stream": Row(
+        generate.stream,
+        {"model": MODEL, "prompt": [1], "sampling": SAMPLING},
+        {"model": NO_MODEL, "prompt": [None, "warp", 3, [1.5]], "sampling": [None, {}], "end_of_text": ["</s>"]},
+    ),
+    "model.Stack": Row(
+        model.Stack,
+        {"config": CONFIG.decoder, "dim": 16, "context": 8},
+        {"config": NO_CONFIG, "dim": NO_COUNT, "context": NO_COUNT, "causal": NO_SWITCH, "drops": [0.1, {}]},
+    ),
+    "model.Stack.forward": Row(
+        MODEL.decoder,
+        {"x": HIDDEN, "queries": Layout.plain(2, 3)},
+        {
+            "x": [None, [1.0], IDS, Bad(HIDDEN[..., 1:], "x is [2, 3, 15]")],
+            "queries": [None, 3, Bad(Layout.plain(1, 3), "layout [1, 3]")],
+        },
+    ),
+    "model.Transformer": Row(model.Transformer, {"config": CONFIG}, {"config": NO_CONFIG}),
+    "model.Transformer.check_vocabulary": Row(
+        MODEL.check_vocabulary, {"ids": 257}, {"ids": [None, "257", Bad(3, "3 ids")]}
+    ),
+    "model.Transformer.decode": Row(
+        MODEL.decode,
+        {"tokens": IDS, "queries": LAYOUT},
+        {
+            "tokens": NO_IDS,
+            "queries": [Bad(each, "layout") for each in (None, *NO_LAYOUT)],
+            "memory": [BOTH.encode(IDS % 9)],
+            "types": [Bad(torch.zeros_like(IDS), "types")],
+        },
+    ),
+    "model.Transformer.encode": Row(BOTH.encode, {"source": IDS % 9}, {"source": NO_IDS, "layout": NO_LAYOUT}),
+    "model.Transformer.forward": Row(
+        SEEING,
+        {"tokens": IDS},
+        {
+            "tokens": [*NO_IDS, Bad(torch.zeros(1, 9, dtype=int), "9 tokens")],
+            "layout": NO_LAYOUT,
+            "types": [[0], torch.zeros(1, 4), torch.full((1, 4), 2), torch.zeros(1, 3, dtype=int)],
+            "source": [IDS],
+        },
+    ),
+    "model.Transformer.forward of both": Row(
+        BOTH,
+        {"tokens": IDS % 9, "source": IDS % 9},
+        {"tokens": NO_IDS, "source": NO_IDS, "source_layout": [Bad(3, "layout")]},
+    ),
+    "model.Transformer.logits": Row(MODEL.logits, {"hidden": HIDDEN}, {"hidden": [None, [1.0], IDS, HIDDEN[..., 1:]]}),
+    "model.Transformer.new_cache": Row(MODEL.new_cache, {"rows": 1}, {"rows": [-1, 1.5, None, "1"], "memory": [3]}),
+    "model.Transformer.step": Row(
+        MODEL.step,
+        {"tokens": IDS, "cache": MODEL.new_cache(1)},
+        {
+            "tokens": NO_IDS,
+            "cache": [None, 3, Bad(MODEL.new_cache(2), "2 rows")],
+            "counts": [[5], [-1], [1, 1], [1.5], ["1"], 3],
+        },
+    ),
+    "model.build": Row(
+        model.build,
+        {"config": CONFIG},
+        {"config": NO_CONFIG, "device": NO_DEVICE, "seed": NO_SEED, "dtype": ["fp32", torch.int8, None]},
+    ),
+    "model.initialise": Row(
+        model.initialise,
+        {"model": MODEL, "config": CONFIG},
+        {"model": [None, "run"], "config": NO_CONFIG, "generator": [3, "0"]},
+    ),
+    "prove.laptop": Row(prove.laptop, {"config": CONFIG}, {"config": NO_CONFIG}),
+    "prove.prove": Row(
+        prove.prove,
+        {"model": MODEL},
+        {"model": NO_MODEL, "name": [None, 3], "compile": NO_SWITCH, "progress": NO_CALL, "seed": NO_SEED},
+    ),
+    "prove.prove_config": Row(
+        prove.prove_config,
+        {"config": CONFIG},
+        {"config": NO_CONFIG, "name": [None, 3], "compile": NO_SWITCH, "progress": NO_CALL, "seed": NO_SEED},
+    ),
+    "prove.prove_run": Row(
+        prove.prove_run,
+        {"run": "run"},
+        {
+            "run": [*NO_PATH, Bad("none", "none")],
+            "name": [None, 3],
+            "compile": NO_SWITCH,
+            "progress": NO_CALL,
+            "seed": NO_SEED,
+        },
+    ),
+    "prove.served_ids": Row(
+        prove.served_ids, {"tokenizer": TOKENIZER, "data": "data"}, {"tokenizer": ["bytes"], "data": NO_PATH}
+    ),
+    "text.TextStream": Row(
+        text.TextStream, {"tokenizer": TOKENIZER}, {"tokenizer": NO_TOKENIZER, "previous": ["a", 1.5]}
+    ),
+    "text.TextStream.push": Row(text.TextStream(TOKENIZER).push, {"id": 1}, {"id": [None, "a", 1.5, 257, -1]}),
+    "text.Tokenizer.after": Row(
+        TOKENIZER.after, {"previous": None, "id": 1}, {"previous": [], "id": [None, "a", 1.5, 257, -1]}
+    ),
+    "text.Tokenizer.decode": Row(
+        TOKENIZER.decode,
+        {"ids": [1]},
+        {"ids": [None, 3, "warp", [1.5], ["a"], Bad([257], "id 257"), Bad([-1], "id -1")]},
+    ),
+    "text.Tokenizer.decode_bytes": Row(
+        TOKENIZER.decode_bytes, {"ids": [1]}, {"ids": [None, 3, "warp", [None], Bad([257], "id 257")]}
+    ),
+    "text.Tokenizer.encode": Row(
+        TOKENIZER.encode, {"text": "a"}, {"text": NO_STRING, "allow_special": [None, 3, [3], Bad(["<x>"], "<x>")]}
+    ),
+    "text.Tokenizer.encode_batch": Row(
+        TOKENIZER.encode_batch, {"texts": ["a"]}, {"texts": [None, 3, "warp", [3], [None]]}
+    ),
+    "text.Tokenizer.piece": Row(TOKENIZER.piece, {"id": 1}, {"id": [None, "a", 1.5, 257, -1]}),
+    "text.Tokenizer.pieces": Row(TOKENIZER.pieces, {"text": "a"}, {"text": NO_STRING}),
+    "text.Tokenizer.save": Row(TOKENIZER.save, {"path": "a"}, {"path": NO_PATH}),
+    "text.Tokenizer.token_bytes": Row(TOKENIZER.token_bytes, {"id": 1}, {"id": [None, "a", 1.5, 257, -1]}),
+    "text.load_gpt2_merges": Row(text.load_gpt2_merges, {"path": "a"}, {"path": [*NO_PATH, Bad("none", "none")]}),
+    "text.load_tokenizer": Row(text.load_tokenizer, {"path": "a"}, {"path": [*NO_PATH, Bad("none", "none")]}),
+    "text.load_wordpiece_vocab": Row(
+        text.load_wordpiece_vocab, {"path": "a"}, {"path": [*NO_PATH, Bad("none", "none")], "lowercase": NO_SWITCH}
+    ),
+    "text.train_tokenizer": Row(
+        text.train_tokenizer,
+        {"kind": "characters", "texts": [TEXT]},
+        {
+            "kind": [None, 3, Bad("bytez", "Did you mean 'bytes'")],
+            "texts": [None, 3, [3], iter([3]), [TEXT.encode()], Bad([""], "text")],
+            "vocab_size": [1.5, "9", NAN, 0, -1],
+            "special": [None, 3, "<end>", [3], ["<end>", "<end>"]],
+            "progress": NO_CALL,
+        },
+    ),
+    "train.NextToken": Row(train.NextToken, {"model": MODEL}, {"model": [*NO_MODEL, Bad(BOTH, "encoder")]}),
+    "train.Optimizer": Row(
+        train.Optimizer,
+        {"model": MODEL, "config": TRAIN, "learning_rate": 1e-3, "precision": "fp32"},
+        {"model": NO_MODEL, "config": [None, {}, CONFIG], "learning_rate": NO_RATE, "precision": NO_PRECISION},
+    ),
+    "train.Trainer": Row(
+        train.Trainer, {"run": "run"}, {"run": [*NO_PATH, Bad("none", "none")], "readers": [None, 3, ["print"]]}
+    ),
+    "train.cross_entropy": Row(
+        train.cross_entropy,
+        {**LOSS, "scores": SCORES},
+        {
+            "hidden": [None, [1.0], HIDDEN, LOSS["targets"]],
+            "table": [None, torch.ones(257, 15), torch.ones(257)],
+            "targets": [
+                None,
+                [1, 2, 3],
+                torch.tensor([1, 2]),
+                torch.ones(3),
+                torch.tensor([1, 2, 257]),
+                torch.tensor([1, 2, -1]),
+            ],
+            "weights": [None, torch.ones(2), torch.ones(3, dtype=int)],
+            "scores": [None, 257],
+            "bias": [torch.ones(3), 1.0],
+        },
+    ),
+    "train.evaluate": Row(
+        train.evaluate,
+        {"model": MODEL, "part": PART, "context": 4},
+        {
+            "model": [*NO_MODEL, Bad(BOTH, "encoder")],
+            "part": [None, [1, 2], IDS, Part(PART.tokens[:1], 1, 1, 1)],
+            "context": NO_COUNT,
+            "rows": NO_COUNT,
+            "progress": NO_CALL,
+            "most": ["2", 1.5],
+        },
+    ),
+    "train.fit": Row(
+        train.fit,
+        {"model": MODEL, "tokenizer": TOKENIZER, "text": TEXT, "steps": 1},
+        {
+            "model": [*NO_MODEL, Bad(BOTH, "model's vocab_size")],
+            "tokenizer": [*NO_TOKENIZER, OTHERS],
+            "text": [*NO_STRING, [TEXT], IDS, "", "warp"],
+            "steps": NO_COUNT,
+            "batch": NO_COUNT,
+            "learning_rate": NO_RATE,
+            "config": [{}, CONFIG],
+        },
+    ),
+    "train.plan": Row(
+        train.plan,
+        {"config": config.RunConfig(), "store": STORE, "device": "cpu"},
+        {"config": NO_CONFIG, "store": [None, "data"], "device": [None, "tpu", "auto"], "vectors": [3, {}]},
+    ),
+    "train.prepare": Row(
+        train.prepare,
+        {"config": config.RunConfig(), "run": "run"},
+        {"config": NO_CONFIG, "run": [*NO_PATH, Bad(".", "already exists")], "tell": [None, *NO_CALL]},
+    ),
+    "train.train_step": Row(
+        train.train_step,
+        {"objective": OBJECTIVE, "optimizer": OPTIMIZER, "batch": BATCH, "accumulate": 1, "factor": 1.0, "clip": 1.0},
+        {
+            "objective": [None, 3],
+            "optimizer": [None, torch.optim.SGD(MODEL.parameters())],
+            "batch": [None, IDS],
+            "accumulate": [*NO_COUNT, Bad(3, "3 equal micro-batches")],
+            "factor": [-1.0, NAN, None],
+            "clip": [-1.0, NAN, None],
+        },
+    ),
+    "weights.export_model": Row(
+        weights.export_model,
+        {"run": "run", "directory": "out"},
+        {"run": [*NO_PATH, Bad("none", "none")], "directory": NO_PATH},
+    ),
+    "weights.import_model": Row(
+        weights.import_model,
+        {"source": "theirs", "run": "run"},
+        {"source": [*NO_PATH, Bad("none", "none")], "run": NO_PATH, "hub": NO_SWITCH},
+    ),
+    "weights.load": Row(
+        weights.load, {"source": "run"}, {"source": [*NO_PATH, Bad("none", "none")], "device": [None, 3, "tpu", "gpu"]}
+    ),
+    "weights.newest_valid": Row(weights.newest_valid, {"run": "run"}, {"run": NO_PATH}),
+    "weights.publish": Row(
+        weights.publish,
+        {"run": "run", "model_tensors": STATE, "step": 1},
+        {
+            "run": [*NO_PATH, Bad("none", "none")],
+            "model_tensors": [None, [1], {3: 4}],
+            "step": [-1, 1.5, None],
+            "extra": [3, "x"],
+        },
+    ),
+    "weights.read_config": Row(weights.read_config, {"run": "run"}, {"run": [*NO_PATH, Bad("none", "none")]}),
+    "weights.read_state": Row(weights.read_state, {"directory": "run"}, {"directory": [*NO_PATH, Bad("none", "none")]}),
+    "weights.read_vectors": Row(
+        weights.read_vectors, {"path": "v"}, {"path": [*NO_PATH, Bad("none", "none")], "tell": NO_CALL}
+    ),
+    "weights.save": Row(
+        weights.save,
+        {"model": MODEL, "run": "run"},
+        {
+            "model": NO_MODEL,
+            "run": [*NO_PATH, Bad(".", "exists already")],
+            "tokenizer": ["bytes", 3, heddle.train_tokenizer("bytes", [], special=("<a>", "<b>"))],
+        },
+    ),
+    "weights.save_checkpoint": Row(
+        weights.save_checkpoint,
+        {"run": "run", "step": 1, "model_tensors": STATE, "optimizer_tensors": STATE, "state": {}, "keep": 1},
+        {
+            "run": [*NO_PATH, Bad("none", "none")],
+            "step": [-1, 1.5, None],
+            "model_tensors": [None, [1], {3: 4}],
+            "optimizer_tensors": [None, [1], {3: 4}],
+            "state": [None, 3],
+            "keep": [-1, 1.5, None],
+        },
+    ),
+    "weights.take_over_vectors": Row(
+        weights.take_over_vectors,
+        {"model": MODEL, "tokenizer": TOKENIZER, "path": "v"},
+        {"model": NO_MODEL, "tokenizer": NO_TOKENIZER, "path": [*NO_PATH, Bad("none", "none")]},
+    ),
+}
+
+# Public names without a row, and why.
+RECORDS = "what heddle gives, not what it takes"
+UNCHECKED = {
+    "account": {
+        RECORDS: ("Flops", "Line", "Memory", "Parameters", "Report", "Walk"),
+        "takes nothing": ("preset_table",),
+    },
+    "config": {
+        "refuses as a whole, see below": tuple(
+            name for name in config.__all__ if isinstance(getattr(config, name), type)
+        ),
+        "takes nothing": ("preset_names",),
+    },
+    "data": {
+        "a number": ("IGNORED",),
+        RECORDS: ("Description", "Document", "Part", "TokenStore", "Batch"),
+        "takes nothing": ("python_library",),
+    },
+    "generate": {RECORDS: ("Event", "Piece")},
+    "model": {},
+    "prove": {"a number": ("LARGE",), RECORDS: ("Proof", "Verdict")},
+    "text": {"a word": ("END_OF_TEXT",), "a protocol": ("Tokenizer",)},
+    "train": {RECORDS: ("Evaluation", "Interrupted", "Loss", "Plan", "Report")},
+    "weights": {RECORDS: ("Coverage", "Loaded")},
+}
+
+CASES = [(name, argument) for name, row in TABLE.items() for argument in row.bad]
+
+
+@pytest.fixture(autouse=True)
+def as_users_have_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without the shape checks that tests add, and where nothing is."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "argument"), CASES)
+def test_bad_input_is_one_line_that_names_the_argument(name: str, argument: str, tmp_path: Path) -> None:
+    row, faults = TABLE[name], []
+    for bad in row.bad[argument]:
+        value, word = bad if isinstance(bad, Bad) else (bad, argument)
+        said = outcome(row.call, {**row.good, argument: value})
+        if not said.startswith("HeddleError: ") or word not in said or "\n" in said or len(said) > 400:
+            faults.append(f"{argument} = {value!r}: {said}")
+    assert not faults, "\n".join(faults)
+    assert not list(tmp_path.iterdir())
+
+
+def outcome(call: Callable[..., Any], given: dict[str, Any]) -> str:
+    """What comes of a call, in words."""
+    try:
+        found = call(**given)
+        if isinstance(found, types.GeneratorType):
+            next(found)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return f"it was taken and gave {type(found).__name__}"
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_argument_has_a_value_to_refuse(name: str) -> None:
+    row = TABLE[name]
+    signature = inspect.signature(row.call.forward if isinstance(row.call, torch.nn.Module) else row.call)
+    named = {each.name for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD}
+    left = (
+        named
+        - set(row.bad)
+        - {"states", "keys", "source_types", "source_layout", "memory", "types", "layout", "source"}
+    )
+    assert not left, f"{name} takes {left}, and no value of theirs is tried"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_has_a_row_or_a_reason(package: str) -> None:
+    public = set(import_module(f"heddle.{package}").__all__)
+    rows = {name.split(".")[1] for name in TABLE if name.startswith(f"{package}.")}
+    reasons = {name for names in UNCHECKED[package].values() for name in names}
+    assert public - rows - reasons == set(), "a new public name needs a row in TABLE, or a reason in UNCHECKED"
+    assert (rows - {"Config"}) | reasons <= public | {"Tokenizer", "TextStream"}
+
+
+def test_the_root_adds_no_name_of_its_own() -> None:
+    named = {name for package in PACKAGES for name in import_module(f"heddle.{package}").__all__}
+    assert set(heddle.__all__) <= named | {"HeddleError"}
+
+
+@pytest.mark.parametrize("name", UNCHECKED["config"]["refuses as a whole, see below"])
+def test_a_config_refuses_in_one_line_however_it_is_made(name: str) -> None:
+    kind = getattr(config, name)
+    for make in (lambda: kind(nonsense=1), lambda: kind.of({"nonsense": 1})):
+        with pytest.raises(HeddleError, match="nonsense") as refusal:
+            make()
+        assert "\n" not in str(refusal.value)
+    for key in kind.model_fields:
+        with pytest.raises(HeddleError) as refusal:
+            kind(**{key: object()})
+        assert key in str(refusal.value) or "is missing" in str(refusal.value)
+        assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("package", ["", *PACKAGES])
+def test_a_package_shows_its_public_names(package: str) -> None:
+    shown = import_module(f"heddle.{package}".rstrip("."))
+    extra = [name for name in dir(shown) if not name.startswith("__") and name not in shown.__all__]
+    assert [name for name in extra if not isinstance(getattr(shown, name), types.ModuleType)] == []
+    assert not set(extra) & {"importlib", "typing"}
+    assert set(shown.__all__) <= set(dir(shown))
+
+
+def test_what_is_given_well_is_taken() -> None:
+    """The checks refuse nothing that people have at hand: numpy's numbers, paths of both sorts, lists and tuples."""
+    assert heddle.sized(np.int64(1), vocab_size=np.int32(9), dim=16).vocab_size == 9
+    losses = heddle.fit(
+        model.build(CONFIG, seed=np.int64(1)), TOKENIZER, TEXT, np.int64(1), learning_rate=np.float32(1e-3)
+    )
+    assert len(losses) == 1
+    assert heddle.build(CONFIG, device=torch.device("cpu")).device.type == "cpu"
+    assert len(list(generate.stream(MODEL, (1, np.int64(2)), SAMPLING))) <= 2
+    heddle.save(MODEL, Path("run"), TOKENIZER)
+    assert heddle.load("run").tokenizer is not None
+    assert SEEING(IDS.int()).shape == (1, 4, 16)
