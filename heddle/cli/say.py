@@ -95,7 +95,7 @@ def find_run(name: str | Path) -> Path:
     for path in (Path(name), RUNS / name):
         if path.is_dir():
             return path
-    known = [path.name for path in RUNS.iterdir()] if RUNS.is_dir() else []
+    known = [path.name for path in RUNS.glob("[!.]*")]
     raise HeddleError(f"there is no run {str(name)!r}.{did_you_mean(str(name), known)} `heddle runs` lists those here")
 
 
@@ -111,5 +111,7 @@ def new_run(name: str | None) -> Path:
             plain = f", such as {path.name!r}" if re.fullmatch(r"\w[\w.-]*", path.name) else ""
             raise HeddleError(f"{name!r} is no name for a run: give a plain one{plain}, or a path without '..'")
         return path if path.parent != Path() else RUNS / name
-    numbers = [int(path.name) for path in RUNS.glob("*") if path.name.isdigit()]
+    # One that is being prepared has its number already: `.001.0a1b2c3d.partial`.
+    names = [path.name.removeprefix(".").partition(".")[0] for path in RUNS.glob("*")]
+    numbers = [int(name) for name in names if name.isdecimal()]
     return RUNS / f"{max(numbers, default=0) + 1:03d}"

@@ -103,7 +103,7 @@ def _train(run: Path, out: Console, json: bool) -> None:
         out.print(str(stop), markup=False)
         if json:
             document({"run": str(run), "step": stop.step, "steps": chosen.steps, "finished": False})
-        raise SystemExit(130) from None
+        raise SystemExit(128 + stop.signal) from None
     name = shlex.quote(str(run))
     held_out = len(trainer.store.validation.tokens) - 1
     samples = [trainer.sample(seed, tokens=100) for seed in range(3)]

@@ -14,7 +14,7 @@ from heddle.text.base import Kind
 from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
 from heddle.train.plan import CONTEXT, DEPTHS, Plan, plan
-from heddle.weights.files import sweep, write_directory
+from heddle.weights.files import being_written, sweep, write_directory
 from heddle.weights.vectors import VECTORS, find_rows, read_vectors, save_rows, vector_width
 
 TRAINABLE = get_args(Kind)
@@ -34,6 +34,8 @@ def prepare(config: RunConfig, run: Path, tell: Tell = lambda line: None) -> Pla
     """
     if run.exists():
         raise HeddleError(f"{run} already exists: go on with `heddle train --resume {run}`, or choose another --name")
+    if being_written(run):
+        raise HeddleError(f"{run} is being prepared by another process; choose another --name")
     config = config.with_preset_training()
     device = pick_device(config.train.device)
     # Refuses impossible sizes before any work.

@@ -249,7 +249,7 @@ class TestResume:
 
     def test_an_imported_model_has_nothing_to_resume(self, refused: Any, run_a: Path) -> None:
         data = json.loads((run_a / "config.json").read_text())
-        (run_a / "config.json").write_text(json.dumps({"model": data["model"]}))
+        (run_a / "config.json").write_text(json.dumps({"model": data["model"], "origin": "gpt2"}))
         assert "was imported, not trained here" in refused("train", "--resume", "a")
 
 

@@ -75,14 +75,16 @@ def test_other_seeds_are_other_runs(begin: Begin) -> None:
 
 def test_dropout_draws_anew_at_every_step(begin: Begin) -> None:
     """And the same again at the same step (L0-58)."""
-    trainer = Trainer(begin(**SETTINGS))
+    run = begin(**SETTINGS)
+    trainer = Trainer(run)
     losses = []
     for step in (0, 1, 0):
         trainer.step = step
         report = trainer._one_step()
         losses.append(report.values["loss"])
     assert len(set(losses)) == 3  # the weights have moved between the first and the last
-    first = Trainer(trainer.run_directory)
+    del trainer  # it has the run for itself
+    first = Trainer(run)
     assert first._one_step().values["loss"] == losses[0]
 
 
@@ -127,7 +129,8 @@ def test_what_does_not_belong_together_is_refused(begin: Begin, tmp_path: Path) 
         "data/ is not what step-2 was trained on": other_words,
         "cut by another tokenizer": characters,
         "has 257 ids, config.json 300": lambda copy, config: config["model"].update(vocab_size=300),
-        "was imported, not trained here": lambda copy, config: config.update(chosen=None),
+        "was imported, not trained here": lambda copy, config: config.update(chosen=None, origin="gpt2"),
+        "was saved without its training": lambda copy, config: config.update(chosen=None),
     }
     for number, (message, change) in enumerate(cases.items()):
         with pytest.raises(HeddleError, match=message):
