@@ -15,7 +15,7 @@ from heddle.config.run import Chosen, RunConfig
 from heddle.errors import HeddleError
 from heddle.train.plan import Plan
 from heddle.train.prepare import name_sources, prepare
-from heddle.train.trainer import Interrupted, Trainer
+from heddle.train.trainer import Interrupted, Trainer, resume_command
 
 SECTIONS = {name: field.annotation.model_fields for name, field in RunConfig.model_fields.items()}  # type: ignore[union-attr]
 
@@ -40,7 +40,7 @@ def train(
     json
         One JSON document on stdout.
     """
-    out = console(json)
+    out = console(json, None if dry_run else "training continues without it")
     if resume is not None:
         if words or name or dry_run:
             raise HeddleError("--resume goes on with a run as it was begun; it takes no sources, settings or --name")
@@ -85,6 +85,14 @@ def full_key(key: str) -> str:
 
 
 def _train(run: Path, out: Console, json: bool) -> None:
+    try:
+        _train_to_the_end(run, out, json)
+    except KeyboardInterrupt as stop:  # before the first step or after the last, or by a second signal
+        stop.args = (f"stopped; continue with: {resume_command(run)}",)
+        raise
+
+
+def _train_to_the_end(run: Path, out: Console, json: bool) -> None:
     trainer = Trainer(run)
     chosen = trainer.chosen
     for note in trainer.notes:

@@ -162,7 +162,9 @@ class Trainer:
         try:
             return self._run()
         except WriteError as error:
-            raise WriteError(error.problem, f". Make room, then continue with: {resume_command(self.run_directory)}") from error
+            raise WriteError(
+                error.problem, f". Make room, then continue with: {resume_command(self.run_directory)}"
+            ) from error
         finally:
             self._hold.release()
 

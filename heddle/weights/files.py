@@ -310,7 +310,8 @@ def _disk_full_reported(target: Path) -> Iterator[None]:
             raise
         free = shutil.disk_usage(target.parent).free / 1e6
         raise WriteError(
-            f"disk full while writing {target}: {free:.1f} MB free there; nothing was changed", ". Make room and try again"
+            f"disk full while writing {target}: {free:.1f} MB free there; nothing was changed",
+            ". Make room and try again",
         ) from error
 
 
