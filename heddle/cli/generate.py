@@ -1,15 +1,22 @@
 """`heddle generate`."""
 
+import os
+import stat
 import sys
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from heddle.cli.say import counted, document, find_run
+from heddle.cli.streams import read_input
+from heddle.config.run import SavedConfig
 from heddle.config.sampling import SamplingConfig
+from heddle.data.store import TokenStore
 from heddle.errors import HeddleError
 from heddle.generate.text import Piece, complete
 from heddle.model.precision import cast
+from heddle.text.tokenizer import Tokenizer
 from heddle.weights.run import load, read_config
 
 
@@ -17,13 +24,13 @@ def generate(
     run: str,
     /,
     *,
-    prompt: Annotated[list[str] | None, Parameter(negative=())] = None,
+    prompt: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
     max_tokens: int = 200,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int = 0,
-    stop: Annotated[list[str] | None, Parameter(negative=())] = None,
+    stop: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
     window: bool = False,
     device: str = "auto",
     json: bool = False,
@@ -35,7 +42,9 @@ def generate(
     run
         A run directory, or its name in runs/.
     prompt
-        What it goes on from; give it several times for several texts at once. Without one it begins from nothing.
+        What it continues; give it several times for several texts at once. - is what stands on standard input, which is also
+        read without a prompt where it is a pipe or a file; one line end at its end is left out. Without any text it begins
+        as a new text does: after the end-of-text token, else after a line break, else with the training text's first token.
     max_tokens
         Tokens to write for each prompt.
     temperature
@@ -69,9 +78,9 @@ def generate(
     model, tokenizer = load(path, device)
     if tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
-    chosen = read_config(path).chosen
-    cast(model, chosen.precision if chosen else "fp32")  # the function that predicts is the function that was trained
-    prompts = prompt or [""]
+    saved = read_config(path)
+    prompts = [each or _beginning(path, saved, tokenizer) for each in _prompts(prompt)]
+    cast(model, saved.chosen.precision if saved.chosen else "fp32")  # predict with the function that was trained
     texts = [""] * len(prompts)
     ends: list[Piece | None] = [None] * len(prompts)
     live = len(prompts) == 1 and not json
@@ -111,3 +120,47 @@ def generate(
         after = f"after {counted(full[0], 'token')}" if len(prompts) == 1 else "before --max-tokens"
         reason = f"the model's context of {counted(model.config.context, 'token')} is full"
         print(f"{which} {after}: {reason}; --window goes on from its last tokens", file=sys.stderr)
+
+
+def _prompts(given: list[str] | None) -> list[str]:
+    """The texts to continue; an empty one is no text.
+
+    Raises:
+        HeddleError: standard input is asked for twice or is not UTF-8, or a prompt has bytes that are no text.
+    """
+    if given is None:
+        return [_piped() if _is_piped() else ""]
+    if given.count("-") > 1:
+        raise HeddleError("--prompt - is given twice, and standard input can be read only once")
+    for number, prompt in enumerate(given):
+        if any("\ud800" <= character <= "\udfff" for character in prompt):  # how Python passes on such bytes
+            raise HeddleError(f"prompt {number} is not UTF-8")
+    return [_piped() if prompt == "-" else prompt for prompt in given]
+
+
+def _is_piped() -> bool:
+    """Whether somebody put a text on standard input: it is a pipe, a socket or a file, and no terminal or null device."""
+    try:
+        kind = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):  # it is no file of the system
+        return not sys.stdin.isatty()
+    return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or stat.S_ISREG(kind)
+
+
+def _piped() -> str:
+    """Standard input without the line end that a shell puts after a text."""
+    return read_input().removesuffix("\n").removesuffix("\r")
+
+
+def _beginning(run: Path, saved: SavedConfig, tokenizer: Tokenizer) -> str:
+    """What a text begins with where nothing is given, in a model that has no token for it."""
+    if tokenizer.end_of_text is not None or saved.origin is not None:
+        return ""
+    try:
+        tokenizer.encode("\n")
+        return "\n"
+    except HeddleError:  # its text had no line breaks
+        pass
+    if not (run / "data").is_dir():
+        raise HeddleError(f"{run} knows no token that a text begins with; give it a --prompt")
+    return tokenizer.decode(TokenStore.open(run / "data").train.tokens[:1].tolist())

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 from cyclopts.exceptions import CycloptsError
 
 from heddle.cli.say import Words
@@ -23,18 +23,33 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM came. What was being written is cleared away, as with Ctrl-C."""
 
 
-def make_app() -> App:
-    """All commands, by import path: `heddle --help` reads their names and first lines only."""
+def make_app(command: str | None = None) -> App:
+    """All commands, by import path: `heddle --help` reads their names and first lines only.
+
+    Args:
+        command: the one that was asked for, whose own help may need more.
+    """
     app = App(
         name="heddle",
         help="Train, run and understand transformers, on the machine you have.",
         version="0.1.0",
         help_format="plaintext",
         console=Words(),
+        default_parameter=Parameter(negative=()),  # a flag is given or not
         result_action="return_value",
         suppress_keyboard_interrupt=False,  # `run` says it
     )
-    app.command("heddle.cli.train:train", name="train", help="Train a model on text; without arguments, a small demo.")
+    settings = None
+    if command == "train":
+        from heddle.cli.keys import keys
+
+        settings = keys()
+    app.command(
+        "heddle.cli.train:train",
+        name="train",
+        help="Train a model on text; without arguments, a small demo.",
+        help_epilogue=settings,
+    )
     app.command("heddle.cli.generate:generate", name="generate", help="Let a trained model write.")
     app.command("heddle.cli.evaluate:evaluate", name="eval", help="Score text: loss, perplexity, bits per byte.")
     app.command("heddle.cli.count:count", name="count", help="Parameters, FLOPs and memory of a model, itemised.")
@@ -79,7 +94,7 @@ def run(argv: list[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without a character gets its number instead
     try:
         with _terminable():
-            make_app()(words, exit_on_error=False, print_error=False)
+            make_app(next(iter(words), None))(words, exit_on_error=False, print_error=False)
             sys.stdout.flush()  # what goes wrong with it goes wrong here, where it is said
     except HeddleError as error:
         _fail(str(error), words)

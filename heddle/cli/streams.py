@@ -93,8 +93,8 @@ def read_input() -> str:
     """
     raw = getattr(sys.stdin, "buffer", None)
     if raw is None:  # somebody put a stream of text there
-        return sys.stdin.read()
+        return str(sys.stdin.read())
     try:
-        return raw.read().decode("utf-8")
+        return str(raw.read(), "utf-8")
     except UnicodeDecodeError as error:
         raise HeddleError(f"standard input is not UTF-8 at byte {error.start}; convert it with iconv") from None

@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +46,81 @@ class TestGenerate:
 
     def test_from_nothing(self, heddle: Heddle, run_a: Path) -> None:
         assert heddle("generate", "a", "--max-tokens", "3", "--json").json["texts"][0]["tokens"] == 3
+
+    @pytest.mark.parametrize("prompt", ["-- a", "-a", "--json", "- "])
+    def test_a_prompt_that_begins_with_dashes(self, heddle: Heddle, run_a: Path, prompt: str) -> None:
+        """As the next word and after an equals sign; so may a stop, and a text to encode."""
+        first = heddle("generate", "a", "--prompt", prompt, "--max-tokens", "2", "--stop", "-- b", "--json")
+        assert (first.code, first.json["texts"][0]["prompt"]) == (0, prompt)
+        assert first.json["sampling"]["stop"] == ["-- b"]
+        again = heddle("generate", "a", f"--prompt={prompt}", "--max-tokens", "2", "--stop=-- b", "--json")
+        assert again.json == first.json
+        if prompt != "--json":  # an option, where no other one asks for a value
+            assert heddle("tokenizer", "encode", "a", prompt, "--json").json["ids"] == list(prompt.encode())
+
+    @pytest.mark.parametrize(
+        ("given", "prompt"), [("warp\n", "warp"), ("warp\r\n", "warp"), ("a\n\n", "a\n"), ("", "")]
+    )
+    @pytest.mark.parametrize("asked", [[], ["--prompt", "-"]])
+    def test_a_prompt_on_standard_input(
+        self, heddle: Heddle, run_a: Path, monkeypatch: pytest.MonkeyPatch, given: str, prompt: str, asked: list[str]
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO(given))
+        told = heddle("generate", "a", *asked, "--max-tokens", "2", "--json")
+        assert [text["prompt"] for text in told.json["texts"]] == [prompt]
+
+    def test_standard_input_is_read_where_it_was_asked_for(
+        self, heddle: Heddle, run_a: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO("warp"))
+        told = heddle("generate", "a", "--prompt", "we", "--max-tokens", "2", "--json")
+        assert [text["prompt"] for text in told.json["texts"]] == ["we"]
+        told = heddle("generate", "a", "--prompt", "we", "--prompt", "-", "--max-tokens", "2", "--json")
+        assert [text["prompt"] for text in told.json["texts"]] == ["we", "warp"]
+        told = heddle("generate", "a", "--prompt", "-", "--prompt", "-")
+        assert (told.code, told.err.count("\n")) == (2, 1)
+        assert "can be read only once" in told.err
+        told = heddle("generate", "a", "--prompt", "\udcff")
+        assert (told.code, told.err) == (2, "heddle: prompt 0 is not UTF-8\n")
+
+    def test_standard_input_of_other_kinds(
+        self, heddle: Heddle, run_a: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A file, a null device as where there is nobody to type, a stream that is closed, and what is no text."""
+        (tmp_path / "prompt.txt").write_text("weft\n")
+        (tmp_path / "odd.txt").write_bytes(b"we\xff")
+        for name, prompt in (("prompt.txt", "weft"), (os.devnull, "")):
+            with open(name, encoding="utf-8") as stream:
+                monkeypatch.setattr("sys.stdin", stream)
+                told = heddle("generate", "a", "--max-tokens", "2", "--json")
+                assert told.json["texts"][0]["prompt"] == prompt
+        monkeypatch.setattr("sys.stdin", None)
+        assert heddle("generate", "a", "--max-tokens", "2", "--json").json["texts"][0]["prompt"] == ""
+        sys.stdin.close()
+        with (tmp_path / "odd.txt").open(encoding="utf-8") as stream:
+            monkeypatch.setattr("sys.stdin", stream)
+            told = heddle("generate", "a")
+        assert (told.code, told.err) == (2, "heddle: standard input is not UTF-8 at byte 2; convert it with iconv\n")
+
+    @pytest.mark.parametrize(("line_end", "first"), [("\n", "\n"), (" ", "t")])
+    def test_from_nothing_without_an_end_of_text(
+        self, heddle: Heddle, tmp_path: Path, words: str, line_end: str, first: str
+    ) -> None:
+        """The characters of one document: after a line break, else with the training text's first token."""
+        (tmp_path / "corpus.txt").write_text("t" + words.replace("\n", line_end))
+        made = [word for word in TINY if not word.startswith("tokenizer")]
+        assert heddle("train", "corpus.txt", *made, "tokenizer=characters", "--name", "b").code == 0
+        told = heddle("generate", "b", "--max-tokens", "3", "--json").json["texts"][0]
+        assert (told["prompt"], told["tokens"]) == (first, 3)
+        shutil.rmtree(tmp_path / "runs/b/data")
+        told = heddle("generate", "b", "--max-tokens", "3")
+        if first == "t":
+            assert (told.code, told.err) == (
+                2,
+                "heddle: runs/b knows no token that a text begins with; give it a --prompt\n",
+            )
+        else:
+            assert told.code == 0
 
     def test_seeds(self, heddle: Heddle, run_a: Path) -> None:
         texts = [heddle("generate", "a", "--prompt", "a", "--max-tokens", "9", "--seed", seed).out for seed in "112"]
