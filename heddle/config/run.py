@@ -11,6 +11,7 @@ from heddle.config.base import Config, merge, set_path
 from heddle.config.layers import Rate
 from heddle.config.model import Depth, TransformerConfig
 from heddle.config.presets import preset, preset_training, sized
+from heddle.errors import HeddleError
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
@@ -96,6 +97,8 @@ class ModelChoice(Config):
         }
         for key, value in {**dict(self), **self._dropout()}.items():
             for path in places.get(key, ()) if value is not None else ():
+                if path.startswith("decoder.") and base.decoder is None:
+                    raise HeddleError(f"preset = {self.preset!r} has no decoder, and {key} = {value!r} is of one")
                 set_path(said, path, value)
         return TransformerConfig.of(merge(merge(data, said), deep), where="model")
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import get_args
 
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
-from heddle.config.run import DataConfig, RunConfig, SavedConfig, TakenVectors
+from heddle.config.presets import preset
+from heddle.config.run import DataConfig, ModelChoice, RunConfig, SavedConfig, TakenVectors
 from heddle.data.sources import Description, describe, python_library, read_documents
 from heddle.data.store import build_store
 from heddle.errors import HeddleError, counted
@@ -37,6 +38,7 @@ def prepare(config: RunConfig, run: Path, tell: Tell = lambda line: None) -> Pla
     if being_written(run):
         raise HeddleError(f"{run} is being prepared by another process; choose another --name")
     config = config.with_preset_training()
+    check_trainable(config.model)
     device = pick_device(config.train.device)
     # Refuses impossible sizes before any work.
     smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT)
@@ -67,6 +69,20 @@ def prepare(config: RunConfig, run: Path, tell: Tell = lambda line: None) -> Pla
         saved = SavedConfig(model=planned.model, data=config.data, train=config.train, chosen=planned.chosen)
         (partial / "config.json").write_text(saved.to_json(), encoding="utf-8")
     return planned
+
+
+def check_trainable(choice: ModelChoice) -> None:
+    """Refuse a preset that is no decoder alone.
+
+    Raises:
+        HeddleError: that, with what can be trained; or there is no preset of that name.
+    """
+    stacks = () if choice.preset is None else tuple(preset(choice.preset).stacks())
+    if stacks not in ((), ("decoder",)):
+        raise HeddleError(
+            f"preset = {choice.preset!r} is an {'-'.join(stacks)}: `heddle train` trains decoders alone, such as "
+            "laptop-tiny or gpt2-small; `heddle presets` says which is what"
+        )
 
 
 def resolve_sources(data: DataConfig) -> list[Path | str]:

@@ -109,6 +109,8 @@ SETTINGS = {
     "sources=b.txt": "corpus.txt and sources=b.txt are one setting; give it once",
     "learning-rate=1 learning_rate=2": "learning_rate is given twice",
     "preset=gpt2": "unknown preset 'gpt2'. Did you mean 'gpt2-xl', 'gpt2-large' or 'gpt2-small'?",
+    "preset=bert-base-like": "'bert-base-like' is an encoder: `heddle train` trains decoders alone, such as laptop-tiny or",
+    "preset=laptop-translate": "preset = 'laptop-translate' is an encoder-decoder: `heddle train` trains decoders alone",
     "=3": "'=3' is not of the form key=value",
     "model=3": "model = 3",
     "train.steps.more=3": "'steps' is a value, not a table of keys",
@@ -136,6 +138,10 @@ def test_changes_that_are_given_twice(refused: Refused) -> None:
         ("depth = = 2", "run.toml: not valid TOML"),
         ("[train]\nsteps = 0\n", "run.toml: train.steps = 0"),
         ("[data]\nsources = 3\n", "run.toml: data.sources"),
+        (
+            '[model]\npreset = "bert-base-like"\ncontext = 16\n',
+            "preset = 'bert-base-like' is an encoder: `heddle train` trains",
+        ),
         (None, "run.toml: no such file"),
     ],
 )
@@ -380,8 +386,12 @@ def test_a_full_disk(heddle: Heddle, corpus: str, tmp_path: Path, monkeypatch: p
     run = tmp_path / "runs" / "b"
     if when == "preparation":
         assert not run.exists()
+        assert told.json["error"].endswith("nothing was changed. Make room and try again")
+        assert heddle("train", corpus, *TINY, "save_every=2", "--name", "b", "--json").json["finished"] is True
         return
     assert not (run / "model.safetensors").exists()
+    advice = "Make room, then continue with: heddle train --resume runs/b"
+    assert told.json["error"].endswith(advice)
     kept = {"checkpoint": ["step-2"], "publication": ["step-2", "step-4"]}[when]
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == kept
     assert heddle("train", "--resume", "b", "--json").json["finished"] is True

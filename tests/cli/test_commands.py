@@ -14,6 +14,7 @@ from heddle.config import preset, preset_names
 from heddle.model import build
 from heddle.text import load_tokenizer, train_tokenizer
 from heddle.weights import load, save
+from heddle.weights.files import write_manifest
 
 from .conftest import TINY, Heddle
 
@@ -392,6 +393,17 @@ class TestRuns:
         for folder in (run_a / "checkpoints").iterdir():
             (folder / "manifest.json").unlink()
         assert heddle("runs", "--json").json[0]["state"] == "begun"
+
+    def test_models_without_a_training(self, heddle: Heddle, run_a: Path, tmp_path: Path) -> None:
+        """Saved by the library, or taken over from elsewhere: the config says which."""
+        model, tokenizer = load(run_a, "cpu")
+        save(model, tmp_path / "runs" / "b", tokenizer)
+        data = json.loads((tmp_path / "runs" / "b" / "config.json").read_text())
+        shutil.copytree(tmp_path / "runs" / "b", tmp_path / "runs" / "c")
+        (tmp_path / "runs" / "c" / "config.json").write_text(json.dumps(data | {"origin": "theirs"}))
+        (tmp_path / "runs" / "c" / "manifest.json").unlink()
+        write_manifest(tmp_path / "runs" / "c", {"step": 0})
+        assert [row["state"] for row in heddle("runs", "--json").json] == ["finished", "saved", "imported"]
 
     def test_scores_are_those_of_the_end(self, heddle: Heddle, run_a: Path) -> None:
         """What `eval` says, not the estimate of the last step; and what was scored is said."""

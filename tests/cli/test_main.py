@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 import heddle as package
+from heddle.config.run import RunConfig
 
 from .conftest import Heddle
 
@@ -22,7 +24,11 @@ COMMANDS = ["train", "generate", "eval", "count", "presets", "import", "export",
 LIGHT = """
 import sys
 from heddle.cli.main import run
-run(["--help"])
+for words in ["--help"], ["train", "--help"], ["train", "depth=1", "depth=2"]:
+    try:
+        run(words)
+    except SystemExit:
+        pass
 heavy = sorted({"torch", "numpy", "transformers", "tokenizers"} & sys.modules.keys())
 assert not heavy, heavy
 """
@@ -56,6 +62,20 @@ def test_every_command_has_help(heddle: Heddle, words: list[str]) -> None:
     assert shown.out.startswith(f"Usage: heddle {' '.join(words)}".rstrip())
     if words and words != ["tokenizer"]:
         assert "One JSON document on stdout." in shown.out
+
+
+def test_the_help_of_train_lists_every_key(heddle: Heddle) -> None:
+    """In the groups of a run file, with defaults; from the fields themselves, so that none can be forgotten."""
+    shown = heddle("train", "--help").out
+    parts = re.split(r"^\[(\w+)\].*$", shown, flags=re.MULTILINE)
+    assert parts[1::2] == list(RunConfig.model_fields)
+    for (name, field), part in zip(RunConfig.model_fields.items(), parts[2::2], strict=True):
+        listed = re.findall(r"^  (\w+)  +(\S.+)$", part, flags=re.MULTILINE)
+        assert [key for key, _ in listed] == list(field.annotation.model_fields), name  # type: ignore[union-attr]
+    said = " ".join(shown.split())
+    assert "validation Share of the text that is held out for evaluation. [default: 0.1]" in said
+    assert "schedule How learning rates fall after the warmup. [cosine, linear, constant; default: linear]" in said
+    assert "Settings" not in heddle("eval", "--help").out
 
 
 def test_no_command_shows_help(heddle: Heddle) -> None:

@@ -127,6 +127,22 @@ class TestDryRun:
         assert plan["sources"] == "other.txt"
         assert plan["model"]["vocab_size"] == 4
 
+    def test_one_source_is_a_list_of_one(self, heddle: Heddle, corpus: str, tmp_path: Path) -> None:
+        (tmp_path / "run.toml").write_text(f'[data]\nsources = "{corpus}"\n')
+        assert planned(heddle("train", "run.toml", *TINY, "--dry-run", "--json"))["sources"] == corpus
+        assert planned(heddle("train", f"sources={corpus}", *TINY, "--dry-run", "--json"))["sources"] == corpus
+
+    def test_the_device_is_a_flag_and_a_key(self, heddle: Heddle, refused: Any, corpus: str, run_a: Path) -> None:
+        """A flag wherever something is computed; as a key it can be in a run file."""
+        words = [word for word in TINY if word != "device=cpu"]
+        for device in ("device=cpu", "--device=cpu"):
+            plan = planned(heddle("train", corpus, *words, device, "--dry-run", "--json"))
+            assert plan["chosen"]["device"] == "cpu"
+        assert "device = 'gpu'" in refused("train", corpus, *words, "--device", "gpu")
+        assert "given twice" in refused("train", corpus, *words, "device=cpu", "--device", "cpu")
+        for command in (["generate", "a", "--prompt", "a", "--max-tokens", "1"], ["eval", "a"]):
+            assert heddle(*command, "--device", "cpu").code == 0
+
     @pytest.mark.parametrize(
         ("setting", "place", "value"),
         [
