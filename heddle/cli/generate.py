@@ -1,8 +1,10 @@
 """`heddle generate`."""
 
 import os
+import select
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +20,8 @@ from heddle.generate.text import Piece, complete
 from heddle.model.precision import cast
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.run import load, read_config
+
+PATIENCE = 2.0  # seconds
 
 
 def generate(
@@ -42,9 +46,9 @@ def generate(
     run
         A run directory, or its name in runs/.
     prompt
-        What it continues; give it several times for several texts at once. - is what stands on standard input, which is also
-        read without a prompt where it is a pipe or a file; one line end at its end is left out. Without any text it begins
-        as a new text does: after the end-of-text token, else after a line break, else with the training text's first token.
+        What it continues; give it several times for several texts at once. - reads standard input, as does no prompt where
+        that is a pipe or a file; one line end at its end is left out. Without any text it begins as a new text does: after
+        the end-of-text token, else after a line break, else with the training text's first token.
     max_tokens
         Tokens to write for each prompt.
     temperature
@@ -129,7 +133,7 @@ def _prompts(given: list[str] | None) -> list[str]:
         HeddleError: standard input is asked for twice or is not UTF-8, or a prompt has bytes that are no text.
     """
     if given is None:
-        return [_piped() if _is_piped() else ""]
+        return [_piped(PATIENCE) if _is_piped() else ""]
     if given.count("-") > 1:
         raise HeddleError("--prompt - is given twice, and standard input can be read only once")
     for number, prompt in enumerate(given):
@@ -147,8 +151,16 @@ def _is_piped() -> bool:
     return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or stat.S_ISREG(kind)
 
 
-def _piped() -> str:
-    """Standard input without the line end that a shell puts after a text."""
+def _piped(patience: float | None = None) -> str:
+    """Standard input without the line end that a shell puts after a text.
+
+    Args:
+        patience: seconds after which it is said that the command waits; a program may have left a pipe open unknowingly.
+    """
+    if patience is not None:
+        with suppress(OSError, ValueError):  # it is no file of the system
+            if not select.select([sys.stdin], [], [], patience)[0]:
+                print("reading the prompt from standard input; --prompt gives it directly", file=sys.stderr)
     return read_input().removesuffix("\n").removesuffix("\r")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from heddle.account.resolve import resolve
+from heddle.cli.streams import read_input
 from heddle.config import preset, preset_names
 from heddle.model import build
 from heddle.text import load_tokenizer, train_tokenizer
@@ -102,6 +103,26 @@ class TestGenerate:
             monkeypatch.setattr("sys.stdin", stream)
             told = heddle("generate", "a")
         assert (told.code, told.err) == (2, "heddle: standard input is not UTF-8 at byte 2; convert it with iconv\n")
+
+    @pytest.mark.parametrize("asked", [[], ["--prompt", "-"]])
+    def test_a_pipe_that_stays_open_is_said(
+        self, heddle: Heddle, run_a: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+    ) -> None:
+        """Where nobody asked for it to be read."""
+        monkeypatch.setattr("heddle.cli.generate.PATIENCE", 0.0)
+        reader, writer = os.pipe()
+
+        def late() -> str:
+            os.write(writer, b"warp")
+            os.close(writer)
+            return read_input()
+
+        monkeypatch.setattr("heddle.cli.generate.read_input", late)
+        with os.fdopen(reader) as stream:
+            monkeypatch.setattr("sys.stdin", stream)
+            told = heddle("generate", "a", *asked, "--max-tokens", "2", "--json")
+        assert told.json["texts"][0]["prompt"] == "warp"
+        assert told.err == ("" if asked else "reading the prompt from standard input; --prompt gives it directly\n")
 
     @pytest.mark.parametrize(("line_end", "first"), [("\n", "\n"), (" ", "t")])
     def test_from_nothing_without_an_end_of_text(
