@@ -18,10 +18,12 @@ def counted(number: int, thing: str) -> str:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``" Did you mean 'depth'?"`` for the nearest known name, or an empty string when nothing is near.
 
-    What the word is the beginning of comes first, as `gpt2` is of `gpt2-small`.
+    What the word is the beginning of is nearer than other names, as `gpt2-small` is to `gpt2` before `gpt1`.
     """
     names = list(known)
-    longer = sorted((name for name in names if len(word) > 2 and name.startswith(word)), key=len)[:_LONGER]
-    near = longer or difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if not (near and near[0].startswith(word)):
+        longer = (name for name in names if len(word) > 2 and name.startswith(word))
+        near = sorted(longer, key=len)[:_LONGER] or near
     said = [repr(name) for name in near]
     return f" Did you mean {' or '.join([', '.join(said[:-1]), said[-1]] if said[1:] else said)}?" if said else ""
