@@ -56,7 +56,7 @@ class Server:
         sys.path.insert(0, str(ROOT))
         import torch._dynamo  # noqa: F401 (it is what estimating the memory imports)
 
-        from heddle.cli import main, train  # noqa: F401
+        from heddle.cli import main, training  # noqa: F401
         from heddle.train import trainer
 
         # Measuring the machine and writing samples take seconds in each process, and leave no trace in what is compared.

@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+_LONGER = 3  # names that a refusal offers where a word is the beginning of several
+
 
 class HeddleError(Exception):
     """Bad input, said in one line: what is wrong, where, and what to do about it."""
@@ -14,6 +16,14 @@ def counted(number: int, thing: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``" Did you mean 'depth'?"`` for the nearest known name, or an empty string when nothing is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    """Return ``" Did you mean 'depth'?"`` for the nearest known name, or an empty string when nothing is near.
+
+    What the word is the beginning of is nearer than other names, as `gpt2-small` is to `gpt2` before `gpt1`.
+    """
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if not (near and near[0].startswith(word)):
+        longer = (name for name in names if len(word) > 2 and name.startswith(word))
+        near = sorted(longer, key=len)[:_LONGER] or near
+    said = [repr(name) for name in near]
+    return f" Did you mean {' or '.join([', '.join(said[:-1]), said[-1]] if said[1:] else said)}?" if said else ""

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 def test_the_first_code_of_the_readme_runs(tmp_path: Path) -> None:
     code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
     assert len(code.strip().splitlines()) <= 11
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    for _ in range(2):  # somebody may try it again
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
     first, last = map(float, re.search(r"loss ([\d.]+) -> ([\d.]+)", done.stdout).groups())
     assert last < first / 3
     assert " lifts the threads it owns." in done.stdout
@@ -28,14 +30,14 @@ def test_the_first_code_of_the_readme_runs(tmp_path: Path) -> None:
 def test_the_mixer_of_the_readme_holds(tmp_path: Path) -> None:
     """As written: every check that applies, padding and packing among them."""
     mixer = next(code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "class MyMixer" in code)
-    target = re.search(r'\[decoder\.block\.mixer\]\nkind = "custom"\ntarget = "([\w.]+):MyMixer"', README)
-    assert target is not None
-    module = tmp_path / (target[1].replace(".", "/") + ".py")
+    config = next(text for text in re.findall(r"```toml\n(.*?)```", README, re.DOTALL) if ":MyMixer" in text)
+    target = tomllib.loads(config)["decoder"]["block"]["mixer"]["target"].removesuffix(":MyMixer")
+    module = tmp_path / (target.replace(".", "/") + ".py")
     module.parent.mkdir()
     module.write_text("import torch\nfrom torch import nn\n\n" + mixer)
-    block = f'[decoder.block.mixer]\nkind = "custom"\ntarget = "{target[1]}:MyMixer"\n'
-    (tmp_path / "m.toml").write_text(f"vocab_size = 61\ndim = 32\ncontext = 32\n[decoder]\ndepth = 2\n{block}")
-    command = [sys.executable, "-m", "heddle", "prove", "m.toml", "--json"]
+    (tmp_path / "mine.toml").write_text(config)
+    assert "`heddle prove mine.toml`" in README
+    command = [sys.executable, "-m", "heddle", "prove", "mine.toml", "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     found = {check["check"]: check["word"] for check in json.loads(done.stdout)["checks"]}

@@ -1,9 +1,7 @@
 """`heddle count` and `heddle presets`."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
-
-from cyclopts import Parameter
+from typing import Any
 
 from heddle.account.render import render
 from heddle.account.report import count as account_for
@@ -20,7 +18,7 @@ def count(
     *changes: str,
     batch: int = 1,
     length: int | None = None,
-    all: Annotated[bool, Parameter(negative=())] = False,
+    all: bool = False,
     json: bool = False,
 ) -> None:
     """Parameters, FLOPs and memory of a model, itemised.

@@ -1,28 +1,39 @@
 """`heddle generate`."""
 
+import os
+import select
+import stat
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from heddle.cli.models import open_model
 from heddle.cli.say import counted, document, find_run
+from heddle.cli.streams import read_input
+from heddle.config.run import SavedConfig
 from heddle.config.sampling import SamplingConfig
+from heddle.data.store import TokenStore
 from heddle.errors import HeddleError
 from heddle.generate.text import Piece, complete
+from heddle.text.tokenizer import Tokenizer
+
+PATIENCE = 2.0  # seconds
 
 
 def generate(
     run: str,
     /,
     *,
-    prompt: Annotated[list[str] | None, Parameter(negative=())] = None,
+    prompt: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
     max_tokens: int = 200,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int = 0,
-    stop: Annotated[list[str] | None, Parameter(negative=())] = None,
+    stop: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
     window: bool = False,
     device: str = "auto",
     json: bool = False,
@@ -34,7 +45,9 @@ def generate(
     run
         A run directory, or its name in runs/.
     prompt
-        What it goes on from; give it several times for several texts at once. Without one it begins from nothing.
+        What it continues; give it several times for several texts at once. - reads standard input, as does no prompt where
+        that is a pipe or a file; one line end at its end is left out. Without any text it begins as a new text does: after
+        the end-of-text token, else after a line break, else with the training text's first token.
     max_tokens
         Tokens to write for each prompt.
     temperature
@@ -69,7 +82,7 @@ def generate(
     model, tokenizer = ready.model, ready.tokenizer
     if tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
-    prompts = prompt or [""]
+    prompts = [each or _beginning(path, ready.config, tokenizer) for each in _prompts(prompt)]
     texts = [""] * len(prompts)
     ends: list[Piece | None] = [None] * len(prompts)
     live = len(prompts) == 1 and not json
@@ -110,3 +123,55 @@ def generate(
         after = f"after {counted(full[0], 'token')}" if len(prompts) == 1 else "before --max-tokens"
         reason = f"the model's context of {counted(model.config.context, 'token')} is full"
         print(f"{which} {after}: {reason}; --window goes on from its last tokens", file=sys.stderr)
+
+
+def _prompts(given: list[str] | None) -> list[str]:
+    """The texts to continue; an empty one is no text.
+
+    Raises:
+        HeddleError: standard input is asked for twice or is not UTF-8, or a prompt has bytes that are no text.
+    """
+    if given is None:
+        return [_piped(PATIENCE) if _is_piped() else ""]
+    if given.count("-") > 1:
+        raise HeddleError("--prompt - is given twice, and standard input can be read only once")
+    for number, prompt in enumerate(given):
+        if any("\ud800" <= character <= "\udfff" for character in prompt):  # how Python passes on such bytes
+            raise HeddleError(f"prompt {number} is not UTF-8")
+    return [_piped() if prompt == "-" else prompt for prompt in given]
+
+
+def _is_piped() -> bool:
+    """Whether somebody put a text on standard input: it is a pipe, a socket or a file, and no terminal or null device."""
+    try:
+        kind = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):  # it is no file of the system
+        return not sys.stdin.isatty()
+    return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or stat.S_ISREG(kind)
+
+
+def _piped(patience: float | None = None) -> str:
+    """Standard input without the line end that a shell puts after a text.
+
+    Args:
+        patience: seconds after which it is said that the command waits; a program may have left a pipe open unknowingly.
+    """
+    if patience is not None:
+        with suppress(OSError, ValueError):  # it is no file of the system
+            if not select.select([sys.stdin], [], [], patience)[0]:
+                print("reading the prompt from standard input; --prompt gives it directly", file=sys.stderr)
+    return read_input().removesuffix("\n").removesuffix("\r")
+
+
+def _beginning(run: Path, saved: SavedConfig, tokenizer: Tokenizer) -> str:
+    """What a text begins with where nothing is given, in a model that has no token for it."""
+    if tokenizer.end_of_text is not None or saved.origin is not None:
+        return ""
+    try:
+        tokenizer.encode("\n")
+        return "\n"
+    except HeddleError:  # its text had no line breaks
+        pass
+    if not (run / "data").is_dir():
+        raise HeddleError(f"{run} knows no token that a text begins with; give it a --prompt")
+    return tokenizer.decode(TokenStore.open(run / "data").train.tokens[:1].tolist())

@@ -4,26 +4,52 @@ import io
 import json
 import os
 import re
+import signal
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 from cyclopts.exceptions import CycloptsError
 
+from heddle.cli.say import Words
+from heddle.cli.streams import drop, open_closed, settle
 from heddle.errors import HeddleError
 
 
-def make_app() -> App:
-    """All commands, by import path: `heddle --help` reads their names and first lines only."""
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came. What was being written is cleared away, as with Ctrl-C."""
+
+
+def make_app(command: str | None = None) -> App:
+    """All commands, by import path: `heddle --help` reads their names and first lines only.
+
+    Args:
+        command: the one that was asked for, whose own help may need more.
+    """
     app = App(
         name="heddle",
         help="Train, run and understand transformers, on the machine you have.",
         version="0.1.0",
         help_format="plaintext",
+        console=Words(),
+        default_parameter=Parameter(negative=()),  # a flag is given or not
         result_action="return_value",
         suppress_keyboard_interrupt=False,  # `run` says it
     )
-    app.command("heddle.cli.train:train", name="train", help="Train a model on text; without arguments, a small demo.")
+    settings = None
+    if command == "train":
+        from heddle.cli.keys import keys
+
+        settings = keys()
+    app.command(
+        "heddle.cli.train:train",
+        name="train",
+        help="Train a model on text; without arguments, a small demo.",
+        help_epilogue=settings,
+    )
     app.command("heddle.cli.generate:generate", name="generate", help="Let a trained model write.")
     app.command("heddle.cli.evaluate:evaluate", name="eval", help="Score text: loss, perplexity, bits per byte.")
     app.command("heddle.cli.count:count", name="count", help="Parameters, FLOPs and memory of a model, itemised.")
@@ -48,7 +74,12 @@ def make_app() -> App:
 
 
 def run(argv: list[str] | None = None) -> None:
-    """Run one command; every error a user can cause is one line on stderr and exit code 2."""
+    """Run one command; every error a user can cause is one line on stderr and exit code 2.
+
+    A signal ends it with 128 and the signal's number, as a shell says it: 130 for Ctrl-C, 143 for SIGTERM. A standard
+    stream that is closed is as the null device.
+    """
+    open_closed()
     words = sys.argv[1:] if argv is None else argv
     # Threads that spin for long make training ten times slower as soon as another program wants a core; threads that never spin
     # cost an eighth of the speed on a quiet machine. A short spin, then sleep, costs nothing measurable in either. The setting
@@ -62,17 +93,18 @@ def run(argv: list[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without a character gets its number instead
     try:
-        make_app()(words, exit_on_error=False, print_error=False)
-        sys.stdout.flush()  # what goes wrong with it goes wrong here, where it is said
+        with _terminable():
+            make_app(next(iter(words), None))(words, exit_on_error=False, print_error=False)
+            sys.stdout.flush()  # what goes wrong with it goes wrong here, where it is said
     except HeddleError as error:
         _fail(str(error), words)
     except CycloptsError as error:
         _fail(" ".join(str(error).split()), words)
-    except KeyboardInterrupt:
-        _fail("stopped", words, 130)
-    except BrokenPipeError:
-        # The reader has gone (as in `heddle presets | head`). Python would complain once more when it flushes at exit.
-        sys.stderr.close()
+    except KeyboardInterrupt as stop:
+        number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
+        _fail(str(stop) or "stopped", words, 128 + number)
+    except BrokenPipeError:  # the reader has gone, as in `heddle presets | head`
+        drop(sys.stdout)
         sys.exit(0)
     except OSError as error:
         _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part), words)
@@ -81,11 +113,33 @@ def run(argv: list[str] | None = None) -> None:
         if not isinstance(error, MemoryError) and not re.search("out of memory|allocate memory", str(error)):
             raise
         _fail("out of memory: take a smaller model, fewer rows at once, or a shorter context", words)
+    finally:
+        settle()
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM raise `Terminated`, so that nothing half-written stays; a second one ends the process at once."""
+    usual = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _fail(message: str, words: list[str], code: int = 2) -> None:
     if "--json" in words:
         with suppress(OSError):  # it may be stdout that is full
             print(json.dumps({"error": message}), flush=True)
-    print(f"heddle: {message}", file=sys.stderr)
+    with suppress(OSError):  # nobody may read it
+        print(f"heddle: {message}", file=sys.stderr)
     sys.exit(code)

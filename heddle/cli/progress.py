@@ -9,14 +9,19 @@ from rich.text import Text
 from heddle.cli.say import duration, estimate
 from heddle.config.run import Chosen
 from heddle.train.journal import Report
+from heddle.train.plan import SHARE
 
 QUIET = 10.0  # seconds between lines where there is no terminal
+LATE = 1.2  # times as long as planned, from which on it is said
+LEAST = 5.0  # seconds by which a run must miss its plan for that
 
 
 class Progress:
     """A reader of reports: one live line in a terminal, a line now and then in a log; evaluations and samples stay.
 
-    Time left is what the steps so far took on average, so pauses for evaluations count.
+    Time left is what the steps so far took on average, so pauses for evaluations count. After a tenth of the steps it says
+    if they are much slower than was measured before the run: the number of steps stays, so that a run is a function of its
+    config, and it takes longer.
     """
 
     def __init__(self, console: Console, chosen: Chosen, done: int) -> None:
@@ -25,8 +30,11 @@ class Progress:
         self.steps = chosen.steps
         self.began = time.monotonic()
         self.spoke = self.began
-        self.rate = chosen.tokens_per_second
+        self.rate = self.measured = chosen.tokens_per_second
         self.share = 0.0
+        self.planned = 0.0  # seconds that the steps so far should have taken,
+        self.taken = 0.0  # and did
+        self.judged = False
         self.loss: float | None = None
         self.live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
 
@@ -45,6 +53,7 @@ class Progress:
             self.loss = loss if self.loss is None else 0.9 * self.loss + 0.1 * loss
             self.rate = 0.9 * self.rate + 0.1 * report.speed["tokens_per_second"]
             self.share = report.speed["share_of_peak"]
+            self._judge(report)
             line = self._line(report.step)
             if self.live:
                 self.live.update(Text(line))
@@ -58,6 +67,22 @@ class Progress:
             )
             if report.sample is not None:
                 self._say(f"  it writes: {report.sample!r}")
+
+    def _judge(self, report: Report) -> None:
+        """Say, once, by how much the run will miss its plan. Its first step, which may compile, does not count."""
+        seconds, steps = report.speed["seconds"], self.steps - self.done
+        if report.step > self.done + 1:
+            self.planned += report.speed["tokens_per_second"] * seconds / self.measured
+            self.taken += seconds
+        if self.judged or not self.planned or report.step - self.done < steps / 10:
+            return
+        self.judged = True
+        slower, planned = self.taken / self.planned, self.planned / (report.step - self.done - 1) * steps / SHARE
+        if slower > LATE and (slower - 1) * planned > LEAST:
+            self._say(
+                f"steps are {slower:.1f} times slower than measured before the run: about {duration(slower * planned)} "
+                f"instead of {duration(planned)}; their number stays {self.steps}"
+            )
 
     def _line(self, step: int) -> str:
         passed = time.monotonic() - self.began

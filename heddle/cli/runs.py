@@ -9,6 +9,7 @@ from heddle.data.store import TokenStore
 from heddle.errors import HeddleError
 from heddle.train.journal import read_lines
 from heddle.weights.checkpoints import read_manifest
+from heddle.weights.files import is_held
 from heddle.weights.run import damage, newest_valid, read_config
 
 SCORES = ("validation_loss", "validation_error", "bits_per_byte")
@@ -29,7 +30,7 @@ def runs(folder: Path = RUNS, /, *, json: bool = False) -> None:
     json
         One JSON document on stdout.
     """
-    rows = [_row(path) for path in sorted(folder.glob("*")) if (path / "config.json").is_file()]
+    rows = [_row(path) for path in sorted(folder.glob("[!.]*")) if (path / "config.json").is_file()]
     if json:
         document(rows)
     elif not rows:
@@ -58,8 +59,10 @@ def _row(path: Path) -> dict[str, Any]:
 
 
 def _state(path: Path, config: SavedConfig) -> str:
+    if config.chosen and is_held(path):
+        return "training"
     if (path / "model.safetensors").is_file():
-        return "finished" if config.chosen else "imported"
+        return "finished" if config.chosen else "imported" if config.origin else "saved"
     return "stopped" if newest_valid(path)[0] else "begun"
 
 

@@ -1,6 +1,8 @@
 """Printing: people read stdout, unless `--json` was asked for; then one JSON document stands there and people read stderr."""
 
+import errno
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,16 +14,30 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from heddle.cli.streams import Lasting
 from heddle.errors import HeddleError, did_you_mean
 from heddle.errors import counted as counted
 
 RUNS = Path("runs")
 
 
-def console(as_json: bool = False) -> Console:
-    """Where words for people go. What is no terminal has no edge to wrap at."""
-    stream = sys.stderr if as_json else sys.stdout
-    return Console(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else 160)
+class Words(Console):
+    """One that leaves it to `heddle.cli.main.run` what a broken pipe means."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def console(as_json: bool = False, then: str | None = None) -> Console:
+    """Where words for people go. What is no terminal has no edge to wrap at.
+
+    Args:
+        then: what the command does when nobody reads the words any more, if it does not end then.
+    """
+    stream: Any = sys.stderr if as_json else sys.stdout
+    if then is not None:
+        stream = Lasting(stream, then)
+    return Words(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else 160)
 
 
 @contextmanager
@@ -100,7 +116,7 @@ def find_run(name: str | Path) -> Path:
     for path in (Path(name), RUNS / name):
         if path.is_dir():
             return path
-    known = [path.name for path in RUNS.iterdir()] if RUNS.is_dir() else []
+    known = [path.name for path in RUNS.glob("[!.]*")]
     raise HeddleError(f"there is no run {str(name)!r}.{did_you_mean(str(name), known)} `heddle runs` lists those here")
 
 
@@ -116,5 +132,7 @@ def new_run(name: str | None) -> Path:
             plain = f", such as {path.name!r}" if re.fullmatch(r"\w[\w.-]*", path.name) else ""
             raise HeddleError(f"{name!r} is no name for a run: give a plain one{plain}, or a path without '..'")
         return path if path.parent != Path() else RUNS / name
-    numbers = [int(path.name) for path in RUNS.glob("*") if path.name.isdigit()]
+    # One that is being prepared has its number already: `.001.0a1b2c3d.partial`.
+    names = [path.name.removeprefix(".").partition(".")[0] for path in RUNS.glob("*")]
+    numbers = [int(name) for name in names if name.isdecimal()]
     return RUNS / f"{max(numbers, default=0) + 1:03d}"

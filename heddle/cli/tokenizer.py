@@ -1,10 +1,13 @@
 """`heddle tokenizer train | encode | decode | compare`."""
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from heddle.cli.say import RUNS, console, counted, document, table
+from heddle.cli.streams import read_input
 from heddle.data.sources import describe, python_library, read_documents
 from heddle.errors import HeddleError
 from heddle.text.base import Kind
@@ -64,7 +67,14 @@ def train(
         out.print(f"{target}: {counted(made.vocab_size, 'id')}{more}", markup=False)
 
 
-def encode(tokenizer: Path, text: str | None = None, /, *, special: bool = False, json: bool = False) -> None:
+def encode(
+    tokenizer: Path,
+    text: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    /,
+    *,
+    special: bool = False,
+    json: bool = False,
+) -> None:
     """Show the pieces and ids of a text.
 
     Parameters
@@ -72,13 +82,13 @@ def encode(tokenizer: Path, text: str | None = None, /, *, special: bool = False
     tokenizer
         A tokenizer.json, a run, GPT-2's vocab.bpe, or BERT's vocab.txt.
     text
-        The text; without it, what stands on stdin.
+        The text; without it, or as -, what stands on standard input.
     special
         Read special tokens written out in the text as such.
     json
         One JSON document on stdout.
     """
-    read, text = _load(tokenizer), sys.stdin.read() if text is None else text
+    read, text = _load(tokenizer), read_input() if text in (None, "-") else text
     ids = read.encode(text, allow_special=special)
     pieces = [read.piece(number) for number in ids]
     if json:
@@ -110,7 +120,7 @@ def decode(tokenizer: Path, /, *ids: int, json: bool = False) -> None:
     json
         One JSON document on stdout.
     """
-    numbers = list(ids) or _numbers(sys.stdin.read())
+    numbers = list(ids) or _numbers(read_input())
     text = _load(tokenizer).decode(numbers)
     if json:
         document({"text": text})
@@ -118,7 +128,14 @@ def decode(tokenizer: Path, /, *ids: int, json: bool = False) -> None:
         print(text)
 
 
-def compare(text: str, /, *sources: str, size: int = 1000, kind: list[Kind] | None = None, json: bool = False) -> None:
+def compare(
+    text: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *sources: str,
+    size: int = 1000,
+    kind: list[Kind] | None = None,
+    json: bool = False,
+) -> None:
     """Cut a text with every kind of tokenizer, each trained on the same text.
 
     Parameters

@@ -1,59 +1,57 @@
 """`heddle train`."""
 
 import os
-import shlex
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from heddle.cli.progress import Progress
-from heddle.cli.say import console, counted, document, duration, estimate, find_run, new_run, phases, size
+from heddle.cli.keys import SECTIONS
+from heddle.cli.say import console, find_run, new_run
 from heddle.config.base import known_as, parse_overrides, read_table, set_path, unknown_key
-from heddle.config.run import Chosen, RunConfig
+from heddle.config.run import RunConfig
 from heddle.errors import HeddleError
-from heddle.train.plan import Plan
-from heddle.train.prepare import name_sources, prepare
-from heddle.train.trainer import Interrupted, Trainer
-
-SECTIONS = {name: field.annotation.model_fields for name, field in RunConfig.model_fields.items()}  # type: ignore[union-attr]
 
 
 def train(
-    *words: str, name: str | None = None, resume: str | None = None, dry_run: bool = False, json: bool = False
+    *words: str,
+    name: str | None = None,
+    resume: str | None = None,
+    device: str | None = None,
+    dry_run: bool = False,
+    json: bool = False,
 ) -> None:
     """Train a model on text.
 
     Parameters
     ----------
     words
-        Sources (files, folders, globs; .txt .md .jsonl, also .gz), at most one run file (.toml), and key=value settings such
-        as depth=4, context=128, steps=2000, minutes=10, tokenizer=characters, preset=gpt2-small. Without sources: the
-        Python standard library's own.
+        Sources (files, folders, globs; .txt .md .jsonl, also .gz), at most one run file (.toml), and key=value settings
+        such as depth=4 or minutes=10, which are all below. Without sources: the Python standard library's own.
     name
-        The run's directory; without one, the next number in runs/.
+        The run's directory, or its name in runs/; without one, the next number there.
     resume
-        Go on with this run.
+        Continue this run from its last checkpoint, bit for bit as it was started.
+    device
+        auto, cpu, cuda or mps; auto is cuda or mps where there is one.
     dry_run
         Say what would happen and stop.
     json
         One JSON document on stdout.
     """
-    out = console(json)
+    out = console(json, None if dry_run else "training continues without it")
     if resume is not None:
-        if words or name or dry_run:
-            raise HeddleError("--resume goes on with a run as it was begun; it takes no sources, settings or --name")
-        _train(find_run(resume), out, json)
+        if words or name or device or dry_run:
+            raise HeddleError(
+                "--resume continues a run as it was started; it takes no sources, settings or other flags"
+            )
+        from heddle.cli.training import train_to_the_end
+
+        train_to_the_end(find_run(resume), out, json)
         return
+    if device is not None:
+        words = (*words, f"device={device}")
     config, run = read_words(words), new_run(name)
-    if dry_run:
-        _dry_run(config, run, out, json)
-        return
-    with phases(out) as tell:
-        planned = prepare(config, run, tell)
-    out.print(_numbers(planned, run), markup=False)
-    _train(run, out, json)
+    from heddle.cli.training import begin, try_out  # not before: torch is loaded here
+
+    (try_out if dry_run else begin)(config, run, out, json)
 
 
 def read_words(words: tuple[str, ...]) -> RunConfig:
@@ -66,10 +64,13 @@ def read_words(words: tuple[str, ...]) -> RunConfig:
         raise HeddleError(f"one run file at a time; got {' and '.join(files)}")
     data: dict[str, Any] = read_table(files[0]) if files else {}
     texts = [word for word in sources if word not in files]
-    if texts:
-        set_path(data, "data.sources", texts)
-    for key, value in settings.items():
-        set_path(data, full_key(key), value)
+    said: dict[str, str] = {}
+    for key, value in [("sources", texts)] * bool(texts) + list(settings.items()):
+        path = full_key(key)
+        if path in said:
+            raise HeddleError(f"{said[path]} and {key}={value} are one setting; give it once")
+        said[path] = ", ".join(texts) if value is texts else f"{key}={value}"
+        set_path(data, path, value)
     return RunConfig.of(data, where=files[0] if files else "settings")
 
 
@@ -78,113 +79,8 @@ def full_key(key: str) -> str:
     first = key.split(".")[0]
     if first in SECTIONS:
         return key
-    for section, fields in SECTIONS.items():
+    sections = {name: config.model_fields for name, config in SECTIONS.items()}  # type: ignore[union-attr]
+    for section, fields in sections.items():
         if known_as(first, None, fields)[0] in fields:
             return f"{section}.{key}"
-    raise unknown_key(key, [field for fields in SECTIONS.values() for field in fields])
-
-
-def _train(run: Path, out: Console, json: bool) -> None:
-    trainer = Trainer(run)
-    chosen = trainer.chosen
-    for note in trainer.notes:
-        out.print(note, markup=False)
-    if trainer.notes and not trainer.step:
-        out.print(f"{run} has no sound checkpoint left, so it begins anew", markup=False)
-    for problem in trainer.damaged:
-        out.print(f"{run / problem}; it is restored from {trainer.source or 'the beginning'}", markup=False)
-    for difference in trainer.moved:
-        out.print(f"{difference}; the result will not be bit-equal to that of the machine it started on", markup=False)
-    if trainer.step:
-        out.print(f"going on with {run} at step {trainer.step} of {chosen.steps}", markup=False)
-    try:
-        with Progress(out, chosen, trainer.step) as progress:
-            trainer.readers.append(progress)
-            result = trainer.run()
-    except Interrupted as stop:
-        out.print(str(stop), markup=False)
-        if json:
-            document({"run": str(run), "step": stop.step, "steps": chosen.steps, "finished": False})
-        raise SystemExit(130) from None
-    name = shlex.quote(str(run))
-    held_out = trainer.store.validation.targets
-    over = (
-        f"all {held_out:,} held-out tokens"
-        if result.tokens == held_out
-        else f"{result.tokens:,} of {held_out:,} held-out tokens, an even sample; `heddle eval {name}` scores all"
-    )
-    samples = [trainer.sample(seed, tokens=100) for seed in range(3)]
-    out.print(
-        f"\nfinished: validation loss {estimate(result.loss, result.error)}, perplexity {result.perplexity:.2f}, "
-        f"{result.bits_per_byte:.4f} bits per byte over {over}\n",
-        markup=False,
-    )
-    for sample in samples:
-        out.print(sample + "\n" + "-" * 40, markup=False)
-    out.print(
-        f"let it write:   heddle generate {name} --prompt {_opening(samples[0])}\n"
-        f"score text:     heddle eval {name}\n"
-        f"look at sizes:  heddle count {name}\n"
-        f"prove it:       heddle prove {name}",
-        markup=False,
-    )
-    if json:
-        document(
-            {
-                "run": str(run),
-                "step": chosen.steps,
-                "steps": chosen.steps,
-                "finished": True,
-                "vectors": _vectors(chosen),
-                "validation": asdict(result),
-                "samples": samples,
-            }
-        )
-
-
-def _vectors(chosen: Chosen) -> dict[str, Any] | None:
-    """What a file of vectors knew, for programs."""
-    return None if chosen.vectors is None else chosen.vectors.to_dict()
-
-
-def _opening(text: str) -> str:
-    """A few words of a text's first line, quoted for a shell."""
-    line = next((line for line in text.splitlines() if line.strip()), "The")
-    return shlex.quote(" ".join(line.split()[:3]))
-
-
-def _numbers(planned: Plan, run: Path) -> str:
-    chosen, model = planned.chosen, planned.model
-    depth = model.last()[1].depth
-    return (
-        f"run {run}: {planned.parameters:,} parameters (depth {depth}, width {model.dim}, context {model.context}, "
-        f"{counted(model.vocab_size, 'id')}) on {counted(planned.train_tokens, 'token')}, "
-        f"{planned.validation_tokens:,} held out\n"
-        f"{counted(chosen.steps, 'step')} of {chosen.batch} x {model.context} = {chosen.batch * model.context:,} tokens "
-        f"({planned.epochs:.1f} times through the text), learning rate {chosen.learning_rate:.2g}, "
-        f"{chosen.precision} on {chosen.device}, "
-        f"{counted(chosen.threads, 'thread')}{', compiled' if chosen.compile else ''}, "
-        f"{chosen.tokens_per_second:,.0f} tokens/s measured, about {duration(planned.minutes * 60)} and {size(planned.memory)}"
-    )
-
-
-def _dry_run(config: RunConfig, run: Path, out: Console, json: bool) -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder, phases(out) as tell:
-        planned = prepare(config, Path(folder) / "run", tell)
-    out.print(_numbers(planned, run) + "\nnothing was trained (--dry-run)", markup=False)
-    if json:
-        document(
-            {
-                "run": str(run),
-                "sources": name_sources(config.data),
-                "parameters": planned.parameters,
-                "train_tokens": planned.train_tokens,
-                "validation_tokens": planned.validation_tokens,
-                "memory": planned.memory,
-                "minutes": planned.minutes,
-                "model": planned.model.to_dict(),
-                "chosen": planned.chosen.to_dict(),
-            }
-        )
+    raise unknown_key(key, [field for fields in sections.values() for field in fields])

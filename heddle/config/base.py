@@ -184,7 +184,11 @@ def read_table(path: str | Path) -> dict[str, Any]:
 
 @checked()
 def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
-    """Turn `key=value` words into a dict. A value is read as TOML where it can be (3, 0.5, true, [1, 2]), else as text."""
+    """Turn `key=value` words into a dict. A value is read as TOML where it can be (3, 0.5, true, [1, 2]), else as text.
+
+    Raises:
+        HeddleError: a word is of another form, or two have one key.
+    """
     changes: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -194,7 +198,10 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
             value = tomllib.loads(f"value = {text}")["value"]
         except (ValueError, RecursionError):  # a TOMLDecodeError is one; so is a number of thousands of digits
             value = text
-        changes[key.strip().replace("-", "_")] = value
+        name = key.strip().replace("-", "_")
+        if name in changes:
+            raise HeddleError(f"{name} is given twice, the second time as {pair!r}; give it once")
+        changes[name] = value
     return changes
 
 

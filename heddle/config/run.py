@@ -1,14 +1,18 @@
-"""What a run is, as data: the text, the model, how it is trained, and what was chosen by measurement on its machine."""
+"""What a run is, as data: the text, the model, how it is trained, and what was chosen by measurement on its machine.
+
+The text under a field of `DataConfig`, `ModelChoice` and `TrainConfig` is its help in `heddle train --help`.
+"""
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from heddle.checks import at_least, checked
 from heddle.config.base import Config, merge, set_path
 from heddle.config.layers import Rate
 from heddle.config.model import Depth, TransformerConfig
 from heddle.config.presets import preset, preset_training, sized
+from heddle.errors import HeddleError
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
@@ -18,31 +22,51 @@ Count = Annotated[int, Field(gt=0, le=2**40)]  # so that step x batch, in tokens
 class DataConfig(Config):
     """Which text, cut how."""
 
-    sources: tuple[str, ...] = ()  # files, folders, globs; none: the Python standard library's own sources
-    # bytes, characters, words, bpe, wordpiece, unigram, or the path of a tokenizer.json or of a run
+    sources: tuple[str, ...] = ()
+    """Files, folders and globs; none: the Python standard library's own sources."""
     tokenizer: str = "bpe"
-    tokenizer_size: Annotated[int, Field(gt=0, le=2**20)] = 4096  # most ids of one trained here (not bytes, characters)
-    # Of one trained here: one id each, as <start_translation>. <|endoftext|> is there beside them, except among the
-    # characters of a single document, which has no other to be told from.
+    """bytes, characters, words, bpe, wordpiece or unigram, trained on the text; or the path of a tokenizer.json or a run."""
+    tokenizer_size: Annotated[int, Field(gt=0, le=2**20)] = 4096
+    """Most ids of a tokenizer trained here; bytes and characters have as many as they have."""
+    # <|endoftext|> is there beside them, except among the characters of a single document, which has no other to be
+    # told from.
     special_tokens: tuple[str, ...] = ()
-    validation: Annotated[float, Field(gt=0, lt=1)] = 0.1  # share of the text held out for evaluation
+    """Tokens that are one id each and never cut, such as <start_translation>."""
+    validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Share of the text that is held out for evaluation."""
+
+    @field_validator("sources", mode="before")
+    @classmethod
+    def _one_source(cls, sources: Any) -> Any:
+        """`sources = "my.txt"` is a list of one."""
+        return (sources,) if isinstance(sources, str) else sources
 
 
 class ModelChoice(Config):
     """A model by its name or by one dial, and whatever differs from it."""
 
-    preset: str | None = None  # None: a modern small GPT of `depth` blocks
+    preset: str | None = None
+    """A named model, see `heddle presets`; none: a modern small GPT of `depth` blocks."""
     depth: Depth | None = None
+    """Blocks; none: the deepest that sees enough text in the time there is."""
     dim: PositiveInt | None = None
+    """Width of the hidden vectors; none: the preset's, or 64 for each block."""
     heads: PositiveInt | None = None
+    """Attention heads; none: the preset's, or one for 64 channels."""
     kv_heads: PositiveInt | None = None
+    """Heads of keys and values, where several queries share one; none: the preset's, or as many as heads."""
     context: PositiveInt | None = None
-    pad_vocab_to: PositiveInt | None = None  # the token table's rows are a multiple of this (D-13)
-    # A rate for all three usual places at once; or a table: `rate`, and how it is done, `style` and `mask` (D-03, D-54).
-    dropout: Rate | dict[str, Any] | None = None
-    decoder: dict[str, Any] = Field(default_factory=dict)  # anything deeper, as in the model's own config
+    """Tokens in a training window, the longest text the model sees; none: the preset's, or 256."""
+    pad_vocab_to: PositiveInt | None = None  # (D-13)
+    """The token table's rows are rounded up to a multiple of this; none: the preset's, or 64."""
+    dropout: Rate | dict[str, Any] | None = None  # (D-03, D-54)
+    """One rate for embeddings, branches and attention; or a table of rate, style and mask. None: the preset's, or 0."""
+    decoder: dict[str, Any] = Field(default_factory=dict)
+    """Anything deeper, as decoder.block.norm.kind=rms; `heddle presets NAME` shows what there is."""
     head: dict[str, Any] = Field(default_factory=dict)
+    """The output layer, as head.tied=false."""
     initial: dict[str, Any] = Field(default_factory=dict)
+    """Initial weights, as initial.std=0.01."""
 
     @checked(vocab_size=at_least(1), depth=at_least(1), context=at_least(1))
     def resolve(self, vocab_size: int, depth: int, context: int) -> TransformerConfig:
@@ -75,6 +99,8 @@ class ModelChoice(Config):
         }
         for key, value in {**dict(self), **self._dropout()}.items():
             for path in places.get(key, ()) if value is not None else ():
+                if path.startswith("decoder.") and base.decoder is None:
+                    raise HeddleError(f"preset = {self.preset!r} has no decoder, and {key} = {value!r} is of one")
                 set_path(said, path, value)
         return TransformerConfig.of(merge(merge(data, said), deep), where="model")
 
@@ -97,32 +123,52 @@ class TrainConfig(Config):
     """How a model is trained. The defaults are those of `heddle train` without arguments."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    # A file of word vectors, word2vec's or GloVe's: what the rows of known words in the token table begin with. It stands
-    # here, beside the seed, since both say where the weights begin and neither what the model is.
+    """Equal seeds, settings and texts give equal runs."""
+    # It is here, beside the seed, since both say where the weights begin and neither what the model is.
     vectors: str | None = None
-    steps: Count | None = None  # optimizer steps; None: as many as fit into `minutes` here
+    """A file of word vectors, word2vec's or GloVe's, that the token table begins with."""
+    steps: Count | None = None
+    """Optimizer steps; none: as many as fit into `minutes` on this machine."""
     minutes: Annotated[float, Field(gt=0, le=1e7)] = 3.0
-    batch: Annotated[int, Field(gt=0, le=2**20)] | None = None  # sequences per step; None: by batch_tokens
-    batch_tokens: Count | None = (
-        None  # tokens per step, to the nearest whole number of sequences (D-18); None: by device
-    )
-    accumulate: Annotated[int, Field(gt=0, le=2**20)] = 1  # micro-batches per step; the gradient is the same
-    optimizer: Literal["muon", "adamw"] = "muon"  # muon turns the blocks' matrices, AdamW takes the rest
-    learning_rate: Positive | None = None  # of AdamW's part; None: 3e-3 at width 256, falling with the width
-    matrix_learning_rate: Positive = 0.02  # of Muon's part
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1  # on matrices only
+    """How long to train, where `steps` are not given."""
+    batch: Annotated[int, Field(gt=0, le=2**20)] | None = None
+    """Sequences in a step; none: by batch_tokens."""
+    batch_tokens: Count | None = None  # (D-18)
+    """Tokens in a step, to the nearest whole number of sequences; none: 4,096 on a CPU, 65,536 on CUDA."""
+    accumulate: Annotated[int, Field(gt=0, le=2**20)] = 1
+    """Cut a step into so many smaller batches, which need less memory; the gradient is the same."""
+    optimizer: Literal["muon", "adamw"] = "muon"
+    """muon updates the blocks' matrices and AdamW the rest; adamw updates everything."""
+    learning_rate: Positive | None = None
+    """The highest rate of AdamW's part; none: 3e-3 at width 256, falling with the width."""
+    matrix_learning_rate: Positive = 0.02
+    """The highest rate of Muon's part."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    """On matrices only."""
     betas: tuple[Rate, Rate] = (0.9, 0.95)
+    """AdamW's averages of the gradient and of its square."""
     schedule: Literal["cosine", "linear", "constant"] = "linear"
-    warmup: NonNegativeInt | None = None  # steps; None: 2 % of all
-    final: Annotated[float, Field(ge=0, le=1)] = 0.0  # the last learning rate, as a share of the highest
-    clip: Annotated[float, Field(ge=0)] = 1.0  # largest norm of the whole gradient; 0: no clipping
+    """How learning rates fall after the warmup."""
+    warmup: NonNegativeInt | None = None
+    """Steps in which learning rates rise; none: 2 % of all."""
+    final: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """The last learning rate, as a share of the highest."""
+    clip: Annotated[float, Field(ge=0)] = 1.0
+    """Largest norm of the whole gradient; 0: no clipping."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """What to compute in; auto: what trains faster on this machine."""
     compile: Literal["auto", "on", "off"] = "auto"
+    """torch.compile; auto: where the run is long and it was measured to be faster."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    threads: PositiveInt | None = None  # None: all cores
-    evaluate_every: Count | None = None  # steps; None: twenty times in a run
-    save_every: Count | None = None  # steps; None: with every evaluation
-    keep: PositiveInt = 2  # checkpoints that stay
+    """Where to compute; auto: cuda or mps where there is one. The same as --device."""
+    threads: PositiveInt | None = None
+    """Threads to compute with; none: all cores."""
+    evaluate_every: Count | None = None
+    """Steps between two evaluations; none: twenty evaluations in a run."""
+    save_every: Count | None = None
+    """Steps between two checkpoints; none: one with every evaluation."""
+    keep: PositiveInt = 2
+    """How many checkpoints stay."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

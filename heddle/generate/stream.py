@@ -180,7 +180,7 @@ class Loop:
         if len(text) > self.context and not self.sampling.window:
             raise HeddleError(
                 f"prompt {number} has {len(text)} tokens, the model's context is {self.context}; "
-                "shorten it, or set window = true to go on from its last tokens"
+                "shorten it, or set --window (in Python window=True) to go on from its last tokens"
             )
         return Row(number, text, len(text) + self.sampling.max_tokens, seed, max(0, len(text) - self.context))
 

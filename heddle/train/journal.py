@@ -2,13 +2,14 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from heddle.errors import HeddleError
-from heddle.weights.files import write_file
+from heddle.weights.files import WriteError, write_file
 
 
 @dataclass(frozen=True)
@@ -47,22 +48,33 @@ class Metrics:
         """Write one line.
 
         Raises:
-            HeddleError: the disk is full or cannot be written.
+            WriteError: the disk is full or cannot be written.
         """
         if report.values:
-            try:
+            with self._reported():
                 self._file.write(_line({"step": report.step, **report.values}))
                 self._file.flush()
-            except OSError as error:
-                raise HeddleError(f"cannot write {self._file.name}: {error.strerror}; the checkpoints stay") from error
 
     def sync(self) -> None:
-        """Make sure that what was written survives a crash of the machine."""
-        os.fsync(self._file.fileno())
+        """Make sure that what was written survives a crash of the machine.
+
+        Raises:
+            WriteError: the disk is full or cannot be written.
+        """
+        with self._reported():
+            os.fsync(self._file.fileno())
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise WriteError(f"cannot write {self._file.name}: {error.strerror}; the checkpoints stay") from error
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file; what a full disk did not take was reported when it was written."""
+        with suppress(OSError):
+            self._file.close()
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

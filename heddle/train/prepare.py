@@ -6,7 +6,8 @@ from typing import get_args
 
 from heddle.checks import checked
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
-from heddle.config.run import DataConfig, RunConfig, SavedConfig, TakenVectors
+from heddle.config.presets import preset
+from heddle.config.run import DataConfig, ModelChoice, RunConfig, SavedConfig, TakenVectors
 from heddle.data.order import targets_left_out
 from heddle.data.sources import Description, Tally, describe, python_library, read_documents
 from heddle.data.store import TokenStore, build_store
@@ -17,7 +18,7 @@ from heddle.text.heartbeat import heartbeat
 from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
 from heddle.train.plan import CONTEXT, DEPTHS, Plan, plan
-from heddle.weights.files import sweep, write_directory
+from heddle.weights.files import being_written, sweep, write_directory
 from heddle.weights.vectors import VECTORS, find_rows, read_vectors, save_rows, vector_width
 
 TRAINABLE = get_args(Kind)
@@ -39,7 +40,10 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
     run = Path(run)
     if run.exists():
         raise HeddleError(f"{run} already exists: go on with `heddle train --resume {run}`, or choose another --name")
+    if being_written(run):
+        raise HeddleError(f"{run} is being prepared by another process; choose another --name")
     config = config.with_preset_training()
+    check_trainable(config.model)
     device = pick_device(config.train.device)
     # Refuses impossible sizes before any work.
     smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT)
@@ -74,6 +78,20 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
         saved = SavedConfig(model=planned.model, data=config.data, train=config.train, chosen=planned.chosen)
         (partial / "config.json").write_text(saved.to_json(), encoding="utf-8")
     return planned
+
+
+def check_trainable(choice: ModelChoice) -> None:
+    """Refuse a preset that is no decoder alone.
+
+    Raises:
+        HeddleError: that, with what can be trained; or there is no preset of that name.
+    """
+    stacks = () if choice.preset is None else tuple(preset(choice.preset).stacks())
+    if stacks not in ((), ("decoder",)):
+        raise HeddleError(
+            f"preset = {choice.preset!r} is an {'-'.join(stacks)}: `heddle train` trains decoders alone, such as "
+            "laptop-tiny or gpt2-small; `heddle presets` says which is what"
+        )
 
 
 def resolve_sources(data: DataConfig) -> list[Path | str]:

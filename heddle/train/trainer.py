@@ -1,6 +1,7 @@
 """The training loop, written out. A run directory goes in; the same directory, with trained weights, comes out."""
 
 import os
+import shlex
 import signal
 import threading
 import time
@@ -37,7 +38,7 @@ from heddle.train.runtime import keep_memory, seed_step
 from heddle.train.schedule import factor
 from heddle.train.step import train_step
 from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, State
-from heddle.weights.files import sweep
+from heddle.weights.files import Hold, WriteError, sweep
 from heddle.weights.run import damage, newest_valid, publish, read_config, read_state, save_checkpoint
 from heddle.weights.tensors import compare, specs_of
 from heddle.weights.vectors import VECTORS, load_rows, put_rows
@@ -47,15 +48,18 @@ ENDING = 1 << 16  # targets that the end of a run scores in any case; more, wher
 
 
 class Interrupted(Exception):
-    """The run was asked to stop; everything up to `step` is saved."""
+    """The run was asked to stop; everything up to `step` is saved. `signal` is the number of what asked."""
 
-    def __init__(self, run: Path, step: int, steps: int) -> None:
-        super().__init__(f"stopped at step {step} of {steps}, saved; go on with: heddle train --resume {run}")
+    def __init__(self, run: Path, step: int, steps: int, signal: int = signal.SIGINT) -> None:
+        super().__init__(f"stopped at step {step} of {steps}, saved; go on with: {resume_command(run)}")
         self.step = step
+        self.signal = signal
 
 
 class Trainer:
     """Trains what a run directory describes, from its newest valid checkpoint on, or from the start when there is none.
+
+    It has the directory for itself until `run` ends or the trainer is collected; others may read the run meanwhile.
 
     Args:
         run: a directory with `config.json`, `tokenizer.json` and `data/`.
@@ -71,7 +75,7 @@ class Trainer:
             bit-equal to it.
 
     Raises:
-        HeddleError: the directory is not a training run, or its parts do not belong together.
+        HeddleError: the directory is not a training run, its parts do not belong together, or it is being trained already.
     """
 
     @checked()
@@ -80,7 +84,8 @@ class Trainer:
         self.run_directory = run
         self.config = read_config(run)
         if self.config.train is None or self.config.chosen is None:
-            raise HeddleError(f"{run} was imported, not trained here; there is nothing to resume")
+            came = "imported, not trained here" if self.config.origin else "saved without its training"
+            raise HeddleError(f"{run} was {came}; there is nothing to resume")
         self.train, self.chosen = self.config.train, self.config.chosen
         self.tokenizer: Tokenizer = load_tokenizer(run / "tokenizer.json")
         self.store = TokenStore.open(run / "data")
@@ -93,7 +98,13 @@ class Trainer:
         self.store.verify()
         self.readers = list(readers)
         self.stop = threading.Event()
-        self._prepare()
+        self._signal: int = signal.SIGINT
+        self._hold = Hold(run)
+        try:
+            self._prepare()
+        except BaseException:
+            self._hold.release()
+            raise
 
     def _prepare(self) -> None:
         keep_memory()
@@ -163,10 +174,25 @@ class Trainer:
     def run(self) -> Evaluation:
         """Train to the last step, score the validation part, of a very long one an even sample, and publish both.
 
+        A trainer runs once; to continue, make another.
+
         Raises:
             Interrupted: SIGINT or SIGTERM came; the run is saved and can be resumed.
-            HeddleError: the loss is no number any more, or the disk is full; the last good checkpoint stays.
+            HeddleError: the loss is no number any more, the disk is full, or this trainer has run; the last good
+                checkpoint stays.
         """
+        if not self._hold.release.alive:
+            raise HeddleError(f"this trainer of {self.run_directory} has run; make a new one to continue")
+        try:
+            return self._run()
+        except WriteError as error:
+            raise WriteError(
+                error.problem, f". Make room, then continue with: {resume_command(self.run_directory)}"
+            ) from error
+        finally:
+            self._hold.release()
+
+    def _run(self) -> Evaluation:
         metrics = Metrics(self.run_directory / "metrics.jsonl", keep=self.step)
         readers: list[Reader] = [metrics, *self.readers]
         try:
@@ -180,7 +206,7 @@ class Trainer:
                         metrics.sync()
                         self.save()
                     if self.stop.is_set() and self.step < self.chosen.steps:
-                        raise Interrupted(self.run_directory, self.step, self.chosen.steps)
+                        raise Interrupted(self.run_directory, self.step, self.chosen.steps, self._signal)
             return self._finish(readers)
         finally:
             metrics.close()
@@ -276,6 +302,7 @@ class Trainer:
         before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
         def ask(number: int, frame: Any) -> None:
+            self._signal = number
             self.stop.set()
             signal.signal(number, before[number])
 
@@ -286,6 +313,11 @@ class Trainer:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def resume_command(run: Path) -> str:
+    """The command that continues a run, as a shell takes it."""
+    return f"heddle train --resume {shlex.quote(str(run))}"
 
 
 def _tell(readers: Sequence[Reader], report: Report) -> None:

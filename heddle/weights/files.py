@@ -13,6 +13,7 @@ import re
 import secrets
 import shutil
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,7 +26,70 @@ SLOW_SAVE = "HEDDLE_SLOW_SAVE"
 test can kill it inside any of them."""
 
 _PAUSES = 5
+_LOOKS = 10  # at a lock that somebody may only be asking about
 _LEFTOVER = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<kind>partial|previous)")
+
+
+class WriteError(HeddleError):
+    """A file or directory could not be written; what was there before is unchanged.
+
+    Attributes:
+        problem: the message without its advice, for callers that know better what to do next.
+    """
+
+    def __init__(self, problem: str, advice: str = "") -> None:
+        super().__init__(problem + advice)
+        self.problem = problem
+
+
+class Hold:
+    """A directory that one writer has for itself. Readers do not notice.
+
+    It ends with `release`, when the object is collected, or with the process, however that ends: it is the system's lock
+    on the open directory, and no file. A file system that cannot lock a directory (some network ones) holds nothing.
+
+    Raises:
+        HeddleError: another process, or another `Hold` of this one, has it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        handle = os.open(directory, os.O_RDONLY)
+        self.release = weakref.finalize(self, os.close, handle)
+        for _ in range(_LOOKS):
+            if _try_lock(handle):
+                return
+            time.sleep(0.02)
+        self.release()
+        raise HeddleError(f"{directory} is being trained by another process or Trainer; wait for it to end, or stop it")
+
+
+def is_held(directory: Path) -> bool:
+    """Whether a writer has this directory, or is still filling it, at this moment."""
+    try:
+        handle = os.open(directory, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return not _try_lock(handle)
+    finally:
+        os.close(handle)
+
+
+def being_written(target: Path) -> bool:
+    """Whether a process is filling the directory that will become ``target``."""
+    leftovers = target.parent.iterdir() if target.parent.is_dir() else ()
+    names = ((path, _LEFTOVER.fullmatch(path.name)) for path in leftovers)
+    return any(name["name"] == target.name and is_held(path) for path, name in names if name)
+
+
+def _try_lock(handle: int) -> bool:
+    """Take the lock if nobody has it; where there are no such locks, everybody has it."""
+    with suppress(OSError):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 @contextmanager
@@ -104,7 +168,7 @@ def sweep(parent: Path) -> list[Path]:
     done = []
     for leftover in sorted(Path(parent).iterdir()):
         name = _LEFTOVER.fullmatch(leftover.name)
-        if name is None or _is_held(leftover.with_suffix(".partial")):
+        if name is None or is_held(leftover.with_suffix(".partial")):
             continue
         target = leftover.with_name(name["name"])
         if name["kind"] == "previous" and not os.path.lexists(target):
@@ -235,22 +299,6 @@ def _lock(directory: Path) -> int:
     return handle
 
 
-def _is_held(path: Path) -> bool:
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
-    return False
-
-
 @contextmanager
 def _disk_full_reported(target: Path) -> Iterator[None]:
     try:
@@ -261,8 +309,9 @@ def _disk_full_reported(target: Path) -> Iterator[None]:
         if not full and "No space left on device" not in str(error):
             raise
         free = shutil.disk_usage(target.parent).free / 1e6
-        raise HeddleError(
-            f"disk full while writing {target}: {free:.1f} MB free there; nothing was changed. Make room and try again"
+        raise WriteError(
+            f"disk full while writing {target}: {free:.1f} MB free there; nothing was changed",
+            ". Make room and try again",
         ) from error
 
 
@@ -273,7 +322,7 @@ def _reported(target: Path) -> Iterator[None]:
         with _disk_full_reported(target):
             yield
     except OSError as error:
-        raise HeddleError(f"cannot write {target}: {error.strerror or error}; nothing was changed") from error
+        raise WriteError(f"cannot write {target}: {error.strerror or error}; nothing was changed") from error
 
 
 def _pause() -> None:

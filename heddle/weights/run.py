@@ -31,7 +31,7 @@ from heddle.model.build import build
 from heddle.model.device import pick_device
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
-from heddle.weights.checkpoints import CONFIG, MODEL, TOKENIZER, check, checkpoints, discard, read_manifest
+from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, MODEL, TOKENIZER, check, checkpoints, discard, read_manifest
 from heddle.weights.checkpoints import newest_valid as newest_valid
 from heddle.weights.checkpoints import read_state as read_state
 from heddle.weights.checkpoints import save_checkpoint as save_checkpoint
@@ -74,17 +74,38 @@ def publish(
 
 
 @checked()
-def save(model: Transformer, run: str | Path, tokenizer: Tokenizer | None = None) -> None:
+def save(model: Transformer, run: str | Path, tokenizer: Tokenizer | None = None, *, overwrite: bool = False) -> None:
     """Write a model as a new run directory, whole or not at all; `load` reads it.
 
+    Args:
+        overwrite: whether to replace a model that was saved or imported there, with all that is in the directory. The run
+            of a training is never replaced, nor anything that is no model of heddle's.
+
     Raises:
-        HeddleError: the directory exists, the tokenizer has ids that the model does not know, or the disk is full or cannot
-            be written.
+        HeddleError: the directory exists and is not to be overwritten, the tokenizer has ids that the model does not
+            know, or the disk is full or cannot be written.
     """
+    run = Path(run)
     if tokenizer is not None and tokenizer.vocab_size > model.vocab_size:
         model.check_vocabulary(tokenizer.vocab_size)
-    with write_directory(Path(run)) as directory:
+    if os.path.lexists(run):
+        _check_replaceable(run, overwrite)
+    with write_directory(run, replace=overwrite) as directory:
         write_model(directory, model.state_dict(), SavedConfig(model=model.config), tokenizer, step=0)
+
+
+def _check_replaceable(run: Path, overwrite: bool) -> None:
+    """Refuse what `save` must not replace."""
+    if not overwrite:
+        raise HeddleError(f"{run} exists already, nothing was changed: choose another place, or say overwrite=True")
+    try:
+        trained = read_config(run).train is not None or (run / CHECKPOINTS).exists()
+    except HeddleError as error:
+        raise HeddleError(f"{run} is not overwritten, since it is no model that heddle saved ({error})") from None
+    if trained:
+        raise HeddleError(
+            f"{run} is not overwritten, since it holds a training; choose another place, or delete it first"
+        )
 
 
 def write_model(

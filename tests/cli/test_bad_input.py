@@ -103,6 +103,14 @@ SETTINGS = {
     "tokenizer=morse": "'morse' is neither one of bytes, characters, ",
     "tokenizer=bpe tokenizer_size=9": "vocab_size 9 is too small for bpe",
     f"tokenizer=bpe tokenizer_size={10**11}": "data.tokenizer_size",
+    "steps=1 steps=2": "steps is given twice, the second time as 'steps=2'; give it once",
+    "train.clip=1 clip=2": "train.clip=1 and clip=2 are one setting; give it once",
+    "clip=1 train.clip=1": "clip=1 and train.clip=1 are one setting; give it once",
+    "sources=b.txt": "corpus.txt and sources=b.txt are one setting; give it once",
+    "learning-rate=1 learning_rate=2": "learning_rate is given twice",
+    "preset=gpt2": "unknown preset 'gpt2'. Did you mean 'gpt2-xl', 'gpt2-large' or 'gpt2-small'?",
+    "preset=bert-base-like": "'bert-base-like' is an encoder: `heddle train` trains decoders alone, such as laptop-tiny or",
+    "preset=laptop-translate": "preset = 'laptop-translate' is an encoder-decoder: `heddle train` trains decoders alone",
     "=3": "'=3' is not of the form key=value",
     "model=3": "model = 3",
     "train.steps.more=3": "'steps' is a value, not a table of keys",
@@ -116,6 +124,12 @@ def test_settings_that_cannot_work(refused: Refused, corpus: str, settings: str)
     assert SETTINGS[settings] in refused("train", corpus, *TINY, *settings.split())
 
 
+def test_changes_that_are_given_twice(refused: Refused) -> None:
+    for command in ("count", "prove"):
+        line = refused(command, "gpt2-small", "dim=64", "dim=96")
+        assert line == "dim is given twice, the second time as 'dim=96'; give it once"
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -124,6 +138,10 @@ def test_settings_that_cannot_work(refused: Refused, corpus: str, settings: str)
         ("depth = = 2", "run.toml: not valid TOML"),
         ("[train]\nsteps = 0\n", "run.toml: train.steps = 0"),
         ("[data]\nsources = 3\n", "run.toml: data.sources"),
+        (
+            '[model]\npreset = "bert-base-like"\ncontext = 16\n',
+            "preset = 'bert-base-like' is an encoder: `heddle train` trains",
+        ),
         (None, "run.toml: no such file"),
     ],
 )
@@ -157,8 +175,8 @@ def test_what_is_there_is_not_overwritten(refused: Refused, run_a: Path, corpus:
 
 
 def test_resume_takes_nothing_else(refused: Refused, run_a: Path, corpus: str) -> None:
-    for words in ([corpus], ["steps=9"], ["--name", "b"], ["--dry-run"]):
-        assert "--resume goes on with a run as it was begun" in refused("train", "--resume", "a", *words)
+    for words in ([corpus], ["steps=9"], ["--name", "b"], ["--device", "cpu"], ["--dry-run"]):
+        assert "--resume continues a run as it was started" in refused("train", "--resume", "a", *words)
 
 
 @pytest.mark.parametrize("command", [["generate"], ["eval"], ["export"], ["train", "--resume"]])
@@ -264,7 +282,8 @@ GENERATE = {
     "--top-p 2": "top_p = 2.0",
     "--seed -1": "seed = -1",
     f"--seed {2**64}": "seed = ",
-    "--prompt 01234567890123456789": "prompt 0 has 20 tokens, the model's context is 16; shorten it, or set window",
+    "--prompt 01234567890123456789": "prompt 0 has 20 tokens, the model's context is 16; "
+    "shorten it, or set --window (in Python window=True) to go on from its last tokens",
 }
 
 
@@ -367,8 +386,12 @@ def test_a_full_disk(heddle: Heddle, corpus: str, tmp_path: Path, monkeypatch: p
     run = tmp_path / "runs" / "b"
     if when == "preparation":
         assert not run.exists()
+        assert told.json["error"].endswith("nothing was changed. Make room and try again")
+        assert heddle("train", corpus, *TINY, "save_every=2", "--name", "b", "--json").json["finished"] is True
         return
     assert not (run / "model.safetensors").exists()
+    advice = "Make room, then continue with: heddle train --resume runs/b"
+    assert told.json["error"].endswith(advice)
     kept = {"checkpoint": ["step-2"], "publication": ["step-2", "step-4"]}[when]
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == kept
     assert heddle("train", "--resume", "b", "--json").json["finished"] is True

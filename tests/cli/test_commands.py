@@ -2,15 +2,20 @@
 
 import io
 import json
+import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from heddle.account.resolve import resolve
+from heddle.cli.streams import read_input
 from heddle.config import preset, preset_names, sized
 from heddle.model import build
 from heddle.text import load_tokenizer, train_tokenizer
 from heddle.weights import load, save
+from heddle.weights.files import write_manifest
 
 from .conftest import TINY, Heddle
 
@@ -55,6 +60,101 @@ class TestGenerate:
 
     def test_from_nothing(self, heddle: Heddle, run_a: Path) -> None:
         assert heddle("generate", "a", "--max-tokens", "3", "--json").json["texts"][0]["tokens"] == 3
+
+    @pytest.mark.parametrize("prompt", ["-- a", "-a", "--json", "- "])
+    def test_a_prompt_that_begins_with_dashes(self, heddle: Heddle, run_a: Path, prompt: str) -> None:
+        """As the next word and after an equals sign; so may a stop, and a text to encode."""
+        first = heddle("generate", "a", "--prompt", prompt, "--max-tokens", "2", "--stop", "-- b", "--json")
+        assert (first.code, first.json["texts"][0]["prompt"]) == (0, prompt)
+        assert first.json["sampling"]["stop"] == ["-- b"]
+        again = heddle("generate", "a", f"--prompt={prompt}", "--max-tokens", "2", "--stop=-- b", "--json")
+        assert again.json == first.json
+        if prompt != "--json":  # an option, where no other one asks for a value
+            assert heddle("tokenizer", "encode", "a", prompt, "--json").json["ids"] == list(prompt.encode())
+
+    @pytest.mark.parametrize(
+        ("given", "prompt"), [("warp\n", "warp"), ("warp\r\n", "warp"), ("a\n\n", "a\n"), ("", "")]
+    )
+    @pytest.mark.parametrize("asked", [[], ["--prompt", "-"]])
+    def test_a_prompt_on_standard_input(
+        self, heddle: Heddle, run_a: Path, monkeypatch: pytest.MonkeyPatch, given: str, prompt: str, asked: list[str]
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO(given))
+        told = heddle("generate", "a", *asked, "--max-tokens", "2", "--json")
+        assert [text["prompt"] for text in told.json["texts"]] == [prompt]
+
+    def test_standard_input_is_read_where_it_was_asked_for(
+        self, heddle: Heddle, run_a: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO("warp"))
+        told = heddle("generate", "a", "--prompt", "we", "--max-tokens", "2", "--json")
+        assert [text["prompt"] for text in told.json["texts"]] == ["we"]
+        told = heddle("generate", "a", "--prompt", "we", "--prompt", "-", "--max-tokens", "2", "--json")
+        assert [text["prompt"] for text in told.json["texts"]] == ["we", "warp"]
+        told = heddle("generate", "a", "--prompt", "-", "--prompt", "-")
+        assert (told.code, told.err.count("\n")) == (2, 1)
+        assert "can be read only once" in told.err
+        told = heddle("generate", "a", "--prompt", "\udcff")
+        assert (told.code, told.err) == (2, "heddle: prompt 0 is not UTF-8\n")
+
+    def test_standard_input_of_other_kinds(
+        self, heddle: Heddle, run_a: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A file, a null device as where there is nobody to type, a stream that is closed, and what is no text."""
+        (tmp_path / "prompt.txt").write_text("weft\n")
+        (tmp_path / "odd.txt").write_bytes(b"we\xff")
+        for name, prompt in (("prompt.txt", "weft"), (os.devnull, "")):
+            with open(name, encoding="utf-8") as stream:
+                monkeypatch.setattr("sys.stdin", stream)
+                told = heddle("generate", "a", "--max-tokens", "2", "--json")
+                assert told.json["texts"][0]["prompt"] == prompt
+        monkeypatch.setattr("sys.stdin", None)
+        assert heddle("generate", "a", "--max-tokens", "2", "--json").json["texts"][0]["prompt"] == ""
+        sys.stdin.close()
+        with (tmp_path / "odd.txt").open(encoding="utf-8") as stream:
+            monkeypatch.setattr("sys.stdin", stream)
+            told = heddle("generate", "a")
+        assert (told.code, told.err) == (2, "heddle: standard input is not UTF-8 at byte 2; convert it with iconv\n")
+
+    @pytest.mark.parametrize("asked", [[], ["--prompt", "-"]])
+    def test_a_pipe_that_stays_open_is_said(
+        self, heddle: Heddle, run_a: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+    ) -> None:
+        """Where nobody asked for it to be read."""
+        monkeypatch.setattr("heddle.cli.generate.PATIENCE", 0.0)
+        reader, writer = os.pipe()
+
+        def late() -> str:
+            os.write(writer, b"warp")
+            os.close(writer)
+            return read_input()
+
+        monkeypatch.setattr("heddle.cli.generate.read_input", late)
+        with os.fdopen(reader) as stream:
+            monkeypatch.setattr("sys.stdin", stream)
+            told = heddle("generate", "a", *asked, "--max-tokens", "2", "--json")
+        assert told.json["texts"][0]["prompt"] == "warp"
+        assert told.err == ("" if asked else "reading the prompt from standard input; --prompt gives it directly\n")
+
+    @pytest.mark.parametrize(("line_end", "first"), [("\n", "\n"), (" ", "t")])
+    def test_from_nothing_without_an_end_of_text(
+        self, heddle: Heddle, tmp_path: Path, words: str, line_end: str, first: str
+    ) -> None:
+        """The characters of one document: after a line break, else with the training text's first token."""
+        (tmp_path / "corpus.txt").write_text("t" + words.replace("\n", line_end))
+        made = [word for word in TINY if not word.startswith("tokenizer")]
+        assert heddle("train", "corpus.txt", *made, "tokenizer=characters", "--name", "b").code == 0
+        told = heddle("generate", "b", "--max-tokens", "3", "--json").json["texts"][0]
+        assert (told["prompt"], told["tokens"]) == (first, 3)
+        shutil.rmtree(tmp_path / "runs/b/data")
+        told = heddle("generate", "b", "--max-tokens", "3")
+        if first == "t":
+            assert (told.code, told.err) == (
+                2,
+                "heddle: runs/b knows no token that a text begins with; give it a --prompt\n",
+            )
+        else:
+            assert told.code == 0
 
     def test_seeds(self, heddle: Heddle, run_a: Path) -> None:
         texts = [heddle("generate", "a", "--prompt", "a", "--max-tokens", "9", "--seed", seed).out for seed in "112"]
@@ -328,6 +428,17 @@ class TestRuns:
         for folder in (run_a / "checkpoints").iterdir():
             (folder / "manifest.json").unlink()
         assert heddle("runs", "--json").json[0]["state"] == "begun"
+
+    def test_models_without_a_training(self, heddle: Heddle, run_a: Path, tmp_path: Path) -> None:
+        """Saved by the library, or taken over from elsewhere: the config says which."""
+        model, tokenizer = load(run_a, "cpu")
+        save(model, tmp_path / "runs" / "b", tokenizer)
+        data = json.loads((tmp_path / "runs" / "b" / "config.json").read_text())
+        shutil.copytree(tmp_path / "runs" / "b", tmp_path / "runs" / "c")
+        (tmp_path / "runs" / "c" / "config.json").write_text(json.dumps(data | {"origin": "theirs"}))
+        (tmp_path / "runs" / "c" / "manifest.json").unlink()
+        write_manifest(tmp_path / "runs" / "c", {"step": 0})
+        assert [row["state"] for row in heddle("runs", "--json").json] == ["finished", "saved", "imported"]
 
     def test_scores_are_those_of_the_end(self, heddle: Heddle, run_a: Path) -> None:
         """What `eval` says, not the estimate of the last step; and what was scored is said."""

@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -12,6 +14,7 @@ import pytest
 import torch
 
 import heddle as package
+from heddle.config.run import RunConfig
 
 from .conftest import Heddle
 
@@ -21,7 +24,11 @@ COMMANDS = ["train", "generate", "eval", "count", "presets", "import", "export",
 LIGHT = """
 import sys
 from heddle.cli.main import run
-run(["--help"])
+for words in ["--help"], ["train", "--help"], ["train", "depth=1", "depth=2"]:
+    try:
+        run(words)
+    except SystemExit:
+        pass
 heavy = sorted({"torch", "numpy", "transformers", "tokenizers"} & sys.modules.keys())
 assert not heavy, heavy
 """
@@ -55,6 +62,20 @@ def test_every_command_has_help(heddle: Heddle, words: list[str]) -> None:
     assert shown.out.startswith(f"Usage: heddle {' '.join(words)}".rstrip())
     if words and words != ["tokenizer"]:
         assert "One JSON document on stdout." in shown.out
+
+
+def test_the_help_of_train_lists_every_key(heddle: Heddle) -> None:
+    """In the groups of a run file, with defaults; from the fields themselves, so that none can be forgotten."""
+    shown = heddle("train", "--help").out
+    parts = re.split(r"^\[(\w+)\].*$", shown, flags=re.MULTILINE)
+    assert parts[1::2] == list(RunConfig.model_fields)
+    for (name, field), part in zip(RunConfig.model_fields.items(), parts[2::2], strict=True):
+        listed = re.findall(r"^  (\w+)  +(\S.+)$", part, flags=re.MULTILINE)
+        assert [key for key, _ in listed] == list(field.annotation.model_fields), name  # type: ignore[union-attr]
+    said = " ".join(shown.split())
+    assert "validation Share of the text that is held out for evaluation. [default: 0.1]" in said
+    assert "schedule How learning rates fall after the warmup. [cosine, linear, constant; default: linear]" in said
+    assert "Settings" not in heddle("eval", "--help").out
 
 
 def test_no_command_shows_help(heddle: Heddle) -> None:
@@ -124,9 +145,47 @@ def test_mistakes_of_the_program_are_shown_whole(heddle: Heddle, monkeypatch: py
 
 def test_a_reader_that_has_gone_is_no_error() -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    call = f"{sys.executable} -m heddle presets gpt2-small | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", call], env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    for words in ("presets gpt2-small", "--help"):
+        call = f"{sys.executable} -m heddle {words} | true; exit ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", call], env=env, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "out", "err"),
+    [
+        ("count gpt2-small >&-", 0, "", ""),
+        ("--nonsense 2>&-", 2, "", ""),
+        ("--nonsense <&- >&-", 2, "", "heddle: "),
+        ("--version <&- 2>&-", 0, f"{package.__version__}\n", ""),
+    ],
+)
+def test_streams_that_are_closed(call: str, code: int, out: str, err: str) -> None:
+    """They are as the null device; in-process, Python has none there."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = ["bash", "-c", f"exec {sys.executable} -m heddle {call}"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, out)
+    assert done.stderr.startswith(err)
+    assert "Traceback" not in done.stderr
+    assert bool(done.stderr) == bool(err)
+
+
+def test_a_file_never_gets_the_number_of_a_closed_stream() -> None:
+    """Else what others print would be written into it."""
+    program = "import os\nfrom heddle.cli.main import run\nrun(['--version'])\nprint(os.open('/dev/null', 0))"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = ["bash", "-c", 'exec "$0" -c "$1" <&- 2>&-', sys.executable, program]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [package.__version__, "3"]
+
+
+def test_sigterm_is_one_line(heddle: Heddle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the way it is handled is as before, afterwards."""
+    monkeypatch.setattr("heddle.cli.count.preset", lambda name: signal.raise_signal(signal.SIGTERM))
+    told = heddle("presets", "gpt2-small")
+    assert (told.code, told.out, told.err) == (143, "", "heddle: stopped\n")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_what_a_terminal_cannot_show_is_numbered(heddle: Heddle, run_a: Path, monkeypatch: pytest.MonkeyPatch) -> None:

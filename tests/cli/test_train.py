@@ -3,8 +3,12 @@
 import gzip
 import json
 import os
+import shlex
+import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ import pytest
 from heddle.config import SavedConfig
 from heddle.train import Trainer
 from heddle.weights import load
+from heddle.weights.files import Hold, write_directory
 
 from .conftest import TINY, Heddle, Result
 
@@ -122,6 +127,22 @@ class TestDryRun:
         plan = planned(heddle("train", "run.toml", "other.txt", "--dry-run", "--json"))
         assert plan["sources"] == "other.txt"
         assert plan["model"]["vocab_size"] == 4
+
+    def test_one_source_is_a_list_of_one(self, heddle: Heddle, corpus: str, tmp_path: Path) -> None:
+        (tmp_path / "run.toml").write_text(f'[data]\nsources = "{corpus}"\n')
+        assert planned(heddle("train", "run.toml", *TINY, "--dry-run", "--json"))["sources"] == corpus
+        assert planned(heddle("train", f"sources={corpus}", *TINY, "--dry-run", "--json"))["sources"] == corpus
+
+    def test_the_device_is_a_flag_and_a_key(self, heddle: Heddle, refused: Any, corpus: str, run_a: Path) -> None:
+        """A flag wherever something is computed; as a key it can be in a run file."""
+        words = [word for word in TINY if word != "device=cpu"]
+        for device in ("device=cpu", "--device=cpu"):
+            plan = planned(heddle("train", corpus, *words, device, "--dry-run", "--json"))
+            assert plan["chosen"]["device"] == "cpu"
+        assert "device = 'gpu'" in refused("train", corpus, *words, "--device", "gpu")
+        assert "given twice" in refused("train", corpus, *words, "device=cpu", "--device", "cpu")
+        for command in (["generate", "a", "--prompt", "a", "--max-tokens", "1"], ["eval", "a"]):
+            assert heddle(*command, "--device", "cpu").code == 0
 
     @pytest.mark.parametrize(
         ("setting", "place", "value"),
@@ -250,7 +271,7 @@ class TestResume:
 
     def test_an_imported_model_has_nothing_to_resume(self, refused: Any, run_a: Path) -> None:
         data = json.loads((run_a / "config.json").read_text())
-        (run_a / "config.json").write_text(json.dumps({"model": data["model"]}))
+        (run_a / "config.json").write_text(json.dumps({"model": data["model"], "origin": "gpt2"}))
         assert "was imported, not trained here" in refused("train", "--resume", "a")
 
 
@@ -262,16 +283,65 @@ def test_settings_are_saved(run_a: Path) -> None:
     assert saved.train.steps == 4
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_preparation_leaves_nothing(
-    heddle: Heddle, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    heddle: Heddle, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def interrupt(*args: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(import_module("heddle.train.prepare"), "plan", interrupt)
+    monkeypatch.setattr(import_module("heddle.train.prepare"), "plan", lambda *args: signal.raise_signal(number))
     told = heddle("train", corpus, *TINY, "--json")
-    assert (told.code, told.json) == (130, {"error": "stopped"})
+    assert (told.code, told.json) == (128 + number, {"error": "stopped"})
     assert [path.name for path in tmp_path.iterdir()] == [corpus]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_before_the_first_step_says_how_to_continue(
+    heddle: Heddle, corpus: str, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The run is there by then, with nothing trained."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_prepare", lambda trainer: signal.raise_signal(number))
+        told = heddle("train", corpus, *TINY, "--name", "b")
+    assert told.code == 128 + number
+    assert told.err == "heddle: stopped; continue with: heddle train --resume runs/b\n"
+    assert heddle("train", "--resume", "b", "--json").json["finished"] is True
+
+
+def test_what_a_killed_preparation_left_is_no_run(heddle: Heddle, corpus: str, run_a: Path) -> None:
+    left = shutil.copytree(run_a, run_a.parent / ".b.0123abcd.partial")
+    assert [row["run"] for row in heddle("runs", "--json").json] == ["runs/a"]
+    assert "Did you mean" not in heddle("eval", left.name[1:]).err
+    assert heddle("train", corpus, *TINY, "--name", "b").code == 0
+    assert not left.exists()
+
+
+def test_numbers_that_are_being_prepared_are_taken(heddle: Heddle, corpus: str, tmp_path: Path) -> None:
+    with write_directory(tmp_path / "runs" / "007"):
+        assert "run runs/008: " in heddle("train", corpus, *TINY, "--dry-run").out
+
+
+def test_a_run_in_training_is_refused_by_name(
+    heddle: Heddle, refused: Callable[..., str], run_a: Path, tmp_path: Path
+) -> None:
+    hold = Hold(run_a)
+    line = "runs/a is being trained by another process or Trainer; wait for it to end, or stop it"
+    assert refused("train", "--resume", "a") == line
+    assert refused("train", "--resume", str(run_a)) == line.replace("runs/a", str(run_a))
+    assert [row["state"] for row in heddle("runs", "--json").json] == ["training"]
+    assert heddle("generate", "a", "--prompt", "we", "--max-tokens", "2").code == 0
+    hold.release()
+    assert [row["state"] for row in heddle("runs", "--json").json] == ["finished"]
+    assert heddle("train", "--resume", "a").code == 0
+
+
+def test_a_reader_that_goes_ends_no_training(tmp_path: Path, corpus: str) -> None:
+    """`heddle train … | head -2`: it trains to its end; one line on stderr says that nobody reads."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    heddle = shlex.join([sys.executable, "-m", "heddle", "train", corpus, *TINY, "--name", "b"])
+    call = ["bash", "-c", f"{heddle} | head -2; exit ${{PIPESTATUS[0]}}"]
+    done = subprocess.run(call, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 2)
+    assert done.stderr == "heddle: nobody reads the output any more; training continues without it\n"
+    assert (tmp_path / "runs" / "b" / "model.safetensors").is_file()
 
 
 def test_an_interrupted_training_says_so(heddle: Heddle, corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:

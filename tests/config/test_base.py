@@ -236,8 +236,11 @@ def test_a_word_without_a_key_is_refused(word: str) -> None:
         parse_overrides([word])
 
 
-def test_later_words_win() -> None:
-    assert parse_overrides(["a=1", "b=2", "a=3"]) == {"a": 3, "b": 2}
+def test_a_key_is_given_once() -> None:
+    assert parse_overrides(["a=1", "b=2"]) == {"a": 1, "b": 2}
+    for again in ("a=3", "a=1"):
+        with pytest.raises(HeddleError, match=f"a is given twice, the second time as '{again}'"):
+            parse_overrides(["a=1", "b=2", again])
 
 
 def test_setting_a_path_makes_tables() -> None:

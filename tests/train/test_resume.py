@@ -131,7 +131,8 @@ def test_what_does_not_belong_together_is_refused(begin: Begin, tmp_path: Path) 
         "data/ is not what step-2 was trained on": other_words,
         "cut by another tokenizer": characters,
         "has 257 ids, config.json 300": lambda copy, config: config["model"].update(vocab_size=300),
-        "was imported, not trained here": lambda copy, config: config.update(chosen=None),
+        "was imported, not trained here": lambda copy, config: config.update(chosen=None, origin="gpt2"),
+        "was saved without its training": lambda copy, config: config.update(chosen=None),
     }
     for number, (message, change) in enumerate(cases.items()):
         with pytest.raises(HeddleError, match=message):

@@ -48,7 +48,7 @@ def until(process: subprocess.Popen[str], path: Path, pattern: str) -> None:
 def test_a_signal_saves_and_says_how_to_go_on(
     begin: Begin, tmp_path: Path, command: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """Both end with exit code 130, as a command that Ctrl-C has stopped."""
+    """The exit code names the signal, as a shell does it: 130 for Ctrl-C, 143 for SIGTERM."""
     whole = begin("whole", steps=30, save_every=5, evaluate_every=15, model={"dropout": 0.1})
     runs = [shutil.copytree(whole, tmp_path / number.name) for number in SIGNALS]
     processes = [command("--resume", run.name) for run in runs]
@@ -58,9 +58,9 @@ def test_a_signal_saves_and_says_how_to_go_on(
         until(process, run, "checkpoints/step-*")
         process.send_signal(number)
 
-    for process, run in zip(processes, runs, strict=True):
+    for process, run, number in zip(processes, runs, SIGNALS, strict=True):
         out, err = process.communicate()
-        assert process.returncode == 130, err
+        assert process.returncode == 128 + number, err
         assert err == ""
         step = checkpoints(run)[0][0]
         assert 5 <= step < 30

@@ -137,6 +137,38 @@ def test_a_model_in_memory_is_saved_as_a_run(tmp_path: Path, tiny: TransformerCo
     assert load(tmp_path / "half", "cpu").model.embedding.weight.dtype == torch.float32
 
 
+def test_a_saved_model_is_replaced_where_that_is_asked_for(tmp_path: Path, tiny: TransformerConfig) -> None:
+    """A model alone is; a training, or what is no model, never."""
+    first, second, run = build(tiny, seed=1), build(tiny, seed=2), tmp_path / "run"
+    save(first, run, overwrite=True)
+    (run / "proof.json").write_text("{}")  # of the model before
+    with pytest.raises(HeddleError, match=r"exists already, nothing was changed: .* overwrite=True"):
+        save(second, run)
+    assert same(load(run, "cpu").model, first.state_dict())
+    save(second, run, overwrite=True)
+    assert same(load(run, "cpu").model, second.state_dict())
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [
+        "config.json",
+        "manifest.json",
+        "model.safetensors",
+        "run",
+    ]
+
+    checkpoint(run, tiny, 1)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("Dear")
+    (tmp_path / "file").write_text("text")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for name, why in (
+        ("run", "holds a training"),
+        ("mine", "no model that heddle saved"),
+        ("file", "no model that heddle"),
+    ):
+        with pytest.raises(HeddleError, match=f"{name} is not overwritten, since it .*{why}"):
+            save(first, tmp_path / name, overwrite=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
 def test_publishing_needs_a_config(tmp_path: Path, tiny: TransformerConfig) -> None:
     with pytest.raises(HeddleError, match=r"has no config\.json"):
         publish(tmp_path, build(tiny).state_dict(), step=0)

@@ -1,0 +1,64 @@
+"""What `heddle train --help` says of every key of a run file: its name, its default, and the text under its field."""
+
+import ast
+import inspect
+import json
+import shutil
+import textwrap
+from typing import Any, Literal, get_args, get_origin
+
+from heddle.config import run
+from heddle.config.run import RunConfig
+
+SECTIONS = {name: field.annotation for name, field in RunConfig.model_fields.items()}
+TITLES = {"data": "the text", "model": "the model", "train": "the training"}
+WIDEST = 120  # columns
+
+
+def keys() -> str:
+    """Every key, in the groups that a run file has."""
+    width = min(WIDEST, shutil.get_terminal_size().columns)
+    written = _written()
+    parts = [
+        "Settings, as key=value on the command line or under their table in a run file:",
+        *(_section(name, config, written[config.__name__], width) for name, config in SECTIONS.items()),  # type: ignore[union-attr]
+    ]
+    return "\n\n".join(parts)
+
+
+def _section(name: str, config: Any, written: dict[str, str], width: int) -> str:
+    fields = config.model_fields
+    first = max(map(len, fields))
+    lines = [f"[{name}] {TITLES[name]}"]
+    for key, field in fields.items():
+        default = _shown(field.get_default(call_default_factory=True))
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        facts = "; ".join([", ".join(choices)] * bool(choices) + [f"default: {default}"] * bool(default))
+        indent = " " * (first + 4)
+        said = f"{written[key]} [{facts}]" if facts else written[key]
+        lines += textwrap.wrap(said, width, initial_indent=f"  {key:<{first}}  ", subsequent_indent=indent)
+    return "\n".join(lines)
+
+
+def _shown(default: Any) -> str:
+    """A default as one would type it; of what is none or empty the text says what happens."""
+    if default is None or default in ((), {}):
+        return ""
+    return default if isinstance(default, str) else json.dumps(default)
+
+
+def _written() -> dict[str, dict[str, str]]:
+    """The text under each field, by class; pydantic could keep it, but would read the source at every import."""
+    found: dict[str, dict[str, str]] = {}
+    for node in ast.parse(inspect.getsource(run)).body:
+        if isinstance(node, ast.ClassDef):
+            pairs = zip(node.body, node.body[1:], strict=False)
+            found[node.name] = {
+                ast.unparse(field.target): inspect.cleandoc(text.value.value)
+                for field, text in pairs
+                if isinstance(field, ast.AnnAssign)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+                and isinstance(text.value.value, str)
+            }
+    return found

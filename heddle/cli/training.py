@@ -1,0 +1,138 @@
+"""What `heddle train` does, once it knows what is wanted; the command itself is light, so that its help comes at once."""
+
+import shlex
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from heddle.cli.progress import Progress
+from heddle.cli.say import counted, document, duration, estimate, phases, size
+from heddle.config.run import Chosen, RunConfig
+from heddle.train.plan import Plan
+from heddle.train.prepare import name_sources, prepare
+from heddle.train.trainer import Interrupted, Trainer, resume_command
+
+
+def begin(config: RunConfig, run: Path, out: Console, json: bool) -> None:
+    """Prepare a run and train it."""
+    with phases(out) as tell:
+        planned = prepare(config, run, tell)
+    out.print(_numbers(planned, run), markup=False)
+    train_to_the_end(run, out, json)
+
+
+def train_to_the_end(run: Path, out: Console, json: bool) -> None:
+    """Train a run from where it is."""
+    try:
+        _train(run, out, json)
+    except KeyboardInterrupt as stop:  # before the first step or after the last, or by a second signal
+        stop.args = (f"stopped; continue with: {resume_command(run)}",)
+        raise
+
+
+def _train(run: Path, out: Console, json: bool) -> None:
+    trainer = Trainer(run)
+    chosen = trainer.chosen
+    for note in trainer.notes:
+        out.print(note, markup=False)
+    if trainer.notes and not trainer.step:
+        out.print(f"{run} has no sound checkpoint left, so it begins anew", markup=False)
+    for problem in trainer.damaged:
+        out.print(f"{run / problem}; it is restored from {trainer.source or 'the beginning'}", markup=False)
+    for difference in trainer.moved:
+        out.print(f"{difference}; the result will not be bit-equal to that of the machine it started on", markup=False)
+    if trainer.step:
+        out.print(f"going on with {run} at step {trainer.step} of {chosen.steps}", markup=False)
+    try:
+        with Progress(out, chosen, trainer.step) as progress:
+            trainer.readers.append(progress)
+            result = trainer.run()
+    except Interrupted as stop:
+        out.print(str(stop), markup=False)
+        if json:
+            document({"run": str(run), "step": stop.step, "steps": chosen.steps, "finished": False})
+        raise SystemExit(128 + stop.signal) from None
+    name = shlex.quote(str(run))
+    held_out = trainer.store.validation.targets
+    over = (
+        f"all {held_out:,} held-out tokens"
+        if result.tokens == held_out
+        else f"{result.tokens:,} of {held_out:,} held-out tokens, an even sample; `heddle eval {name}` scores all"
+    )
+    samples = [trainer.sample(seed, tokens=100) for seed in range(3)]
+    out.print(
+        f"\nfinished: validation loss {estimate(result.loss, result.error)}, perplexity {result.perplexity:.2f}, "
+        f"{result.bits_per_byte:.4f} bits per byte over {over}\n",
+        markup=False,
+    )
+    for sample in samples:
+        out.print(sample + "\n" + "-" * 40, markup=False)
+    out.print(
+        f"let it write:   heddle generate {name} --prompt {_opening(samples[0])}\n"
+        f"score text:     heddle eval {name}\n"
+        f"look at sizes:  heddle count {name}\n"
+        f"prove it:       heddle prove {name}",
+        markup=False,
+    )
+    if json:
+        document(
+            {
+                "run": str(run),
+                "step": chosen.steps,
+                "steps": chosen.steps,
+                "finished": True,
+                "vectors": _vectors(chosen),
+                "validation": asdict(result),
+                "samples": samples,
+            }
+        )
+
+
+def _vectors(chosen: Chosen) -> dict[str, Any] | None:
+    """What a file of vectors knew, for programs."""
+    return None if chosen.vectors is None else chosen.vectors.to_dict()
+
+
+def _opening(text: str) -> str:
+    """A few words of a text's first line, quoted for a shell."""
+    line = next((line for line in text.splitlines() if line.strip()), "The")
+    return shlex.quote(" ".join(line.split()[:3]))
+
+
+def _numbers(planned: Plan, run: Path) -> str:
+    chosen, model = planned.chosen, planned.model
+    depth = model.last()[1].depth
+    return (
+        f"run {run}: {planned.parameters:,} parameters (depth {depth}, width {model.dim}, context {model.context}, "
+        f"{counted(model.vocab_size, 'id')}) on {counted(planned.train_tokens, 'token')}, "
+        f"{planned.validation_tokens:,} held out\n"
+        f"{counted(chosen.steps, 'step')} of {chosen.batch} x {model.context} = {chosen.batch * model.context:,} tokens "
+        f"({planned.epochs:.1f} times through the text), learning rate {chosen.learning_rate:.2g}, "
+        f"{chosen.precision} on {chosen.device}, "
+        f"{counted(chosen.threads, 'thread')}{', compiled' if chosen.compile else ''}, "
+        f"{chosen.tokens_per_second:,.0f} tokens/s measured, about {duration(planned.minutes * 60)} and {size(planned.memory)}"
+    )
+
+
+def try_out(config: RunConfig, run: Path, out: Console, json: bool) -> None:
+    """Say what `begin` would do, in a folder that is removed."""
+    with tempfile.TemporaryDirectory() as folder, phases(out) as tell:
+        planned = prepare(config, Path(folder) / "run", tell)
+    out.print(_numbers(planned, run) + "\nnothing was trained (--dry-run)", markup=False)
+    if json:
+        document(
+            {
+                "run": str(run),
+                "sources": name_sources(config.data),
+                "parameters": planned.parameters,
+                "train_tokens": planned.train_tokens,
+                "validation_tokens": planned.validation_tokens,
+                "memory": planned.memory,
+                "minutes": planned.minutes,
+                "model": planned.model.to_dict(),
+                "chosen": planned.chosen.to_dict(),
+            }
+        )

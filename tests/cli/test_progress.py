@@ -1,0 +1,75 @@
+"""What is shown while a run trains: whether it keeps to its plan."""
+
+import io
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from heddle.cli.progress import Progress
+from heddle.config.run import Chosen
+from heddle.train import Report
+from heddle.train.plan import SHARE
+
+from .conftest import TINY, Heddle
+
+CHOSEN = {
+    "device": "cpu", "precision": "fp32", "compile": False, "threads": 1, "steps": 200, "batch": 4, "learning_rate": 1e-3,
+    "warmup": 0, "evaluate_every": 10, "save_every": 10, "peak": 1e10, "tokens_per_second": 100.0,
+}  # fmt: skip
+
+
+def said(seconds: float, first: float = 0.0, done: int = 0, steps: int = 200) -> list[tuple[int, str]]:
+    """The step and the line of all that is said of a run whose steps of 64 tokens were measured to take 0.64 s."""
+    stream = io.StringIO()
+    lines: list[tuple[int, str]] = []
+    with Progress(Console(file=stream, width=200), Chosen.of({**CHOSEN, "steps": steps}), done) as progress:
+        for step in range(done + 1, steps + 1):
+            took = seconds + first * (step == done + 1)
+            speed = {"tokens_per_second": 64 / took, "share_of_peak": 0.5, "seconds": took}
+            progress(Report(step, steps, {"loss": 1.0}, speed))
+            lines += [(step, line) for line in stream.getvalue().splitlines()]
+            stream.truncate(stream.seek(0))
+    return lines
+
+
+def test_a_tenth_of_the_run_says_by_how_much_it_will_miss() -> None:
+    planned = 200 * 0.64 / SHARE
+    ((step, line),) = said(1.28)
+    assert step == 20
+    assert line == (
+        f"steps are 2.0 times slower than measured before the run: about {2 * planned / 60:.1f} min "
+        f"instead of {planned / 60:.1f} min; their number stays 200"
+    )
+
+
+@pytest.mark.parametrize(("seconds", "first"), [(0.64, 0.0), (0.75, 0.0), (0.1, 0.0), (0.64, 60.0)])
+def test_a_run_that_keeps_to_its_plan_says_nothing(seconds: float, first: float) -> None:
+    """Nor one that is ahead of it, or whose first step compiles."""
+    assert said(seconds, first) == []
+
+
+def test_a_run_that_goes_on_counts_what_is_left() -> None:
+    ((step, line),) = said(1.28, done=100)
+    assert step == 110
+    assert f"about {2 * 100 * 0.64 / SHARE / 60:.1f} min instead of {100 * 0.64 / SHARE:.0f} s" in line
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_few_steps_are_not_worth_a_line(steps: int) -> None:
+    assert said(1.28, steps=steps) == []
+
+
+def test_it_is_on_the_command_line(
+    heddle: Heddle, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not in the metrics, which are a function of the config."""
+    monkeypatch.setattr(import_module("heddle.train.plan"), "measure", lambda *args, **settings: 1e9)
+    assert "times slower" not in heddle("train", corpus, *TINY, "steps=12", "--name", "b").out
+    monkeypatch.setattr("heddle.cli.progress.LEAST", 0.0)
+    told = heddle("train", corpus, *TINY, "steps=12", "--name", "c")
+    assert told.out.count("times slower than measured before the run") == 1
+    assert "their number stays 12" in told.out
+    metrics = [(tmp_path / "runs" / name / "metrics.jsonl").read_bytes() for name in "bc"]
+    assert metrics[0] == metrics[1]
