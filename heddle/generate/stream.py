@@ -95,6 +95,7 @@ class Loop:
         self.waiting = [self._row(number, *each) for number, each in enumerate(zip(prompts, seeds, strict=True))]
         self.going: list[Row] = []  # in the order of the cache
         self.cache = model.new_cache(0)
+        self.parts = tuple(model.modules())
         if sampling.max_tokens >= WORTH_PACKING and not model.training:
             pack(model, room=available_memory() // 2)
 
@@ -105,7 +106,7 @@ class Loop:
     @torch.inference_mode()
     def step(self) -> list[Event]:
         """Draw every row's next token: at most two forward passes, one for rows that go on, one for rows that begin."""
-        with evaluating(self.model):
+        with evaluating(self.model, self.parts):
             logits = self._logits()
         ids = choose(logits, self.sampling, [(row.seed, len(row.text)) for row in self.going])
         logprobs = log_probability(logits, ids).tolist()
@@ -216,9 +217,12 @@ def stream(
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; afterwards every module is in the mode it was in."""
-    training = [module for module in model.modules() if module.training]
+def evaluating(model: nn.Module, parts: Sequence[nn.Module] | None = None) -> Iterator[None]:
+    """Evaluation mode inside; afterwards every module is in the mode it was in.
+
+    `parts` are all modules of the model where they are known already: finding them takes as long as some of a step's products.
+    """
+    training = [module for module in (model.modules() if parts is None else parts) if module.training]
     for module in training:
         module.training = False
     try:
