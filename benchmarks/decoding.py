@@ -157,7 +157,10 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
         save(model, ours)
         export_model(ours, theirs)
         del model
-        running = {"transformers": Process(arguments, "transformers", theirs), "heddle": Process(arguments, "heddle", ours)}
+        running = {
+            "transformers": Process(arguments, "transformers", theirs),
+            "heddle": Process(arguments, "heddle", ours),
+        }
         if arguments.unpacked:
             running["heddle, not packed"] = Process(arguments, "unpacked", ours)
         if arguments.tree is not None:
@@ -235,7 +238,9 @@ def show(result: dict[str, Any]) -> None:
         f"{result['threads']} threads, {result['rounds']} rounds, torch {result['torch']}; "
         f"measured matmul rates {peak['fp32']} fp32, {peak['bf16']} bf16\n"
     )
-    print("| batch | contender | tokens/s, median (min to max) | times transformers, median of the rounds (min to max) |")
+    print(
+        "| batch | contender | tokens/s, median (min to max) | times transformers, median of the rounds (min to max) |"
+    )
     print("|---|---|---|---|")
     for row in result["contenders"]:
         speed = f"{row['tokens_per_second']:.1f} ({row['slowest']:.1f} to {row['fastest']:.1f})"
@@ -246,7 +251,9 @@ def show(result: dict[str, Any]) -> None:
     print(f"\nThe first call, packing included, beside the median one: {said}.")
     worst = max(result["gaps"].values())
     agree = "yes" if result["ids_agree"] else "NO"
-    print(f"Ids agree: {agree}; where rows first differ, transformers' logits of the two differ by at most {worst:.1e}.")
+    print(
+        f"Ids agree: {agree}; where rows first differ, transformers' logits of the two differ by at most {worst:.1e}."
+    )
 
 
 def main() -> None:
