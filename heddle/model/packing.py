@@ -9,6 +9,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import islice
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -77,10 +78,10 @@ class Packed:
             return packed_product(x, pack.laid, bias)
         return F.linear(x, weight, bias)
 
-    def train(self, mode: bool = True) -> nn.Module:
+    def train(self, mode: bool = True) -> Self:
         if mode:
             self.pack = None
-        trained: nn.Module = super().train(mode)  # type: ignore[misc]
+        trained: Self = super().train(mode)  # type: ignore[misc]
         return trained
 
     def __getstate__(self) -> dict[str, object]:
@@ -184,12 +185,9 @@ def _products(model: Transformer) -> list[tuple[nn.Module, Tensor]]:
     dtypes, found = packable(), []
     for module in without_custom(model):
         # Not subclasses: what they compute is theirs.
-        if type(module) in (nn.Linear, PackedLinear):
-            weight = module.weight
-        elif type(module) in (LanguageHead, PackedHead):
-            weight = model.head_weight()
-        else:
+        if type(module) not in (*KINDS, *KINDS.values()):
             continue
+        weight = module.weight if isinstance(module, nn.Linear) else model.head_weight()
         plain = type(weight) in (nn.Parameter, Tensor) and weight.device.type == "cpu" and weight.is_contiguous()
         if plain and weight.dtype in dtypes and weight.nbytes >= LEAST_WEIGHT and not weight.is_inference():
             found.append((module, weight))
