@@ -9,7 +9,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -78,11 +78,11 @@ class Packed:
             return packed_product(x, pack.laid, bias)
         return F.linear(x, weight, bias)
 
-    def train(self, mode: bool = True) -> Self:
+    def train(self, mode: bool = True) -> Any:
+        """As every module's; what trains has no pack."""
         if mode:
             self.pack = None
-        trained: Self = super().train(mode)  # type: ignore[misc]
-        return trained
+        return super().train(mode)  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, object]:
         # A copy has weights of its own, and packed ones cannot be copied.
