@@ -9,8 +9,23 @@ from torch import Tensor
 
 from heddle.checks import checked, wrong
 from heddle.config.sampling import SamplingConfig
+from heddle.nn.numeric import wide_dtype
 
 Key = tuple[int, int]  # a row's seed, and the place in its text of the token to draw
+
+
+def choose(logits: Float[Tensor, "B V"], sampling: SamplingConfig, keys: Sequence[Key]) -> Int[Tensor, " B"]:
+    """The next id of each row, as `draw` finds it among what `process` leaves.
+
+    The most probable id needs neither: it is the largest logit in any precision, of equals the first.
+    """
+    return logits.argmax(-1) if sampling.temperature == 0 else draw(process(logits, sampling), keys)
+
+
+def log_probability(logits: Float[Tensor, "B V"], ids: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
+    """Natural log of each id's probability under softmax(logits), computed in fp32 or wider."""
+    wide = logits.to(wide_dtype(logits.dtype))
+    return wide.gather(-1, ids[:, None])[:, 0] - wide.logsumexp(-1)
 
 
 @checked()
@@ -46,10 +61,10 @@ def draw(logits: Float[Tensor, "B V"], keys: Sequence[Key]) -> Int[Tensor, " B"]
         raise wrong("draw", "keys", keys, f"one pair of seed and position for each of {logits.shape[0]} rows")
     weight = logits.double().softmax(-1)
     # An id that cannot be drawn has no place in the distribution, wherever rounding puts the cumulative sum beside it.
-    place = weight.cumsum(-1).masked_fill(weight == 0, 0.0)
+    place = weight.cumsum(-1).masked_fill_(weight == 0, 0.0)
     level = torch.tensor([uniform(*key) for key in keys], dtype=torch.float64, device=logits.device)[:, None]
     reached = place > level * place.amax(-1, keepdim=True)
-    return reached.to(torch.uint8).argmax(-1)  # the first
+    return reached.view(torch.uint8).argmax(-1)  # the first
 
 
 def uniform(seed: int, position: int) -> float:
@@ -59,6 +74,9 @@ def uniform(seed: int, position: int) -> float:
 
 def _largest(scores: Tensor, count: Tensor, least: Tensor) -> Tensor:
     """Where the `count` largest stand, of which `least` is the smallest; of equals the lowest ids."""
+    enough = scores >= least
+    if (enough.sum(-1, keepdim=True) == count).all():  # no tie, as nearly always
+        return enough
     above, equal = scores > least, scores == least
     return above | (equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
 

@@ -10,15 +10,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from heddle.account.machine import available_memory
 from heddle.checks import checked
 from heddle.config.ids import SpecialIds
 from heddle.config.sampling import SamplingConfig
 from heddle.errors import HeddleError
-from heddle.generate.sampling import draw, process
+from heddle.generate.sampling import choose, log_probability
+from heddle.model.packing import pack
 from heddle.model.transformer import Transformer
 from heddle.nn.state import Cache
 
 Finish = Literal["end", "stop", "length", "context"]
+
+WORTH_PACKING = 32  # tokens of each text; packing the weights takes as long as the next ten to twenty of them
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,8 @@ class Loop:
     `context // 2`, which are computed again: about one more token computed for each one drawn, many in one pass.
 
     Args:
-        model: used in evaluation mode and left as it was; in the precision it has.
+        model: used in evaluation mode and left as it was; in the precision it has. Where it is in evaluation mode by itself and
+            texts may become long, its weights are packed (see `heddle.model.packing`), which only its memory tells.
         prompts: ids, one list for each row.
         sampling: how to draw, and when to end.
         end_of_text: an id that ends a text, and begins one whose prompt is empty (D-24). The ids that an imported
@@ -137,6 +142,9 @@ class Loop:
         self.waiting = [self._row(number, *each) for number, each in enumerate(zip(prompts, seeds, strict=True))]
         self.going: list[Row] = []  # in the order of the cache
         self.cache = model.new_cache(0)
+        self.parts = tuple(model.modules())
+        if sampling.max_tokens >= WORTH_PACKING and not model.training:
+            pack(model, room=available_memory() // 2)
 
     def __bool__(self) -> bool:
         """Whether any text goes on."""
@@ -145,11 +153,11 @@ class Loop:
     @torch.inference_mode()
     def step(self) -> list[Event]:
         """Draw every row's next token: at most two forward passes, one for rows that go on, one for rows that begin."""
-        with evaluating(self.model):
+        with evaluating(self.model, self.parts):
             logits = self._logits()
         possible = self.blocked.masked(logits, [row.text for row in self.going])
-        ids = draw(process(possible, self.sampling), [(row.seed, len(row.text)) for row in self.going])
-        logprobs = (logits.gather(-1, ids[:, None])[:, 0] - logits.logsumexp(-1)).tolist()
+        ids = choose(possible, self.sampling, [(row.seed, len(row.text)) for row in self.going])
+        logprobs = log_probability(logits, ids).tolist()
         events = []
         for row, token, logprob in zip(self.going, ids.tolist(), logprobs, strict=True):
             if not isfinite(logprob):
@@ -194,16 +202,20 @@ class Loop:
             parts.append(self._feed(cache, [row.text[row.start :] for row in self.waiting]))
             self.cache = self.cache.join(cache)
             self.going, self.waiting = self.going + self.waiting, []
-        return torch.cat(parts)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _feed(self, cache: Cache, pieces: list[list[int]]) -> Float[Tensor, "B V"]:
-        """Logits after the next tokens of every row, in float64."""
+        """Logits after the next tokens of every row."""
         counts = [len(piece) for piece in pieces]
         filled = [piece + [0] * (max(counts) - len(piece)) for piece in pieces]
         hidden = self.model.step(torch.tensor(filled, device=self.model.device), cache, counts)
-        ends = torch.tensor(counts, device=hidden.device) - 1
-        logits = self.model.logits(hidden[torch.arange(len(counts), device=hidden.device), ends])
-        return (logits.cpu() if logits.device.type == "mps" else logits).double()  # mps has no float64
+        if len(set(counts)) == 1:
+            last = hidden[:, -1]
+        else:
+            ends = torch.tensor(counts, device=hidden.device) - 1
+            last = hidden[torch.arange(len(counts), device=hidden.device), ends]
+        logits = self.model.logits(last)
+        return logits.cpu() if logits.device.type == "mps" else logits  # mps has no float64, which draws want
 
     def _finish(self, row: Row) -> Finish | None:
         if row.text[-1] in self.ends:
@@ -257,9 +269,12 @@ def stream(
 
 @checked()
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; afterwards every module is in the mode it was in."""
-    training = [module for module in model.modules() if module.training]
+def evaluating(model: nn.Module, parts: Sequence[nn.Module] | None = None) -> Iterator[None]:
+    """Evaluation mode inside; afterwards every module is in the mode it was in.
+
+    `parts` are all modules of the model where they are known already: finding them takes as long as some of a step's products.
+    """
+    training = [module for module in (model.modules() if parts is None else parts) if module.training]
     for module in training:
         module.training = False
     try:

@@ -68,8 +68,12 @@ class LanguageHead(nn.Module):
 
     def forward(self, hidden: Float[Tensor, "*rows D"], table: Float[Tensor, "V D"]) -> Float[Tensor, "*rows V"]:
         bias = None if self.bias is None else self.bias.to(hidden.dtype)
-        logits = F.linear(self.features(hidden), table.to(hidden.dtype), bias)
+        logits = self.product(self.features(hidden), table.to(hidden.dtype), bias)
         return mask_padding(capped(logits, self.cap), self.vocab_size)
+
+    def product(self, x: Float[Tensor, "*rows D"], weight: Float[Tensor, "V D"], bias: Tensor | None) -> Tensor:
+        """x weightᵀ + bias, the largest product of a decoding step."""
+        return F.linear(x, weight, bias)
 
 
 def mask_padding(logits: Float[Tensor, "*rows V"], vocab_size: int) -> Float[Tensor, "*rows V"]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from heddle.config import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate import draw, process
-from heddle.generate.sampling import uniform
+from heddle.generate.sampling import choose, log_probability, uniform
 from tests.lectures.golden import Case
 
 INF = float("inf")
@@ -55,6 +55,28 @@ def test_ties_go_to_the_lowest_ids() -> None:
     assert kept(logits, top_k=100) == [0, 1, 2, 3, 4, 5]
     assert kept(logs([0.25, 0.25, 0.25, 0.25]), top_p=0.5) == [0, 1]
     assert kept(logs([0.25, 0.25, 0.25, 0.25]), top_p=0.51) == [0, 1, 2]
+
+
+@pytest.mark.lecture("L0-74")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_greedy_choice_is_the_draw_of_what_may_be_drawn(dtype: torch.dtype) -> None:
+    """With many ties, in rows wide enough for several threads and vectors."""
+    logits = torch.randn(4, 40_000, generator=torch.Generator().manual_seed(3)).clamp(max=3).to(dtype)
+    greedy, keys = SamplingConfig(temperature=0), [(0, row) for row in range(4)]
+    assert all((row == row.max()).sum() > 1 for row in logits)
+    ids = choose(logits, greedy, keys)
+    assert torch.equal(ids, draw(process(logits, greedy), keys))
+    assert ids.tolist() == [int((row == row.max()).nonzero()[0]) for row in logits]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-6), (torch.float64, 1e-14)]
+)
+def test_log_probabilities_are_those_of_the_logits(dtype: torch.dtype, tolerance: float) -> None:
+    logits = (3 * torch.randn(4, 50_000, generator=torch.Generator().manual_seed(3))).to(dtype)
+    ids = torch.tensor([0, 7, 49_999, 300])
+    expected = logits.double().log_softmax(-1).gather(-1, ids[:, None])[:, 0]
+    assert torch.allclose(log_probability(logits, ids).double(), expected, rtol=tolerance, atol=0)
 
 
 def test_top_p_keeps_the_fewest_that_reach_the_share() -> None:

@@ -9,7 +9,8 @@ import torch
 from heddle.config import SamplingConfig, SpecialIds
 from heddle.errors import HeddleError
 from heddle.generate import Event, Loop, generate, stream
-from heddle.model import Transformer
+from heddle.model import Transformer, packing
+from heddle.model.packing import Packed, packable
 
 Make = Callable[..., Transformer]
 PROMPTS = [[5, 9, 2, 40, 7, 7, 31], [60], [1, 2, 3], list(range(20, 33))]
@@ -298,3 +299,57 @@ def test_rows_can_be_ended_from_outside(make: Make) -> None:
     assert [event.row for event in first] == [0, 2, 3]
     assert {event.row for event in rest} == {2}
     assert [*tokens(first)[1:2], *tokens(rest)] == list(stream(make(), PROMPTS[2], GREEDY))
+
+
+def packs(model: Transformer) -> list[Packed]:
+    return [module for module in model.modules() if isinstance(module, Packed) and module.pack is not None]
+
+
+@pytest.fixture
+def small_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny models are packed, whatever the clock says."""
+    monkeypatch.setattr(packing, "LEAST_MODEL", 0)
+    monkeypatch.setattr(packing, "LEAST_WEIGHT", 0)
+    monkeypatch.setattr(packing.pack, "__defaults__", (None, lambda plain, laid: (True, True, True)))
+
+
+@pytest.mark.skipif(not packable(), reason="this torch or machine cannot pack weights")
+@pytest.mark.usefixtures("small_counts")
+@pytest.mark.parametrize(("positions", "kv_heads"), MODELS)
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 2.0, "seed": 4}, {"top_k": 5, "top_p": 0.9}])
+def test_packed_weights_write_the_same(
+    make: Make, positions: str, kv_heads: int | None, sampling: dict[str, Any]
+) -> None:
+    asked = SamplingConfig(max_tokens=40, **sampling)
+    plain, packed = make(positions, kv_heads).train(), make(positions, kv_heads).eval()
+    expected = by_row(list(generate(plain, PROMPTS, asked)), 4)  # in training mode nothing is packed
+    found = by_row(list(generate(packed, PROMPTS, asked)), 4)
+    assert not packs(plain)
+    assert packs(packed)
+    for one, other in zip(expected, found, strict=True):
+        assert tokens(one) == tokens(other)
+        assert [event.logprob for event in one] == pytest.approx([event.logprob for event in other], abs=2e-5)
+
+
+@pytest.mark.usefixtures("small_counts")
+def test_a_few_tokens_are_not_worth_packing(make: Make) -> None:
+    model = make().eval()
+    list(stream(model, [1, 2], SamplingConfig(max_tokens=10)))
+    assert not packs(model)
+
+
+@pytest.mark.usefixtures("small_counts")
+def test_training_between_two_steps_of_a_loop_is_seen(make: Make) -> None:
+    """The loop is over a model, not over a copy of what it was."""
+    model, twin = make().eval(), make().train()
+    texts = []
+    for each in (model, twin):
+        loop = Loop(each, [[1, 2, 3]], SamplingConfig(max_tokens=40, temperature=0))
+        events = [loop.step()[0] for _ in range(5)]
+        mode = each.training
+        each.train().logits(each(torch.tensor([[1, 2, 3]]))).logsumexp(-1).sum().backward()
+        torch.optim.SGD(each.parameters(), lr=0.1).step()
+        each.train(mode)
+        texts.append(events + [loop.step()[0] for _ in range(10)])
+    assert tokens(texts[0]) == tokens(texts[1])
+    assert [event.logprob for event in texts[0]] == pytest.approx([event.logprob for event in texts[1]], abs=1e-4)

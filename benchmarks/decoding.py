@@ -1,0 +1,285 @@
+"""Decoding speed beside transformers' `generate`: GPT-2, equal weights and prompts, greedy, in one interleaved run.
+
+    python benchmarks/decoding.py [--batch 1 8 --prompt 64 --tokens 64 --precision bf16 --rounds 7] [--json FILE]
+
+Every contender is a process of its own with the same threads; they take turns, one whole call each, prompt included. The first
+call of each is not timed: it pays for libraries and for heddle's packing of weights, which is reported by itself. The ids have
+to agree: where a row first differs, the two ids have to be within rounding of each other in transformers' own logits.
+
+`--unpacked` adds heddle without packed weights, `--tree DIRECTORY` another checkout of heddle.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+NEAR = {"fp32": 1e-3, "bf16": 0.25}  # logits as near as this to the largest may be the largest after other rounding
+Ids = list[list[int]]
+
+
+def prompts(vocabulary: int, batch: int, length: int) -> Ids:
+    """The same text-like ids for everyone: frequent ones are frequent."""
+    import numpy as np
+
+    return ((np.random.default_rng(batch).zipf(1.3, (batch, length)) - 1) % vocabulary).tolist()
+
+
+def heddle_decodes(arguments: argparse.Namespace) -> Callable[[Ids], Ids]:
+    """heddle's token loop."""
+    from heddle.config import SamplingConfig
+    from heddle.generate import generate
+    from heddle.model.precision import cast
+    from heddle.weights import load
+
+    if arguments.library == "unpacked":
+        from heddle.generate import stream
+
+        stream.pack = lambda *anything: None
+    model, _ = load(Path(arguments.weights), "cpu")
+    cast(model, arguments.precision)
+    sampling = SamplingConfig(max_tokens=arguments.tokens, temperature=0)
+
+    def decode(texts: Ids) -> Ids:
+        drawn: Ids = [[] for _ in texts]
+        for event in generate(model, texts, sampling):
+            drawn[event.row].append(event.token)
+        return drawn
+
+    return decode
+
+
+def transformers_decodes(arguments: argparse.Namespace) -> tuple[Callable[[Ids], Ids], Callable[[Ids, Ids], float]]:
+    """transformers' `generate`, and how far below the best logit another's ids are where they first differ from its own."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[arguments.precision]
+    model = AutoModelForCausalLM.from_pretrained(arguments.weights, dtype=dtype, attn_implementation="sdpa").eval()
+    model.generation_config.eos_token_id = None  # nothing ends early
+    settings = {"max_new_tokens": arguments.tokens, "do_sample": False, "use_cache": True, "pad_token_id": 0}
+
+    def decode(texts: Ids, **more: Any) -> Any:
+        ids = torch.tensor(texts)
+        with torch.inference_mode():
+            found = model.generate(ids, attention_mask=torch.ones_like(ids), **settings, **more)
+        return found if more else found[:, ids.shape[1] :].tolist()
+
+    def gap(texts: Ids, others: Ids) -> float:
+        found = decode(texts, output_logits=True, return_dict_in_generate=True)
+        worst = 0.0
+        for row, (mine, other) in enumerate(zip(found.sequences[:, arguments.prompt :].tolist(), others, strict=True)):
+            place = next((i for i, pair in enumerate(zip(mine, other, strict=True)) if pair[0] != pair[1]), None)
+            if place is not None:
+                logits = found.logits[place][row]
+                worst = max(worst, (logits.max() - logits[other[place]]).item())
+        return worst
+
+    return decode, gap
+
+
+def contender(arguments: argparse.Namespace) -> None:
+    """A process that decodes when it is told to: lines of JSON in, lines of JSON out."""
+    os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1"}
+    import torch
+
+    from heddle.account import matmul_rate
+
+    torch.set_num_threads(arguments.threads)
+    decode = gap = None
+    if arguments.library == "transformers":
+        decode, gap = transformers_decodes(arguments)
+    elif arguments.library != "peak":
+        decode = heddle_decodes(arguments)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        wanted = json.loads(line)
+        if decode is None:
+            answer: dict[str, Any] = {"fp32": matmul_rate(torch.float32), "bf16": matmul_rate(torch.bfloat16, size=512)}
+        elif "others" in wanted:
+            answer = {"gap": gap(wanted["texts"], wanted["others"])}
+        else:
+            began = time.perf_counter()
+            ids = decode(wanted["texts"])
+            answer = {"seconds": time.perf_counter() - began, "ids": ids}
+        print(json.dumps(answer), flush=True)
+
+
+class Process:
+    """A contender seen from outside."""
+
+    def __init__(self, arguments: argparse.Namespace, library: str, weights: Path, tree: Path | None = None) -> None:
+        words = [sys.executable, __file__, "--contender", "--library", library, "--weights", str(weights)]
+        for name in ("precision", "threads", "prompt", "tokens"):
+            words += [f"--{name}", str(getattr(arguments, name))]
+        # Waiting threads must not spin while another contender has the cores.
+        environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
+        if tree is not None:
+            environment["PYTHONPATH"] = str(tree.resolve())
+        self.process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a contender died: {' '.join(self.process.args[2:7])}")
+        return json.loads(line)
+
+    def ask(self, **wanted: Any) -> dict[str, Any]:
+        self.process.stdin.write(json.dumps(wanted) + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def race(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Check that all write the same, then time them in turns."""
+    import heddle
+    from heddle.weights import export_model, save
+
+    with tempfile.TemporaryDirectory() as folder:
+        ours, theirs = Path(folder) / "heddle", Path(folder) / "transformers"
+        model = heddle.build(heddle.preset(arguments.preset), seed=1)
+        vocabulary = model.vocab_size
+        save(model, ours)
+        export_model(ours, theirs)
+        del model
+        running = {
+            "transformers": Process(arguments, "transformers", theirs),
+            "heddle": Process(arguments, "heddle", ours),
+        }
+        if arguments.unpacked:
+            running["heddle, not packed"] = Process(arguments, "unpacked", ours)
+        if arguments.tree is not None:
+            running[f"heddle of {arguments.tree.name}"] = Process(arguments, "heddle", ours, arguments.tree)
+        ceiling = Process(arguments, "peak", ours)
+        texts = {batch: prompts(vocabulary, batch, arguments.prompt) for batch in arguments.batch}
+        first: dict[str, float] = {}
+        gaps: dict[str, float] = {}
+        for name, process in running.items():
+            found = {batch: process.ask(texts=each) for batch, each in texts.items()}
+            first[name] = found[arguments.batch[0]]["seconds"]
+            if name != "transformers":
+                judged = [running["transformers"].ask(texts=texts[b], others=found[b]["ids"])["gap"] for b in found]
+                gaps[name] = max(judged)
+            print(f"{name}: ready", file=sys.stderr)
+        seconds: dict[int, dict[str, list[float]]] = {b: {name: [] for name in running} for b in texts}
+        peaks = []
+        for number in range(arguments.rounds):
+            peaks.append(ceiling.ask())
+            for batch, each in texts.items():
+                for name, process in running.items():
+                    seconds[batch][name].append(process.ask(texts=each)["seconds"])
+                rates = {name: batch * arguments.tokens / times[-1] for name, times in seconds[batch].items()}
+                said = ", ".join(f"{name} {rate:.1f}" for name, rate in rates.items())
+                print(f"round {number + 1}, batch {batch}: {said} tokens/s", file=sys.stderr)
+        for process in [*running.values(), ceiling]:
+            process.close()
+    return report(arguments, seconds, first, gaps, peaks)
+
+
+def report(
+    arguments: argparse.Namespace,
+    seconds: dict[int, dict[str, list[float]]],
+    first: dict[str, float],
+    gaps: dict[str, float],
+    peaks: list[dict[str, float]],
+) -> dict[str, Any]:
+    """The numbers. A ratio is the median of the rounds' ratios, since a round's contenders share its disturbances."""
+    import torch
+
+    rows = []
+    for batch, each in seconds.items():
+        for name, times in each.items():
+            ratios = [theirs / mine for theirs, mine in zip(each["transformers"], times, strict=True)]
+            work = batch * arguments.tokens
+            rates = {"tokens_per_second": median, "slowest": max, "fastest": min}
+            rows.append(
+                {
+                    "batch": batch,
+                    "contender": name,
+                    **{word: work / choose(times) for word, choose in rates.items()},
+                    "ratio": median(ratios),
+                    "least_ratio": min(ratios),
+                    "largest_ratio": max(ratios),
+                    "seconds": times,
+                }
+            )
+    return {
+        **{name: getattr(arguments, name) for name in ("preset", "precision", "prompt", "tokens", "threads", "rounds")},
+        "machine": platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+        "peak": {name: median(each[name] for each in peaks) for name in peaks[0]},
+        "first_call": first,
+        "gaps": gaps,
+        "ids_agree": all(gap <= NEAR[arguments.precision] for gap in gaps.values()),
+        "contenders": rows,
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    """The same as a table."""
+    peak = {name: f"{rate / 1e9:,.0f} GFLOP/s" for name, rate in result["peak"].items()}
+    print(
+        f"{result['preset']}, {result['precision']}, greedy, {result['tokens']} tokens after {result['prompt']}, "
+        f"{result['threads']} threads, {result['rounds']} rounds, torch {result['torch']}; "
+        f"measured matmul rates {peak['fp32']} fp32, {peak['bf16']} bf16\n"
+    )
+    print(
+        "| batch | contender | tokens/s, median (min to max) | times transformers, median of the rounds (min to max) |"
+    )
+    print("|---|---|---|---|")
+    for row in result["contenders"]:
+        speed = f"{row['tokens_per_second']:.1f} ({row['slowest']:.1f} to {row['fastest']:.1f})"
+        ratio = f"{row['ratio']:.2f} ({row['least_ratio']:.2f} to {row['largest_ratio']:.2f})"
+        print(f"| {row['batch']} | {row['contender']} | {speed} | {ratio} |")
+    usual = {row["contender"]: median(row["seconds"]) for row in reversed(result["contenders"])}
+    said = ", ".join(f"{name} {first - usual[name]:+.2f} s" for name, first in result["first_call"].items())
+    print(f"\nThe first call, packing included, beside the median one: {said}.")
+    worst = max(result["gaps"].values())
+    agree = "yes" if result["ids_agree"] else "NO"
+    print(
+        f"Ids agree: {agree}; where rows first differ, transformers' logits of the two differ by at most {worst:.1e}."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", default="gpt2-small")
+    parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--prompt", type=int, default=64, help="tokens of each prompt")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens drawn for each prompt")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--unpacked", action="store_true", help="also heddle without packed weights")
+    parser.add_argument("--tree", type=Path, help="another checkout of heddle to compare with")
+    parser.add_argument("--json", type=Path)
+    for name in ("--library", "--weights"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
+    parser.add_argument("--contender", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.contender:
+        contender(arguments)
+        return
+    result = race(arguments)
+    show(result)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

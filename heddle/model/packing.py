@@ -1,0 +1,210 @@
+"""Weights in the order that products of few rows want, beside the weights themselves: decoding reads every weight once a step.
+
+torch's plain fp32 product of one row runs on one thread, and of eight rows reads weights at a third of the speed of memory.
+oneDNN reads them at full speed once they are in its own order. That order is a copy: it doubles the memory of the matrices.
+The copies are never part of a checkpoint, and a weight that has changed since is computed with as it is.
+"""
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.model.head import LanguageHead
+from heddle.model.transformer import Transformer
+from heddle.nn.custom import without_custom
+
+ROWS = (1, 8, 128)  # rows at which products are timed; each answers for every number up to it, the last for more
+LEAST_MODEL = 16 << 20  # bytes of matrices; below it products are a small part of a step
+LEAST_WEIGHT = 128 << 10  # bytes; below it calling a product takes longer than the product
+SAMPLE = 48 << 20  # bytes of weights that one timing reads: more than caches hold, as in decoding
+PIECE = 4 << 20  # bytes of a weight that are timed as one product
+GAIN = 1.1  # how many times as fast a packed product has to be; less is noise
+TIMED, SECONDS = 32, 0.05  # products timed of each kind, and the time after which fewer have to do
+
+Timing = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[bool, ...]]
+
+
+class Pack:
+    """One weight in oneDNN's order, and which weight that was.
+
+    Args:
+        weight: [out, in], on a CPU.
+        faster: for each of `ROWS`, whether its product is faster packed.
+    """
+
+    def __init__(self, weight: Tensor, faster: tuple[bool, ...]) -> None:
+        # The weight itself is kept, so that no other can come to stand at its address.
+        self.weight, self.pointer, self.version = weight, weight.data_ptr(), weight._version
+        self.faster = faster
+        self.laid = laid_out(weight) if any(faster) else None
+
+    def current(self, weight: Tensor) -> bool:
+        """Whether it is of this very weight, and nobody has written to it since."""
+        return weight is self.weight and weight._version == self.version and weight.data_ptr() == self.pointer
+
+    def serves(self, rows: int) -> bool:
+        """Whether a product of so many rows is to be computed with it."""
+        return self.laid is not None and self.faster[min(bisect_left(ROWS, rows), len(ROWS) - 1)]
+
+
+class Packed:
+    """What a module whose weight is packed does otherwise: a product with that weight may be computed with the pack.
+
+    Never where a gradient may be wanted. A call in which the weight could learn drops the pack, and so does `train()`:
+    what trains next may write to weights in ways that leave no trace.
+    """
+
+    pack: Pack | None = None
+
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """x weightᵀ + bias."""
+        pack = self.pack
+        if pack is None or torch.compiler.is_compiling():
+            return F.linear(x, weight, bias)
+        if not pack.current(weight) or (torch.is_grad_enabled() and weight.requires_grad):
+            self.pack = None
+        elif (
+            not torch.is_grad_enabled()
+            and x.dtype == weight.dtype
+            and pack.serves(x.numel() // weight.shape[1])
+            and not torch.is_autocast_enabled("cpu")
+        ):
+            return packed_product(x, pack.laid, bias)
+        return F.linear(x, weight, bias)
+
+    def train(self, mode: bool = True) -> Any:
+        """As every module's; what trains has no pack."""
+        if mode:
+            self.pack = None
+        return super().train(mode)  # type: ignore[misc]
+
+    def __getstate__(self) -> dict[str, object]:
+        # A copy has weights of its own, and packed ones cannot be copied.
+        return {**self.__dict__, "pack": None}
+
+
+class PackedLinear(Packed, nn.Linear):
+    """A linear layer as it was, with a pack."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.product(x, self.weight, self.bias)
+
+
+class PackedHead(Packed, LanguageHead):
+    """A language head as it was, with a pack of its own table or of the token table that it is tied to."""
+
+
+KINDS: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: PackedLinear, LanguageHead: PackedHead}
+
+
+def packed_product(x: Tensor, laid: Tensor | None, bias: Tensor | None) -> Tensor:
+    """x weightᵀ + bias, of a packed weight."""
+    out: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, laid, bias, "none", [], "")
+    return out
+
+
+def laid_out(weight: Tensor) -> Tensor:
+    """A weight in oneDNN's order. One order serves all numbers of rows: one made for a single row was slower for eight."""
+    laid: Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.detach())
+    return laid
+
+
+def faster_rows(plain: Sequence[Tensor], laid: Sequence[Tensor]) -> tuple[bool, ...]:
+    """For each of `ROWS`, whether products with packed weights are faster than with the same weights as they are.
+
+    They take turns, and of each the fastest product counts: what else the machine does only ever adds to the time.
+    """
+    answers = []
+    for rows in ROWS:
+        x = torch.ones(rows, plain[0].shape[1], dtype=plain[0].dtype)
+        times: tuple[list[float], list[float]] = ([], [])
+        begin = time.perf_counter()
+        while not times[0] or (len(times[0]) < TIMED and time.perf_counter() - begin < SECONDS):
+            for weights, taken in zip((plain, laid), times, strict=True):
+                # Many rows keep the processor busy whatever the caches hold, and reading all weights would take long.
+                for weight in weights[: len(weights) if rows <= 8 else 4]:
+                    start = time.perf_counter()
+                    packed_product(x, weight, None) if weights is laid else F.linear(x, weight)
+                    taken.append(time.perf_counter() - start)
+        answers.append(min(times[1]) * GAIN < min(times[0]))
+    return tuple(answers)
+
+
+def packable() -> tuple[torch.dtype, ...]:
+    """The dtypes of weights that this machine and this torch can pack."""
+    if not (torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()):
+        return ()
+    if not all(hasattr(torch.ops.mkldnn, name) for name in ("_linear_pointwise", "_reorder_linear_weight")):
+        return ()
+    return (torch.float32, torch.bfloat16) if torch.ops.mkldnn._is_mkldnn_bf16_supported() else (torch.float32,)
+
+
+def pack(model: Transformer, room: int | None = None, timing: Timing = faster_rows) -> Transformer:
+    """Pack the weights of a model on a CPU whose products are faster so on this machine, and return it.
+
+    Of each shape some weights are packed and timed, which takes a fraction of a second in all. What is packed already, or was
+    found not to be faster, is left as it is. Weights elsewhere, in other dtypes, and models too small to gain are left alone.
+    Parameters, their names and what is saved stay the same; `model.train()` or a pass with gradients undoes it.
+
+    Args:
+        model: the finished model, in the precision it predicts in.
+        room: bytes of memory that may be taken; None: as many as it takes. If they do not suffice, nothing is packed.
+        timing: see `faster_rows`.
+    """
+    found: dict[tuple[torch.Size, torch.dtype], list[tuple[nn.Module, Tensor]]] = {}
+    for module, weight in _products(model):
+        found.setdefault((weight.shape, weight.dtype), []).append((module, weight))
+    waiting = [pair for pairs in found.values() for pair in pairs if not _has_pack(*pair)]
+    if not waiting or sum(weight.nbytes for pairs in found.values() for _, weight in pairs) < LEAST_MODEL:
+        return model
+    if room is not None and sum(weight.nbytes for _, weight in waiting) > room:
+        return model
+    with torch.inference_mode():
+        for pairs in found.values():
+            pairs = [pair for pair in pairs if not _has_pack(*pair)]
+            if pairs:
+                _pack_alike(pairs, timing)
+    return model
+
+
+def unpack(model: nn.Module) -> None:
+    """Give back the memory that packed weights take."""
+    for module in model.modules():
+        if isinstance(module, Packed):
+            module.pack = None
+
+
+def _products(model: Transformer) -> list[tuple[nn.Module, Tensor]]:
+    """The modules that multiply with a weight which can be packed, and that weight."""
+    dtypes, found = packable(), []
+    for module in without_custom(model):
+        # Not subclasses: what they compute is theirs.
+        if type(module) not in (*KINDS, *KINDS.values()):
+            continue
+        weight = module.weight if isinstance(module, nn.Linear) else model.head_weight()
+        plain = type(weight) in (nn.Parameter, Tensor) and weight.device.type == "cpu" and weight.is_contiguous()
+        if plain and weight.dtype in dtypes and weight.nbytes >= LEAST_WEIGHT and not weight.is_inference():
+            found.append((module, weight))
+    return found
+
+
+def _has_pack(module: nn.Module, weight: Tensor) -> bool:
+    return isinstance(module, Packed) and module.pack is not None and module.pack.current(weight)
+
+
+def _pack_alike(pairs: list[tuple[nn.Module, Tensor]], timing: Timing) -> None:
+    """Time some of the weights of one shape, and pack them all if that is faster for any number of rows."""
+    first = pairs[0][1]
+    rows = len(first) // -(-first.nbytes // PIECE)  # of equal pieces; what is left over would be faster
+    pieces = (piece for _, weight in pairs for piece in weight.detach().split(rows) if len(piece) == rows)
+    sample = list(islice(pieces, -(-SAMPLE // first[:rows].nbytes)))
+    faster = timing(sample, [laid_out(piece) for piece in sample])
+    for module, weight in pairs:
+        module.__class__ = KINDS.get(type(module), type(module))
+        module.pack = Pack(weight, faster)  # type: ignore[assignment]
