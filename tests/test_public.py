@@ -289,7 +289,9 @@ TABLE: dict[str, Row] = {
         {"logits": torch.zeros(1, 3), "keys": [(0, 0)]},
         {"logits": [None, [0.0], torch.zeros(3), torch.zeros(1, 3, dtype=int)], "keys": [None, 3, [], [(0, 0)] * 2]},
     ),
-    "generate.evaluating": Row(generate.evaluating, {"model": MODEL}, {"model": [None, "run", CONFIG]}),
+    "generate.evaluating": Row(
+        generate.evaluating, {"model": MODEL}, {"model": [None, "run", CONFIG], "parts": [3, "run", ["run"]]}
+    ),
     "generate.generate": Row(
         generate.generate,
         {"model": MODEL, "prompts": [[1]], "sampling": SAMPLING},
@@ -561,6 +563,7 @@ TABLE: dict[str, Row] = {
             "model": NO_MODEL,
             "run": [*NO_PATH, Bad(".", "exists already")],
             "tokenizer": ["bytes", 3, heddle.train_tokenizer("bytes", [], special=("<a>", "<b>"))],
+            "overwrite": NO_SWITCH,
         },
     ),
     "weights.save_checkpoint": Row(

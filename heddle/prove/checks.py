@@ -11,6 +11,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
+from heddle.config.ids import SpecialIds
 from heddle.config.layers import MoEConfig, RecurrentConfig
 from heddle.config.model import LanguageHeadConfig, with_kernel
 from heddle.config.sampling import SamplingConfig
@@ -151,7 +152,10 @@ def forks(subject: Subject) -> Iterator[Comparison]:
 
 
 def drawn_tokens(subject: Subject) -> Iterator[Comparison]:
-    """The tokens that the token loop draws, from prompts of different lengths, are the best of one pass over the text."""
+    """The tokens that the token loop draws, from prompts of different lengths, are the best of one pass over the text.
+
+    They are the best of those that may be drawn: what a model's config bans never is.
+    """
     needs_decoder(subject)
     if subject.both or not isinstance(subject.config.head, LanguageHeadConfig):
         raise NotApplicable("the token loop does not draw from it")
@@ -166,8 +170,18 @@ def drawn_tokens(subject: Subject) -> Iterator[Comparison]:
         read = torch.tensor([text[:-1]])
         # The loop says no types, so all are of the first.
         scores = subject.whole(read, types=subject.types(torch.zeros_like(read)))["output"][:, len(prompt) - 1 :]
+        for step in range(scores.shape[1]):
+            scores[0, step, banned(subject.config.ids, text[: len(prompt) + step])] = -torch.inf
         chosen = scores.gather(-1, torch.tensor([text[len(prompt) :]])[..., None])
         yield Comparison(f"row {row} of 3", {"output": chosen}, {"output": scores.amax(-1, keepdim=True)})
+
+
+def banned(ids: SpecialIds | None, text: Sequence[int]) -> list[int]:
+    """The ids that must not follow a text: the last of each banned run whose others it ends with. Ids that end a text may."""
+    if ids is None:
+        return []
+    runs = [run for run in ids.banned if len(run) > 1 or run[0] not in ids.ends()]
+    return [run[-1] for run in runs if tuple(text[len(text) - len(run) + 1 :]) == run[:-1]]
 
 
 def padding(side: str) -> Check:
