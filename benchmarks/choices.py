@@ -70,7 +70,9 @@ def loss(rounds: int) -> list[Row]:
     from heddle.model.head import LOGITS_BYTES
     from heddle.model.precision import DTYPES
     from heddle.train.loss import Scores, cross_entropy
+    from heddle.train.runtime import keep_memory
 
+    keep_memory()
     rows = []
     for precision in precisions():
         for positions, vocabulary, dim in ((1024, 50257, 768), (4096, 4096, 128)):
