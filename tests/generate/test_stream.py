@@ -51,7 +51,7 @@ def test_cached_is_uncached(
 
 @pytest.mark.lecture("L3-03")
 @pytest.mark.parametrize("sampling", [{"seed": 4}, {"temperature": 0.5, "top_k": 5, "top_p": 0.9}])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 3e-14)])
 def test_teacher_forcing_agrees_with_generation(
     make: Make, sampling: dict[str, Any], dtype: torch.dtype, tolerance: float
 ) -> None:
@@ -62,7 +62,7 @@ def test_teacher_forcing_agrees_with_generation(
     with torch.no_grad():
         logits = model.eval().logits(model(text[:, :-1]))[0, len(prompt) - 1 :]
     forced = logits.double().log_softmax(-1).gather(-1, text[0, len(prompt) :, None]).sum().item()
-    assert abs(sum(event.logprob for event in events) - forced) < tolerance
+    assert abs(sum(event.logprob for event in events) - forced) < tolerance * len(events)
 
 
 @pytest.mark.lecture("L0-74")
