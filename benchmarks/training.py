@@ -222,13 +222,15 @@ def contender(arguments: argparse.Namespace) -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1"}
     import torch
 
-    from heddle.account import matmul_rate
+    from heddle.account import matmul_rate, slowdown
     from heddle.train.runtime import keep_memory
 
     torch.set_num_threads(arguments.threads)
     keep_memory()
     if arguments.library == "peak":
-        rates = {"bf16": torch.bfloat16, "fp32": torch.float32}
+        slow = slowdown(
+            torch.bfloat16, arguments.device
+        )  # a CPU without bf16 units would take minutes over one product
         step = None
     else:
         step = STEPS[arguments.library](arguments, Path(arguments.weights))
@@ -236,7 +238,9 @@ def contender(arguments: argparse.Namespace) -> None:
     for line in sys.stdin:
         wanted = json.loads(line)
         if step is None:
-            answer: dict[str, Any] = {name: matmul_rate(kind, device=arguments.device) for name, kind in rates.items()}
+            fp32 = matmul_rate(torch.float32, device=arguments.device)
+            bf16 = fp32 / slow if slow > 2 else matmul_rate(torch.bfloat16, device=arguments.device)
+            answer: dict[str, Any] = {"bf16": bf16, "fp32": fp32}
         else:
             losses, seconds = [], []
             for seed in wanted["seeds"]:
@@ -326,9 +330,9 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
             print("litgpt cannot be imported and is left out", file=sys.stderr)
         running, losses = {}, {}
         for name, how in chosen.items():
-            print(f"{name}: {CHECK_STEPS} steps to compare losses", file=sys.stderr)
+            print(f"{name}: {arguments.check} steps to compare losses", file=sys.stderr)
             running[name] = Process(arguments, weights[how["library"]], **how)
-            found = running[name].ask(seeds=list(range(CHECK_STEPS)))["losses"]
+            found = running[name].ask(seeds=list(range(arguments.check)))["losses"]
             if how["library"] != "litgpt":
                 losses[name] = found
         ceiling = Process(arguments, Path(folder), "peak", "fp32", False)
@@ -403,6 +407,7 @@ def report(
         "torch": torch.__version__,
         "peak": peak,
         "contenders": rows,
+        "checked": arguments.check,
         "losses_agree": all((row["loss_difference"] or 0.0) <= AGREE for row in rows),
     }
 
@@ -433,7 +438,7 @@ def show(result: dict[str, Any]) -> None:
         ratios = sorted(row["ratios"])
         times = f"{row['heddle_is_faster_by']:.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})" if ratios else "-"
         print(f"| {row['contender']} | {spread} | {speed} | {memory} | {off} | {times} |")
-    print(f"\nLosses agree to {AGREE:g} over {CHECK_STEPS} steps: {'yes' if result['losses_agree'] else 'NO'}.")
+    print(f"\nLosses agree to {AGREE:g} over {result['checked']} steps: {'yes' if result['losses_agree'] else 'NO'}.")
     print(f"Ratios are medians of {len(result['contenders'][0]['ratios'])} rounds against {result['heddle']}.")
 
 
@@ -444,6 +449,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, help="tokens of a row; without it, the shape's")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=3, help="steps of each contender in a round")
+    parser.add_argument("--check", type=int, default=CHECK_STEPS, help="steps whose losses are compared first")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--only", nargs="*", help="names of contenders")
