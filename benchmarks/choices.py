@@ -193,7 +193,8 @@ def muon(rounds: int) -> list[Row]:
         times = turns({"rest of the step": step} | {name: each.step for name, each in made.items()}, rounds)
         whole = median(times["rest of the step"])
         for row in rows_of(f"Muon, width 384, 4,096 tokens, {precision}", times, "three steps (heddle)"):
-            row["share"] = row["milliseconds"] / (whole + row["milliseconds"])
+            if row["choice"] in made:
+                row["share"] = row["milliseconds"] / (whole + row["milliseconds"])
             rows.append(row)
     return rows
 
