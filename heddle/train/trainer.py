@@ -139,7 +139,7 @@ class Trainer:
         wanted, cores, moved = self.chosen.precision, os.cpu_count() or 1, []
         torch.set_num_threads(min(self.chosen.threads, cores))
         if self.chosen.threads > cores:
-            moved.append(f"{self.chosen.threads} threads were chosen and there are {counted(cores, 'core')} here")
+            moved.append(f"{self.chosen.threads} threads were chosen and this machine has {counted(cores, 'core')}")
         # A run that starts was measured here, or its user asked for the precision.
         precision: str = usable_precision(wanted, device) if resumed else wanted
         self.peak = self.chosen.peak
@@ -178,7 +178,7 @@ class Trainer:
 
         Raises:
             Interrupted: SIGINT or SIGTERM came; the run is saved and can be resumed.
-            HeddleError: the loss is no number any more, the disk is full, or this trainer has run; the last good
+            HeddleError: the loss became NaN or infinite, the disk is full, or this trainer has run; the last good
                 checkpoint stays.
         """
         if not self._hold.release.alive:

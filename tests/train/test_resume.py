@@ -233,5 +233,5 @@ def test_a_run_moved_to_a_machine_with_fewer_cores(begin: Begin, monkeypatch: py
     data = json.loads((run / "config.json").read_text())
     data["chosen"]["threads"] = 8
     (run / "config.json").write_text(json.dumps(data))
-    assert Trainer(run).moved == ["8 threads were chosen and there are 1 core here"]
+    assert Trainer(run).moved == ["8 threads were chosen and this machine has 1 core"]
     assert wanted == [1, 1]
