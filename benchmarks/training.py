@@ -68,10 +68,14 @@ def heddle_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Any],
 
     from heddle.config import TrainConfig
     from heddle.data import next_token_batch
+    from heddle.model.packing import use_products
     from heddle.train import NextToken, Optimizer, train_step
+    from heddle.train.plan import pick_products
     from heddle.weights import load
 
     model, _ = load(weights, arguments.device)
+    tokens = arguments.batch * arguments.context
+    use_products(model, pick_products("auto", model.config, tokens, arguments.device, arguments.precision))
     config = TrainConfig(optimizer="adamw", weight_decay=DECAY, betas=BETAS)
     optimizer = Optimizer(model.train(), config, RATE, arguments.precision)
     objective = torch.compile(NextToken(model)) if arguments.compile else NextToken(model)

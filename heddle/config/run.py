@@ -157,6 +157,8 @@ class TrainConfig(Config):
     """Largest norm of the whole gradient; 0: no clipping."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """What to compute in; auto: what trains faster on this machine."""
+    products: Literal["auto", "torch", "onednn"] = "auto"
+    """Who multiplies fp32 matrices on a CPU; auto: for each kind of product, what was measured to be faster."""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile; auto: where the run is long and it was measured to be faster."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -178,6 +180,8 @@ class TrainConfig(Config):
             raise ValueError(
                 f"batch = {self.batch} cannot be cut into accumulate = {self.accumulate} equal micro-batches"
             )
+        if self.compile == "on" and self.products == "onednn":
+            raise ValueError("products = onednn has no effect with compile = on: leave one out")
         return self
 
 
@@ -210,6 +214,10 @@ class TakenVectors(Config):
     sha256: str  # of vectors.safetensors
 
 
+Way = Literal["forward", "inputs", "weights"]
+"""A product of a linear layer: for its output, for the gradient of what goes in, for the gradient of the weight."""
+
+
 class Chosen(Config):
     """What was decided by measurement when the run began; a resumed run reads it and never measures again."""
 
@@ -225,6 +233,7 @@ class Chosen(Config):
     save_every: PositiveInt
     peak: Positive  # measured matmul rate in `precision`, FLOP/s
     tokens_per_second: Positive  # measured before the run
+    onednn: tuple[Way, ...] = ()  # fp32 products of linear layers that oneDNN computes; torch computes the others
     vectors: TakenVectors | None = None  # what was found in the file of train.vectors
 
 

@@ -13,6 +13,7 @@ from heddle.config.model import (
     LanguageHeadConfig,
     TransformerConfig,
 )
+from heddle.config.run import Way
 from heddle.errors import HeddleError
 from heddle.nn.activations import ACTIVATIONS
 from heddle.nn.dropout import Dropout, make_dropout
@@ -36,6 +37,8 @@ class LanguageHead(nn.Module):
         scale: factor on the hidden vectors.
         cap: scores become cap · tanh(scores / cap), or None.
     """
+
+    ways: tuple[Way, ...] = ()  # which of its products oneDNN computes in training
 
     def __init__(
         self,

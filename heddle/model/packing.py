@@ -7,7 +7,7 @@ The copies are never part of a checkpoint, and a weight that has changed since i
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from heddle.config.run import Way
 from heddle.model.head import LanguageHead
+from heddle.model.products import faster_ways, linear, onednn, reorders
 from heddle.model.transformer import Transformer
 from heddle.nn.custom import without_custom
 
@@ -58,15 +60,20 @@ class Packed:
 
     Never where a gradient may be wanted. A call in which the weight could learn drops the pack, and so does `train()`:
     what trains next may write to weights in ways that leave no trace.
+
+    Attributes:
+        pack: of its weight, or None.
+        ways: which of its other products oneDNN computes (see `heddle.model.products`).
     """
 
     pack: Pack | None = None
+    ways: tuple[Way, ...] = ()
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x weightᵀ + bias."""
         pack = self.pack
         if pack is None or torch.compiler.is_compiling():
-            return F.linear(x, weight, bias)
+            return linear(x, weight, bias, self.ways)
         if not pack.current(weight) or (torch.is_grad_enabled() and weight.requires_grad):
             self.pack = None
         elif (
@@ -75,8 +82,8 @@ class Packed:
             and pack.serves(x.numel() // weight.shape[1])
             and not torch.is_autocast_enabled("cpu")
         ):
-            return packed_product(x, pack.laid, bias)
-        return F.linear(x, weight, bias)
+            return onednn(x, pack.laid, bias)
+        return linear(x, weight, bias, self.ways)
 
     def train(self, mode: bool = True) -> Any:
         """As every module's; what trains has no pack."""
@@ -103,12 +110,6 @@ class PackedHead(Packed, LanguageHead):
 KINDS: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: PackedLinear, LanguageHead: PackedHead}
 
 
-def packed_product(x: Tensor, laid: Tensor | None, bias: Tensor | None) -> Tensor:
-    """x weightᵀ + bias, of a packed weight."""
-    out: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, laid, bias, "none", [], "")
-    return out
-
-
 def laid_out(weight: Tensor) -> Tensor:
     """A weight in oneDNN's order. One order serves all numbers of rows: one made for a single row was slower for eight."""
     laid: Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.detach())
@@ -130,7 +131,7 @@ def faster_rows(plain: Sequence[Tensor], laid: Sequence[Tensor]) -> tuple[bool, 
                 # Many rows keep the processor busy whatever the caches hold, and reading all weights would take long.
                 for weight in weights[: len(weights) if rows <= 8 else 4]:
                     start = time.perf_counter()
-                    packed_product(x, weight, None) if weights is laid else F.linear(x, weight)
+                    onednn(x, weight) if weights is laid else F.linear(x, weight)
                     taken.append(time.perf_counter() - start)
         answers.append(min(times[1]) * GAIN < min(times[0]))
     return tuple(answers)
@@ -138,9 +139,7 @@ def faster_rows(plain: Sequence[Tensor], laid: Sequence[Tensor]) -> tuple[bool, 
 
 def packable() -> tuple[torch.dtype, ...]:
     """The dtypes of weights that this machine and this torch can pack."""
-    if not (torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()):
-        return ()
-    if not all(hasattr(torch.ops.mkldnn, name) for name in ("_linear_pointwise", "_reorder_linear_weight")):
+    if not reorders():
         return ()
     return (torch.float32, torch.bfloat16) if torch.ops.mkldnn._is_mkldnn_bf16_supported() else (torch.float32,)
 
@@ -173,6 +172,23 @@ def pack(model: Transformer, room: int | None = None, timing: Timing = faster_ro
     return model
 
 
+def faster_products(model: Transformer, tokens: int) -> tuple[Way, ...]:
+    """Which products of a model's linear layers and head oneDNN computes faster on this CPU in fp32.
+
+    Args:
+        model: its shapes count; it may be on the meta device.
+        tokens: in a pass.
+    """
+    return faster_ways([(weight.shape[0], weight.shape[1]) for _, weight in _multiplying(model)], tokens)
+
+
+def use_products(model: Transformer, ways: tuple[Way, ...]) -> None:
+    """Let oneDNN compute these products of every linear layer and of the language head, in training and in prediction."""
+    for module, _ in _multiplying(model):
+        module.__class__ = KINDS.get(type(module), type(module))
+        module.ways = ways  # type: ignore[assignment]
+
+
 def unpack(model: nn.Module) -> None:
     """Give back the memory that packed weights take."""
     for module in model.modules():
@@ -183,15 +199,19 @@ def unpack(model: nn.Module) -> None:
 def _products(model: Transformer) -> list[tuple[nn.Module, Tensor]]:
     """The modules that multiply with a weight which can be packed, and that weight."""
     dtypes, found = packable(), []
-    for module in without_custom(model):
-        # Not subclasses: what they compute is theirs.
-        if type(module) not in (*KINDS, *KINDS.values()):
-            continue
-        weight = module.weight if isinstance(module, nn.Linear) else model.head_weight()
-        plain = type(weight) in (nn.Parameter, Tensor) and weight.device.type == "cpu" and weight.is_contiguous()
-        if plain and weight.dtype in dtypes and weight.nbytes >= LEAST_WEIGHT and not weight.is_inference():
+    for module, weight in _multiplying(model):
+        ordinary = type(weight) in (nn.Parameter, Tensor) and weight.device.type == "cpu" and weight.is_contiguous()
+        if ordinary and weight.dtype in dtypes and weight.nbytes >= LEAST_WEIGHT and not weight.is_inference():
             found.append((module, weight))
     return found
+
+
+def _multiplying(model: Transformer) -> Iterator[tuple[nn.Module, Tensor]]:
+    """Every linear layer and the language head, with the weight it multiplies with."""
+    for module in without_custom(model):
+        # Not subclasses: what they compute is theirs.
+        if type(module) in (*KINDS, *KINDS.values()):
+            yield module, module.weight if isinstance(module, nn.Linear) else model.head_weight()
 
 
 def _has_pack(module: nn.Module, weight: Tensor) -> bool:

@@ -1,17 +1,18 @@
 """Cross-entropy of the next token, head included, chunk by chunk: the full logits never exist."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 from heddle.checks import wrong
+from heddle.config.run import Way
 from heddle.errors import HeddleError
 from heddle.model.head import LOGITS_BYTES, mask_padding
+from heddle.model.products import of_inputs, of_weights, plain, product
 from heddle.nn.numeric import capped, wide_dtype
 
 
@@ -30,16 +31,18 @@ class Scores:
         vocab_size: number of real ids; entries of the table beyond it have no probability.
         cap: scores are cap · tanh(scores / cap), or None.
         chunk: positions at a time; None: as many as fit into 256 MiB of logits.
+        ways: which of the products oneDNN computes (see `heddle.model.products`).
     """
 
     vocab_size: int
     cap: float | None = None
     chunk: int | None = None
+    ways: tuple[Way, ...] = ()
 
 
 def _logits(hidden: Tensor, head: Tensor, bias: Tensor | None, scores: Scores) -> Float[Tensor, "N V"]:
     """Scores of every id; of padding they are -inf."""
-    return mask_padding(capped(F.linear(hidden, head, bias), scores.cap), scores.vocab_size)
+    return mask_padding(capped(product(hidden, head, bias, scores.ways), scores.cap), scores.vocab_size)
 
 
 def _surprise(logits: Float[Tensor, "N V"], targets: Tensor) -> Float[Tensor, " N"]:
@@ -102,8 +105,8 @@ class _CrossEntropy(torch.autograd.Function):
                 bias_gradient += (gradient * weight).sum(0)
             gradient = _in_lines(gradient, hidden.dtype)
             # The weights go to the narrow side of both products: V/D times fewer multiplications.
-            hidden_gradients.append((gradient @ head * weight).to(hidden.dtype))
-            share = gradient.T @ (hidden[part] * weight).to(hidden.dtype)
+            hidden_gradients.append((of_inputs(gradient, head, scores.ways) * weight).to(hidden.dtype))
+            share = of_weights(gradient, (hidden[part] * weight).to(hidden.dtype), scores.ways)
             # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix again.
             table_gradient = share if table_gradient is None else table_gradient.to(wide).add_(share)
         ctx.save_for_backward(torch.cat(hidden_gradients), table_gradient, bias_gradient)
@@ -147,6 +150,8 @@ def cross_entropy(
     """
     if not torch.compiler.is_compiling():
         _check(hidden, table, targets, weights, scores, bias)
+    if scores.ways and not plain(hidden, table):
+        scores = replace(scores, ways=())
     chunk = chunk_rows(hidden.shape[0], table.shape[0]) if scores.chunk is None else scores.chunk
     wanted = any(tensor is not None and tensor.requires_grad for tensor in (hidden, table, bias))
     if torch.is_grad_enabled() and wanted:

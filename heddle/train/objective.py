@@ -63,6 +63,6 @@ class NextToken(nn.Module):
             self.model.head_weight(),
             targets.flatten().clamp(min=0),  # `IGNORED` weighs nothing, so any id will do
             weights.flatten(),
-            Scores(self.model.vocab_size, head.cap),
+            Scores(self.model.vocab_size, head.cap, ways=head.ways),
             head.bias,
         )

@@ -15,12 +15,14 @@ from heddle.account.memory import training_bytes
 from heddle.account.parameters import parameters
 from heddle.checks import checked, one_of
 from heddle.config.model import TransformerConfig
-from heddle.config.run import Chosen, ModelChoice, RunConfig, TakenVectors, TrainConfig
+from heddle.config.run import Chosen, ModelChoice, RunConfig, TakenVectors, TrainConfig, Way
 from heddle.data.batch import next_token_batch
 from heddle.data.store import TokenStore
 from heddle.errors import HeddleError, counted
 from heddle.model.build import build
+from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
+from heddle.model.products import WAYS, reorders
 from heddle.train.objective import NextToken
 from heddle.train.optimizer import Optimizer
 from heddle.train.runtime import keep_memory
@@ -77,10 +79,11 @@ def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVector
         # Measuring needs the memory too.
         check_memory(min(training_bytes(smallest, rows, name, train.optimizer) for name in DTYPES), device)
         precision = faster_precision(smallest, rows, device, train)
-    model, rate, memory = _sized(config.model, store.vocab_size, batch, train, device, precision)
+    found = _sized(config.model, store.vocab_size, batch, train, device, precision)
+    model, rate = found.model, found.rate
     tokens_per_step = batch * model.context
     steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / tokens_per_step))
-    compile_ = _compile(train, model, rows, device, precision, rate, steps * tokens_per_step)
+    compile_ = _compile(train, found, rows, device, precision, steps * tokens_per_step)
     evaluate_every = train.evaluate_every or ceil(steps / 20)
     chosen = Chosen.of(
         {
@@ -96,6 +99,7 @@ def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVector
             "save_every": train.save_every or evaluate_every,
             "peak": matmul_rate(DTYPES[precision], device=device),
             "tokens_per_second": rate,
+            "onednn": () if compile_ else found.ways,  # a compiler chooses its own
             "vectors": vectors,
         }
     )
@@ -105,7 +109,7 @@ def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVector
         train_tokens=len(store.train.tokens),
         validation_tokens=len(store.validation.tokens),
         parameters=parameters(model).total,
-        memory=memory,
+        memory=found.memory,
         minutes=steps * tokens_per_step / rate / 60 / SHARE,
     )
 
@@ -145,13 +149,20 @@ def check_memory(needed: int, device: str) -> None:
 
 
 def measure(
-    model: TransformerConfig, rows: int, device: str, precision: str, train: TrainConfig, compiled: bool = False
+    model: TransformerConfig,
+    rows: int,
+    device: str,
+    precision: str,
+    train: TrainConfig,
+    ways: tuple[Way, ...] = (),
+    compiled: bool = False,
 ) -> float:
     """Training rate in tokens per second: the median of real steps on random tokens, after one to warm up.
 
-    Three steps are timed, fewer where they take over `PATIENCE` seconds together.
+    Three steps are timed, fewer where they take over `PATIENCE` seconds together. Of `ways` see `heddle.model.products`.
     """
     built = build(model, device)
+    use_products(built, ways)
     optimizer = Optimizer(built, train, 1e-5, precision)
     objective = torch.compile(NextToken(built)) if compiled else NextToken(built)
     ids = np.random.default_rng(0).integers(0, model.vocab_size, (rows, model.context + 1))
@@ -177,13 +188,39 @@ def faster_precision(model: TransformerConfig, rows: int, device: str, train: Tr
     tried = [name for name, dtype in DTYPES.items() if name == "fp32" or slowdown(dtype, device) < 1]
     if tried == ["fp32"]:
         return "fp32"
-    rates = {name: measure(one, rows, device, name, train) for name in tried}
+    tokens = rows * one.context
+    ways = {name: pick_products(train.products, one, tokens, device, name) for name in tried}
+    rates = {name: measure(one, rows, device, name, train, ways[name]) for name in tried}
     return max(rates, key=lambda name: rates[name])
+
+
+def pick_products(wanted: str, model: TransformerConfig, tokens: int, device: str, precision: str) -> tuple[Way, ...]:
+    """Which products oneDNN is to compute: none but fp32 ones on a CPU, and of those what is asked for, or measured to be faster.
+
+    Raises:
+        HeddleError: it is asked for and this torch has it not.
+    """
+    if wanted == "onednn" and not (device == "cpu" and reorders()):
+        raise HeddleError("products = onednn: torch has oneDNN here for no device of this run; leave it out")
+    # Those in bf16 are oneDNN's in torch, too.
+    if device != "cpu" or precision != "fp32" or wanted == "torch":
+        return ()
+    return WAYS if wanted == "onednn" else faster_products(build(model, "meta"), tokens)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model that may be trained, with what was found out about it."""
+
+    model: TransformerConfig
+    memory: int  # bytes
+    ways: tuple[Way, ...]  # products that oneDNN computes
+    rate: float  # tokens per second
 
 
 def _sized(
     choice: ModelChoice, vocab_size: int, batch: int, train: TrainConfig, device: str, precision: str
-) -> tuple[TransformerConfig, float, int]:
+) -> Candidate:
     """The model, its measured rate, the bytes it needs. Without a name or a depth: the deepest that sees enough tokens in time.
 
     A deeper model is expected to be slower by as much as it has more parameters (6 FLOPs for each and token), and is measured
@@ -195,8 +232,10 @@ def _sized(
         model = choice.resolve(vocab_size, depth, CONTEXT)
         return model, training_bytes(model, rows, precision, train.optimizer)
 
-    def rate_of(model: TransformerConfig) -> float:
-        return measure(model, _few(rows, model), device, precision, train)
+    def candidate(model: TransformerConfig, memory: int) -> Candidate:
+        few = _few(rows, model)
+        ways = pick_products(train.products, model, few * model.context, device, precision)
+        return Candidate(model, memory, ways, measure(model, few, device, precision, train, ways))
 
     def enough(model: TransformerConfig, rate: float) -> bool:
         tokens = train.minutes * 60 * SHARE * rate if train.steps is None else train.steps * batch * model.context
@@ -205,12 +244,12 @@ def _sized(
     depth = min(DEPTHS)
     model, memory = sized(depth)
     check_memory(memory, device)
-    best = model, rate_of(model), memory
+    best = candidate(model, memory)
     if choice.preset is not None or choice.depth is not None:
         return best
     too_deep = max(DEPTHS) + 1
     while depth + 1 < too_deep:
-        speed = best[1] * parameters(best[0]).total
+        speed = best.rate * parameters(best.model).total
         goal = depth
         for deeper in range(depth + 1, too_deep):
             model, memory = sized(deeper)
@@ -219,28 +258,24 @@ def _sized(
             goal = deeper
         if goal == depth:
             break
-        model, memory = sized(goal)
-        rate = rate_of(model)
-        if enough(model, rate):
-            depth, best = goal, (model, rate, memory)
+        found = candidate(*sized(goal))
+        if enough(found.model, found.rate):
+            depth, best = goal, found
         else:
             too_deep = goal
     return best
 
 
-def _compile(
-    train: TrainConfig, model: TransformerConfig, rows: int, device: str, precision: str, rate: float, tokens: int
-) -> bool:
+def _compile(train: TrainConfig, found: Candidate, rows: int, device: str, precision: str, tokens: int) -> bool:
     """Whether to compile: when asked, or when there is a compiler, time enough, and it was measured to be faster."""
     if train.compile != "auto":
         return train.compile == "on"
-    compiler = any(shutil.which(name) for name in ("c++", "g++", "clang++"))
-    if not compiler or tokens / rate / 60 < WORTH_COMPILING:
+    compiler = any(shutil.which(name) for name in ("c++", "g++", "clang++")) and train.products != "onednn"
+    if not compiler or tokens / found.rate / 60 < WORTH_COMPILING:
         return False
-    few = _few(rows, model)
-    return measure(model, few, device, precision, train, compiled=True) > 1.03 * measure(
-        model, few, device, precision, train
-    )
+    few = _few(rows, found.model)
+    eager = measure(found.model, few, device, precision, train, found.ways)
+    return measure(found.model, few, device, precision, train, compiled=True) > 1.03 * eager
 
 
 def _few(rows: int, model: TransformerConfig) -> int:

@@ -90,13 +90,13 @@ def test_packed_is_unpacked(block: str, head: dict[str, Any], rows: int) -> None
     assert pack(model, timing=always) is model
     used = 0
 
-    def counted(x: Tensor, laid: Tensor | None, bias: Tensor | None, real: Any = packing.packed_product) -> Tensor:
+    def counted(x: Tensor, laid: Tensor | None, bias: Tensor | None, real: Any = packing.onednn) -> Tensor:
         nonlocal used
         used += 1
         return real(x, laid, bias)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "packed_product", counted)
+        patch.setattr(packing, "onednn", counted)
         torch.testing.assert_close(scores(model, rows), expected, atol=2e-5, rtol=1e-5)
     assert used >= len(packs(model)) > 4
 
@@ -279,9 +279,9 @@ def test_the_faster_side_wins(packed_is_slower: bool, monkeypatch: pytest.Monkey
         return product
 
     monkeypatch.setattr(packing.time, "perf_counter", lambda: now)
-    packed = slowed(packing.packed_product, 0.002 if packed_is_slower else 0.001)
+    packed = slowed(packing.onednn, 0.002 if packed_is_slower else 0.001)
     plain = slowed(torch.nn.functional.linear, 0.001 if packed_is_slower else 0.002)
-    monkeypatch.setattr(packing, "packed_product", packed)
+    monkeypatch.setattr(packing, "onednn", packed)
     monkeypatch.setattr(packing.F, "linear", plain)
     assert packing.faster_rows(weights, laid) == (not packed_is_slower,) * 3
 

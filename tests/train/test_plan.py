@@ -17,6 +17,7 @@ from heddle.account.parameters import parameters
 from heddle.config import SavedConfig, TransformerConfig, sized
 from heddle.config.run import RunConfig, TrainConfig
 from heddle.errors import HeddleError
+from heddle.model.products import WAYS
 from heddle.train import Trainer, prepare
 from heddle.train.plan import SHARE, TOKENS_PER_PARAMETER, faster_precision, measure
 
@@ -239,14 +240,15 @@ def test_compiling(
     monkeypatch.setattr(planning, "measure", measured)
     monkeypatch.setattr(planning.shutil, "which", lambda name: "/bin/true" if compiler else None)
     train, tokens = TrainConfig(compile=wanted), int(minutes * 60 * 1e5)
-    assert planning._compile(train, sized(1, vocab_size=9, dim=16), 4, "cpu", "fp32", 1e5, tokens) is expected
+    found = planning.Candidate(sized(1, vocab_size=9, dim=16), 0, (), 1e5)
+    assert planning._compile(train, found, 4, "cpu", "fp32", tokens) is expected
 
 
 def test_a_precision_that_cannot_win_is_not_tried(planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU without bf16 units would spend minutes on it: its matrix products are compared first."""
     tried: list[str] = []
 
-    def measure(model: TransformerConfig, rows: int, device: str, precision: str, train: TrainConfig) -> float:
+    def measure(model: Any, rows: int, device: str, precision: str, train: TrainConfig, ways: Any) -> float:
         tried.append(precision)
         return {"fp32": 1.0, "bf16": 2.0}[precision]
 
@@ -256,6 +258,51 @@ def test_a_precision_that_cannot_win_is_not_tried(planning: ModuleType, monkeypa
         monkeypatch.setattr(planning, "slowdown", lambda *arguments, slower=slower: slower)
         assert faster_precision(model, 4, "cpu", TrainConfig()) == expected
     assert sorted(tried) == ["bf16", "fp32"]
+
+
+def test_who_multiplies(planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN is asked for or measured, in fp32 on a CPU; elsewhere there is nothing to choose."""
+    model = sized(1, vocab_size=41, context=8, dim=16)
+    monkeypatch.setattr(planning, "faster_products", lambda model, tokens: ("inputs",))
+    monkeypatch.setattr(planning, "reorders", lambda: True)
+    assert planning.pick_products("auto", model, 8, "cpu", "fp32") == ("inputs",)
+    assert planning.pick_products("torch", model, 8, "cpu", "fp32") == ()
+    assert planning.pick_products("onednn", model, 8, "cpu", "fp32") == WAYS
+    assert planning.pick_products("auto", model, 8, "cuda", "fp32") == ()
+    assert planning.pick_products("auto", model, 8, "cpu", "bf16") == ()
+    with pytest.raises(HeddleError, match="products = onednn"):
+        planning.pick_products("onednn", model, 8, "cuda", "fp32")
+    monkeypatch.setattr(planning, "reorders", lambda: False)
+    with pytest.raises(HeddleError, match="products = onednn"):
+        planning.pick_products("onednn", model, 8, "cpu", "fp32")
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("compile_", "expected"), [("off", ("forward", "weights")), ("on", ())])
+def test_who_multiplies_is_kept(
+    corpus: Path, tmp_path: Path, planning: ModuleType, monkeypatch: pytest.MonkeyPatch, compile_: str, expected: Any
+) -> None:
+    """In the run's config, for whoever continues it; a compiler makes its own choice."""
+    given: list[Any] = []
+
+    def measure(model: Any, rows: int, device: str, precision: str, train: Any, ways: Any = (), **how: Any) -> float:
+        given.append(ways)
+        return 1e5
+
+    monkeypatch.setattr(planning, "measure", measure)
+    monkeypatch.setattr(planning, "faster_products", lambda model, tokens: ("forward", "weights"))
+    train = {"steps": 3, "precision": "fp32", "compile": compile_}
+    said = RunConfig.of({"data": {"sources": [str(corpus)], "tokenizer": "bytes"}, "train": train})
+    assert prepare(said, tmp_path / "run").chosen.onednn == expected
+    assert given[0] == ("forward", "weights")
+
+
+def test_a_compiler_and_onednn_are_not_both_asked_for(planning: ModuleType) -> None:
+    """A compiled model chooses its own products."""
+    with pytest.raises(HeddleError, match="products = onednn"):
+        RunConfig.of({"train": {"products": "onednn", "compile": "on"}})
+    found = planning.Candidate(sized(1, vocab_size=9, dim=16), 0, WAYS, 1.0)
+    assert planning._compile(TrainConfig(products="onednn"), found, 4, "cpu", "fp32", 10**9) is False
 
 
 def test_a_slow_model_is_measured_in_few_steps(planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

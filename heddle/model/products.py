@@ -1,0 +1,144 @@
+"""Who multiplies fp32 matrices in training on a CPU: torch's own product, or oneDNN's, where that was measured to be faster.
+
+torch hands fp32 products on x86 to MKL, which on some processors leaves half of their width idle; oneDNN, which torch carries
+for bf16, does not. A linear layer takes three products a step, and each may be faster with the other library:
+
+    forward   y = x wᵀ + b      [N F] from [N D] and [F D]
+    inputs    dx = dy w         [N D]
+    weights   dw = dyᵀ x        [F D]
+
+Both round to fp32, in another order, so a run is bit-equal to itself only with one choice: it is made once and written down.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from heddle.config.run import Way
+
+WAYS: tuple[Way, ...] = get_args(Way)
+
+GAIN = 1.1  # how many times as fast oneDNN has to be; less is noise
+LEAST_WORK = 1e9  # FLOPs of the forward products of a step; below it nothing is gained that could be measured
+ROWS, LARGEST = 1024, 1 << 20  # what is timed: at most so many rows, and so many numbers of a weight
+TIMED, SECONDS = 5, 0.1  # products timed of each kind, and the time after which fewer have to do
+
+
+def reorders() -> bool:
+    """Whether this torch has oneDNN's linear product."""
+    there = torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()
+    return there and all(hasattr(torch.ops.mkldnn, name) for name in ("_linear_pointwise", "_reorder_linear_weight"))
+
+
+def onednn(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tensor:
+    """x weightᵀ + bias by oneDNN; the weight may be laid out in its order, and either may be transposed."""
+    out: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
+    return out
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, ways: Sequence[Way]) -> Tensor:
+    """x weightᵀ + bias."""
+    return onednn(x, weight, bias) if "forward" in ways else F.linear(x, weight, bias)
+
+
+def of_inputs(gradient: Tensor, weight: Tensor, ways: Sequence[Way]) -> Tensor:
+    """The gradient of x [N D] from that of the output [N F]."""
+    return onednn(gradient, weight.T) if "inputs" in ways else gradient @ weight
+
+
+def of_weights(gradient: Tensor, x: Tensor, ways: Sequence[Way]) -> Tensor:
+    """The gradient of the weight [F D] from that of the output [N F]."""
+    if "weights" not in ways:
+        return gradient.T @ x
+    # oneDNN copies what stands first into rows; the narrower of the two costs less.
+    return onednn(gradient.T, x.T) if gradient.shape[1] <= x.shape[1] else onednn(x.T, gradient.T).T
+
+
+class _Linear(torch.autograd.Function):
+    """F.linear, whose three products are computed by whom `ways` says."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, ways: Sequence[Way]) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.ways = ways
+        return product(x, weight, bias, ways)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        rows = gradient.reshape(-1, weight.shape[0])
+        x_gradient = of_inputs(rows, weight, ctx.ways).view_as(x) if needs_x else None
+        weight_gradient = of_weights(rows, x.reshape(-1, weight.shape[1]), ctx.ways) if needs_weight else None
+        return x_gradient, weight_gradient, rows.sum(0) if needs_bias else None, None
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, ways: Sequence[Way]) -> Tensor:
+    """F.linear by whom `ways` says; what oneDNN's product does not take goes to torch."""
+    if not ways or not plain(x, weight):
+        return F.linear(x, weight, bias)
+    out: Tensor = _Linear.apply(x, weight, bias, ways)  # type: ignore[no-untyped-call]
+    return out
+
+
+def plain(*tensors: Tensor) -> bool:
+    """Whether these are ordinary fp32 tensors on a CPU, computed with as they are."""
+    ordinary = all(type(t) in _ORDINARY and t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
+    return ordinary and not torch.compiler.is_compiling() and not torch.is_autocast_enabled("cpu")
+
+
+_ORDINARY = (Tensor, torch.nn.Parameter)
+
+
+def faster_ways(shapes: Sequence[tuple[int, int]], rows: int) -> tuple[Way, ...]:
+    """Which of the three products of a model's layers oneDNN computes faster on this machine.
+
+    A product is timed for each shape [F D], by both in turn; of each the fastest counts, since what else the machine does only
+    ever adds to the time. One answer serves the whole model: the sums over its layers are compared.
+
+    Args:
+        shapes: of the weight of each layer.
+        rows: N, tokens in a pass.
+    """
+    if not reorders() or 2 * rows * sum(f * d for f, d in shapes) < LEAST_WORK:
+        return ()
+    taken = {way: [0.0, 0.0] for way in WAYS}
+    rows = min(rows, ROWS)
+    with torch.inference_mode():
+        for shape in dict.fromkeys(shapes):
+            layers = shapes.count(shape)
+            wide, dim = shape[0] if shape[0] * shape[1] <= LARGEST else max(1, LARGEST // shape[1]), shape[1]
+            scale = layers * shape[0] / wide
+            for way, times in zip(WAYS, _times(rows, wide, dim), strict=True):
+                for number, each in enumerate(times):
+                    taken[way][number] += scale * each
+    return tuple(way for way, (torch_time, onednn_time) in taken.items() if onednn_time * GAIN < torch_time)
+
+
+def _times(rows: int, wide: int, dim: int) -> list[tuple[float, float]]:
+    """Seconds of torch's and of oneDNN's product of each way."""
+    x, gradient, weight = torch.ones(rows, dim), torch.ones(rows, wide), torch.ones(wide, dim)
+    products = {
+        "forward": lambda ways: product(x, weight, None, ways),
+        "inputs": lambda ways: of_inputs(gradient, weight, ways),
+        "weights": lambda ways: of_weights(gradient, x, ways),
+    }
+    found = []
+    for way in WAYS:
+        for ways in ((), WAYS):
+            products[way](ways)  # the first call makes what the others use
+        times: tuple[list[float], list[float]] = ([], [])
+        begin = time.perf_counter()
+        while not times[0] or (len(times[0]) < TIMED and time.perf_counter() - begin < SECONDS):
+            for ways, mine in zip(((), WAYS), times, strict=True):
+                start = time.perf_counter()
+                products[way](ways)
+                mine.append(time.perf_counter() - start)
+        found.append((min(times[0]), min(times[1])))
+    return found

@@ -1,0 +1,227 @@
+"""Products by oneDNN: the same numbers as torch's, in training and in prediction, and never where they would not be taken."""
+
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.config import AttentionConfig, BlockConfig, GatedConfig, StackConfig, TrainConfig, TransformerConfig
+from heddle.config.run import Way
+from heddle.data import next_token_batch
+from heddle.model import Transformer, build, products
+from heddle.model.packing import PackedHead, PackedLinear, faster_products, pack, use_products
+from heddle.model.products import WAYS, faster_ways, linear, of_inputs, of_weights, product, reorders
+from heddle.train import NextToken, Optimizer, train_step
+
+pytestmark = pytest.mark.skipif(not reorders(), reason="this torch has no oneDNN")
+SETS = [each for size in range(len(WAYS) + 1) for each in combinations(WAYS, size)]
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.parametrize("ways", SETS, ids="-".join)
+@pytest.mark.parametrize("shape", [(6, 10), (10, 6), (7, 7), (1, 9)])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("leading", [(5,), (2, 3), (1,)])
+def test_it_is_torchs_linear(ways: tuple[Way, ...], shape: tuple[int, int], biased: bool, leading: Any) -> None:
+    """Output and the three gradients; the witness computes in float64."""
+    given = [drawn(*leading, shape[1]), drawn(*shape), *([drawn(shape[0])] if biased else [])]
+    above = drawn(*leading, shape[0])
+    mine = [each.clone().requires_grad_() for each in given]
+    exact = [each.double().requires_grad_() for each in given]
+    out = linear(mine[0], mine[1], mine[2] if biased else None, ways)
+    expected = F.linear(*exact)
+    torch.testing.assert_close(out, expected.float(), atol=1e-5, rtol=1e-5)
+    out.backward(above)
+    expected.backward(above.double())
+    for got, wanted in zip(mine, exact, strict=True):
+        torch.testing.assert_close(got.grad, wanted.grad.float(), atol=1e-5, rtol=1e-5)
+
+
+def test_only_what_is_wanted_has_a_gradient() -> None:
+    x, weight = drawn(4, 6), drawn(5, 6).requires_grad_()
+    linear(x, weight, None, WAYS).sum().backward()
+    assert x.grad is None
+    assert weight.grad is not None
+    x, weight = drawn(4, 6).requires_grad_(), drawn(5, 6)
+    linear(x, weight, None, WAYS).sum().backward()
+    assert weight.grad is None
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_is_asked_of_onednn_alone(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    real = products.onednn
+
+    def counted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        asked.append("x")
+        return real(x, weight, bias)
+
+    monkeypatch.setattr(products, "onednn", counted)
+    x, weight, gradient = drawn(4, 6), drawn(5, 6), drawn(4, 5)
+    calls: dict[Way, Callable[[Any], Tensor]] = {
+        "forward": lambda ways: product(x, weight, None, ways),
+        "inputs": lambda ways: of_inputs(gradient, weight, ways),
+        "weights": lambda ways: of_weights(gradient, x, ways),
+    }
+    for name, call in calls.items():
+        call((way,))
+        assert len(asked) == (name == way), name
+        asked.clear()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (drawn(3, 4).double(), drawn(5, 4).double()),
+        (drawn(3, 4).bfloat16(), drawn(5, 4).bfloat16()),
+        (drawn(3, 4).to("meta"), drawn(5, 4).to("meta")),
+    ],
+    ids=["float64", "bf16", "meta"],
+)
+def test_what_onednn_does_not_take_is_torchs(given: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "onednn", lambda *given: pytest.fail("asked"))
+    assert linear(*given, None, WAYS).shape == (3, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert linear(drawn(3, 4), drawn(5, 4), None, WAYS).dtype == torch.bfloat16
+
+
+def made(**head: Any) -> Transformer:
+    block = BlockConfig(mixer=AttentionConfig(heads=4, kv_heads=2), ffn=GatedConfig())
+    stack = StackConfig(depth=2, block=block)
+    config = TransformerConfig.of(
+        {"vocab_size": 61, "pad_vocab_to": 8, "dim": 32, "context": 16, "decoder": stack.to_dict(), "head": head}
+    )
+    return build(config, seed=3)
+
+
+HEADS = [
+    {"kind": "language"},
+    {"kind": "language", "tied": False, "bias": True, "cap": 5.0},
+    {"kind": "language", "transform": True, "scale": 0.5},
+]
+
+
+def prepared(head: dict[str, Any], ways: tuple[Way, ...]) -> Transformer:
+    model = made(**head)
+    use_products(model, ways)
+    return model.train()
+
+
+def train(model: Transformer, precision: str = "fp32") -> list[float]:
+    """The losses of three steps."""
+    optimizer = Optimizer(model, TrainConfig(), 1e-3, precision)
+    batch = next_token_batch(np.random.default_rng(0).integers(0, 61, (4, 17)))
+    return [train_step(NextToken(model), optimizer, batch, 2, 1.0, 1.0)[0] for _ in range(3)]
+
+
+@pytest.mark.parametrize("head", HEADS, ids=["tied", "biased and capped", "transformed"])
+def test_a_model_learns_the_same(head: dict[str, Any]) -> None:
+    """Every gradient and three losses; and what it then predicts is what a model without the choice predicts."""
+    plain, model = prepared(head, ()), prepared(head, WAYS)
+    batch = next_token_batch(np.random.default_rng(0).integers(0, 61, (4, 17)))
+    for each in (plain, model):
+        NextToken(each)(batch).total.backward()
+    for (name, one), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(
+            one.grad, other.grad, atol=1e-5, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
+        )
+        one.grad = other.grad = None
+    assert train(model) == pytest.approx(train(plain), abs=1e-4)
+    assert list(model.state_dict()) == list(plain.state_dict())
+    tokens = torch.arange(10)[None]
+    plain.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(model.logits(model(tokens)), plain.logits(plain(tokens)), atol=1e-5, rtol=1e-5)
+
+
+def test_every_layer_and_the_head_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the loss's product: 2 layers of 7, each with three products, and the head's three."""
+    asked = 0
+    real = products.onednn
+
+    def counted(*given: Any) -> Tensor:
+        nonlocal asked
+        asked += 1
+        return real(*given)
+
+    model = made(kind="language")
+    use_products(model, WAYS)
+    assert isinstance(model.language_head(), PackedHead)
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    assert all(isinstance(layer, PackedLinear) for layer in layers)
+    monkeypatch.setattr(products, "onednn", counted)
+    optimizer = Optimizer(model.train(), TrainConfig(), 1e-2, "fp32")
+    train_step(NextToken(model), optimizer, next_token_batch(np.zeros((2, 9), dtype=np.int64)), 1, 1.0, 1.0)
+    assert asked == 3 * len(layers) + 3
+
+
+def test_bf16_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "onednn", lambda *given: pytest.fail("asked"))
+    train(prepared(HEADS[0], WAYS), "bf16")
+
+
+def test_a_users_own_layer_is_left_alone() -> None:
+    class Own(nn.Linear):
+        pass
+
+    model = made(kind="language")
+    model.decoder.blocks[0].mixer.q = Own(32, 32)
+    use_products(model, WAYS)
+    assert type(model.decoder.blocks[0].mixer.q) is Own
+
+
+def test_packs_and_products_live_together() -> None:
+    model = made(kind="language")
+    use_products(model, WAYS)
+    pack(model.eval())
+    assert model.language_head().ways == WAYS
+    assert model.train().language_head().ways == WAYS
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], None]:
+    """Time that passes only where a product is computed by one of the two."""
+    now = 0.0
+    cost: dict[str, float] = {}
+
+    def spent(name: str, real: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def call(*given: Any) -> Tensor:
+            nonlocal now
+            ways = given[-1]
+            now += cost[name] if ways else 1.0
+            return real(*given)
+
+        return call
+
+    monkeypatch.setattr(products.time, "perf_counter", lambda: now)
+    for name, function in {"forward": "product", "inputs": "of_inputs", "weights": "of_weights"}.items():
+        monkeypatch.setattr(products, function, spent(name, getattr(products, function)))
+    monkeypatch.setattr(products, "LEAST_WORK", 0)
+    return cost.update
+
+
+def test_the_faster_one_is_chosen_for_each_way(clock: Callable[[dict[str, float]], None]) -> None:
+    clock({"forward": 0.5, "inputs": 0.95, "weights": 2.0})
+    assert faster_ways([(8, 4), (4, 8), (8, 4)], 16) == ("forward",)
+    clock({"inputs": 0.8, "weights": 0.1})
+    assert faster_products(made(kind="language"), 16) == WAYS
+
+
+def test_a_tiny_model_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be measured is not chosen, so that small runs are the same every time."""
+    monkeypatch.setattr(products, "_times", lambda *given: pytest.fail("measured"))
+    assert faster_products(made(kind="language"), 64) == ()
+
+
+def test_for_real() -> None:
+    """A model worth measuring, on this machine; whatever comes out is a choice."""
+    assert set(faster_ways([(512, 512)] * 4, 1024)) <= set(WAYS)
