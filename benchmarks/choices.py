@@ -153,12 +153,16 @@ def training(
     from heddle import build, sized
     from heddle.config import TrainConfig
     from heddle.data import next_token_batch
+    from heddle.model.packing import use_products
     from heddle.train import NextToken, Optimizer, train_step
+    from heddle.train.plan import pick_products
     from heddle.train.runtime import keep_memory
 
     keep_memory()
     model = build(sized(depth, vocab_size=4096, context=context, dim=dim)).train()
-    made = Optimizer(model, TrainConfig(optimizer=optimizer), 1e-4, precision)
+    ways = pick_products("auto", model.config, batch * context, "cpu", precision)
+    use_products(model, ways)
+    made = Optimizer(model, TrainConfig(optimizer=optimizer), 1e-4, precision, ways)
     objective = NextToken(model)
     ids = np.random.default_rng(0).integers(0, 4096, (batch, context + 1))
     given = next_token_batch(ids)
@@ -170,6 +174,7 @@ def muon(rounds: int) -> list[Row]:
 
     from heddle.model.precision import DTYPES
     from heddle.train.muon import FIVE, THREE, Muon
+    from heddle.train.plan import pick_products
 
     rows = []
     for precision in precisions():
@@ -184,8 +189,9 @@ def muon(rounds: int) -> list[Row]:
         ]
         for matrix in matrices:
             matrix.grad = torch.randn_like(matrix)
+        ways = pick_products("auto", model.config, 4096, "cpu", precision)
         made = {
-            "three steps (heddle)": Muon(matrices, 0.0, dtype=DTYPES[precision], iteration=THREE),
+            "three steps (heddle)": Muon(matrices, 0.0, dtype=DTYPES[precision], iteration=THREE, ways=ways),
             "five steps (as torch)": Muon(matrices, 0.0, dtype=DTYPES[precision], iteration=FIVE, tight=False),
         }
         if precision == "bf16":

@@ -214,8 +214,8 @@ class TakenVectors(Config):
     sha256: str  # of vectors.safetensors
 
 
-Way = Literal["forward", "inputs", "weights"]
-"""A product of a linear layer: for its output, for the gradient of what goes in, for the gradient of the weight."""
+Way = Literal["forward", "inputs", "weights", "update"]
+"""A product: of a linear layer for its output, for the gradient of its inputs or of its weight; or of Muon for the update."""
 
 
 class Chosen(Config):
@@ -233,7 +233,7 @@ class Chosen(Config):
     save_every: PositiveInt
     peak: Positive  # measured matmul rate in `precision`, FLOP/s
     tokens_per_second: Positive  # measured before the run
-    onednn: tuple[Way, ...] = ()  # fp32 products of linear layers that oneDNN computes; torch computes the others
+    onednn: tuple[Way, ...] = ()  # fp32 products that oneDNN computes; torch computes the others
     vectors: TakenVectors | None = None  # what was found in the file of train.vectors
 
 

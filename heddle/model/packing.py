@@ -173,13 +173,15 @@ def pack(model: Transformer, room: int | None = None, timing: Timing = faster_ro
 
 
 def faster_products(model: Transformer, tokens: int) -> tuple[Way, ...]:
-    """Which products of a model's linear layers and head oneDNN computes faster on this CPU in fp32.
+    """Which products of a model's training oneDNN computes faster on this CPU in fp32.
 
     Args:
         model: its shapes count; it may be on the meta device.
         tokens: in a pass.
     """
-    return faster_ways([(weight.shape[0], weight.shape[1]) for _, weight in _multiplying(model)], tokens)
+    found = [(module, (weight.shape[0], weight.shape[1])) for module, weight in _multiplying(model)]
+    matrices = [shape for module, shape in found if isinstance(module, nn.Linear)]
+    return faster_ways([shape for _, shape in found], tokens, matrices)
 
 
 def use_products(model: Transformer, ways: tuple[Way, ...]) -> None:

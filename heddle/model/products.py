@@ -1,17 +1,20 @@
 """Who multiplies fp32 matrices in training on a CPU: torch's own product, or oneDNN's, where that was measured to be faster.
 
 torch hands fp32 products on x86 to MKL, which on some processors leaves half of their width idle; oneDNN, which torch carries
-for bf16, does not. A linear layer takes three products a step, and each may be faster with the other library:
+for bf16, does not. A linear layer takes three products a step, Muon some more, and each kind may be faster with either library:
 
     forward   y = x wᵀ + b      [N F] from [N D] and [F D]
     inputs    dx = dy w         [N D]
     weights   dw = dyᵀ x        [F D]
+    update    x xᵀ, (x xᵀ) x    of matrices that Muon makes orthogonal
 
 Both round to fp32, in another order, so a run is bit-equal to itself only with one choice: it is made once and written down.
 """
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, get_args
 
 import torch
@@ -21,11 +24,13 @@ from torch.nn import functional as F
 
 from heddle.config.run import Way
 
+Shape = tuple[int, int]
+
 WAYS: tuple[Way, ...] = get_args(Way)
 
 GAIN = 1.1  # how many times as fast oneDNN has to be; less is noise
 LEAST_WORK = 1e9  # FLOPs of the forward products of a step; below it nothing is gained that could be measured
-ROWS, LARGEST = 1024, 1 << 20  # what is timed: at most so many rows, and so many numbers of a weight
+ROWS, LARGEST, UPDATED = 1024, 1 << 20, 4  # what is timed: at most so many rows, numbers of a weight, and matrices
 TIMED, SECONDS = 5, 0.1  # products timed of each kind, and the time after which fewer have to do
 
 
@@ -57,6 +62,17 @@ def of_weights(gradient: Tensor, x: Tensor, ways: Sequence[Way]) -> Tensor:
         return gradient.T @ x
     # oneDNN copies what stands first into rows; the narrower of the two costs less.
     return onednn(gradient.T, x.T) if gradient.shape[1] <= x.shape[1] else onednn(x.T, gradient.T).T
+
+
+def batched(
+    a: Tensor, b: Tensor, ways: Sequence[Way], base: Tensor | None = None, beta: float = 1.0, alpha: float = 1.0
+) -> Tensor:
+    """alpha a bᵀ of each pair, [N m n] from [N m k] and [N n k]; to it beta times a base is added."""
+    if "update" in ways and plain(a, b):
+        out = torch.stack([onednn(left, right) for left, right in zip(a, b, strict=True)])
+        out = out if alpha == 1.0 else out.mul_(alpha)
+        return out if base is None else out.add_(base, alpha=beta)
+    return torch.bmm(a, b.mT) if base is None else torch.baddbmm(base, a, b.mT, beta=beta, alpha=alpha)
 
 
 class _Linear(torch.autograd.Function):
@@ -96,49 +112,59 @@ def plain(*tensors: Tensor) -> bool:
 _ORDINARY = (Tensor, torch.nn.Parameter)
 
 
-def faster_ways(shapes: Sequence[tuple[int, int]], rows: int) -> tuple[Way, ...]:
-    """Which of the three products of a model's layers oneDNN computes faster on this machine.
+def faster_ways(layers: Sequence[Shape], rows: int, updated: Sequence[Shape] = ()) -> tuple[Way, ...]:
+    """Which kinds of products oneDNN computes faster on this machine.
 
     A product is timed for each shape [F D], by both in turn; of each the fastest counts, since what else the machine does only
     ever adds to the time. One answer serves the whole model: the sums over its layers are compared.
 
     Args:
-        shapes: of the weight of each layer.
+        layers: shapes of the weights that are multiplied with.
         rows: N, tokens in a pass.
+        updated: shapes of the matrices that Muon updates.
     """
-    if not reorders() or 2 * rows * sum(f * d for f, d in shapes) < LEAST_WORK:
+    if not reorders() or 2 * rows * sum(map(prod, layers)) < LEAST_WORK:
         return ()
-    taken = {way: [0.0, 0.0] for way in WAYS}
-    rows = min(rows, ROWS)
+    taken = dict.fromkeys(WAYS, (0.0, 0.0))
     with torch.inference_mode():
-        for shape in dict.fromkeys(shapes):
-            layers = shapes.count(shape)
-            wide, dim = shape[0] if shape[0] * shape[1] <= LARGEST else max(1, LARGEST // shape[1]), shape[1]
-            scale = layers * shape[0] / wide
-            for way, times in zip(WAYS, _times(rows, wide, dim), strict=True):
-                for number, each in enumerate(times):
-                    taken[way][number] += scale * each
+        for shapes, ways in ((layers, WAYS[:3]), (updated, WAYS[3:])):
+            for shape, count in Counter(shapes).items():
+                for way in ways:
+                    call, share = _product(way, shape, min(rows, ROWS))
+                    # What is timed may be a part of the matrix.
+                    seconds = _times(call)
+                    taken[way] = (
+                        taken[way][0] + seconds[0] * count / share,
+                        taken[way][1] + seconds[1] * count / share,
+                    )
     return tuple(way for way, (torch_time, onednn_time) in taken.items() if onednn_time * GAIN < torch_time)
 
 
-def _times(rows: int, wide: int, dim: int) -> list[tuple[float, float]]:
-    """Seconds of torch's and of oneDNN's product of each way."""
+def _product(way: Way, shape: Shape, rows: int) -> tuple[Callable[[Sequence[Way]], Tensor], float]:
+    """A product to be timed, and how many, or how much, of the whole ones it is."""
+    if way == "update":
+        short, long = sorted(shape)
+        x = torch.ones(min(UPDATED, max(1, LARGEST // (short * long))), short, long)
+        return lambda ways: batched(batched(x, x, ways), x.mT, ways), float(len(x))
+    wide, dim = min(shape[0], max(1, LARGEST // shape[1])), shape[1]
     x, gradient, weight = torch.ones(rows, dim), torch.ones(rows, wide), torch.ones(wide, dim)
-    products = {
+    calls: dict[Way, Callable[[Sequence[Way]], Tensor]] = {
         "forward": lambda ways: product(x, weight, None, ways),
         "inputs": lambda ways: of_inputs(gradient, weight, ways),
         "weights": lambda ways: of_weights(gradient, x, ways),
     }
-    found = []
-    for way in WAYS:
-        for ways in ((), WAYS):
-            products[way](ways)  # the first call makes what the others use
-        times: tuple[list[float], list[float]] = ([], [])
-        begin = time.perf_counter()
-        while not times[0] or (len(times[0]) < TIMED and time.perf_counter() - begin < SECONDS):
-            for ways, mine in zip(((), WAYS), times, strict=True):
-                start = time.perf_counter()
-                products[way](ways)
-                mine.append(time.perf_counter() - start)
-        found.append((min(times[0]), min(times[1])))
-    return found
+    return calls[way], wide / shape[0]
+
+
+def _times(call: Callable[[Sequence[Way]], Tensor]) -> tuple[float, float]:
+    """Seconds of torch's and of oneDNN's product."""
+    for ways in ((), WAYS):
+        call(ways)  # the first call makes what the others use
+    times: tuple[list[float], list[float]] = ([], [])
+    begin = time.perf_counter()
+    while not times[0] or (len(times[0]) < TIMED and time.perf_counter() - begin < SECONDS):
+        for ways, mine in zip(((), WAYS), times, strict=True):
+            start = time.perf_counter()
+            call(ways)
+            mine.append(time.perf_counter() - start)
+    return min(times[0]), min(times[1])

@@ -13,6 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from heddle.config.run import Way
+from heddle.model.products import batched
+
 Iteration = tuple[tuple[float, float, float], ...]  # (a, b, c) of each step x <- a x + b (x xᵀ) x + c (x xᵀ)² x
 
 # torch's, from Jordan's post: five equal steps, which bring singular values between 0.15 % and 100 % of the Frobenius norm
@@ -43,6 +46,7 @@ class Muon(torch.optim.Optimizer):
         dtype: what the products are computed in.
         iteration: coefficients of each step; `THREE` or `FIVE`.
         tight: divide by a bound of the spectral norm first (see `orthogonalise`).
+        ways: which of its products oneDNN computes (see `heddle.model.products`).
     """
 
     def __init__(
@@ -54,9 +58,10 @@ class Muon(torch.optim.Optimizer):
         dtype: torch.dtype = torch.float32,
         iteration: Iteration = THREE,
         tight: bool = True,
+        ways: tuple[Way, ...] = (),
     ) -> None:
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
-        self.dtype, self.iteration, self.tight = dtype, iteration, tight
+        self.dtype, self.iteration, self.tight, self.ways = dtype, iteration, tight, ways
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -80,7 +85,7 @@ class Muon(torch.optim.Optimizer):
             # Nesterov: the direction looks one step ahead. It is made in the stack, so that no copy of all gradients exists.
             ahead = [torch.lerp(_cut(gradients[p.index], p), _cut(buffers[p.index], p), momentum) for p in pieces]
             stack = torch.cat([(x if x.shape[1] <= x.shape[2] else x.mT).to(self.dtype) for x in ahead])
-            made = orthogonalise(stack, self.iteration, self.tight).split([len(x) for x in ahead])
+            made = orthogonalise(stack, self.iteration, self.tight, self.ways).split([len(x) for x in ahead])
             for piece, update in zip(pieces, made, strict=True):
                 matrices = _cut(parameters[piece.index], piece)
                 rows, columns = matrices.shape[1:]
@@ -88,7 +93,9 @@ class Muon(torch.optim.Optimizer):
                 matrices.add_(update if rows <= columns else update.mT, alpha=-lr * scale)
 
 
-def orthogonalise(matrices: Float[Tensor, "N m n"], iteration: Iteration, tight: bool) -> Float[Tensor, "N m n"]:
+def orthogonalise(
+    matrices: Float[Tensor, "N m n"], iteration: Iteration, tight: bool, ways: tuple[Way, ...] = ()
+) -> Float[Tensor, "N m n"]:
     """Each matrix with its singular values brought near 1 by a Newton-Schulz iteration, in the dtype it has.
 
     The iteration starts from singular values of at most 1. Dividing by the Frobenius norm ensures that, but makes those of a
@@ -99,22 +106,23 @@ def orthogonalise(matrices: Float[Tensor, "N m n"], iteration: Iteration, tight:
         matrices: m <= n saves work; any finite values.
         iteration: coefficients of each step.
         tight: divide by the Schatten 8-norm, not by the Frobenius norm.
+        ways: which products oneDNN computes.
     """
     norm = torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True, dtype=torch.float32).clamp(min=EPS)
     x: Tensor = matrices / norm.to(matrices.dtype)
     for number, (a, b, c) in enumerate(iteration):
-        gram = torch.bmm(x, x.mT)
+        gram = batched(x, x, ways)
+        # A product of the Gram matrix with itself is one with its transpose.
         if tight and number == 0:
-            square = torch.bmm(gram, gram)
+            square = batched(gram, gram, ways)
             fourth = torch.linalg.vector_norm(square, dim=(1, 2), keepdim=True, dtype=torch.float32)
             # The margin is for rounding. A matrix of zeros stays one.
             bound = (1.02 * fourth.sqrt()).clamp(min=EPS)  # of the largest singular value, squared
             x = (x / bound.sqrt()).to(x.dtype)
             factor = (gram * (b / bound) + square * (c / bound**2)).to(x.dtype)
-            x = torch.baddbmm(x, factor, x, beta=a)
         else:
-            factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-            x = torch.baddbmm(x, factor, x, beta=a)
+            factor = batched(gram, gram, ways, base=gram, beta=b, alpha=c)
+        x = batched(factor, x.mT, ways, base=x, beta=a)
     return x
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from heddle.checks import POSITIVE, checked, one_of
 from heddle.config.layers import MoEConfig
-from heddle.config.run import TrainConfig
+from heddle.config.run import TrainConfig, Way
 from heddle.model.precision import DTYPES, cast
 from heddle.model.roles import role
 from heddle.model.transformer import Transformer
@@ -28,10 +28,18 @@ class Optimizer:
         config: rates, decay, betas, and which optimizer turns the matrices.
         learning_rate: AdamW's highest rate.
         precision: `fp32` or `bf16`.
+        ways: which of Muon's products oneDNN computes (see `heddle.model.products`).
     """
 
     @checked(learning_rate=POSITIVE, precision=one_of(DTYPES))
-    def __init__(self, model: Transformer, config: TrainConfig, learning_rate: float, precision: str) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        config: TrainConfig,
+        learning_rate: float,
+        precision: str,
+        ways: tuple[Way, ...] = (),
+    ) -> None:
         full = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         cast(model, precision, tables=False)
         self.working = dict(model.named_parameters())
@@ -45,10 +53,12 @@ class Optimizer:
         routers = [module.router for module in model.modules() if isinstance(module, MoE)]
         self.routers = list(zip(routers, rates, strict=True))
         self.names = {id(master): name for name, master in self.masters.items()}
-        self.optimizers = self._make(config, learning_rate, precision)
+        self.optimizers = self._make(config, learning_rate, precision, ways)
         self.highest = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
 
-    def _make(self, config: TrainConfig, learning_rate: float, precision: str) -> list[torch.optim.Optimizer]:
+    def _make(
+        self, config: TrainConfig, learning_rate: float, precision: str, ways: tuple[Way, ...]
+    ) -> list[torch.optim.Optimizer]:
         roles: dict[str, list[Tensor]] = {"table": [], "matrix": [], "vector": []}
         for name, master in self.masters.items():
             roles[role(name, master.dim())].append(master)
@@ -57,7 +67,7 @@ class Optimizer:
             matrices = roles.pop("matrix")
             # Decay is relative to the rate; AdamW's rate is the smaller, so the same pull needs a smaller number here.
             decay = config.weight_decay * learning_rate / config.matrix_learning_rate
-            optimizers.append(Muon(matrices, config.matrix_learning_rate, decay, dtype=DTYPES[precision]))
+            optimizers.append(Muon(matrices, config.matrix_learning_rate, decay, dtype=DTYPES[precision], ways=ways))
         groups = [
             {"params": parameters, "weight_decay": config.weight_decay if kind in DECAYED else 0.0}
             for kind, parameters in roles.items()

@@ -163,7 +163,7 @@ def measure(
     """
     built = build(model, device)
     use_products(built, ways)
-    optimizer = Optimizer(built, train, 1e-5, precision)
+    optimizer = Optimizer(built, train, 1e-5, precision, ways)
     objective = torch.compile(NextToken(built)) if compiled else NextToken(built)
     ids = np.random.default_rng(0).integers(0, model.vocab_size, (rows, model.context + 1))
     batch = next_token_batch(ids).to(device)

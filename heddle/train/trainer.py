@@ -120,12 +120,13 @@ class Trainer:
         before = None if found is None else self._read(found)
         self.precision, self.moved = self._adapt(device, resumed=before is not None)
         self.model = build(self.config.model, device, self.train.seed)
-        use_products(self.model, self.chosen.onednn if reorders() else ())
+        ways = self.chosen.onednn if reorders() else ()
+        use_products(self.model, ways)
         if before is not None:
             self.model.load_state_dict(before.model, strict=True)
         elif self.chosen.vectors is not None:
             put_rows(self.model, *load_rows(self.run_directory / VECTORS, self.chosen.vectors.sha256))
-        self.optimizer = Optimizer(self.model, self.train, self.chosen.learning_rate, self.precision)
+        self.optimizer = Optimizer(self.model, self.train, self.chosen.learning_rate, self.precision, ways)
         if before is not None:
             self.optimizer.load_state(before.optimizer)
         self.step = 0 if before is None else int(before.state["step"])

@@ -15,7 +15,7 @@ from heddle.config.run import Way
 from heddle.data import next_token_batch
 from heddle.model import Transformer, build, products
 from heddle.model.packing import PackedHead, PackedLinear, faster_products, pack, use_products
-from heddle.model.products import WAYS, faster_ways, linear, of_inputs, of_weights, product, reorders
+from heddle.model.products import WAYS, batched, faster_ways, linear, of_inputs, of_weights, product, reorders
 from heddle.train import NextToken, Optimizer, train_step
 
 pytestmark = pytest.mark.skipif(not reorders(), reason="this torch has no oneDNN")
@@ -56,6 +56,15 @@ def test_only_what_is_wanted_has_a_gradient() -> None:
     assert x.grad is not None
 
 
+@pytest.mark.parametrize("base", [False, True])
+def test_pairs_of_matrices(base: bool) -> None:
+    a, b, c = drawn(3, 4, 7), drawn(3, 5, 7), drawn(3, 4, 5)
+    exact = 2.0 * a.double() @ b.double().mT + (0.5 * c.double() if base else 0.0)
+    for ways in ((), ("update",)):
+        found = batched(a, b, ways, c, 0.5, 2.0) if base else batched(a, b, ways) * 2.0
+        torch.testing.assert_close(found, exact.float(), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_is_asked_of_onednn_alone(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
@@ -71,6 +80,7 @@ def test_each_way_is_asked_of_onednn_alone(way: Way, monkeypatch: pytest.MonkeyP
         "forward": lambda ways: product(x, weight, None, ways),
         "inputs": lambda ways: of_inputs(gradient, weight, ways),
         "weights": lambda ways: of_weights(gradient, x, ways),
+        "update": lambda ways: batched(x[None], x[None], ways),
     }
     for name, call in calls.items():
         call((way,))
@@ -196,21 +206,22 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], None]
     def spent(name: str, real: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def call(*given: Any) -> Tensor:
             nonlocal now
-            ways = given[-1]
-            now += cost[name] if ways else 1.0
+            now += cost[name] if given[-1] else 1.0
             return real(*given)
 
         return call
 
     monkeypatch.setattr(products.time, "perf_counter", lambda: now)
-    for name, function in {"forward": "product", "inputs": "of_inputs", "weights": "of_weights"}.items():
+    functions = {"forward": "product", "inputs": "of_inputs", "weights": "of_weights", "update": "batched"}
+    for name, function in functions.items():
         monkeypatch.setattr(products, function, spent(name, getattr(products, function)))
     monkeypatch.setattr(products, "LEAST_WORK", 0)
     return cost.update
 
 
 def test_the_faster_one_is_chosen_for_each_way(clock: Callable[[dict[str, float]], None]) -> None:
-    clock({"forward": 0.5, "inputs": 0.95, "weights": 2.0})
+    clock({"forward": 0.5, "inputs": 0.95, "weights": 2.0, "update": 0.8})
+    assert faster_ways([(8, 4), (4, 8), (8, 4)], 16, [(8, 4)]) == ("forward", "update")
     assert faster_ways([(8, 4), (4, 8), (8, 4)], 16) == ("forward",)
     clock({"inputs": 0.8, "weights": 0.1})
     assert faster_products(made(kind="language"), 16) == WAYS
@@ -218,10 +229,10 @@ def test_the_faster_one_is_chosen_for_each_way(clock: Callable[[dict[str, float]
 
 def test_a_tiny_model_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """What could not be measured is not chosen, so that small runs are the same every time."""
-    monkeypatch.setattr(products, "_times", lambda *given: pytest.fail("measured"))
+    monkeypatch.setattr(products, "_times", lambda call: pytest.fail("measured"))
     assert faster_products(made(kind="language"), 64) == ()
 
 
 def test_for_real() -> None:
     """A model worth measuring, on this machine; whatever comes out is a choice."""
-    assert set(faster_ways([(512, 512)] * 4, 1024)) <= set(WAYS)
+    assert set(faster_ways([(512, 512)] * 4, 1024, [(512, 512)])) <= set(WAYS)

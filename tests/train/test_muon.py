@@ -1,5 +1,7 @@
 """Muon beside torch's own, its iterations beside singular values, and stacks beside single matrices."""
 
+from importlib import import_module
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,6 +9,7 @@ from torch import Tensor
 from heddle.config import preset
 from heddle.config.run import TrainConfig
 from heddle.model import build
+from heddle.model.products import reorders
 from heddle.train import Optimizer
 from heddle.train.muon import FIVE, THREE, Iteration, Muon, orthogonalise
 
@@ -137,3 +140,25 @@ def test_it_multiplies_in_the_working_precision(precision: str, monkeypatch: pyt
         if ".experts." in name:  # each expert is a matrix that Muon updates
             assert ((master - before[name]).flatten(1).abs().amax(1) > 0).all(), name
             assert any(master is each for each in optimizer.optimizers[0].param_groups[0]["params"]), name
+
+
+@pytest.mark.skipif(not reorders(), reason="this torch has no oneDNN")
+@pytest.mark.parametrize(("iteration", "tight"), [(FIVE, False), (THREE, True)], ids=["five", "three"])
+def test_onednn_makes_the_same_update(iteration: Iteration, tight: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its products are computed there, in fp32; bf16 stays torch's."""
+    products = import_module("heddle.model.products")
+    matrices = torch.randn(3, 8, 20, generator=torch.Generator().manual_seed(4))
+    expected = orthogonalise(matrices, iteration, tight)
+    monkeypatch.setattr(torch, "bmm", lambda *given: pytest.fail("torch was asked"))
+    monkeypatch.setattr(torch, "baddbmm", lambda *given, **how: pytest.fail("torch was asked"))
+    torch.testing.assert_close(orthogonalise(matrices, iteration, tight, ("update",)), expected, rtol=0, atol=1e-4)
+    monkeypatch.undo()
+    monkeypatch.setattr(products, "onednn", lambda *given: pytest.fail("oneDNN was asked"))
+    orthogonalise(matrices.bfloat16(), iteration, tight, ("update",))
+    orthogonalise(matrices, iteration, tight, ("forward", "inputs", "weights"))
+
+
+def test_the_optimizer_hands_its_choice_on() -> None:
+    optimizer = Optimizer(build(preset("laptop-moe")), TrainConfig(optimizer="muon"), 1e-3, "fp32", ("update",))
+    assert isinstance(optimizer.optimizers[0], Muon)
+    assert optimizer.optimizers[0].ways == ("update",)
