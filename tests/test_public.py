@@ -456,7 +456,13 @@ TABLE: dict[str, Row] = {
     "train.Optimizer": Row(
         train.Optimizer,
         {"model": MODEL, "config": TRAIN, "learning_rate": 1e-3, "precision": "fp32"},
-        {"model": NO_MODEL, "config": [None, {}, CONFIG], "learning_rate": NO_RATE, "precision": NO_PRECISION},
+        {
+            "model": NO_MODEL,
+            "config": [None, {}, CONFIG],
+            "learning_rate": NO_RATE,
+            "precision": NO_PRECISION,
+            "ways": [None, "update", ["update"], ("updates",)],
+        },
     ),
     "train.Trainer": Row(
         train.Trainer, {"run": "run"}, {"run": [*NO_PATH, Bad("none", "none")], "readers": [None, 3, ["print"]]}
