@@ -140,12 +140,12 @@ class TrainConfig(Config):
     optimizer: Literal["muon", "adamw"] = "muon"
     """muon updates the blocks' matrices and AdamW the rest; adamw updates everything."""
     learning_rate: Positive | None = None
-    """The highest rate of AdamW's part; none: 3e-3 at width 256, falling with the width."""
+    """The highest rate of AdamW's part; none: 6e-3 at width 256, with adamw 3e-3, falling with the width."""
     matrix_learning_rate: Positive = 0.02
     """The highest rate of Muon's part."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     """On matrices only."""
-    betas: tuple[Rate, Rate] = (0.9, 0.95)
+    betas: tuple[Rate, Rate] = (0.9, 0.99)
     """AdamW's averages of the gradient and of its square."""
     schedule: Literal["cosine", "linear", "constant"] = "linear"
     """How learning rates fall after the warmup."""

@@ -65,9 +65,8 @@ class Optimizer:
         optimizers: list[torch.optim.Optimizer] = []
         if config.optimizer == "muon" and roles["matrix"]:
             matrices = roles.pop("matrix")
-            # Decay is relative to the rate; AdamW's rate is the smaller, so the same pull needs a smaller number here.
-            decay = config.weight_decay * learning_rate / config.matrix_learning_rate
-            optimizers.append(Muon(matrices, config.matrix_learning_rate, decay, dtype=DTYPES[precision], ways=ways))
+            rate, decay = config.matrix_learning_rate, config.weight_decay
+            optimizers.append(Muon(matrices, rate, decay, dtype=DTYPES[precision], ways=ways))
         groups = [
             {"params": parameters, "weight_decay": config.weight_decay if kind in DECAYED else 0.0}
             for kind, parameters in roles.items()

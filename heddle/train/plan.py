@@ -32,7 +32,8 @@ CONTEXT = 256  # of a model that says nothing
 TOKENS_PER_STEP = {"cpu": 4096, "mps": 16384, "cuda": 65536}
 TOKENS_PER_PARAMETER = 2.5  # the depth dial takes the largest model that sees at least this many in the time given
 DEPTHS = range(2, 13)
-SHARE = 0.9  # of the time given that goes into steps; the rest into evaluations, samples and saving
+RATES = {"muon": 6e-3, "adamw": 3e-3}  # AdamW's highest at width 256: matrices bear less than tables and vectors
+SHARE = 0.95  # of the time given that goes into steps; the rest into evaluations, samples and saving
 PATIENCE = 1.0  # seconds after which the measuring of a model's steps ends
 WORTH_COMPILING = 20.0  # minutes of training below which a compilation does not pay itself back
 
@@ -93,7 +94,7 @@ def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVector
             "threads": threads,
             "steps": steps,
             "batch": batch,
-            "learning_rate": train.learning_rate or 3e-3 * (256 / model.dim) ** 0.5,
+            "learning_rate": train.learning_rate or RATES[train.optimizer] * (256 / model.dim) ** 0.5,
             "warmup": min(steps, ceil(0.02 * steps) if train.warmup is None else train.warmup),
             "evaluate_every": evaluate_every,
             "save_every": train.save_every or evaluate_every,

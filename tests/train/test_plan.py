@@ -145,7 +145,7 @@ def test_what_is_left_open(begin: Begin, tmp_path: Path) -> None:
     assert chosen is not None
     assert chosen.batch == 258  # the first multiple of 3 from 4096 / 16 on
     assert (chosen.warmup, chosen.evaluate_every, chosen.save_every) == (20, 50, 50)
-    assert chosen.learning_rate == pytest.approx(3e-3 * 4)  # width 16 is 16 times smaller than 256
+    assert chosen.learning_rate == pytest.approx(6e-3 * 4)  # width 16 is 16 times smaller than 256
     said = {"batch": 6, "evaluate_every": 7, "save_every": 8, "warmup": 9, "learning_rate": 0.5, "steps": 5}
     chosen = SavedConfig.read(begin("said", **said) / "config.json").chosen
     assert chosen is not None
