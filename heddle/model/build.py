@@ -1,9 +1,12 @@
 """From a config to a model: built on the meta device, then filled. Of heddle's own there are no buffers to bring back to life."""
 
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from heddle.checks import SEED, checked
 from heddle.config.model import TransformerConfig
@@ -34,7 +37,7 @@ def build(
         HeddleError: an argument is of another kind, or this machine has no such device.
     """
     device, seed = find_device(device), int(seed)
-    with torch.device("meta"):
+    with torch.device("meta"), _Undrawn():
         model = Transformer(config)
     in_dtype(model, dtype)
     if device.type == "meta":
@@ -42,6 +45,18 @@ def build(
     materialise(model, device, seed, dtype)
     initialise(model, config, torch.Generator().manual_seed(seed))
     return model
+
+
+class _Undrawn(TorchFunctionMode):
+    """Torch's layers fill themselves when they are made. Without memory that does nothing, and takes as long as the rest."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        if func in (nn.init.kaiming_uniform_, nn.init.uniform_) and named["tensor"].is_meta:
+            return named["tensor"]
+        return func(*args, **named)
 
 
 def materialise(
