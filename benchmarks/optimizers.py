@@ -1,6 +1,6 @@
 """Which optimizer learns more in equal time on this machine: heddle's Muon beside AdamW, on two texts, over several seeds.
 
-    python benchmarks/optimizers.py [--text input.txt] [--minutes 3] [--seeds 3] [--json FILE]
+    python benchmarks/optimizers.py [--text input.txt] [--minutes 3] [--seeds 3] [--threads N] [--json FILE]
 
 Every run is `heddle train` with `minutes=`, which measures the machine and decides how many steps that is, and its score is
 `heddle eval` over everything held out. The texts are the demo's (the Python standard library's sources, heddle's default model)
@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--text", type=Path, help="Shakespeare's text; without it only the demo's is used")
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--threads", type=int, help="of each run; without it, all cores")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     texts: dict[str, list[str]] = {"the demo's": []}
@@ -44,6 +45,7 @@ def main() -> None:
             for text, words in texts.items():
                 for optimizer in OPTIMIZERS:
                     settings = [f"minutes={arguments.minutes:g}", f"seed={seed}", f"optimizer={optimizer}"]
+                    settings += [f"threads={arguments.threads}"] if arguments.threads else []
                     began = time.perf_counter()
                     run = heddle("train", *words, *settings, folder=folder)
                     seconds = time.perf_counter() - began

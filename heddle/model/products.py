@@ -28,10 +28,10 @@ Shape = tuple[int, int]
 
 WAYS: tuple[Way, ...] = get_args(Way)
 
-GAIN = 1.1  # how many times as fast oneDNN has to be; less is noise
+GAIN = 1.03  # how many times as fast oneDNN has to be; less is noise
 LEAST_WORK = 1e9  # FLOPs of the forward products of a step; below it nothing is gained that could be measured
 ROWS, LARGEST, UPDATED = 1024, 1 << 20, 4  # what is timed: at most so many rows, numbers of a weight, and matrices
-TIMED, SECONDS = 5, 0.1  # products timed of each kind, and the time after which fewer have to do
+TIMED, SECONDS = 7, 0.15  # products timed of each kind, and the time after which fewer have to do
 
 
 def reorders() -> bool:
