@@ -11,7 +11,7 @@ import torch
 from heddle.checks import at_least, checked, one_of
 from heddle.model.device import find_device
 from heddle.model.precision import DTYPES, NUMBERS
-from heddle.model.products import onednn, reorders
+from heddle.model.products import has_onednn, onednn
 
 WARM_UP = 2  # the first calls pay for threads, libraries and clocks
 AT_LEAST = 3  # so that the median is one
@@ -31,7 +31,7 @@ def matmul_rate(
     a = torch.linspace(-1, 1, size * size, device=device).view(size, size).to(dtype)
     b = a.flip(0)
     out = torch.empty_like(a)
-    if device.type == "cpu" and dtype == torch.float32 and reorders():
+    if device.type == "cpu" and dtype == torch.float32 and has_onednn():
         taken = min(
             _seconds(call, seconds / 2, device) for call in (lambda: torch.mm(a, b, out=out), lambda: onednn(a, b))
         )

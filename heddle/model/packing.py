@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from heddle.config.run import Way
 from heddle.model.head import LanguageHead
-from heddle.model.products import faster_ways, linear, onednn, reorders
+from heddle.model.products import faster_ways, has_onednn, linear, onednn
 from heddle.model.transformer import Transformer
 from heddle.nn.custom import without_custom
 
@@ -139,7 +139,7 @@ def faster_rows(plain: Sequence[Tensor], laid: Sequence[Tensor]) -> tuple[bool, 
 
 def packable() -> tuple[torch.dtype, ...]:
     """The dtypes of weights that this machine and this torch can pack."""
-    if not reorders():
+    if not has_onednn():
         return ()
     return (torch.float32, torch.bfloat16) if torch.ops.mkldnn._is_mkldnn_bf16_supported() else (torch.float32,)
 

@@ -34,7 +34,7 @@ ROWS, LARGEST, UPDATED = 1024, 1 << 20, 4  # what is timed: at most so many rows
 TIMED, SECONDS = 7, 0.15  # products timed of each kind, and the time after which fewer have to do
 
 
-def reorders() -> bool:
+def has_onednn() -> bool:
     """Whether this torch has oneDNN's linear product."""
     there = torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()
     return there and all(hasattr(torch.ops.mkldnn, name) for name in ("_linear_pointwise", "_reorder_linear_weight"))
@@ -123,21 +123,20 @@ def faster_ways(layers: Sequence[Shape], rows: int, updated: Sequence[Shape] = (
         rows: N, tokens in a pass.
         updated: shapes of the matrices that Muon updates.
     """
-    if not reorders() or 2 * rows * sum(map(prod, layers)) < LEAST_WORK:
+    if not has_onednn() or 2 * rows * sum(map(prod, layers)) < LEAST_WORK:
         return ()
-    taken = dict.fromkeys(WAYS, (0.0, 0.0))
+    chosen = []
     with torch.inference_mode():
-        for shapes, ways in ((layers, WAYS[:3]), (updated, WAYS[3:])):
-            for shape, count in Counter(shapes).items():
-                for way in ways:
-                    call, share = _product(way, shape, min(rows, ROWS))
-                    # What is timed may be a part of the matrix.
-                    seconds = _times(call)
-                    taken[way] = (
-                        taken[way][0] + seconds[0] * count / share,
-                        taken[way][1] + seconds[1] * count / share,
-                    )
-    return tuple(way for way, (torch_time, onednn_time) in taken.items() if onednn_time * GAIN < torch_time)
+        for way in WAYS:
+            of_torch = of_onednn = 0.0
+            for shape, count in Counter(updated if way == "update" else layers).items():
+                call, share = _product(way, shape, min(rows, ROWS))
+                seconds = _times(call)
+                of_torch += seconds[0] * count / share
+                of_onednn += seconds[1] * count / share
+            if of_onednn * GAIN < of_torch:
+                chosen.append(way)
+    return tuple(chosen)
 
 
 def _product(way: Way, shape: Shape, rows: int) -> tuple[Callable[[Sequence[Way]], Tensor], float]:

@@ -29,7 +29,7 @@ from heddle.model.build import build
 from heddle.model.device import pick_device
 from heddle.model.packing import use_products
 from heddle.model.precision import DTYPES
-from heddle.model.products import reorders
+from heddle.model.products import has_onednn
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.train.diagnose import first_bad_layer
 from heddle.train.evaluate import Evaluation, evaluate
@@ -120,7 +120,7 @@ class Trainer:
         before = None if found is None else self._read(found)
         self.precision, self.moved = self._adapt(device, resumed=before is not None)
         self.model = build(self.config.model, device, self.train.seed)
-        ways = self.chosen.onednn if reorders() else ()
+        ways = self.chosen.onednn if has_onednn() else ()
         use_products(self.model, ways)
         if before is not None:
             self.model.load_state_dict(before.model, strict=True)
@@ -150,7 +150,7 @@ class Trainer:
         if precision != wanted:
             moved.append(f"{wanted} is over twice as slow as {precision} here, so {precision} is used")
             self.peak = matmul_rate(DTYPES[precision], device=device)
-        if self.chosen.onednn and not reorders():
+        if self.chosen.onednn and not has_onednn():
             moved.append("oneDNN computed some of its products, and torch has none here")
         return precision, moved
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from heddle.config import preset
 from heddle.config.run import TrainConfig
 from heddle.model import build
-from heddle.model.products import reorders
+from heddle.model.products import has_onednn
 from heddle.train import Optimizer
 from heddle.train.muon import FIVE, THREE, Iteration, Muon, orthogonalise
 
@@ -142,7 +142,7 @@ def test_it_multiplies_in_the_working_precision(precision: str, monkeypatch: pyt
             assert any(master is each for each in optimizer.optimizers[0].param_groups[0]["params"]), name
 
 
-@pytest.mark.skipif(not reorders(), reason="this torch has no oneDNN")
+@pytest.mark.skipif(not has_onednn(), reason="this torch has no oneDNN")
 @pytest.mark.parametrize(("iteration", "tight"), [(FIVE, False), (THREE, True)], ids=["five", "three"])
 def test_onednn_makes_the_same_update(iteration: Iteration, tight: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of its products are computed there, in fp32; bf16 stays torch's."""

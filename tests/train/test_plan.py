@@ -264,7 +264,7 @@ def test_who_multiplies(planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -
     """oneDNN is asked for or measured, in fp32 on a CPU; elsewhere there is nothing to choose."""
     model = sized(1, vocab_size=41, context=8, dim=16)
     monkeypatch.setattr(planning, "faster_products", lambda model, tokens: ("inputs",))
-    monkeypatch.setattr(planning, "reorders", lambda: True)
+    monkeypatch.setattr(planning, "has_onednn", lambda: True)
     assert planning.pick_products("auto", model, 8, "cpu", "fp32") == ("inputs",)
     assert planning.pick_products("torch", model, 8, "cpu", "fp32") == ()
     assert planning.pick_products("onednn", model, 8, "cpu", "fp32") == WAYS
@@ -272,7 +272,7 @@ def test_who_multiplies(planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -
     assert planning.pick_products("auto", model, 8, "cpu", "bf16") == ()
     with pytest.raises(HeddleError, match="products = onednn"):
         planning.pick_products("onednn", model, 8, "cuda", "fp32")
-    monkeypatch.setattr(planning, "reorders", lambda: False)
+    monkeypatch.setattr(planning, "has_onednn", lambda: False)
     with pytest.raises(HeddleError, match="products = onednn"):
         planning.pick_products("onednn", model, 8, "cpu", "fp32")
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from heddle.errors import HeddleError
-from heddle.model.products import WAYS, reorders
+from heddle.model.products import WAYS, has_onednn
 from heddle.train import Interrupted, Report, Trainer
 from heddle.weights import load
 from heddle.weights.checkpoints import checkpoints
@@ -238,14 +238,14 @@ def test_a_run_moved_to_a_machine_with_fewer_cores(begin: Begin, monkeypatch: py
     assert wanted == [1, 1]
 
 
-@pytest.mark.skipif(not reorders(), reason="this torch has no oneDNN")
+@pytest.mark.skipif(not has_onednn(), reason="this torch has no oneDNN")
 def test_a_run_moved_to_a_torch_without_onednn(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch computes what oneDNN did, and that is said."""
     run = begin(steps=3, precision="fp32", products="onednn")
     started = Trainer(run)
     assert started.config.chosen.onednn == started.model.language_head().ways == WAYS
     started.run()
-    monkeypatch.setattr(import_module("heddle.train.trainer"), "reorders", lambda: False)
+    monkeypatch.setattr(import_module("heddle.train.trainer"), "has_onednn", lambda: False)
     moved = Trainer(run)
     assert moved.moved == ["oneDNN computed some of its products, and torch has none here"]
     assert moved.model.language_head().ways == ()
