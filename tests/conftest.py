@@ -1,5 +1,6 @@
 """What every test shares: one thread per worker, no network, repeatable examples, shapes checked as the code runs."""
 
+import gc
 import os
 
 # Before torch is imported: two pytest workers share two cores.
@@ -12,6 +13,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
+# Collecting makes millions of objects that stay: looking through them for garbage again and again takes a twentieth of the time.
+gc.disable()
+
 settings.register_profile(
     "heddle", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -22,6 +26,12 @@ settings.load_profile("heddle")
 CHECKED = ["heddle.nn", "heddle.model", "heddle.train", "heddle.generate", "heddle.data"]
 if os.environ.get("HEDDLE_UNCHECKED") != "1":
     install_import_hook(CHECKED, "beartype.beartype")
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is looked for among what tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

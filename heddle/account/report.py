@@ -7,8 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 from heddle.account.flops import Flops, flops
+from heddle.account.formulas import rule
 from heddle.account.memory import Memory, doublings, memory
-from heddle.account.parameters import Parameters, Weight, parameters, weights
+from heddle.account.parameters import Parameters, Weight, parameter_count, parameters, rule_applies, weights
+from heddle.account.repeats import measured
 from heddle.account.walk import attentions
 from heddle.checks import at_least, checked
 from heddle.config.layers import (
@@ -244,8 +246,9 @@ def preset_table() -> list[dict[str, Any]]:
     rows = []
     for name in preset_names():
         config = preset(name)
-        known = parameters(config)
-        row = {"name": name, "family": family(config), "parameters": known.total, "rule": known.rule}
+        total = measured(config, lambda short: {"parameters": parameter_count(short)})
+        twelve = rule(config.last()[1].depth, config.dim) if rule_applies(config) else None
+        row = {"name": name, "family": family(config), **total, "rule": twelve}
         rows.append({**row, "printed": PRINTED.get(name)})
     return rows
 
