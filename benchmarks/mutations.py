@@ -126,7 +126,7 @@ FAULTS = [
     Fault("the last bucket stays empty", "both", "nn/position.py", ".clamp(max=buckets - 1)", ".clamp(max=buckets - 2)"),
     Fault("loss without the head's features",
           "capped", "train/objective.py", "head.features(hidden).flatten(0, -2)", "hidden.flatten(0, -2)"),
-    Fault("loss without the head's cap", "capped", "train/objective.py", "head.cap, ways", "None)"),
+    Fault("loss without the head's cap", "capped", "train/objective.py", "head.cap, ways", "None, ways"),
     Fault("a token is its own target", "capped", "data/batch.py", "ids[:, 1:].contiguous()", "ids[:, :-1].contiguous()"),
     Fault("gradient of a cap", "capped", PLAIN, "if how.cap is not None:  # the scores again", "if False:  # the scores again"),
     Fault("gradient of dropped weights", "capped", PLAIN, "above = above * keeps[index] if ctx.drops else above", "pass"),

@@ -32,7 +32,7 @@ def graphs(positions, prompts, tokens):
 one, even, ragged = [[1, 2, 3]], [[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5, 6, 7, 8]]
 short = {f"{positions} {len(prompts)} {len(prompts[-1])}": graphs(positions, prompts, 50)
          for positions in ("rotary", "learned") for prompts in (one, even, ragged)}
-print(json.dumps({"short": short, "long": graphs("rotary", ragged, 1000)}))
+print(json.dumps({"short": short, "long": graphs("rotary", ragged, 500)}))
 """
 
 

@@ -27,7 +27,7 @@ from tests.laws.laws import identical
 from tests.laws.models import awake
 from tests.laws.numbers import numbers_of
 
-EXAMPLES = int(os.environ.get("HEDDLE_EXAMPLES", "120"))
+EXAMPLES = int(os.environ.get("HEDDLE_EXAMPLES", "100"))
 LENGTH = 9
 LENGTHS = (LENGTH, 4, 1)
 EXACT = 1e-10  # of the largest number, in float64
