@@ -36,7 +36,7 @@ def fit(
 
     Raises:
         HeddleError: the tokenizer is another model's, the text is shorter than one window of context + 1 tokens, the config
-            names a file of vectors, or the loss is no number any more.
+            names a file of vectors, or the loss becomes NaN or infinite.
     """
     config = config or TrainConfig()
     model.check_vocabulary(tokenizer.vocab_size)
