@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 
 # Before torch is imported: two pytest workers share two cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,6 +27,12 @@ settings.load_profile("heddle")
 CHECKED = ["heddle.nn", "heddle.model", "heddle.train", "heddle.generate", "heddle.data"]
 if os.environ.get("HEDDLE_UNCHECKED") != "1":
     install_import_hook(CHECKED, "beartype.beartype")
+
+
+def pytest_configure() -> None:
+    """A shell lets its background jobs ignore Ctrl-C; tests raise it and expect it to arrive."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
