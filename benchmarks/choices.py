@@ -14,6 +14,7 @@ within a few percent of the best in its table.
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -218,12 +219,16 @@ def spin(rounds: int) -> list[Row]:
         times: dict[str, list[float]] = {count: [] for count in SPINS}
         for number in range(rounds + 1):
             for count, process in processes.items():
+                process.send_signal(signal.SIGCONT)
                 process.stdin.write("go\n")
                 process.stdin.flush()
                 taken = float(process.stdout.readline())
+                # Threads that spin for ever would take a core from all others while they wait for their turn.
+                process.send_signal(signal.SIGSTOP)
                 if number:
                     times[count].append(taken)
         for process in processes.values():
+            process.send_signal(signal.SIGCONT)
             process.stdin.close()
             process.wait()
         rows += rows_of(f"idle threads spin, {name}, {precisions()[-1]}", times, "10000")
