@@ -21,20 +21,24 @@ def contenders(arguments: argparse.Namespace, tokens: int) -> dict[str, Callable
     """By name: given a seed, one pass over the input that the seed makes, so that loads differ from round to round."""
     import torch
 
+    from heddle.config.layers import GatedConfig, MLPConfig, MoEConfig
     from heddle.nn.feedforward import MLP, Gated
     from heddle.nn.layout import Layout
     from heddle.nn.moe import MoE
+    from heddle.nn.setting import Setting
 
     torch.manual_seed(0)
     kind = getattr(torch, {"bf16": "bfloat16", "fp32": "float32"}[arguments.precision])
     activation = "silu" if arguments.gated else "gelu"
     layout = Layout.plain(1, tokens, arguments.device)
     wide = arguments.active * arguments.hidden
-    dense: Any = (Gated if arguments.gated else MLP)(arguments.dim, wide, activation, False)
+    setting, kind_of = Setting(arguments.dim), GatedConfig if arguments.gated else MLPConfig
+    dense: Any = (Gated if arguments.gated else MLP)(kind_of(hidden=wide, activation=activation, bias=False), setting)
 
     def mixture(dispatch: Any) -> MoE:
-        sizes = (arguments.dim, arguments.hidden, arguments.experts, arguments.active)
-        made = MoE(*sizes, activation, arguments.gated, renormalise=True, dispatch=dispatch)
+        expert = kind_of(hidden=arguments.hidden, activation=activation, bias=False)
+        sizes = {"experts": arguments.experts, "active": arguments.active}
+        made = MoE(MoEConfig(**sizes, expert=expert, renormalise=True, dispatch=dispatch), setting)
         return made.to(arguments.device, kind)
 
     def timed(module: Any) -> Callable[[int], Callable[[], None]]:
@@ -51,8 +55,7 @@ def contenders(arguments: argparse.Namespace, tokens: int) -> dict[str, Callable
             module.zero_grad(set_to_none=True)
 
             def go() -> None:
-                out = module(x, layout)[0] if isinstance(module, MoE) else module(x)
-                out.backward(above)
+                module(x, layout).hidden.backward(above)
                 if arguments.device == "cuda":
                     torch.cuda.synchronize()
 

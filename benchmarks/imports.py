@@ -423,7 +423,7 @@ def answer_of_theirs(model: Any, tokens: Any, source: Any) -> Any:
 def answer_of_ours(model: Any, tokens: Any, source: Any) -> Any:
     from heddle.nn import Layout
 
-    hidden = model(tokens, source=source) if len(model.config.stacks()) == 2 else model(tokens)
+    hidden = model(tokens, source=source if len(model.config.stacks()) == 2 else None).hidden
     return (
         model.logits(hidden)
         if model.config.head.kind == "language"

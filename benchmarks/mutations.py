@@ -64,21 +64,22 @@ FAULTS = [
     Fault("multiply, then replace", "llama", "nn/kernels/base.py", "scores.masked_fill(~(allowed | dead), -torch.inf)",
           "(scores * (allowed | dead))"),
     Fault("window off by one", "window", MASK, "< self.size", "<= self.size"),
-    Fault("window forgets one slot", "window", STATE, "at.position[0, -self.window :] % self.window",
-          "(at.position[0, -self.window :] + 1) % self.window"),
-    Fault("window forgets in ragged rows", "window", STATE, "real & (at.position > last - self.window)",
-          "real & (at.position > last - self.window + 2)"),
+    Fault("window forgets one slot", "window", STATE, "queries.position[0, -self.window :] % self.window",
+          "(queries.position[0, -self.window :] + 1) % self.window"),
+    Fault("window forgets in ragged rows", "window", STATE, "real & (queries.position > last - self.window)",
+          "real & (queries.position > last - self.window + 2)"),
     Fault("ring misread", "window", STATE, "held = newest - (newest - ", "held = newest + 1 - (newest - "),
-    Fault("cache offset", "llama", STATE, "buffer.index_copy_(2, at.position[0], tensor)",
-          "buffer.index_copy_(2, (at.position[0] - 1).clamp(min=0), tensor)"),
+    Fault("cache offset", "llama", STATE, "buffer.index_copy_(2, queries.position[0], tensor)",
+          "buffer.index_copy_(2, (queries.position[0] - 1).clamp(min=0), tensor)"),
     Fault("rotary reset with each call", "llama", STATE, "position = start[:, None] + torch.arange(width, device=device)",
           "position = 0 * start[:, None] + torch.arange(width, device=device)"),
-    Fault("ragged rows written as even ones", "llama", STATE, "buffer[row, :, at.position] = tensor.transpose(1, 2)",
-          "buffer[row, :, at.position[:1]] = tensor.transpose(1, 2)"),
+    Fault("ragged rows written as even ones", "llama", STATE, "buffer[row, :, queries.position] = tensor.transpose(1, 2)",
+          "buffer[row, :, queries.position[:1]] = tensor.transpose(1, 2)"),
     Fault("padding of a step is real", "mixers", STATE, "segment = torch.where(real, 0, PADDING)",
           "segment = torch.zeros_like(position)"),
-    Fault("keys as at position 0", "llama", ATTENTION, "return self._place(k, self.k_norm, view), split",
-          "return k if self.k_norm is None else self.k_norm(k), split"),
+    Fault("keys as at position 0", "llama", ATTENTION,
+          "k = rotate(self.k_norm(split_heads(self.k(source), self.head_dim)), scope.rotation)",
+          "k = self.k_norm(split_heads(self.k(source), self.head_dim))"),
     Fault("dropout left on", "gpt2", "nn/dropout.py",
           "        if not self.active:\n            return x\n        if not self.training:",
           "        if self.rate == 0.0:\n            return x\n        if False:"),
@@ -86,26 +87,29 @@ FAULTS = [
           "(segment >= 0) | (segment < 0)"),
     Fault("documents leak", "llama", MASK, "same = (segment == self.keys.segment[row, key]) & (segment >= 0)",
           "same = (self.keys.segment[row, key] >= 0) & (segment >= 0)"),
-    Fault("padded source is seen", "both", STACK, "sight(queries, memory.layout)",
-          "sight(queries, Layout.plain(queries.rows, memory.layout.width))"),
-    Fault("cross-attention looks at its own tokens", "both", ATTENTION, "source = x if memory is None else memory",
-          "source = x if memory is None or x.shape[1] == 1 else memory[:, : x.shape[1]]"),
-    Fault("cross memory of other rows", "both", STATE, "            self.buffers = make()\n        return self.buffers",
-          "            self.buffers = make()\n        return tuple(t.roll(1, 0) for t in self.buffers)"),
+    Fault("padded source is seen", "both", STACK, "pattern.scope(queries, memory.layout,",
+          "pattern.scope(queries, Layout.plain(queries.rows, memory.layout.width),"),
+    Fault("cross-attention looks at its own tokens", "both", ATTENTION, "source = x if scope.source is None else scope.source",
+          "source = x if scope.source is None or x.shape[1] == 1 else scope.source[:, : x.shape[1]]"),
+    Fault("cross memory of other rows", "both", STATE,
+          "computed, for all later ones: the keys and values of cross-attention.\"\"\"\n\n    def read("
+          "self) -> tuple[Tensor, ...] | None:\n        return self.buffers or None",
+          "computed, for all later ones: the keys and values of cross-attention.\"\"\"\n\n    def read("
+          "self) -> tuple[Tensor, ...] | None:\n        return tuple(t.roll(1, 0) for t in self.buffers) or None"),
     Fault("bucket off by one", "both", "nn/position.py", "length = distance.abs() if", "length = distance.abs() + 1 if"),
-    Fault("scale by the root of dim", "llama", BLOCK, '"head_dim": 1 / sqrt(head_dim)', '"head_dim": 1 / sqrt(dim)'),
+    Fault("scale by the root of dim", "llama", ATTENTION, 'return 1 / sqrt(config.width(dim)) if', 'return 1 / sqrt(dim) if'),
     Fault("router has a capacity", "moe", "nn/moe.py", "        chosen = (choice[..., None]",
           "        choice = choice.masked_fill(torch.arange(x.shape[1])[:, None] > 9, experts)\n"
           "        chosen = (choice[..., None]"),
     Fault("experts see their neighbours", "moe", "nn/moe.py", "        gates, choice, logits = self.router(x)",
           "        gates, choice, logits = self.router(x - x.mean((0, 1)))"),
     Fault("gates not renormalised", "moe", "nn/moe.py", "        if self.renormalise:", "        if False:"),
-    Fault("bias of one head dropped", "gpt2", ATTENTION, "        return self.o(self.kernel(q, k, v, view.lowered)",
+    Fault("bias of one head dropped", "gpt2", ATTENTION, "        return self.o(merge_heads(",
           "        v = v.clone(); v[:, 0] = v[:, 0] - (0 if self.v.bias is None else self.v.bias[: v.shape[-1]])\n"
-          "        return self.o(self.kernel(q, k, v, view.lowered)"),
+          "        return self.o(merge_heads("),
     Fault("skip starts behind the norm",
           "gpt2", BLOCK, '"pre": Placement(before=True),', '"pre": Placement(before=True, skip="normed"),'),
-    Fault("final norm forgotten", "llama", STACK, "return self.final_norm(x), tuple", "return x, tuple"),
+    Fault("final norm forgotten", "llama", STACK, "Output(self.final_norm(x), ", "Output(x, "),
     Fault("gate and value swapped", "llama", "nn/feedforward.py", "self.activation(self.gate(x)) * self.up(x)",
           "self.activation(self.up(x)) * self.gate(x)"),
     Fault("the other GELU", "gpt2", "nn/activations.py", 'approximate="tanh"', 'approximate="none"'),
@@ -116,7 +120,7 @@ FAULTS = [
           "keys = k.repeat(1, group, 1, 1)"),
     Fault("convolution remembers too little", "mixers", "nn/convolution.py", "self.reach + wanted - start",
           "self.reach + wanted - start - (wanted > start).long()"),
-    Fault("recurrence starts anew", "mixers", STATE, "step(self.buffers or None)", "step(None)"),
+    Fault("recurrence starts anew", "mixers", "nn/recurrent.py", "scope.queries, state.read())", "scope.queries, None)"),
     Fault("recurrence crosses documents", "mixers", "nn/recurrent.py", "if steps_first is not None:", "if False:"),
     Fault("drawn from a padded place", "llama", LOOP, "ends = torch.tensor(counts, device=hidden.device) - 1",
           "ends = torch.tensor([max(counts)] * len(counts), device=hidden.device) - 1"),
@@ -128,7 +132,7 @@ FAULTS = [
           "capped", "train/objective.py", "head.features(hidden).flatten(0, -2)", "hidden.flatten(0, -2)"),
     Fault("loss without the head's cap", "capped", "train/objective.py", "head.cap, ways", "None, ways"),
     Fault("a token is its own target", "capped", "data/batch.py", "ids[:, 1:].contiguous()", "ids[:, :-1].contiguous()"),
-    Fault("gradient of a cap", "capped", PLAIN, "if how.cap is not None:  # the scores again", "if False:  # the scores again"),
+    Fault("gradient of a cap", "capped", PLAIN, "if scoring.cap is not None:  # the scores again", "if False:  # the scores again"),
     Fault("gradient of dropped weights", "capped", PLAIN, "above = above * keeps[index] if ctx.drops else above", "pass"),
     Fault("balance over the batch", "moe", "nn/moe.py", "document = torch.arange(layout.documents,",
           "document = torch.arange(1,"),
@@ -155,7 +159,7 @@ SLIPS = [
          "nn/test_position.py::test_buckets_by_hand"),
     Slip("ALiBi's slopes begin at another power", "alibi", POSITION, "(8 / power)", "(4 / power)",
          "nn/test_position.py::test_slopes_by_hand"),
-    Slip("gradient of a cap", "gpt", PLAIN, "if how.cap is not None:  # the scores again", "if False:  # the scores again",
+    Slip("gradient of a cap", "gpt", PLAIN, "if scoring.cap is not None:  # the scores again", "if False:  # the scores again",
          "nn/test_kernels.py::test_gradients_of_plain_are_autograds_of_the_formula"),
     Slip("gradient of dropped weights", "gpt", PLAIN, "above = above * keeps[index] if ctx.drops else above", "pass",
          "nn/test_kernels.py::test_gradients_of_plain_are_autograds_of_the_formula"),
@@ -272,7 +276,7 @@ def train(config: dict[str, Any], folder: Path) -> None:
         stride = torch.randint(1, 5, (16, 1), generator=draw)
         tokens = (start + stride * torch.arange(25)) % 61
         source = tokens[:, :9] if model.encoder is not None else None
-        hidden = model(tokens[:, :-1], None, source)
+        hidden = model(tokens[:, :-1], None, source).hidden
         loss = F.cross_entropy(model.logits(hidden).flatten(0, 1), tokens[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
@@ -313,13 +317,13 @@ def outputs(folder: Path) -> dict[str, Any]:
     other.load_state_dict(model.state_dict())
     found["reference"] = subject.whole(tokens, None, source, model=other.eval())
     with torch.no_grad():
-        cache = model.new_cache(3, subject.remembered(3, source))
-        model.step(tokens[:, :9], cache, [9, 4, 6])
+        cache = model.new_cache(3)
+        subject.step(tokens[:, :9], cache, [9, 4, 6], source)
         forked = cache.select([2, 0, 2])
-        found["forked"] = subject.traced(lambda: model.step(tokens[:, 9:10], forked))
-        found["ragged"] = subject.traced(lambda: model.step(tokens[:, 9:12], cache, [3, 1, 2]))
+        found["forked"] = subject.traced(lambda: subject.step(tokens[:, 9:10], forked))
+        found["ragged"] = subject.traced(lambda: subject.step(tokens[:, 9:12], cache, [3, 1, 2]))
         found["ragged"] = {"output": found["ragged"]["output"][:, :1]}
-        found["ragged again"] = subject.traced(lambda: model.step(tokens[:, 12:13], cache))
+        found["ragged again"] = subject.traced(lambda: subject.step(tokens[:, 12:13], cache))
     if source is None:
         from heddle.data.batch import next_token_batch
         from heddle.train import NextToken

@@ -50,12 +50,12 @@ def trial(mixer: dict[str, Any], length: int, steps: int, seed: int) -> dict[str
     for _ in range(steps):
         tokens, first = rows(32)
         optimizer.zero_grad()
-        F.cross_entropy(model.logits(model(tokens)[:, -1]), first).backward()
+        F.cross_entropy(model.logits(model(tokens).hidden[:, -1]), first).backward()
         optimizer.step()
     seconds = time.perf_counter() - start
     tokens, first = rows(2000)
     with torch.no_grad():
-        right = (model.eval().logits(model(tokens)[:, -1]).argmax(-1) == first).double().mean()
+        right = (model.eval().logits(model(tokens).hidden[:, -1]).argmax(-1) == first).double().mean()
     cost = flops(config)
     return {"path": cost.path, "steps": cost.steps, "accuracy": float(right), "seconds": seconds}
 

@@ -315,3 +315,61 @@ def test_files_stay_short() -> None:
     lengths = {path: len(path.read_text().splitlines()) for path in sources("heddle")}
     faults = [f"{path.relative_to(ROOT)}: {n} lines" for path, n in lengths.items() if n > LONGEST]
     assert not faults, f"over {LONGEST} lines, is each one idea?\n" + "\n".join(faults)
+
+
+LONGEST_FUNCTION = 60
+MOST_ARGUMENTS = 8  # of a constructor in the packages that models and their training are built from
+
+
+def code_lines(tree: ast.AST, source: str) -> int:
+    """Lines of code: without blank lines, comments and docstrings."""
+    skipped: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            skipped |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    start, stop = getattr(tree, "lineno", 1), getattr(tree, "end_lineno", None)
+    lines = enumerate(source.splitlines()[start - 1 : stop], start)
+    return sum(1 for number, line in lines if line.strip() and line.strip()[0] != "#" and number not in skipped)
+
+
+def length_faults(source: str) -> list[str]:
+    """Say which functions are too long."""
+    functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lengths = {f"{node.name}, line {node.lineno}": code_lines(node, source) for node in functions}
+    return [f"{name}: {count} lines of code" for name, count in lengths.items() if count > LONGEST_FUNCTION]
+
+
+def argument_faults(source: str) -> list[str]:
+    """Say which constructors take too many arguments, by hand or as the fields of a dataclass."""
+    faults = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            for inner in node.body:
+                if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
+                    given = inner.args
+                    count = len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) - 1
+                    faults += [f"{node.name}: {count} arguments"] if count > MOST_ARGUMENTS else []
+    return faults
+
+
+def test_functions_stay_short() -> None:
+    faults = [line for path in sources("heddle") for line in said(path, length_faults(path.read_text()))]
+    assert not faults, "\n".join(faults)
+
+
+def test_constructors_take_few_arguments() -> None:
+    paths = sources("heddle/nn", "heddle/model", "heddle/train")
+    faults = [line for path in paths for line in said(path, argument_faults(path.read_text()))]
+    assert not faults, "\n".join(faults)
+
+
+def test_a_long_function_is_found() -> None:
+    body = "\n".join(f"    x = {number}" for number in range(LONGEST_FUNCTION))
+    assert length_faults(f"def f():\n{body}")
+    assert not length_faults(f'def f():\n    """One\n    two."""\n{body[:-11]}\n\n    # why')
+
+
+def test_a_long_constructor_is_found() -> None:
+    names = ", ".join(f"a{number}" for number in range(MOST_ARGUMENTS))
+    assert argument_faults(f"class A:\n    def __init__(self, {names}, *, more): ...")
+    assert not argument_faults(f"class A:\n    def __init__(self, {names}): ...")

@@ -325,31 +325,20 @@ TABLE: dict[str, Row] = {
     "model.Stack": Row(
         model.Stack,
         {"config": CONFIG.decoder, "dim": 16, "context": 8},
-        {"config": NO_CONFIG, "dim": NO_COUNT, "context": NO_COUNT, "causal": NO_SWITCH, "drops": [0.1, {}]},
+        {"config": NO_CONFIG, "dim": NO_COUNT, "context": NO_COUNT, "causal": NO_SWITCH, "dropout": [0.1, {}]},
     ),
     "model.Stack.forward": Row(
         MODEL.decoder,
-        {"x": HIDDEN, "queries": Layout.plain(2, 3)},
+        {"x": HIDDEN, "layout": Layout.plain(2, 3)},
         {
             "x": [None, [1.0], IDS, Bad(HIDDEN[..., 1:], "x is [2, 3, 15]")],
-            "queries": [None, 3, Bad(Layout.plain(1, 3), "layout [1, 3]")],
+            "layout": [None, 3, Bad(Layout.plain(1, 3), "layout [1, 3]")],
         },
     ),
     "model.Transformer": Row(model.Transformer, {"config": CONFIG}, {"config": NO_CONFIG}),
     "model.Transformer.check_vocabulary": Row(
         MODEL.check_vocabulary, {"ids": 257}, {"ids": [None, "257", Bad(3, "3 ids")]}
     ),
-    "model.Transformer.decode": Row(
-        MODEL.decode,
-        {"tokens": IDS, "queries": LAYOUT},
-        {
-            "tokens": NO_IDS,
-            "queries": [Bad(each, "layout") for each in (None, *NO_LAYOUT)],
-            "memory": [BOTH.encode(IDS % 9)],
-            "types": [Bad(torch.zeros_like(IDS), "types")],
-        },
-    ),
-    "model.Transformer.encode": Row(BOTH.encode, {"source": IDS % 9}, {"source": NO_IDS, "layout": NO_LAYOUT}),
     "model.Transformer.forward": Row(
         SEEING,
         {"tokens": IDS},
@@ -366,15 +355,11 @@ TABLE: dict[str, Row] = {
         {"tokens": NO_IDS, "source": NO_IDS, "source_layout": [Bad(3, "layout")]},
     ),
     "model.Transformer.logits": Row(MODEL.logits, {"hidden": HIDDEN}, {"hidden": [None, [1.0], IDS, HIDDEN[..., 1:]]}),
-    "model.Transformer.new_cache": Row(MODEL.new_cache, {"rows": 1}, {"rows": [-1, 1.5, None, "1"], "memory": [3]}),
-    "model.Transformer.step": Row(
-        MODEL.step,
+    "model.Transformer.new_cache": Row(MODEL.new_cache, {"rows": 1}, {"rows": [-1, 1.5, None, "1"]}),
+    "model.Transformer.forward with a cache": Row(
+        MODEL,
         {"tokens": IDS, "cache": MODEL.new_cache(1)},
-        {
-            "tokens": NO_IDS,
-            "cache": [None, 3, Bad(MODEL.new_cache(2), "2 rows")],
-            "counts": [[5], [-1], [1, 1], [1.5], ["1"], 3],
-        },
+        {"tokens": NO_IDS, "layout": NO_LAYOUT, "cache": [3, "cache", Bad(MODEL.new_cache(2), "2 rows")]},
     ),
     "model.build": Row(
         model.build,
@@ -655,11 +640,7 @@ def test_every_argument_has_a_value_to_refuse(name: str) -> None:
     row = TABLE[name]
     signature = inspect.signature(row.call.forward if isinstance(row.call, torch.nn.Module) else row.call)
     named = {each.name for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD}
-    left = (
-        named
-        - set(row.bad)
-        - {"states", "keys", "source_types", "source_layout", "memory", "types", "layout", "source"}
-    )
+    left = named - set(row.bad) - {"cache", "source_types", "source_layout", "memory", "types", "layout", "source"}
     assert not left, f"{name} takes {left}, and no value of theirs is tried"
 
 
@@ -711,4 +692,4 @@ def test_what_is_given_well_is_taken() -> None:
     assert len(list(generate.stream(MODEL, (1, np.int64(2)), SAMPLING))) <= 2
     heddle.save(MODEL, Path("run"), TOKENIZER)
     assert heddle.load("run").tokenizer is not None
-    assert SEEING(IDS.int()).shape == (1, 4, 16)
+    assert SEEING(IDS.int()).hidden.shape == (1, 4, 16)

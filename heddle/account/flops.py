@@ -143,8 +143,8 @@ def by_part(steps: Walk) -> dict[str, int]:
 
     usual = {
         PROJECTIONS: products(PROJECTIONS),
-        "scores": sum(look.score_flops for look in steps.looks),
-        "weighted sum": sum(look.sum_flops for look in steps.looks),
+        "scores": sum(each.score_flops for each in steps.attentions),
+        "weighted sum": sum(each.sum_flops for each in steps.attentions),
         FEED_FORWARD: products(FEED_FORWARD),
         HEAD: products(HEAD),
     }

@@ -215,10 +215,9 @@ def _cache_size(config: TransformerConfig, batch: int, length: int, precision: s
     _runnable(model)
     tokens = torch.zeros(batch, length, dtype=torch.long, device="meta")
     with torch.no_grad():
-        source = source_for(model, tokens)
-        memory = None if source is None else model.encode(source)
-        cache = model.new_cache(batch, memory)
-        model.step(tokens, cache)
+        cache = model.new_cache(batch)
+        model(tokens, source=source_for(model, tokens), cache=cache)
+    memory = cache.memory
     states: list[State] = tree_leaves(cache.states)
     encoded = 0 if memory is None else memory.hidden.numel() * memory.hidden.element_size()
 
@@ -267,8 +266,8 @@ def _kept(config: TransformerConfig, batch: int, length: int, precision: str, ke
 
         tokens = torch.zeros(batch, length, dtype=torch.long)
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            hidden = torch.func.functional_call(model, held, (tokens, None, source_for(model, tokens)))
-        del hidden  # until here its graph keeps every saved storage alive, so no address is used twice
+            output = torch.func.functional_call(model, held, (tokens, None, source_for(model, tokens)))
+        del output  # until here its graph keeps every saved storage alive, so no address is used twice
     return sum(sizes.values())
 
 
@@ -304,15 +303,15 @@ def attention_table(
     rows = []
     for length in lengths:
         layer = first_layer(walk(one, batch, length))
-        square = sum(look.score_flops + look.sum_flops for look in layer.looks)
+        square = sum(each.score_flops + each.sum_flops for each in layer.attentions)
         straight = sum(product.flops for product in layer.products) + sum(each.flops or 0 for each in layer.foreign)
-        running = sum(2 * look.rows * look.heads * look.queries * FP32 for look in layer.looks)
+        running = sum(2 * each.rows * each.heads * each.queries * FP32 for each in layer.attentions)
         rows.append(
             AttentionRow(
                 length=length,
-                scores=sum(look.scores for look in layer.looks) * width,
-                flash=sum(look.output for look in layer.looks) * width + running,
-                qkvo=sum(look.inputs + look.output for look in layer.looks) * width,
+                scores=sum(each.scores for each in layer.attentions) * width,
+                flash=sum(each.output for each in layer.attentions) * width + running,
+                qkvo=sum(each.inputs + each.output for each in layer.attentions) * width,
                 quadratic_share=square / (square + straight),
             )
         )

@@ -24,7 +24,7 @@ PARTS = [
     (r"^source_embedding\.weight$", "source embedding"),
     (r"\.entry\.positions\.", "positions"),
     (r"\.entry\.types\.", "token types"),
-    (r"\.sights\.\d+\.relative\.", "relative positions"),
+    (r"^(encoder|decoder)\.relative\.", "relative positions"),
     (r"\.mixer\.inner\.", "custom mixer"),
     (r"\.mixer\.q\.weight$", "q"),
     (r"\.mixer\.k\.weight$", "k"),

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from heddle.checks import at_least, checked
+from heddle.config.kernels import choose, missing, together
 from heddle.config.layers import AttentionConfig
 from heddle.config.model import BlockConfig, TransformerConfig, with_kernel
-from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.head import LanguageHead
 from heddle.model.transformer import Transformer
@@ -19,7 +19,6 @@ from heddle.nn.attention import Attention
 from heddle.nn.convolution import Convolution
 from heddle.nn.custom import Custom
 from heddle.nn.experts import Experts
-from heddle.nn.kernels import fastest
 from heddle.nn.layout import Layout
 from heddle.nn.moe import MoE, Router
 from heddle.nn.recurrent import Recurrent
@@ -51,8 +50,8 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Look:
-    """One attention: every query looks at every key, the full square, whatever the mask then blocks."""
+class AttentionProducts:
+    """The two products of one attention, for all pairs of queries and keys, whatever the mask then blocks."""
 
     name: str
     rows: int
@@ -110,7 +109,7 @@ class Walk:
     length: int
     last: str
     products: tuple[Product, ...]
-    looks: tuple[Look, ...]
+    attentions: tuple[AttentionProducts, ...]
     foreign: tuple[Foreign, ...]
 
 
@@ -118,9 +117,9 @@ def first_layer(steps: Walk) -> Walk:
     """What the first block of the last stack alone multiplied."""
     first = f"{steps.last}.blocks.0."
     products = tuple(product for product in steps.products if product.name.startswith(first))
-    looks = tuple(look for look in steps.looks if look.name.startswith(first))
+    attentions = tuple(each for each in steps.attentions if each.name.startswith(first))
     foreign = tuple(each for each in steps.foreign if each.name.startswith(first))
-    return Walk(steps.batch, steps.length, steps.last, products, looks, foreign)
+    return Walk(steps.batch, steps.length, steps.last, products, attentions, foreign)
 
 
 def attentions(block: BlockConfig) -> list[AttentionConfig]:
@@ -137,21 +136,9 @@ def kernels_taken(config: TransformerConfig, length: int) -> dict[str, str]:
     found = [each for stack in config.stacks().values() for block in stack.blocks for each in attentions(block)]
     if not found:
         return {}
-    kernel = found[0].kernel
-    taken = {device: fastest(device, length) if kernel == "auto" else kernel for device in ("cpu", "cuda")}
-    known = {name: _takes(config, name) for name in dict.fromkeys((*taken.values(), "blockwise"))}
-    return {
-        device: next(n for n in (name, "blockwise", "plain") if known.get(n, True)) for device, name in taken.items()
-    }
-
-
-def _takes(config: TransformerConfig, kernel: str) -> bool:
-    """Whether every layer can pay attention with a kernel."""
-    try:
-        with_kernel(config, kernel)
-    except HeddleError:
-        return False
-    return True
+    needs = together(each.needs(config.dropout) for each in found)
+    kernel = "auto" if missing(found[0].kernel, needs) else found[0].kernel
+    return {device: choose(kernel, needs, device, length) for device in ("cpu", "cuda")}
 
 
 def lengthened(config: TransformerConfig, length: int) -> TransformerConfig:
@@ -165,7 +152,7 @@ def forward(model: Transformer, batch: int, length: int) -> Tensor:
     On the meta device nothing is computed and nothing is held.
     """
     tokens = torch.zeros(batch, length, dtype=torch.long, device=model.device)
-    hidden = model(tokens, None, source_for(model, tokens))
+    hidden: Tensor = model(tokens, None, source_for(model, tokens)).hidden
     if isinstance(model.head, LanguageHead):
         logits: Tensor = model.logits(hidden)
         return logits
@@ -211,7 +198,7 @@ def walk(config: TransformerConfig, batch: int, length: int) -> Walk:
     """Write down every matrix product of one forward pass over `batch` rows of `length` tokens."""
     model, foreign = model_for_walking(config, length, "reference")
     products: list[Product] = []
-    looks: list[Look] = []
+    attentions: list[AttentionProducts] = []
     guarded = tuple(name for name, module in model.named_modules() if isinstance(module, Guarded))
     for name, module in model.named_modules():
         if any(name.startswith(f"{each}.") for each in guarded):
@@ -221,14 +208,14 @@ def walk(config: TransformerConfig, batch: int, length: int) -> Walk:
         elif isinstance(module, Spread):
             module.register_forward_hook(_expert_products(name, products))
         elif isinstance(module, Attention):
-            module.kernel.register_forward_hook(_look(name, looks))
+            module.kernel.register_forward_hook(_attention_products(name, attentions))
     with torch.no_grad():
         forward(model, batch, length)
     if isinstance(model.head, LanguageHead):
         table = model.head_weight()
         # The head is a table, not a layer: it is the one product that no module of its own makes.
         products.append(Product("head", HEAD, batch * length, table.shape[1], table.shape[0]))
-    return Walk(batch, length, config.last()[0], tuple(products), tuple(looks), tuple(foreign))
+    return Walk(batch, length, config.last()[0], tuple(products), tuple(attentions), tuple(foreign))
 
 
 class Spread(nn.Module):
@@ -277,7 +264,7 @@ def at_once(recurrent: Recurrent) -> None:
         rows = tuple(tensor.unflatten(0, x.shape[:2]) for tensor in new)
         return recurrent.output(rows[0].clone()), tuple(tensor[:, -1].clone() for tensor in rows)
 
-    recurrent._run = run  # type: ignore[method-assign]
+    recurrent.unroll = run  # type: ignore[method-assign]
 
 
 def _part(name: str, module: nn.Module) -> str:
@@ -320,10 +307,12 @@ def _expert_products(name: str, products: list[Product]) -> Callable[[nn.Module,
     return note
 
 
-def _look(name: str, looks: list[Look]) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
+def _attention_products(
+    name: str, attentions: list[AttentionProducts]
+) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
     def note(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         q, k, v = inputs[:3]
         rows, heads, queries, head_dim = q.shape
-        looks.append(Look(name, rows, heads, k.shape[1], queries, k.shape[2], head_dim, v.shape[3]))
+        attentions.append(AttentionProducts(name, rows, heads, k.shape[1], queries, k.shape[2], head_dim, v.shape[3]))
 
     return note

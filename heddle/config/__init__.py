@@ -8,6 +8,7 @@ from heddle.config.layers import AttentionConfig as AttentionConfig
 from heddle.config.layers import BucketsConfig as BucketsConfig
 from heddle.config.layers import ConvolutionConfig as ConvolutionConfig
 from heddle.config.layers import CustomConfig as CustomConfig
+from heddle.config.layers import DropoutConfig as DropoutConfig
 from heddle.config.layers import GatedConfig as GatedConfig
 from heddle.config.layers import LayerNormConfig as LayerNormConfig
 from heddle.config.layers import LinearConfig as LinearConfig
@@ -24,7 +25,6 @@ from heddle.config.layers import RotaryConfig as RotaryConfig
 from heddle.config.layers import YarnScaling as YarnScaling
 from heddle.config.model import BlockConfig as BlockConfig
 from heddle.config.model import ClassifierHeadConfig as ClassifierHeadConfig
-from heddle.config.model import DropoutConfig as DropoutConfig
 from heddle.config.model import EmbeddingHeadConfig as EmbeddingHeadConfig
 from heddle.config.model import EntryConfig as EntryConfig
 from heddle.config.model import InitialConfig as InitialConfig

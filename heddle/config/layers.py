@@ -3,11 +3,12 @@
 Every size that is left open is resolved by a method that is given the model's width; nothing is written back.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from heddle.config.base import Config, with_kind
+from heddle.config.kernels import Drops, KernelName, Needs, refusal
 
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 # Factors, caps and spreads: beyond these bounds fp32 has no value or no gradient for what they make.
@@ -19,7 +20,6 @@ Length = Annotated[int, Field(gt=0, le=2**31)]
 Size = Annotated[int, Field(gt=0, le=2**22)]  # of a vector: beyond it a single matrix fits into no memory
 Few = Annotated[int, Field(gt=0, le=2**16)]  # of heads, experts, taps
 ActivationName = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu"]
-KernelName = Literal["auto", "reference", "blockwise", "plain", "sdpa", "flex"]
 Projection = Literal["q", "k", "v", "o"]
 
 
@@ -144,6 +144,14 @@ class BucketsConfig(Config):
 Relative = Annotated[RotaryConfig | AlibiConfig | BucketsConfig, Field(discriminator="kind")]
 
 
+class DropoutConfig(Config):
+    """How dropped values are dropped, wherever a rate says that they are (D-03, D-54)."""
+
+    # Kept values are divided by 1 - rate, or predictions multiplied by it.
+    style: Literal["inverted", "classic"] = "inverted"
+    mask: Literal["element", "batch"] = "element"  # every value on its own, or one mask for all rows of a batch
+
+
 class AttentionConfig(Config):
     """Multi-head attention; fewer `kv_heads` than `heads` makes it grouped-query, one makes it multi-query."""
 
@@ -173,13 +181,17 @@ class AttentionConfig(Config):
             raise ValueError(f"heads = {self.heads} must be a multiple of kv_heads = {self.kv_heads}")
         if isinstance(self.bias, tuple) and len(set(self.bias)) < len(self.bias):
             raise ValueError(f"bias names a projection twice: {', '.join(self.bias)}")
-        if self.kernel == "sdpa" and self.cap is not None:
-            raise ValueError("kernel = 'sdpa' cannot cap scores: take kernel = 'auto', or leave out cap")
-        if self.kernel in ("blockwise", "flex") and self.dropout:
-            raise ValueError(
-                f"kernel = {self.kernel!r} cannot drop attention weights: take kernel = 'auto', or dropout = 0"
-            )
+        if (why := refusal(self.kernel, self.needs())) is not None:
+            raise ValueError(why)
         return self
+
+    def needs(self, dropout: DropoutConfig | None = None, training: bool = True) -> Needs:
+        """What the kernel must be able to do in training or in prediction, with the model's convention of dropout."""
+        how = DropoutConfig() if dropout is None else dropout
+        drops: Drops = "none"
+        if self.dropout and (training or how.style == "classic"):
+            drops = "inverted" if how == DropoutConfig() else "any"
+        return Needs(self.cap is not None, drops)
 
     def key_heads(self) -> int:
         """Number of key and value heads, K."""
@@ -206,10 +218,12 @@ class ConvolutionConfig(Config):
 
 
 class LinearConfig(Config):
-    """A linear function of the last `taps` tokens and nothing else (L0-03)."""
+    """A linear function of the last `taps` tokens and nothing else (L0-03): a convolution of neighbours without a bias."""
 
     kind: Literal["linear"] = "linear"
     taps: Annotated[int, Field(gt=0, le=1024)] = 8
+    dilation: ClassVar[int] = 1
+    bias: ClassVar[bool] = False
 
 
 class RecurrentConfig(Config):

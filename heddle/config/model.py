@@ -16,6 +16,7 @@ from heddle.config.ids import SpecialIds
 from heddle.config.layers import (
     ActivationName,
     AttentionConfig,
+    DropoutConfig,
     FeedForwardConfig,
     LayerNormConfig,
     MixerConfig,
@@ -244,14 +245,6 @@ HeadConfig = Annotated[
 ]
 
 
-class DropoutConfig(Config):
-    """How dropped values are dropped, wherever a rate says that they are (D-03, D-54)."""
-
-    # Kept values are divided by 1 - rate, or predictions multiplied by it.
-    style: Literal["inverted", "classic"] = "inverted"
-    mask: Literal["element", "batch"] = "element"  # every value on its own, or one mask for all rows of a batch
-
-
 class InitialConfig(Config):
     """Initial weights (L0-13, D-45).
 
@@ -309,8 +302,7 @@ class TransformerConfig(Config):
             raise ValueError("source_vocab_size is of an encoder's own table beside a decoder's; there are not both")
         for name, stack in self.stacks().items():
             stack_possible(name, stack, self.dim)
-            if self.dropout != DropoutConfig():
-                dropout_possible(name, stack)
+            dropout_possible(name, stack, self.dropout)
             crossing = [block.cross is not None for block in stack.blocks]
             if any(crossing) and (name == "encoder" or self.encoder is None):
                 raise ValueError(f"{name}.block.cross needs an encoder to look at, and stands in a decoder")

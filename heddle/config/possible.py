@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from heddle.config.kernels import refusal
 from heddle.config.layers import (
     AttentionConfig,
     ConvolutionConfig,
+    DropoutConfig,
     LayerNormConfig,
     LinearConfig,
     NoNormConfig,
@@ -48,18 +50,16 @@ def stack_possible(name: str, stack: "StackConfig", dim: int) -> None:
     _norms_possible(name, stack, dim)
 
 
-def dropout_possible(name: str, stack: "StackConfig") -> None:
-    """Refuse torch's fused kernel where dropout is not what it means by it.
+def dropout_possible(name: str, stack: "StackConfig", dropout: DropoutConfig) -> None:
+    """Refuse a kernel where it cannot drop attention weights in the model's convention.
 
     Raises:
         ValueError: one line that names the field.
     """
     for block in stack.blocks:
         for place in (block.mixer, block.cross):
-            if isinstance(place, AttentionConfig) and place.kernel == "sdpa" and place.dropout:
-                raise ValueError(
-                    f"{name}: kernel = 'sdpa' knows only inverted dropout with a mask for each element: take kernel = 'auto'"
-                )
+            if isinstance(place, AttentionConfig) and (why := refusal(place.kernel, place.needs(dropout))) is not None:
+                raise ValueError(f"{name}: {why}")
 
 
 def _attention_possible(mixer: AttentionConfig, dim: int) -> None:

@@ -208,7 +208,8 @@ class Loop:
         """Logits after the next tokens of every row."""
         counts = [len(piece) for piece in pieces]
         filled = [piece + [0] * (max(counts) - len(piece)) for piece in pieces]
-        hidden = self.model.step(torch.tensor(filled, device=self.model.device), cache, counts)
+        layout = cache.advance(counts, self.model.device)
+        hidden = self.model(torch.tensor(filled, device=self.model.device), layout, cache=cache).hidden
         if len(set(counts)) == 1:
             last = hidden[:, -1]
         else:

@@ -16,10 +16,11 @@ from heddle.config.model import (
 from heddle.config.run import Way
 from heddle.errors import HeddleError
 from heddle.nn.activations import ACTIVATIONS
-from heddle.nn.dropout import Dropout, make_dropout
+from heddle.nn.dropout import Dropout
 from heddle.nn.layout import Layout
 from heddle.nn.norm import LayerNorm
 from heddle.nn.numeric import capped, wide_dtype
+from heddle.nn.setting import Setting
 
 LOGITS_BYTES = 256 << 20  # fp32 logits that a loss makes at a time; fewer save little memory and cost time
 
@@ -150,7 +151,7 @@ def make_head(config: TransformerConfig) -> nn.Module | None:
             *sizes, made.tied, made.bias, made.transform, made.scale, made.cap, made.activation, made.eps
         )
     if isinstance(made, ClassifierHeadConfig):
-        dropout = make_dropout(config.dropout, made.dropout)
+        dropout = Setting(config.dim, dropout=config.dropout).drop(made.dropout)
         return Classifier(config.dim, made.classes, made.pooling, made.dense, dropout)
     if isinstance(made, EmbeddingHeadConfig):
         return Pooler(config.dim, made.pooling, made.dense, made.normalise)

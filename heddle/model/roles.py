@@ -5,7 +5,7 @@ import re
 # Pattern of a parameter's name -> what it is. The first row that fits decides; Muon takes `matrix` rows, AdamW all others.
 ROLES = [
     (r"^(embedding|source_embedding|head)\.weight$", "table"),
-    (r"\.(positions|types|relative)\.weight$", "table"),
+    (r"\.(positions|types|relative\.\d+)\.weight$", "table"),
     (r"\.router\.weight$", "table"),
     (r"\.blocks\.\d+\.(mixer|cross|ffn)\..*(weight|\.up|\.gate|\.down)$", "matrix"),
     (r"^head\.", "table"),

@@ -1,6 +1,6 @@
-"""A stack: entry, blocks, final norm. Masks are lowered once per forward pass and way of seeing, not once per layer."""
+"""A stack: entry, blocks, final norm. Masks are lowered once per pass and attention pattern, not once per layer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from math import sqrt
 from typing import Any
@@ -10,20 +10,20 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from heddle.checks import at_least, checked, wrong
-from heddle.config.layers import AttentionConfig
-from heddle.config.model import DropoutConfig, EntryConfig, StackConfig
+from heddle.config.layers import DropoutConfig
+from heddle.config.model import EntryConfig, StackConfig
 from heddle.errors import HeddleError
-from heddle.nn.attention import Sight, View
-from heddle.nn.block import Across, Block, make_block
-from heddle.nn.dropout import Dropout, make_dropout
+from heddle.nn.block import Block, make_block
+from heddle.nn.dropout import Dropout
 from heddle.nn.embedding import Embedding, check_ids
 from heddle.nn.layout import Layout
-from heddle.nn.mask import Causal, Everything, Rule, Window
-from heddle.nn.moe import Routing
 from heddle.nn.norm import make_norm
 from heddle.nn.numeric import wide_dtype
+from heddle.nn.output import Output
 from heddle.nn.position import SinusoidalPositions, make_relative
-from heddle.nn.state import STATELESS, Keys, Memory, State
+from heddle.nn.scope import Pattern, Scope
+from heddle.nn.setting import Setting
+from heddle.nn.state import FORGETS, BlockState, Cache, Keys, Memory
 
 
 class Entry(nn.Module):
@@ -89,89 +89,103 @@ def _positions(kind: str, context: int, dim: int) -> nn.Module | None:
 class Stack(nn.Module):
     """Blocks that see backwards (a decoder) or both ways (an encoder) (L0-25, L1-23, L1-76).
 
-    Usable bare: vectors [B T D] in, vectors [B T D] out. Layers that see alike share a `Sight`, and all whose relative
-    positions and heads are alike share those, whatever their windows, kernels and dropout.
+    Usable bare: vectors [B T D] in, vectors [B T D] out. Each layer has an attention pattern (`patterns`); layers with equal
+    ones share what is prepared for a pass. The stack owns the modules of relative positions, one for all layers that say the
+    same, whatever their windows, kernels and dropout.
+
+    Args:
+        config: the blocks, the entry, the final norm.
+        dim: D.
+        context: how many positions there are where positions are learned.
+        causal: whether tokens see only what comes before them.
+        dropout: how dropped values are dropped.
     """
 
     @checked(dim=at_least(1), context=at_least(1))
     def __init__(
-        self, config: StackConfig, dim: int, context: int, causal: bool = True, drops: DropoutConfig | None = None
+        self, config: StackConfig, dim: int, context: int, causal: bool = True, dropout: DropoutConfig | None = None
     ) -> None:
         super().__init__()
-        drops = DropoutConfig() if drops is None else drops
-        # Of what is given; positions that are put beside it come with the entry.
+        setting = Setting(dim, causal, DropoutConfig() if dropout is None else dropout)
+        # Of what is given; positions that are concatenated to it come with the entry.
         self.width = config.entry.token_dim(dim)
         self.longest = context if config.entry.positions == "learned" else None
-        self.entry = Entry(config.entry, dim, context, make_dropout(drops, config.entry.dropout))
-        self.blocks = nn.ModuleList(make_block(block, dim, drops, causal) for block in config.blocks)
-        reaches = [getattr(block.mixer, "window", None) for block in self.layers()]
-        ways = [_way(block.mixer, reach, dim, drops) for block, reach in zip(config.blocks, reaches, strict=True)]
-        first = {way: ways.index(way) for way in ways}  # the layer that sees so first
-        sights = list(first)
-        self.sight_of_layer = [sights.index(way) for way in ways]
-        self.reach_of_sight = [reaches[layer] for layer in first.values()]
-        holders: dict[Any, int] = {}  # by their relative positions: the first sight with such holds them
-        for number, way in enumerate(sights):
-            holders.setdefault(way[-1], number)
-        self.holder_of_sight = [holders[way[-1]] for way in sights]
-        self.sights = nn.ModuleList(
-            make_sight(config.blocks[layer].mixer, dim, causal, drops, holds=holders[way[-1]] == number)
-            for number, (way, layer) in enumerate(first.items())
-        )
-        crosses = [None if each.cross is None else _kernel(each.cross, drops) for each in config.blocks]
-        distinct = [each for each in dict.fromkeys(crosses) if each is not None]
-        self.cross_sight_of_layer = [None if each is None else distinct.index(each) for each in crosses]
-        self.cross_sights = nn.ModuleList(Sight(Everything(), kernel, fused=fused) for kernel, fused in distinct)
+        self.entry = Entry(config.entry, dim, context, setting.drop(config.entry.dropout))
+        self.blocks = nn.ModuleList(make_block(block, setting) for block in config.blocks)
+        self.patterns: list[Pattern] = [block.mixer.pattern for block in self.layers()]
+        self.source_patterns = [None if block.cross is None else block.cross.pattern for block in self.layers()]
+        relatives = [each for each in dict.fromkeys(pattern.relative for pattern in self.patterns) if each]
+        self.relative = nn.ModuleList(make_relative(each) for each in relatives)
+        # By number, since a compiler cannot compare patterns: the first layer with the same one, and its relative positions.
+        self.like = [self.patterns.index(pattern) for pattern in self.patterns]
+        self.source_like = [self.source_patterns.index(pattern) for pattern in self.source_patterns]
+        self.relative_of = [relatives.index(each.relative) if each.relative else None for each in self.patterns]
         self.final_norm = make_norm(config.block.norm, dim) if config.ends_in_norm() else nn.Identity()
 
-    def views(self, queries: Layout, keys: Keys | None = None) -> list[View]:
-        """What each block needs to know of the tokens' places; keys default to the queries themselves."""
-        made = []
-        for number, sight in enumerate(self.sights):
-            seen = queries if keys is None else keys[self.reach_of_sight[number]]
-            holder = self.sights[self.holder_of_sight[number]]
-            made.append(sight(queries, seen, holder.relative))
-        return [made[number] for number in self.sight_of_layer]
-
-    def run(
+    def forward(
         self,
         x: Float[Tensor, "B T d"],
-        queries: Layout,
-        keys: Keys | None = None,
-        states: Sequence[tuple[State, State]] | None = None,
+        layout: Layout,
+        cache: Cache | None = None,
         memory: Memory | None = None,
         types: Int[Tensor, "B T"] | None = None,
-    ) -> tuple[Float[Tensor, "B T D"], tuple[Routing, ...]]:
-        """Hidden vectors, and what the routers did on the way.
+    ) -> Output:
+        """Hidden vectors [B T D], and what the routers did.
+
+        Args:
+            x: the tokens' vectors.
+            layout: where they are; with a cache, what `cache.advance` gave.
+            cache: what the layers remember of earlier tokens.
+            memory: the encoder's output, for cross-attention.
+            types: the tokens' types, where there is a table of them.
 
         Raises:
             HeddleError: `x` has another width, or the layout another batch; or there are `types` and no table of them.
         """
-        width = self.width
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            raise wrong("Stack", "x", x, f"a tensor of floating-point numbers of shape [B T {width}]")
-        if not isinstance(queries, Layout):
-            raise wrong("Stack", "queries", queries, "a Layout")
-        if x.dim() != 3 or x.shape[-1] != width or queries.position.shape != x.shape[:2]:
-            raise HeddleError(
-                f"a stack takes x [B T D] with D = {width} and a layout of the same [B T]; "
-                f"x is {list(x.shape)}, the layout {list(queries.position.shape)}"
-            )
-        views = self.views(queries, keys)
-        x = self.entry(x, queries, types)
-        crossing = [] if memory is None else [sight(queries, memory.layout) for sight in self.cross_sights]
-        routings: list[Routing] = []
-        for number, block in enumerate(self.blocks):
-            own, other = (STATELESS, STATELESS) if states is None else states[number]
-            cross = self.cross_sight_of_layer[number]
-            look = None if memory is None or cross is None else Across(memory.hidden, crossing[cross], other)
-            x, routing = block(x, views[number], own, look)
-            routings += [] if routing is None else [routing]
-        return self.final_norm(x), tuple(routings)
+        self._check(x, layout)
+        keys = None if cache is None else cache.keys
+        own, other = self.scopes(layout, keys), self.source_scopes(layout, memory)
+        states = [FORGETS] * len(self.blocks) if cache is None else cache.states
+        x, routings = self.entry(x, layout, types), ()
+        for block, scope, state, source in zip(self.blocks, own, states, other, strict=True):
+            x, more = block(x, scope, state, source)
+            routings += more
+        return Output(self.final_norm(x), routings)
 
-    def forward(self, x: Float[Tensor, "B T d"], queries: Layout, **how: Any) -> Float[Tensor, "B T D"]:
-        """Hidden vectors alone; arguments as of `run`."""
-        return self.run(x, queries, **how)[0]
+    def scopes(self, queries: Layout, keys: Keys | None = None) -> list[Scope]:
+        """What each block's mixer attends to in this pass; keys default to the queries themselves."""
+        scopes: list[Scope] = []
+        for layer, (pattern, first, number) in enumerate(zip(self.patterns, self.like, self.relative_of, strict=True)):
+            seen = queries if keys is None else keys[pattern.reach]
+            relative = None if number is None else self.relative[number]
+            scopes.append(
+                scopes[first] if first < layer else pattern.scope(queries, seen, relative, training=self.training)
+            )
+        return scopes
+
+    def source_scopes(self, queries: Layout, memory: Memory | None) -> list[Scope | None]:
+        """What each block's cross-attention attends to; None where there is none."""
+        scopes: list[Scope | None] = []
+        for layer, (pattern, first) in enumerate(zip(self.source_patterns, self.source_like, strict=True)):
+            if memory is None or pattern is None:
+                scopes.append(None)
+            elif first < layer:
+                scopes.append(scopes[first])
+            else:
+                scope = pattern.scope(queries, memory.layout, source=memory.hidden, training=self.training)
+                scopes.append(scope)
+        return scopes
+
+    def _check(self, x: object, layout: object) -> None:
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise wrong("Stack", "x", x, f"a tensor of floating-point numbers of shape [B T {self.width}]")
+        if not isinstance(layout, Layout):
+            raise wrong("Stack", "layout", layout, "a Layout")
+        if x.dim() != 3 or x.shape[-1] != self.width or layout.position.shape != x.shape[:2]:
+            raise HeddleError(
+                f"a stack takes x [B T D] with D = {self.width} and a layout of the same [B T]; "
+                f"x is {list(x.shape)}, the layout {list(layout.position.shape)}"
+            )
 
     @contextmanager
     def watched(self) -> Iterator[list[Tensor]]:
@@ -194,8 +208,8 @@ class Stack(nn.Module):
             assert isinstance(block, Block)
             yield block
 
-    def new_states(self) -> list[tuple[State, State]]:
-        """Empty memories, one pair per block."""
+    def new_states(self) -> list[BlockState]:
+        """Empty memories, one for each block."""
         return [block.new_state() for block in self.layers()]
 
     def check_length(self, length: int) -> None:
@@ -215,33 +229,3 @@ class Stack(nn.Module):
         # A compiled graph is one for all lengths of documents, as long as nobody asks for them.
         if self.longest is not None and layout.width > self.longest:
             self.check_length(layout.width if layout.longest is None else layout.longest)
-
-
-def _kernel(config: AttentionConfig, drops: DropoutConfig) -> tuple[str, bool]:
-    """A layer's kernel, and whether torch's fused one knows all that the layer wants."""
-    return config.kernel, config.cap is None and (drops == DropoutConfig() or not config.dropout)
-
-
-def _way(config: Any, reach: int | None, dim: int, drops: DropoutConfig) -> tuple[Any, ...]:
-    """What two layers must have in common to see alike; last what they must to share their relative positions."""
-    if not isinstance(config, AttentionConfig):
-        return reach, None, None
-    relative = None if config.relative is None else (config.relative, config.heads, config.width(dim))
-    return reach, _kernel(config, drops), relative
-
-
-def make_sight(
-    config: Any, dim: int, causal: bool = True, drops: DropoutConfig | None = None, holds: bool = True
-) -> Sight:
-    """The way of seeing that a mixer asks for in a stack of one direction or of both.
-
-    `holds` says whether its relative positions are its own, or those of another sight.
-    """
-    rule: Rule = Causal() if causal else Everything()
-    if not isinstance(config, AttentionConfig):
-        return Sight(rule, None)
-    if config.window is not None:
-        rule = Causal() & Window(config.window) if causal else Window(config.window)
-    kernel, fused = _kernel(config, DropoutConfig() if drops is None else drops)
-    relative = make_relative(config.relative, config.heads, config.width(dim), causal) if holds else None
-    return Sight(rule, kernel, relative, fused)

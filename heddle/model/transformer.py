@@ -1,6 +1,5 @@
 """The transformer: tokens to hidden vectors, hidden vectors to logits. Training, prefill and decoding are the same call."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,8 +15,8 @@ from heddle.nn.block import MATRICES
 from heddle.nn.custom import without_custom
 from heddle.nn.embedding import Embedding, check_ids
 from heddle.nn.layout import Layout
-from heddle.nn.moe import Routing
-from heddle.nn.state import Cache, Keys, Memory
+from heddle.nn.output import Output, Routing
+from heddle.nn.state import Cache, Memory
 
 
 class Transformer(nn.Module):
@@ -53,137 +52,63 @@ class Transformer(nn.Module):
         source_layout: Layout | None = None,
         types: Int[Tensor, "B T"] | None = None,
         source_types: Int[Tensor, "B S"] | None = None,
-    ) -> Float[Tensor, "B T D"]:
-        """Hidden vectors of `tokens`, in one pass (L0-01). Layouts default to whole sequences.
+        cache: Cache | None = None,
+    ) -> Output:
+        """Hidden vectors [B T D] of `tokens`, and what the routers did: training, scoring, prefill and each decoding step.
 
-        A decoder's hold what follows every prefix; an encoder's see the whole. `source` is what an encoder-decoder's encoder
-        reads, `types` and `source_types` the tokens' and the source's types where there are any (else all are of type 0).
+        A decoder's vectors hold what follows every prefix (L0-01); an encoder's see the whole. With a cache, `tokens` are
+        the next ones of each of its rows, and it remembers them.
+
+        Args:
+            tokens: ids.
+            layout: where the tokens are. None: whole sequences, or the next T tokens of every row of the cache. For rows
+                with different numbers of new tokens: `cache.advance(counts)`, with tokens padded to the largest count.
+            source: ids that an encoder-decoder's encoder reads; with a cache, given in its first call and never again.
+            source_layout: where those are; None: whole sequences.
+            types: the tokens' types where there is a table of them; None: all are of type 0.
+            source_types: the source's.
+            cache: what the decoder remembers, see `new_cache`.
 
         Raises:
             HeddleError: something is given that this model has no use for, or a source is missing; shapes do not fit; there
-                are more tokens than learned positions.
+                are more tokens than learned positions. On a GPU ids out of range are an IndexError.
         """
-        return self.run(tokens, layout, source, source_layout, types, source_types)[0]
-
-    def run(
-        self,
-        tokens: Int[Tensor, "B T"],
-        layout: Layout | None = None,
-        source: Int[Tensor, "B S"] | None = None,
-        source_layout: Layout | None = None,
-        types: Int[Tensor, "B T"] | None = None,
-        source_types: Int[Tensor, "B S"] | None = None,
-    ) -> tuple[Float[Tensor, "B T D"], tuple[Routing, ...]]:
-        """`forward`, and beside it what the routers did: their loads, and the terms they add to the loss."""
         check_ids("tokens", tokens, self.vocab_size)
-        layout = _whole(tokens) if layout is None else layout
+        layout = self._layout(tokens, layout, cache)
+        last = self.encoder if self.decoder is None else self.decoder
+        assert last is not None
+        last.check_layout(layout)
         if self.encoder is None or self.decoder is None:
             if not (source is None and source_layout is None and source_types is None):
                 raise HeddleError("this model reads tokens alone: leave out source, source_layout and source_types")
-            alone = self._encode if self.decoder is None else self._decode
-            return alone(tokens, layout, types=types)
-        if source is None:
-            raise HeddleError("this model reads a source beside the tokens; give source")
-        check_ids("source", source, self._source_size())
-        source_layout = _whole(source) if source_layout is None else source_layout
-        hidden, routings = self._encode(source, source_layout, source_types)
-        out, more = self._decode(tokens, layout, memory=Memory(hidden, source_layout), types=types)
-        return out, routings + more
+            return last(self._embed(tokens), layout, cache, types=types)
+        memory, routings = self._memory(len(tokens), source, source_layout, source_types, cache)
+        out: Output = last(self._embed(tokens), layout, cache, memory, types)
+        return Output(out.hidden, routings + out.routings)
 
     def states(
         self, tokens: Int[Tensor, "B T"], layout: Layout | None = None, **more: Any
     ) -> list[Float[Tensor, "B T D"]]:
-        """What leaves the entry and each block of the stack under the head, L + 1 tensors (L0-25); arguments as of `forward`.
+        """The outputs of the entry and of each block of the stack under the head, L + 1 tensors (L0-25).
 
-        The final norm is in none of them: `forward` gives it of the last one.
+        Arguments are those of `forward`, which applies the final norm to the last of them.
         """
         stack = self.encoder if self.decoder is None else self.decoder
         assert stack is not None
         with stack.watched() as kept:
-            self.run(tokens, layout, **more)
+            self(tokens, layout, **more)
         return kept
 
-    def encode(
-        self, source: Int[Tensor, "B S"], layout: Layout | None = None, types: Int[Tensor, "B S"] | None = None
-    ) -> Memory:
-        """The encoder's output (L1-76).
-
-        Raises:
-            HeddleError: there is no encoder, or more tokens than there are learned positions.
-        """
-        self._check_encodes()
-        check_ids("source", source, self._source_size())
-        layout = _whole(source) if layout is None else layout
-        return Memory(self._encode(source, layout, types)[0], layout)
-
-    def decode(
-        self,
-        tokens: Int[Tensor, "B T"],
-        queries: Layout,
-        keys: Keys | None = None,
-        states: Sequence[Any] | None = None,
-        memory: Memory | None = None,
-        types: Int[Tensor, "B T"] | None = None,
-    ) -> Float[Tensor, "B T D"]:
-        """The decoder's hidden vectors of `tokens`, standing where `queries` says and seeing `keys`, with what `states` remember.
-
-        Raises:
-            HeddleError: there is no decoder, no memory of a source, or more tokens than there are learned positions. Where
-                only tensors know that, it is an IndexError on a GPU (`step` looks before).
-        """
-        check_ids("tokens", tokens, self.vocab_size)
-        return self._decode(tokens, queries, keys, states, memory, types)[0]
-
-    def step(
-        self,
-        tokens: Int[Tensor, "B T"],
-        cache: Cache,
-        counts: Sequence[int] | None = None,
-        types: Int[Tensor, "B T"] | None = None,
-    ) -> Float[Tensor, "B t D"]:
-        """Hidden vectors of the next tokens of every row of a cache, which remembers them.
-
-        Of row b's T tokens the first `counts[b]` are real (all, if left out) and the rest is padding; t is the largest count,
-        so what is padding in every row is left out.
-
-        Raises:
-            HeddleError: the cache has other rows, a count is not between 0 and T, or there are fewer learned positions.
-        """
-        if not isinstance(tokens, Tensor) or tokens.dim() != 2:
-            raise wrong("model.step", "tokens", tokens, "a tensor of whole numbers of shape [B T]")
-        if not isinstance(cache, Cache):
-            raise wrong("model.step", "cache", cache, "a Cache, as model.new_cache gives it,")
-        if not isinstance(counts, Sequence | None):
-            raise wrong("model.step", "counts", counts, "a list of whole numbers")
-        rows, width = tokens.shape
-        counts = [width] * rows if counts is None else counts
-        if not len(counts) == len(cache.lengths) == rows:
-            raise HeddleError(
-                f"{rows} rows of tokens and {len(counts)} counts for a cache of {len(cache.lengths)} rows"
-            )
-        if odd := [count for count in counts if not isinstance(count, int) or not 0 <= count <= width]:
-            raise HeddleError(
-                f"counts say {odd[0]!r} of the {width} tokens that each row has; 0 to {width} are possible"
-            )
-        most = max(counts, default=width)
-        if most < width:
-            tokens, types = tokens[:, :most], None if types is None else types[:, :most]
-        if self.decoder is not None:
-            self.decoder.check_length(max(map(sum, zip(cache.lengths, counts, strict=True)), default=0))
-        queries, keys = cache.advance(counts, tokens.device)
-        return self.decode(tokens, queries, keys, cache.states, cache.memory, types)
-
     @checked(rows=at_least(0))
-    def new_cache(self, rows: int, memory: Memory | None = None) -> Cache:
-        """An empty cache for `rows` sequences, which grows as tokens come; of an encoder-decoder, with the encoder's output.
+    def new_cache(self, rows: int) -> Cache:
+        """An empty cache for `rows` sequences, which grows as tokens come.
 
         Raises:
-            HeddleError: there is no decoder, or no memory where one is needed, or one of other rows.
+            HeddleError: there is no decoder.
         """
         if self.decoder is None:
             raise HeddleError("an encoder sees the whole at once: there is nothing to remember from token to token")
-        self._check_memory(memory)
-        return Cache(self.decoder.new_states(), rows, memory)
+        return Cache(self.decoder.new_states(), rows, self.decoder.longest)
 
     def logits(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
         """Scores of the next token (L0-73, L2-62). Entries beyond the vocabulary are -inf (D-13)."""
@@ -249,48 +174,54 @@ class Transformer(nn.Module):
         """Where the weights are."""
         return self.embedding.weight.device
 
-    def _encode(
-        self, source: Tensor, layout: Layout, types: Tensor | None = None
-    ) -> tuple[Tensor, tuple[Routing, ...]]:
-        self._check_encodes()
+    def _layout(self, tokens: Tensor, layout: Layout | None, cache: Cache | None) -> Layout:
+        """Where the tokens are; a layout of another batch would be broadcast over them (L1-15)."""
+        rows, width = tokens.shape
+        if cache is not None:
+            if not isinstance(cache, Cache):
+                raise wrong("model", "cache", cache, "a Cache, as model.new_cache gives it,")
+            if self.decoder is None:
+                raise HeddleError("this model has no decoder, and a cache is for one")
+            if layout is None:
+                if rows != len(cache.lengths):
+                    raise HeddleError(f"{rows} rows of tokens for a cache of {len(cache.lengths)} rows")
+                return cache.advance([width] * rows, tokens.device)
+            if layout is not cache.queries:
+                raise wrong("model", "layout", layout, "with a cache, what the last cache.advance gave")
+        layout = Layout.plain(rows, width, tokens.device) if layout is None else layout
+        _check_layout(tokens, layout)
+        return layout
+
+    def _memory(
+        self, rows: int, source: Tensor | None, layout: Layout | None, types: Tensor | None, cache: Cache | None
+    ) -> tuple[Memory, tuple[Routing, ...]]:
+        """The encoder's output: of the source, or from the cache's first call (L1-76)."""
         assert self.encoder is not None
+        if cache is not None and cache.memory is not None:
+            if not (source is None and layout is None and types is None):
+                raise HeddleError("this cache has read its source already: leave out source in later calls")
+            return cache.memory, ()
+        if source is None:
+            when = "" if cache is None else " in the first call of a cache"
+            raise HeddleError(f"this model reads a source beside the tokens; give source{when}")
+        count = self.vocab_size if self.config.source_vocab_size is None else self.config.source_vocab_size
+        check_ids("source", source, count)
+        if source.shape[0] != rows:
+            raise HeddleError(
+                f"{source.shape[0]} rows of source for {rows} rows of tokens; give each row a source of its own"
+            )
+        layout = Layout.plain(source.shape[0], source.shape[1], source.device) if layout is None else layout
         _check_layout(source, layout)
         self.encoder.check_layout(layout)
-        table = self.embedding if self.source_embedding is None else self.source_embedding
-        return self.encoder.run(table(source).to(self.working_dtype()), layout, types=types)
+        out: Output = self.encoder(self._embed(source, self.source_embedding), layout, types=types)
+        memory = Memory(out.hidden, layout)
+        if cache is not None:
+            cache.memory = memory
+        return memory, out.routings
 
-    def _decode(
-        self,
-        tokens: Tensor,
-        queries: Layout,
-        keys: Keys | None = None,
-        states: Sequence[Any] | None = None,
-        memory: Memory | None = None,
-        types: Tensor | None = None,
-    ) -> tuple[Tensor, tuple[Routing, ...]]:
-        if self.decoder is None:
-            raise HeddleError("this model has no decoder")
-        _check_layout(tokens, queries)
-        self._check_memory(memory)
-        self.decoder.check_layout(queries)
-        x = self.embedding(tokens).to(self.working_dtype())
-        return self.decoder.run(x, queries, keys, states, memory, types)
-
-    def _source_size(self) -> int:
-        """How many ids the encoder knows."""
-        return self.vocab_size if self.config.source_vocab_size is None else self.config.source_vocab_size
-
-    def _check_encodes(self) -> None:
-        if self.encoder is None:
-            raise HeddleError("this model has no encoder")
-
-    def _check_memory(self, memory: Memory | None) -> None:
-        if (memory is None) != (self.encoder is None):
-            raise HeddleError(
-                "this model's decoder looks at an encoder's output; give memory = model.encode(source)"
-                if memory is None
-                else "this model has no encoder, so its decoder looks at no memory"
-            )
+    def _embed(self, tokens: Tensor, table: Embedding | None = None) -> Float[Tensor, "B T d"]:
+        embedding = self.embedding if table is None else table
+        return embedding(tokens).to(self.working_dtype())
 
 
 def _check_layout(tokens: Tensor, layout: Layout) -> None:
@@ -301,8 +232,3 @@ def _check_layout(tokens: Tensor, layout: Layout) -> None:
         raise HeddleError(
             f"the layout is of [B T] = {list(layout.position.shape)}, the tokens are {list(tokens.shape)}"
         )
-
-
-def _whole(tokens: Tensor) -> Layout:
-    rows, width = tokens.shape if tokens.dim() == 2 else (0, 0)  # another shape is refused where the layout is used
-    return Layout.plain(rows, width, tokens.device)

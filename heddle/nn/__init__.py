@@ -1,8 +1,6 @@
-"""The parts: where tokens stand, who sees whom, and the layers that work on them."""
+"""The parts: where tokens are, which of them they attend to, and the layers."""
 
 from heddle.nn.attention import Attention as Attention
-from heddle.nn.attention import Sight as Sight
-from heddle.nn.attention import View as View
 from heddle.nn.block import Block as Block
 from heddle.nn.block import Residual as Residual
 from heddle.nn.dropout import Dropout as Dropout
@@ -18,7 +16,12 @@ from heddle.nn.mask import Everything as Everything
 from heddle.nn.mask import Mask as Mask
 from heddle.nn.norm import LayerNorm as LayerNorm
 from heddle.nn.norm import RMSNorm as RMSNorm
+from heddle.nn.output import Output as Output
+from heddle.nn.output import Routing as Routing
 from heddle.nn.position import Rotary as Rotary
+from heddle.nn.scope import Pattern as Pattern
+from heddle.nn.scope import Scope as Scope
+from heddle.nn.setting import Setting as Setting
 from heddle.nn.state import Cache as Cache
 
 __all__ = [
@@ -35,11 +38,14 @@ __all__ = [
     "LayerNorm",
     "Layout",
     "Mask",
+    "Output",
+    "Pattern",
     "RMSNorm",
     "Residual",
     "Rotary",
-    "Sight",
-    "View",
+    "Routing",
+    "Scope",
+    "Setting",
     "drop",
     "masked_softmax",
 ]

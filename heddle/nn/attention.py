@@ -1,159 +1,97 @@
-"""Multi-head attention, with what a stack prepares once per forward pass: the lowered mask, rotation and bias."""
+"""Multi-head attention: queries, keys and values, rotation, the kernel, the output projection."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Protocol
+from math import sqrt
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from heddle.nn.dropout import Dropout
-from heddle.nn.kernels import KERNELS, Kernel, Lowered
-from heddle.nn.layout import Layout
-from heddle.nn.mask import Mask, Rule
-from heddle.nn.position import Alibi, Buckets, Rotary, Rotation, rotate
+from heddle.config.layers import AttentionConfig
+from heddle.nn.kernels import KERNELS
+from heddle.nn.mask import Causal, Everything, Rule, Window
+from heddle.nn.norm import make_norm
+from heddle.nn.position import relative_of, rotate
+from heddle.nn.scope import Pattern, Scope
+from heddle.nn.setting import Setting
 from heddle.nn.state import STATELESS, Fixed, Growing, Rolling, State
-
-
-@dataclass(frozen=True)
-class View:
-    """What one way of seeing needs in this forward pass, made once and shared by all layers that see so.
-
-    Attributes:
-        queries: where the new tokens stand.
-        keys: where what they look at stands.
-        lowered: the mask as the kernel wants it; None where no attention is paid.
-        rotation: of the new tokens' queries and keys.
-    """
-
-    queries: Layout
-    keys: Layout
-    lowered: Lowered | None
-    rotation: Rotation | None
-
-
-class Sight(nn.Module):
-    """One distinct way of seeing: a rule, a kernel's lowering, and relative positions.
-
-    Args:
-        rule: who may see whom.
-        kernel: a row of `KERNELS`, or None for mixers that only need to know where tokens stand.
-        relative: what distances do to queries and keys (`Rotary`) or to scores (`Alibi`, `Buckets`). Ways of seeing that
-            differ in rule or kernel alone share it: one of them holds it, the others are handed it with each call.
-        fused: whether torch's fused kernel knows all that the layers want; it has no cap and one kind of dropout.
-    """
-
-    def __init__(self, rule: Rule, kernel: str | None, relative: nn.Module | None = None, fused: bool = True) -> None:
-        super().__init__()
-        self.rule = rule
-        self.fused = fused
-        self.kernel: type[Kernel] | None = None if kernel is None else KERNELS[kernel]
-        self.relative = relative
-
-    def forward(self, queries: Layout, keys: Layout, relative: nn.Module | None = None) -> View:
-        if self.kernel is None:
-            return View(queries, keys, None, None)
-        relative = self.relative if relative is None else relative
-        rotation = relative(queries) if isinstance(relative, Rotary) else None
-        bias = relative(queries, keys) if isinstance(relative, Alibi | Buckets) else None
-        return View(queries, keys, self.kernel.lower(Mask(self.rule, queries, keys), bias, self.fused), rotation)
-
-
-class Mixer(Protocol):
-    """What stands in a block's first branch: tokens exchange information, each with what came before it."""
-
-    def __call__(self, x: Float[Tensor, "B T D"], view: View, state: State = STATELESS) -> Float[Tensor, "B T D"]: ...
-
-    def new_state(self) -> State:
-        """An empty memory of what the next tokens need of the earlier ones. A mixer whose memory is a window has a `window`."""
-        ...
 
 
 class Attention(nn.Module):
     """Concat(head_1, …, head_H) W_O with head_i = softmax(q_i k_iᵀ · scale) v_i (L0-41, L0-42; Vaswani et al. 2017, 3.2.2).
 
     With fewer key heads than heads, each key head serves H/K neighbouring query heads (Ainslie et al. 2023). Head i owns the
-    columns i·d … (i+1)·d of each projection. Given the encoder's output, keys and values are this layer's projections of it:
-    cross-attention (L1-78, D-46).
+    columns i·d … (i+1)·d of each projection. In cross-attention keys and values are made of the encoder's output, which the
+    scope holds (L1-78, D-46).
 
     Args:
-        dim: D, width in and out.
-        heads: H.
-        kv_heads: K, a divisor of H.
-        head_dim: d, width of a query and of a key head.
-        value_dim: width of a value head.
-        scale: factor on the scores.
-        bias: which of the four projections have biases.
-        query_norm, key_norm: norms over d before the rotation, or None.
-        dropout: on the attention weights, a rate or a module.
-        kernel: a row of `KERNELS`.
-        cap: scores become cap · tanh(scores / cap), or None.
-        window: how far back a token sees, itself included; None: to the beginning.
+        config: heads, widths, norms, window, kernel.
+        setting: the stack it is for.
         crosses: whether keys and values come from another sequence.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        value_dim: int,
-        scale: float,
-        bias: Collection[str] = ("q", "k", "v", "o"),
-        query_norm: nn.Module | None = None,
-        key_norm: nn.Module | None = None,
-        dropout: float | Dropout = 0.0,
-        kernel: str = "auto",
-        cap: float | None = None,
-        window: int | None = None,
-        crosses: bool = False,
-    ) -> None:
+    def __init__(self, config: AttentionConfig, setting: Setting, crosses: bool = False) -> None:
         super().__init__()
-        self.head_dim = head_dim
-        self.value_dim = value_dim
-        self.window = window
+        dim, heads, kv_heads, bias = setting.dim, config.heads, config.key_heads(), config.biased()
+        self.head_dim = config.width(dim)
+        self.value_dim = config.value_dim or self.head_dim
         self.crosses = crosses
-        self.q = nn.Linear(dim, heads * head_dim, bias="q" in bias)
-        self.k = nn.Linear(dim, kv_heads * head_dim, bias="k" in bias)
-        self.v = nn.Linear(dim, kv_heads * value_dim, bias="v" in bias)
-        self.o = nn.Linear(heads * value_dim, dim, bias="o" in bias)
-        self.q_norm = query_norm
-        self.k_norm = key_norm
-        self.kernel = KERNELS[kernel](scale, dropout, cap)
+        self.pattern = attention_pattern(config, setting, crosses)
+        self.q = nn.Linear(dim, heads * self.head_dim, bias="q" in bias)
+        self.k = nn.Linear(dim, kv_heads * self.head_dim, bias="k" in bias)
+        self.v = nn.Linear(dim, kv_heads * self.value_dim, bias="v" in bias)
+        self.o = nn.Linear(heads * self.value_dim, dim, bias="o" in bias)
+        self.q_norm = nn.Identity() if config.qk_norm is None else make_norm(config.qk_norm, self.head_dim)
+        self.k_norm = nn.Identity() if config.qk_norm is None else make_norm(config.qk_norm, self.head_dim)
+        self.kernel = KERNELS[config.kernel](score_scale(config, dim), setting.drop(config.dropout), config.cap)
 
-    def forward(
-        self,
-        x: Float[Tensor, "B T D"],
-        view: View,
-        state: State = STATELESS,
-        memory: Float[Tensor, "B S D"] | None = None,
-    ) -> Float[Tensor, "B T D"]:
-        def keys_and_values() -> tuple[Tensor, Tensor]:
-            source = x if memory is None else memory
-            k = split_heads(self.k(source), self.head_dim)
-            return self._place(k, self.k_norm, view), split_heads(self.v(source), self.value_dim)
-
-        assert view.lowered is not None
-        q = self._place(split_heads(self.q(x), self.head_dim), self.q_norm, view)
-        k, v = state.extend(keys_and_values, view.queries, view.keys)
-        return self.o(self.kernel(q, k, v, view.lowered).transpose(1, 2).flatten(2))
+    def forward(self, x: Float[Tensor, "B T D"], scope: Scope, state: State = STATELESS) -> Float[Tensor, "B T D"]:
+        q = rotate(self.q_norm(split_heads(self.q(x), self.head_dim)), scope.rotation)
+        kept = state.read()
+        if kept is None:
+            source = x if scope.source is None else scope.source
+            k = rotate(self.k_norm(split_heads(self.k(source), self.head_dim)), scope.rotation)
+            v = split_heads(self.v(source), self.value_dim)
+            kept = state.update((k, v), scope.queries, scope.keys)
+        k, v = kept
+        assert scope.mask is not None
+        return self.o(merge_heads(self.kernel(q, k, v, scope.mask)))
 
     def new_state(self) -> State:
         """Remembers every key and value, the last `window` of them, or those of the encoder's output."""
         if self.crosses:
             return Fixed()
-        return Growing() if self.window is None else Rolling(self.window)
+        return Growing() if self.pattern.reach is None else Rolling(self.pattern.reach)
 
-    @staticmethod
-    def _place(x: Float[Tensor, "B h T d"], norm: nn.Module | None, view: View) -> Float[Tensor, "B h T d"]:
-        x = x if norm is None else norm(x)
-        return x if view.rotation is None else rotate(x, view.rotation)
+
+def attention_pattern(config: AttentionConfig, setting: Setting, crosses: bool = False) -> Pattern:
+    """What the tokens of an attention layer attend to."""
+    rule: Rule = Causal() if setting.causal and not crosses else Everything()
+    if config.window is not None:
+        rule = rule & Window(config.window) if setting.causal else Window(config.window)
+    return Pattern(
+        rule,
+        config.window,
+        config.kernel,
+        config.needs(setting.dropout),
+        config.needs(setting.dropout, training=False),
+        relative_of(config, setting.dim, setting.causal),
+    )
+
+
+def score_scale(config: AttentionConfig, dim: int) -> float:
+    """The factor on q kᵀ, for a model of width `dim`."""
+    if config.scale == "dim":
+        return 1 / sqrt(dim)
+    return 1 / sqrt(config.width(dim)) if config.scale == "head_dim" else config.scale
 
 
 def split_heads(x: Float[Tensor, "B T hd"], width: int) -> Float[Tensor, "B h T d"]:
     """Cut the last axis into heads of `width` channels. The number of heads is read off, so a shard needs no other code."""
     return x.unflatten(-1, (-1, width)).transpose(1, 2)
+
+
+def merge_heads(x: Float[Tensor, "B h T d"]) -> Float[Tensor, "B T hd"]:
+    """Put the heads next to each other again."""
+    return x.transpose(1, 2).flatten(2)
 
 
 def head_products(attention: Attention) -> tuple[Float[Tensor, "H D D"], Float[Tensor, "H D D"]]:

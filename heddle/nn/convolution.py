@@ -5,9 +5,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from heddle.config.layers import ConvolutionConfig, LinearConfig
 from heddle.errors import HeddleError
 from heddle.nn.layout import PADDING, Layout
-from heddle.nn.state import STATELESS, Places, Rolling, State
+from heddle.nn.mask import Causal, Everything
+from heddle.nn.scope import Pattern, Scope
+from heddle.nn.setting import Setting
+from heddle.nn.state import STATELESS, Rolling, State
 
 OUTSIDE = PADDING - 1  # the segment of what lies before and after a row
 
@@ -24,35 +28,27 @@ class Convolution(nn.Module):
     `weight[k]` stores W_k with its output first, as `nn.Linear` does. A linear model of the last `taps` tokens (L0-03) is
     this with dilation 1 and no bias.
 
-    Args:
-        dim: D, width in and out.
-        taps: how many tokens are weighed, the token itself among them.
-        dilation: how many steps lie between two taps.
-        bias: whether b is there.
-        centred: tap k looks (k - taps // 2)·dilation back, so half of them look ahead: for encoders.
+    In an encoder it is centred: tap k looks (k - taps // 2)·dilation back, so half of them look ahead.
 
     Raises:
         HeddleError: centred with an even number of taps.
     """
 
-    def __init__(self, dim: int, taps: int, dilation: int = 1, bias: bool = True, centred: bool = False) -> None:
+    def __init__(self, config: ConvolutionConfig | LinearConfig, setting: Setting) -> None:
         super().__init__()
-        if centred and taps % 2 == 0:
-            raise HeddleError(f"a centred convolution needs an odd number of taps, not {taps}: take {taps + 1}")
-        self.centred = centred
-        self.distances = distances(taps, dilation, centred)
+        taps, dim = config.taps, setting.dim
+        self.centred = not setting.causal
+        if self.centred and taps % 2 == 0:
+            raise HeddleError(f"a centred convolution needs an odd number of taps, not {taps}: set taps = {taps + 1}")
+        self.distances = distances(taps, config.dilation, self.centred)
+        self.pattern = Pattern(Causal() if setting.causal else Everything(), self.reach or None)
         self.weight = nn.Parameter(torch.empty(taps, dim, dim))
-        self.bias = nn.Parameter(torch.empty(dim)) if bias else None
+        self.bias = nn.Parameter(torch.empty(dim)) if config.bias else None
 
     @property
     def reach(self) -> int:
         """How many steps back the furthest tap looks."""
         return self.distances[-1]
-
-    @property
-    def window(self) -> int | None:
-        """How many tokens its state remembers; None: it has none."""
-        return self.reach or None
 
     def new_state(self) -> State:
         """What it remembers of a row: the tokens it can reach.
@@ -64,10 +60,10 @@ class Convolution(nn.Module):
             raise HeddleError("a centred convolution looks ahead and cannot be cached: use it in an encoder")
         return Rolling(self.reach) if self.reach else STATELESS
 
-    def forward(self, x: Float[Tensor, "B T D"], view: Places, state: State = STATELESS) -> Float[Tensor, "B T D"]:
-        (seen,) = (tensor[:, 0] for tensor in state.extend(lambda: (x[:, None],), view.queries, view.keys))
-        whole = seen.shape[1] == x.shape[1]
-        taken = self._shifted(x, view.queries) if whole else self._looked_up(seen, view.queries)
+    def forward(self, x: Float[Tensor, "B T D"], scope: Scope, state: State = STATELESS) -> Float[Tensor, "B T D"]:
+        (seen,) = state.update((x[:, None],), scope.queries, scope.keys)
+        whole = seen.shape[2] == x.shape[1]
+        taken = self._shifted(x, scope.queries) if whole else self._looked_up(seen[:, 0], scope.queries)
         # One product for all taps, so that their sum is as exact as any other product's, whatever the precision.
         weight = self.weight.transpose(0, 1).flatten(1).to(x.dtype)
         return F.linear(taken, weight, None if self.bias is None else self.bias.to(x.dtype))

@@ -10,8 +10,12 @@ from torch import Tensor, nn
 
 from heddle.config.layers import CustomConfig
 from heddle.errors import HeddleError
-from heddle.nn.attention import View
+from heddle.nn.layout import Layout
+from heddle.nn.mask import Causal, Everything
 from heddle.nn.numeric import wide_dtype
+from heddle.nn.output import Output
+from heddle.nn.scope import Pattern, Scope
+from heddle.nn.setting import Setting
 from heddle.nn.state import STATELESS, Growing, State
 
 
@@ -25,9 +29,10 @@ class Custom(nn.Module):
         HeddleError: the target cannot be imported, is no class of modules, or cannot be called so.
     """
 
-    def __init__(self, config: CustomConfig, dim: int) -> None:
+    def __init__(self, config: CustomConfig, setting: Setting) -> None:
         super().__init__()
-        self.config, self.dim = config, dim
+        self.config, self.dim = config, setting.dim
+        self.pattern = Pattern(Causal() if setting.causal else Everything())
         self.inner = self.made()
 
     def made(self) -> nn.Module:
@@ -70,12 +75,12 @@ class CustomMixer(Custom):
     That makes cached decoding right for any mixer, at the price of computing the past anew with each step.
     """
 
-    def forward(self, x: Float[Tensor, "B T D"], view: View, state: State = STATELESS) -> Float[Tensor, "B T D"]:
-        (seen,) = state.extend(lambda: (x[:, None],), view.queries, view.keys)
-        out = self.call(seen[:, 0], view.keys)
-        if view.keys is view.queries or seen.shape[2] == x.shape[1]:
+    def forward(self, x: Float[Tensor, "B T D"], scope: Scope, state: State = STATELESS) -> Float[Tensor, "B T D"]:
+        (seen,) = state.update((x[:, None],), scope.queries, scope.keys)
+        out = self.call(seen[:, 0], scope.keys)
+        if scope.keys is scope.queries or seen.shape[2] == x.shape[1]:
             return out
-        index = view.queries.position[:, :, None].expand(-1, -1, out.shape[2])
+        index = scope.queries.position[:, :, None].expand(-1, -1, out.shape[2])
         return out.gather(1, index.clamp(max=out.shape[1] - 1))
 
     def new_state(self) -> State:
@@ -86,8 +91,8 @@ class CustomMixer(Custom):
 class CustomFeedForward(Custom):
     """A user's own feed-forward, called as `inner(x)`."""
 
-    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        return self.call(x)
+    def forward(self, x: Float[Tensor, "B T D"], queries: Layout | None = None) -> Output:
+        return Output(self.call(x))
 
 
 def found(config: CustomConfig) -> type[nn.Module]:

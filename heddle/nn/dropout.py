@@ -4,8 +4,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from heddle.config.model import DropoutConfig
-
 
 def drop(x: Float[Tensor, "..."], keep: Float[Tensor, "..."], rate: float) -> Float[Tensor, "..."]:
     """Inverted dropout with a given mask: kept values are divided by 1 - rate in training, prediction does nothing (L0-63)."""
@@ -52,8 +50,3 @@ class Dropout(nn.Module):
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}, classic={self.classic}, shared={self.shared}"
-
-
-def make_dropout(drops: DropoutConfig, rate: float) -> Dropout:
-    """Dropout of a rate, in the convention that a model's config names."""
-    return Dropout(rate, drops.style == "classic", drops.mask == "batch")

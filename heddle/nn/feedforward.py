@@ -3,38 +3,39 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from heddle.config.layers import GatedConfig, MLPConfig
 from heddle.nn.activations import ACTIVATIONS
-from heddle.nn.dropout import Dropout
+from heddle.nn.layout import Layout
+from heddle.nn.output import Output
+from heddle.nn.setting import Setting
 
 
 class MLP(nn.Module):
     """down(act(up(x))) (L0-67, L1-20; golden `mlp`), with dropout after the activation if there is any."""
 
-    def __init__(
-        self, dim: int, hidden: int, activation: str = "gelu", bias: bool = True, dropout: Dropout | None = None
-    ) -> None:
+    def __init__(self, config: MLPConfig, setting: Setting) -> None:
         super().__init__()
-        self.up = nn.Linear(dim, hidden, bias=bias)
-        self.down = nn.Linear(hidden, dim, bias=bias)
-        self.activation = ACTIVATIONS[activation]
-        self.dropout = Dropout(0.0) if dropout is None else dropout
+        dim, hidden = setting.dim, config.width(setting.dim)
+        self.up = nn.Linear(dim, hidden, bias=config.bias)
+        self.down = nn.Linear(hidden, dim, bias=config.bias)
+        self.activation = ACTIVATIONS[config.activation]
+        self.dropout = setting.drop(config.dropout)
 
-    def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
-        return self.down(self.dropout(self.activation(self.up(x))))
+    def forward(self, x: Float[Tensor, "*rows D"], queries: Layout | None = None) -> Output:
+        return Output(self.down(self.dropout(self.activation(self.up(x)))))
 
 
 class Gated(nn.Module):
     """down(act(gate(x)) · up(x)) (L1-21; Shazeer 2020, eq. 6; golden `mlp_gated`)."""
 
-    def __init__(
-        self, dim: int, hidden: int, activation: str = "silu", bias: bool = False, dropout: Dropout | None = None
-    ) -> None:
+    def __init__(self, config: GatedConfig, setting: Setting) -> None:
         super().__init__()
-        self.gate = nn.Linear(dim, hidden, bias=bias)
-        self.up = nn.Linear(dim, hidden, bias=bias)
-        self.down = nn.Linear(hidden, dim, bias=bias)
-        self.activation = ACTIVATIONS[activation]
-        self.dropout = Dropout(0.0) if dropout is None else dropout
+        dim, hidden = setting.dim, config.width(setting.dim)
+        self.gate = nn.Linear(dim, hidden, bias=config.bias)
+        self.up = nn.Linear(dim, hidden, bias=config.bias)
+        self.down = nn.Linear(hidden, dim, bias=config.bias)
+        self.activation = ACTIVATIONS[config.activation]
+        self.dropout = setting.drop(config.dropout)
 
-    def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
-        return self.down(self.dropout(self.activation(self.gate(x)) * self.up(x)))
+    def forward(self, x: Float[Tensor, "*rows D"], queries: Layout | None = None) -> Output:
+        return Output(self.down(self.dropout(self.activation(self.gate(x)) * self.up(x))))

@@ -1,6 +1,5 @@
 """Mixture of experts: a router sends each token through a few of many feed-forwards (L2-67 … L2-76; golden `moe`)."""
 
-from dataclasses import dataclass
 from math import sqrt
 from typing import Literal
 
@@ -8,32 +7,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils import _pytree
 
+from heddle.config.layers import GatedConfig, MoEConfig
 from heddle.nn.experts import Experts
 from heddle.nn.feedforward import MLP, Gated
 from heddle.nn.layout import Layout
 from heddle.nn.numeric import wide_dtype
-
-
-@dataclass(frozen=True)
-class Routing:
-    """What a mixture of experts says beside its output: values, never kept on the module.
-
-    Attributes:
-        load: Int[E], how many (token, expert) pairs of real tokens went to each expert; they sum to n · K (L2-69).
-        terms: a number, the weighted balance and z losses, summed over documents, so that they add up over any split.
-    """
-
-    load: Int[Tensor, " E"]
-    terms: Float[Tensor, ""]
-
-
-_pytree.register_pytree_node(
-    Routing,
-    lambda routing: ([routing.load, routing.terms], None),
-    lambda leaves, _: Routing(**dict(zip(("load", "terms"), leaves, strict=True))),
-)
+from heddle.nn.output import Output, Routing
+from heddle.nn.setting import Setting
 
 
 class Router(nn.Module):
@@ -100,46 +81,34 @@ class MoE(nn.Module):
     packed documents count as separate ones do, and padding counts nowhere.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        hidden: int,
-        experts: int,
-        active: int = 2,
-        activation: str = "silu",
-        gated: bool = True,
-        bias: bool = False,
-        shared: int = 0,
-        shared_hidden: int | None = None,
-        shared_gate: bool = False,
-        gate: Literal["softmax", "sigmoid"] = "softmax",
-        renormalise: bool = False,
-        scale: float = 1.0,
-        balance: float = 0.0,
-        z: float = 0.0,
-        balanced: bool = False,
-        dispatch: Literal["grouped", "loop"] = "grouped",
-    ) -> None:
+    def __init__(self, config: MoEConfig, setting: Setting) -> None:
         super().__init__()
-        self.router = Router(dim, experts, active, gate, renormalise, scale, balanced)
-        self.experts = Experts(experts, dim, hidden, activation, gated, bias, dispatch)
-        beside = Gated if gated else MLP
-        self.shared = beside(dim, shared * (shared_hidden or hidden), activation, bias) if shared else None
-        self.shared_gate = nn.Linear(dim, 1, bias=False) if shared_gate else None
-        self.balance, self.z = balance, z
+        dim, hidden, expert = setting.dim, config.width(setting.dim), config.expert
+        balanced = config.bias_rate > 0
+        self.router = Router(
+            dim, config.experts, config.active, config.gate, config.renormalise, config.scale, balanced
+        )
+        gated = isinstance(expert, GatedConfig)
+        self.experts = Experts(config.experts, dim, hidden, expert.activation, gated, expert.bias, config.dispatch)
+        self.shared, self.shared_gate = None, None
+        if config.shared:
+            wide = expert.model_copy(update={"hidden": config.shared * config.shared_width(dim)})
+            self.shared = Gated(wide, setting) if isinstance(wide, GatedConfig) else MLP(wide, setting)
+            self.shared_gate = nn.Linear(dim, 1, bias=False) if config.shared_gate else None
+        self.balance, self.z = config.balance, config.z
 
-    def forward(self, x: Float[Tensor, "B T D"], layout: Layout) -> tuple[Float[Tensor, "B T D"], Routing]:
+    def forward(self, x: Float[Tensor, "B T D"], queries: Layout) -> Output:
         gates, choice, logits = self.router(x)
         experts = logits.shape[-1]
-        if layout.form != "plain":  # padding goes to no expert
-            choice = choice.masked_fill((~layout.real)[..., None], experts)
+        if queries.form != "plain":  # padding goes to no expert
+            choice = choice.masked_fill((~queries.real)[..., None], experts)
         chosen = (choice[..., None] == torch.arange(experts, device=x.device)).sum(-2)  # [B, T, E] of 0 and 1
         load = chosen.sum((0, 1))
         out = self.experts(x.flatten(0, 1), gates.flatten(0, 1), choice.flatten(0, 1), load).view_as(x)
         if self.shared is not None:
-            shared = self.shared(x)
+            shared = self.shared(x, queries).hidden
             out = out + (shared if self.shared_gate is None else self.shared_gate(x).sigmoid() * shared)
-        return out, Routing(load, self._terms(logits, chosen, layout))
+        return Output(out, (Routing(load, self._terms(logits, chosen, queries)),))
 
     def _terms(self, logits: Tensor, chosen: Tensor, layout: Layout) -> Tensor:
         terms = logits.new_zeros(())

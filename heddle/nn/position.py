@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from heddle.config.layers import (
     AlibiConfig,
+    AttentionConfig,
     BucketsConfig,
     LinearScaling,
     Llama3Scaling,
@@ -207,8 +208,13 @@ class Rotary(nn.Module):
         return f"{self.turned} of {self.head_dim}, base={self.base:g}, neighbours={self.neighbours}, scaling={self.scaling}"
 
 
-def rotate(x: Float[Tensor, "B h T d"], rotation: Rotation) -> Float[Tensor, "B h T d"]:
-    """Turn each pair of channels of `x` by its position's angle, in fp32 or wider; channels without an angle stay."""
+def rotate(x: Float[Tensor, "B h T d"], rotation: Rotation | None) -> Float[Tensor, "B h T d"]:
+    """Rotate each pair of channels of `x` by its position's angle, in fp32 or wider; without a rotation `x` itself.
+
+    Channels without an angle are left as they are.
+    """
+    if rotation is None:
+        return x
     cos, sin, neighbours = rotation
     half = cos.shape[-1]
     rest = x[..., 2 * half :]
@@ -303,13 +309,35 @@ SCALINGS: dict[type, Callable[[Any], Scaling]] = {
 }
 
 
-def make_relative(
-    config: RotaryConfig | AlibiConfig | BucketsConfig | None, heads: int, head_dim: int, causal: bool
-) -> Rotary | Alibi | Buckets | None:
-    """The relative positions that a config describes, for heads of a number and a width, looking back or both ways."""
+@dataclass(frozen=True)
+class Relative:
+    """Relative positions, as layers of a stack may share them.
+
+    Attributes:
+        config: which.
+        size: H, or with rotary positions d.
+        causal: whether tokens see only what comes before them.
+    """
+
+    config: RotaryConfig | AlibiConfig | BucketsConfig
+    size: int
+    causal: bool
+
+
+def relative_of(config: AttentionConfig, dim: int, causal: bool) -> Relative | None:
+    """The relative positions of an attention layer of a model of width `dim`."""
+    if config.relative is None:
+        return None
+    rotary = isinstance(config.relative, RotaryConfig)
+    return Relative(config.relative, config.width(dim) if rotary else config.heads, causal)
+
+
+def make_relative(relative: Relative) -> Rotary | Alibi | Buckets:
+    """The module of relative positions."""
+    config, size = relative.config, relative.size
     if isinstance(config, RotaryConfig):
         scaling = None if config.scaling is None else SCALINGS[type(config.scaling)](config.scaling)
-        return Rotary(head_dim, config.base, config.turned(head_dim), config.pairing == "neighbours", scaling)
+        return Rotary(size, config.base, config.turned(size), config.pairing == "neighbours", scaling)
     if isinstance(config, BucketsConfig):
-        return Buckets(heads, config.buckets, config.furthest, both_ways=not causal)
-    return None if config is None else Alibi(heads)
+        return Buckets(size, config.buckets, config.furthest, both_ways=not relative.causal)
+    return Alibi(size)

@@ -1,15 +1,18 @@
 """Recurrent networks along the tokens: instead of looking back, a mixer carries a state of fixed size."""
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from heddle.config.layers import RecurrentConfig
 from heddle.nn.layout import Layout
+from heddle.nn.mask import Causal
 from heddle.nn.numeric import wide_dtype
-from heddle.nn.state import STATELESS, Carry, Places, State
+from heddle.nn.scope import Pattern, Scope
+from heddle.nn.setting import Setting
+from heddle.nn.state import STATELESS, Carry, State
 
 Carried = tuple[Tensor, ...]  # each [B W]
 
@@ -45,16 +48,14 @@ class Recurrent(nn.Module):
     Padding leaves the state as it was and has output 0. What is carried on is the state after each row's last real token, in
     fp32 or wider: every token adds to it, and bf16 would lose what is small. The products are made in the precision of x.
 
-    Args:
-        dim: D, width in and out.
-        hidden: W, width of the state.
-        cell: gru or lstm, with the equations of `torch.nn.GRU` and `torch.nn.LSTM`; gates stand in their order.
-        bias: whether the three linear maps have biases.
+    The cells have the equations of `torch.nn.GRU` and `torch.nn.LSTM`, and their gates are in the same order.
     """
 
-    def __init__(self, dim: int, hidden: int, cell: Literal["gru", "lstm"] = "gru", bias: bool = True) -> None:
+    def __init__(self, config: RecurrentConfig, setting: Setting) -> None:
         super().__init__()
-        self.cell, gates, self.carries = CELLS[cell]
+        self.cell, gates, self.carries = CELLS[config.cell]
+        self.pattern = Pattern(Causal())
+        dim, hidden, bias = setting.dim, config.width(setting.dim), config.bias
         self.hidden = hidden
         self.input = nn.Linear(dim, gates * hidden, bias=bias)
         self.carry = nn.Linear(hidden, gates * hidden, bias=bias)
@@ -64,10 +65,13 @@ class Recurrent(nn.Module):
         """What it remembers of a row: h, and of an LSTM c."""
         return Carry()
 
-    def forward(self, x: Float[Tensor, "B T D"], view: Places, state: State = STATELESS) -> Float[Tensor, "B T D"]:
-        return state.carry(lambda carried: self._run(x, view.queries, carried))
+    def forward(self, x: Float[Tensor, "B T D"], scope: Scope, state: State = STATELESS) -> Float[Tensor, "B T D"]:
+        out, carried = self.unroll(x, scope.queries, state.read())
+        state.update(carried, scope.queries, scope.keys)
+        return out
 
-    def _run(self, x: Tensor, at: Layout, carried: Carried | None) -> tuple[Tensor, Carried]:
+    def unroll(self, x: Tensor, at: Layout, carried: Carried | None) -> tuple[Tensor, Carried]:
+        """The outputs of all tokens, and what is carried on after the last of each row."""
         wide = wide_dtype(x.dtype)
         held = carried or tuple(x.new_zeros(x.shape[0], self.hidden, dtype=wide) for _ in range(self.carries))
         # Taking tokens one by one out of a tensor would make as many gradients of its full size; unbinding makes one.

@@ -1,9 +1,9 @@
 """What a mixer remembers between calls. The cache belongs to the caller: it can be copied, forked for other rows, dropped."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -11,12 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map
 
+from heddle.checks import wrong
 from heddle.errors import HeddleError
 from heddle.nn.layout import PADDING, Form, Layout
 
 ROUND = 64  # capacities and visible widths come in multiples of this, so that few shapes are ever compiled
-
-Step = Callable[[tuple[Tensor, ...] | None], tuple[Tensor, tuple[Tensor, ...]]]
 
 
 def rounded(length: int) -> int:
@@ -24,29 +23,23 @@ def rounded(length: int) -> int:
     return -(-length // ROUND) * ROUND
 
 
-@runtime_checkable
-class Places(Protocol):
-    """What every mixer is told about its tokens: where the new ones stand, and where those stand that they may look at."""
-
-    @property
-    def queries(self) -> Layout: ...
-    @property
-    def keys(self) -> Layout: ...
-
-
 class State:
-    """A mixer's memory: tensors whose first axis is the rows. Mixers that look back call `extend`, recurrent ones `carry`."""
+    """A mixer's memory: tensors whose first axis is the rows.
+
+    A mixer first asks `read` for what can be used as it is; if there is nothing, it computes its new tensors and hands them
+    to `update`.
+    """
 
     def __init__(self) -> None:
         self.buffers: tuple[Tensor, ...] = ()
 
-    def extend(self, make: Callable[[], tuple[Tensor, ...]], at: Layout, keys: Layout) -> tuple[Tensor, ...]:
-        """Make the new tokens' tensors [B K T d], remember them at their positions, return those that `keys` describes."""
-        raise TypeError(f"{type(self).__name__} does not keep tokens")
+    def read(self) -> tuple[Tensor, ...] | None:
+        """What earlier calls left to be used as it is: a recurrent state, the keys and values of a source. None: nothing."""
+        return None
 
-    def carry(self, step: Step) -> Tensor:
-        """Call `step` with what was carried (None at first); return its output, carry on the rest."""
-        raise TypeError(f"{type(self).__name__} carries nothing along the tokens")
+    def update(self, new: tuple[Tensor, ...], queries: Layout, keys: Layout) -> tuple[Tensor, ...]:
+        """Remember the new tokens' tensors, which are at `queries`, and return those of all tokens that `keys` describes."""
+        return new
 
     def reserve(self, capacity: int) -> None:
         """Make room for `capacity` positions, keeping what is there."""
@@ -73,17 +66,8 @@ class State:
         return sum(buffer.numel() * buffer.element_size() for buffer in self.buffers)
 
 
-class Stateless(State):
-    """Remembers nothing: training, evaluation, scoring."""
-
-    def extend(self, make: Callable[[], tuple[Tensor, ...]], at: Layout, keys: Layout) -> tuple[Tensor, ...]:
-        return make()
-
-    def carry(self, step: Step) -> Tensor:
-        return step(None)[0]
-
-
-STATELESS = Stateless()
+STATELESS = State()
+"""Remembers nothing: training, evaluation, scoring."""
 
 
 class Growing(State):
@@ -93,17 +77,16 @@ class Growing(State):
         # Zeros, not empty memory: a slot beyond a row's end weighs exactly 0, and 0 · nan would not be 0.
         self.buffers = tuple(_grown(buffer, capacity) for buffer in self.buffers)
 
-    def extend(self, make: Callable[[], tuple[Tensor, ...]], at: Layout, keys: Layout) -> tuple[Tensor, ...]:
-        new = make()
+    def update(self, new: tuple[Tensor, ...], queries: Layout, keys: Layout) -> tuple[Tensor, ...]:
         if not self.buffers:
             self.buffers = _empty(new, rounded(keys.width))
         for buffer, tensor in zip(self.buffers, new, strict=True):
-            if at.form == "ragged":
+            if queries.form == "ragged":
                 # Padding writes too, at the positions after its row's end: later tokens overwrite it before anything sees it.
-                row = torch.arange(at.rows, device=tensor.device)[:, None]
-                buffer[row, :, at.position] = tensor.transpose(1, 2)
+                row = torch.arange(queries.rows, device=tensor.device)[:, None]
+                buffer[row, :, queries.position] = tensor.transpose(1, 2)
             else:
-                buffer.index_copy_(2, at.position[0], tensor)
+                buffer.index_copy_(2, queries.position[0], tensor)
         return tuple(buffer[:, :, : keys.width] for buffer in self.buffers)
 
     def join(self, other: "State") -> "State":
@@ -124,37 +107,40 @@ class Rolling(State):
         super().__init__()
         self.window = window
 
-    def extend(self, make: Callable[[], tuple[Tensor, ...]], at: Layout, keys: Layout) -> tuple[Tensor, ...]:
+    def update(self, new: tuple[Tensor, ...], queries: Layout, keys: Layout) -> tuple[Tensor, ...]:
         """On a first call the new tensors [B K T d] alone, later the slots as they were and the new [B K window+T d]."""
-        new = make()
         if not self.buffers:
             self.buffers = _empty(new, self.window + 1)
         # Whether it is a first call is read off the keys, so that tensors and layout cannot disagree.
         whole = new
-        if keys.width > at.width:
+        if keys.width > queries.width:
             old = (buffer[:, :, : self.window] for buffer in self.buffers)
             whole = tuple(torch.cat(pair, dim=2) for pair in zip(old, new, strict=True))
-        if at.form in ("plain", "uniform"):
-            slot = at.position[0, -self.window :] % self.window
+        if queries.form in ("plain", "uniform"):
+            slot = queries.position[0, -self.window :] % self.window
             for buffer, tensor in zip(self.buffers, new, strict=True):
                 buffer.index_copy_(2, slot, tensor[:, :, -self.window :])
         else:
-            real = at.real
-            last = torch.where(real, at.position, -1).amax(dim=1, keepdim=True)
-            slot = torch.where(real & (at.position > last - self.window), at.position % self.window, self.window)
-            row = torch.arange(at.rows, device=slot.device)[:, None]
+            real = queries.real
+            last = torch.where(real, queries.position, -1).amax(dim=1, keepdim=True)
+            slot = torch.where(
+                real & (queries.position > last - self.window), queries.position % self.window, self.window
+            )
+            row = torch.arange(queries.rows, device=slot.device)[:, None]
             for buffer, tensor in zip(self.buffers, new, strict=True):
                 buffer[row, :, slot] = tensor.transpose(1, 2)
         return whole
 
 
 class Fixed(State):
-    """Remembers what the first call made and returns it ever after: the memory that cross-attention reads."""
+    """Remembers what the first call computed, for all later ones: the keys and values of cross-attention."""
 
-    def extend(self, make: Callable[[], tuple[Tensor, ...]], at: Layout, keys: Layout) -> tuple[Tensor, ...]:
-        if not self.buffers:
-            self.buffers = make()
-        return self.buffers
+    def read(self) -> tuple[Tensor, ...] | None:
+        return self.buffers or None
+
+    def update(self, new: tuple[Tensor, ...], queries: Layout, keys: Layout) -> tuple[Tensor, ...]:
+        self.buffers = new
+        return new
 
     def begin(self, like: State, rows: int) -> None:
         """Refused: what rows remember of their source is made from it when they first look.
@@ -175,9 +161,12 @@ class Fixed(State):
 class Carry(State):
     """Remembers what a recurrent mixer carries from token to token, tensors [B ...]."""
 
-    def carry(self, step: Step) -> Tensor:
-        output, self.buffers = step(self.buffers or None)
-        return output
+    def read(self) -> tuple[Tensor, ...] | None:
+        return self.buffers or None
+
+    def update(self, new: tuple[Tensor, ...], queries: Layout, keys: Layout) -> tuple[Tensor, ...]:
+        self.buffers = new
+        return new
 
 
 def _empty(like: tuple[Tensor, ...], slots: int) -> tuple[Tensor, ...]:
@@ -225,35 +214,55 @@ class Memory:
     layout: Layout
 
 
-Kept = State | tuple[State, ...]  # a block with cross-attention has two
+class BlockState(NamedTuple):
+    """What one block remembers: its mixer, and its cross-attention where there is one."""
+
+    mixer: State = STATELESS
+    cross: State = STATELESS
+
+
+FORGETS = BlockState()
+"""The state of a block that remembers nothing."""
 
 
 class Cache:
-    """One state per mixer and, on the host, how many tokens each row holds (so that no step waits for the device).
+    """What a decoder remembers of each row: one state per block and, on the host, how many tokens each row holds.
+
+    The lengths are on the host so that no step waits for the device.
 
     Args:
-        states: one per block, in the order of the layers; a block with several mixers has a tuple of theirs.
+        states: one for each block, in the order of the layers.
         rows: B.
-        memory: an encoder's output, for decoders that look at one.
+        longest: how many tokens a row may hold; None: any number.
 
-    Raises:
-        HeddleError: the encoder's output has another number of rows.
+    Attributes:
+        memory: an encoder's output, from the first call on.
+        keys: where the keys are that the tokens of the last `advance` may attend to.
     """
 
-    def __init__(self, states: Sequence[Kept], rows: int, memory: Memory | None = None) -> None:
-        if memory is not None and memory.layout.rows != rows:
-            raise HeddleError(f"a cache of {rows} rows needs a memory for each of them; there are {memory.layout.rows}")
+    def __init__(self, states: Sequence[BlockState], rows: int, longest: int | None = None) -> None:
         self.states = list(states)
-        self.memory = memory
+        self.longest = longest
+        self.memory: Memory | None = None
         self.lengths = [0] * rows
         self.capacity = 0
+        self.queries: Layout | None = None
+        self.keys: Keys | None = None
 
-    def advance(self, counts: Sequence[int], device: torch.device | str | None = None) -> tuple[Layout, Keys]:
-        """Layouts of the next max(counts) tokens of each row, of which `counts[b]` are real, and of the keys they may see."""
-        start, width = torch.tensor(self.lengths, device=device), max(counts)
-        fresh, even = not any(self.lengths), len(set(counts)) == 1
+    def advance(self, counts: Sequence[int], device: torch.device | str | None = None) -> Layout:
+        """Make room for the next tokens: the layout of max(counts) tokens in each row, of which `counts[b]` are real.
+
+        The next call of the model takes this layout. Rows that have fewer tokens than others end in padding.
+
+        Raises:
+            HeddleError: there is not one count for each row, one is no whole number from 0 on, or a row becomes longer than
+                the model's learned positions.
+        """
+        counts = self._checked(counts)
+        start, width = torch.tensor(self.lengths, device=device), max(counts, default=0)
+        fresh, even = not any(self.lengths), len(set(counts)) <= 1
         uniform = even and len(set(self.lengths)) == 1
-        end = max(self.lengths) + width
+        end = max(self.lengths, default=0) + width
         # A first call sees just itself, so that it may take the fast path of a whole sequence.
         visible = end if fresh else rounded(end)
         self._reserve(visible)
@@ -261,7 +270,7 @@ class Cache:
         if even:
             segment = torch.zeros_like(position)
         else:
-            real = torch.arange(width, device=device) < torch.tensor(list(counts), device=device)[:, None]
+            real = torch.arange(width, device=device) < torch.tensor(counts, device=device)[:, None]
             segment = torch.where(real, 0, PADDING)
         form: Form = ("plain" if even else "padded") if fresh else ("uniform" if uniform else "ragged")
         queries = Layout(position, segment, form)
@@ -269,7 +278,23 @@ class Cache:
         for window in {state.window for state in self._flat() if isinstance(state, Rolling)}:
             keys[window] = queries if fresh else _ring(start, window, queries)
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
-        return queries, Keys(keys)
+        self.queries, self.keys = queries, Keys(keys)
+        return queries
+
+    def _checked(self, counts: Sequence[int]) -> list[int]:
+        if not isinstance(counts, Sequence) or isinstance(counts, str):
+            raise wrong("cache.advance", "counts", counts, "a list of whole numbers")
+        if len(counts) != len(self.lengths):
+            raise HeddleError(f"{len(counts)} counts for a cache of {len(self.lengths)} rows; give one for each row")
+        if odd := [count for count in counts if not isinstance(count, int) or count < 0]:
+            raise wrong("cache.advance", "counts", odd[0], "whole numbers from 0 on")
+        longest = max((length + count for length, count in zip(self.lengths, counts, strict=True)), default=0)
+        if self.longest is not None and longest > self.longest:
+            raise HeddleError(
+                f"{longest} tokens are more than the {self.longest} positions this model has learned; "
+                "shorten the text or let it be windowed"
+            )
+        return list(counts)
 
     def _flat(self) -> list[State]:
         return tree_leaves(self.states)
@@ -282,7 +307,8 @@ class Cache:
 
     def select(self, rows: Sequence[int]) -> "Cache":
         """A new cache holding copies of these rows: finished ones leave, a row named twice is forked."""
-        chosen = Cache(tree_map(lambda state: state.select(rows), self.states), len(rows), self._chosen(rows))
+        chosen = Cache(tree_map(lambda state: state.select(rows), self.states), len(rows), self.longest)
+        chosen.memory = self._chosen(rows)
         chosen.lengths = [self.lengths[row] for row in rows]
         chosen.capacity = self.capacity
         return chosen
@@ -301,11 +327,9 @@ class Cache:
             for fresh, used, rows in ((mine, theirs, len(self.lengths)), (theirs, mine, len(other.lengths))):
                 if used.buffers and not fresh.buffers:
                     fresh.begin(used, rows)
-        both = Cache(
-            tree_map(lambda mine, theirs: mine.join(theirs), self.states, other.states),
-            len(self.lengths) + len(other.lengths),
-            None if self.memory is None or other.memory is None else _beside(self.memory, other.memory),
-        )
+        states = tree_map(lambda mine, theirs: mine.join(theirs), self.states, other.states)
+        both = Cache(states, len(self.lengths) + len(other.lengths), self.longest)
+        both.memory = None if self.memory is None or other.memory is None else _beside(self.memory, other.memory)
         both.lengths = self.lengths + other.lengths
         both.capacity = max(self.capacity, other.capacity)
         return both

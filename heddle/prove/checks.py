@@ -46,11 +46,18 @@ def gradient_to_the_future(subject: Subject) -> Iterator[Comparison]:
     """The scores at t have no gradient to tokens after t (L0-87)."""
     needs_decoder(subject)
     needs_two_tokens(subject)
-    model, tokens = subject.model, subject.tokens(1)
-    x = model.embedding(tokens).detach().requires_grad_()
-    memory = subject.remembered(1)
-    assert model.decoder is not None
-    hidden = model.decoder(x, Layout.plain(*tokens.shape), memory=memory, types=subject.types(tokens))
+    tokens, looked_up = subject.tokens(1), []
+
+    def keep(module: nn.Module, inputs: tuple[Tensor], vectors: Tensor) -> Tensor:
+        looked_up.append(vectors.detach().requires_grad_())
+        return looked_up[-1]
+
+    hook = subject.model.embedding.register_forward_hook(keep)
+    try:
+        hidden = subject.hidden(tokens)
+    finally:
+        hook.remove()
+    x = looked_up[-1]  # an encoder's source comes first, where both have one table
     for t in sorted({0, tokens.shape[1] // 2, tokens.shape[1] - 2} & set(range(tokens.shape[1] - 1))):
         (gradient,) = torch.autograd.grad(hidden[:, t].sum(), x, retain_graph=True, allow_unused=True)
         later = torch.zeros_like(x[:, t + 1 :]) if gradient is None else gradient[:, t + 1 :]
@@ -117,7 +124,7 @@ def read_together(subject: Subject, tokens: Tensor, lengths: Sequence[int]) -> I
     more = [[1, 2, 1], [1, 1, 1]] if width > 3 else [[1, 1, 1]] * (width - 1)
     left = [width - sum(counts) for counts in zip(*more, strict=True)] or [width] * 3
     calls = [[min(max(1, length), most) for length, most in zip(lengths, left, strict=True)], *more]
-    cache = subject.model.new_cache(3, subject.remembered(3))
+    cache = subject.model.new_cache(3)
     done, traces = [0, 0, 0], []
     for counts in calls:
         fed = tokens.new_zeros(3, max(counts))
@@ -139,7 +146,7 @@ def forks(subject: Subject) -> Iterator[Comparison]:
     needs_two_tokens(subject)
     length = subject.length - 1
     tokens, lengths = subject.tokens(3), [length, max(1, length // 2), max(1, length // 3)]
-    cache = subject.model.new_cache(3, subject.remembered(3))
+    cache = subject.model.new_cache(3)
     subject.step(tokens[:, :length], cache, lengths)
     order = [2, 0, 2]
     fed = torch.stack([tokens[row, lengths[row]] for row in order])[:, None]
@@ -322,7 +329,7 @@ def compiled(subject: Subject) -> Iterator[Comparison]:
     source, types = subject.source(2) if subject.both else None, subject.types(tokens)
     made = torch.compile(subject.model)
     with torch.no_grad():
-        found, wanted = (model(tokens, None, source, types=types) for model in (made, subject.model))
+        found, wanted = (model(tokens, None, source, types=types).hidden for model in (made, subject.model))
     yield Comparison("compiled", {"output": found}, {"output": wanted})
 
 

@@ -107,7 +107,7 @@ def _plain_loss(model: Transformer, tokens: Tensor, layout: Layout, targets: Ten
     routers = [module.router for module in model.modules() if isinstance(module, MoE)]
     hooks = [router.register_forward_hook(keep) for router in routers]
     try:
-        scores = model.logits(model(tokens, layout))
+        scores = model.logits(model(tokens, layout).hidden)
     finally:
         for hook in hooks:
             hook.remove()

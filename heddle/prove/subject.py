@@ -18,7 +18,7 @@ from heddle.model.stack import Stack
 from heddle.model.transformer import Transformer
 from heddle.nn.custom import Custom
 from heddle.nn.layout import Layout
-from heddle.nn.state import Cache, Memory, Rolling
+from heddle.nn.state import Cache, Rolling
 from heddle.prove.verdict import Trace
 
 LEAST = 2.0**-22  # two units in the last place of the largest number: nothing is asked to be nearer by luck
@@ -110,7 +110,7 @@ class Subject:
             source = fixed_source(self, tokens.shape[0]) if source is None else source
             said["source_types"] = self.source_types(source)
         given = {name: value for name, value in said.items() if value is not None}
-        out: Tensor = (self.model if model is None else model)(tokens, layout, source, source_layout, **given)
+        out: Tensor = (self.model if model is None else model)(tokens, layout, source, source_layout, **given).hidden
         return out
 
     @torch.no_grad()
@@ -118,26 +118,31 @@ class Subject:
         self, tokens: Tensor, cuts: Sequence[int], source: Tensor | None = None, source_layout: Layout | None = None
     ) -> Trace:
         """The same through a cache, in pieces that end at `cuts`, as generation makes it."""
-        memory = self.remembered(tokens.shape[0], source, source_layout)
-        cache = self.model.new_cache(tokens.shape[0], memory)
+        cache = self.model.new_cache(tokens.shape[0])
         inside = sorted({cut for cut in cuts if 0 < cut < tokens.shape[1]})
         pieces = []
         for start, stop in pairwise([0, *inside, tokens.shape[1]]):
-            pieces.append(self.traced(partial(self.step, tokens[:, start:stop], cache)))
+            piece = tokens[:, start:stop]
+            pieces.append(self.traced(partial(self.step, piece, cache, None, source, source_layout)))
         return joined(pieces)
 
     @torch.no_grad()
-    def step(self, tokens: Tensor, cache: Cache, counts: Sequence[int] | None = None) -> Tensor:
-        """The model's own step, told the tokens' types where there are any."""
-        return self.model.step(tokens, cache, counts, self.types(tokens))
-
-    @torch.no_grad()
-    def remembered(self, rows: int, source: Tensor | None = None, source_layout: Layout | None = None) -> Memory | None:
-        """The encoder's output for a decoder, where there is one."""
-        if not self.both:
-            return None
-        source = fixed_source(self, rows) if source is None else source
-        return self.model.encode(source, source_layout, self.source_types(source))
+    def step(
+        self,
+        tokens: Tensor,
+        cache: Cache,
+        counts: Sequence[int] | None = None,
+        source: Tensor | None = None,
+        source_layout: Layout | None = None,
+    ) -> Tensor:
+        """The hidden vectors of the next tokens of a cache; its first call is given the source where there is one."""
+        layout = None if counts is None else cache.advance(counts)
+        given: dict[str, Any] = {"types": self.types(tokens)}
+        if self.both and cache.memory is None:
+            source = fixed_source(self, tokens.shape[0]) if source is None else source
+            given |= {"source": source, "source_layout": source_layout, "source_types": self.source_types(source)}
+        out: Tensor = self.model(tokens, layout, cache=cache, **given).hidden
+        return out
 
     @torch.no_grad()
     def traced(self, call: Callable[[], Tensor], model: Transformer | None = None) -> Trace:

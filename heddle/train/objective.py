@@ -43,7 +43,7 @@ class NextToken(nn.Module):
         self.model = model
 
     def forward(self, batch: Batch) -> Loss:
-        hidden, routings = self.model.run(batch.tokens, batch.layout)
+        hidden, routings = self.model(batch.tokens, batch.layout)
         total = self._nats(hidden, batch.targets, batch.weights)
         extra = torch.zeros_like(total)
         for routing in routings:
@@ -52,7 +52,7 @@ class NextToken(nn.Module):
 
     def by_row(self, batch: Batch) -> Float[Tensor, " B"]:
         """The weighted nats of each row: `forward(batch).total`, apart."""
-        hidden, _ = self.model.run(batch.tokens, batch.layout)
+        hidden = self.model(batch.tokens, batch.layout).hidden
         return torch.stack([self._nats(*row) for row in zip(hidden, batch.targets, batch.weights, strict=True)])
 
     def _nats(self, hidden: Tensor, targets: Tensor, weights: Tensor) -> Tensor:

@@ -283,11 +283,11 @@ def ours_and_theirs(model: Transformer, theirs: Any, tokens: Tensor, source: Ten
     """What a model and its counterpart in transformers say of the same tokens: scores, or one vector or classes per sequence."""
     if isinstance(model.config.head, EmbeddingHeadConfig | ClassifierHeadConfig):
         assert model.head is not None
-        vectors: Tensor = model.head(model(tokens), Layout.plain(*tokens.shape))
+        vectors: Tensor = model.head(model(tokens).hidden, Layout.plain(*tokens.shape))
         answer = theirs(tokens)
         return vectors, answer.logits if isinstance(model.config.head, ClassifierHeadConfig) else answer.pooler_output
     if len(model.config.stacks()) == 2:
-        scores, found = model(tokens, source=source), theirs(source, decoder_input_ids=tokens).logits
+        scores, found = model(tokens, source=source).hidden, theirs(source, decoder_input_ids=tokens).logits
     else:
-        scores, found = model(tokens), theirs(tokens).logits
+        scores, found = model(tokens).hidden, theirs(tokens).logits
     return model.logits(scores)[..., : model.vocab_size], found

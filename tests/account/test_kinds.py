@@ -126,12 +126,10 @@ def test_a_cache_is_as_large_as_a_real_one(name: str) -> None:
     model = build(KINDS[name]).eval()
     for batch, length in ((1, 1), (3, 37)):
         with torch.no_grad():
-            source = source_for(model, tokens(batch, length))
-            memory = None if source is None else model.encode(source)
-            cache = model.new_cache(batch, memory)
-            model.step(tokens(batch, length), cache)
+            cache = model.new_cache(batch)
+            model(tokens(batch, length), source=source_for(model, tokens(batch, length)), cache=cache)
         size = cache_size(KINDS[name], batch, length)
-        encoded = 0 if memory is None else memory.hidden.nbytes
+        encoded = 0 if cache.memory is None else cache.memory.hidden.nbytes
         assert size.held == cache.bytes() + encoded
         assert size.held == batch * (size.per_token * cache.capacity + size.bounded + size.memory)
 
@@ -166,7 +164,7 @@ def really_kept(model: Transformer, batch: int, length: int) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        hidden = model(tokens(batch, length), None, source_for(model, tokens(batch, length)))
+        hidden = model(tokens(batch, length), None, source_for(model, tokens(batch, length))).hidden
     assert hidden.requires_grad
     return sum(sizes.values())
 

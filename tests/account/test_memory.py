@@ -39,7 +39,7 @@ def test_the_cache_is_as_large_as_a_real_one(name: str, precision: str) -> None:
     for batch, length in ((1, 1), (2, 64), (3, 65)):
         cache = model.new_cache(batch)
         with torch.no_grad():
-            model.step(tokens(batch, length), cache)
+            model(tokens(batch, length), cache=cache)
         size = cache_size(config, batch, length, precision)
         assert size.held == cache.bytes() == size.per_token * batch * cache.capacity
 
@@ -63,7 +63,7 @@ def really_kept(model: Transformer, batch: int, length: int) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        hidden = model(tokens(batch, length))
+        hidden = model(tokens(batch, length)).hidden
     assert hidden.requires_grad
     return sum(sizes.values())
 
@@ -105,7 +105,7 @@ def test_training_holds_what_the_real_optimizer_holds(name: str, optimizer: str,
     config = TINY.override(VARIANTS[name])
     model = build(config)
     real = Optimizer(model, TrainConfig.of({"optimizer": optimizer}), 1e-3, precision)
-    model(tokens(1, 8)).sum().backward()
+    model(tokens(1, 8)).hidden.sum().backward()
     for parameter in model.parameters():  # positions and tables get whole gradients, as a loss gives them
         assert parameter.grad is not None
     of_copies = sum(w.grad.nbytes for w, _ in real.copies if w.grad is not None)

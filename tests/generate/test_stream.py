@@ -29,7 +29,7 @@ def tokens(events: Sequence[Event]) -> list[int]:
 @torch.no_grad()
 def logprobs_after(model: Transformer, text: list[int]) -> torch.Tensor:
     """The whole model over the whole text, without any cache."""
-    return model.logits(model(torch.tensor([text])))[0, -1].double().log_softmax(-1)
+    return model.logits(model(torch.tensor([text])).hidden)[0, -1].double().log_softmax(-1)
 
 
 @pytest.mark.lecture("L2-08", "L0-74")
@@ -60,7 +60,7 @@ def test_teacher_forcing_agrees_with_generation(
     events = list(generate(model, [prompt], SamplingConfig(max_tokens=40, **sampling)))
     text = torch.tensor([prompt + tokens(events)])
     with torch.no_grad():
-        logits = model.eval().logits(model(text[:, :-1]))[0, len(prompt) - 1 :]
+        logits = model.eval().logits(model(text[:, :-1]).hidden)[0, len(prompt) - 1 :]
     forced = logits.double().log_softmax(-1).gather(-1, text[0, len(prompt) :, None]).sum().item()
     assert abs(sum(event.logprob for event in events) - forced) < tolerance * len(events)
 
@@ -284,7 +284,7 @@ def test_the_model_is_left_as_it_was(make: Make) -> None:
     assert torch.is_grad_enabled()
     drawn += events
     assert tokens(drawn) == list(stream(make(), [1, 2], GREEDY))  # dropout was off
-    model(torch.tensor([[1, 2]])).sum().backward()  # and the weights can still be trained
+    model(torch.tensor([[1, 2]])).hidden.sum().backward()  # and the weights can still be trained
     assert model.embedding.weight.grad is not None
 
 
@@ -347,7 +347,7 @@ def test_training_between_two_steps_of_a_loop_is_seen(make: Make) -> None:
         loop = Loop(each, [[1, 2, 3]], SamplingConfig(max_tokens=40, temperature=0))
         events = [loop.step()[0] for _ in range(5)]
         mode = each.training
-        each.train().logits(each(torch.tensor([[1, 2, 3]]))).logsumexp(-1).sum().backward()
+        each.train().logits(each(torch.tensor([[1, 2, 3]])).hidden).logsumexp(-1).sum().backward()
         torch.optim.SGD(each.parameters(), lr=0.1).step()
         each.train(mode)
         texts.append(events + [loop.step()[0] for _ in range(10)])

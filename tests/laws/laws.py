@@ -14,8 +14,7 @@ from torch.nn import functional as F
 from heddle.config import AttentionConfig, BlockConfig, LayerNormConfig, MLPConfig, TransformerConfig
 from heddle.config.model import with_kernel
 from heddle.model import Stack, Transformer
-from heddle.nn import KERNELS, Attention, Block, Causal, Everything, Layout, Mask, Sight
-from heddle.nn.block import Across, make_attention
+from heddle.nn import KERNELS, Attention, Block, Causal, Everything, Layout, Mask, Pattern, Setting
 from heddle.nn.moe import MoE
 from tests.laws.models import CONTEXT, VOCABULARY, awake, distances, others_than, tokens_of
 
@@ -50,7 +49,7 @@ def stepped(model: Transformer, tokens: Tensor, cuts: Sequence[int]) -> Tensor:
     """Hidden vectors of `tokens`, through a cache, in pieces that end at `cuts`."""
     cache = model.new_cache(tokens.shape[0])
     bounds = [0, *cuts, tokens.shape[1]]
-    pieces = [model.step(tokens[:, start:stop], cache) for start, stop in pairwise(bounds) if stop > start]
+    pieces = [model(tokens[:, start:stop], cache=cache).hidden for start, stop in pairwise(bounds) if stop > start]
     return torch.cat(pieces, dim=1)
 
 
@@ -65,7 +64,7 @@ def later_tokens_change_nothing(model: Transformer, length: int = 7) -> None:
     changed = tokens.repeat(length, 1, 1)
     for t in range(length):
         changed[t, :, t] = others_than(tokens[:, t])
-    befores, afters = (model.logits(model(each)) for each in (tokens.repeat(length, 1), changed.flatten(0, 1)))
+    befores, afters = (model.logits(model(each).hidden) for each in (tokens.repeat(length, 1), changed.flatten(0, 1)))
     for t, (before, after) in enumerate(zip(befores.split(2), afters.split(2), strict=True)):
         same(model, after[:, :t], before[:, :t], f"logits before the changed token {t}")
         for later in range(t, length):
@@ -80,7 +79,7 @@ def gradients_stay_in_the_past(model: Transformer, length: int = 7) -> None:
     """d logits[s] / d embedding[t] is 0 for t > s and beyond the mixers' reach, and not 0 within it (L0-87)."""
     reached = distances(model.config, length)
     x = model.embedding(tokens_of(2, length)).detach().requires_grad_()
-    logits = model.logits(model.decoder(x, Layout.plain(2, length)))[..., :VOCABULARY]
+    logits = model.logits(model.decoder(x, Layout.plain(2, length)).hidden)[..., :VOCABULARY]
     direction = torch.randn(VOCABULARY, dtype=x.dtype, generator=torch.Generator().manual_seed(3))
     for s in range(length):
         (gradient,) = torch.autograd.grad((logits[:, s] @ direction).sum(), x, retain_graph=True)
@@ -93,9 +92,9 @@ def gradients_stay_in_the_past(model: Transformer, length: int = 7) -> None:
 def prefixes_are_prefixes(model: Transformer, length: int = 8) -> None:
     """f(x[:t]) = f(x)[:t]: training predicts what generation will (L0-01)."""
     tokens = tokens_of(2, length)
-    whole = model(tokens)
+    whole = model(tokens).hidden
     for t in (1, 2, 5, 7):
-        close(model(tokens[:, :t]), whole[:, :t], what=f"prefix of {t}")
+        close(model(tokens[:, :t]).hidden, whole[:, :t], what=f"prefix of {t}")
 
 
 # The cache
@@ -105,7 +104,7 @@ def prefixes_are_prefixes(model: Transformer, length: int = 8) -> None:
 def cached_is_uncached(model: Transformer, length: int, cuts: Sequence[int], tolerance: float = EXACT) -> None:
     """Hidden vectors through a cache are those of one pass, wherever the text is cut (L2-08)."""
     tokens = tokens_of(2, length)
-    close(stepped(model, tokens, cuts), model(tokens), tolerance, f"cut at {list(cuts)}")
+    close(stepped(model, tokens, cuts), model(tokens).hidden, tolerance, f"cut at {list(cuts)}")
 
 
 @torch.no_grad()
@@ -119,14 +118,14 @@ def rows_together_are_rows_alone(model: Transformer, steps: Sequence[Sequence[in
         fed = tokens_of(rows, max(counts), seed=number)  # what is not overwritten is padding
         for row, count in enumerate(counts):
             fed[row, :count] = texts[row][done[row] : done[row] + count]
-        hidden = model.step(fed, cache, counts)
+        hidden = model(fed, cache.advance(counts), cache=cache).hidden
         for row, count in enumerate(counts):
             found[row].append(hidden[row, :count])
             done[row] += count
     assert cache.lengths == totals
     for row, total in enumerate(totals):
         if total:
-            close(torch.cat(found[row]), model(texts[row][None, :total])[0], what=f"row {row} of {steps}")
+            close(torch.cat(found[row]), model(texts[row][None, :total]).hidden[0], what=f"row {row} of {steps}")
 
 
 @torch.no_grad()
@@ -134,13 +133,13 @@ def forks_are_independent(model: Transformer) -> None:
     """Rows of a cache can be dropped, reordered and doubled; each goes on as if alone, and the old cache is untouched."""
     tokens, rows = tokens_of(3, 6), [2, 0, 2]
     cache = model.new_cache(3)
-    model.step(tokens, cache)
+    model(tokens, cache=cache)
     chosen = cache.select(rows)
     more = tokens_of(3, 3, seed=9)
-    found = model.step(more, chosen)
-    close(found, model(torch.cat((tokens[rows], more), dim=1))[:, 6:], what="the fork")
+    found = model(more, cache=chosen).hidden
+    close(found, model(torch.cat((tokens[rows], more), dim=1)).hidden[:, 6:], what="the fork")
     last = tokens_of(3, 1, seed=10)
-    close(model.step(last, cache), model(torch.cat((tokens, last), dim=1))[:, 6:], what="the old cache")
+    close(model(last, cache=cache).hidden, model(torch.cat((tokens, last), dim=1)).hidden[:, 6:], what="the old cache")
     assert (cache.lengths, chosen.lengths) == ([7, 7, 7], [9, 9, 9])
 
 
@@ -149,12 +148,12 @@ def joined_rows_are_rows_alone(model: Transformer) -> None:
     """Rows that come in later stand beside older ones of another length and capacity."""
     old, new, more = tokens_of(1, 70), tokens_of(2, 5, seed=5), tokens_of(3, 2, seed=6)
     first, second = model.new_cache(1), model.new_cache(2)
-    model.step(old, first)
-    model.step(new, second)
+    model(old, cache=first)
+    model(new, cache=second)
     both = second.join(first)
-    found = model.step(more, both)
-    close(found[:2], model(torch.cat((new, more[:2]), dim=1))[:, 5:], what="the new rows")
-    close(found[2:], model(torch.cat((old, more[2:]), dim=1))[:, 70:], what="the old row")
+    found = model(more, cache=both).hidden
+    close(found[:2], model(torch.cat((new, more[:2]), dim=1)).hidden[:, 5:], what="the new rows")
+    close(found[2:], model(torch.cat((old, more[2:]), dim=1)).hidden[:, 70:], what="the old row")
 
 
 # Padding and packing
@@ -167,12 +166,14 @@ def padding_changes_nothing(model: Transformer, side: str, lengths: Sequence[int
     tokens = tokens_of(len(lengths), width)
     layout = Layout.padded(lengths, width, side)
     real = layout.segment >= 0
-    hidden = model(tokens, layout)
+    hidden = model(tokens, layout).hidden
     for row, length in enumerate(lengths):
         if length:
-            close(hidden[row, real[row]], model(tokens[row, real[row]][None])[0], what=f"row of {length}, {side}")
+            close(
+                hidden[row, real[row]], model(tokens[row, real[row]][None]).hidden[0], what=f"row of {length}, {side}"
+            )
     refilled = torch.where(real, tokens, others_than(tokens))
-    same(model, model(refilled, layout)[real], hidden[real], "other padding")
+    same(model, model(refilled, layout).hidden[real], hidden[real], "other padding")
 
 
 def padding_sees_nothing(model: Transformer, layout: Layout) -> None:
@@ -181,7 +182,7 @@ def padding_sees_nothing(model: Transformer, layout: Layout) -> None:
     kernels = [block.mixer.kernel for block in model.decoder.layers() if isinstance(block.mixer, Attention)]
     hooks = [kernel.register_forward_hook(lambda module, inputs, output: outputs.append(output)) for kernel in kernels]
     x = model.embedding(tokens_of(layout.rows, layout.width)).detach().requires_grad_()
-    hidden = model.decoder(x, layout)
+    hidden = model.decoder(x, layout).hidden
     for hook in hooks:
         hook.remove()
     padded = layout.segment < 0
@@ -202,7 +203,7 @@ def gradients_pass_padding_by(model: Transformer, side: str) -> None:
     layout = Layout.padded((3, 6), 6, side)
     x = model.embedding(tokens_of(2, 6)).detach().requires_grad_()
     real = layout.segment >= 0
-    model.decoder(x, layout)[real].square().sum().backward()
+    model.decoder(x, layout).hidden[real].square().sum().backward()
     assert x.grad is not None
     assert (x.grad[~real] == 0).all()
     assert (x.grad[real].abs().amax(-1) > 0).all()
@@ -215,14 +216,14 @@ def packed_is_separate(model: Transformer) -> None:
     lengths = [[3, 5], [2, 2, 4], [8], []]
     tokens = tokens_of(4, 9)
     layout = Layout.packed(lengths, 9)
-    hidden = model(tokens, layout)
+    hidden = model(tokens, layout).hidden
     for row, documents in enumerate(lengths):
         for number in range(len(documents)):
             place = layout.segment[row] == number
-            close(hidden[row, place], model(tokens[row, place][None])[0], what=f"document {number} of row {row}")
+            close(hidden[row, place], model(tokens[row, place][None]).hidden[0], what=f"document {number} of row {row}")
     for number in range(max(map(len, lengths))):
         changed = layout.segment == number
-        again = model(torch.where(changed, others_than(tokens), tokens), layout)
+        again = model(torch.where(changed, others_than(tokens), tokens), layout).hidden
         same(model, again[~changed], hidden[~changed], f"beside document {number} of every row")
 
 
@@ -232,7 +233,7 @@ def packed_is_separate(model: Transformer) -> None:
 def gradients_of(model: Transformer, layout: Layout) -> tuple[Tensor, dict[str, Tensor]]:
     """Hidden vectors of the real tokens, and a gradient for every parameter."""
     model.zero_grad()
-    hidden = model(tokens_of(layout.rows, layout.width), layout)[layout.segment >= 0]
+    hidden = model(tokens_of(layout.rows, layout.width), layout).hidden[layout.segment >= 0]
     weights = torch.randn(hidden.shape, dtype=hidden.dtype, generator=torch.Generator().manual_seed(4))
     (hidden * weights).sum().backward()
     found = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
@@ -269,7 +270,7 @@ def grouped_is_copied(config: TransformerConfig) -> None:
                 weights[name] = heads.repeat_interleave(mixer.heads // mixer.key_heads(), dim=0).flatten(0, 1)
     full.load_state_dict(weights)
     tokens = tokens_of(2, 6)
-    close(grouped(tokens), full(tokens), what="copied heads")
+    close(grouped(tokens).hidden, full(tokens).hidden, what="copied heads")
 
 
 @torch.no_grad()
@@ -278,7 +279,7 @@ def only_distances_count(model: Transformer) -> None:
     tokens = tokens_of(2, 8)
     here = Layout.plain(2, 8)
     there = Layout(here.position + 13, here.segment, "packed")
-    close(model(tokens, there), model(tokens), 1e-3, "moved by 13")  # angles are fp32
+    close(model(tokens, there).hidden, model(tokens).hidden, 1e-3, "moved by 13")  # angles are fp32
 
 
 @torch.no_grad()
@@ -288,7 +289,7 @@ def order_matters(config: TransformerConfig) -> None:
     Every token sees every other, so no mask says what came first; yet no vector of the one text is among those of the other.
     """
     stack, table, layout = open_stack(config), awake(config).embedding, Layout.plain(1, 4)
-    first, second = (stack(table(torch.tensor([ids])), layout)[0] for ids in ([1, 2, 3, 4], [3, 2, 1, 4]))
+    first, second = (stack(table(torch.tensor([ids])), layout).hidden[0] for ids in ([1, 2, 3, 4], [3, 2, 1, 4]))
     assert (first[:, None] - second).abs().amax(-1).min() > 1e-3
 
 
@@ -296,7 +297,7 @@ def order_matters(config: TransformerConfig) -> None:
 def evaluation_repeats(model: Transformer) -> None:
     """Nothing is drawn in evaluation: two passes are bit-identical (L0-66)."""
     tokens = tokens_of(2, 8)
-    identical(model(tokens), model(tokens), "a second pass")
+    identical(model(tokens).hidden, model(tokens).hidden, "a second pass")
 
 
 @torch.no_grad()
@@ -310,11 +311,11 @@ def stack_is_its_blocks(model: Transformer) -> None:
     (config,) = model.config.stacks().values()
     stack = model.encoder if model.decoder is None else model.decoder
     states = [stack.entry(model.embedding(tokens), layout)]
-    for block, view in zip(stack.layers(), stack.views(layout), strict=True):
-        states.append(block(states[-1], view)[0])
+    for block, scope in zip(stack.layers(), stack.scopes(layout), strict=True):
+        states.append(block(states[-1], scope).hidden)
         assert not torch.equal(states[-1], states[-2])
     assert [state.shape for state in states] == [(2, 6, model.config.dim)] * (config.depth + 1)
-    identical(stack.final_norm(states[-1]), model(tokens), "block by block")
+    identical(stack.final_norm(states[-1]), model(tokens).hidden, "block by block")
     for number, (kept, state) in enumerate(zip(model.states(tokens), states, strict=True)):
         identical(kept, state, f"state {number} of {config.depth + 1}")
 
@@ -329,7 +330,7 @@ def extra_entries_do_not_exist(config: TransformerConfig) -> None:
     assert rows > config.vocab_size
     # As many tokens as the vocabulary has: the two must not be taken for each other.
     tokens, targets = tokens_of(2, VOCABULARY), tokens_of(2, VOCABULARY, seed=2)
-    logits = wide.logits(wide(tokens))
+    logits = wide.logits(wide(tokens).hidden)
     assert logits.shape[-1] == rows
     assert (logits[..., VOCABULARY:] == -inf).all()
     assert logits[..., :VOCABULARY].isfinite().all()
@@ -346,7 +347,7 @@ def extra_entries_do_not_exist(config: TransformerConfig) -> None:
     for name in weights.keys() & {"embedding.weight", "head.weight", "head.bias"}:
         weights[name] = weights[name][:VOCABULARY]
     narrow.load_state_dict(weights)
-    close(F.cross_entropy(narrow.logits(narrow(tokens)).flatten(0, 1), targets.flatten()), loss, what="loss")
+    close(F.cross_entropy(narrow.logits(narrow(tokens).hidden).flatten(0, 1), targets.flatten()), loss, what="loss")
 
 
 # Masks and states by themselves
@@ -417,11 +418,11 @@ def attention_is_torchs(rule: Causal | Everything, kernel: str, dim: int = 12, h
     theirs = torch.nn.MultiheadAttention(dim, heads, batch_first=True, dtype=torch.float64)
     torch.nn.init.normal_(theirs.in_proj_bias)
     torch.nn.init.normal_(theirs.out_proj.bias)
-    ours = make_attention(AttentionConfig(heads=heads, kernel=kernel), dim).double()
+    ours = Attention(AttentionConfig(heads=heads, kernel=kernel), Setting(dim)).double()
     load_torchs_attention(ours, theirs)
     x = torch.randn(2, 5, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
     layout = Layout.plain(2, 5)
-    found = ours(x, Sight(rule, kernel, None)(layout, layout))
+    found = ours(x, Pattern(rule, kernel=kernel).scope(layout, layout))
     blocked = ~torch.ones(5, 5, dtype=torch.bool).tril() if rule == Causal() else None
     close(found, theirs(x, x, x, attn_mask=blocked, need_weights=False)[0], what="torch.nn.MultiheadAttention")
 
@@ -448,7 +449,7 @@ def block_is_torchs(placement: str, activation: str, rule: Causal | Everything) 
         norm=LayerNormConfig(),
         placement=placement,
     )
-    ours = Block(config, dim).double()
+    ours = Block(config, Setting(dim)).double()
     load_torchs_attention(ours.mixer, theirs.self_attn)
     ours.ffn.up.load_state_dict(theirs.linear1.state_dict())
     ours.ffn.down.load_state_dict(theirs.linear2.state_dict())
@@ -457,7 +458,7 @@ def block_is_torchs(placement: str, activation: str, rule: Causal | Everything) 
     x = torch.randn(2, 5, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
     layout = Layout.plain(2, 5)
     blocked = ~torch.ones(5, 5, dtype=torch.bool).tril() if rule == Causal() else None
-    found = ours(x, Sight(rule, "reference", None)(layout, layout))[0]
+    found = ours(x, Pattern(rule, kernel="reference").scope(layout, layout)).hidden
     close(found, theirs(x, src_mask=blocked), what="torch's layer")
 
 
@@ -472,7 +473,8 @@ def cross_block_is_torchs(placement: str, activation: str) -> None:
         torch.nn.init.normal_(parameter, std=0.4)
     attention = AttentionConfig(heads=heads, kernel="reference")
     ffn = MLPConfig.of({"hidden": hidden, "activation": activation})
-    ours = Block(BlockConfig(mixer=attention, cross=attention, ffn=ffn, placement=placement), dim).double()
+    config = BlockConfig(mixer=attention, cross=attention, ffn=ffn, placement=placement)
+    ours = Block(config, Setting(dim)).double()
     load_torchs_attention(ours.mixer, theirs.self_attn)
     load_torchs_attention(ours.cross, theirs.multihead_attn)
     ours.ffn.up.load_state_dict(theirs.linear1.state_dict())
@@ -483,8 +485,8 @@ def cross_block_is_torchs(placement: str, activation: str) -> None:
     generator = torch.Generator().manual_seed(8)
     x, memory = (torch.randn(2, length, dim, dtype=torch.float64, generator=generator) for length in (5, 7))
     target, source = Layout.plain(2, 5), Layout.plain(2, 7)
-    across = Across(memory, Sight(Everything(), "reference", None)(target, source))
-    found = ours(x, Sight(Causal(), "reference", None)(target, target), across=across)[0]
+    across = Pattern(Everything(), kernel="reference").scope(target, source, source=memory)
+    found = ours(x, Pattern(Causal(), kernel="reference").scope(target, target), source=across).hidden
     blocked = ~torch.ones(5, 5, dtype=torch.bool).tril()
     close(found, theirs(x, memory, tgt_mask=blocked), what="torch's layer")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heddle.config import (
     AttentionConfig,
@@ -115,7 +115,9 @@ sides = pytest.mark.parametrize("side", ["right", "left"])
 def seen_by_all(model: Transformer) -> bool:
     """Whether one layer of the encoder already shows every token to every other."""
     assert model.encoder is not None
-    return all(isinstance(block.mixer, Attention) and block.mixer.window is None for block in model.encoder.layers())
+    return all(
+        isinstance(block.mixer, Attention) and block.mixer.pattern.reach is None for block in model.encoder.layers()
+    )
 
 
 # An encoder by itself
@@ -127,7 +129,7 @@ def test_an_encoder_sees_both_ways(encoder: Transformer) -> None:
     """Every output has a gradient to tokens before it and to tokens after it: to all, or as far as two layers reach."""
     assert encoder.encoder is not None
     x = encoder.embedding(tokens_of(1, 6)).detach().requires_grad_()
-    hidden = encoder.encoder(x, Layout.plain(1, 6))
+    hidden = encoder.encoder(x, Layout.plain(1, 6)).hidden
     direction = torch.randn(16, dtype=x.dtype, generator=torch.Generator().manual_seed(3))
     for place in range(6):
         (gradient,) = torch.autograd.grad(hidden[0, place] @ direction, x, retain_graph=True)
@@ -160,7 +162,7 @@ def test_gradients_in_an_encoder_are_finite_and_pass_padding_by(encoder: Transfo
     layout = Layout.padded((3, 6, 0), 6)
     real = layout.segment >= 0
     x = encoder.embedding(tokens_of(3, 6)).detach().requires_grad_()
-    encoder.encoder(x, layout)[real].square().sum().backward()
+    encoder.encoder(x, layout).hidden[real].square().sum().backward()
     assert x.grad is not None
     assert (x.grad[~real] == 0).all()
     assert (x.grad[real].abs().amax(-1) > 0).all()
@@ -181,11 +183,11 @@ def sources_of(model: Transformer, rows: int, length: int) -> Tensor:
 def test_later_targets_change_nothing(model: Transformer) -> None:
     """Causality in the target: changing token t leaves what stands before it, and changes what stands at it."""
     tokens, source = tokens_of(2, 5), sources_of(model, 2, 6)
-    before = model(tokens, source=source)
+    before = model(tokens, source=source).hidden
     for t in range(5):
         changed = tokens.clone()
         changed[:, t] = others_than(tokens[:, t])
-        after = model(changed, source=source)
+        after = model(changed, source=source).hidden
         laws.same(model, after[:, :t], before[:, :t], f"before token {t}")
         assert not torch.equal(after[:, t], before[:, t])
 
@@ -195,11 +197,17 @@ def test_later_targets_change_nothing(model: Transformer) -> None:
 def test_every_target_looks_at_the_whole_source(model: Transformer) -> None:
     """Every output has a gradient to every token of the source."""
     tokens, source = tokens_of(1, 4), sources_of(model, 1, 5)
-    assert model.encoder is not None
     table = model.embedding if model.source_embedding is None else model.source_embedding
-    x, layout = table(source).detach().requires_grad_(), Layout.plain(1, 5)
-    memory = Memory(model.encoder(x, layout), layout)
-    hidden = model.decode(tokens, Layout.plain(1, 4), memory=memory)
+    looked_up = []
+
+    def keep(module: nn.Module, inputs: tuple[Tensor], vectors: Tensor) -> Tensor:
+        looked_up.append(vectors.detach().requires_grad_())
+        return looked_up[-1]
+
+    hook = table.register_forward_hook(keep)
+    hidden = model(tokens, source=source).hidden
+    hook.remove()
+    x = looked_up[0]  # the source's, which is read first
     direction = torch.randn(16, dtype=x.dtype, generator=torch.Generator().manual_seed(3))
     for place in range(4):
         (gradient,) = torch.autograd.grad(hidden[0, place] @ direction, x, retain_graph=True)
@@ -215,12 +223,12 @@ def test_padded_sources_change_nothing(model: Transformer, side: str) -> None:
     source, tokens = sources_of(model, 3, 6), tokens_of(3, 5)
     layout, places = Layout.padded(lengths, 6, side), Layout.padded(targets, 5)
     real, there = layout.segment >= 0, places.segment >= 0
-    hidden = model(tokens, places, source, layout)
+    hidden = model(tokens, places, source, layout).hidden
     for row in range(3):
-        wanted = model(tokens[row, there[row]][None], source=source[row, real[row]][None])[0]
+        wanted = model(tokens[row, there[row]][None], source=source[row, real[row]][None]).hidden[0]
         laws.close(hidden[row, there[row]], wanted, what=f"row {row}")
     refilled = torch.where(real, source, others_than(source))
-    laws.same(model, model(tokens, places, refilled, layout)[there], hidden[there], "other padding")
+    laws.same(model, model(tokens, places, refilled, layout).hidden[there], hidden[there], "other padding")
 
 
 @both
@@ -231,7 +239,7 @@ def test_without_a_source_there_is_nothing_to_see(model: Transformer) -> None:
     crossing = [block.cross.kernel for block in model.decoder.layers() if block.cross is not None]
     hooks = [kernel.register_forward_hook(lambda module, inputs, output: outputs.append(output)) for kernel in crossing]
     layout = Layout.padded((0, 4), 4)
-    hidden = model(tokens_of(2, 3), source=sources_of(model, 2, 4), source_layout=layout)
+    hidden = model(tokens_of(2, 3), source=sources_of(model, 2, 4), source_layout=layout).hidden
     for hook in hooks:
         hook.remove()
     assert len(outputs) == 2
@@ -243,10 +251,13 @@ def test_without_a_source_there_is_nothing_to_see(model: Transformer) -> None:
     model.zero_grad()
 
 
-def stepped(model: Transformer, tokens: Tensor, memory: Memory, cuts: Sequence[int]) -> Tensor:
-    cache = model.new_cache(tokens.shape[0], memory)
-    bounds = [0, *cuts, tokens.shape[1]]
-    return torch.cat([model.step(tokens[:, start:stop], cache) for start, stop in pairwise(bounds)], dim=1)
+def stepped(model: Transformer, tokens: Tensor, source: Tensor, layout: Layout, cuts: Sequence[int]) -> Tensor:
+    """Hidden vectors through a cache, which reads the source in its first call."""
+    cache = model.new_cache(tokens.shape[0])
+    first, *bounds = [*cuts, tokens.shape[1]]
+    pieces = [model(tokens[:, :first], source=source, source_layout=layout, cache=cache).hidden]
+    pieces += [model(tokens[:, start:stop], cache=cache).hidden for start, stop in pairwise([first, *bounds])]
+    return torch.cat(pieces, dim=1)
 
 
 @both
@@ -257,9 +268,8 @@ def test_cached_is_uncached_beside_a_source(model: Transformer, cuts: tuple[int,
     """What training predicts with the target given is what decoding predicts step by step, with sources of any length."""
     tokens, source = tokens_of(3, 6), sources_of(model, 3, 5)
     layout = Layout.padded((5, 2, 4), 5)
-    memory = model.encode(source, layout)
-    whole = model(tokens, source=source, source_layout=layout)
-    laws.close(stepped(model, tokens, memory, cuts), whole, what=f"cut at {cuts}")
+    whole = model(tokens, source=source, source_layout=layout).hidden
+    laws.close(stepped(model, tokens, source, layout, cuts), whole, what=f"cut at {cuts}")
 
 
 @both
@@ -267,15 +277,15 @@ def test_cached_is_uncached_beside_a_source(model: Transformer, cuts: tuple[int,
 def test_forks_keep_their_source(model: Transformer) -> None:
     """Rows chosen and doubled go on with their own sources, and rows of another source, longer, can join them."""
     tokens, source, rows = tokens_of(3, 4), sources_of(model, 3, 5), [2, 0, 2]
-    cache = model.new_cache(3, model.encode(source))
-    model.step(tokens, cache)
+    cache = model.new_cache(3)
+    model(tokens, source=source, cache=cache)
     more, longer = tokens_of(3, 2, seed=9), sources_of(model, 1, 7)
-    other = model.new_cache(1, model.encode(longer))
-    model.step(tokens[:1], other)
-    found = model.step(torch.cat((more, more[:1])), cache.select(rows).join(other))
-    wanted = model(torch.cat((tokens[rows], more), dim=1), source=source[rows])[:, 4:]
+    other = model.new_cache(1)
+    model(tokens[:1], source=longer, cache=other)
+    found = model(torch.cat((more, more[:1])), cache=cache.select(rows).join(other)).hidden
+    wanted = model(torch.cat((tokens[rows], more), dim=1), source=source[rows]).hidden[:, 4:]
     laws.close(found[:3], wanted, what="the fork")
-    beside = model(torch.cat((tokens[:1], more[:1]), dim=1), source=longer)[:, 4:]
+    beside = model(torch.cat((tokens[:1], more[:1]), dim=1), source=longer).hidden[:, 4:]
     laws.close(found[3:], beside, what="the row that joined")
 
 

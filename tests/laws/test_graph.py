@@ -11,45 +11,6 @@ from heddle.config import AlibiConfig, BucketsConfig, ConvolutionConfig, Recurre
 from tests.laws.models import config_of
 
 ROOT = Path(__file__).parents[2]
-# A process of its own: the shape checks of the test run cannot be traced.
-PROGRAM = """
-import json, sys
-import torch
-from heddle.config import TransformerConfig
-from heddle.model import build
-from heddle.nn import Layout
-
-made = []
-def backend(graph, inputs):
-    made.append(len(graph.graph.nodes))
-    return graph.forward
-
-def scores(model, tokens, layout=None):
-    return model.logits(model(tokens, layout))
-
-counts = {}
-forms = {
-    "plain": (None, None),
-    "padded": (Layout.padded((6, 2), 6), Layout.padded((1, 5), 6)),
-    "packed": [Layout.packed([*lengths], 6) for lengths in ([[2, 4], [6]], [[3, 1], [1, 1, 1]], [[1, 1, 2, 1], [5, 1]])],
-}
-for name, text in json.load(sys.stdin).items():
-    model = build(TransformerConfig.of(text))
-    for form, training in [*((form, True) for form in forms), ("plain", False)]:
-        model.train(training)
-        torch.compiler.reset()
-        made.clear()
-        compiled = torch.compile(scores, fullgraph=True, backend=backend)
-        for seed, layout in enumerate(forms[form]):
-            tokens = torch.randint(11, (2, 6), generator=torch.Generator().manual_seed(seed))
-            found = compiled(model, tokens, layout)
-            if not training:
-                torch.testing.assert_close(found, scores(model, tokens, layout))
-        counts[f"{name} {form} {'training' if training else 'evaluation'}"] = len(made)
-print(json.dumps(counts))
-"""
-
-
 COMMON: dict[str, Any] = {"kv_heads": 2, "pad_vocab_to": 8, "depth": 1}
 ALIBI: dict[str, Any] = {"positions": "none", "relative": AlibiConfig()}
 # In each, what another has not. The two kernels that take long to compile have a test of their own: tests/nn/test_kernels.py.
@@ -68,8 +29,11 @@ MODELS = {
 def test_a_forward_pass_is_one_graph() -> None:
     tables = {name: config.to_dict() for name, config in MODELS.items()}
     environment = {**os.environ, "HEDDLE_UNCHECKED": "1", "PYTHONPATH": str(ROOT)}
-    call = [sys.executable, "-W", "ignore", "-c", PROGRAM]
-    done = subprocess.run(call, env=environment, input=json.dumps(tables), capture_output=True, text=True, check=False)
+    # A process of its own: the shape checks of the test run cannot be traced.
+    call = [sys.executable, "-W", "ignore", "-m", "tests.laws.graphs_of_models"]
+    done = subprocess.run(
+        call, cwd=ROOT, env=environment, input=json.dumps(tables), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     counts = json.loads(done.stdout)
     assert len(counts) == 4 * len(MODELS)

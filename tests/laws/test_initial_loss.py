@@ -33,7 +33,7 @@ def first_loss(config: TransformerConfig) -> float:
     tokens, targets, source = (torch.randint(config.vocab_size, shape, generator=generator) for _ in range(3))
     model = build(config, seed=0).eval()
     with torch.no_grad():
-        hidden = model(tokens, source=source if len(config.stacks()) == 2 else None)
+        hidden = model(tokens, source=source if len(config.stacks()) == 2 else None).hidden
         return F.cross_entropy(model.logits(hidden).flatten(0, 1), targets.flatten()).item()
 
 

@@ -10,8 +10,9 @@ from tests.laws import laws
 def called(*calls: tuple[int, ...]) -> tuple[Layout, Layout]:
     """Queries and keys of the last of these calls to a cache."""
     cache = Cache([], len(calls[0]))
-    queries, keys = [cache.advance(counts) for counts in calls][-1]
-    return queries, keys[None]
+    queries = [cache.advance(counts) for counts in calls][-1]
+    assert cache.keys is not None
+    return queries, cache.keys[None]
 
 
 def with_itself(layout: Layout) -> tuple[Layout, Layout]:

@@ -232,7 +232,7 @@ def test_without_positions_and_mask_order_does_not_matter() -> None:
     stack = laws.open_stack(config_of(positions="none"))
     table = awake(config_of(positions="none")).embedding
     layout = Layout.plain(1, 4)
-    first, second = (stack(table(torch.tensor([ids])), layout) for ids in ([1, 2, 3, 4], [3, 2, 1, 4]))
+    first, second = (stack(table(torch.tensor([ids])), layout).hidden for ids in ([1, 2, 3, 4], [3, 2, 1, 4]))
     laws.close(first[:, [2, 1, 0, 3]], second)
 
 
@@ -249,12 +249,12 @@ def test_more_tokens_than_positions_are_refused(config: TransformerConfig) -> No
     model(full)
     with pytest.raises(HeddleError, match=rf"^{CONTEXT + 1} tokens are more than the {CONTEXT} positions"):
         model(tokens_of(1, CONTEXT + 1))
-    model.step(full, cache)
+    model(full, cache=cache)
     with pytest.raises(HeddleError, match=f"^{CONTEXT + 1} tokens are more than the {CONTEXT} positions"):
-        model.step(tokens_of(1, 1), cache)
+        model(tokens_of(1, 1), cache=cache)
     assert cache.lengths == [CONTEXT], "a refused step leaves the cache as it was"
 
 
 @chosen(lambda config: config.decoder.entry.positions == "none")
 def test_without_learned_positions_there_is_no_limit(config: TransformerConfig) -> None:
-    assert awake(config)(tokens_of(1, CONTEXT + 1)).isfinite().all()
+    assert awake(config)(tokens_of(1, CONTEXT + 1)).hidden.isfinite().all()

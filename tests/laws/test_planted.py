@@ -14,7 +14,6 @@ from heddle.model import head as head_module
 from heddle.model.stack import Entry
 from heddle.nn import (
     MLP,
-    Attention,
     Cache,
     Causal,
     Dropout,
@@ -31,7 +30,7 @@ from heddle.nn.kernels import BLOCK, Blockwise, Kernel, Lowered, Plain, fused, p
 from heddle.nn.mask import Window
 from heddle.nn.moe import Router
 from heddle.nn.position import Alibi
-from heddle.nn.state import Carry, Keys
+from heddle.nn.state import Carry
 from tests.laws import laws
 from tests.laws.models import awake, config_of
 
@@ -102,14 +101,14 @@ def heads_cut_the_other_way(patch: Patch) -> None:
 
 
 def keys_are_not_rotated(patch: Patch) -> None:
-    right = Attention._place
+    right = attention.rotate
 
-    def wrong(x: Tensor, norm: Any, view: Any) -> Tensor:
+    def wrong(x: Tensor, rotation: Any) -> Tensor:
         wrong.calls += 1
-        return x if wrong.calls % 2 == 0 else right(x, norm, view)  # queries come first, then keys
+        return x if wrong.calls % 2 == 0 else right(x, rotation)  # queries come first, then keys
 
     wrong.calls = 0  # type: ignore[attr-defined]
-    patch.setattr(Attention, "_place", staticmethod(wrong))
+    patch.setattr(attention, "rotate", wrong)
 
 
 def rotation_starts_anew_with_each_call(patch: Patch) -> None:
@@ -138,10 +137,11 @@ def learned_positions_start_anew_with_each_call(patch: Patch) -> None:
 def cache_one_place_late(patch: Patch) -> None:
     right = Cache.advance
 
-    def wrong(self: Cache, counts: Any, device: Any = None) -> tuple[Layout, Keys]:
+    def wrong(self: Cache, counts: Any, device: Any = None) -> Layout:
         late = any(self.lengths)
-        queries, keys = right(self, counts, device)
-        return Layout(queries.position + late, queries.segment, queries.form), keys
+        queries = right(self, counts, device)
+        self.queries = Layout(queries.position + late, queries.segment, queries.form)
+        return self.queries
 
     patch.setattr(Cache, "advance", wrong)
 
@@ -191,20 +191,17 @@ def dropout_in_evaluation(patch: Patch) -> None:
 
 
 def norm_is_skipped(patch: Patch) -> None:
-    patch.setattr(Residual, "forward", lambda self, x, branch: self.outside(x + self.dropout(self.after(branch(x)))))
+    patch.setattr(Residual, "enter", lambda self, x: x)
 
 
 def skip_starts_from_the_norm(patch: Patch) -> None:
-    def wrong(self: Residual, x: Tensor, branch: Callable[[Tensor], Tensor]) -> Tensor:
-        x = self.before(x)
-        return self.outside(x + self.dropout(self.after(branch(x))))
-
-    patch.setattr(Residual, "forward", wrong)
+    right = Residual.leave
+    patch.setattr(Residual, "leave", lambda self, x, entered, change: right(self, entered, entered, change))
 
 
 def feed_forward_mixes_tokens(patch: Patch) -> None:
     right = MLP.forward
-    patch.setattr(MLP, "forward", lambda self, x: right(self, x - x.mean(1, keepdim=True)))
+    patch.setattr(MLP, "forward", lambda self, x, queries: right(self, x - x.mean(1, keepdim=True), queries))
 
 
 def extra_entries_are_likely(patch: Patch) -> None:
@@ -236,7 +233,7 @@ def distances_start_anew_with_each_call(patch: Patch) -> None:
 
 def blockwise_forgets_distances(patch: Patch) -> None:
     right = Blockwise.lower
-    patch.setattr(Blockwise, "lower", staticmethod(lambda mask, bias=None, fused=True: right(mask)))
+    patch.setattr(Blockwise, "lower", staticmethod(lambda mask, bias=None: right(mask)))
 
 
 def plain_forgets_its_cap(patch: Patch) -> None:
@@ -249,7 +246,7 @@ def convolution_looks_ahead(patch: Patch) -> None:
 
 
 def recurrence_starts_anew_with_each_call(patch: Patch) -> None:
-    patch.setattr(Carry, "carry", lambda self, step: step(None)[0])
+    patch.setattr(Carry, "read", lambda self: None)
 
 
 def recurrence_runs_through_documents(patch: Patch) -> None:

@@ -129,7 +129,7 @@ def learns_and_counts(config: TransformerConfig) -> None:
     assert 0 < found.active <= total
     model.train()
     layout = Layout.padded(LENGTHS, LENGTH)
-    hidden, routings = model.run(*read(model, layout))
+    hidden, routings = model(*read(model, layout))
     loss = sum((routing.terms for routing in routings), scored(model, hidden, layout).square().mean())
     loss.backward()
     assert loss.isfinite()
@@ -163,11 +163,11 @@ def predicts_what_was_trained(config: TransformerConfig) -> None:
     exact = awake(config)
     rounded = copy.deepcopy(exact).float()
     given = read(exact, Layout.plain(3, LENGTH))
-    wanted = exact(*given)
-    error = float((rounded(*given) - wanted).abs().max()) / max(float(wanted.abs().max()), TINY)
+    wanted = exact(*given).hidden
+    error = float((rounded(*given).hidden - wanted).abs().max()) / max(float(wanted.abs().max()), TINY)
     assert error < 0.01, "float32 is of no use to it"
     for model, tolerance in ((exact, EXACT), (rounded, ROUNDING * max(error, LEAST))):
-        whole = model(*given)
+        whole = model(*given).hidden
         padding_changes_nothing(model, given, tolerance)
         if model.decoder is not None:
             prefixes_are_prefixes(model, given, whole, tolerance)
@@ -179,10 +179,10 @@ def padding_changes_nothing(model: Transformer, given: Any, tolerance: float) ->
     tokens, _, source, _ = given
     for side in ("right", "left"):
         layout, sources = Layout.padded(LENGTHS, LENGTH, side), Layout.padded((6, 3, 1), 6, side)
-        hidden = model(tokens, layout, source, None if source is None else sources)
+        hidden = model(tokens, layout, source, None if source is None else sources).hidden
         for row, real in enumerate(layout.segment >= 0):
             read = None if source is None else source[row, sources.segment[row] >= 0][None]
-            alone = model(tokens[row, real][None], None, read)[0]
+            alone = model(tokens[row, real][None], None, read).hidden[0]
             largest = float(hidden.abs().max())
             near(hidden[row, real], alone, tolerance, f"row {row}, padded on the {side}", largest)
 
@@ -192,10 +192,10 @@ def prefixes_are_prefixes(model: Transformer, given: Any, whole: Tensor, toleran
     tokens, _, *source = given
     for t in (1, 5):
         largest = float(whole.abs().max())
-        near(model(tokens[:, :t], None, *source), whole[:, :t], tolerance, f"prefix of {t}", largest)
+        near(model(tokens[:, :t], None, *source).hidden, whole[:, :t], tolerance, f"prefix of {t}", largest)
     changed = tokens.clone()
     changed[:, 4] = (tokens[:, 4] + 1) % model.config.vocab_size
-    after = model(changed, None, *source)[:, :4]
+    after = model(changed, None, *source).hidden[:, :4]
     if any(isinstance(module, MoE) for module in model.modules()):
         near(after, whole[:, :4], tolerance, "before the changed token")
     else:
@@ -205,8 +205,9 @@ def prefixes_are_prefixes(model: Transformer, given: Any, whole: Tensor, toleran
 def cached_is_uncached(model: Transformer, given: Any, whole: Tensor, tolerance: float) -> None:
     """A prompt, a chunk and single tokens through a cache give what one pass gives."""
     tokens, _, *source = given
-    cache = model.new_cache(3, None if model.encoder is None else model.encode(*source))
-    pieces = [model.step(tokens[:, start:stop], cache) for start, stop in ((0, 4), (4, 7), (7, 8), (8, 9))]
+    cache = model.new_cache(3)
+    pieces = [model(tokens[:, :4], None, *source, cache=cache).hidden]
+    pieces += [model(tokens[:, start:stop], cache=cache).hidden for start, stop in ((4, 7), (7, 8), (8, 9))]
     near(torch.cat(pieces, dim=1), whole, tolerance, "through a cache")
 
 

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from heddle.config import AttentionConfig
 from heddle.model import Transformer
-from heddle.nn import MLP, Attention, Block, Causal, Everything, Gated, Layout, Sight, View
-from heddle.nn.block import make_attention
+from heddle.nn import MLP, Attention, Block, Causal, Everything, Gated, Layout, Pattern, Scope, Setting
 
 HERE = Path(__file__).parent
 CASES = {case["id"]: case for case in json.loads((HERE / "golden.json").read_text())["cases"]}
@@ -64,7 +63,7 @@ def same(actual: Tensor, expected: Tensor) -> None:
 def attention(weights: dict[str, Tensor], kernel: str = "reference", **config: Any) -> Attention:
     """Attention without biases, with a case's weights; where it has no W_O, that is the identity."""
     dim = weights["W_Q"].shape[0]
-    made = make_attention(AttentionConfig.of({"bias": False, "kernel": kernel, **config}), dim).double()
+    made = Attention(AttentionConfig.of({"bias": False, "kernel": kernel, **config}), Setting(dim)).double()
     load_attention(made, {"W_O": torch.eye(dim, dtype=torch.float64), **weights})
     return made
 
@@ -132,9 +131,9 @@ def bare(layer: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in layer.items() if not name.startswith("b_")}
 
 
-def view(rule: Rule, kernel: str, queries: Layout, keys: Layout | None = None) -> View:
-    """What attention is told about the tokens' places."""
-    return Sight(rule, kernel, None)(queries, queries if keys is None else keys)
+def scope(rule: Rule, kernel: str, queries: Layout, keys: Layout | None = None, source: Tensor | None = None) -> Scope:
+    """What attention attends to."""
+    return Pattern(rule, kernel=kernel).scope(queries, keys, source=source)
 
 
 @contextmanager

@@ -11,33 +11,29 @@ from heddle.config import (
     EntryConfig,
     LanguageHeadConfig,
     LayerNormConfig,
-    MLPConfig,
     RMSNormConfig,
     StackConfig,
     TransformerConfig,
 )
-from heddle.config.layers import NormConfig
-from heddle.config.model import AttentionConfig
+from heddle.config.layers import AttentionConfig, GatedConfig, MLPConfig, NormConfig
 from heddle.model import Transformer
 from heddle.model.stack import Entry
 from heddle.nn import (
     KERNELS,
-    MLP,
     Block,
     Causal,
     Dropout,
     Everything,
-    Gated,
     LayerNorm,
     Layout,
     Mask,
     RMSNorm,
+    Setting,
     drop,
     masked_softmax,
 )
 from heddle.nn.activations import ACTIVATIONS
 from heddle.nn.attention import head_products
-from heddle.nn.block import Across, make_attention
 from heddle.nn.norm import make_norm
 from heddle.train.loss import Scores, cross_entropy
 from tests.lectures.golden import (
@@ -50,7 +46,7 @@ from tests.lectures.golden import (
     load_model,
     load_norm,
     same,
-    view,
+    scope,
     watched,
 )
 
@@ -84,7 +80,7 @@ def test_softmax_rows() -> None:
 def test_attention_single_head() -> None:
     case = Case("attention_single_head")
     z = case.inputs["Z"]
-    found = everything_of(attention(case.weights, heads=1), z, view(Everything(), "reference", THREE))
+    found = everything_of(attention(case.weights, heads=1), z, scope(Everything(), "reference", THREE))
     same(found["scores"][0], case.outputs["scores"])
     same(found["weights"][0], case.outputs["weights"])
     same(found["output"], case.outputs["output"])
@@ -99,7 +95,7 @@ def test_attention_single_head_merged_weights() -> None:
     same(merged[0].detach(), case.outputs["WQ_WKT"])
     same(written[0].detach(), case.weights["W_V"])  # W_O is the identity here
     one = attention({**case.weights, "W_Q": merged[0].detach(), "W_K": torch.eye(4, dtype=torch.float64)}, heads=1)
-    found = everything_of(one, case.inputs["Z"], view(Everything(), "reference", THREE))
+    found = everything_of(one, case.inputs["Z"], scope(Everything(), "reference", THREE))
     torch.testing.assert_close(found["scores"][0], case.outputs["scores"], rtol=0, atol=1e-12)
 
 
@@ -120,7 +116,7 @@ def test_products_of_every_head() -> None:
 @pytest.mark.lecture("L0-91", "L1-30", "D-09")
 def test_attention_single_head_causal() -> None:
     case = Case("attention_single_head_causal")
-    where = view(Causal(), "reference", THREE)
+    where = scope(Causal(), "reference", THREE)
     found = everything_of(attention(case.weights, heads=1), case.inputs["Z"], where)
     allowed = where.lowered.allowed[0, 0]
     assert torch.equal(allowed, case.inputs["M"] == 0)
@@ -137,7 +133,7 @@ def test_attention_single_head_causal() -> None:
 def test_attention_single_head_with_every_kernel(name: str, rule: Rule, kernel: str) -> None:
     case = Case(name)
     same(
-        attention(case.weights, kernel, heads=1)(case.inputs["Z"][None], view(rule, kernel, THREE))[0],
+        attention(case.weights, kernel, heads=1)(case.inputs["Z"][None], scope(rule, kernel, THREE))[0],
         case.outputs["output"],
     )
 
@@ -146,10 +142,10 @@ def test_attention_single_head_with_every_kernel(name: str, rule: Rule, kernel: 
 def test_attention_sequential_prefixes() -> None:
     case = Case("attention_sequential_prefixes")
     z, module = case.inputs["Z"], attention(case.weights, heads=1)
-    causal = everything_of(module, z, view(Causal(), "reference", THREE))["output"]
+    causal = everything_of(module, z, scope(Causal(), "reference", THREE))["output"]
     same(causal, case.outputs["last_rows"])
     for length, wanted in enumerate(case.outputs["per_prefix"], start=1):
-        found = everything_of(module, z[:length], view(Everything(), "reference", Layout.plain(1, length)))
+        found = everything_of(module, z[:length], scope(Everything(), "reference", Layout.plain(1, length)))
         same(found["weights"][0], wanted["weights"])
         same(found["output"], wanted["output_all_rows"])
         same(found["output"][-1], causal[length - 1])
@@ -163,7 +159,7 @@ def test_attention_low_rank(scale: str, name: str) -> None:
     case = Case("attention_low_rank")
     shape = {"heads": 1, "head_dim": 2, "value_dim": 4}
     found = everything_of(
-        attention(case.weights, scale=scale, **shape), case.inputs["Z"], view(Everything(), "reference", THREE)
+        attention(case.weights, scale=scale, **shape), case.inputs["Z"], scope(Everything(), "reference", THREE)
     )
     wanted = case.outputs[name]
     same(found["scores"][0], wanted["scores"])
@@ -171,7 +167,7 @@ def test_attention_low_rank(scale: str, name: str) -> None:
     same(found["output"], wanted["output"])
     for kernel in KERNELS:
         module = attention(case.weights, kernel, scale=scale, **shape)
-        same(module(case.inputs["Z"][None], view(Everything(), kernel, THREE))[0], wanted["output"])
+        same(module(case.inputs["Z"][None], scope(Everything(), kernel, THREE))[0], wanted["output"])
     merged = head_products(attention(case.weights, **shape))[0][0].detach()
     same(merged, case.outputs["WQ_WKT"])
     assert torch.linalg.matrix_rank(merged) == case.outputs["rank"] == 2
@@ -183,14 +179,14 @@ def test_scaled_dot_product_five_keys() -> None:
     q, k, v = (case.inputs[name][None, None] for name in "QKV")
     mask = Mask(Everything(), Layout.plain(1, 2), Layout.plain(1, 5))
     for kernel in KERNELS:
-        module = make_attention(AttentionConfig(heads=1, kernel=kernel), 2).kernel
+        module = Attention(AttentionConfig(heads=1, kernel=kernel), Setting(2)).kernel
         same(module(q, k, v, module.lower(mask))[0, 0], case.outputs["output"])
-    reference = make_attention(AttentionConfig(heads=1, kernel="reference"), 2).kernel
+    reference = Attention(AttentionConfig(heads=1, kernel="reference"), Setting(2)).kernel
     with watched(scores=reference.scores, weights=reference.weights) as seen:
         reference(q, k, v, reference.lower(mask))
     same(seen["scores"][0, 0], case.outputs["scores"])
     same(seen["weights"][0, 0], case.outputs["weights"])
-    unscaled = make_attention(AttentionConfig(heads=1, kernel="reference", scale=1.0), 2).kernel
+    unscaled = Attention(AttentionConfig(heads=1, kernel="reference", scale=1.0), Setting(2)).kernel
     with watched(scores=unscaled.scores) as seen:
         unscaled(q, k, v, unscaled.lower(mask))
     same(seen["scores"][0, 0], case.outputs["QKT"])
@@ -209,7 +205,7 @@ MULTIHEAD = [
 def test_multihead(name: str, scale: str, rule: Rule) -> None:
     case = Case(name)
     found = everything_of(
-        attention(case.weights, heads=2, scale=scale), case.inputs["Z"], view(rule, "reference", THREE)
+        attention(case.weights, heads=2, scale=scale), case.inputs["Z"], scope(rule, "reference", THREE)
     )
     assert found["heads"].shape == (2, 3, 2)
     assert found["concat"].shape == (3, 4)
@@ -223,7 +219,7 @@ def test_multihead_with_every_kernel(name: str, scale: str, rule: Rule, kernel: 
     case = Case(name)
     module = attention(case.weights, kernel, heads=2, scale=scale)
     with watched(heads=module.kernel, o=module.o) as seen:
-        same(module(case.inputs["Z"][None], view(rule, kernel, THREE))[0], case.outputs["output"])
+        same(module(case.inputs["Z"][None], scope(rule, kernel, THREE))[0], case.outputs["output"])
     same(seen["heads"][0], case.outputs["heads"])
     same(seen["o_in"][0], case.outputs["concat"])
 
@@ -233,8 +229,8 @@ def test_multihead_with_an_identity_after_it_is_the_concatenation() -> None:
     case = Case("multihead_dk")
     weights = {name: case.weights[name] for name in ("W_Q", "W_K", "W_V")}
     module = attention(weights, heads=2)
-    same(module(case.inputs["Z"][None], view(Everything(), "reference", THREE))[0], case.outputs["concat"])
-    wide = make_attention(AttentionConfig(heads=12), 768)
+    same(module(case.inputs["Z"][None], scope(Everything(), "reference", THREE))[0], case.outputs["concat"])
+    wide = Attention(AttentionConfig(heads=12), Setting(768))
     assert wide.o.weight.numel() == 589_824
 
 
@@ -243,7 +239,7 @@ def test_multihead_with_an_identity_after_it_is_the_concatenation() -> None:
 def test_multihead_causal_right_pad(kernel: str) -> None:
     """In the example the padded token still asks; only as a key is it out of sight."""
     case = Case("multihead_causal_right_pad")
-    where = view(Causal(), kernel, THREE, Layout.padded((2,), 3))
+    where = scope(Causal(), kernel, THREE, Layout.padded((2,), 3))
     module = attention(case.weights, kernel, heads=2)
     with watched(o=module.o) as seen:
         same(module(case.inputs["Z"][None], where)[0], case.outputs["output"])
@@ -257,7 +253,7 @@ def test_multihead_causal_right_pad(kernel: str) -> None:
 @pytest.mark.lecture("L2-07", "D-10")
 def test_multihead_causal_left_pad(kernel: str) -> None:
     case = Case("multihead_causal_left_pad")
-    where = view(Causal(), kernel, Layout.padded((2,), 3, "left"))
+    where = scope(Causal(), kernel, Layout.padded((2,), 3, "left"))
     module = attention(case.weights, kernel, heads=2)
     z = case.inputs["Z"][None].requires_grad_()
     with watched(o=module.o) as seen:
@@ -279,11 +275,11 @@ def test_mask_zero_trap() -> None:
     case = Case("mask_zero_trap")
     q, k = (case.inputs[name][None, None] for name in "QK")
     mask = Mask(Causal(), THREE, THREE)
-    kernel = make_attention(AttentionConfig(heads=1, kernel="reference"), 2).kernel
+    kernel = Attention(AttentionConfig(heads=1, kernel="reference"), Setting(2)).kernel
     with watched(weights=kernel.weights) as seen:
         kernel(q, k, k, kernel.lower(mask))
     same(seen["weights"][0, 0], case.outputs["correct_weights"])
-    unscaled = make_attention(AttentionConfig(heads=1, kernel="reference", scale=1.0), 2).kernel
+    unscaled = Attention(AttentionConfig(heads=1, kernel="reference", scale=1.0), Setting(2)).kernel
     for rule, wanted in ((Everything(), case.inputs["QKT"]), (Causal(), case.outputs["correct_scores"])):
         with watched(scores=unscaled.scores) as raw:
             unscaled(q, k, k, unscaled.lower(Mask(rule, THREE, THREE)))
@@ -319,7 +315,7 @@ def test_mask_zero_after_softmax() -> None:
 def test_mha_permutation(kernel: str) -> None:
     case = Case("mha_permutation")
     z, order = case.inputs["Z"], case.inputs["perm"].long()
-    module, where = attention(case.weights, kernel, heads=2), view(Everything(), kernel, THREE)
+    module, where = attention(case.weights, kernel, heads=2), scope(Everything(), kernel, THREE)
     same(module(z[None, order], where)[0], case.outputs["output"])
     same(module(z[None], where)[0, order], case.outputs["output"])
 
@@ -336,7 +332,7 @@ READINGS = {
 @pytest.mark.parametrize("name", READINGS)
 def test_layernorm(name: str) -> None:
     case = Case("layernorm")
-    norm = make_norm(LayerNormConfig.of(READINGS[name]), 4).double()
+    norm = make_norm(LayerNormConfig.of(READINGS[name]), Setting(4)).double()
     load_norm(norm, case.weights["gain"], case.weights["shift"])
     found = norm(case.inputs["x"])
     torch.testing.assert_close(found, case.outputs[name], rtol=0, atol=1e-11, equal_nan=True)
@@ -409,27 +405,29 @@ def test_what_activations_are_made_of() -> None:
 )
 def test_mlp(activation: str, bias: bool, name: str) -> None:
     case = Case("mlp")
-    module = MLP(4, 16, activation, bias).double()
+    module = MLP(MLPConfig(hidden=16, activation=activation, bias=bias), Setting(4)).double()
     load_mlp(module, case.weights)
-    found = module(case.inputs["Z"])
+    found = module(case.inputs["Z"]).hidden
     same(found, case.outputs[name])
     for row in range(3):
-        same(module(case.inputs["Z"][row]), found[row])
+        same(module(case.inputs["Z"][row]).hidden, found[row])
 
 
 @pytest.mark.lecture("L1-21")
 @pytest.mark.parametrize(("activation", "name"), [("silu", "swiglu"), ("gelu", "geglu")])
 def test_mlp_gated(activation: str, name: str) -> None:
     case = Case("mlp_gated")
-    module = Gated(4, 6, activation).double()
+    module = Gated(GatedConfig(hidden=6, activation=activation), Setting(4)).double()
     load_gated(module, case.weights)
-    same(module(case.inputs["Z"]), case.outputs[name])
+    same(module(case.inputs["Z"]).hidden, case.outputs[name])
 
 
 def block_of(kernel: str, placement: str, norm: NormConfig, activation: str, **mixer: Any) -> Block:
     attention = AttentionConfig.of({"heads": 2, "bias": False, "kernel": kernel, **mixer})
     ffn = MLPConfig.of({"activation": activation, "bias": False})
-    return Block(BlockConfig.of({"mixer": attention, "ffn": ffn, "norm": norm, "placement": placement}), 4).double()
+    return Block(
+        BlockConfig.of({"mixer": attention, "ffn": ffn, "norm": norm, "placement": placement}), Setting(4)
+    ).double()
 
 
 @kernels
@@ -449,7 +447,7 @@ def test_block(name: str, placement: str, norm: NormConfig, activation: str, rul
     block = block_of(kernel, placement, norm, activation)
     load_block(block, case.weights)
     with watched(middle=block.mixer_residual) as seen:
-        output = block(case.inputs["X"][None], view(rule, kernel, THREE))[0][0]
+        output = block(case.inputs["X"][None], scope(rule, kernel, THREE)).hidden[0]
     same(seen["middle"][0], case.outputs["Z"])
     same(output, case.outputs["output"])
 
@@ -470,7 +468,7 @@ def test_block_deck000_literal(name: str, eps: float, scale: str, rule: Rule, ke
     usual = block_of(kernel, "pre", LayerNormConfig(eps=eps), "gelu", scale=scale)
     for block in (literal, usual):
         load_block(block, case.weights)
-    where = view(rule, kernel, THREE)
+    where = scope(rule, kernel, THREE)
     with watched(second=literal.ffn_residual.before) as seen:
         output = literal(case.inputs["X"][None], where)[0][0]
     same(seen["second"][0], case.outputs["Z"])
@@ -483,14 +481,14 @@ def test_block_deck000_literal(name: str, eps: float, scale: str, rule: Rule, ke
 def test_cross_attention(kernel: str) -> None:
     case = Case("cross_attention")
     module = attention(case.weights, kernel, heads=2)
-    where = view(Everything(), kernel, Layout.plain(1, 2), THREE)
+    where = scope(Everything(), kernel, Layout.plain(1, 2), THREE, case.inputs["memory"][None])
     with watched(o=module.o) as seen:
-        output = module(case.inputs["decoder"][None], where, memory=case.inputs["memory"][None])[0]
+        output = module(case.inputs["decoder"][None], where)[0]
     same(seen["o_in"][0], case.outputs["concat"])
     same(output, case.outputs["output"])
     if kernel == "reference":
         with watched(weights=module.kernel.weights) as seen:
-            module(case.inputs["decoder"][None], where, memory=case.inputs["memory"][None])
+            module(case.inputs["decoder"][None], where)
         assert seen["weights"].shape == (1, 2, 2, 3)
         same(seen["weights"][0], case.outputs["weights"])
 
@@ -501,12 +499,14 @@ def test_block_decoder_cross(kernel: str) -> None:
     case = Case("block_decoder_cross")
     mixer = {"kind": "attention", "heads": 2, "bias": False, "kernel": kernel}
     ffn = {"kind": "mlp", "activation": "relu", "bias": False}
-    block = Block(BlockConfig.of({"mixer": mixer, "cross": mixer, "ffn": ffn, "placement": "post"}), 4).double()
+    block = Block(
+        BlockConfig.of({"mixer": mixer, "cross": mixer, "ffn": ffn, "placement": "post"}), Setting(4)
+    ).double()
     load_block(block, case.weights)
     two = Layout.plain(1, 2)
-    across = Across(case.inputs["memory"][None], view(Everything(), kernel, two, THREE))
+    across = scope(Everything(), kernel, two, THREE, case.inputs["memory"][None])
     with watched(own=block.mixer_residual, cross=block.cross_residual) as seen:
-        output = block(case.inputs["decoder"][None], view(Causal(), kernel, two), across=across)[0][0]
+        output = block(case.inputs["decoder"][None], scope(Causal(), kernel, two), source=across).hidden[0]
     same(seen["own"][0], case.outputs["after_self"])
     same(seen["cross"][0], case.outputs["after_cross"])
     same(output, case.outputs["output"])
@@ -571,7 +571,7 @@ def test_tiny_lm_deck000_literal(kernel: str) -> None:
     ids, targets = case.inputs["ids"].long()[None], case.inputs["targets"].long()
     first, second = model.decoder.blocks
     with watched(entry=model.decoder.entry, first=first, second=second) as seen:
-        final = model(ids)
+        final = model(ids).hidden
     for name, wanted in zip(("entry", "first", "second"), case.outputs["hidden"], strict=True):
         same(seen[name][0], wanted)
     same(final[0], case.outputs["final"])
@@ -652,7 +652,7 @@ def test_tiny_lm(kernel: str) -> None:
     model = tiny_lm(kernel)
     first, second = model.decoder.blocks
     with watched(entry=model.decoder.entry, first=first, second=second) as seen:
-        final = model(ids)
+        final = model(ids).hidden
     for name, wanted in zip(("entry", "first", "second"), case.outputs["hidden"], strict=True):
         same(seen[name][0], wanted)
     same(final[0], case.outputs["final"])
@@ -686,9 +686,9 @@ def test_tiny_lm_parameters() -> None:
 @pytest.mark.lecture("L0-01")
 def test_tiny_lm_predicts_after_every_prefix() -> None:
     ids, model = Case("tiny_lm").inputs["ids"].long()[None], tiny_lm()
-    logits = model.logits(model(ids))[0]
+    logits = model.logits(model(ids).hidden)[0]
     for length in (1, 2, 3):
-        prefix = model.logits(model(ids[:, :length]))[0, -1]
+        prefix = model.logits(model(ids[:, :length]).hidden)[0, -1]
         torch.testing.assert_close(prefix, logits[length - 1], rtol=0, atol=1e-12)
 
 
@@ -698,7 +698,7 @@ def test_tiny_lm_tanh_gelu(kernel: str) -> None:
     case = Case("tiny_lm_tanh_gelu")
     ids, targets = case.inputs["ids"].long()[None], case.inputs["targets"].long()
     model = tiny_lm(kernel, "gelu_tanh")
-    final = model(ids)
+    final = model(ids).hidden
     logits = model.logits(final)
     same(logits[0], case.outputs["logits"])
     assert logits.argmax(-1)[0].tolist() == case.outputs["argmax"].tolist()

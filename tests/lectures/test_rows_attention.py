@@ -15,9 +15,8 @@ from heddle.account.formulas import flash_bytes, score_bytes
 from heddle.config import AttentionConfig, TransformerConfig, preset
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
-from heddle.nn import KERNELS, Causal, Everything, Layout, Mask, Sight
+from heddle.nn import KERNELS, Attention, Causal, Everything, Layout, Mask, Pattern, Setting
 from heddle.nn.attention import split_heads
-from heddle.nn.block import make_attention
 
 ATTENTION = {"kind": "attention", "heads": 2}
 LAYER = {"mixer": ATTENTION}
@@ -47,7 +46,7 @@ def reached(score: Tensor, table: Tensor) -> set[int]:
 @pytest.mark.lecture("L1-76", "L3-04")
 def test_in_an_encoder_the_last_token_changes_the_first_output() -> None:
     model = model_of(encoder={"depth": 1, "block": LAYER})
-    hidden = model(torch.tensor([[3, 4, 5, 6]]))
+    hidden = model(torch.tensor([[3, 4, 5, 6]])).hidden
     for place in range(4):
         assert reached(hidden[0, place, 0], model.embedding.weight) == {3, 4, 5, 6}
 
@@ -57,7 +56,7 @@ def test_a_translator_reads_the_whole_source_and_what_it_wrote() -> None:
     model = translator()
     source, layout = torch.tensor([[1, 2, 3, 9]]), Layout.padded((3,), 4)
     target = torch.tensor([[11, 12, 13, 14]])
-    logits = model.logits(model(target, source=source, source_layout=layout))
+    logits = model.logits(model(target, source=source, source_layout=layout).hidden)
     for place in range(4):
         # The row at `place` predicts the token behind it: it has seen the target so far, all of the source, and no padding.
         seen = reached(logits[0, place, 7], model.embedding.weight)
@@ -70,7 +69,7 @@ def test_a_decoder_alone_translates_on_the_same_terms() -> None:
     assert not [name for name, _ in model.named_parameters() if "cross" in name]
     assert [name for name, _ in translator().named_parameters() if ".cross." in name]
     source, turn, target = [1, 2, 3], 10, [11, 12, 13]
-    logits = model.logits(model(torch.tensor([[*source, turn, *target]])))
+    logits = model.logits(model(torch.tensor([[*source, turn, *target]])).hidden)
     for place in range(len(target) + 1):
         seen = reached(logits[0, len(source) + place, 7], model.embedding.weight)
         assert seen == {*source, turn, *target[:place]}
@@ -79,27 +78,30 @@ def test_a_decoder_alone_translates_on_the_same_terms() -> None:
 @pytest.mark.lecture("L1-78", "D-46")
 def test_a_sources_keys_and_values_are_made_once() -> None:
     model, calls = translator(), []
-    memory = model.encode(torch.tensor([[1, 2, 3]]))
+    source = torch.tensor([[1, 2, 3]])
     for block in model.decoder.blocks:
         block.cross.k.register_forward_hook(lambda *_: calls.append(1))
-    cache = model.new_cache(1, memory)
-    steps = [model.step(torch.tensor([[token]]), cache)[0, 0] for token in (11, 12, 13)]
+    cache, steps = model.new_cache(1), []
+    for token in (11, 12, 13):
+        read = {} if steps else {"source": source}
+        steps.append(model(torch.tensor([[token]]), cache=cache, **read).hidden[0, 0])
     assert len(calls) == 2, "one for each layer"
-    whole = model(torch.tensor([[11, 12, 13]]), source=torch.tensor([[1, 2, 3]]))[0]
+    whole = model(torch.tensor([[11, 12, 13]]), source=source).hidden[0]
     torch.testing.assert_close(torch.stack(steps), whole, rtol=0, atol=1e-12)
 
 
 @pytest.mark.lecture("L3-19")
 def test_as_many_vectors_come_out_as_go_in() -> None:
-    module = make_attention(AttentionConfig(heads=2), 8)
+    module = Attention(AttentionConfig(heads=2), Setting(8))
     for rows, length in ((1, 5), (3, 5), (2, 1)):
         layout = Layout.plain(rows, length)
-        assert module(torch.randn(rows, length, 8), Sight(Causal(), "auto")(layout, layout)).shape == (rows, length, 8)
+        x, scope = torch.randn(rows, length, 8), Pattern(Causal(), kernel="auto").scope(layout)
+        assert module(x, scope).shape == x.shape
 
 
 @pytest.mark.lecture("L3-20")
 def test_one_product_for_three_projections() -> None:
-    module = make_attention(AttentionConfig(heads=2), 8)
+    module = Attention(AttentionConfig(heads=2), Setting(8))
     x = torch.randn(3, 5, 8)
     weight = torch.cat([module.q.weight, module.k.weight, module.v.weight])
     bias = torch.cat([module.q.bias, module.k.bias, module.v.bias])
@@ -107,7 +109,7 @@ def test_one_product_for_three_projections() -> None:
     layout = Layout.plain(3, 5)
     q, k, v = (split_heads(part, 4) for part in fused)
     attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-    found = module(x, Sight(Causal(), "reference")(layout, layout))
+    found = module(x, Pattern(Causal(), kernel="reference").scope(layout, layout))
     torch.testing.assert_close(found, module.o(attended), rtol=0, atol=1e-6)
 
 
@@ -125,7 +127,7 @@ def test_without_a_mask_the_next_token_leaks() -> None:
 
         def surprise() -> Tensor:
             rows = torch.randint(8, (16, 17), generator=generator)
-            return F.cross_entropy(model.logits(model(rows[:, :-1])).flatten(0, 1), rows[:, 1:].flatten())
+            return F.cross_entropy(model.logits(model(rows[:, :-1]).hidden).flatten(0, 1), rows[:, 1:].flatten())
 
         for _ in range(120):
             optimizer.zero_grad()

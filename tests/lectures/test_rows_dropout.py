@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from heddle.config import TransformerConfig, preset
 from heddle.errors import HeddleError
 from heddle.model import build
-from heddle.nn import Attention, Dropout, Layout
+from heddle.nn import Attention, Dropout, Layout, Setting
 from heddle.nn.block import make_block
 
 SIZES = {"vocab_size": 7, "dim": 16, "context": 8}
@@ -23,13 +23,13 @@ def test_one_mask_for_forward_and_backward_and_a_new_one_each_step(mask: str) ->
     config = TransformerConfig.of({**SIZES, "dropout": {"mask": mask}, "decoder": {"depth": 1, "block": block}})
     model = build(config, dtype=torch.float64).train()
     (block,), layout = model.decoder.blocks, Layout.plain(3, 8)
-    (view,) = model.decoder.views(layout)
+    (scope,) = model.decoder.scopes(layout)
     x = torch.randn(3, 8, 16, dtype=torch.float64)
 
     def run(again: bool, seed: int = 1) -> tuple[Tensor, Tensor]:
         torch.manual_seed(seed)
         leaf = x.clone().requires_grad_()
-        made = checkpoint(block, leaf, view, use_reentrant=False) if again else block(leaf, view)
+        made = checkpoint(block, leaf, scope, use_reentrant=False) if again else block(leaf, scope)
         (gradient,) = torch.autograd.grad(made[0].square().sum(), leaf)
         return made[0], gradient
 
@@ -76,7 +76,7 @@ def test_each_place_has_a_rate_of_its_own() -> None:
     block = {"mixer": {"kind": "attention", "heads": 2, "dropout": 0.1}, "dropout": 0.2, "placement": "post"}
     stack = {"depth": 1, "block": block, "entry": {"dropout": 0.4}}
     with torch.device("meta"):
-        made = make_block(TransformerConfig.of({**SIZES, "decoder": stack}).decoder.block, 16)
+        made = make_block(TransformerConfig.of({**SIZES, "decoder": stack}).decoder.block, Setting(16))
     assert isinstance(made.mixer, Attention)
     rates = [each.dropout.rate for each in (made.mixer.kernel, made.mixer_residual, made.ffn_residual)]
     assert rates == [0.1, 0.2, 0.2]

@@ -19,7 +19,7 @@ from heddle.data.batch import IGNORED, Batch, next_token_batch
 from heddle.errors import HeddleError
 from heddle.generate import generate
 from heddle.model import Transformer, build
-from heddle.nn import Attention, Causal, Layout, Sight
+from heddle.nn import Attention, Causal, Layout, Pattern, Setting
 from heddle.nn.block import make_block
 from heddle.nn.moe import MoE
 from heddle.train.objective import NextToken
@@ -101,7 +101,7 @@ def test_every_block_is_causal() -> None:
     other[0, 5] = 20
     for block, positions in grid():
         model = random(build(config_of(block, entry={"positions": positions}), dtype=torch.float64))
-        before, after = model(tokens)[0], model(other)[0]
+        before, after = model(tokens).hidden[0], model(other).hidden[0]
         # How many tokens an expert is given decides how its product is cut, and so the last bit of it.
         close = 1e-12 if block["ffn"]["kind"] == "moe" else 0.0
         assert (before[:5] - after[:5]).abs().max() <= close, block
@@ -116,9 +116,9 @@ def test_one_pass_costs_less_than_a_tenth_of_a_pass_for_each_prefix() -> None:
     tokens = torch.randint(30, (1, 128))
     with torch.no_grad():
         with FlopCounterMode(display=False) as once:
-            together = model.logits(model(tokens))[0]
+            together = model.logits(model(tokens).hidden)[0]
         with FlopCounterMode(display=False) as often:
-            alone = [model.logits(model(tokens[:, :length])[0, -1]) for length in range(4, 129, 4)]
+            alone = [model.logits(model(tokens[:, :length]).hidden[0, -1]) for length in range(4, 129, 4)]
     torch.testing.assert_close(together[3::4], torch.stack(alone), rtol=0, atol=1e-11)
     assert 0 < 10 * once.get_total_flops() < often.get_total_flops()
 
@@ -223,12 +223,12 @@ def test_every_output_of_an_encoder_depends_on_every_input() -> None:
     config = preset("bert-base-like").override(small)
     model = random(build(config, dtype=torch.float64))
     tokens, types = torch.tensor([[3, 4, 5, 6]]), torch.tensor([[0, 0, 1, 1]])
-    hidden = model(tokens, types=types)
+    hidden = model(tokens, types=types).hidden
     for place in range(4):
         (gradient,) = torch.autograd.grad(hidden[0, place, 0], model.embedding.weight, retain_graph=True)
         assert set(gradient.abs().sum(1).nonzero()[:, 0].tolist()) == {3, 4, 5, 6}
     assert model.head(hidden, Layout.plain(1, 4)).shape == (1, 16)
-    assert not torch.equal(hidden, model(tokens))
+    assert not torch.equal(hidden, model(tokens).hidden)
     heads = ({"kind": "language", "transform": True, "bias": True}, {"kind": "classifier", "classes": 3})
     for head, width in zip(heads, (30, 3), strict=True):
         other = random(build(config.override({"head": head}), dtype=torch.float64))
@@ -246,7 +246,7 @@ def test_token_vectors_are_learned_and_may_be_given_and_kept() -> None:
         model.embedding.weight.requires_grad_(not frozen)
         optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], weight_decay=0.0)
         model.zero_grad()
-        model.logits(model(torch.tensor([[1, 2, 3]])))[..., 0].sum().backward()
+        model.logits(model(torch.tensor([[1, 2, 3]])).hidden)[..., 0].sum().backward()
         before = model.embedding.weight.detach().clone()
         optimizer.step()
         changed = (model.embedding.weight != before).any(1).nonzero()[:, 0].tolist()
@@ -275,14 +275,15 @@ def test_a_word_at_two_places_is_one_vector_and_two_inputs() -> None:
 @pytest.mark.lecture("L3-14")
 def test_the_four_building_blocks_stand_alone() -> None:
     x, layout = torch.randn(1, 3, 8), Layout.plain(1, 3)
-    attention = make_block(config_of({"mixer": ATTENTION}).decoder.block, 8).mixer
+    attention = make_block(config_of({"mixer": ATTENTION}).decoder.block, Setting(8)).mixer
     assert isinstance(attention, parts.Attention)
-    assert attention(x, Sight(Causal(), "auto")(layout, layout)).shape == x.shape
-    assert parts.MLP(8, 32)(x).shape == x.shape
+    assert attention(x, Pattern(Causal(), kernel="auto").scope(layout, layout)).shape == x.shape
+    assert parts.MLP(MLPConfig(hidden=32), Setting(8))(x).hidden.shape == x.shape
     norm = parts.LayerNorm(8)
     norm.load_state_dict({"weight": torch.ones(8), "bias": torch.zeros(8)})
     torch.testing.assert_close(norm(x), F.layer_norm(x, (8,)))
-    torch.testing.assert_close(parts.Residual("none", torch.nn.Identity)(x, lambda h: h), 2 * x)
+    residual = parts.Residual("none", torch.nn.Identity)
+    torch.testing.assert_close(residual.leave(x, residual.enter(x), x), 2 * x)
 
 
 @pytest.mark.lecture("L2-55")
@@ -291,7 +292,7 @@ def test_a_head_on_fixed_features_is_logistic_regression() -> None:
     model = random(build(config_of({"mixer": ATTENTION}, head={"tied": False}), dtype=torch.float64))
     generator = torch.Generator().manual_seed(0)
     tokens, targets = torch.randint(30, (2, 8, 16), generator=generator)
-    features = model(tokens).detach()
+    features = model(tokens).hidden.detach()
 
     def fitted(seed: int, head: Tensor, scores: Callable[[Tensor], Tensor]) -> float:
         with torch.no_grad():
@@ -322,7 +323,7 @@ def test_scores_have_a_bias_only_when_asked_to(tied: bool) -> None:
     config = config_of({"mixer": ATTENTION}, head={"tied": tied})
     assert "head.bias" not in dict(build(config, "meta").named_parameters())
     model = random(build(config.override({"head.bias": True}), dtype=torch.float64))
-    hidden = model(torch.tensor([[1, 2, 3]]))
+    hidden = model(torch.tensor([[1, 2, 3]])).hidden
     torch.testing.assert_close(model.logits(hidden), hidden @ model.head_weight().T + model.head.bias)
 
 
@@ -341,7 +342,9 @@ def test_experts_leave_attention_as_it_is() -> None:
 @pytest.mark.lecture("L2-70", "L2-76", "D-22")
 @pytest.mark.parametrize("skip", ["block", "internal"])
 def test_a_router_reads_the_normed_state_and_one_skip_is_added(skip: str) -> None:
-    block = make_block(config_of({"mixer": ATTENTION, "ffn": {**MOE, "skip": skip}}).decoder.block, 16).double()
+    block = make_block(
+        config_of({"mixer": ATTENTION, "ffn": {**MOE, "skip": skip}}).decoder.block, Setting(16)
+    ).double()
     for parameter in block.parameters():
         torch.nn.init.normal_(parameter)
     assert isinstance(block.ffn, MoE)
@@ -349,15 +352,15 @@ def test_a_router_reads_the_normed_state_and_one_skip_is_added(skip: str) -> Non
     block.ffn.router.register_forward_hook(lambda module, inputs, output: seen.update(routed=inputs[0]))
     block.ffn_residual.before.register_forward_hook(lambda module, inputs, output: seen.update(z=inputs[0], u=output))
     layout = Layout.plain(1, 5)
-    view, x = Sight(Causal(), "auto")(layout, layout), torch.randn(1, 5, 16, dtype=torch.float64)
-    block(x, view)
+    scope, x = Pattern(Causal(), kernel="auto").scope(layout, layout), torch.randn(1, 5, 16, dtype=torch.float64)
+    block(x, scope)
     assert torch.equal(seen["routed"], seen["u"])
     for weights in (block.ffn.experts.up, block.ffn.experts.down):
         torch.nn.init.zeros_(weights)
     for bias in (block.ffn.experts.up_bias, block.ffn.experts.down_bias):
         if bias is not None:
             torch.nn.init.zeros_(bias)
-    assert torch.equal(block(x, view)[0], seen["z" if skip == "block" else "u"])
+    assert torch.equal(block(x, scope)[0], seen["z" if skip == "block" else "u"])
 
 
 @pytest.mark.lecture("L0-97", "D-15")

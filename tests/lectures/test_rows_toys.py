@@ -23,7 +23,7 @@ def share_right(config: TransformerConfig, every: Tensor, written: Written, step
             group["lr"] = 5e-3 * min((step + 1) / 20, 1 - step / steps)
         source = every[torch.randint(len(every), (64,), generator=generator)]
         row = torch.cat((source, written(source)), 1)
-        hidden = model(row[:, :-1])[:, start - 1 :]
+        hidden = model(row[:, :-1]).hidden[:, start - 1 :]
         optimizer.zero_grad()
         F.cross_entropy(model.logits(hidden).flatten(0, 1), row[:, start:].flatten()).backward()
         optimizer.step()
@@ -35,7 +35,7 @@ def greedy(model: Transformer, rows: Tensor, steps: int) -> Tensor:
     """What comes after each row."""
     start = rows.shape[1]
     for _ in range(steps):
-        rows = torch.cat((rows, model.logits(model(rows)[:, -1]).argmax(-1)[:, None]), 1)
+        rows = torch.cat((rows, model.logits(model(rows).hidden[:, -1]).argmax(-1)[:, None]), 1)
     return rows[:, start:]
 
 

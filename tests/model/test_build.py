@@ -51,7 +51,7 @@ def test_the_first_loss_over_65_characters_is_a_guess() -> None:
 @torch.no_grad()
 def loss(model: Transformer) -> float:
     tokens = torch.randint(model.vocab_size, (2, 32), generator=torch.Generator().manual_seed(5))
-    logits = model.eval().logits(model(tokens))
+    logits = model.eval().logits(model(tokens).hidden)
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).item()
 
 
@@ -134,7 +134,7 @@ def test_a_model_on_meta_has_every_shape_and_no_memory(config: TransformerConfig
     if getattr(config.decoder.block.ffn, "dispatch", "") == "loop":
         return  # it counts which tokens chose an expert, and here are none to count
     tokens = torch.zeros(2, 4, dtype=torch.long, device="meta")
-    assert shapes.logits(shapes(tokens)).shape == (2, 4, config.table_rows())
+    assert shapes.logits(shapes(tokens).hidden).shape == (2, 4, config.table_rows())
 
 
 def test_a_model_of_any_size_has_shapes() -> None:
@@ -151,7 +151,7 @@ def test_pre_norm_has_smaller_gradients_at_the_end(seed: int) -> None:
         config = config_of(placement=placement, depth=24, dim=64, positions="learned")
         model = build(config.override({"initial": {"std": 1 / 8, "scale_residual": False}}), seed=seed)
         tokens = torch.randint(11, (2, 33), generator=torch.Generator().manual_seed(seed))
-        F.cross_entropy(model.logits(model(tokens[:, :-1])).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        F.cross_entropy(model.logits(model(tokens[:, :-1]).hidden).flatten(0, 1), tokens[:, 1:].flatten()).backward()
         return model.decoder.blocks[-1].ffn.down.weight.grad.norm().item()
 
     pre, post = norm("pre"), norm("post")

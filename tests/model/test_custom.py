@@ -61,7 +61,7 @@ def test_a_mixer_is_what_its_constructor_makes(name: str) -> None:
 def test_a_feed_forward_is_what_its_constructor_makes() -> None:
     model = build(config({"heads": 2}, "Feed"), seed=5)
     assert same(model.decoder.blocks[0].ffn.inner, as_written("Feed", 5))
-    assert model(tokens()).isfinite().all()
+    assert model(tokens()).hidden.isfinite().all()
 
 
 def test_what_a_users_module_computes_is_what_it_computes_alone() -> None:
@@ -71,7 +71,7 @@ def test_what_a_users_module_computes_is_what_it_computes_alone() -> None:
     mixer, ffn = as_written("Keeping", 5), block.ffn.inner
     x = x + mixer(nn.functional.layer_norm(x, (8,)), None)
     x = x + ffn(nn.functional.layer_norm(x, (8,)))
-    torch.testing.assert_close(model(tokens()), nn.functional.layer_norm(x, (8,)))
+    torch.testing.assert_close(model(tokens()).hidden, nn.functional.layer_norm(x, (8,)))
 
 
 def test_a_seed_gives_its_weights_in_every_layer() -> None:
@@ -91,7 +91,7 @@ def test_on_meta_all_of_it_is_shapes(name: str) -> None:
     assert torch.equal(torch.get_rng_state(), state)
     for module in (shapes, *shapes.modules()):
         assert all(tensor.is_meta for tensor in held(module).values())
-    assert shapes(tokens().to("meta")).shape == (2, 9, 8)
+    assert shapes(tokens().to("meta")).hidden.shape == (2, 9, 8)
     real = build(config(name, "Feed"))
     assert {key: (value.shape, value.dtype) for key, value in shapes.state_dict().items()} == {
         key: (value.shape, value.dtype) for key, value in real.state_dict().items()
@@ -142,7 +142,7 @@ def test_a_users_module_stays_in_fp32_beside_bf16(mixer: Any, ffn: Any, tables: 
     for name, tensor in narrow.state_dict().items():
         assert ".inner." not in name or torch.equal(tensor, wide.state_dict()[name]), name
     matrices = [name for name, p in narrow.named_parameters() if p.dtype == torch.bfloat16 and "embedding" not in name]
-    found, exact = narrow(tokens()), wide(tokens())
+    found, exact = narrow(tokens()).hidden, wide(tokens()).hidden
     assert found.dtype == narrow.working_dtype() == (torch.bfloat16 if matrices else torch.float32)
     assert bool(matrices) == (ffn != "Feed" or mixer != "Keeping")
     assert (found.float() - exact).norm() < 0.02 * exact.norm()
@@ -158,12 +158,12 @@ def test_blocks_of_users_modules_alone_predict_as_they_were_trained() -> None:
     """Training leaves tables in fp32; if prediction cast them, these blocks would compute on rounded vectors."""
     trained = cast(build(config("Keeping", "Feed")), "bf16", tables=False).eval()
     predicting = cast(build(config("Keeping", "Feed")), "bf16").eval()
-    assert torch.equal(trained.logits(trained(tokens())), predicting.logits(predicting(tokens())))
+    assert torch.equal(trained.logits(trained(tokens()).hidden), predicting.logits(predicting(tokens()).hidden))
 
 
 def test_it_learns_in_bf16() -> None:
     model = cast(build(config("Keeping", "Feed", depth=2)), "bf16", tables=False).train()
-    model.logits(model(tokens())).float().logsumexp(-1).sum().backward()
+    model.logits(model(tokens()).hidden).float().logsumexp(-1).sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
@@ -173,8 +173,8 @@ def test_the_cache_serves_it_in_bf16() -> None:
     model = cast(build(config("Keeping", depth=2)), "bf16").eval()
     cache = model.new_cache(2)
     with torch.no_grad():
-        steps = torch.cat([model.step(tokens()[:, t : t + 1], cache) for t in range(9)], dim=1)
-        torch.testing.assert_close(steps, model(tokens()), rtol=0.05, atol=0.05)
+        steps = torch.cat([model(tokens()[:, t : t + 1], cache=cache).hidden for t in range(9)], dim=1)
+        torch.testing.assert_close(steps, model(tokens()).hidden, rtol=0.05, atol=0.05)
 
 
 def test_all_kernels_are_compared_on_the_same_module() -> None:

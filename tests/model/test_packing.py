@@ -74,7 +74,7 @@ def made(block: str = "biases", encoder: bool = False, dtype: torch.dtype = torc
 def scores(model: Transformer, rows: int = 2, length: int = 5) -> Tensor:
     tokens = torch.arange(rows * length).view(rows, length) % 61
     source = None if model.encoder is None else tokens.flip(1)
-    return model.logits(model(tokens, source=source))[..., :61]
+    return model.logits(model(tokens, source=source).hidden)[..., :61]
 
 
 def packs(model: nn.Module) -> list[Pack]:
@@ -142,14 +142,14 @@ def test_nothing_that_is_named_or_saved_changes(tmp_path: Path) -> None:
 
 def stepped(model: Transformer) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-    model.logits(model(torch.arange(12)[None])).logsumexp(-1).sum().backward()
+    model.logits(model(torch.arange(12)[None]).hidden).logsumexp(-1).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
 
 
 def behind_autograd(model: Transformer) -> None:
     """A step that writes to weights without a trace, as some optimizers do."""
-    model.logits(model(torch.arange(12)[None])).logsumexp(-1).sum().backward()
+    model.logits(model(torch.arange(12)[None]).hidden).logsumexp(-1).sum().backward()
     for parameter in model.parameters():
         parameter.data.sub_(parameter.grad, alpha=0.05)
         parameter.grad = None
@@ -206,7 +206,7 @@ def test_gradients_are_those_of_the_real_weights() -> None:
     model, twin = made(), made()
     pack(model, timing=always)
     for each in (model, twin):
-        each.logits(each(torch.arange(12)[None])).logsumexp(-1).sum().backward()
+        each.logits(each(torch.arange(12)[None]).hidden).logsumexp(-1).sum().backward()
     for mine, theirs in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.equal(mine.grad, theirs.grad)
 

@@ -11,7 +11,7 @@ from heddle.config import BucketsConfig, DropoutConfig, RMSNormConfig, StackConf
 from heddle.errors import HeddleError
 from heddle.model import Stack
 from heddle.nn import LayerNorm, Layout, RMSNorm
-from heddle.nn.kernels import Blockwise, Lowered, Plain
+from heddle.nn.kernels import KERNELS, Lowered
 from heddle.nn.state import Memory
 from tests.laws.models import COMBINATIONS, config_of, name_of
 
@@ -30,7 +30,7 @@ def test_a_bare_stack_works_and_keeps_the_shape(causal: bool) -> None:
     assert len(stack.blocks) == 3
     for rows, length in ((1, 1), (2, 9)):
         x = torch.randn(rows, length, 16, dtype=torch.float64)
-        assert stack(x, Layout.plain(rows, length)).shape == x.shape
+        assert stack(x, Layout.plain(rows, length)).hidden.shape == x.shape
 
 
 def test_without_a_mask_the_last_token_reaches_the_first_output() -> None:
@@ -40,7 +40,7 @@ def test_without_a_mask_the_last_token_reaches_the_first_output() -> None:
     layout = Layout.plain(1, 5)
     for causal in (True, False):
         stack = stack_of(config_of(), causal)
-        assert torch.equal(stack(x, layout)[:, 0], stack(changed, layout)[:, 0]) == causal
+        assert torch.equal(stack(x, layout).hidden[:, 0], stack(changed, layout).hidden[:, 0]) == causal
 
 
 @pytest.mark.lecture("D-06")
@@ -57,24 +57,23 @@ def test_a_norm_ends_the_stack_when_it_stands_before_the_branches(
 
 @pytest.mark.parametrize("config", COMBINATIONS, ids=name_of)
 def test_masks_and_angles_are_made_once(config: TransformerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once for each way of seeing, however many layers see so."""
+    """Once for each pattern, however many layers have it."""
     deep = config.override({"decoder.depth": 4})
     stack = stack_of(deep)
     attending = {block.mixer for block in deep.decoder.blocks if block.mixer.kind == "attention"}
     turned = {mixer for mixer in attending if mixer.relative is not None}
     calls = {"lower": 0, "relative": 0}
-    for sight in stack.sights:
-        if sight.kernel is not None:
-            monkeypatch.setattr(sight.kernel, "lower", staticmethod(counted(sight.kernel.lower, calls)))
-        if sight.relative is not None:
-            sight.relative.register_forward_hook(lambda *given: calls.update(relative=calls["relative"] + 1))
+    for kernel in dict.fromkeys(KERNELS.values()):
+        monkeypatch.setattr(kernel, "lower", staticmethod(counted(kernel.lower, calls)))
+    for relative in stack.relative:
+        relative.register_forward_hook(lambda *given: calls.update(relative=calls["relative"] + 1))
     x = torch.randn(2, 4, config.decoder.entry.token_dim(16), dtype=torch.float64)
     stack(x, Layout.plain(2, 4))
     assert calls == {"lower": len(attending), "relative": len(turned)}
 
 
 def counted(lower: Callable[..., Lowered], calls: dict[str, int]) -> Callable[..., Lowered]:
-    """The same lowering, counted where a sight asks for it: `auto` asks another kernel in turn."""
+    """The same lowering, counted."""
 
     def lowered(*given: Any) -> Lowered:
         calls["lower"] += 1
@@ -83,38 +82,39 @@ def counted(lower: Callable[..., Lowered], calls: dict[str, int]) -> Callable[..
     return lowered
 
 
-def test_layers_that_see_alike_share_their_sight() -> None:
-    """Every second layer with a window: two ways of seeing in four layers."""
+def test_layers_with_equal_patterns_share_their_scope() -> None:
+    """Every second layer with a window: two patterns in four layers."""
     override = {"layers": "::2", "block": {"mixer": {"window": 3}}}
     stack = stack_of(config_of(depth=4).override({"decoder.overrides": [override]}))
-    first, second, third, fourth = stack.views(Layout.plain(2, 4))
-    assert len(stack.sights) == 2
+    first, second, third, fourth = stack.scopes(Layout.plain(2, 4))
+    assert len(set(stack.patterns)) == 2
     assert first is third
     assert second is fourth
-    assert first.lowered.window == 3
-    assert second.lowered.window is None
+    assert first.mask is not None
+    assert second.mask is not None
+    assert (first.mask.window, second.mask.window) == (3, None)
 
 
 BUCKETS = BucketsConfig(buckets=8, furthest=20)
 
 
 @pytest.mark.parametrize(
-    ("differs", "sights"),
-    [({"kernel": "plain"}, 2), ({"window": 3}, 2), ({"cap": 2.0}, 2), ({"dropout": 0.1}, 1), ({"kv_heads": 2}, 1)],
+    ("differs", "patterns"),
+    [({"kernel": "plain"}, 2), ({"window": 3}, 2), ({"cap": 2.0}, 2), ({"dropout": 0.1}, 2), ({"kv_heads": 2}, 1)],
     ids=str,
 )
-def test_layers_share_their_buckets_however_they_see(differs: dict[str, Any], sights: int) -> None:
+def test_layers_share_their_buckets_whatever_their_pattern(differs: dict[str, Any], patterns: int) -> None:
     """One table for a stack, under one name, and every layer's distances are looked up there."""
     config = config_of(depth=3, relative=BUCKETS, positions="none")
     mixed = config.override({"decoder.overrides": [{"layers": "1", "block": {"mixer": differs}}]})
     stack = stack_of(mixed)
-    assert [name for name, _ in stack.named_parameters() if "relative" in name] == ["sights.0.relative.weight"]
-    assert len(stack.sights) == sights
-    biases = [view.lowered.bias for view in stack.views(Layout.plain(1, 6))]
+    assert [name for name, _ in stack.named_parameters() if "relative" in name] == ["relative.0.weight"]
+    assert len(set(stack.patterns)) == patterns
+    biases = [scope.mask.bias for scope in stack.scopes(Layout.plain(1, 6)) if scope.mask is not None]
     for bias in biases[1:]:
         assert torch.equal(bias, biases[0])
-    stack(torch.randn(1, 6, 16, dtype=torch.float64), Layout.plain(1, 6)).sum().backward()
-    assert stack.sights[0].relative.weight.grad.abs().sum() > 0
+    stack(torch.randn(1, 6, 16, dtype=torch.float64), Layout.plain(1, 6)).hidden.sum().backward()
+    assert stack.relative[0].weight.grad.abs().sum() > 0
 
 
 def test_other_buckets_are_another_table() -> None:
@@ -127,16 +127,16 @@ def test_other_buckets_are_another_table() -> None:
 
 @pytest.mark.parametrize("cross", [{"cap": 5.0}, {"dropout": 0.1}], ids=str)
 def test_what_crosses_is_lowered_once(cross: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where torch's fused kernel is no choice: no layer lowers again for another one."""
+    """Also where torch's fused kernel cannot do what the layers need."""
     block = {"mixer": {"heads": 2}, "cross": {"heads": 2, **cross}}
     data = {"depth": 3, "block": block}
     drops = DropoutConfig(mask="batch")
-    stack = Stack(StackConfig.of(data), 16, 8, drops=drops)
+    stack = Stack(StackConfig.of(data), 16, 8, dropout=drops)
     calls = {"lower": 0}
-    for kernel in (Blockwise, Plain):
+    for kernel in dict.fromkeys(KERNELS.values()):
         monkeypatch.setattr(kernel, "lower", staticmethod(counted(kernel.lower, calls)))
     memory = Memory(torch.randn(1, 1000, 16), Layout.plain(1, 1000))
-    stack.eval().run(torch.randn(1, 4, 16), Layout.plain(1, 4), memory=memory)
+    stack.eval()(torch.randn(1, 4, 16), Layout.plain(1, 4), memory=memory)
     assert calls == {"lower": 2}, "once for the layers' own, once for the source"
 
 

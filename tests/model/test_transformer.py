@@ -107,7 +107,7 @@ def test_looking_up_is_a_product_with_one_hot_rows() -> None:
 def test_any_length_up_to_the_context() -> None:
     model = awake(config_of(positions="learned"))
     for length in (1, 2, CONTEXT - 1, CONTEXT):
-        assert model(tokens_of(1, length)).shape == (1, length, model.config.dim)
+        assert model(tokens_of(1, length)).hidden.shape == (1, length, model.config.dim)
 
 
 @pytest.mark.lecture("L0-23", "L2-53")
@@ -117,7 +117,7 @@ def test_tables_are_trained() -> None:
     positions = model.decoder.entry.positions.weight
     before, places = model.embedding.weight.detach().clone(), positions.detach().clone()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    F.cross_entropy(model.logits(model(tokens))[0], torch.tensor([4, 4, 7, 2])).backward()
+    F.cross_entropy(model.logits(model(tokens).hidden)[0], torch.tensor([4, 4, 7, 2])).backward()
     optimizer.step()
     changed = (model.embedding.weight != before).any(-1)
     assert changed.nonzero()[:, 0].tolist() == [1, 4, 7]
@@ -141,10 +141,10 @@ def test_a_tied_head_is_the_table() -> None:
     assert model.head_weight().data_ptr() == model.embedding.weight.data_ptr()
     assert [name for name in model.state_dict() if "head" in name] == [], "saved once"
     tokens, targets = tokens_of(2, 6), tokens_of(2, 6, seed=2)
-    F.cross_entropy(model.logits(model(tokens)).flatten(0, 1), targets.flatten()).backward()
+    F.cross_entropy(model.logits(model(tokens).hidden).flatten(0, 1), targets.flatten()).backward()
     untied = awake(config_of(tied=False))
     untied.load_state_dict({**model.state_dict(), "head.weight": model.embedding.weight.detach()})
-    F.cross_entropy(untied.logits(untied(tokens)).flatten(0, 1), targets.flatten()).backward()
+    F.cross_entropy(untied.logits(untied(tokens).hidden).flatten(0, 1), targets.flatten()).backward()
     both = untied.embedding.weight.grad + untied.head.weight.grad
     torch.testing.assert_close(model.embedding.weight.grad, both, rtol=0, atol=1e-13)
 
@@ -162,7 +162,7 @@ def test_an_untied_head_weighs_as_much_as_the_table() -> None:
 @pytest.mark.parametrize("tied", [True, False])
 def test_logits_are_a_product_with_the_table_row_by_row(tied: bool) -> None:
     model = awake(config_of(tied=tied))
-    hidden = model(tokens_of(2, 6))
+    hidden = model(tokens_of(2, 6)).hidden
     logits = model.logits(hidden)
     assert logits.shape == (2, 6, VOCABULARY)
     table = model.embedding.weight if tied else model.head.weight
@@ -176,7 +176,7 @@ def test_a_padded_table_is_rounded_up() -> None:
     assert config.table_rows() == 50_304 == -(-50_257 // 64) * 64
     assert count(config) == 124_475_904
     model = awake(config_of(pad_vocab_to=8))
-    logits = model.logits(model(tokens_of(50, 6)))
+    logits = model.logits(model(tokens_of(50, 6)).hidden)
     assert logits.shape[-1] == 16
     drawn = torch.multinomial(logits.flatten(0, 1).softmax(-1), 1000, replacement=True)
     assert drawn.max() == VOCABULARY - 1
@@ -191,16 +191,18 @@ def test_the_vector_of_the_padding_id_does_not_matter(side: str) -> None:
     real = layout.segment >= 0
     tokens = torch.where(real, tokens_of(3, 6).clamp(min=1), padding)
     targets = tokens_of(3, 6, seed=2)
-    before = model.logits(model(tokens, layout))[real]
+    before = model.logits(model(tokens, layout).hidden)[real]
     padded = F.cross_entropy(before, targets[real])
     alone = [
-        F.cross_entropy(model.logits(model(tokens[row, real[row]][None]))[0], targets[row, real[row]], reduction="sum")
+        F.cross_entropy(
+            model.logits(model(tokens[row, real[row]][None]).hidden)[0], targets[row, real[row]], reduction="sum"
+        )
         for row in range(3)
     ]
     torch.testing.assert_close(padded, sum(alone) / sum(lengths), rtol=0, atol=1e-12)
     with torch.no_grad():
         model.embedding.weight[padding] = 1e6
-    assert torch.equal(model.logits(model(tokens, layout))[real], before)
+    assert torch.equal(model.logits(model(tokens, layout).hidden)[real], before)
 
 
 def test_gradients_do_not_depend_on_padding() -> None:
@@ -210,7 +212,7 @@ def test_gradients_do_not_depend_on_padding() -> None:
 
     def gradients(tokens: torch.Tensor) -> list[torch.Tensor]:
         model.zero_grad()
-        model(tokens, layout)[real].square().sum().backward()
+        model(tokens, layout).hidden[real].square().sum().backward()
         return [parameter.grad.clone() for name, parameter in model.decoder.named_parameters()]
 
     tokens = tokens_of(2, 5)
@@ -223,7 +225,7 @@ def test_a_model_computes_in_its_own_precision(options: dict[str, Any]) -> None:
     model = build(config_of(), **options)
     dtype = options.get("dtype", torch.float32)
     assert model.working_dtype() == dtype
-    hidden = model(tokens_of(2, 4))
+    hidden = model(tokens_of(2, 4)).hidden
     assert hidden.dtype == model.logits(hidden).dtype == dtype
     assert model.device == torch.device("cpu")
 
@@ -244,6 +246,12 @@ attempt(lambda: model(torch.tensor([1, 2, 3])))
 attempt(lambda: model(torch.ones(2, 3, dtype=int), Layout.plain(1, 3)))
 attempt(lambda: model.decoder(torch.ones(2, 3, 15), Layout.plain(2, 3)))
 attempt(lambda: model.decoder(torch.ones(2, 3, 16), Layout.plain(1, 3)))
+block = {"mixer": {"heads": 1}}
+stacks = {"encoder": {"depth": 1, "block": block}, "decoder": {"depth": 1, "block": {**block, "cross": {"heads": 1}}}}
+both = heddle.build(heddle.TransformerConfig.of({"vocab_size": 9, "dim": 8, "context": 8, **stacks}))
+ids = torch.ones(2, 3, dtype=int)
+attempt(lambda: both(ids, source=ids[:1]))
+attempt(lambda: both(ids, source=ids[:1], cache=both.new_cache(2)))
 """
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert said.splitlines() == [
@@ -251,6 +259,7 @@ attempt(lambda: model.decoder(torch.ones(2, 3, 16), Layout.plain(1, 3)))
         "the layout is of [B T] = [1, 3], the tokens are [2, 3]",
         "a stack takes x [B T D] with D = 16 and a layout of the same [B T]; x is [2, 3, 15], the layout [2, 3]",
         "a stack takes x [B T D] with D = 16 and a layout of the same [B T]; x is [2, 3, 16], the layout [1, 3]",
+        *["1 rows of source for 2 rows of tokens; give each row a source of its own"] * 2,
     ]
 
 
@@ -271,11 +280,13 @@ def test_types_are_heard_wherever_tokens_are() -> None:
     model = awake(BOTH)
     tokens, source = tokens_of(2, 6), tokens_of(2, 5, seed=2)
     types, source_types = tokens_of(2, 6, seed=3) % 2, tokens_of(2, 5, seed=4) % 3
-    whole = model(tokens, source=source, types=types, source_types=source_types)
+    whole = model(tokens, source=source, types=types, source_types=source_types).hidden
     for fewer in ({"types": types}, {"source_types": source_types}):
-        assert not torch.allclose(model(tokens, source=source, **fewer), whole)
-    cache = model.new_cache(2, model.encode(source, types=source_types))
-    pieces = [model.step(tokens[:, start : start + 2], cache, types=types[:, start : start + 2]) for start in (0, 2, 4)]
+        assert not torch.allclose(model(tokens, source=source, **fewer).hidden, whole)
+    cache, pieces = model.new_cache(2), []
+    for start in (0, 2, 4):
+        part, read = slice(start, start + 2), {} if start else {"source": source, "source_types": source_types}
+        pieces.append(model(tokens[:, part], types=types[:, part], cache=cache, **read).hidden)
     torch.testing.assert_close(torch.cat(pieces, dim=1), whole)
 
 
@@ -292,10 +303,10 @@ def test_nothing_that_is_said_goes_unheard() -> None:
     both, no_types = awake(BOTH.override(plain)), "types are given to a stack that has none"
     for refused in (
         lambda: decoder(tokens, types=types),
-        lambda: decoder.step(tokens, decoder.new_cache(1), types=types),
+        lambda: decoder(tokens, cache=decoder.new_cache(1), types=types),
         lambda: both(tokens, source=tokens, types=types),
         lambda: both(tokens, source=tokens, source_types=types),
-        lambda: both.encode(tokens, types=types),
+        lambda: both(tokens, source=tokens, source_types=types, cache=both.new_cache(1)),
     ):
         with pytest.raises(HeddleError, match=no_types):
             refused()
@@ -319,31 +330,52 @@ def decoder_of(mixer: dict[str, Any], **entry: Any) -> Transformer:
 @pytest.mark.parametrize("counts", [(3, 2), (3, 3), (0, 1), (0, 0)], ids=str)
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_a_step_takes_the_tokens_that_count(mixer: str, counts: tuple[int, int]) -> None:
-    """What is padding in every row is left out; what is remembered is what was real."""
+    """What is remembered of a row is its real tokens, not what pads it."""
     model, tokens = decoder_of(MIXERS[mixer], positions="learned"), tokens_of(2, 6)
     cache = model.new_cache(2)
-    found = model.step(tokens, cache, counts)
+    found = model(tokens[:, : max(counts)], cache.advance(counts), cache=cache).hidden
     assert found.shape == (2, max(counts), 16)
     assert cache.lengths == list(counts)
-    later = model.step(tokens[:, :1], cache)
+    later = model(tokens[:, :1], cache=cache).hidden
     for row, count in enumerate(counts):
         text = torch.cat((tokens[row, :count], tokens[row, :1]))[None]
-        whole = model(text)[0]
+        whole = model(text).hidden[0]
         torch.testing.assert_close(found[row, :count], whole[:count])
         torch.testing.assert_close(later[row], whole[count:])
 
 
 def test_counts_and_rows_that_cannot_be() -> None:
     model, tokens = decoder_of(MIXERS["recurrent"]), tokens_of(2, 6)
-    for counts in ((9, 9), (3, 7), (-1, 2)):
-        with pytest.raises(HeddleError, match=r"counts say -?\d of the 6 tokens that each row has"):
-            model.step(tokens, model.new_cache(2), counts)
-    for rows, counts in ((3, None), (2, [1, 1, 1])):
-        with pytest.raises(HeddleError, match=r"2 rows of tokens and \d counts for a cache of"):
-            model.step(tokens, model.new_cache(rows), counts)
-    memory = awake(BOTH).encode(tokens)
-    with pytest.raises(HeddleError, match="a cache of 3 rows needs a memory for each of them; there are 2"):
-        awake(BOTH).new_cache(3, memory)
+    for counts, said in (
+        ((-1, 2), "cache.advance: counts = -1: whole numbers from 0 on are needed"),
+        (3, "cache.advance: counts = 3: a list of whole numbers is needed"),
+        ([1, 1, 1], "3 counts for a cache of 2 rows; give one for each row"),
+    ):
+        cache = model.new_cache(2)
+        with pytest.raises(HeddleError, match=said):
+            cache.advance(counts)  # type: ignore[arg-type]
+        assert cache.lengths == [0, 0]
+    with pytest.raises(HeddleError, match="2 rows of tokens for a cache of 3 rows"):
+        model(tokens, cache=model.new_cache(3))
+    cache = model.new_cache(2)
+    layout = cache.advance([3, 1])
+    with pytest.raises(HeddleError, match=r"the layout is of \[B T\] = \[2, 3\], the tokens are \[2, 6\]"):
+        model(tokens, layout, cache=cache)
+    with pytest.raises(HeddleError, match=r"with a cache, what the last cache\.advance gave"):
+        model(tokens, Layout.plain(2, 6), cache=model.new_cache(2))
+
+
+def test_a_cache_reads_its_source_once() -> None:
+    model, tokens = awake(BOTH), tokens_of(2, 4)
+    cache = model.new_cache(2)
+    with pytest.raises(HeddleError, match="give source in the first call of a cache"):
+        model(tokens, cache=cache)
+    cache = model.new_cache(2)
+    model(tokens, source=tokens, cache=cache)
+    with pytest.raises(HeddleError, match="has read its source already"):
+        model(tokens, source=tokens, cache=cache)
+    with pytest.raises(HeddleError, match="nothing to remember"):
+        awake(TransformerConfig.of({**BOTH.to_dict(), "decoder": None})).new_cache(2)
 
 
 @torch.no_grad()
@@ -352,18 +384,18 @@ def test_counts_and_rows_that_cannot_be() -> None:
 def test_rows_without_a_token_join(mixer: str, first: bool) -> None:
     model, tokens = decoder_of(MIXERS[mixer]), tokens_of(3, 6)
     used, fresh = model.new_cache(2), model.new_cache(1)
-    model.step(tokens[:2, :4], used)
+    model(tokens[:2, :4], cache=used)
     both, rows = (fresh.join(used), [2, 0, 1]) if first else (used.join(fresh), [0, 1, 2])
-    found = model.step(tokens[rows, 4:], both)
+    found = model(tokens[rows, 4:], cache=both).hidden
     for place, row in enumerate(rows):
         text = tokens[row, 4:] if row == 2 else tokens[row]
-        torch.testing.assert_close(found[place], model(text[None])[0, -2:])
+        torch.testing.assert_close(found[place], model(text[None]).hidden[0, -2:])
 
 
 def test_rows_that_never_looked_at_their_source_do_not_join_those_that_did() -> None:
     model, tokens = awake(BOTH), tokens_of(1, 4)
-    used, fresh = (model.new_cache(1, model.encode(tokens)) for _ in range(2))
-    model.step(tokens, used)
+    used, fresh = model.new_cache(1), model.new_cache(1)
+    model(tokens, source=tokens, cache=used)
     with pytest.raises(HeddleError, match="step them once before they join"):
         used.join(fresh)
 
@@ -372,22 +404,23 @@ def test_every_position_that_was_learned_can_be_used_and_no_other() -> None:
     """Packed texts count one by one; a token beyond the table is an error even where only tensors know of it."""
     model = decoder_of(MIXERS["attention"], positions="learned")
     tokens = tokens_of(1, 24)
-    packed = model(tokens, Layout.packed([[12, 12]], 24))
-    torch.testing.assert_close(packed[:, 12:], model(tokens[:, 12:]))
+    packed = model(tokens, Layout.packed([[12, 12]], 24)).hidden
+    torch.testing.assert_close(packed[:, 12:], model(tokens[:, 12:]).hidden)
     for layout in (Layout.packed([[13]], 24), Layout.plain(1, 24)):
         with pytest.raises(HeddleError, match="tokens are more than the 12 positions"):
             model(tokens, layout)
     ragged, rows = model.new_cache(2), tokens[:, :12].expand(2, -1)
-    model.step(rows[:, :11], ragged, [11, 1])
-    found = model.step(rows[:, 9:], ragged, [1, 3])  # the padding of the first row stands beyond the table
-    torch.testing.assert_close(found[0, 0], model(torch.cat((rows[:1, :11], rows[:1, 9:10]), dim=1))[0, -1])
+    model(rows[:, :11], ragged.advance([11, 1]), cache=ragged)
+    # The padding of the first row is beyond the table.
+    found = model(rows[:, 9:], ragged.advance([1, 3]), cache=ragged).hidden
+    torch.testing.assert_close(found[0, 0], model(torch.cat((rows[:1, :11], rows[:1, 9:10]), dim=1)).hidden[0, -1])
     cache = model.new_cache(1)
-    model.step(tokens[:, :12], cache)
+    model(tokens[:, :12], cache=cache)
     with pytest.raises(HeddleError, match="13 tokens are more than the 12 positions"):
-        model.step(tokens[:, :1], cache)
-    queries, keys = cache.advance([1])
+        model(tokens[:, :1], cache=cache)
+    cache.longest = None
     with pytest.raises(HeddleError, match="the layout's positions hold 12; ids are 0 to 11"):
-        model.decode(tokens[:, :1], queries, keys, cache.states)
+        model(tokens[:, :1], cache=cache)
 
 
 def test_a_block_without_matrices_works_in_the_tables_precision() -> None:
@@ -400,4 +433,4 @@ def test_a_block_without_matrices_works_in_the_tables_precision() -> None:
     }
     model = build(TransformerConfig.of(config))
     assert model.working_dtype() == torch.float32
-    assert model(torch.ones(2, 3, dtype=torch.long)).shape == (2, 3, 16)
+    assert model(torch.ones(2, 3, dtype=torch.long)).hidden.shape == (2, 3, 16)

@@ -1,7 +1,6 @@
 """The laws of a mixer, for one mixer by itself: what it says of a token depends on the tokens before it and on nothing else."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,16 +8,9 @@ from torch import Tensor, nn
 
 from heddle.nn import Cache, Layout
 from heddle.nn.layout import PADDING
+from heddle.nn.state import BlockState
 
 DIM = 6
-
-
-@dataclass(frozen=True)
-class Where:
-    """All that a mixer without attention asks of its view."""
-
-    queries: Layout
-    keys: Layout
 
 
 def filled(mixer: nn.Module) -> Any:
@@ -34,18 +26,22 @@ def tokens(rows: int, width: int) -> Tensor:
 
 
 def whole(mixer: Any, x: Tensor, at: Layout | None = None) -> Tensor:
-    at = Layout.plain(*x.shape[:2]) if at is None else at
-    return mixer(x, Where(at, at))
+    at = Layout.plain(x.shape[0], x.shape[1]) if at is None else at
+    return mixer(x, mixer.pattern.scope(at))
 
 
 def cache_for(mixer: Any, rows: int) -> Cache:
-    return Cache([mixer.new_state()], rows)
+    return Cache([BlockState(mixer.new_state())], rows)
+
+
+def keys_for(mixer: Any, cache: Cache) -> Layout:
+    assert cache.keys is not None
+    return cache.keys[mixer.pattern.reach]
 
 
 def step(mixer: Any, cache: Cache, x: Tensor, counts: Sequence[int] | None = None) -> Tensor:
-    queries, keys = cache.advance([x.shape[1]] * x.shape[0] if counts is None else counts)
-    (state,) = cache.states
-    return mixer(x, Where(queries, keys[getattr(state, "window", None)]), state)
+    queries = cache.advance([x.shape[1]] * x.shape[0] if counts is None else counts)
+    return mixer(x, mixer.pattern.scope(queries, keys_for(mixer, cache)), cache.states[0].mixer)
 
 
 def fed(mixer: Any, cache: Cache, rows: Sequence[Tensor]) -> list[Tensor]:

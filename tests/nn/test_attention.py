@@ -1,6 +1,6 @@
 """Attention: shapes, what mixes with what, averages, and who is told about the tokens' places."""
 
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -8,9 +8,8 @@ from torch import Tensor
 
 from heddle.config import AttentionConfig, LayerNormConfig, RMSNormConfig
 from heddle.model import Stack
-from heddle.nn import KERNELS, Attention, Block, Causal, Everything, Layout, Rotary, Sight, View
+from heddle.nn import KERNELS, Attention, Block, Causal, Everything, Layout, Output, Pattern, Rotary, Scope, Setting
 from heddle.nn.attention import split_heads
-from heddle.nn.block import make_attention
 from heddle.nn.convolution import Convolution
 from heddle.nn.norm import LayerNorm, RMSNorm
 from heddle.nn.recurrent import Recurrent
@@ -19,17 +18,17 @@ Rule = Causal | Everything
 
 
 def make(dim: int = 8, heads: int = 2, kernel: str = "reference", **options: Any) -> Attention:
-    return make_attention(AttentionConfig.of({"heads": heads, "kernel": kernel, **options}), dim).double()
+    return Attention(AttentionConfig.of({"heads": heads, "kernel": kernel, **options}), Setting(dim)).double()
 
 
-def seen(rule: Rule, length: int, kernel: str = "reference", rows: int = 1) -> View:
+def seen(rule: Rule, length: int, kernel: str = "reference", rows: int = 1) -> Scope:
     layout = Layout.plain(rows, length)
-    return Sight(rule, kernel, None)(layout, layout)
+    return Pattern(rule, kernel=kernel).scope(layout, layout)
 
 
 @pytest.mark.lecture("L0-33", "L0-47")
 def test_the_four_projections() -> None:
-    module = make_attention(AttentionConfig(heads=12, bias=False), 768)
+    module = Attention(AttentionConfig(heads=12, bias=False), Setting(768))
     shapes = {name: tuple(weight.shape) for name, weight in module.named_parameters()}
     assert shapes == {f"{letter}.weight": (768, 768) for letter in "qkvo"}
     assert sum(module.get_parameter(f"{letter}.weight").numel() for letter in "qkv") == 1_769_472
@@ -41,7 +40,7 @@ def test_the_four_projections() -> None:
 @pytest.mark.lecture("L0-44")
 def test_two_factors_weigh_less_than_their_product() -> None:
     """d = 768, h = 12: 98,304 numbers a head instead of 589,824, and the product has rank 64 at most."""
-    module = make_attention(AttentionConfig(heads=12, scale=1.0, kernel="reference", bias=False), 768).double()
+    module = Attention(AttentionConfig(heads=12, scale=1.0, kernel="reference", bias=False), Setting(768)).double()
     factors = (module.q.weight.numel() + module.k.weight.numel()) // 12
     scores: list[Tensor] = []
     module.kernel.scores.register_forward_hook(lambda kernel, inputs, output: scores.append(output))
@@ -120,7 +119,7 @@ def test_attention_is_a_weighted_average(rule: Rule) -> None:
 
 @pytest.mark.lecture("L0-43", "L3-21")
 def test_a_head_has_its_share_of_the_width() -> None:
-    module = make_attention(AttentionConfig(heads=12), 768)
+    module = Attention(AttentionConfig(heads=12), Setting(768))
     assert module.head_dim == 64
     assert split_heads(module.q.weight.T[None], 64).shape == (1, 12, 768, 64)
     assert AttentionConfig(heads=8).width(64) == 8
@@ -168,7 +167,7 @@ def test_queries_and_keys_have_norms_of_their_own() -> None:
     assert module.q_norm.weight.shape == (4,)
     assert module.q_norm.eps == 1e-4
     assert isinstance(make(qk_norm=LayerNormConfig()).q_norm, LayerNorm)
-    assert make().q_norm is None
+    assert isinstance(make().q_norm, torch.nn.Identity)
 
 
 def test_normed_queries_have_no_length() -> None:
@@ -184,14 +183,14 @@ def test_normed_queries_have_no_length() -> None:
     torch.testing.assert_close(module(x, where), before, rtol=0, atol=1e-12)
 
 
-def test_a_view_is_made_once() -> None:
+def test_a_scope_holds_a_lowered_mask_and_a_rotation() -> None:
     layout = Layout.padded((3, 2), 3)
-    sight = Sight(Causal(), "plain", Rotary(4))
-    view = sight(layout, layout)
-    assert view.lowered.kernel == "plain"
-    assert view.rotation is not None
-    assert view.rotation[0].shape == (1, 1, 3, 2)
-    assert Sight(Causal(), "plain", None)(layout, layout).rotation is None
+    scope = Pattern(Causal(), kernel="plain").scope(layout, relative=Rotary(4))
+    assert scope.mask is not None
+    assert scope.mask.kernel == "plain"
+    assert scope.rotation is not None
+    assert scope.rotation[0].shape == (1, 1, 3, 2)
+    assert Pattern(Causal(), kernel="plain").scope(layout, layout).rotation is None
 
 
 @pytest.mark.lecture("L1-15")
@@ -199,7 +198,7 @@ def test_signatures_speak_of_batch_tokens_and_width() -> None:
     for kind in (Attention, Convolution, Recurrent):
         notes = kind.forward.__annotations__
         assert notes["x"].dim_str == notes["return"].dim_str == "B T D"
-    notes = Block.forward.__annotations__
-    assert notes["x"].dim_str == get_args(notes["return"])[0].dim_str == "B T D"
-    notes = Stack.forward.__annotations__  # d: with positions beside them, token vectors are narrower than the model
-    assert (notes["x"].dim_str, notes["return"].dim_str) == ("B T d", "B T D")
+    for kind in (Block, Stack):  # with positions concatenated to them, token vectors are narrower than the model
+        notes = kind.forward.__annotations__
+        assert notes["x"].dim_str == ("B T d" if kind is Stack else "B T D")
+        assert notes["return"] is Output

@@ -8,15 +8,15 @@ from torch import nn
 
 from heddle.config import AttentionConfig, BlockConfig, GatedConfig, MLPConfig, RMSNormConfig
 from heddle.errors import HeddleError
-from heddle.nn import MLP, Attention, Block, Causal, Dropout, Gated, Layout, Residual, Sight, View
+from heddle.nn import MLP, Attention, Block, Causal, Dropout, Gated, Layout, Pattern, Residual, Scope, Setting
 from heddle.nn.norm import LayerNorm, RMSNorm
 from tests.laws.models import COMBINATIONS, awake, name_of
 
-VIEW: View = Sight(Causal(), "auto", None)(Layout.plain(2, 5), Layout.plain(2, 5))
+SCOPE: Scope = Pattern(Causal(), kernel="auto").scope(Layout.plain(2, 5), Layout.plain(2, 5))
 
 
 def make(dim: int = 8, **options: Any) -> Block:
-    return Block(BlockConfig.of({"mixer": {"heads": 2}, **options}), dim).double()
+    return Block(BlockConfig.of({"mixer": {"heads": 2}, **options}), Setting(dim)).double()
 
 
 def filled(block: Block) -> Block:
@@ -37,9 +37,9 @@ def test_what_a_block_holds() -> None:
         return sizes
 
     with torch.device("meta"):
-        full = count(Block(BlockConfig(mixer=AttentionConfig(heads=12)), dim))
+        full = count(Block(BlockConfig(mixer=AttentionConfig(heads=12)), Setting(dim)))
         bare = BlockConfig(mixer=AttentionConfig(heads=12, bias=False), ffn=MLPConfig(bias=False), norm=RMSNormConfig())
-        lean = count(Block(bare, dim))
+        lean = count(Block(bare, Setting(dim)))
     assert full == {"mixer.": 4 * dim**2 + 4 * dim, "ffn.": 8 * dim**2 + 5 * dim, "residual": 4 * dim}
     assert lean == {"mixer.": 4 * dim**2, "ffn.": 8 * dim**2, "residual": 2 * dim}
 
@@ -61,15 +61,15 @@ def test_without_weights_a_block_is_the_identity() -> None:
         for parameter in branch.parameters():
             nn.init.zeros_(parameter)
     x = torch.randn(2, 5, 8, dtype=torch.float64)
-    assert torch.equal(block(x, VIEW)[0], x)
+    assert torch.equal(block(x, SCOPE)[0], x)
 
 
 @pytest.mark.lecture("L0-29")
 def test_dropping_every_branch_leaves_the_skip() -> None:
     block = filled(make(dropout=1 - 1e-12)).train()
     x = torch.randn(2, 5, 8, dtype=torch.float64)
-    assert torch.equal(block(x, VIEW)[0], x)
-    assert not torch.equal(block.eval()(x, VIEW)[0], x)
+    assert torch.equal(block(x, SCOPE)[0], x)
+    assert not torch.equal(block.eval()(x, SCOPE)[0], x)
 
 
 @pytest.mark.lecture("L0-29")
@@ -77,7 +77,8 @@ def test_dropping_every_branch_leaves_the_skip() -> None:
 def test_dropout_acts_on_the_branch_before_the_sum(placement: str) -> None:
     residual = Residual(placement, nn.Identity, 0.5).train()
     torch.manual_seed(0)
-    found = residual(torch.full((1, 1, 1000), 10.0), lambda h: torch.ones_like(h))
+    x = torch.full((1, 1, 1000), 10.0)
+    found = residual.leave(x, residual.enter(x), torch.ones_like(x))
     assert set(found.unique().tolist()) == {10.0, 12.0}
 
 
@@ -90,7 +91,9 @@ class Doubled(nn.Module):
 
 @pytest.mark.parametrize(("placement", "wanted"), [("pre", 3 + (2 * 3 + 1)), ("post", 2 * (3 + (3 + 1)))])
 def test_where_the_norm_stands(placement: str, wanted: float) -> None:
-    found = Residual(placement, Doubled)(torch.full((1, 1, 1), 3.0), lambda h: h + 1)
+    residual, x = Residual(placement, Doubled), torch.full((1, 1, 1), 3.0)
+    h = residual.enter(x)
+    found = residual.leave(x, h, h + 1)
     assert found.item() == wanted
 
 
@@ -101,8 +104,8 @@ def test_blocks_keep_the_shape(config: Any) -> None:
     for length in (1, 6):
         layout = Layout.plain(3, length)
         x = torch.randn(3, length, config.dim, dtype=torch.float64)
-        for block, view in zip(model.decoder.layers(), model.decoder.views(layout), strict=True):
-            assert block(x, view)[0].shape == x.shape
+        for block, scope in zip(model.decoder.layers(), model.decoder.scopes(layout), strict=True):
+            assert block(x, scope).hidden.shape == x.shape
 
 
 def test_a_config_says_which_parts() -> None:
@@ -119,12 +122,13 @@ def test_a_config_says_which_parts() -> None:
 def test_a_block_gradient_is_that_of_the_function() -> None:
     block = filled(make(ffn={"kind": "mlp", "hidden": 5}))
     x = torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda value: block(value, VIEW)[0], x)
+    assert torch.autograd.gradcheck(lambda value: block(value, SCOPE)[0], x)
 
 
 @pytest.mark.parametrize("change", [(1, 3, 4), (1, 2, 1), (1, 2, 5), (2, 4)], ids=str)
 def test_a_residual_says_both_shapes(change: tuple[int, ...]) -> None:
     """Also where only the length differs, and where adding would have spread a smaller thing over a larger (L0-56)."""
+    x = torch.zeros(1, 2, 4)
     with pytest.raises(HeddleError) as caught:
-        Residual("pre", nn.Identity)(torch.zeros(1, 2, 4), lambda h: torch.zeros(change))
-    assert str(caught.value).endswith(f"but {list(change)} came out where [1, 2, 4] went in")
+        Residual("pre", nn.Identity).leave(x, x, torch.zeros(change))
+    assert str(caught.value).endswith(f"the branch gave {list(change)} for an input of [1, 2, 4]")

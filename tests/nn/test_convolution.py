@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from heddle.config import ConvolutionConfig
 from heddle.errors import HeddleError
-from heddle.nn import Cache, Layout
+from heddle.nn import Layout, Setting
 from heddle.nn.convolution import Convolution
 from heddle.nn.state import STATELESS, Rolling
 from tests.lectures.golden import Case, same
-from tests.nn.mixing import DIM, LAWS, close, filled, step, tokens, whole
+from tests.nn.mixing import DIM, LAWS, cache_for, close, filled, step, tokens, whole
 
 MIXERS: dict[str, dict[str, Any]] = {
     "three taps": {"taps": 3},
@@ -24,15 +25,21 @@ MIXERS: dict[str, dict[str, Any]] = {
 }
 
 
+def convolution(
+    taps: int = 3, dilation: int = 1, bias: bool = True, causal: bool = True, dim: int = DIM
+) -> Convolution:
+    return Convolution(ConvolutionConfig(taps=taps, dilation=dilation, bias=bias), Setting(dim, causal))
+
+
 @pytest.mark.lecture("L0-05")
 @pytest.mark.parametrize("dilation", [1, 2])
 def test_causal_convolution(dilation: int) -> None:
     case = Case("causal_convolution")
-    mixer = Convolution(2, 2, dilation, bias=False).double()
+    mixer = convolution(2, dilation, bias=False, dim=2).double()
     mixer.load_state_dict({"weight": case.weights["K"].transpose(1, 2)})
     x = case.inputs["x"]
     same(whole(mixer, x[None])[0], case.outputs[f"dilation{dilation}"])
-    cache = Cache([mixer.new_state()], 1)
+    cache = cache_for(mixer, 1)
     same(torch.cat([step(mixer, cache, x[None, t : t + 1])[0] for t in range(4)]), case.outputs[f"dilation{dilation}"])
 
 
@@ -40,12 +47,12 @@ def test_causal_convolution(dilation: int) -> None:
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("options", MIXERS.values(), ids=list(MIXERS))
 def test_a_convolution_obeys(law: str, options: dict[str, Any]) -> None:
-    LAWS[law](filled(Convolution(DIM, **options)))
+    LAWS[law](filled(convolution(**options)))
 
 
 @pytest.mark.parametrize(("taps", "dilation"), [(1, 1), (3, 1), (4, 3), (2, 30)])
 def test_it_is_torchs_convolution_padded_in_front(taps: int, dilation: int) -> None:
-    mixer = filled(Convolution(DIM, taps, dilation))
+    mixer = filled(convolution(taps, dilation))
     x = tokens(2, 15).requires_grad_()
     y = whole(mixer, x)
     # torch's kernel is a correlation: its last tap is the token itself.
@@ -63,7 +70,7 @@ def test_it_is_torchs_convolution_padded_in_front(taps: int, dilation: int) -> N
 
 @pytest.mark.parametrize(("taps", "dilation"), [(1, 1), (3, 1), (5, 2)])
 def test_a_centred_one_looks_as_far_ahead_as_back(taps: int, dilation: int) -> None:
-    mixer = filled(Convolution(DIM, taps, dilation, centred=True))
+    mixer = filled(convolution(taps, dilation, causal=False))
     x = tokens(2, 15)
     weight = mixer.weight.permute(1, 2, 0).flip(2)
     expected = F.conv1d(x.mT, weight, mixer.bias, padding=taps // 2 * dilation, dilation=dilation).mT
@@ -73,7 +80,7 @@ def test_a_centred_one_looks_as_far_ahead_as_back(taps: int, dilation: int) -> N
 
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_a_centred_one_does_not_look_at_padding(side: Any) -> None:
-    mixer = filled(Convolution(DIM, 5, 2, centred=True))
+    mixer = filled(convolution(5, 2, causal=False))
     x, at = tokens(2, 9), Layout.padded([9, 4], 9, side)
     own = slice(0, 4) if side == "right" else slice(5, 9)
     y = whole(mixer, x, at)
@@ -82,7 +89,7 @@ def test_a_centred_one_does_not_look_at_padding(side: Any) -> None:
 
 
 def test_a_centred_one_does_not_look_at_other_documents() -> None:
-    mixer = filled(Convolution(DIM, 5, centred=True))
+    mixer = filled(convolution(5, causal=False))
     x = tokens(1, 9)
     y = whole(mixer, x, Layout.packed([[4, 5]], 9))
     close(y[:, :4], whole(mixer, x[:, :4]))
@@ -93,7 +100,7 @@ def test_a_centred_one_does_not_look_at_other_documents() -> None:
 @pytest.mark.parametrize("layers", range(1, 9))
 def test_doubling_dilations_see_exponentially_far(layers: int) -> None:
     """2^(L+1) - 1 tokens with three taps: 31 after four layers, 511 after eight."""
-    mixers = [Convolution(1, 3, 2**layer, bias=False).double() for layer in range(layers)]
+    mixers = [convolution(3, 2**layer, bias=False, dim=1).double() for layer in range(layers)]
     x = torch.zeros(1, 600, 1, dtype=torch.float64, requires_grad=True)
     y: Tensor = x
     for mixer in mixers:
@@ -108,22 +115,22 @@ def test_doubling_dilations_see_exponentially_far(layers: int) -> None:
 
 def test_what_is_not_seen_may_be_anything() -> None:
     """Even nan: it is left out, not multiplied by 0."""
-    mixer = filled(Convolution(DIM, 3))
+    mixer = filled(convolution(3))
     x, at = tokens(1, 8), Layout.padded([5], 8, "left")
     x[0, :3] = torch.nan
     assert whole(mixer, x, at)[0, 3:].isfinite().all()
 
 
 def test_it_remembers_only_what_it_can_reach() -> None:
-    state = Convolution(DIM, 3, 4).new_state()
+    state = convolution(3, 4).new_state()
     assert isinstance(state, Rolling)
     assert state.window == 8
-    assert Convolution(DIM, 1, 4).new_state() is STATELESS
-    assert Convolution(DIM, 1, centred=True).new_state() is STATELESS
+    assert convolution(1, 4).new_state() is STATELESS
+    assert convolution(1, causal=False).new_state() is STATELESS
 
 
 def test_impossible_ones_are_refused() -> None:
     with pytest.raises(HeddleError, match="odd number of taps, not 4"):
-        Convolution(DIM, 4, centred=True)
+        convolution(4, causal=False)
     with pytest.raises(HeddleError, match="looks ahead"):
-        Convolution(DIM, 3, centred=True).new_state()
+        convolution(3, causal=False).new_state()

@@ -7,19 +7,17 @@ import torch
 from torch import nn
 
 from heddle.config import GatedConfig, MLPConfig
-from heddle.config.model import DropoutConfig
-from heddle.nn import MLP, Gated
-from heddle.nn.block import Maker
+from heddle.nn import Setting
+from heddle.nn.block import FEED_FORWARDS
 
 
 def made(config: Any, dim: int) -> Any:
-    return Maker(dim, DropoutConfig(), True).feed_forward(config)
+    return FEED_FORWARDS[type(config)](config, Setting(dim))
 
 
 def small(kind: str, dim: int = 8) -> nn.Module:
-    if kind == "mlp":
-        return MLP(dim, 12).double()
-    return Gated(dim, 12).double()
+    config = MLPConfig(hidden=12) if kind == "mlp" else GatedConfig(hidden=12)
+    return made(config, dim).double()
 
 
 kinds = pytest.mark.parametrize("kind", ["mlp", "gated"])
@@ -31,27 +29,28 @@ def test_each_token_by_itself(kind: str) -> None:
     """Other tokens change no bit of a token's output; computed alone it differs by less than the last digit."""
     module = small(kind)
     z = torch.randn(5, 8, dtype=torch.float64)
-    whole = module(z)
+    whole = module(z).hidden
     for t in range(5):
         others = torch.randn(5, 8, dtype=torch.float64)
         others[t] = z[t]
-        assert torch.equal(module(others)[t], whole[t])
-        torch.testing.assert_close(module(z[t]), whole[t], rtol=0, atol=1e-15)
+        assert torch.equal(module(others).hidden[t], whole[t])
+        torch.testing.assert_close(module(z[t]).hidden, whole[t], rtol=0, atol=1e-15)
 
 
 @kinds
 @pytest.mark.lecture("L0-94", "L1-12")
 def test_each_token_alone_is_the_same_to_the_bit(kind: str) -> None:
     """Small whole numbers, so that no order of summing rounds."""
-    module = {"mlp": MLP, "gated": Gated}[kind](8, 12, "relu").double()
+    config = {"mlp": MLPConfig, "gated": GatedConfig}[kind]
+    module = made(config(hidden=12, activation="relu"), 8).double()
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.copy_(torch.randint(-9, 10, parameter.shape))
     z = torch.randint(-9, 10, (5, 8)).double()
-    whole = module(z)
+    whole = module(z).hidden
     assert whole.any(-1).all()
     for t in range(5):
-        assert torch.equal(module(z[t]), whole[t])
+        assert torch.equal(module(z[t]).hidden, whole[t])
 
 
 @kinds
@@ -59,9 +58,9 @@ def test_each_token_alone_is_the_same_to_the_bit(kind: str) -> None:
 def test_a_prefix_gives_the_prefix(kind: str) -> None:
     module = small(kind)
     z = torch.randn(6, 8, dtype=torch.float64)
-    whole = module(z)
+    whole = module(z).hidden
     for length in range(1, 7):
-        torch.testing.assert_close(module(z[:length]), whole[:length], rtol=0, atol=1e-15)
+        torch.testing.assert_close(module(z[:length]).hidden, whole[:length], rtol=0, atol=1e-15)
 
 
 @kinds
@@ -69,18 +68,18 @@ def test_a_prefix_gives_the_prefix(kind: str) -> None:
 def test_any_number_of_leading_axes(kind: str) -> None:
     module = small(kind)
     x = torch.randn(2, 3, 4, 8, dtype=torch.float64)
-    wanted = module(x)
+    wanted = module(x).hidden
     for found, part in (
-        (module(x[0]), wanted[0]),
-        (module(x[0, 0]), wanted[0, 0]),
-        (module(x[0, 0, 0]), wanted[0, 0, 0]),
+        (module(x[0]).hidden, wanted[0]),
+        (module(x[0, 0]).hidden, wanted[0, 0]),
+        (module(x[0, 0, 0]).hidden, wanted[0, 0, 0]),
     ):
         torch.testing.assert_close(found, part, rtol=0, atol=1e-14)
 
 
 @pytest.mark.lecture("L1-14")
 def test_only_the_last_axis_changes() -> None:
-    assert MLP(4, 7).up(torch.randn(2, 3, 5, 4)).shape == (2, 3, 5, 7)
+    assert made(MLPConfig(hidden=7), 4).up(torch.randn(2, 3, 5, 4)).shape == (2, 3, 5, 7)
 
 
 @pytest.mark.lecture("L0-71", "L1-17")
@@ -102,7 +101,7 @@ def test_the_hidden_width_is_free() -> None:
     for hidden in (1, 5, 64):
         wide = count(MLPConfig(hidden=hidden + 1, bias=False))
         assert wide - count(MLPConfig(hidden=hidden, bias=False)) == 2 * 16
-        assert made(MLPConfig(hidden=hidden), 16)(torch.randn(2, 16)).shape == (2, 16)
+        assert made(MLPConfig(hidden=hidden), 16)(torch.randn(2, 16)).hidden.shape == (2, 16)
     assert count(MLPConfig()) == count(MLPConfig(hidden=64))
 
 

@@ -20,9 +20,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from torch.utils.flop_counter import FlopCounterMode
 
+from heddle.config import AttentionConfig, DropoutConfig
+from heddle.config.kernels import PLAIN_UP_TO
 from heddle.errors import HeddleError
-from heddle.nn import KERNELS, Cache, Causal, Dropout, Everything, Layout, Mask, masked_softmax
-from heddle.nn.kernels import BLOCK, PLAIN_UP_TO, Blockwise, Kernel, Running, fastest
+from heddle.nn import KERNELS, Attention, Cache, Causal, Dropout, Everything, Layout, Mask, Setting, masked_softmax
+from heddle.nn.kernels import BLOCK, Blockwise, Kernel, Running
 from heddle.nn.mask import Rule, Window
 from heddle.nn.position import Alibi, Buckets
 from tests.lectures.golden import Case, same
@@ -121,70 +123,48 @@ def test_whole_sequences_need_no_written_mask(name: str) -> None:
 def test_one_next_token_of_equal_rows_shares_one_mask(name: str) -> None:
     cache = Cache([], 3)
     cache.advance((4, 4, 4))
-    queries, keys = cache.advance((1, 1, 1))
-    lowered = KERNELS[name].lower(Mask(Causal(), queries, keys[None]))
+    queries = cache.advance((1, 1, 1))
+    assert cache.keys is not None
+    lowered = KERNELS[name].lower(Mask(Causal(), queries, cache.keys[None]))
     assert lowered.allowed is not None
     assert lowered.allowed.shape == (1, 1, 1, 64)
     assert lowered.allowed.sum() == 5
 
 
+CLASSIC, SHARED = DropoutConfig(style="classic"), DropoutConfig(mask="batch")
+
+
 @pytest.mark.parametrize(
-    ("device", "keys", "wanted"),
+    ("options", "dropout", "training", "wanted"),
     [
-        ("cpu", 1, "plain"),
-        ("cpu", PLAIN_UP_TO["cpu"], "plain"),
-        ("cpu", PLAIN_UP_TO["cpu"] + 1, "sdpa"),
-        ("cuda", 1, "sdpa"),
-        ("mps", 64, "sdpa"),
-        ("meta", 64, "sdpa"),
+        ({}, DropoutConfig(), True, "SDPA"),
+        ({"dropout": 0.5}, DropoutConfig(), True, "SDPA"),
+        ({"cap": 2.0}, DropoutConfig(), True, "Blockwise"),
+        ({"cap": 2.0, "dropout": 0.5}, DropoutConfig(), True, "Plain"),
+        ({"cap": 2.0, "dropout": 0.5}, DropoutConfig(), False, "Blockwise"),
+        ({"dropout": 0.5}, CLASSIC, True, "Plain"),
+        ({"dropout": 0.5}, CLASSIC, False, "Plain"),
+        ({"dropout": 0.0}, CLASSIC, True, "SDPA"),
+        ({"dropout": 0.5}, SHARED, True, "Plain"),
+        ({"dropout": 0.5}, SHARED, False, "SDPA"),
+        ({"cap": 2.0, "dropout": 0.5}, SHARED, False, "Blockwise"),
     ],
+    ids=str,
 )
-def test_auto_is_a_table(device: str, keys: int, wanted: str) -> None:
-    assert fastest(device, keys) == wanted
-
-
+@pytest.mark.parametrize("length", [16, 800])
 @pytest.mark.lecture("L2-21")
-def test_auto_keeps_to_what_can_cap_and_drop() -> None:
-    short, long = PLAIN_UP_TO["cpu"], PLAIN_UP_TO["cpu"] + 1
-    assert [fastest("cpu", keys, fused=False) for keys in (short, long)] == ["plain", "blockwise"]
-    assert fastest("cuda", 1, fused=False) == "blockwise"
-
-
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize(
-    ("length", "cap", "dropout", "training", "wanted"),
-    [
-        (16, None, 0.0, True, "Plain"),
-        (16, 2.0, 0.5, True, "Plain"),
-        (800, None, 0.5, True, "SDPA"),
-        (800, 2.0, 0.0, True, "Blockwise"),
-        (800, 2.0, 0.5, True, "Plain"),
-        (800, 2.0, 0.5, False, "Blockwise"),
-        (800, None, Dropout(0.5, classic=True), True, "Plain"),
-        (800, None, Dropout(0.5, classic=True), False, "Plain"),
-        (800, None, Dropout(0.0, classic=True), True, "SDPA"),
-        (800, None, Dropout(0.5, shared=True), True, "Plain"),
-        (800, None, Dropout(0.5, shared=True), False, "SDPA"),
-        (800, 2.0, Dropout(0.5, shared=True), False, "Blockwise"),
-    ],
-)
 def test_auto_runs_what_the_layer_needs(
-    length: int, cap: float | None, dropout: float | Dropout, training: bool, wanted: str, fused: bool
+    length: int, options: dict[str, float], dropout: DropoutConfig, training: bool, wanted: str
 ) -> None:
-    """Whatever the mask was lowered for: several layers may share it."""
-    kernel = KERNELS["auto"](0.5, dropout, cap).train(training)
+    """On a CPU short sequences are plain products, whatever the layer needs."""
+    config = AttentionConfig.of({"heads": 1, **options})
+    attention = Attention(config, Setting(4, dropout=dropout)).train(training)
     ran = []
-    for part in kernel.children():
-        if not isinstance(part, Dropout):
+    for part in attention.kernel.modules():
+        if isinstance(part, Kernel) and part is not attention.kernel:
             part.register_forward_hook(lambda module, given, output: ran.append(type(module).__name__))
-    lowered = kernel.lower(causal(1, length), None, fused)
-    assert lowered.kernel == fastest("cpu", length, fused)
-    kernel(*inputs(1, 1, length), lowered)
-    needs_more = cap is not None or (kernel.dropout.active and not kernel.dropout.plain)
-    if fused or needs_more or length <= PLAIN_UP_TO["cpu"]:
-        assert ran == [wanted]
-    else:  # told that torch's kernel cannot serve, it is not asked
-        assert ran == ["Plain" if kernel.dropout.active else "Blockwise"]
+    attention(torch.randn(1, length, 4), attention.pattern.scope(Layout.plain(1, length), training=training))
+    assert ran == ["Plain" if length <= PLAIN_UP_TO["cpu"] else wanted]
 
 
 class Sizes(TorchDispatchMode):
@@ -240,8 +220,9 @@ def test_plain_never_holds_all_scores(length: int) -> None:
 def continued(first: tuple[int, ...], then: tuple[int, ...]) -> tuple[Layout, Layout]:
     cache = Cache([], len(first))
     cache.advance(first)
-    queries, keys = cache.advance(then)
-    return queries, keys[None]
+    queries = cache.advance(then)
+    assert cache.keys is not None
+    return queries, cache.keys[None]
 
 
 PLACES = {
@@ -505,11 +486,12 @@ def test_kernels_that_never_hold_the_weights_refuse_to_drop_them(name: str) -> N
 
 
 def test_torchs_kernel_refuses_what_it_cannot_do() -> None:
+    lowered = KERNELS["sdpa"].lower(causal(1, 5))
     with pytest.raises(HeddleError, match="kernel = 'sdpa' cannot cap scores"):
-        KERNELS["sdpa"](0.5, cap=30.0)
-    kernel, lowered = KERNELS["sdpa"](0.5, Dropout(0.5, classic=True)), KERNELS["sdpa"].lower(causal(1, 5))
+        KERNELS["sdpa"](0.5, cap=30.0)(*inputs(1, 2, 5), lowered)
+    kernel = KERNELS["sdpa"](0.5, Dropout(0.5, classic=True))
     for training in (True, False):
-        with pytest.raises(HeddleError, match="torch's own dropout only"):
+        with pytest.raises(HeddleError, match="kernel = 'sdpa' can only do inverted dropout"):
             kernel.train(training)(*inputs(1, 2, 5), lowered)
 
 

@@ -21,6 +21,7 @@ from heddle.nn.position import (
     Buckets,
     Linear,
     Llama3,
+    Relative,
     Scaling,
     SinusoidalPositions,
     Yarn,
@@ -222,7 +223,7 @@ def test_yarn_by_hand() -> None:
     turns = [1000 / (2 * pi * 10**pair) for pair in (1, 3)]
     said = {"kind": "yarn", "factor": 4.0, "original": 1000, "fast": turns[0], "slow": turns[1], "whole": False}
     config = RotaryConfig.of({"kind": "rotary", "base": 10_000.0, "scaling": said})
-    rotary = make_relative(config, 1, 8, causal=True)
+    rotary = make_relative(Relative(config, 8, causal=True))
     assert isinstance(rotary, Rotary)
     torch.testing.assert_close(rotary.frequencies(), torch.tensor([1.0, 0.1, 0.00625, 0.00025]), rtol=1e-5, atol=0)
     cos, sin, _ = rotary(Layout.plain(1, 3))
@@ -325,8 +326,9 @@ def test_a_bias_is_of_fp32_or_wider() -> None:
 def continued(first: tuple[int, ...], then: tuple[int, ...]) -> tuple[Layout, Layout]:
     cache = Cache([], len(first))
     cache.advance(first)
-    queries, keys = cache.advance(then)
-    return queries, keys[None]
+    queries = cache.advance(then)
+    assert cache.keys is not None
+    return queries, cache.keys[None]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from heddle.nn import Layout
+from heddle.config import RecurrentConfig
+from heddle.nn import Layout, Setting
 from heddle.nn.recurrent import Recurrent
 from tests.nn.mixing import DIM, LAWS, cache_for, close, filled, step, tokens, whole
 
@@ -16,7 +17,7 @@ cells = pytest.mark.parametrize("cell", ["gru", "lstm"])
 
 
 def recurrent(cell: Any, bias: bool = True) -> Recurrent:
-    return filled(Recurrent(DIM, HIDDEN, cell, bias))
+    return filled(Recurrent(RecurrentConfig(cell=cell, hidden=HIDDEN, bias=bias), Setting(DIM)))
 
 
 def torchs(mixer: Recurrent, cell: str) -> nn.GRU | nn.LSTM:
@@ -63,8 +64,7 @@ def test_what_it_carries_is_what_torch_hands_on(cell: str) -> None:
     x, cache = tokens(3, 7), cache_for(mixer, 3)
     step(mixer, cache, x)
     _, last = torchs(mixer, cell)(x)
-    (state,) = cache.states
-    for mine, theirs in zip(state.buffers, last if cell == "lstm" else (last,), strict=True):
+    for mine, theirs in zip(cache.states[0].mixer.buffers, last if cell == "lstm" else (last,), strict=True):
         close(mine, theirs[0])
 
 
@@ -75,7 +75,7 @@ def test_padding_has_output_zero_and_leaves_the_state(cell: str) -> None:
     y = step(mixer, cache, x, [7, 3])
     assert (y[1, 3:] == 0).all()
     step(mixer, alone, x[1:, :3])
-    for mine, theirs in zip(cache.states[0].buffers, alone.states[0].buffers, strict=True):
+    for mine, theirs in zip(cache.states[0].mixer.buffers, alone.states[0].mixer.buffers, strict=True):
         close(mine[1:], theirs)
 
 
@@ -92,7 +92,7 @@ def test_padding_inside_a_document_does_not_begin_it_anew(cell: str) -> None:
 
 @cells
 def test_the_state_may_be_of_any_width(cell: Any) -> None:
-    mixer = filled(Recurrent(DIM, 11, cell))
+    mixer = filled(Recurrent(RecurrentConfig(cell=cell, hidden=11), Setting(DIM)))
     assert whole(mixer, tokens(2, 4)).shape == (2, 4, DIM)
     cache = cache_for(mixer, 2)
     step(mixer, cache, tokens(2, 4))
@@ -102,10 +102,10 @@ def test_the_state_may_be_of_any_width(cell: Any) -> None:
 
 
 @cells
-def test_a_long_memory_is_not_rounded_away(cell: str) -> None:
+def test_a_long_memory_is_not_rounded_away(cell: Any) -> None:
     """In bf16 an error does not grow along the tokens: what is carried is fp32, though every product is bf16."""
     torch.manual_seed(0)
-    exact = Recurrent(32, 32, cell)
+    exact = Recurrent(RecurrentConfig(cell=cell), Setting(32))
     for parameter in exact.parameters():
         nn.init.normal_(parameter, std=0.2)
     with torch.no_grad():  # a state that forgets slowly: sums of many small numbers
@@ -120,7 +120,7 @@ def test_a_long_memory_is_not_rounded_away(cell: str) -> None:
         assert errors[-50:].mean() < 0.01
         state = cache_for(rounded, 2)
         pieces = [step(rounded, state, piece) for piece in x.bfloat16().split(300, dim=1)]
-        assert {buffer.dtype for buffer in state.states[0].buffers} == {torch.float32}
+        assert {buffer.dtype for buffer in state.states[0].mixer.buffers} == {torch.float32}
         torch.testing.assert_close(torch.cat(pieces, dim=1).float(), found, rtol=0.02, atol=0.02)
 
 

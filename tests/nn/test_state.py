@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heddle.nn import Cache
 from heddle.nn.layout import PADDING, Layout
-from heddle.nn.state import ROUND, STATELESS, Carry, Fixed, Growing, Rolling, State, rounded
+from heddle.nn.state import FORGETS, ROUND, STATELESS, BlockState, Carry, Fixed, Growing, Keys, Rolling, State, rounded
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,14 +23,21 @@ def numbered(position: Tensor) -> Tensor:
 
 
 def write(cache: Cache, counts: tuple[int, ...]) -> tuple[Layout, Layout, list[Tensor]]:
-    queries, keys = cache.advance(counts)
-    made = (numbered(queries.position),)
-    found = [state.extend(lambda: made, queries, keys[None])[0] for state in cache.states]
-    return queries, keys[None], found
+    queries = cache.advance(counts)
+    assert cache.keys is not None
+    keys = cache.keys[None]
+    found = [block.mixer.update((numbered(queries.position),), queries, keys)[0] for block in cache.states]
+    return queries, keys, found
+
+
+def advanced(cache: Cache, counts: tuple[int, ...]) -> tuple[Layout, Keys]:
+    queries = cache.advance(counts)
+    assert cache.keys is not None
+    return queries, cache.keys
 
 
 def cache_of(rows: int, states: int = 2) -> Cache:
-    return Cache([Growing() for _ in range(states)], rows)
+    return Cache([BlockState(Growing()) for _ in range(states)], rows)
 
 
 @pytest.mark.parametrize(("length", "capacity"), [(0, 0), (1, 64), (64, 64), (65, 128), (1000, 1024)])
@@ -94,7 +101,7 @@ def test_capacity_doubles() -> None:
         capacities.append(cache.capacity)
     assert capacities == sorted(capacities)
     assert set(capacities) == {64, 128, 256, 512}
-    assert all(buffer.shape[2] == 512 for state in cache.states for buffer in state.buffers)
+    assert all(buffer.shape[2] == 512 for state in cache.states for buffer in state.mixer.buffers)
 
 
 def test_bytes_are_what_is_held() -> None:
@@ -109,8 +116,8 @@ def test_selecting_copies() -> None:
     write(cache, (2, 4, 1))
     chosen = cache.select([1, 1])
     assert (chosen.lengths, chosen.capacity) == ([4, 4], cache.capacity)
-    chosen.states[0].buffers[0].fill_(-1.0)
-    assert cache.states[0].buffers[0][1, 0, :4, 0].tolist() == [0, 1, 2, 3]
+    chosen.states[0].mixer.buffers[0].fill_(-1.0)
+    assert cache.states[0].mixer.buffers[0][1, 0, :4, 0].tolist() == [0, 1, 2, 3]
     assert cache.select([]).lengths == []
 
 
@@ -139,8 +146,8 @@ def test_joining_to_nothing() -> None:
 
 def test_stateless_remembers_nothing() -> None:
     made = torch.zeros(1, 1, 2, 1)
-    assert STATELESS.extend(lambda: (made,), Layout.plain(1, 2), Layout.plain(1, 2))[0] is made
-    assert STATELESS.carry(lambda carried: (made, (torch.full((1,), carried is None),))) is made
+    assert STATELESS.update((made,), Layout.plain(1, 2), Layout.plain(1, 2))[0] is made
+    assert STATELESS.read() is None
     assert STATELESS.bytes() == 0
     assert not STATELESS.select([0, 0]).buffers
 
@@ -153,12 +160,12 @@ RAGGED = [(3, 1), (1, 1), (0, 2), (2, 9), (1, 1), (12, 1), (1, 1)]
 @pytest.mark.parametrize("steps", [EVEN, RAGGED, [(0, 4), *EVEN]], ids=["even", "ragged", "first empty"])
 def test_a_rolling_state_holds_the_last_positions(window: int, steps: list[tuple[int, ...]]) -> None:
     """The layout of its keys says what it returns, and everything real in it is what the window holds."""
-    cache = Cache([Rolling(window), Growing()], 2)
-    (state, _), before = cache.states, [0, 0]
+    state, before = Rolling(window), [0, 0]
+    cache = Cache([BlockState(state), BlockState(Growing())], 2)
     for number, counts in enumerate(steps):
-        queries, keys = cache.advance(counts)
+        queries, keys = advanced(cache, counts)
         made = numbered(queries.position).masked_fill((queries.segment == PADDING)[:, None, :, None], -7.0)
-        (found,) = state.extend(lambda made=made: (made,), queries, keys[window])
+        (found,) = state.update((made,), queries, keys[window])
         if number == 0:
             assert keys[window] is queries
             assert found is made
@@ -177,9 +184,9 @@ def test_a_rolling_state_holds_the_last_positions(window: int, steps: list[tuple
 
 
 def test_every_window_has_its_keys() -> None:
-    cache = Cache([Rolling(3), (Rolling(8), Fixed()), Growing(), STATELESS], 1)
+    cache = Cache([BlockState(Rolling(3)), BlockState(Rolling(8), Fixed()), BlockState(Growing()), FORGETS], 1)
     cache.advance((2,))
-    queries, keys = cache.advance((2,))
+    queries, keys = advanced(cache, (2,))
     assert {window: keys[window].width for window in (3, 8, None)} == {3: 5, 8: 10, None: ROUND}
     assert keys[3].segment.tolist() == [[0, 0, -1, 0, 0]]
     assert keys[3].position[0, -2:].tolist() == queries.position[0].tolist() == [2, 3]
@@ -188,30 +195,27 @@ def test_every_window_has_its_keys() -> None:
 
 
 def test_rolling_rows_leave_and_come() -> None:
-    cache, other = Cache([Rolling(4)], 2), Cache([Rolling(4)], 1)
+    cache, other = Cache([BlockState(Rolling(4))], 2), Cache([BlockState(Rolling(4))], 1)
     for holder, counts in ((cache, (9, 2)), (other, (6,))):
-        queries, keys = holder.advance(counts)
-        holder.states[0].extend(lambda q=queries: (numbered(q.position),), queries, keys[4])
+        queries, keys = advanced(holder, counts)
+        holder.states[0].mixer.update((numbered(queries.position),), queries, keys[4])
     both = cache.select([1, 0, 0]).join(other)
     assert both.lengths == [2, 9, 9, 6]
-    queries, keys = both.advance((1, 1, 1, 1))
-    (found,) = both.states[0].extend(lambda: (numbered(queries.position),), queries, keys[4])
+    queries, keys = advanced(both, (1, 1, 1, 1))
+    (found,) = both.states[0].mixer.update((numbered(queries.position),), queries, keys[4])
     for row, expected in enumerate(([0, 1, 2], [5, 6, 7, 8, 9], [5, 6, 7, 8, 9], [2, 3, 4, 5, 6])):
         assert sorted(found[row, 0, keys[4].segment[row] == 0, 0].tolist()) == expected
 
 
-def test_fixed_makes_once() -> None:
+def test_fixed_gives_what_it_was_given() -> None:
     memory, at = torch.randn(2, 1, 3, 1), Layout.plain(2, 3)
-    state, calls = Fixed(), []
-
-    def make() -> tuple[Tensor, ...]:
-        calls.append(1)
-        return (memory,)
-
-    for _ in range(3):
-        assert state.extend(make, at, at)[0] is memory
-    assert len(calls) == 1
-    assert torch.equal(state.select([1, 1, 0]).extend(make, at, at)[0], memory[[1, 1, 0]])
+    state = Fixed()
+    assert state.read() is None
+    assert state.update((memory,), at, at)[0] is memory
+    for _ in range(2):
+        assert state.read() == (memory,)
+    (chosen,) = state.select([1, 1, 0]).read() or ()
+    assert torch.equal(chosen, memory[[1, 1, 0]])
     state.reserve(100)
     assert state.bytes() == 2 * 3 * 4
 
@@ -221,46 +225,45 @@ def test_joining_fixed_ones_fills_up_the_shorter() -> None:
     states = []
     for memory in (short, long):
         states.append(Fixed())
-        states[-1].extend(lambda memory=memory: (memory,), Layout.plain(1, 1), Layout.plain(1, 1))
+        states[-1].update((memory,), Layout.plain(1, 1), Layout.plain(1, 1))
     for first, second, expected in ((*states, [2, 5, 5]), (*reversed(states), [5, 5, 2])):
         (buffer,) = first.join(second).buffers
         assert buffer.shape == (3, 1, 5, 1)
         assert buffer.sum((1, 2, 3)).tolist() == expected
 
 
-def test_carry_hands_on_what_the_step_gave() -> None:
-    state = Carry()
+def test_carry_gives_what_the_last_call_left() -> None:
+    state, at = Carry(), Layout.plain(2, 1)
 
-    def step(carried: tuple[Tensor, ...] | None) -> tuple[Tensor, tuple[Tensor, ...]]:
-        total = torch.ones(2) if carried is None else carried[0] + 1
-        return 10 * total, (total,)
+    def step(state: State) -> list[float]:
+        (carried,) = state.read() or (torch.zeros(2),)
+        state.update((carried + 1,), at, at)
+        return state.buffers[0].tolist()
 
-    assert [state.carry(step)[0].item() for _ in range(3)] == [10, 20, 30]
+    assert state.read() is None
+    assert [step(state) for _ in range(3)] == [[1, 1], [2, 2], [3, 3]]
     forked = state.select([0, 0, 1])
-    forked.carry(step)
+    step(forked)
     assert (state.buffers[0].tolist(), forked.buffers[0].tolist()) == ([3, 3], [4, 4, 4])
     assert forked.join(state).buffers[0].tolist() == [4, 4, 4, 3, 3]
 
 
-@pytest.mark.parametrize("state", [Growing(), Rolling(2), Fixed()])
-def test_who_keeps_tokens_carries_nothing(state: State) -> None:
-    with pytest.raises(TypeError, match="carries nothing"):
-        state.carry(lambda carried: (torch.zeros(1), ()))
-
-
-def test_who_carries_keeps_no_tokens() -> None:
-    with pytest.raises(TypeError, match="Carry does not keep tokens"):
-        Carry().extend(lambda: (), Layout.plain(1, 1), Layout.plain(1, 1))
+@pytest.mark.parametrize("state", [Growing(), Rolling(2)])
+def test_what_keeps_tokens_is_updated_before_it_is_read(state: State) -> None:
+    """Keys and values of earlier tokens are never used without the new ones."""
+    at = Layout.plain(1, 1)
+    state.update((torch.zeros(1, 1, 1, 1),), at, at)
+    assert state.read() is None
 
 
 def test_a_block_may_have_two_states() -> None:
-    cache = Cache([(Growing(), Fixed()), (Rolling(3), Carry())], 2)
-    queries, keys = cache.advance((2, 1))
+    cache = Cache([BlockState(Growing(), Fixed()), BlockState(Rolling(3), Carry())], 2)
+    queries, keys = advanced(cache, (2, 1))
     (growing, fixed), (rolling, carry) = cache.states
-    growing.extend(lambda: (numbered(queries.position),), queries, keys[None])
-    fixed.extend(lambda: (torch.tensor([[[[7.0]]], [[[8.0]]]]),), queries, queries)
-    rolling.extend(lambda: (numbered(queries.position),), queries, keys[3])
-    carry.carry(lambda carried: (torch.zeros(2), (torch.tensor([[1.0], [2.0]]),)))
+    growing.update((numbered(queries.position),), queries, keys[None])
+    fixed.update((torch.tensor([[[[7.0]]], [[[8.0]]]]),), queries, queries)
+    rolling.update((numbered(queries.position),), queries, keys[3])
+    carry.update((torch.tensor([[1.0], [2.0]]),), queries, queries)
     assert cache.bytes() == 2 * ROUND * 8 + 2 * 4 + 2 * 4 * 8 + 2 * 4
     chosen = cache.select([1]).join(cache)
     assert chosen.lengths == [1, 2, 1]
@@ -273,44 +276,11 @@ def test_a_block_may_have_two_states() -> None:
     assert growing.buffers[0].shape[2] == chosen.capacity == 128
 
 
-SCRIPT = """
-import json
-import torch
-from graphs import captured
-from mixing import DIM, Where, cache_for, filled, tokens, whole
-from heddle.nn.convolution import Convolution
-from heddle.nn.recurrent import Recurrent
-
-def graphs(mixer, counts):
-    x = tokens(len(counts), 5)
-    expected = whole(mixer, x)
-    plain, of_plain = captured(lambda x: whole(mixer, x))
-    torch.testing.assert_close(plain(x), expected)
-    decoding, of_decoding = captured(lambda x, queries, keys: mixer(x, Where(queries, keys), state))
-    cache = cache_for(mixer, len(counts))
-    (state,) = cache.states
-    window = getattr(state, "window", None)
-    for number in range(4):
-        x = tokens(len(counts), max(counts) if number == 0 else 1)
-        queries, keys = cache.advance(counts if number == 0 else [1] * len(counts))
-        (decoding if number else mixer)(*((x, queries, keys[window]) if number else (x, Where(queries, keys[window]), state)))
-    return [of_plain.count, of_decoding.count]
-
-convolution = filled(Convolution(DIM, 3, 2))
-print(json.dumps({
-    "convolution": graphs(convolution, [4, 4]),
-    "convolution, ragged": graphs(convolution, [4, 2]),
-    "gru": graphs(filled(Recurrent(DIM, 5, "gru")), [4, 4]),
-    "lstm, ragged": graphs(filled(Recurrent(DIM, 5, "lstm")), [4, 2]),
-}))
-"""
-
-
 def test_mixers_with_states_are_captured_whole() -> None:
     """One graph for a whole sequence, and one for a decoding step, however many follow."""
-    path = os.pathsep.join(str(folder) for folder in (ROOT, ROOT / "tests", ROOT / "tests" / "nn"))
-    env = {**os.environ, "HEDDLE_UNCHECKED": "1", "PYTHONPATH": path}
-    ran = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, check=False)
+    env = {**os.environ, "HEDDLE_UNCHECKED": "1", "PYTHONPATH": str(ROOT)}
+    call = [sys.executable, "-m", "tests.nn.graphs_of_mixers"]
+    ran = subprocess.run(call, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     found = json.loads(ran.stdout.splitlines()[-1])
     assert len(found) == 4

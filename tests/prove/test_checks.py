@@ -57,16 +57,16 @@ def test_a_state_that_is_lost_once_it_is_full_is_found(
     config: TransformerConfig, ragged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the layer that looks back furthest alone, so that the others being right does not excuse it."""
-    extend, far = Rolling.extend, Subject(build(config)).reaches()[-1]
+    update, far = Rolling.update, Subject(build(config)).reaches()[-1]
 
-    def losing(self: Rolling, make, at, keys):  # type: ignore[no-untyped-def]
-        found = extend(self, make, at, keys)
+    def losing(self: Rolling, new, at, keys):  # type: ignore[no-untyped-def]
+        found = update(self, new, at, keys)
         if self.window == far and int(at.position.max()) >= far and (at.form in ("padded", "ragged") or not ragged):
             self.buffers = tuple(torch.zeros_like(buffer) for buffer in self.buffers)
         return found
 
     assert rolling(config).holds
-    monkeypatch.setattr(Rolling, "extend", losing)
+    monkeypatch.setattr(Rolling, "update", losing)
     assert not rolling(config).holds
 
 
@@ -78,13 +78,13 @@ def test_what_never_forgets_is_not_said_to_roll() -> None:
 
 def test_uneven_pieces_amid_a_text_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tokens each, of rows that are of different lengths already."""
-    extend = Growing.extend
+    update = Growing.update
 
-    def lost(self: Growing, make, at, keys):  # type: ignore[no-untyped-def]
+    def lost(self: Growing, new, at, keys):  # type: ignore[no-untyped-def]
         uneven = at.form == "ragged" and at.width > 1 and bool((at.segment == PADDING).any())
-        return extend(self, (lambda: tuple(torch.zeros_like(new) for new in make())) if uneven else make, at, keys)
+        return update(self, tuple(torch.zeros_like(tensor) for tensor in new) if uneven else new, at, keys)
 
-    monkeypatch.setattr(Growing, "extend", lost)
+    monkeypatch.setattr(Growing, "update", lost)
     assert failed(model(HEADS)) == {"rows alone"}
 
 
@@ -144,23 +144,19 @@ def test_types_are_said(stack: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_types_are_said_to_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step that hears them holds; one that does not heed them is found by every check of a cache."""
+    """A cached call that forgets the types is found by every check of a cache."""
+    forward = Transformer.forward
 
-    def step(heeding: bool) -> Any:
-        def stepped(self: Transformer, tokens: Tensor, cache: Any, counts: Any = None, types: Any = None) -> Tensor:
-            counts = [tokens.shape[1]] * tokens.shape[0] if counts is None else counts
-            queries, keys = cache.advance(counts, tokens.device)
-            return self.decode(tokens, queries, keys, cache.states, types=types if heeding else None)
-
-        return stepped
+    def forgetful(self: Transformer, tokens: Tensor, *given: Any, cache: Any = None, **more: Any) -> Any:
+        more = more if cache is None else {**more, "types": None}
+        return forward(self, tokens, *given, cache=cache, **more)
 
     config = model({**HEADS, "window": 7}, {"entry": {"types": 2}})
     cached = {"cached one by one", "cached in chunks", "rolling window", "rows alone", "forked rows"}
-    monkeypatch.setattr(Transformer, "step", step(heeding=True))
     found = verdicts(config)
     assert {found[check].word for check in cached} <= {"EXACT", "ROUNDING"}
     assert all(verdict.holds for verdict in found.values())
-    monkeypatch.setattr(Transformer, "step", step(heeding=False))
+    monkeypatch.setattr(Transformer, "forward", forgetful)
     assert failed(config) == cached
 
 

@@ -119,7 +119,7 @@ def test_another_gradient_of_a_kernel_is_found(fault: str | None, stack: str, mo
     sound = plain._Blocks.backward
 
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.how = ctx.how._replace(cap=None) if fault == "cap" else ctx.how
+        ctx.scoring = ctx.scoring._replace(cap=None) if fault == "cap" else ctx.scoring
         ctx.drops = ctx.drops and fault != "dropped"
         return sound(ctx, gradient)
 

@@ -70,24 +70,24 @@ def test_the_first_differing_place_is_named() -> None:
 
 
 def test_a_cache_that_writes_beside_its_place_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    extend = Growing.extend
+    update = Growing.update
 
-    def beside(self: Growing, make, at, keys):  # type: ignore[no-untyped-def]
-        found = extend(self, make, at, keys)
+    def beside(self: Growing, new, at, keys):  # type: ignore[no-untyped-def]
+        found = update(self, new, at, keys)
         return found if at.width > 1 else tuple(tensor.roll(1, 2) for tensor in found)
 
-    monkeypatch.setattr(Growing, "extend", beside)
+    monkeypatch.setattr(Growing, "update", beside)
     assert "cached one by one" in failed(tiny())
 
 
 def test_a_window_that_forgets_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    extend = Rolling.extend
+    update = Rolling.update
 
-    def early(self: Rolling, make, at, keys):  # type: ignore[no-untyped-def]
-        found = extend(self, make, at, keys)
+    def early(self: Rolling, new, at, keys):  # type: ignore[no-untyped-def]
+        found = update(self, new, at, keys)
         return found if keys.width == at.width else tuple(t.index_fill(2, torch.tensor([0]), 0.0) for t in found)
 
-    monkeypatch.setattr(Rolling, "extend", early)
+    monkeypatch.setattr(Rolling, "update", early)
     assert "rolling window" in failed(tiny(mixer={**ROTARY, "window": 5}))
 
 

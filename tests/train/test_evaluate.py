@@ -36,7 +36,7 @@ def window_by_window(scored: Transformer, part: Part, context: int) -> list[floa
     ids, nats = part.tokens.astype(np.int64), []
     for start in range(0, len(ids) - 1, context):
         stop = min(start + context, len(ids) - 1)
-        chances = scored.logits(scored(torch.from_numpy(ids[None, start:stop])))[0].softmax(-1)
+        chances = scored.logits(scored(torch.from_numpy(ids[None, start:stop])).hidden)[0].softmax(-1)
         nats += [-log(chances[row, ids[start + row + 1]].item()) for row in range(stop - start)]
     return nats
 

@@ -79,7 +79,7 @@ def test_the_loss_is_that_of_the_heads_formula(head: dict[str, Any]) -> None:
     made, given = model(head), batch()
     loss = NextToken(made)(given)
     with torch.no_grad():
-        hidden = made(given.tokens).numpy()
+        hidden = made(given.tokens).hidden.numpy()
     assert loss.total.item() == pytest.approx(numpy_loss(made, hidden, given), rel=1e-12)
     assert loss.count.item() == given.weights.sum().item()
     assert (loss.extra.item(), loss.loads) == (0.0, ())
@@ -89,7 +89,7 @@ def test_the_loss_is_that_of_the_heads_formula(head: dict[str, Any]) -> None:
 def test_its_gradient_is_that_of_torchs_loss_on_the_predicted_scores(head: dict[str, Any]) -> None:
     made, given = model(head), batch()
     names, leaves = zip(*made.named_parameters(), strict=True)
-    logits = made.logits(made(given.tokens)).flatten(0, 1)
+    logits = made.logits(made(given.tokens).hidden).flatten(0, 1)
     surprise = F.cross_entropy(logits, given.targets.flatten(), ignore_index=IGNORED, reduction="none")
     wanted = torch.autograd.grad((surprise * given.weights.flatten()).sum(), leaves)
     found = torch.autograd.grad(NextToken(made)(given).total, leaves)

@@ -91,7 +91,7 @@ def test_adamw_is_torchs(name: str) -> None:
     for step, batch in enumerate(batches(5)):
         factor = 1 - step / 10
         train_step(objective, optimizer, batch, 1, factor, train.clip)
-        logits = plain.logits(plain(batch.tokens))
+        logits = plain.logits(plain(batch.tokens).hidden)
         torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten()).backward()
         torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
         for group in witness.param_groups:

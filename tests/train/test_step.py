@@ -48,7 +48,7 @@ def test_the_loss_is_the_mean_over_all_targets(accumulate: int) -> None:
     model, objective, optimizer = ready()
     batch = uneven()
     with torch.no_grad():
-        chances = model.logits(model(batch.tokens)).log_softmax(-1)
+        chances = model.logits(model(batch.tokens).hidden).log_softmax(-1)
         surprise = -chances.gather(2, batch.targets.clamp(min=0)[:, :, None])[:, :, 0]
         mean = (surprise * batch.weights).sum() / batch.weights.sum()
     loss, norm = train_step(objective, optimizer, batch, accumulate, 1.0, 0.0)
@@ -105,7 +105,7 @@ def test_what_routers_add_is_minimised_and_not_reported(accumulate: int) -> None
     router, batch = model.decoder.blocks[0].ffn.router, uneven()
     with torch.no_grad():
         loss = objective(batch)
-    _, routings = model.run(batch.tokens, batch.layout)
+    _, routings = model(batch.tokens, batch.layout)
     (wanted,) = torch.autograd.grad(routings[0].terms / batch.weights.sum(), router.weight)
     optimizer.step = lambda factor, clip: 0.0
     mean, _ = train_step(objective, optimizer, batch, accumulate, 1.0, 0.0)

@@ -18,14 +18,11 @@ from heddle.nn.kernels.plain import BLOCK as BLOCK
 from heddle.nn.kernels.plain import Plain as Plain
 from heddle.nn.kernels.reference import Reference as Reference
 from heddle.nn.kernels.table import KERNELS as KERNELS
-from heddle.nn.kernels.table import PLAIN_UP_TO as PLAIN_UP_TO
 from heddle.nn.kernels.table import Auto as Auto
-from heddle.nn.kernels.table import fastest as fastest
 
 __all__ = [
     "BLOCK",
     "KERNELS",
-    "PLAIN_UP_TO",
     "SDPA",
     "Auto",
     "Bias",
@@ -36,6 +33,5 @@ __all__ = [
     "Plain",
     "Reference",
     "Running",
-    "fastest",
     "masked_softmax",
 ]

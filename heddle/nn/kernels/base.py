@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
+from heddle.config.kernels import Drops, Needs, refusal
 from heddle.errors import HeddleError
 from heddle.nn.dropout import Dropout
 from heddle.nn.mask import Mask
@@ -59,7 +60,7 @@ def masked_softmax(
     return weights.masked_fill(dead, 0.0)
 
 
-class How(NamedTuple):
+class Scoring(NamedTuple):
     """What a score is, apart from the tensors."""
 
     scale: float
@@ -107,11 +108,8 @@ class Kernel(nn.Module, ABC):
 
     @staticmethod
     @abstractmethod
-    def lower(mask: Mask, bias: Bias | None = None, fused: bool = True) -> Lowered:
-        """What this kernel needs of the mask and the bias; called once per forward pass and distinct attention.
-
-        `fused` is a hint for `auto`: False where the layers have a cap or a dropout that torch's fused kernel does not know.
-        """
+    def lower(mask: Mask, bias: Bias | None = None) -> Lowered:
+        """What this kernel needs of the mask and the bias; called once per forward pass and attention pattern."""
 
     @abstractmethod
     def forward(
@@ -119,9 +117,14 @@ class Kernel(nn.Module, ABC):
     ) -> Float[Tensor, "B H T e"]:
         """The weighted averages of the values."""
 
-    def refuse_dropout(self, name: str) -> None:
-        """An error when dropout is at work, for kernels that never hold the weights."""
+    def check_needs(self, name: str) -> None:
+        """Refuse a cap, or dropout that is at work, where this kernel cannot do it (`heddle.config.kernels`).
+
+        Raises:
+            HeddleError: that, with what to do.
+        """
+        drops: Drops = "none"
         if self.dropout.active:
-            raise HeddleError(
-                f"kernel = '{name}' cannot drop attention weights: set the attention's dropout = 0, or kernel = 'auto'"
-            )
+            drops = "inverted" if self.dropout.plain else "any"
+        if (why := refusal(name, Needs(self.cap is not None, drops))) is not None:
+            raise HeddleError(why)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from heddle.nn.dropout import Dropout
-from heddle.nn.kernels.base import Bias, How, Kernel, Lowered
+from heddle.nn.kernels.base import Bias, Kernel, Lowered, Scoring
 from heddle.nn.mask import Mask
 from heddle.nn.numeric import wide_dtype
 
@@ -58,41 +58,46 @@ class _Tiles(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, how: How, mask: Mask | None) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scoring: Scoring, mask: Mask | None
+    ) -> Tensor:
         wide, group = wide_dtype(q.dtype), q.shape[2]
         out = q.new_empty(*q.shape[:4], v.shape[3])
         logsumexp = q.new_empty(*q.shape[:4], 1, dtype=wide)
-        for start, stop, first, last in how.spans(q.shape[3], k.shape[2]):
+        for start, stop, first, last in scoring.spans(q.shape[3], k.shape[2]):
             block = q[:, :, :, start:stop].flatten(2, 3).to(wide)
             running = Running.start(tuple(block.shape[:3]), v.shape[3], block)
-            for left, right in _Tiles.keys(how, first, last):
+            for left, right in _Tiles.keys(scoring, first, last):
                 tile = (start, stop, left, right)
-                scores, _ = _Tiles.scores(block, k[:, :, left:right].to(wide), bias, how, mask, tile)
+                scores, _ = _Tiles.scores(block, k[:, :, left:right].to(wide), bias, scoring, mask, tile)
                 running = running.add(scores, v[:, :, left:right].to(wide))
             out[:, :, :, start:stop] = running.output().unflatten(2, (group, -1)).to(q.dtype)
             logsumexp[:, :, :, start:stop] = running.logsumexp().unflatten(2, (group, -1))
         ctx.save_for_backward(q, k, v, out, logsumexp, bias)
-        ctx.how, ctx.mask = how, mask
+        ctx.scoring, ctx.mask = scoring, mask
         return out
 
     @staticmethod
-    def keys(how: How, first: int, last: int) -> list[tuple[int, int]]:
+    def keys(scoring: Scoring, first: int, last: int) -> list[tuple[int, int]]:
         """The tiles of keys from `first` to `last`; they begin at multiples of the block."""
-        return [(left, min(left + how.block, last)) for left in range(first - first % how.block, last, how.block)]
+        return [
+            (left, min(left + scoring.block, last))
+            for left in range(first - first % scoring.block, last, scoring.block)
+        ]
 
     @staticmethod
     def scores(
-        q: Tensor, k: Tensor, bias: Tensor | None, how: How, mask: Mask | None, tile: tuple[int, int, int, int]
+        q: Tensor, k: Tensor, bias: Tensor | None, scoring: Scoring, mask: Mask | None, tile: tuple[int, int, int, int]
     ) -> tuple[Tensor, Tensor | None]:
         """One tile of scores [B, K, G · t, s], and how fast the cap lets them grow (None: it is 1)."""
         start, stop, left, right = tile
-        scores, growth = q @ k.transpose(-2, -1) * how.scale, None
-        if how.cap is not None:
-            bent = (scores / how.cap).tanh()
-            scores, growth = how.cap * bent, 1 - bent.square()
+        scores, growth = q @ k.transpose(-2, -1) * scoring.scale, None
+        if scoring.cap is not None:
+            bent = (scores / scoring.cap).tanh()
+            scores, growth = scoring.cap * bent, 1 - bent.square()
         apart = scores.unflatten(2, (-1, stop - start))
         if bias is not None:
-            apart = apart + bias[:, :, start:stop, left:right].unflatten(1, (how.kv_heads, -1))
+            apart = apart + bias[:, :, start:stop, left:right].unflatten(1, (scoring.kv_heads, -1))
         if mask is not None:
             apart = apart.masked_fill(~mask.part(start, stop, left, right)[:, :, None], -torch.inf)
         return apart.flatten(2, 3), growth
@@ -101,24 +106,24 @@ class _Tiles(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, logsumexp, bias = ctx.saved_tensors
-        how, mask, wide, group = ctx.how, ctx.mask, wide_dtype(q.dtype), q.shape[2]
+        scoring, mask, wide, group = ctx.scoring, ctx.mask, wide_dtype(q.dtype), q.shape[2]
         q_gradient = torch.zeros_like(q, dtype=wide, memory_format=torch.contiguous_format)
         k_gradient, v_gradient = torch.zeros_like(k, dtype=wide), torch.zeros_like(v, dtype=wide)
         bias_gradient = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[3] else None
         # Rows that saw nothing: all their scores are -inf, and e^(-inf - 0) is the 0 that is wanted.
         logsumexp = logsumexp.masked_fill(logsumexp == -torch.inf, 0.0)
-        for start, stop, first, last in how.spans(q.shape[3], k.shape[2]):
+        for start, stop, first, last in scoring.spans(q.shape[3], k.shape[2]):
             block, above, result, total = (
                 tensor[:, :, :, start:stop].flatten(2, 3).to(wide) for tensor in (q, gradient, out, logsumexp)
             )
             mean = (above * result).sum(-1, keepdim=True)  # Σ weight · its gradient, without the weights
-            for left, right in _Tiles.keys(how, first, last):
+            for left, right in _Tiles.keys(scoring, first, last):
                 tile, keys, values = (
                     (start, stop, left, right),
                     k[:, :, left:right].to(wide),
                     v[:, :, left:right].to(wide),
                 )
-                scores, growth = _Tiles.scores(block, keys, bias, how, mask, tile)
+                scores, growth = _Tiles.scores(block, keys, bias, scoring, mask, tile)
                 weights = (scores - total).exp()
                 v_gradient[:, :, left:right] += weights.transpose(-2, -1) @ above
                 share = weights * (above @ values.transpose(-2, -1) - mean)
@@ -126,7 +131,7 @@ class _Tiles(torch.autograd.Function):
                     added = share.unflatten(2, (group, -1)).flatten(1, 2).to(bias_gradient.dtype)
                     added = added.sum(0, keepdim=True) if bias_gradient.shape[0] == 1 else added
                     bias_gradient[:, :, start:stop, left:right] = added
-                share = (share if growth is None else share * growth) * how.scale
+                share = (share if growth is None else share * growth) * scoring.scale
                 q_gradient[:, :, :, start:stop] += (share @ keys).unflatten(2, (group, -1))
                 k_gradient[:, :, left:right] += share.transpose(-2, -1) @ block
         return q_gradient.to(q.dtype), k_gradient.to(k.dtype), v_gradient.to(v.dtype), bias_gradient, None, None
@@ -152,16 +157,16 @@ class Blockwise(Kernel):
         self.block = block
 
     @staticmethod
-    def lower(mask: Mask, bias: Bias | None = None, fused: bool = True) -> Lowered:
+    def lower(mask: Mask, bias: Bias | None = None) -> Lowered:
         window = mask.window()
         return Lowered("blockwise", mask, mask.is_causal() or window is not None, window, bias=bias)
 
     def forward(
         self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
     ) -> Float[Tensor, "B H T e"]:
-        self.refuse_dropout("blockwise")
+        self.check_needs("blockwise")
         kv_heads, mask = k.shape[1], lowered.mask
-        how = How(self.scale, self.cap, lowered.causal, lowered.window, kv_heads, self.block)
+        scoring = Scoring(self.scale, self.cap, lowered.causal, lowered.window, kv_heads, self.block)
         apart = q.unflatten(1, (kv_heads, q.shape[1] // kv_heads))
-        out: Tensor = _Tiles.apply(apart, k, v, lowered.bias, how, None if mask.is_open() else mask)  # type: ignore[no-untyped-call]
+        out: Tensor = _Tiles.apply(apart, k, v, lowered.bias, scoring, None if mask.is_open() else mask)  # type: ignore[no-untyped-call]
         return out.flatten(1, 2)

@@ -6,7 +6,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
 
-from heddle.errors import HeddleError
 from heddle.nn.dropout import Dropout
 from heddle.nn.kernels.base import Bias, Kernel, Lowered, dead_queries
 from heddle.nn.kernels.blockwise import Blockwise
@@ -20,18 +19,11 @@ class SDPA(Kernel):
     Anything else, a window, packed rows, a bias, is handed to it as a whole T×S mask.
 
     Raises:
-        HeddleError: there is a cap, or, in `forward`, a dropout of another kind than torch's.
+        HeddleError: in `forward`, there is a cap, or dropout of another kind than torch's.
     """
 
-    def __init__(self, scale: float, dropout: float | Dropout = 0.0, cap: float | None = None) -> None:
-        super().__init__(scale, dropout, cap)
-        if cap is not None:
-            raise HeddleError(
-                f"kernel = 'sdpa' cannot cap scores (cap = {cap:g}): take kernel = 'auto', or leave out cap"
-            )
-
     @staticmethod
-    def lower(mask: Mask, bias: Bias | None = None, fused: bool = True) -> Lowered:
+    def lower(mask: Mask, bias: Bias | None = None) -> Lowered:
         if mask.is_open():
             return Lowered("sdpa", mask, bias=bias)
         causal = mask.is_causal() and bias is None
@@ -47,10 +39,7 @@ class SDPA(Kernel):
     def forward(
         self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
     ) -> Float[Tensor, "B H T e"]:
-        if self.dropout.active and not self.dropout.plain:
-            raise HeddleError(
-                "kernel = 'sdpa' knows torch's own dropout only: take kernel = 'auto', or inverted dropout"
-            )
+        self.check_needs("sdpa")
         # A bias of 20 has steps of 0.1 in bf16. On CPU torch adds it as it is; elsewhere it wants one precision for all.
         precision = wide_dtype(q.dtype) if q.device.type == "cpu" else q.dtype
         out = F.scaled_dot_product_attention(
@@ -80,7 +69,7 @@ class Flex(Kernel):
         self.blockwise = Blockwise(scale, 0.0, cap)
 
     @staticmethod
-    def lower(mask: Mask, bias: Bias | None = None, fused: bool = True) -> Lowered:
+    def lower(mask: Mask, bias: Bias | None = None) -> Lowered:
         blocks = None if mask.is_open() else mask.blocks()
         window = mask.window()
         causal = mask.is_causal() or window is not None
@@ -89,7 +78,7 @@ class Flex(Kernel):
     def forward(
         self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
     ) -> Float[Tensor, "B H T e"]:
-        self.refuse_dropout("flex")
+        self.check_needs("flex")
         learns = q.requires_grad or k.requires_grad or v.requires_grad
         if not torch.compiler.is_compiling() or (learns and q.device.type in ("cpu", "mps")):
             return self.blockwise(q, k, v, lowered)

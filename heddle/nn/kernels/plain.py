@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from heddle.nn.kernels.base import Bias, How, Kernel, Lowered, dead_queries
+from heddle.nn.kernels.base import Bias, Kernel, Lowered, Scoring, dead_queries
 from heddle.nn.mask import Mask
 from heddle.nn.numeric import capped, wide_dtype
 
@@ -28,66 +28,66 @@ class _Blocks(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         bias: Tensor | None,
-        how: How,
+        scoring: Scoring,
         allowed: Tensor | None,
         keeps: tuple[Tensor, ...] | None,
     ) -> Tensor:
         group, out = q.shape[1], q.new_empty(*q.shape[:3], v.shape[2])
         kept, learns = [], any(ctx.needs_input_grad)
-        for index, (start, stop, first, last) in enumerate(how.spans(q.shape[2], k.shape[1])):
+        for index, (start, stop, first, last) in enumerate(scoring.spans(q.shape[2], k.shape[1])):
             part = None if bias is None else bias[:, :, start:stop, first:last]
-            scores = _Blocks.scores(q[:, :, start:stop], k[:, first:last], part, how, allowed, start, first)
+            scores = _Blocks.scores(q[:, :, start:stop], k[:, first:last], part, scoring, allowed, start, first)
             weights = scores.softmax(-1).to(v.dtype)  # torch's softmax works in fp32 inside
             dropped = weights if keeps is None else weights * keeps[index]
             out[:, :, start:stop] = torch.bmm(dropped, v[:, first:last]).unflatten(1, (group, stop - start))
             if learns:  # all of them are the square that blocks are there to avoid
                 kept.append(weights)
         ctx.save_for_backward(q, k, v, *kept, *(keeps or ()))
-        ctx.how, ctx.drops = how, keeps is not None
+        ctx.scoring, ctx.drops = scoring, keeps is not None
         # Only what was given a bias that learns needs its gradient.
         ctx.bias = None if bias is None or not ctx.needs_input_grad[3] else (bias.shape, bias.dtype)
         return out
 
     @staticmethod
     def scores(
-        q: Tensor, k: Tensor, bias: Tensor | None, how: How, allowed: Tensor | None, start: int, first: int
+        q: Tensor, k: Tensor, bias: Tensor | None, scoring: Scoring, allowed: Tensor | None, start: int, first: int
     ) -> Tensor:
         """Scores [N, G · rows, keys] of the query rows from `start` and the keys from `first` on, blocked ones at -inf."""
         group, rows = q.shape[1:3]
         flat, hidden = q.flatten(1, 2), None
-        if how.causal:
+        if scoring.causal:
             row = torch.arange(start, start + rows, device=q.device).repeat(group)[:, None]
             key = torch.arange(first, first + k.shape[1], device=q.device)
             hidden = key > row
-            hidden = hidden if how.window is None else hidden | (row - key >= how.window)
-        if hidden is not None and how.cap is None and bias is None:
+            hidden = hidden if scoring.window is None else hidden | (row - key >= scoring.window)
+        if hidden is not None and scoring.cap is None and bias is None:
             # Adding the triangle inside the matrix product saves two passes over the scores.
             triangle = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device).masked_fill(hidden, -torch.inf)
-            return torch.baddbmm(triangle.expand(q.shape[0], -1, -1), flat, k.transpose(1, 2), alpha=how.scale)
-        scores = torch.bmm(flat * how.scale, k.transpose(1, 2))
-        if how.cap is not None or bias is not None:
-            scores = capped(scores.to(wide_dtype(q.dtype)), how.cap)
+            return torch.baddbmm(triangle.expand(q.shape[0], -1, -1), flat, k.transpose(1, 2), alpha=scoring.scale)
+        scores = torch.bmm(flat * scoring.scale, k.transpose(1, 2))
+        if scoring.cap is not None or bias is not None:
+            scores = capped(scores.to(wide_dtype(q.dtype)), scoring.cap)
         if bias is not None:
-            apart = _Blocks.apart(scores, how, group) + bias.unflatten(1, (how.kv_heads, group))
+            apart = _Blocks.apart(scores, scoring, group) + bias.unflatten(1, (scoring.kv_heads, group))
             scores = apart.flatten(0, 1).flatten(1, 2)
         if hidden is not None:
             return scores.masked_fill(hidden, -torch.inf)
         if allowed is None:
             return scores
         seen = allowed[:, :, None, start : start + rows]  # [b, 1, 1, rows, S]
-        return _Blocks.apart(scores, how, group).masked_fill(~seen, -torch.inf).flatten(0, 1).flatten(1, 2)
+        return _Blocks.apart(scores, scoring, group).masked_fill(~seen, -torch.inf).flatten(0, 1).flatten(1, 2)
 
     @staticmethod
-    def apart(scores: Tensor, how: How, group: int) -> Tensor:
+    def apart(scores: Tensor, scoring: Scoring, group: int) -> Tensor:
         """Scores [N, G · rows, keys] as [B, K, G, rows, keys]."""
-        return scores.unflatten(1, (group, -1)).unflatten(0, (-1, how.kv_heads))
+        return scores.unflatten(1, (group, -1)).unflatten(0, (-1, scoring.kv_heads))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, *rest = ctx.saved_tensors
-        how, group = ctx.how, q.shape[1]
-        spans = how.spans(q.shape[2], k.shape[1])
+        scoring, group = ctx.scoring, q.shape[1]
+        spans = scoring.spans(q.shape[2], k.shape[1])
         kept, keeps = rest[: len(spans)], rest[len(spans) :]
         q_gradient = torch.empty_like(q, memory_format=torch.contiguous_format)
         k_gradient, v_gradient, bias_gradient = None, None, None
@@ -103,13 +103,13 @@ class _Blocks(torch.autograd.Function):
             above = above * keeps[index] if ctx.drops else above
             above = torch._softmax_backward_data(above, weights, -1, weights.dtype)
             if bias_gradient is not None:
-                share = _Blocks.apart(above, how, group).flatten(1, 2).to(bias_gradient.dtype)
+                share = _Blocks.apart(above, scoring, group).flatten(1, 2).to(bias_gradient.dtype)
                 share = share.sum(0, keepdim=True) if bias_gradient.shape[0] == 1 else share
                 bias_gradient[:, :, start:stop, first:last] = share
-            if how.cap is not None:  # the scores again: they were not kept
-                scores = torch.bmm(block * how.scale, k[:, first:last].transpose(1, 2)).to(wide_dtype(q.dtype))
-                above = (above * (1 - (scores / how.cap).tanh().square())).to(weights.dtype)
-            q_share = torch.bmm(above, k[:, first:last]).mul_(how.scale)
+            if scoring.cap is not None:  # the scores again: they were not kept
+                scores = torch.bmm(block * scoring.scale, k[:, first:last].transpose(1, 2)).to(wide_dtype(q.dtype))
+                above = (above * (1 - (scores / scoring.cap).tanh().square())).to(weights.dtype)
+            q_share = torch.bmm(above, k[:, first:last]).mul_(scoring.scale)
             q_gradient[:, :, start:stop] = q_share.unflatten(1, (group, stop - start))
             k_share = torch.bmm(above.transpose(1, 2), block)
             if k_gradient is None and first == 0 and last == k.shape[1]:  # the last block mostly saw all keys
@@ -120,14 +120,14 @@ class _Blocks(torch.autograd.Function):
             k_gradient[:, first:last] += k_share
             v_gradient[:, first:last] += v_share
         assert k_gradient is not None
-        return q_gradient, k_gradient.mul_(how.scale), v_gradient, bias_gradient, None, None, None
+        return q_gradient, k_gradient.mul_(scoring.scale), v_gradient, bias_gradient, None, None, None
 
 
 class Plain(Kernel):
     """Plain matrix products over blocks of query rows, without the keys that no row of a causal block can see."""
 
     @staticmethod
-    def lower(mask: Mask, bias: Bias | None = None, fused: bool = True) -> Lowered:
+    def lower(mask: Mask, bias: Bias | None = None) -> Lowered:
         if mask.is_open():
             return Lowered("plain", mask, bias=bias)
         window = mask.window()
@@ -145,12 +145,12 @@ class Plain(Kernel):
         allowed, keeps = lowered.allowed, None
         if allowed is not None and lowered.dead is not None:
             allowed = allowed | lowered.dead  # such a row sees everything first, and is 0 in the end
-        how = How(self.scale, self.cap, lowered.causal, lowered.window, kv_heads, BLOCK)
+        scoring = Scoring(self.scale, self.cap, lowered.causal, lowered.window, kv_heads, BLOCK)
         if self.dropout.active:
-            spans = how.spans(queries, k.shape[2])
+            spans = scoring.spans(queries, k.shape[2])
             shapes = [(rows, heads, stop - start, last - first) for start, stop, first, last in spans]
             drawn = [self.dropout(q.new_ones(shape)).expand(shape) for shape in shapes]
             keeps = tuple(keep.unflatten(1, (kv_heads, group)).flatten(0, 1).flatten(1, 2) for keep in drawn)
-        out: Tensor = _Blocks.apply(q, k.flatten(0, 1), v.flatten(0, 1), lowered.bias, how, allowed, keeps)  # type: ignore[no-untyped-call]
+        out: Tensor = _Blocks.apply(q, k.flatten(0, 1), v.flatten(0, 1), lowered.bias, scoring, allowed, keeps)  # type: ignore[no-untyped-call]
         out = out.unflatten(0, (rows, kv_heads)).flatten(1, 2)
         return out if lowered.dead is None else out.masked_fill(lowered.dead, 0.0)

@@ -26,7 +26,7 @@ class Reference(Kernel):
         self.weights = nn.Identity()
 
     @staticmethod
-    def lower(mask: Mask, bias: Bias | None = None, fused: bool = True) -> Lowered:
+    def lower(mask: Mask, bias: Bias | None = None) -> Lowered:
         """The mask of the whole square.
 
         Raises:

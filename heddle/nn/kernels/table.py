@@ -1,8 +1,9 @@
-"""The table of kernels, and which of them `auto` takes."""
+"""The table of kernels, and the one that hands each pass to the kernel chosen for it."""
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from heddle.config.kernels import Needs, choose
 from heddle.nn.dropout import Dropout
 from heddle.nn.kernels.base import Bias, Kernel, Lowered
 from heddle.nn.kernels.blockwise import Blockwise
@@ -13,35 +14,25 @@ from heddle.nn.mask import Mask
 
 
 class Auto(Kernel):
-    """The fastest kernel for this mask, length and device: see `fastest`."""
+    """The kernel that the mask was lowered for: `heddle.config.kernels.choose` has chosen it for all layers of a pattern."""
 
     def __init__(self, scale: float, dropout: float | Dropout = 0.0, cap: float | None = None) -> None:
         super().__init__(scale, dropout, cap)
-        self.plain = Plain(scale, self.dropout, cap)
-        self.blockwise = Blockwise(scale, self.dropout, cap)
-        self.sdpa = SDPA(scale, self.dropout)
+        self.kernels = nn.ModuleDict(
+            {name: KERNELS[name](scale, self.dropout, cap) for name in ("plain", "blockwise", "sdpa")}
+        )
 
     @staticmethod
-    def lower(mask: Mask, bias: Bias | None = None, fused: bool = True) -> Lowered:
-        return KERNELS[fastest(mask.queries.position.device.type, mask.keys.width, fused)].lower(mask, bias)
+    def lower(mask: Mask, bias: Bias | None = None) -> Lowered:
+        """The mask for a layer that needs nothing special."""
+        return KERNELS[choose("auto", Needs(), mask.queries.position.device.type, mask.keys.width)].lower(mask, bias)
 
     def forward(
         self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
     ) -> Float[Tensor, "B H T e"]:
-        # The layer itself has the last word: the hint that the mask was lowered with may have been another layer's.
-        if lowered.kernel == "sdpa" and self.cap is None and (self.dropout.plain or not self.dropout.active):
-            return self.sdpa(q, k, v, lowered)
-        if lowered.kernel == "plain":
-            return self.plain(q, k, v, lowered)
-        if self.dropout.active:
-            return self.plain(q, k, v, Plain.lower(lowered.mask, lowered.bias))
-        if lowered.kernel == "sdpa":
-            lowered = Blockwise.lower(lowered.mask, lowered.bias)
-        return self.blockwise(q, k, v, lowered)
+        out: Tensor = self.kernels[lowered.kernel](q, k, v, lowered)
+        return out
 
-
-# device type -> longest key sequence for which `plain` beats `sdpa`, as measured; a device not named here never prefers it
-PLAIN_UP_TO = {"cpu": 768}
 
 KERNELS: dict[str, type[Kernel]] = {
     "auto": Auto,
@@ -51,14 +42,3 @@ KERNELS: dict[str, type[Kernel]] = {
     "sdpa": SDPA,
     "flex": Flex,
 }
-
-
-def fastest(device: str, keys: int, fused: bool = True) -> str:
-    """The name of the kernel that `auto` takes for `keys` keys on a device type.
-
-    `fused` is False where the layers need what torch's fused kernel does not know: a cap, or another kind of dropout. Then
-    long sequences go to `blockwise`, or, as long as weights are dropped, to `plain`.
-    """
-    if keys <= PLAIN_UP_TO.get(device, 0):
-        return "plain"
-    return "sdpa" if fused else "blockwise"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from heddle.config.layers import (
     AttentionConfig,
+    DropoutConfig,
     GatedConfig,
     LayerNormConfig,
     MLPConfig,
@@ -19,7 +20,7 @@ from heddle.config.layers import (
     RotaryConfig,
     YarnScaling,
 )
-from heddle.config.model import BlockConfig, DropoutConfig, LanguageHeadConfig, StackConfig, TransformerConfig
+from heddle.config.model import BlockConfig, LanguageHeadConfig, StackConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.nn.position import Yarn
 from heddle.weights.families import layers

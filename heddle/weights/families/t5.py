@@ -51,7 +51,7 @@ def _stack(stack: str) -> tuple[Row, ...]:
     theirs, ours = f"{stack}.block.{{i}}.layer.0.", f"{stack}.blocks.{{i}}."
     buckets = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     return (
-        Row(buckets, (f"{stack}.sights.0.relative.weight",)),
+        Row(buckets, (f"{stack}.relative.0.weight",)),
         *_attention(theirs + "SelfAttention", ours + "mixer"),
         Row(theirs + "layer_norm.weight", (ours + "mixer_residual.before.weight",)),
         Row(f"{stack}.final_layer_norm.weight", (f"{stack}.final_norm.weight",)),

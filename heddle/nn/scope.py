@@ -1,0 +1,96 @@
+"""What tokens attend to: `Pattern`, fixed for a layer when it is built, and `Scope`, prepared from it once per pass."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from heddle.config.kernels import Needs, choose
+from heddle.nn.kernels import KERNELS, Lowered
+from heddle.nn.layout import Layout
+from heddle.nn.mask import Mask, Rule
+from heddle.nn.position import Alibi, Buckets, Relative, Rotary, Rotation
+from heddle.nn.state import STATELESS, State
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a layer needs to know about the tokens of one pass, prepared once and shared by all layers of one pattern.
+
+    Attributes:
+        queries: where the new tokens are.
+        keys: where the tokens are that they may attend to.
+        mask: who attends to whom, as the kernel wants it; None where no layer of the pattern pays attention.
+        rotation: of the new tokens' queries and keys; None without rotary positions.
+        source: Float[B S D], the vectors that keys and values are made of; None: the new tokens themselves.
+    """
+
+    queries: Layout
+    keys: Layout
+    mask: Lowered | None = None
+    rotation: Rotation | None = None
+    source: Float[Tensor, "B S D"] | None = None
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """The attention pattern of a layer. Layers with equal patterns share one `Scope` in each pass.
+
+    Attributes:
+        rule: who may attend to whom, by position.
+        reach: how many tokens its state keeps; None: all of them, or it keeps something else.
+        kernel: the kernel that its config names, or None for a mixer that pays no attention.
+        needs: what the kernel must be able to do in training.
+        predicting: what it must be able to do in prediction.
+        relative: what distances do to queries, keys or scores.
+    """
+
+    rule: Rule
+    reach: int | None = None
+    kernel: str | None = None
+    needs: Needs = field(default_factory=Needs)
+    predicting: Needs = field(default_factory=Needs)
+    relative: Relative | None = None
+
+    def scope(
+        self,
+        queries: Layout,
+        keys: Layout | None = None,
+        relative: nn.Module | None = None,
+        source: Float[Tensor, "B S D"] | None = None,
+        training: bool = False,
+    ) -> Scope:
+        """Prepare a pass: choose the kernel, lower the mask, compute angles and biases.
+
+        Args:
+            queries: where the new tokens are.
+            keys: where the tokens are that they may attend to; None: the new tokens themselves.
+            relative: the module of its relative positions, which other patterns may share.
+            source: see `Scope`.
+            training: whether dropout is at work.
+        """
+        keys = queries if keys is None else keys
+        if self.kernel is None:
+            return Scope(queries, keys)
+        rotation = relative(queries) if isinstance(relative, Rotary) else None
+        bias = relative(queries, keys) if isinstance(relative, Alibi | Buckets) else None
+        needs = self.needs if training else self.predicting
+        kernel = choose(self.kernel, needs, queries.position.device.type, keys.width)
+        return Scope(queries, keys, KERNELS[kernel].lower(Mask(self.rule, queries, keys), bias), rotation, source)
+
+
+class Mixer(Protocol):
+    """The first branch of a block, in which tokens exchange information.
+
+    Attributes:
+        pattern: what its tokens attend to.
+    """
+
+    pattern: Pattern
+
+    def __call__(self, x: Float[Tensor, "B T D"], scope: Scope, state: State = STATELESS) -> Float[Tensor, "B T D"]: ...
+
+    def new_state(self) -> State:
+        """An empty memory of what later tokens need of the earlier ones."""
+        ...

@@ -1,0 +1,25 @@
+"""What all layers of a stack have in common."""
+
+from dataclasses import dataclass, field
+
+from heddle.config.layers import DropoutConfig
+from heddle.nn.dropout import Dropout
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The stack that a layer is built for.
+
+    Attributes:
+        dim: D, the width of the hidden vectors.
+        causal: whether tokens see only what comes before them.
+        dropout: how dropped values are dropped.
+    """
+
+    dim: int
+    causal: bool = True
+    dropout: DropoutConfig = field(default_factory=DropoutConfig)
+
+    def drop(self, rate: float) -> Dropout:
+        """Dropout at a rate, in the stack's convention."""
+        return Dropout(rate, self.dropout.style == "classic", self.dropout.mask == "batch")

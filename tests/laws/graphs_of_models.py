@@ -1,0 +1,58 @@
+"""A program: how many graphs torch.compile captures of models, whose configs are read as JSON from standard input.
+
+It runs in a process without the shape checks, which cannot be traced (`HEDDLE_UNCHECKED=1`), and prints JSON.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from heddle.config import TransformerConfig
+from heddle.model import Transformer, build
+from heddle.nn import Layout
+
+FORMS: dict[str, Sequence[Layout | None]] = {
+    "plain": (None, None),
+    "padded": (Layout.padded((6, 2), 6), Layout.padded((1, 5), 6)),
+    "packed": [Layout.packed(lengths, 6) for lengths in ([[2, 4], [6]], [[3, 1], [1, 1, 1]], [[1, 1, 2, 1], [5, 1]])],
+}
+
+
+def scores(model: Transformer, tokens: Tensor, layout: Layout | None = None) -> Tensor:
+    return model.logits(model(tokens, layout).hidden)
+
+
+def graphs(model: Transformer, form: str, training: bool) -> int:
+    made: list[int] = []
+
+    def backend(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        made.append(len(graph.graph.nodes))
+        return graph.forward
+
+    model.train(training)
+    torch.compiler.reset()
+    compiled = torch.compile(scores, fullgraph=True, backend=backend)
+    for seed, layout in enumerate(FORMS[form]):
+        tokens = torch.randint(11, (2, 6), generator=torch.Generator().manual_seed(seed))
+        found = compiled(model, tokens, layout)
+        if not training:
+            torch.testing.assert_close(found, scores(model, tokens, layout))
+    return len(made)
+
+
+def main() -> None:
+    counts = {}
+    for name, text in json.load(sys.stdin).items():
+        model = build(TransformerConfig.of(text))
+        for form, training in [*((form, True) for form in FORMS), ("plain", False)]:
+            counts[f"{name} {form} {'training' if training else 'evaluation'}"] = graphs(model, form, training)
+    print(json.dumps(counts))
+
+
+if __name__ == "__main__":
+    main()
