@@ -11,7 +11,7 @@ from heddle.config import run
 from heddle.config.run import RunConfig
 
 SECTIONS = {name: field.annotation for name, field in RunConfig.model_fields.items()}
-TITLES = {"data": "the text", "model": "the model", "train": "the training"}
+TITLES = {"data": "the text", "model": "the model", "task": "what it learns", "train": "the training"}
 WIDEST = 120  # columns
 
 

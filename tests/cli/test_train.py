@@ -299,7 +299,7 @@ def test_a_stop_before_the_first_step_says_how_to_continue(
 ) -> None:
     """The run is there by then, with nothing trained."""
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_prepare", lambda trainer: signal.raise_signal(number))
+        patch.setattr("heddle.train.session._start", lambda run: signal.raise_signal(number))
         told = heddle("train", corpus, *TINY, "--name", "b")
     assert told.code == 128 + number
     assert told.err == "heddle: stopped; continue with: heddle train --resume runs/b\n"
