@@ -4,6 +4,7 @@ One row for each public function, with what it takes gladly and, for every argum
 name needs a row, or a place among those that take nothing to check.
 """
 
+import copy
 import inspect
 import types
 from collections.abc import Callable
@@ -53,6 +54,15 @@ STATE = {"a.weight": torch.ones(2)}
 COUNT = account.count(CONFIG)
 VERDICT = prove.Verdict("x", "EXACT")
 SCORES = Scores(torch.ones(257, 16), 257)
+
+
+def scores(**changes: Any) -> Scores:
+    """Some that could not be made while shapes are checked."""
+    made = copy.copy(SCORES)
+    vars(made).update(changes)
+    return made
+
+
 LOSS = {"features": HIDDEN[0], "targets": torch.tensor([1, 2, 3]), "weights": torch.ones(3), "scores": SCORES}
 READING = train.Reading(Corpus(PART, PART), CONFIG)
 TASK = train.make_task(config.NextTokenConfig(), READING)
@@ -493,8 +503,8 @@ TABLE: dict[str, Row] = {
             "scores": [
                 None,
                 257,
-                *(Scores(table, 257) for table in (None, torch.ones(257, 15), torch.ones(257))),
-                *(Scores(SCORES.table, 257, bias) for bias in (torch.ones(3), 1.0)),
+                *(scores(table=table) for table in (None, torch.ones(257, 15), torch.ones(257))),
+                *(scores(bias=bias) for bias in (torch.ones(3), 1.0)),
             ],
             "chunk": [0, -1, 1.5, "2"],
         },

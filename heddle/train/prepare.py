@@ -24,6 +24,11 @@ from heddle.weights.vectors import VECTORS, find_rows, read_vectors, save_rows, 
 
 TRAINABLE = get_args(Kind)
 Tell = Callable[[str], None]
+FAMILIES = {
+    ("encoder",): "an encoder",
+    ("decoder",): "a decoder",
+    ("encoder", "decoder"): "an encoder-decoder",
+}
 
 
 @checked()
@@ -92,9 +97,10 @@ def check_trainable(config: RunConfig) -> None:
     name, wanted = config.model.preset, task_class(config.task).stacks
     stacks = wanted if name is None else tuple(preset(name).stacks())
     if stacks != wanted:
+        found, needed = (FAMILIES[each] for each in (stacks, wanted))
         raise HeddleError(
-            f"preset = {name!r} has the stacks {' and '.join(stacks)}, and task.kind = {config.task.kind!r} takes a model with "
-            f"{' and '.join(wanted)} alone; `heddle presets` says which is what"
+            f"preset = {name!r} is {found}: task.kind = {config.task.kind!r} trains {needed} alone; "
+            "`heddle presets` says which is what"
         )
 
 
