@@ -71,6 +71,5 @@ def _ended(run: Path, tokens: int) -> str | None:
     ended = read_manifest(run).get("evaluation") if (run / "manifest.json").is_file() else None
     if not ended or ended["tokens"] == tokens:
         return None
-    kind = "an even sample" if "share" in ended else "the beginning"
-    loss = estimate(ended["loss"], ended.get("error"))
-    return f"training ended with loss {loss} over {kind} of {ended['tokens']:,} of these tokens; this one is over all"
+    loss = estimate(ended["loss"], ended["error"])
+    return f"training ended with loss {loss} over an even sample of {ended['tokens']:,} of these tokens; this one is over all"
