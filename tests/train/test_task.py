@@ -1,5 +1,6 @@
 """The task seam: what next-token prediction says of its examples, and a task of one's own that nothing else knows."""
 
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn import Layout
 from heddle.text import train_tokenizer
-from heddle.train import Examples, HeldOut, Optimizer, Reading, Task, evaluate, make_task, train_step
+from heddle.train import Examples, HeldOut, NextTokenTask, Optimizer, Reading, Task, evaluate, make_task, train_step
 from heddle.train.tasks import TASKS
 
 MODEL = sized(1, vocab_size=41, context=8, dim=16)
@@ -114,6 +115,21 @@ class Copy(Task):
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         return {"chance": float(np.exp(-means["loss"]))}
+
+
+def test_the_page_that_shows_it_is_true() -> None:
+    """Its code runs, and makes the same batches."""
+    page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
+    code = page.split("## Adding a task")[1].split("```python\n")[1].split("```")[0]
+    names = {**globals(), "NextTokenTask": NextTokenTask}
+    exec(code, names)
+    shown = names["TASKS"][names["CopyConfig"]](names["CopyConfig"](), Reading(Corpus(), COPYING, rows=3))
+    mine = Copy(CopyConfig(), Reading(Corpus(), COPYING, rows=3))
+    for examples in (shown.examples(7), *shown.held_out(2).batches):
+        found, wanted = shown.batch(examples), mine.batch(examples)
+        assert all(
+            torch.equal(getattr(found, each), getattr(wanted, each)) for each in ("tokens", "targets", "weights")
+        )
 
 
 COPYING: TransformerConfig = sized(2, vocab_size=9, context=8, dim=32)
