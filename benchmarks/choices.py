@@ -68,9 +68,9 @@ def precisions() -> list[str]:
 def loss(rounds: int) -> list[Row]:
     import torch
 
-    from heddle.model.head import LOGITS_BYTES
+    from heddle.model.head import LOGITS_BYTES, Scores
     from heddle.model.precision import DTYPES
-    from heddle.train.loss import Scores, cross_entropy
+    from heddle.train.loss import cross_entropy
     from heddle.train.runtime import keep_memory
 
     keep_memory()
@@ -83,7 +83,7 @@ def loss(rounds: int) -> list[Row]:
 
             def go(chunk: int, given: Any = (hidden, table, targets, weights, vocabulary)) -> None:
                 hidden, table, targets, weights, vocabulary = given
-                total = cross_entropy(hidden, table, targets, weights, Scores(vocabulary, chunk=chunk))
+                total = cross_entropy(hidden, targets, weights, Scores(table, vocabulary), chunk)
                 torch.autograd.grad(total, (hidden, table))
 
             sizes = {

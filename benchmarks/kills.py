@@ -57,13 +57,13 @@ class Server:
         import torch._dynamo  # noqa: F401 (it is what estimating the memory imports)
 
         from heddle.cli import main, training  # noqa: F401
-        from heddle.train import trainer
+        from heddle.train import next_token
 
         # Measuring the machine and writing samples take seconds in each process, and leave no trace in what is compared.
         plan: Any = sys.modules["heddle.train.plan"]
         plan.measure = lambda *args, **settings: 1e5
         plan.matmul_rate = lambda *args, **settings: 1e10
-        trainer.generate_text = lambda *args, **settings: ""
+        next_token.generate_text = lambda *args, **settings: ""
         self.run = main.run
 
     def fork(self, words: Sequence[str]) -> int:

@@ -38,6 +38,7 @@ SOURCES = {
     "TokenStore": "TokenStore.open or build_store",
     "Part": "TokenStore.open: its train or validation",
     "Batch": "next_token_batch",
+    "Task": "heddle.train.make_task",
     "Cache": "model.new_cache",
     "Memory": "model.encode",
     "RunConfig": "RunConfig.of(table)",

@@ -4,6 +4,7 @@ One row for each public function, with what it takes gladly and, for every argum
 name needs a row, or a place among those that take nothing to check.
 """
 
+import copy
 import inspect
 import types
 from collections.abc import Callable
@@ -18,10 +19,10 @@ import torch
 
 import heddle
 from heddle import account, config, data, generate, model, prove, text, train, weights
-from heddle.data import Document, Part, TokenStore
+from heddle.data import Corpus, Document, Part, TokenStore
 from heddle.errors import HeddleError
+from heddle.model.head import Scores
 from heddle.nn import Layout
-from heddle.train.loss import Scores
 
 PACKAGES = ("account", "config", "data", "generate", "model", "prove", "text", "train", "weights")
 
@@ -37,6 +38,7 @@ STACKS = {
     "decoder": {"depth": 1, "block": {**ATTENTION, "cross": {"heads": 2}}},
 }
 BOTH = model.build(config.TransformerConfig.of({"vocab_size": 9, "dim": 16, "context": 8, **STACKS}))
+BARE = model.build(CONFIG.override({"head.kind": "none"}))
 OTHERS = heddle.train_tokenizer("characters", ["ab"])
 IDS = torch.tensor([TOKENIZER.encode("warp")])
 HIDDEN = torch.ones(2, 3, 16)
@@ -51,8 +53,19 @@ OBJECTIVE = train.NextToken(MODEL)
 STATE = {"a.weight": torch.ones(2)}
 COUNT = account.count(CONFIG)
 VERDICT = prove.Verdict("x", "EXACT")
-SCORES = Scores(257)
-LOSS = {"hidden": HIDDEN[0], "table": torch.ones(257, 16), "targets": torch.tensor([1, 2, 3]), "weights": torch.ones(3)}
+SCORES = Scores(torch.ones(257, 16), 257)
+
+
+def scores(**changes: Any) -> Scores:
+    """Some that could not be made while shapes are checked."""
+    made = copy.copy(SCORES)
+    vars(made).update(changes)
+    return made
+
+
+LOSS = {"features": HIDDEN[0], "targets": torch.tensor([1, 2, 3]), "weights": torch.ones(3), "scores": SCORES}
+READING = train.Reading(Corpus(PART, PART), CONFIG)
+TASK = train.make_task(config.NextTokenConfig(), READING)
 
 
 class Bad(NamedTuple):
@@ -217,6 +230,11 @@ TABLE: dict[str, Row] = {
         data.next_token_batch,
         {"rows": np.zeros((2, 3), int)},
         {"rows": [None, [[1, 2]], np.zeros(3, int), np.zeros((2, 3)), torch.zeros(2, 3), np.zeros((2, 1), int)]},
+    ),
+    "data.part_of": Row(
+        data.part_of,
+        {"documents": [Document(TEXT, "t")], "tokenizer": TOKENIZER},
+        {"documents": [None, TEXT, 3, [TEXT], Bad([], "0 token(s)")], "tokenizer": NO_TOKENIZER},
     ),
     "data.permute": Row(
         data.permute,
@@ -437,6 +455,7 @@ TABLE: dict[str, Row] = {
             "progress": NO_CALL,
         },
     ),
+    "train.CrossEntropy": Row(train.CrossEntropy, {"model": MODEL}, {"model": [*NO_MODEL, Bad(BARE, "head")]}),
     "train.NextToken": Row(train.NextToken, {"model": MODEL}, {"model": [*NO_MODEL, Bad(BOTH, "encoder")]}),
     "train.Optimizer": Row(
         train.Optimizer,
@@ -454,10 +473,9 @@ TABLE: dict[str, Row] = {
     ),
     "train.cross_entropy": Row(
         train.cross_entropy,
-        {**LOSS, "scores": SCORES},
+        LOSS,
         {
-            "hidden": [None, [1.0], HIDDEN, LOSS["targets"]],
-            "table": [None, torch.ones(257, 15), torch.ones(257)],
+            "features": [None, [1.0], HIDDEN, LOSS["targets"]],
             "targets": [
                 None,
                 [1, 2, 3],
@@ -467,17 +485,21 @@ TABLE: dict[str, Row] = {
                 torch.tensor([1, 2, -1]),
             ],
             "weights": [None, torch.ones(2), torch.ones(3, dtype=int)],
-            "scores": [None, 257],
-            "bias": [torch.ones(3), 1.0],
+            "scores": [
+                None,
+                257,
+                *(scores(table=table) for table in (None, torch.ones(257, 15), torch.ones(257))),
+                *(scores(bias=bias) for bias in (torch.ones(3), 1.0)),
+            ],
+            "chunk": [0, -1, 1.5, "2"],
         },
     ),
     "train.evaluate": Row(
         train.evaluate,
-        {"model": MODEL, "part": PART, "context": 4},
+        {"model": MODEL, "task": TASK},
         {
             "model": [*NO_MODEL, Bad(BOTH, "encoder")],
-            "part": [None, [1, 2], IDS, Part(PART.tokens[:1], 1, 1, 1)],
-            "context": NO_COUNT,
+            "task": [None, PART, config.NextTokenConfig()],
             "rows": NO_COUNT,
             "progress": NO_CALL,
             "most": ["2", 1.5],
@@ -496,6 +518,15 @@ TABLE: dict[str, Row] = {
             "config": [{}, CONFIG],
         },
     ),
+    "train.make_task": Row(
+        train.make_task,
+        {"config": config.NextTokenConfig(), "reading": READING},
+        {
+            "config": [None, {}, "next_token", TRAIN],
+            "reading": [None, PART, Bad(train.Reading(Corpus(PART), CONFIG.override({"context": 20})), "context")],
+        },
+    ),
+    "train.open_session": Row(train.open_session, {"run": "run"}, {"run": [*NO_PATH, Bad("none", "none")]}),
     "train.plan": Row(
         train.plan,
         {"config": config.RunConfig(), "store": STORE, "device": "cpu"},
@@ -516,6 +547,7 @@ TABLE: dict[str, Row] = {
             "accumulate": [*NO_COUNT, Bad(3, "3 equal micro-batches")],
             "factor": [-1.0, NAN, None],
             "clip": [-1.0, NAN, None],
+            "reduce": [None, 3],
         },
     ),
     "weights.export_model": Row(
@@ -591,14 +623,17 @@ UNCHECKED = {
     },
     "data": {
         "a number": ("IGNORED",),
-        RECORDS: ("Description", "Document", "Part", "TokenStore", "Batch"),
+        RECORDS: ("Corpus", "Description", "Document", "Part", "TokenStore", "Batch"),
         "takes nothing": ("python_library",),
     },
     "generate": {RECORDS: ("Event", "Piece")},
     "model": {},
     "prove": {"a number": ("LARGE",), RECORDS: ("Proof", "Verdict")},
     "text": {"a word": ("END_OF_TEXT",), "a protocol": ("Tokenizer",)},
-    "train": {RECORDS: ("Evaluation", "Interrupted", "Loss", "Plan", "Report")},
+    "train": {
+        RECORDS: ("Evaluation", "Examples", "HeldOut", "Interrupted", "Loss", "Plan", "Reading", "Report", "Session"),
+        "what tasks are made from": ("NextTokenTask", "Task"),
+    },
     "weights": {RECORDS: ("Coverage", "Loaded")},
 }
 

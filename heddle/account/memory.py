@@ -162,9 +162,9 @@ def parameter_bytes(config: TransformerConfig, precision: str) -> int:
 
 @checked(optimizer=one_of(MOMENTS), precision=one_of(DTYPES))
 def states(config: TransformerConfig, optimizer: str, precision: str) -> States:
-    """What training holds besides activations. Muon has the layers' matrices and remembers one number of each.
+    """What training holds besides activations. Muon has the layers' matrices and remembers one number for each of theirs.
 
-    Experts, which are stacks of matrices, routers and convolutions are AdamW's with either.
+    Experts are stacks of matrices. Routers, convolutions and everything else are AdamW's with either.
     """
     return States(optimizer, precision, **measured(config, lambda some: _states(some, optimizer, precision)))
 

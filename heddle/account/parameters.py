@@ -15,46 +15,10 @@ from heddle.config.layers import AttentionConfig, GatedConfig, MLPConfig
 from heddle.config.model import BlockConfig, LanguageHeadConfig, TransformerConfig
 from heddle.model.build import build
 from heddle.model.head import Pooler
+from heddle.model.roles import PARTS, row_of
 from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE
 
-# The first row whose pattern fits a parameter's name decides its part, in this order of display.
-PARTS = [
-    (r"^embedding\.weight$", "token embedding"),
-    (r"^source_embedding\.weight$", "source embedding"),
-    (r"\.entry\.positions\.", "positions"),
-    (r"\.entry\.types\.", "token types"),
-    (r"^(encoder|decoder)\.relative\.", "relative positions"),
-    (r"\.mixer\.inner\.", "custom mixer"),
-    (r"\.mixer\.q\.weight$", "q"),
-    (r"\.mixer\.k\.weight$", "k"),
-    (r"\.mixer\.v\.weight$", "v"),
-    (r"\.mixer\.o\.weight$", "o"),
-    (r"\.cross\.[qkvo]\.weight$", "cross-attention"),
-    (r"\.mixer\.weight$", "convolution"),
-    (r"\.mixer\.(input|carry|output)\.weight$", "recurrent"),
-    (r"\.ffn\.(up|gate|down)\.weight$", "feed-forward"),
-    (r"\.ffn\.router\.", "router"),
-    (r"\.ffn\.experts\.", "experts"),
-    (r"\.ffn\.shared(_gate)?\.", "shared experts"),
-    (r"\.mixer\.[qkvo]\.bias$", "attention biases"),
-    (r"\.cross\.[qkvo]\.bias$", "cross-attention biases"),
-    (r"\.mixer\.bias$", "convolution biases"),
-    (r"\.mixer\.(input|carry|output)\.bias$", "recurrent biases"),
-    (r"\.ffn\.(up|gate|down)\.bias$", "feed-forward biases"),
-    (r"\.ffn\.", "custom feed-forward"),
-    (r"\.(mixer|cross)\.[qk]_norm\.", "query and key norms"),
-    (r"_residual\.\w+\.weight$", "norm gains"),
-    (r"_residual\.\w+\.bias$", "norm shifts"),
-    (r"\.entry\.norm\.", "entry norm"),
-    (r"\.final_norm\.", "final norm"),
-    (r"^head\.weight$", "head"),
-    (r"^head\.bias$", "head bias"),
-    (r"^head\.pooler\.", "pooler"),
-    (r"^head\.scores\.", "classifier"),
-    (r"^head\.(dense|norm)\.", "head transform"),
-    (r"", "other"),
-]
 USUAL = (
     *("token embedding", "positions", "q", "k", "v", "o", "feed-forward", "attention biases", "feed-forward biases"),
     *("query and key norms", "norm gains", "norm shifts", "final norm", "head", "other"),
@@ -139,7 +103,7 @@ def weights(model: Transformer) -> tuple[Weight, ...]:
 
 
 def _weight(name: str, parameter: nn.Parameter, pooled: bool) -> Weight:
-    part = next(part for pattern, part in PARTS if re.search(pattern, name))
+    part = row_of(name, parameter.dim()).part
     if pooled and name.startswith("head."):
         part = "pooler"
     place = re.match(r"(encoder|decoder)\.blocks\.(\d+)\.", name)
@@ -225,7 +189,7 @@ def _sums(found: tuple[Weight, ...]) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for weight in found:
         counts[weight.part] += weight.count
-    return {part: counts[part] for _, part in PARTS if part in USUAL or counts[part]}
+    return {part: counts[part] for part in PARTS if part in USUAL or counts[part]}
 
 
 def _groups(found: tuple[Weight, ...], tied: bool) -> dict[str, int]:

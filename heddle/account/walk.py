@@ -156,7 +156,7 @@ def forward(model: Transformer, batch: int, length: int) -> Tensor:
     if isinstance(model.head, LanguageHead):
         logits: Tensor = model.logits(hidden)
         return logits
-    out: Tensor = hidden if model.head is None else model.head(hidden, Layout.plain(batch, length, tokens.device))
+    out: Tensor = hidden if model.head is None else model.head(hidden, None, model.embedding.weight)
     return out
 
 

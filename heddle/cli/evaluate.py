@@ -1,15 +1,16 @@
 """`heddle eval`."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 from heddle.cli.models import open_model
 from heddle.cli.say import bar, console, document, estimate, find_run, table
+from heddle.config.run import NextTokenConfig
 from heddle.data.sources import read_documents
-from heddle.data.store import Part, TokenStore
+from heddle.data.store import Corpus, Part, TokenStore, part_of
 from heddle.errors import HeddleError
 from heddle.train.evaluate import evaluate as score
-from heddle.train.evaluate import part_of
+from heddle.train.task import Reading
+from heddle.train.tasks import make_task
 from heddle.weights.checkpoints import read_manifest
 
 
@@ -40,22 +41,19 @@ def evaluate(run: str, /, *files: str, context: int | None = None, device: str =
     if files and tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json to cut the text with")
     part = part_of(read_documents(files), tokenizer) if tokenizer and files else _held_out(path)
+    reading = Reading(Corpus(validation=part), config.model, context=length)
+    task = make_task(config.task or NextTokenConfig(), reading)
     with bar(console(as_json=True), "scoring") as done:
-        result = score(model, part, length, progress=done)
+        result = score(model, task, progress=done)
     what = ", ".join(files) or f"held out by {path}"
     if json:
-        document({"run": str(path), "text": what, "context": length, "precision": ready.precision, **asdict(result)})
+        document({"run": str(path), "text": what, "context": length, "precision": ready.precision, **result.to_dict()})
         return
-    columns = ["text", "tokens", "bytes", "loss", "perplexity", "bits per byte"]
-    row = [
-        what,
-        result.tokens,
-        result.bytes,
-        f"{result.loss:.4f}",
-        f"{result.perplexity:.2f}",
-        f"{result.bits_per_byte:.4f}",
-    ]
-    console().print(table(columns, [row]))
+    columns = ["text", "tokens", "loss", *(name.replace("_", " ") for name in result.metrics)]
+    numbers = (
+        f"{value:.4f}" if isinstance(value, float) else value for value in (result.loss, *result.metrics.values())
+    )
+    console().print(table(columns, [[what, result.tokens, *numbers]]))
     if not files and (note := _ended(path, result.tokens)):
         console().print(note, markup=False)
 
@@ -73,6 +71,5 @@ def _ended(run: Path, tokens: int) -> str | None:
     ended = read_manifest(run).get("evaluation") if (run / "manifest.json").is_file() else None
     if not ended or ended["tokens"] == tokens:
         return None
-    kind = "an even sample" if "share" in ended else "the beginning"
-    loss = estimate(ended["loss"], ended.get("error"))
-    return f"training ended with loss {loss} over {kind} of {ended['tokens']:,} of these tokens; this one is over all"
+    loss = estimate(ended["loss"], ended["error"])
+    return f"training ended with loss {loss} over an even sample of {ended['tokens']:,} of these tokens; this one is over all"

@@ -8,10 +8,12 @@ import textwrap
 from typing import Any, Literal, get_args, get_origin
 
 from heddle.config import run
+from heddle.config.base import models_in
 from heddle.config.run import RunConfig
 
-SECTIONS = {name: field.annotation for name, field in RunConfig.model_fields.items()}
-TITLES = {"data": "the text", "model": "the model", "train": "the training"}
+# Each section with the configs that it may be: of a choice that is tagged by `kind`, every one.
+SECTIONS = {name: models_in(field.annotation) for name, field in RunConfig.model_fields.items()}
+TITLES = {"data": "the text", "model": "the model", "task": "what it learns", "train": "the training"}
 WIDEST = 120  # columns
 
 
@@ -21,21 +23,23 @@ def keys() -> str:
     written = _written()
     parts = [
         "Settings, as key=value on the command line or under their table in a run file:",
-        *(_section(name, config, written[config.__name__], width) for name, config in SECTIONS.items()),  # type: ignore[union-attr]
+        *(_section(name, configs, written, width) for name, configs in SECTIONS.items()),
     ]
     return "\n\n".join(parts)
 
 
-def _section(name: str, config: Any, written: dict[str, str], width: int) -> str:
-    fields = config.model_fields
-    first = max(map(len, fields))
+def _section(name: str, configs: list[Any], written: dict[str, dict[str, str]], width: int) -> str:
+    fields = [
+        (key, field, written[config.__name__][key]) for config in configs for key, field in config.model_fields.items()
+    ]
+    first = max(len(key) for key, _, _ in fields)
     lines = [f"[{name}] {TITLES[name]}"]
-    for key, field in fields.items():
+    for key, field, text in fields:
         default = _shown(field.get_default(call_default_factory=True))
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
         facts = "; ".join([", ".join(choices)] * bool(choices) + [f"default: {default}"] * bool(default))
         indent = " " * (first + 4)
-        said = f"{written[key]} [{facts}]" if facts else written[key]
+        said = f"{text} [{facts}]" if facts else text
         lines += textwrap.wrap(said, width, initial_indent=f"  {key:<{first}}  ", subsequent_indent=indent)
     return "\n".join(lines)
 

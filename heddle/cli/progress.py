@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from heddle.cli.say import duration, estimate
+from heddle.cli.say import duration, estimate, metrics
 from heddle.config.run import Chosen
 from heddle.train.journal import Report
 from heddle.train.plan import SHARE
@@ -60,11 +60,10 @@ class Progress:
             elif time.monotonic() - self.spoke > QUIET:
                 self._say(line)
         else:
-            values = report.values
-            self._say(
-                f"step {report.step}: validation loss {estimate(values['validation_loss'], values['validation_error'])}, "
-                f"{values['bits_per_byte']:.4f} bits per byte, after {duration(time.monotonic() - self.began)}"
-            )
+            values = dict(report.values)
+            scored = estimate(values.pop("validation_loss"), values.pop("validation_error"))
+            parts = (f"step {report.step}: validation loss {scored}", metrics(values))
+            self._say(", ".join([*filter(None, parts), f"after {duration(time.monotonic() - self.began)}"]))
             if report.sample is not None:
                 self._say(f"  it writes: {report.sample!r}")
 

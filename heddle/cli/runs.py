@@ -53,6 +53,8 @@ def _row(path: Path) -> dict[str, Any]:
         wrong = damage(path, hashes=False)
         if wrong:
             raise HeddleError(f"{path / wrong[0]}")
+        if (path / "data").is_dir():
+            TokenStore.open(path / "data")  # refuses what is damaged
         return row | {"state": _state(path, config)} | _scores(path, lines)
     except (HeddleError, ValueError) as error:
         return row | {"error": str(error)}
@@ -68,20 +70,14 @@ def _state(path: Path, config: SavedConfig) -> str:
 
 def _scores(path: Path, lines: list[dict[str, Any]]) -> dict[str, Any]:
     """The scores of the end where training has come to it, else the last estimate; and of how much text they are."""
-    part = TokenStore.open(path / "data").validation if (path / "data").is_dir() else None
     ended = read_manifest(path).get("evaluation") if (path / "manifest.json").is_file() else None
     last = next((line for line in reversed(lines) if "validation_loss" in line), None)
     if ended:
-        loss, bits, error = ended["loss"], ended["bits_per_byte"], ended.get("error")
-        # Runs of earlier versions scored the beginning of a long part.
-        sampled = "of it" if "share" in ended else "its beginning"
-        tokens = None if part is None else ended["tokens"] / part.targets
-        scored = None if tokens is None else "all" if tokens == 1 else f"{tokens:.0%}, {sampled}"
+        loss, bits, error = ended["loss"], ended.get("bits_per_byte"), ended["error"]
+        scored = "all" if ended["share"] == 1 else f"{ended['share']:.0%}, of it"
     elif last:
-        loss, bits, error = last["validation_loss"], last["bits_per_byte"], last.get("validation_error")
+        loss, bits, error = last["validation_loss"], last.get("bits_per_byte"), last["validation_error"]
         scored = "an estimate"
     else:
         return {}
-    # Earlier versions had another measure of what a sample stands for; this is that of `eval`.
-    bits = bits if part is None else part.bits_per_byte(loss)
     return {"validation_loss": loss, "validation_error": error, "bits_per_byte": bits, "scored": scored}

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,12 @@ def shown(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def metrics(found: Mapping[str, float]) -> str:
+    """What a task measures beside the loss, in words; counts are left to where there is room for them."""
+    named = {name.replace("_", " "): value for name, value in found.items() if isinstance(value, float)}
+    return ", ".join(f"{name} {value:.4f}" for name, value in named.items())
 
 
 def estimate(loss: float, error: float | None) -> str:

@@ -79,7 +79,7 @@ def full_key(key: str) -> str:
     first = key.split(".")[0]
     if first in SECTIONS:
         return key
-    sections = {name: config.model_fields for name, config in SECTIONS.items()}  # type: ignore[union-attr]
+    sections = {name: [key for config in configs for key in config.model_fields] for name, configs in SECTIONS.items()}
     for section, fields in sections.items():
         if known_as(first, None, fields)[0] in fields:
             return f"{section}.{key}"

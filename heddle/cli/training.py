@@ -2,17 +2,17 @@
 
 import shlex
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from heddle.cli.progress import Progress
-from heddle.cli.say import counted, document, duration, estimate, phases, size
+from heddle.cli.say import counted, document, duration, estimate, metrics, phases, size
 from heddle.config.run import Chosen, RunConfig
 from heddle.train.plan import Plan
 from heddle.train.prepare import name_sources, prepare
+from heddle.train.session import Session
 from heddle.train.trainer import Interrupted, Trainer, resume_command
 
 
@@ -35,19 +35,10 @@ def train_to_the_end(run: Path, out: Console, json: bool) -> None:
 
 def _train(run: Path, out: Console, json: bool) -> None:
     trainer = Trainer(run)
-    chosen = trainer.chosen
-    for note in trainer.notes:
-        out.print(note, markup=False)
-    if trainer.notes and not trainer.step:
-        out.print(f"{run} has no sound checkpoint left, so it begins anew", markup=False)
-    for problem in trainer.damaged:
-        out.print(f"{run / problem}; it is restored from {trainer.source or 'the beginning'}", markup=False)
-    for difference in trainer.moved:
-        out.print(f"{difference}; the result will not be bit-equal to that of the machine it started on", markup=False)
-    if trainer.step:
-        out.print(f"going on with {run} at step {trainer.step} of {chosen.steps}", markup=False)
+    session, chosen = trainer.session, trainer.session.run.chosen
+    _tell_opening(session, out)
     try:
-        with Progress(out, chosen, trainer.step) as progress:
+        with Progress(out, chosen, session.step) as progress:
             trainer.readers.append(progress)
             result = trainer.run()
     except Interrupted as stop:
@@ -56,22 +47,20 @@ def _train(run: Path, out: Console, json: bool) -> None:
             document({"run": str(run), "step": stop.step, "steps": chosen.steps, "finished": False})
         raise SystemExit(128 + stop.signal) from None
     name = shlex.quote(str(run))
-    held_out = trainer.store.validation.targets
+    held_out = round(result.tokens / result.share)
     over = (
         f"all {held_out:,} held-out tokens"
-        if result.tokens == held_out
+        if result.share == 1
         else f"{result.tokens:,} of {held_out:,} held-out tokens, an even sample; `heddle eval {name}` scores all"
     )
-    samples = [trainer.sample(seed, tokens=100) for seed in range(3)]
-    out.print(
-        f"\nfinished: validation loss {estimate(result.loss, result.error)}, perplexity {result.perplexity:.2f}, "
-        f"{result.bits_per_byte:.4f} bits per byte over {over}\n",
-        markup=False,
-    )
+    samples = [sample for seed in range(3) if (sample := trainer.sample(seed, tokens=100)) is not None]
+    loss = estimate(result.loss, result.error)
+    said = ", ".join(filter(None, (f"validation loss {loss}", metrics(result.metrics))))
+    out.print(f"\nfinished: {said} over {over}\n", markup=False)
     for sample in samples:
         out.print(sample + "\n" + "-" * 40, markup=False)
     out.print(
-        f"let it write:   heddle generate {name} --prompt {_opening(samples[0])}\n"
+        f"let it write:   heddle generate {name} --prompt {_opening(samples[0] if samples else '')}\n"
         f"score text:     heddle eval {name}\n"
         f"look at sizes:  heddle count {name}\n"
         f"prove it:       heddle prove {name}",
@@ -85,10 +74,25 @@ def _train(run: Path, out: Console, json: bool) -> None:
                 "steps": chosen.steps,
                 "finished": True,
                 "vectors": _vectors(chosen),
-                "validation": asdict(result),
+                "validation": result.to_dict(),
                 "samples": samples,
             }
         )
+
+
+def _tell_opening(session: Session, out: Console) -> None:
+    """Say what was found where a run continues."""
+    run, opening = session.run.directory, session.opening
+    for note in opening.notes:
+        out.print(note, markup=False)
+    if opening.notes and not session.step:
+        out.print(f"{run} has no sound checkpoint left, so it begins anew", markup=False)
+    for problem in opening.damaged:
+        out.print(f"{run / problem}; it is restored from {opening.source or 'the beginning'}", markup=False)
+    for difference in opening.moved:
+        out.print(f"{difference}; the result will not be bit-equal to that of the machine it started on", markup=False)
+    if session.step:
+        out.print(f"going on with {run} at step {session.step} of {session.run.chosen.steps}", markup=False)
 
 
 def _vectors(chosen: Chosen) -> dict[str, Any] | None:

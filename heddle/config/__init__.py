@@ -39,6 +39,7 @@ from heddle.config.presets import sized as sized
 from heddle.config.run import Chosen as Chosen
 from heddle.config.run import DataConfig as DataConfig
 from heddle.config.run import ModelChoice as ModelChoice
+from heddle.config.run import NextTokenConfig as NextTokenConfig
 from heddle.config.run import RunConfig as RunConfig
 from heddle.config.run import SavedConfig as SavedConfig
 from heddle.config.run import TrainConfig as TrainConfig
@@ -69,6 +70,7 @@ __all__ = [
     "MoEConfig",
     "ModelChoice",
     "NTKScaling",
+    "NextTokenConfig",
     "NoFeedForwardConfig",
     "NoHeadConfig",
     "NoNormConfig",

@@ -337,11 +337,11 @@ def _means_nothing(cls: type[BaseModel], key: str) -> bool:
     return NoneType in choices and "none" not in named
 
 
-def _models(annotation: Any) -> list[Any]:
+def models_in(annotation: Any) -> list[Any]:
     """Every config class that an annotation mentions."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for inner in get_args(annotation) for model in _models(inner)]
+    return [model for inner in get_args(annotation) for model in models_in(inner)]
 
 
 def _kind(model: Any) -> str | None:
@@ -356,5 +356,5 @@ def _step(model: Any, part: str) -> Any:
     field = getattr(model, "model_fields", {}).get(part)
     if field is None:
         return None
-    models = _models(field.annotation)
+    models = models_in(field.annotation)
     return models[0] if len(models) == 1 else models

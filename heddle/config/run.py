@@ -1,6 +1,6 @@
-"""What a run is, as data: the text, the model, how it is trained, and what was chosen by measurement on its machine.
+"""What a run is, as data: the text, the model, what it learns and how, and what was chosen by measurement on its machine.
 
-The text under a field of `DataConfig`, `ModelChoice` and `TrainConfig` is its help in `heddle train --help`.
+The text under a field of `DataConfig`, `ModelChoice`, a task and `TrainConfig` is its help in `heddle train --help`.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -119,6 +119,16 @@ def _pays_attention(data: Any) -> bool:
     return isinstance(data, dict) and data.get("kind") == "attention"
 
 
+class NextTokenConfig(Config):
+    """What is learned: to predict each token from those before it (L1-24)."""
+
+    kind: Literal["next_token"] = "next_token"
+    """What is learned: next_token, each token from those before it."""
+
+
+TaskConfig = NextTokenConfig  # with a second task: the union of both, tagged by `kind`
+
+
 class TrainConfig(Config):
     """How a model is trained. The defaults are those of `heddle train` without arguments."""
 
@@ -190,6 +200,7 @@ class RunConfig(Config):
 
     data: DataConfig = DataConfig()
     model: ModelChoice = ModelChoice()
+    task: TaskConfig = NextTokenConfig()
     train: TrainConfig = TrainConfig()
 
     def with_preset_training(self) -> "RunConfig":
@@ -237,24 +248,27 @@ class Chosen(Config):
     vectors: TakenVectors | None = None  # what was found in the file of train.vectors
 
 
+VERSION = 2  # of run directories
+
+
 class SavedConfig(Config):
     """The `config.json` of a run directory. An imported model has the model and its origin."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     model: TransformerConfig
     data: DataConfig | None = None
+    task: TaskConfig | None = None
     train: TrainConfig | None = None
     chosen: Chosen | None = None
     origin: str | None = None  # where imported weights came from
 
     @model_validator(mode="before")
     @classmethod
-    def _older(cls, data: Any) -> Any:
-        """Special ids once stood beside the model."""
-        if not isinstance(data, dict) or "ids" not in data:
-            return data
-        ids, rest = data["ids"], {key: value for key, value in data.items() if key != "ids"}
-        model = rest.get("model")
-        if ids is None or not isinstance(model, dict) or model.get("ids") is not None:
-            return rest
-        return {**rest, "model": {**model, "ids": ids}}
+    def _this_version(cls, data: Any) -> Any:
+        """A directory that another heddle wrote is refused as such, not for some key that it lacks."""
+        if isinstance(data, dict) and data.get("version", VERSION) != VERSION:
+            raise ValueError(
+                f"version = {data['version']!r} of run directories, and this heddle reads {VERSION}: "
+                "train it again, or export it with the version of heddle that made it"
+            )
+        return data

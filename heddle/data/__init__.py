@@ -14,13 +14,16 @@ from heddle.data.sources import Document as Document
 from heddle.data.sources import describe as describe
 from heddle.data.sources import python_library as python_library
 from heddle.data.sources import read_documents as read_documents
+from heddle.data.store import Corpus as Corpus
 from heddle.data.store import Part as Part
 from heddle.data.store import TokenStore as TokenStore
 from heddle.data.store import build_store as build_store
+from heddle.data.store import part_of as part_of
 
 __all__ = [
     "IGNORED",
     "Batch",
+    "Corpus",
     "Description",
     "Document",
     "Part",
@@ -29,6 +32,7 @@ __all__ = [
     "describe",
     "held_out_windows",
     "next_token_batch",
+    "part_of",
     "permute",
     "python_library",
     "read_documents",

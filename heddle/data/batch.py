@@ -1,6 +1,7 @@
 """Batches: which tokens go in, and what is a target. That is decided here and nowhere else."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,24 +20,37 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of tokens, where each stands, what each should predict, and how much that counts.
+    """Rows of tokens, where each is, what is to be predicted, and how much each prediction counts.
 
     Attributes:
         tokens: Int[B T], ids.
         layout: positions and segments of the tokens.
-        targets: Int[B T], the id to be predicted at each place, or `IGNORED`.
-        weights: Float[B T], fp32: the share of each target in the loss, 0 where there is none.
+        targets: Int[B ...], the id to be predicted at each place, or `IGNORED`; [B T] where tokens are scored, [B] where a
+            sequence is.
+        weights: Float[B ...], fp32, as `targets`: the share of each target in the loss, 0 where there is none.
+        source: Int[B S], what an encoder-decoder's encoder reads, or None.
+        source_layout: positions and segments of the source.
+        types: Int[B T], the tokens' types, or None.
+        source_types: Int[B S], the source's types, or None.
     """
 
     tokens: Int[Tensor, "B T"]
     layout: Layout
-    targets: Int[Tensor, "B T"]
-    weights: Float[Tensor, "B T"]
+    targets: Int[Tensor, "B *places"]
+    weights: Float[Tensor, "B *places"]
+    source: Int[Tensor, "B S"] | None = None
+    source_layout: Layout | None = None
+    types: Int[Tensor, "B T"] | None = None
+    source_types: Int[Tensor, "B S"] | None = None
+
+    def parts(self) -> dict[str, Any]:
+        """Its tensors and layouts by name, without those that are None."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     @checked()
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
-        return Batch(self.tokens.to(device), self.layout.to(device), self.targets.to(device), self.weights.to(device))
+        return Batch(**{name: part.to(device) for name, part in self.parts().items()})
 
     @checked()
     def split(self, parts: int) -> list["Batch"]:
@@ -48,15 +62,14 @@ class Batch:
         rows = self.tokens.shape[0]
         if parts < 1 or rows % parts:
             raise HeddleError(f"a batch of {rows} rows cannot be split into {parts} equal micro-batches")
-        size = rows // parts
-        columns = self.tokens.split(size), self.layout.split(size), self.targets.split(size), self.weights.split(size)
-        return [Batch(*pieces) for pieces in zip(*columns, strict=True)]
+        columns = {name: part.split(rows // parts) for name, part in self.parts().items()}
+        return [Batch(**{name: column[number] for name, column in columns.items()}) for number in range(parts)]
 
 
 _pytree.register_pytree_node(
     Batch,
-    lambda batch: ([batch.tokens, batch.layout, batch.targets, batch.weights], None),
-    lambda children, _: Batch(*children),
+    lambda batch: (list(batch.parts().values()), tuple(batch.parts())),
+    lambda children, names: Batch(**dict(zip(names, children, strict=True))),
 )
 
 

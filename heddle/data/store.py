@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heddle.checks import checked
-from heddle.data.parts import PartWriter, Tokenizes, map_tokens, pieces, settle
+from heddle.data.parts import PartWriter, Tokenizes, first_bytes, map_tokens, pieces, settle
 from heddle.data.sources import Description, Document, Tally
 from heddle.data.split import PartText, Split, choose_split
 from heddle.errors import HeddleError
@@ -67,6 +67,37 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Corpus:
+    """The texts that a task reads: one to train on, one to score; None where there is none."""
+
+    train: Part | None = None
+    validation: Part | None = None
+
+
+@checked()
+def part_of(documents: Iterable[Document], tokenizer: Tokenizes) -> Part:
+    """A part in memory: whole documents, with the end-of-text id between two of them where there is one.
+
+    Raises:
+        HeddleError: fewer than two tokens, which hold no target; or text that the tokenizer does not know.
+    """
+    ids: list[npt.NDArray[Any]] = []
+    size = count = 0
+    opening = ""
+    for document in documents:
+        if count and tokenizer.end_of_text is not None:
+            ids.append(np.array([tokenizer.end_of_text], dtype=np.uint32))
+        (encoded,) = tokenizer.encode_batch([document.text])
+        ids.append(np.array(encoded, dtype=np.uint32))
+        opening = opening or document.text
+        size, count = size + len(document.text.encode()), count + 1
+    tokens = np.concatenate([np.empty(0, dtype=np.uint32), *ids])
+    if len(tokens) < 2:
+        raise HeddleError(f"the text has {len(tokens)} token(s); at least 2 are needed, one to see and one to predict")
+    return Part(tokens, size, count, first_bytes(tokenizer.token_bytes(int(tokens[0])), opening))
+
+
+@dataclass(frozen=True, slots=True)
 class TokenStore:
     """A directory of token ids in two parts.
 
@@ -88,6 +119,11 @@ class TokenStore:
     split: dict[str, Any]
     train: Part
     validation: Part
+
+    @property
+    def corpus(self) -> Corpus:
+        """Both parts, as a task reads them."""
+        return Corpus(self.train, self.validation)
 
     @classmethod
     @checked()

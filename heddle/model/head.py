@@ -1,5 +1,6 @@
 """Heads: what hidden vectors become. Scores of the next token, of a class, or one vector for a whole sequence."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,55 +26,98 @@ from heddle.nn.setting import Setting
 LOGITS_BYTES = 256 << 20  # fp32 logits that a loss makes at a time; fewer save little memory and cost time
 
 
-class LanguageHead(nn.Module):
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """How features become scores: `capped(features @ tableᵀ + bias)`.
+
+    Attributes:
+        table: Float[V D], a row for each id or class.
+        vocab_size: number of real rows; entries of the table beyond it have no probability.
+        bias: Float[V], or None.
+        cap: scores are cap · tanh(scores / cap), or None.
+        ways: which of the products oneDNN computes in training (see `heddle.model.products`).
+    """
+
+    table: Float[Tensor, "V D"]
+    vocab_size: int
+    bias: Float[Tensor, " V"] | None = None
+    cap: float | None = None
+    ways: tuple[Way, ...] = ()
+
+    def to(self, dtype: torch.dtype) -> "Scores":
+        """The same with table and bias in another dtype."""
+        bias = None if self.bias is None else self.bias.to(dtype)
+        return Scores(self.table.to(dtype), self.vocab_size, bias, self.cap, self.ways)
+
+    def finish(self, products: Float[Tensor, "*rows V"]) -> Float[Tensor, "*rows V"]:
+        """Scores from `features @ tableᵀ + bias`; entries beyond the real ones are -inf."""
+        return mask_padding(capped(products, self.cap), self.vocab_size)
+
+
+class Head(nn.Module):
+    """What hidden vectors become. Every head is called as `head(hidden, layout, table)`.
+
+    A loss calls the two steps of a head that scores apart, so that it can take the scores chunk by chunk.
+    """
+
+    def features(self, hidden: Float[Tensor, "*rows D"], layout: Layout | None) -> Float[Tensor, "*some D"]:
+        """What is scored: a vector for each place, or for each sequence.
+
+        Args:
+            hidden: Float[B T D]; a head that scores places takes any shape [… D].
+            layout: positions and segments of the places. A head that scores each place by itself does not look at it.
+        """
+        raise NotImplementedError
+
+    def scoring(self, table: Float[Tensor, "V E"]) -> Scores:
+        """How features become scores.
+
+        Args:
+            table: the model's token table, which a tied head scores with; others have a table of their own.
+
+        Raises:
+            HeddleError: this head gives vectors, not scores.
+        """
+        raise HeddleError(f"a {type(self).__name__} gives vectors, not scores: there is nothing to predict")
+
+
+class LanguageHead(Head):
     """Scores of every token of the vocabulary: hidden @ Eᵀ (L0-73, L2-62).
 
     Args:
+        config: what it does beside the product.
         rows: of the table, padding included.
         dim: D.
         vocab_size: number of real ids; entries beyond it are -inf (D-13).
-        tied: the matrix is the token table's, and is given with each call.
-        bias: whether scores have a bias (D-26).
-        transform: a dense layer, `activation` and LayerNorm with `eps` first (BERT).
-        scale: factor on the hidden vectors.
-        cap: scores become cap · tanh(scores / cap), or None.
     """
 
     ways: tuple[Way, ...] = ()  # which of its products oneDNN computes in training
 
-    def __init__(
-        self,
-        rows: int,
-        dim: int,
-        vocab_size: int,
-        tied: bool = True,
-        bias: bool = False,
-        transform: bool = False,
-        scale: float = 1.0,
-        cap: float | None = None,
-        activation: str = "gelu",
-        eps: float = 1e-12,
-    ) -> None:
+    def __init__(self, config: LanguageHeadConfig, rows: int, dim: int, vocab_size: int) -> None:
         super().__init__()
-        self.vocab_size = vocab_size
-        self.scale = scale
-        self.cap = cap
-        self.weight = None if tied else nn.Parameter(torch.empty(rows, dim))
-        self.bias = nn.Parameter(torch.empty(rows)) if bias else None
-        self.dense = nn.Linear(dim, dim) if transform else None
-        self.norm = LayerNorm(dim, eps) if transform else None
-        self.activation = ACTIVATIONS[activation]
+        self.vocab_size, self.scale, self.cap = vocab_size, config.scale, config.cap
+        self.weight = None if config.tied else nn.Parameter(torch.empty(rows, dim))
+        self.bias = nn.Parameter(torch.empty(rows)) if config.bias else None
+        self.dense = nn.Linear(dim, dim) if config.transform else None
+        self.norm = LayerNorm(dim, config.eps) if config.transform else None
+        self.activation = ACTIVATIONS[config.activation]
 
-    def features(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
-        """What the table is multiplied with: the hidden vectors themselves, unless there is a transform or a scale (L2-61)."""
+    def features(self, hidden: Float[Tensor, "*rows D"], layout: Layout | None = None) -> Float[Tensor, "*rows D"]:
+        """The hidden vectors themselves, unless there is a transform or a scale (L2-61)."""
         if self.dense is not None and self.norm is not None:
             hidden = self.norm(self.activation(self.dense(hidden)))
         return hidden if self.scale == 1.0 else hidden * self.scale
 
-    def forward(self, hidden: Float[Tensor, "*rows D"], table: Float[Tensor, "V D"]) -> Float[Tensor, "*rows V"]:
-        bias = None if self.bias is None else self.bias.to(hidden.dtype)
-        logits = self.product(self.features(hidden), table.to(hidden.dtype), bias)
-        return mask_padding(capped(logits, self.cap), self.vocab_size)
+    def scoring(self, table: Float[Tensor, "V E"]) -> Scores:
+        """By its own table, or by the token table (L0-75)."""
+        return Scores(table if self.weight is None else self.weight, self.vocab_size, self.bias, self.cap, self.ways)
+
+    def forward(
+        self, hidden: Float[Tensor, "*rows D"], layout: Layout | None, table: Float[Tensor, "V E"]
+    ) -> Float[Tensor, "*rows V"]:
+        features = self.features(hidden, layout)
+        scores = self.scoring(table).to(features.dtype)
+        return scores.finish(self.product(features, scores.table, scores.bias))
 
     def product(self, x: Float[Tensor, "*rows D"], weight: Float[Tensor, "V D"], bias: Tensor | None) -> Tensor:
         """x weightᵀ + bias, the largest product of a decoding step."""
@@ -114,7 +158,7 @@ def pool(hidden: Float[Tensor, "B T D"], layout: Layout, how: str) -> Float[Tens
     return found.masked_fill(empty, 0.0)
 
 
-class Pooler(nn.Module):
+class Pooler(Head):
     """One vector per sequence: pooled, perhaps through tanh of a dense layer (BERT), perhaps of length 1."""
 
     def __init__(self, dim: int, how: str, dense: bool = False, normalise: bool = False) -> None:
@@ -123,13 +167,18 @@ class Pooler(nn.Module):
         self.dense = nn.Linear(dim, dim) if dense else None
         self.normalise = normalise
 
-    def forward(self, hidden: Float[Tensor, "B T D"], layout: Layout) -> Float[Tensor, "B D"]:
+    def features(self, hidden: Float[Tensor, "B T D"], layout: Layout | None) -> Float[Tensor, "B D"]:
+        """One vector per sequence; without a layout every row is a whole one."""
+        layout = Layout.plain(hidden.shape[0], hidden.shape[1], hidden.device) if layout is None else layout
         pooled = pool(hidden, layout, self.how)
         pooled = pooled if self.dense is None else torch.tanh(self.dense(pooled))
         return F.normalize(pooled, dim=-1) if self.normalise else pooled
 
+    def forward(self, hidden: Float[Tensor, "B T D"], layout: Layout | None, table: Tensor) -> Float[Tensor, "B D"]:
+        return self.features(hidden, layout)
 
-class Classifier(nn.Module):
+
+class Classifier(Head):
     """Scores of `classes` for each sequence: a linear map of its pooled vector."""
 
     def __init__(self, dim: int, classes: int, how: str, dense: bool, dropout: Dropout) -> None:
@@ -138,18 +187,25 @@ class Classifier(nn.Module):
         self.dropout = dropout
         self.scores = nn.Linear(dim, classes)
 
-    def forward(self, hidden: Float[Tensor, "B T D"], layout: Layout) -> Float[Tensor, "B C"]:
-        return self.scores(self.dropout(self.pooler(hidden, layout)))
+    def features(self, hidden: Float[Tensor, "B T D"], layout: Layout | None) -> Float[Tensor, "B D"]:
+        """The pooled vectors, with some of their numbers dropped in training."""
+        features: Tensor = self.dropout(self.pooler.features(hidden, layout))
+        return features
+
+    def scoring(self, table: Float[Tensor, "V E"]) -> Scores:
+        """By its own linear map."""
+        return Scores(self.scores.weight, self.scores.out_features, self.scores.bias)
+
+    def forward(self, hidden: Float[Tensor, "B T D"], layout: Layout | None, table: Tensor) -> Float[Tensor, "B C"]:
+        out: Tensor = self.scores(self.features(hidden, layout))
+        return out
 
 
-def make_head(config: TransformerConfig) -> nn.Module | None:
+def make_head(config: TransformerConfig) -> Head | None:
     """The head a config describes; None for a bare model."""
     made: Any = config.head
     if isinstance(made, LanguageHeadConfig):
-        sizes = (config.table_rows(), config.dim, config.vocab_size)
-        return LanguageHead(
-            *sizes, made.tied, made.bias, made.transform, made.scale, made.cap, made.activation, made.eps
-        )
+        return LanguageHead(made, config.table_rows(), config.dim, config.vocab_size)
     if isinstance(made, ClassifierHeadConfig):
         dropout = Setting(config.dim, dropout=config.dropout).drop(made.dropout)
         return Classifier(config.dim, made.classes, made.pooling, made.dense, dropout)

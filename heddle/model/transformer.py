@@ -116,7 +116,8 @@ class Transformer(nn.Module):
         if not isinstance(hidden, Tensor) or not hidden.is_floating_point() or hidden.shape[-1:] != (self.config.dim,):
             needed = f"a tensor of floating-point numbers of shape [… {self.config.dim}]"
             raise wrong("model.logits", "hidden", hidden, needed)
-        return head(hidden, self.head_weight())
+        scores: Tensor = head(hidden, None, self.embedding.weight)
+        return scores
 
     def check_predicts_next(self) -> None:
         """Refuse, in words, a model that is no language model.
@@ -152,8 +153,7 @@ class Transformer(nn.Module):
 
     def head_weight(self) -> Float[Tensor, "V D"]:
         """The language head's matrix: the token table itself when tied (L0-75)."""
-        head = self.language_head()
-        return self.embedding.weight if head.weight is None else head.weight
+        return self.language_head().scoring(self.embedding.weight).table
 
     def working_dtype(self) -> torch.dtype:
         """What the blocks compute in: the dtype of their matrices, or of the token table where they have none.

@@ -1,4 +1,4 @@
-"""Where a loss that is no number comes from."""
+"""Where a loss that is NaN or infinite comes from."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from heddle.data.batch import Batch
-from heddle.train.objective import Loss, NextToken
+from heddle.train.objective import CrossEntropy, Loss
 
 
-def first_bad_layer(objective: NextToken, batch: Batch, gradients: Mapping[str, Tensor | None]) -> str:
+def first_bad_layer(objective: CrossEntropy, batch: Batch, gradients: Mapping[str, Tensor | None]) -> str:
     """The first thing that is not finite, in the order it is computed: weights, a layer's output, the loss, a gradient."""
     for name, parameter in objective.model.named_parameters():
         if not torch.isfinite(parameter).all():

@@ -2,20 +2,19 @@
 
 from math import isfinite
 
-import numpy as np
-
 from heddle.checks import POSITIVE, at_least, checked
-from heddle.config.run import TrainConfig
-from heddle.data.batch import next_token_batch
-from heddle.data.order import windows
+from heddle.config.run import NextTokenConfig, TrainConfig
+from heddle.data.sources import Document
+from heddle.data.store import Corpus, part_of
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
-from heddle.train.objective import NextToken
 from heddle.train.optimizer import Optimizer
 from heddle.train.runtime import seed_step
 from heddle.train.schedule import factor
 from heddle.train.step import train_step
+from heddle.train.task import Reading
+from heddle.train.tasks import make_task
 
 
 @checked(steps=at_least(1), batch=at_least(1), learning_rate=POSITIVE)
@@ -44,20 +43,17 @@ def fit(
         raise HeddleError(
             "fit takes the model as it is: call heddle.weights.take_over_vectors first, not train.vectors"
         )
-    ids = np.asarray(tokenizer.encode(text))
-    context = model.config.context
-    if len(ids) <= context:
-        raise HeddleError(f"the text has {len(ids)} tokens, context is {context}: lower `context` or give more text")
+    corpus = Corpus(part_of([Document(text, "text")], tokenizer))
+    task = make_task(NextTokenConfig(), Reading(corpus, model.config, batch, config.seed))
     optimizer = Optimizer(model, config, learning_rate, "fp32")
-    objective = NextToken(model)
+    objective = task.objective(model)
     model.train()
     losses = []
     for step in range(steps):
         seed_step(config.seed, step)
-        starts = windows(len(ids), context, config.seed, step, batch)
-        rows = next_token_batch(np.stack([ids[start : start + context + 1] for start in starts])).to(model.device)
+        given = task.batch(task.examples(step)).to(model.device)
         scale = factor(step, steps, steps // 50, config.schedule, config.final)
-        loss, norm = train_step(objective, optimizer, rows, 1, scale, config.clip)
+        loss, norm = train_step(objective, optimizer, given, 1, scale, config.clip)
         if not (isfinite(loss) and isfinite(norm)):
             raise HeddleError(f"step {step + 1}: loss is {loss}, the gradient's norm {norm}; lower learning_rate")
         losses.append(loss)

@@ -1,6 +1,5 @@
-"""Cross-entropy of the next token, head included, chunk by chunk: the full logits never exist."""
+"""Cross-entropy of target ids, head included, chunk by chunk: the full logits never exist."""
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,9 +10,9 @@ from torch.autograd.function import once_differentiable
 from heddle.checks import wrong
 from heddle.config.run import Way
 from heddle.errors import HeddleError
-from heddle.model.head import LOGITS_BYTES, mask_padding
+from heddle.model.head import LOGITS_BYTES, Scores
 from heddle.model.products import of_inputs, of_weights, plain, product
-from heddle.nn.numeric import capped, wide_dtype
+from heddle.nn.numeric import wide_dtype
 
 
 def chunk_rows(positions: int, vocabulary: int) -> int:
@@ -23,26 +22,9 @@ def chunk_rows(positions: int, vocabulary: int) -> int:
     return -(-positions // chunks)
 
 
-@dataclass(frozen=True)
-class Scores:
-    """How hidden vectors become scores, beyond the product with the table: `logits = capped(hidden @ tableᵀ + bias)`.
-
-    Attributes:
-        vocab_size: number of real ids; entries of the table beyond it have no probability.
-        cap: scores are cap · tanh(scores / cap), or None.
-        chunk: positions at a time; None: as many as fit into 256 MiB of logits.
-        ways: which of the products oneDNN computes (see `heddle.model.products`).
-    """
-
-    vocab_size: int
-    cap: float | None = None
-    chunk: int | None = None
-    ways: tuple[Way, ...] = ()
-
-
-def _logits(hidden: Tensor, head: Tensor, bias: Tensor | None, scores: Scores) -> Float[Tensor, "N V"]:
-    """Scores of every id; of padding they are -inf."""
-    return mask_padding(capped(product(hidden, head, bias, scores.ways), scores.cap), scores.vocab_size)
+def _logits(features: Tensor, scores: Scores) -> Float[Tensor, "N V"]:
+    """Scores of every id or class; of padding they are -inf."""
+    return scores.finish(product(features, scores.table, scores.bias, scores.ways))
 
 
 def _surprise(logits: Float[Tensor, "N V"], targets: Tensor) -> Float[Tensor, " N"]:
@@ -77,114 +59,119 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        hidden: Tensor,
+        features: Tensor,
         table: Tensor,
         bias: Tensor | None,
         targets: Tensor,
         weights: Tensor,
-        scores: Scores,
+        shape: tuple[int, float | None, tuple[Way, ...]],
         chunk: int,
     ) -> Tensor:
-        head, shift = table.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
-        wide = wide_dtype(hidden.dtype)
-        total = torch.zeros((), dtype=wide, device=hidden.device)
-        hidden_gradients, table_gradient = [], None
+        vocab_size, cap, ways = shape
+        scores = Scores(table, vocab_size, bias, cap, ways).to(features.dtype)
+        wide = wide_dtype(features.dtype)
+        total = torch.zeros((), dtype=wide, device=features.device)
+        feature_gradients, table_gradient = [], None
         bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=wide)
-        for start in range(0, hidden.shape[0], chunk):
+        for start in range(0, features.shape[0], chunk):
             part = slice(start, start + chunk)
             weight = weights[part, None]
-            logits = _logits(hidden[part], head, shift, scores)
+            logits = _logits(features[part], scores)
             gradient, surprise = _probabilities(logits, targets[part])
             total = total + (surprise * weights[part]).sum()
             # d surprise / d logits = p - onehot
             gradient.scatter_add_(1, targets[part, None], -torch.ones_like(targets[part, None], dtype=wide))
-            if scores.cap is not None:
+            if cap is not None:
                 # The slope of cap · tanh(x / cap). That of padding, which is -inf, does not matter.
-                gradient *= 1 - (logits.to(wide).clamp(min=-scores.cap) / scores.cap) ** 2
+                gradient *= 1 - (logits.to(wide).clamp(min=-cap) / cap) ** 2
             if bias_gradient is not None:
                 bias_gradient += (gradient * weight).sum(0)
-            gradient = _in_lines(gradient, hidden.dtype)
+            gradient = _in_lines(gradient, features.dtype)
             # The weights go to the narrow side of both products: V/D times fewer multiplications.
-            hidden_gradients.append((of_inputs(gradient, head, scores.ways) * weight).to(hidden.dtype))
-            share = of_weights(gradient, (hidden[part] * weight).to(hidden.dtype), scores.ways)
+            feature_gradients.append((of_inputs(gradient, scores.table, ways) * weight).to(features.dtype))
+            share = of_weights(gradient, (features[part] * weight).to(features.dtype), ways)
             # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix again.
             table_gradient = share if table_gradient is None else table_gradient.to(wide).add_(share)
-        ctx.save_for_backward(torch.cat(hidden_gradients), table_gradient, bias_gradient)
+        ctx.save_for_backward(torch.cat(feature_gradients), table_gradient, bias_gradient)
         ctx.dtypes = table.dtype, None if bias is None else bias.dtype
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_gradient, table_gradient, bias_gradient = ctx.saved_tensors
+        feature_gradient, table_gradient, bias_gradient = ctx.saved_tensors
         # A factor without dimensions stays fp32 in the product: cast to bf16 it would tilt every gradient below the head.
         # With dimensions it makes the product fp32, which is what the table wants, in a single pass.
         of_table = (table_gradient * factor[None, None]).to(ctx.dtypes[0])
         of_bias = None if bias_gradient is None else (bias_gradient * factor).to(ctx.dtypes[1])
-        return hidden_gradient * factor, of_table, of_bias, None, None, None, None
+        return feature_gradient * factor, of_table, of_bias, None, None, None, None
 
 
 def cross_entropy(
-    hidden: Float[Tensor, "N D"],
-    table: Float[Tensor, "V D"],
+    features: Float[Tensor, "N D"],
     targets: Int[Tensor, " N"],
     weights: Float[Tensor, " N"],
     scores: Scores,
-    bias: Float[Tensor, " V"] | None = None,
+    chunk: int | None = None,
 ) -> Float[Tensor, ""]:
-    """Sum of weights · -log p(target), with logits = capped(hidden @ tableᵀ + bias) (L1-24, L2-59).
+    """Sum of weights · -log p(target), with logits = capped(features @ tableᵀ + bias) (L1-24, L2-59).
 
     Equal to torch's `cross_entropy` of the full logits. The gradient is computed in the forward pass; where none is wanted,
     chunks are only scored.
 
     Args:
-        hidden: N positions of width D, in any precision; the loss is fp32 or wider.
-        table: the head's matrix, V rows.
-        targets: ids below `vocab_size`.
+        features: what the head scores, N rows of width D, in any precision; the loss is fp32 or wider.
+        targets: ids below `scores.vocab_size`.
         weights: 0 where there is no target.
-        scores: what the head does beside the product.
-        bias: of the scores, or None.
+        scores: how the head scores, as its `scoring` says.
+        chunk: rows at a time; None: as many as fit into 256 MiB of logits.
 
     Raises:
         HeddleError: an argument has another type or shape; on a CPU also where a target is out of range.
     """
     if not torch.compiler.is_compiling():
-        _check(hidden, table, targets, weights, scores, bias)
-    if scores.ways and not plain(hidden, table):
-        scores = replace(scores, ways=())
-    chunk = chunk_rows(hidden.shape[0], table.shape[0]) if scores.chunk is None else scores.chunk
-    wanted = any(tensor is not None and tensor.requires_grad for tensor in (hidden, table, bias))
+        _check(features, targets, weights, scores)
+        if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
+            raise wrong("cross_entropy", "chunk", chunk, "a whole number of at least 1, or None,")
+    table, bias = scores.table, scores.bias
+    ways = scores.ways if scores.ways and plain(features, table) else ()
+    chunk = chunk_rows(features.shape[0], table.shape[0]) if chunk is None else chunk
+    wanted = any(tensor is not None and tensor.requires_grad for tensor in (features, table, bias))
     if torch.is_grad_enabled() and wanted:
-        summed: Tensor = _CrossEntropy.apply(hidden, table, bias, targets, weights, scores, chunk)  # type: ignore[no-untyped-call]
+        shape = (scores.vocab_size, scores.cap, ways)
+        summed: Tensor = _CrossEntropy.apply(features, table, bias, targets, weights, shape, chunk)  # type: ignore[no-untyped-call]
         return summed
-    head, shift = table.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
-    total = torch.zeros((), dtype=wide_dtype(hidden.dtype), device=hidden.device)
-    for start in range(0, hidden.shape[0], chunk):
+    scores = Scores(table, scores.vocab_size, bias, scores.cap, ways).to(features.dtype)
+    total = torch.zeros((), dtype=wide_dtype(features.dtype), device=features.device)
+    for start in range(0, features.shape[0], chunk):
         part = slice(start, start + chunk)
-        total = total + (_surprise(_logits(hidden[part], head, shift, scores), targets[part]) * weights[part]).sum()
+        total = total + (_surprise(_logits(features[part], scores), targets[part]) * weights[part]).sum()
     return total
 
 
-def _check(
-    hidden: Tensor, table: Tensor, targets: Tensor, weights: Tensor, scores: Scores, bias: Tensor | None
-) -> None:
+def _check(features: Tensor, targets: Tensor, weights: Tensor, scores: Scores) -> None:
     """Refuse what would break further in, or be computed all the same: shapes would be spread over one another."""
-    named = {"hidden": (hidden, 2), "table": (table, 2), "targets": (targets, 1), "weights": (weights, 1)}
-    if bias is not None:
-        named["bias"] = (bias, 1)
+    if not isinstance(scores, Scores):
+        raise wrong("cross_entropy", "scores", scores, "a Scores, as a head's scoring(table) gives it,")
+    named = {
+        "features": (features, 2),
+        "scores.table": (scores.table, 2),
+        "targets": (targets, 1),
+        "weights": (weights, 1),
+    }
+    if scores.bias is not None:
+        named["scores.bias"] = (scores.bias, 1)
     for name, (tensor, rank) in named.items():
         floating = name != "targets"
         if not isinstance(tensor, Tensor) or tensor.dim() != rank or tensor.is_floating_point() != floating:
             sort = "floating-point" if floating else "whole"
             raise wrong("cross_entropy", name, tensor, f"a tensor of {sort} numbers with {rank} dimension(s)")
-    if not isinstance(scores, Scores):
-        raise wrong("cross_entropy", "scores", scores, "a Scores, such as Scores(vocab_size),")
-    rows, width = hidden.shape
-    fitting = {"table": (table.shape[0], width), "targets": (rows,), "weights": (rows,), "bias": (table.shape[0],)}
+    (rows, width), entries = features.shape, scores.table.shape[0]
+    fitting = {"scores.table": (entries, width), "targets": (rows,), "weights": (rows,), "scores.bias": (entries,)}
     for name, shape in fitting.items():
         if name in named and tuple(named[name][0].shape) != shape:
             needed = (
-                f"a shape of {list(shape)}, as hidden is {list(hidden.shape)} and the table has {table.shape[0]} rows,"
+                f"a shape of {list(shape)}, as features is {list(features.shape)} and the table has {entries} rows,"
             )
             raise wrong("cross_entropy", name, named[name][0], needed)
     if targets.device.type == "cpu" and type(targets) is Tensor and rows:

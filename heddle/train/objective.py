@@ -1,4 +1,4 @@
-"""From a batch to a loss: a sum over target tokens and their count, so that any split gives the same gradient."""
+"""From a batch to a loss: a sum over targets and their count, so that any split gives the same gradient."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,10 @@ from torch import Tensor, nn
 
 from heddle.checks import checked
 from heddle.data.batch import Batch
+from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
-from heddle.train.loss import Scores, cross_entropy
+from heddle.nn.output import Routing
+from heddle.train.loss import cross_entropy
 
 
 @dataclass(frozen=True)
@@ -29,40 +31,62 @@ class Loss:
     loads: tuple[Tensor, ...] = ()
 
 
-class NextToken(nn.Module):
-    """-log p(next token), summed over the batch's targets (L1-24). The root that parallelism wraps.
+class CrossEntropy(nn.Module):
+    """-log p of each target by the model's head, summed over the batch. The root that compilation and parallelism wrap.
+
+    Whatever scores has this one loss: a language head's targets are [B T], a classifier's [B].
 
     Raises:
-        HeddleError: the model is no causal language model.
+        HeddleError: the model has no head.
     """
 
     @checked()
     def __init__(self, model: Transformer) -> None:
         super().__init__()
-        model.check_predicts_next()
+        if model.head is None:
+            raise HeddleError("this model has no head, so it predicts nothing that could be scored")
         self.model = model
 
     def forward(self, batch: Batch) -> Loss:
-        hidden, routings = self.model(batch.tokens, batch.layout)
-        total = self._nats(hidden, batch.targets, batch.weights)
+        features, routings = self._features(batch)
+        total = self._nats(features, batch.targets, batch.weights)
         extra = torch.zeros_like(total)
         for routing in routings:
             extra = extra + routing.terms
         return Loss(total, batch.weights.sum(), extra, tuple(routing.load for routing in routings))
 
-    def by_row(self, batch: Batch) -> Float[Tensor, " B"]:
-        """The weighted nats of each row: `forward(batch).total`, apart."""
-        hidden = self.model(batch.tokens, batch.layout).hidden
-        return torch.stack([self._nats(*row) for row in zip(hidden, batch.targets, batch.weights, strict=True)])
+    def by_row(self, batch: Batch) -> dict[str, Float[Tensor, " B"]]:
+        """What evaluation adds up, each row's sum apart: `loss`, the weighted nats; a subclass may have more."""
+        features, _ = self._features(batch)
+        rows = zip(features, batch.targets, batch.weights, strict=True)
+        return {"loss": torch.stack([self._nats(*row) for row in rows])}
 
-    def _nats(self, hidden: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Of hidden vectors [... T D] with targets and weights [... T], summed."""
-        head = self.model.language_head()
+    def _features(self, batch: Batch) -> tuple[Tensor, tuple[Routing, ...]]:
+        """What the head scores, [B T D] or [B D], and what routers did."""
+        source = (batch.source, batch.source_layout, batch.types, batch.source_types)
+        hidden, routings = self.model(batch.tokens, batch.layout, *source)
+        assert self.model.head is not None
+        return self.model.head.features(hidden, batch.layout), routings
+
+    def _nats(self, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Of features [... D] with targets and weights [...], summed."""
+        assert self.model.head is not None
         return cross_entropy(
-            head.features(hidden).flatten(0, -2),
-            self.model.head_weight(),
+            features.reshape(-1, features.shape[-1]),
             targets.flatten().clamp(min=0),  # `IGNORED` weighs nothing, so any id will do
             weights.flatten(),
-            Scores(self.model.vocab_size, head.cap, ways=head.ways),
-            head.bias,
+            self.model.head.scoring(self.model.embedding.weight),
         )
+
+
+class NextToken(CrossEntropy):
+    """-log p(next token), summed over the batch's targets (L1-24).
+
+    Raises:
+        HeddleError: the model is not a causal language model.
+    """
+
+    @checked()
+    def __init__(self, model: Transformer) -> None:
+        model.check_predicts_next()
+        super().__init__(model)

@@ -1,4 +1,4 @@
-"""The optimizer step: fp32 masters, a table of who turns which parameter, clipping, and state that is plain tensors."""
+"""The optimizer step: fp32 masters, a table of who updates which parameter, clipping, and state that is plain tensors."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -19,13 +19,13 @@ DECAYED = ("table", "matrix")
 
 
 class Optimizer:
-    """Owns the fp32 masters of a model and turns them; the model itself computes on a copy in the working precision.
+    """Owns the fp32 masters of a model and updates them; the model itself computes on a copy in the working precision.
 
     With `precision="fp32"` the masters are the model's own parameters and nothing is copied.
 
     Args:
         model: built in fp32; its matrices are cast in place.
-        config: rates, decay, betas, and which optimizer turns the matrices.
+        config: rates, decay, betas, and which optimizer updates the matrices.
         learning_rate: AdamW's highest rate.
         precision: `fp32` or `bf16`.
         ways: which of Muon's products oneDNN computes (see `heddle.model.products`).
@@ -85,9 +85,9 @@ class Optimizer:
                 working.grad = None
 
     def step(self, factor: float, clip: float) -> float:
-        """Clip, turn every parameter at `factor` times its highest rate, refresh the copies; returns the gradient's norm.
+        """Clip, update every parameter at `factor` times its highest rate, refresh the copies; returns the gradient's norm.
 
-        With a norm that is not finite nothing is turned and the gradients stay.
+        With a norm that is NaN or infinite nothing is updated and the gradients stay.
         """
         norm = torch.nn.utils.get_total_norm(
             [master.grad for master in self.masters.values() if master.grad is not None]

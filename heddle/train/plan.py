@@ -15,18 +15,18 @@ from heddle.account.memory import training_bytes
 from heddle.account.parameters import parameters
 from heddle.checks import checked, one_of
 from heddle.config.model import TransformerConfig
-from heddle.config.run import Chosen, ModelChoice, RunConfig, TakenVectors, TrainConfig, Way
-from heddle.data.batch import next_token_batch
-from heddle.data.store import TokenStore
+from heddle.config.run import Chosen, RunConfig, TakenVectors, Way
+from heddle.data.store import Corpus, Part, TokenStore
 from heddle.errors import HeddleError, counted
 from heddle.model.build import build
 from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
 from heddle.model.products import WAYS, has_onednn
-from heddle.train.objective import NextToken
 from heddle.train.optimizer import Optimizer
 from heddle.train.runtime import keep_memory
 from heddle.train.step import train_step
+from heddle.train.task import Reading
+from heddle.train.tasks import make_task
 
 CONTEXT = 256  # of a model that says nothing
 TOKENS_PER_STEP = {"cpu": 4096, "mps": 16384, "cuda": 65536}
@@ -71,7 +71,7 @@ def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVector
     torch.set_num_threads(threads)
     keep_memory()
     smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT)
-    check_length(store, smallest.context)
+    make_task(config.task, Reading(store.corpus, smallest))  # refuses texts that are too short for it
     tokens = train.batch_tokens or TOKENS_PER_STEP[device]
     batch = train.batch or _multiple(max(1, round(tokens / smallest.context)), train.accumulate)
     rows = max(1, batch // train.accumulate)
@@ -79,12 +79,12 @@ def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVector
     if precision == "auto":
         # Measuring needs the memory too.
         check_memory(min(training_bytes(smallest, rows, name, train.optimizer) for name in DTYPES), device)
-        precision = faster_precision(smallest, rows, device, train)
-    found = _sized(config.model, store.vocab_size, batch, train, device, precision)
+        precision = faster_precision(smallest, rows, device, config)
+    found = _sized(config, store.vocab_size, batch, device, precision)
     model, rate = found.model, found.rate
     tokens_per_step = batch * model.context
     steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / tokens_per_step))
-    compile_ = _compile(train, found, rows, device, precision, steps * tokens_per_step)
+    compile_ = _compile(config, found, rows, device, precision, steps * tokens_per_step)
     evaluate_every = train.evaluate_every or ceil(steps / 20)
     chosen = Chosen.of(
         {
@@ -128,17 +128,6 @@ def _multiple(number: int, of: int) -> int:
     return -(-number // of) * of
 
 
-def check_length(store: TokenStore, context: int) -> None:
-    """Refuse a context that one of the text's parts cannot fill, and say which both can."""
-    train, held_out = len(store.train.tokens), len(store.validation.tokens)
-    longest = min(train, held_out) - 1  # a window and the token after it
-    if longest < context:
-        raise HeddleError(
-            f"context = {context}, but training has {counted(train, 'token')} and validation {held_out:,}: "
-            f"set context={longest}{' or less' if longest > 1 else ''}, or give more text"
-        )
-
-
 def check_memory(needed: int, device: str) -> None:
     """Refuse what does not fit."""
     there = available_memory(device)
@@ -154,7 +143,7 @@ def measure(
     rows: int,
     device: str,
     precision: str,
-    train: TrainConfig,
+    config: RunConfig,
     ways: tuple[Way, ...] = (),
     compiled: bool = False,
 ) -> float:
@@ -164,22 +153,29 @@ def measure(
     """
     built = build(model, device)
     use_products(built, ways)
-    optimizer = Optimizer(built, train, 1e-5, precision, ways)
-    objective = torch.compile(NextToken(built)) if compiled else NextToken(built)
-    ids = np.random.default_rng(0).integers(0, model.vocab_size, (rows, model.context + 1))
-    batch = next_token_batch(ids).to(device)
+    optimizer = Optimizer(built, config.train, 1e-5, precision, ways)
+    task = make_task(config.task, Reading(random_corpus(model, rows), model, rows))
+    objective = task.objective(built)
+    step = torch.compile(objective) if compiled else objective
+    batch = task.batch(task.examples(0)).to(device)
     times: list[float] = []
     for number in range(11):
         began = time.perf_counter()
-        train_step(objective, optimizer, batch, 1, 1.0, train.clip)
+        train_step(step, optimizer, batch, 1, 1.0, config.train.clip)
         if number:
             times.append(time.perf_counter() - began)
         if sum(times) > PATIENCE:
             break
-    return rows * model.context / median(times)
+    return batch.tokens.numel() / median(times)
 
 
-def faster_precision(model: TransformerConfig, rows: int, device: str, train: TrainConfig) -> str:
+def random_corpus(model: TransformerConfig, rows: int) -> Corpus:
+    """A text of so many windows of random ids, to measure with."""
+    ids = np.random.default_rng(0).integers(0, model.vocab_size, (rows + 1) * model.context + 1)
+    return Corpus(Part(ids, bytes=len(ids), documents=1, first_token_bytes=1))
+
+
+def faster_precision(model: TransformerConfig, rows: int, device: str, config: RunConfig) -> str:
     """The precision in which one block of the model, with its head, trains faster on this machine.
 
     A precision whose matrix products are slower than those of fp32 cannot win, and is not tried.
@@ -190,8 +186,8 @@ def faster_precision(model: TransformerConfig, rows: int, device: str, train: Tr
     if tried == ["fp32"]:
         return "fp32"
     tokens = rows * one.context
-    ways = {name: pick_products(train.products, one, tokens, device, name) for name in tried}
-    rates = {name: measure(one, rows, device, name, train, ways[name]) for name in tried}
+    ways = {name: pick_products(config.train.products, one, tokens, device, name) for name in tried}
+    rates = {name: measure(one, rows, device, name, config, ways[name]) for name in tried}
     return max(rates, key=lambda name: rates[name])
 
 
@@ -219,14 +215,13 @@ class Candidate:
     rate: float  # tokens per second
 
 
-def _sized(
-    choice: ModelChoice, vocab_size: int, batch: int, train: TrainConfig, device: str, precision: str
-) -> Candidate:
+def _sized(config: RunConfig, vocab_size: int, batch: int, device: str, precision: str) -> Candidate:
     """The model, its measured rate, the bytes it needs. Without a name or a depth: the deepest that sees enough tokens in time.
 
     A deeper model is expected to be slower by as much as it has more parameters (6 FLOPs for each and token), and is measured
     before it is taken. Larger models use a machine better, so the search climbs until it agrees with itself.
     """
+    choice, train = config.model, config.train
     rows = batch // train.accumulate
 
     def sized(depth: int) -> tuple[TransformerConfig, int]:
@@ -236,7 +231,7 @@ def _sized(
     def candidate(model: TransformerConfig, memory: int) -> Candidate:
         few = _few(rows, model)
         ways = pick_products(train.products, model, few * model.context, device, precision)
-        return Candidate(model, memory, ways, measure(model, few, device, precision, train, ways))
+        return Candidate(model, memory, ways, measure(model, few, device, precision, config, ways))
 
     def enough(model: TransformerConfig, rate: float) -> bool:
         tokens = train.minutes * 60 * SHARE * rate if train.steps is None else train.steps * batch * model.context
@@ -267,16 +262,17 @@ def _sized(
     return best
 
 
-def _compile(train: TrainConfig, found: Candidate, rows: int, device: str, precision: str, tokens: int) -> bool:
+def _compile(config: RunConfig, found: Candidate, rows: int, device: str, precision: str, tokens: int) -> bool:
     """Whether to compile: when asked, or when there is a compiler, time enough, and it was measured to be faster."""
+    train = config.train
     if train.compile != "auto":
         return train.compile == "on"
     compiler = any(shutil.which(name) for name in ("c++", "g++", "clang++")) and train.products != "onednn"
     if not compiler or tokens / found.rate / 60 < WORTH_COMPILING:
         return False
     few = _few(rows, found.model)
-    eager = measure(found.model, few, device, precision, train, found.ways)
-    return measure(found.model, few, device, precision, train, compiled=True) > 1.03 * eager
+    eager = measure(found.model, few, device, precision, config, found.ways)
+    return measure(found.model, few, device, precision, config, compiled=True) > 1.03 * eager
 
 
 def _few(rows: int, model: TransformerConfig) -> int:

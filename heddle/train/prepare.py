@@ -7,8 +7,7 @@ from typing import get_args
 from heddle.checks import checked
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.config.presets import preset
-from heddle.config.run import DataConfig, ModelChoice, RunConfig, SavedConfig, TakenVectors
-from heddle.data.order import targets_left_out
+from heddle.config.run import DataConfig, RunConfig, SavedConfig, TakenVectors
 from heddle.data.sources import Description, Tally, describe, python_library, read_documents
 from heddle.data.store import TokenStore, build_store
 from heddle.errors import HeddleError, counted
@@ -18,11 +17,18 @@ from heddle.text.heartbeat import heartbeat
 from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
 from heddle.train.plan import CONTEXT, DEPTHS, Plan, plan
+from heddle.train.task import Reading
+from heddle.train.tasks import make_task, task_class
 from heddle.weights.files import being_written, sweep, write_directory
 from heddle.weights.vectors import VECTORS, find_rows, read_vectors, save_rows, vector_width
 
 TRAINABLE = get_args(Kind)
 Tell = Callable[[str], None]
+FAMILIES = {
+    ("encoder",): "an encoder",
+    ("decoder",): "a decoder",
+    ("encoder", "decoder"): "an encoder-decoder",
+}
 
 
 @checked()
@@ -43,7 +49,7 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
     if being_written(run):
         raise HeddleError(f"{run} is being prepared by another process; choose another --name")
     config = config.with_preset_training()
-    check_trainable(config.model)
+    check_trainable(config)
     device = pick_device(config.train.device)
     # Refuses impossible sizes before any work.
     smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT)
@@ -74,23 +80,27 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
         tell(describe_split(store))
         tell("measuring this machine")
         planned = plan(config, store, device.type, taken)
-        tell_left_out(len(store.train.tokens), planned.model.context, tell)
-        saved = SavedConfig(model=planned.model, data=config.data, train=config.train, chosen=planned.chosen)
+        for line in make_task(config.task, Reading(store.corpus, planned.model)).remarks():
+            tell(line)
+        parts = {"data": config.data, "task": config.task, "train": config.train, "chosen": planned.chosen}
+        saved = SavedConfig(model=planned.model, **parts)
         (partial / "config.json").write_text(saved.to_json(), encoding="utf-8")
     return planned
 
 
-def check_trainable(choice: ModelChoice) -> None:
-    """Refuse a preset that is no decoder alone.
+def check_trainable(config: RunConfig) -> None:
+    """Refuse a preset that has other stacks than the task takes.
 
     Raises:
-        HeddleError: that, with what can be trained; or there is no preset of that name.
+        HeddleError: that; or there is no preset of that name.
     """
-    stacks = () if choice.preset is None else tuple(preset(choice.preset).stacks())
-    if stacks not in ((), ("decoder",)):
+    name, wanted = config.model.preset, task_class(config.task).stacks
+    stacks = wanted if name is None else tuple(preset(name).stacks())
+    if stacks != wanted:
+        found, needed = (FAMILIES[each] for each in (stacks, wanted))
         raise HeddleError(
-            f"preset = {choice.preset!r} is an {'-'.join(stacks)}: `heddle train` trains decoders alone, such as "
-            "laptop-tiny or gpt2-small; `heddle presets` says which is what"
+            f"preset = {name!r} is {found}: task.kind = {config.task.kind!r} trains {needed} alone; "
+            "`heddle presets` says which is what"
         )
 
 
@@ -162,16 +172,6 @@ def describe_split(store: TokenStore) -> str:
         "" if abs(share - asked) <= 0.25 * min(asked, 1 - asked) else f", where validation = {asked:g} was asked for"
     )
     return f"held out for validation: {share:.1%} of the text, {how}{missed}"
-
-
-def tell_left_out(tokens: int, context: int, tell: Tell) -> None:
-    """Say how much of a short text no window reaches in one time through it."""
-    left = targets_left_out(tokens, context)
-    if left > 0.1 * (tokens - 1):
-        tell(
-            f"each time through the training text reads {tokens - 1 - left:,} of its {tokens - 1:,} targets, others every "
-            f"time: it is {tokens / context:.1f} windows of context = {context} long"
-        )
 
 
 def check_width(config: RunConfig, vectors: str, model: TransformerConfig) -> None:

@@ -13,7 +13,6 @@ from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, Trans
 from heddle.config.run import SavedConfig
 from heddle.errors import HeddleError, did_you_mean
 from heddle.model.transformer import Transformer
-from heddle.nn.layout import Layout
 from heddle.weights.families import (
     BART,
     BERT,
@@ -283,7 +282,7 @@ def ours_and_theirs(model: Transformer, theirs: Any, tokens: Tensor, source: Ten
     """What a model and its counterpart in transformers say of the same tokens: scores, or one vector or classes per sequence."""
     if isinstance(model.config.head, EmbeddingHeadConfig | ClassifierHeadConfig):
         assert model.head is not None
-        vectors: Tensor = model.head(model(tokens).hidden, Layout.plain(*tokens.shape))
+        vectors: Tensor = model.head(model(tokens).hidden, None, model.embedding.weight)
         answer = theirs(tokens)
         return vectors, answer.logits if isinstance(model.config.head, ClassifierHeadConfig) else answer.pooler_output
     if len(model.config.stacks()) == 2:

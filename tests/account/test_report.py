@@ -184,7 +184,7 @@ def test_what_holds_no_model_is_refused(tmp_path: Path) -> None:
     other.write_text('{"vocab_size": 10, "widht": 3}')
     with pytest.raises(HeddleError, match=r"config\.json"):
         resolve(str(other))
-    other.write_text('{"version": 1, "model": {"dim": 3}}')
+    other.write_text('{"version": 2, "model": {"dim": 3}}')
     with pytest.raises(HeddleError, match="missing"):
         resolve(str(other))
 

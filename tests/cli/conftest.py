@@ -49,7 +49,7 @@ def make_quick(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(module, "measure", lambda *args, **settings: 1e5)
     patch.setattr(module, "matmul_rate", lambda *args, **settings: 1e10)
     patch.setattr(module, "available_memory", lambda device: 2**34)
-    generate, module = generate_text, import_module("heddle.train.trainer")
+    generate, module = generate_text, import_module("heddle.train.next_token")
     patch.setattr(module, "generate_text", lambda *args, **more: generate(*args, **{**more, "max_tokens": 5}))
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from heddle.config import SavedConfig
+from heddle.cli import keys
+from heddle.config import DataConfig, SavedConfig
 from heddle.train import Trainer
 from heddle.weights import load
 from heddle.weights.files import Hold, write_directory
@@ -299,7 +300,7 @@ def test_a_stop_before_the_first_step_says_how_to_continue(
 ) -> None:
     """The run is there by then, with nothing trained."""
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_prepare", lambda trainer: signal.raise_signal(number))
+        patch.setattr("heddle.train.session._start", lambda run: signal.raise_signal(number))
         told = heddle("train", corpus, *TINY, "--name", "b")
     assert told.code == 128 + number
     assert told.err == "heddle: stopped; continue with: heddle train --resume runs/b\n"
@@ -357,3 +358,21 @@ def test_an_interrupted_training_says_so(heddle: Heddle, corpus: str, monkeypatc
     assert told.code == 130
     assert told.json == {"run": "runs/001", "step": 4, "steps": 9, "finished": False}
     assert "stopped at step 4 of 9, saved; go on with: heddle train --resume runs/001" in told.err
+
+
+def test_the_task_is_a_setting(heddle: Heddle, refused: Callable[..., str], corpus: str, tmp_path: Path) -> None:
+    """On the command line or in a run file; it is kept, and it is in the help."""
+    (tmp_path / "run.toml").write_text('[task]\nkind = "next_token"\n')
+    assert heddle("train", corpus, "run.toml", *TINY, "--dry-run").code == 0
+    assert heddle("train", corpus, *TINY, "task.kind=next_token", "--name", "b").code == 0
+    assert json.loads((tmp_path / "runs" / "b" / "config.json").read_text())["task"] == {"kind": "next_token"}
+    assert "task.kind = 'copy'" in refused("train", corpus, "task.kind=copy")
+    assert "[task] what it learns" in heddle("train", "--help").out
+
+
+def test_help_lists_every_task_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    sections = {**keys.SECTIONS, "task": [*keys.SECTIONS["task"], DataConfig]}
+    monkeypatch.setattr(keys, "SECTIONS", sections)
+    task = keys.keys().split("[task]")[1].split("[train]")[0]
+    assert "next_token" in task
+    assert "tokenizer_size" in task

@@ -7,6 +7,7 @@ import pytest
 from heddle.config import (
     GatedConfig,
     ModelChoice,
+    NextTokenConfig,
     RMSNormConfig,
     RunConfig,
     SamplingConfig,
@@ -114,8 +115,27 @@ def test_an_imported_model_has_no_run() -> None:
     saved = SavedConfig(model=sized(1, vocab_size=10))
     assert (saved.data, saved.train, saved.chosen) == (None, None, None)
     assert SavedConfig.of(saved.to_dict()) == saved
-    with pytest.raises(HeddleError, match="version = 2"):
-        SavedConfig.of({**saved.to_dict(), "version": 2})
+    assert saved.task is None
+
+
+@pytest.mark.parametrize("version", [1, 3, None, "2"])
+def test_the_run_of_another_version_is_refused_as_such(version: Any) -> None:
+    """In one line that says what to do, whatever else has changed since."""
+    saved = SavedConfig(model=sized(1, vocab_size=10)).to_dict()
+    with pytest.raises(
+        HeddleError, match=r"^runs/a: version = .* this heddle reads 2: train it again, or export"
+    ) as error:
+        SavedConfig.of({**saved, "version": version, "older": 3}, "runs/a")
+    assert "\n" not in str(error.value)
+
+
+def test_a_run_has_a_task() -> None:
+    assert RunConfig.of({"task": {"kind": "next_token"}}).task == RunConfig().task == NextTokenConfig()
+    assert "[task]" in RunConfig().to_toml()
+    with pytest.raises(HeddleError, match=r"task\.kind = 'next'.*next_token"):
+        RunConfig.of({"task": {"kind": "next"}})
+    with pytest.raises(HeddleError, match=r"task.*next_token"):
+        RunConfig.of({"task": "next_token"})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ from torch.utils import _pytree
 
 from heddle.data.batch import IGNORED, Batch, next_token_batch, start_shift
 from heddle.errors import HeddleError
-from heddle.train.loss import Scores, cross_entropy
+from heddle.model.head import Scores
+from heddle.nn import Layout
+from heddle.train.loss import cross_entropy
 
 LECTURES = Path(__file__).parents[1] / "lectures"
 
@@ -39,8 +41,8 @@ def test_a_model_that_knows_the_next_token_loses_nothing() -> None:
     batch = next_token_batch(np.arange(20).reshape(2, 10))
     targets, mean = batch.targets.flatten(), batch.weights.flatten().double() / 18
     hidden = 1e4 * torch.nn.functional.one_hot(batch.tokens + 1, 21).flatten(0, 1).double()
-    assert cross_entropy(hidden, torch.eye(21).double(), targets, mean, Scores(21)) == 0
-    assert cross_entropy(hidden.roll(1, 0), torch.eye(21).double(), targets, mean, Scores(21)) > 1e3
+    assert cross_entropy(hidden, targets, mean, Scores(torch.eye(21).double(), 21)) == 0
+    assert cross_entropy(hidden.roll(1, 0), targets, mean, Scores(torch.eye(21).double(), 21)) > 1e3
 
 
 @pytest.mark.lecture("L2-56", "L2-60")
@@ -97,3 +99,45 @@ def test_to_moves_every_tensor() -> None:
     batch = next_token_batch(np.arange(20).reshape(2, 10)).to("meta")
     assert {leaf.device.type for leaf in _pytree.tree_leaves(batch)} == {"meta"}
     assert batch.layout.form == "plain"
+
+
+def whole() -> Batch:
+    """Everything that a batch can hold; one target for each row."""
+    tokens, source = torch.arange(24).view(4, 6), torch.arange(12).view(4, 3)
+    return Batch(
+        tokens,
+        Layout.padded([6, 2, 3, 1], 6),
+        torch.arange(4),
+        torch.ones(4),
+        source,
+        Layout.padded([3, 1, 2, 3], 3),
+        tokens % 2,
+        source % 2,
+    )
+
+
+NAMES = ["tokens", "targets", "weights", "source", "types", "source_types"]
+
+
+def test_a_source_types_and_targets_of_another_shape_are_split_by_rows() -> None:
+    """With their layouts, which a loss of padded rows needs."""
+    batch = whole()
+    pieces = batch.split(2)
+    for name in NAMES:
+        assert torch.equal(torch.cat([getattr(piece, name) for piece in pieces]), getattr(batch, name)), name
+    for name in ("layout", "source_layout"):
+        assert [getattr(piece, name).rows for piece in pieces] == [2, 2]
+        assert torch.equal(
+            torch.cat([getattr(piece, name).segment for piece in pieces]), getattr(batch, name).segment
+        ), name
+    assert [piece.targets.tolist() for piece in pieces] == [[0, 1], [2, 3]]
+
+
+def test_a_source_and_types_are_moved_and_flattened() -> None:
+    batch = whole()
+    assert {leaf.device.type for leaf in _pytree.tree_leaves(batch.to("meta"))} == {"meta"}
+    leaves, spec = _pytree.tree_flatten(batch)
+    assert len(leaves) == 10  # six tensors, two layouts of two
+    again = _pytree.tree_unflatten(leaves, spec)
+    assert all(getattr(again, name) is getattr(batch, name) for name in NAMES)
+    assert again.source_layout.form == "padded"

@@ -17,6 +17,7 @@ from heddle.config import (
 )
 from heddle.config.layers import AttentionConfig, GatedConfig, MLPConfig, NormConfig
 from heddle.model import Transformer
+from heddle.model.head import Scores
 from heddle.model.stack import Entry
 from heddle.nn import (
     KERNELS,
@@ -35,7 +36,7 @@ from heddle.nn import (
 from heddle.nn.activations import ACTIVATIONS
 from heddle.nn.attention import head_products
 from heddle.nn.norm import make_norm
-from heddle.train.loss import Scores, cross_entropy
+from heddle.train.loss import cross_entropy
 from tests.lectures.golden import (
     Case,
     Rule,
@@ -580,10 +581,10 @@ def test_tiny_lm_deck000_literal(kernel: str) -> None:
     same(logits.softmax(-1), case.outputs["probs"])
     assert logits.argmax(-1).tolist() == case.outputs["argmax"].tolist()
     for row in range(3):
-        one = (final[0, row, None], model.head_weight(), targets[row, None], torch.ones(1).double())
-        same(cross_entropy(*one, Scores(5)), case.outputs["loss_per_token"][row])
+        one = (final[0, row, None], targets[row, None], torch.ones(1).double())
+        same(cross_entropy(*one, Scores(model.head_weight(), 5)), case.outputs["loss_per_token"][row])
     mean = torch.full((3,), 1 / 3, dtype=torch.float64)
-    loss = cross_entropy(final[0], model.head_weight(), targets, mean, Scores(5))
+    loss = cross_entropy(final[0], targets, mean, Scores(model.head_weight(), 5))
     same(loss, torch.tensor(case.outputs["loss"], dtype=torch.float64))
     weights = sum(parameter.numel() for name, parameter in model.named_parameters() if "_residual" not in name)
     assert weights == case.outputs["parameters_no_bias_no_norm"] == 420
@@ -665,11 +666,11 @@ def test_tiny_lm(kernel: str) -> None:
     assert logits.argmax(-1)[0].tolist() == case.outputs["argmax"].tolist() == [1, 0, 0]
     for row in range(3):
         alone = cross_entropy(
-            final[0, row, None], model.head_weight(), targets[row, None], torch.ones(1).double(), Scores(5)
+            final[0, row, None], targets[row, None], torch.ones(1).double(), Scores(model.head_weight(), 5)
         )
         same(alone, case.outputs["loss_per_token"][row])
     mean = torch.full((3,), 1 / 3, dtype=torch.float64)
-    loss = cross_entropy(final[0], model.head_weight(), targets, mean, Scores(5))
+    loss = cross_entropy(final[0], targets, mean, Scores(model.head_weight(), 5))
     same(loss, torch.tensor(case.outputs["loss"], dtype=torch.float64))
     same(loss.exp(), torch.tensor(case.outputs["perplexity"], dtype=torch.float64))
 
@@ -703,7 +704,7 @@ def test_tiny_lm_tanh_gelu(kernel: str) -> None:
     same(logits[0], case.outputs["logits"])
     assert logits.argmax(-1)[0].tolist() == case.outputs["argmax"].tolist()
     mean = torch.full((3,), 1 / 3, dtype=torch.float64)
-    loss = cross_entropy(final[0], model.head_weight(), targets, mean, Scores(5))
+    loss = cross_entropy(final[0], targets, mean, Scores(model.head_weight(), 5))
     same(loss, torch.tensor(case.outputs["loss"], dtype=torch.float64))
     difference = (logits[0] - Case("tiny_lm").outputs["logits"]).abs().max()
     same(difference, torch.tensor(case.outputs["max_abs_logit_difference_to_erf"], dtype=torch.float64))

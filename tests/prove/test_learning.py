@@ -1,6 +1,7 @@
 """`prove` looks at what training computes: a loss or a gradient that is another function's is found, by name."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -92,11 +93,13 @@ def uneven_terms(monkeypatch: pytest.MonkeyPatch) -> None:
 
 FAULTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "without the scale": (wrapped(lambda hidden, *rest: (hidden * 4, *rest)), "loss"),
-    "without the bias": (wrapped(lambda *given: (*given[:-1], None)), "loss"),
-    "without the cap": (wrapped(lambda h, t, i, w, scores, b: (h, t, i, w, objective.Scores(29), b)), "loss"),
-    "with the padding": (wrapped(lambda h, t, i, w, scores, b: (h, t, i, w, objective.Scores(32, 3.0), b)), "loss"),
-    "all weights alike": (wrapped(lambda h, t, i, weights, s, b: (h, t, i, torch.ones_like(weights), s, b)), "loss"),
-    "a table that does not learn": (wrapped(lambda h, table, *rest: (h, table.detach(), *rest)), "gradient of head.weight"),
+    "without the bias": (wrapped(lambda h, i, w, scores: (h, i, w, replace(scores, bias=None))), "loss"),
+    "without the cap": (wrapped(lambda h, i, w, scores: (h, i, w, replace(scores, cap=None))), "loss"),
+    "with the padding": (wrapped(lambda h, i, w, scores: (h, i, w, replace(scores, vocab_size=32))), "loss"),
+    "all weights alike": (wrapped(lambda h, i, weights, scores: (h, i, torch.ones_like(weights), scores)), "loss"),
+    "a table that does not learn": (
+        wrapped(lambda h, i, w, scores: (h, i, w, replace(scores, table=scores.table.detach()))), "gradient of head.weight"
+    ),
     "targets shifted": (shifted, "loss"),
     "terms by row": (uneven_terms, "routers' terms"),
 }  # fmt: skip

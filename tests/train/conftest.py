@@ -32,8 +32,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_module("heddle.train.plan")  # the package has a function of that name
     monkeypatch.setattr(module, "measure", lambda *args, **settings: 1e5)
     monkeypatch.setattr(module, "matmul_rate", lambda *args, **settings: 1e10)
-    generate, module = generate_text, import_module("heddle.train.trainer")
-    monkeypatch.setattr(module, "usable_precision", lambda wanted, device: wanted)
+    monkeypatch.setattr("heddle.train.session.usable_precision", lambda wanted, device: wanted)
+    generate, module = generate_text, import_module("heddle.train.next_token")
     monkeypatch.setattr(module, "generate_text", lambda *args, **more: generate(*args, **{**more, "max_tokens": 5}))
 
 

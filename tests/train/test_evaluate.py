@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from heddle.config import sized
+from heddle.config import NextTokenConfig, sized
 from heddle.data.order import held_out_windows
 from heddle.data.sources import Document
-from heddle.data.store import Part
+from heddle.data.store import Corpus, Part, part_of
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.text import train_tokenizer
-from heddle.train import evaluate
-from heddle.train.evaluate import part_of
+from heddle.train import Evaluation, Reading, make_task
+from heddle.train import evaluate as score
 
 CONTEXT = 8
 
@@ -28,6 +28,12 @@ def model(**changes: Any) -> Transformer:
 def text(length: int = 100) -> Part:
     ids = np.random.default_rng(0).integers(0, 257, length).astype(np.uint16)
     return Part(ids, bytes=2 * length, documents=1, first_token_bytes=3)
+
+
+def evaluate(scored: Transformer, part: Part, context: int, rows: int = 16, most: int | None = None) -> Evaluation:
+    """A text scored by how well each next token is predicted."""
+    task = make_task(NextTokenConfig(), Reading(Corpus(validation=part), scored.config, context=context))
+    return score(scored, task, rows, most=most)
 
 
 @torch.no_grad()
@@ -50,9 +56,9 @@ def test_every_target_counts_once(length: int, context: int) -> None:
     result = evaluate(scored, part, context, rows=3)
     assert result.tokens == length - 1 == len(nats)
     assert result.loss == pytest.approx(sum(nats) / len(nats), rel=1e-12)
-    assert result.perplexity == pytest.approx(exp(result.loss), rel=1e-12)
-    assert result.bytes == 2 * length - 3  # the first token is no target
-    assert result.bits_per_byte == pytest.approx(sum(nats) / log(2) / (2 * length - 3), rel=1e-12)
+    assert result.metrics["perplexity"] == pytest.approx(exp(result.loss), rel=1e-12)
+    assert result.metrics["bytes"] == 2 * length - 3  # the first token is no target
+    assert result.metrics["bits_per_byte"] == pytest.approx(sum(nats) / log(2) / (2 * length - 3), rel=1e-12)
 
 
 @pytest.mark.lecture("L0-57")
@@ -74,7 +80,7 @@ def test_a_hopeless_model_has_a_finite_perplexity() -> None:
         scored.decoder.final_norm.weight.fill_(1e4)
     result = evaluate(scored, text(), CONTEXT)
     assert result.loss > 700
-    assert np.isfinite(result.perplexity)
+    assert np.isfinite(result.metrics["perplexity"])
 
 
 def test_no_gradient_is_kept() -> None:
@@ -103,7 +109,7 @@ def test_a_sample_is_spread_and_says_how_far_it_may_be_off() -> None:
     scored, part = model(), text(801)
     everything, some = evaluate(scored, part, CONTEXT), evaluate(scored, part, CONTEXT, most=160)
     assert (everything.error, everything.share) == (0.0, 1.0)
-    assert (some.tokens, some.share, some.bytes) == (160, 0.2, round(1599 / 5))
+    assert (some.tokens, some.share, some.metrics["bytes"]) == (160, 0.2, round(1599 / 5))
     assert some == evaluate(scored, part, CONTEXT, rows=3, most=160)
     nats = window_by_window(scored, part, CONTEXT)
     losses = [
@@ -111,7 +117,8 @@ def test_a_sample_is_spread_and_says_how_far_it_may_be_off() -> None:
     ]
     assert some.loss == pytest.approx(np.mean(losses), rel=1e-12)
     assert some.error == pytest.approx(np.std(losses, ddof=1) / sqrt(len(losses)) * sqrt(0.8), rel=1e-9)
-    assert some.bits_per_byte / some.loss == pytest.approx(everything.bits_per_byte / everything.loss, rel=1e-12)
+    rates = [each.metrics["bits_per_byte"] / each.loss for each in (some, everything)]
+    assert rates[0] == pytest.approx(rates[1], rel=1e-12)
     assert evaluate(scored, part, CONTEXT, most=800) == everything
 
 
@@ -130,3 +137,20 @@ def test_a_sample_has_at_least_four_windows() -> None:
     scored, part = model(), text(2001)
     assert evaluate(scored, part, CONTEXT, most=1).tokens == 4 * CONTEXT
     assert evaluate(scored, text(20), CONTEXT, most=1).share == 1.0
+
+
+def test_progress_counts_examples() -> None:
+    heard: list[tuple[int, int]] = []
+    task = make_task(NextTokenConfig(), Reading(Corpus(validation=text(21)), model().config, context=CONTEXT))
+    score(model(), task, 2, lambda done, total: heard.append((done, total)))
+    assert heard == [(2, 3), (3, 3)]
+
+
+def test_a_text_of_one_token_is_refused() -> None:
+    with pytest.raises(HeddleError, match=r"1 token\(s\); at least 2"):
+        evaluate(model(), text(1), CONTEXT)
+
+
+def test_a_task_without_a_text_to_score_is_refused() -> None:
+    with pytest.raises(HeddleError, match="no text to score"):
+        score(model(), make_task(NextTokenConfig(), Reading(Corpus(text()), model().config)))

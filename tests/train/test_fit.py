@@ -42,7 +42,9 @@ def test_the_same_twice() -> None:
 def test_what_cannot_work_is_refused() -> None:
     tokenizer = heddle.train_tokenizer("bytes", [])
     model = heddle.build(heddle.sized(1, vocab_size=257, context=16, dim=16))
-    with pytest.raises(HeddleError, match="the text has 16 tokens, context is 16: lower `context` or give more text"):
+    with pytest.raises(
+        HeddleError, match="context = 16, but training has 16 tokens: set context=15 or less, or give more text"
+    ):
         heddle.fit(model, tokenizer, TEXT[:16], steps=1)
     with pytest.raises(HeddleError, match=r"step \d+: loss is .*lower learning_rate"):
         heddle.fit(model, tokenizer, TEXT, steps=9, learning_rate=1e30, config=TrainConfig(optimizer="adamw"))

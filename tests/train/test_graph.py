@@ -18,8 +18,6 @@ from heddle.config.run import TrainConfig
 from heddle.data.batch import next_token_batch
 from heddle.model import build
 from heddle.train import NextToken, Optimizer, train_step
-from heddle.train.evaluate import evaluate
-from heddle.data.store import Part
 
 draw = np.random.default_rng(0)
 counts = {}

@@ -99,7 +99,7 @@ def test_readers_do_not_notice(begin: Begin, tmp_path: Path) -> None:
 
     Trainer(run, [read]).run()
     assert len(seen) == 1
-    assert Trainer(tmp_path / "copy").step == 2
+    assert Trainer(tmp_path / "copy").session.step == 2
 
 
 def test_a_moment_of_asking_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

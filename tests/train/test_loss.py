@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from heddle.model.head import LOGITS_BYTES
+from heddle.model.head import LOGITS_BYTES, Scores
 from heddle.train import cross_entropy as chunked
-from heddle.train.loss import Scores, chunk_rows
+from heddle.train.loss import chunk_rows
 
 Case = tuple[Tensor, Tensor, Tensor, Tensor, int]
 
@@ -22,7 +22,7 @@ def cross_entropy(
     hidden: Tensor, table: Tensor, targets: Tensor, weights: Tensor, vocab_size: int, chunk: int | None = None
 ) -> Tensor:
     """The loss of a head that is a product and nothing else."""
-    return chunked(hidden, table, targets, weights, Scores(vocab_size, chunk=chunk))
+    return chunked(hidden, targets, weights, Scores(table, vocab_size), chunk)
 
 
 def case(
@@ -75,7 +75,7 @@ def test_a_bias_and_a_cap_are_part_of_it(cap: float | None, chunk: int | None) -
     logits = F.linear(hidden, table, bias)[:, :vocab_size]
     logits = logits if cap is None else cap * torch.tanh(logits / cap)
     wanted = (F.cross_entropy(logits, targets, reduction="none") * weights).sum()
-    found = chunked(hidden, table, targets, weights, Scores(vocab_size, cap, chunk), bias)
+    found = chunked(hidden, targets, weights, Scores(table, vocab_size, bias, cap), chunk)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
     leaves = (hidden, table, bias)
     pairs = zip(torch.autograd.grad(2 * found, leaves), torch.autograd.grad(2 * wanted, leaves), strict=True)

@@ -133,10 +133,10 @@ def test_it_is_decided_once(begin: Begin, planning: ModuleType, monkeypatch: pyt
     for name in ("measure", "matmul_rate", "available_memory", "faster_precision", "training_bytes"):
         monkeypatch.setattr(planning, name, never)
     trainer = Trainer(run)
-    assert trainer.chosen == chosen
+    assert trainer.session.run.chosen == chosen
     trainer.run()
     assert SavedConfig.read(run / "config.json").chosen == chosen
-    assert Trainer(run).step == 3
+    assert Trainer(run).session.step == 3
 
 
 def test_what_is_left_open(begin: Begin, tmp_path: Path) -> None:
@@ -239,16 +239,16 @@ def test_compiling(
 
     monkeypatch.setattr(planning, "measure", measured)
     monkeypatch.setattr(planning.shutil, "which", lambda name: "/bin/true" if compiler else None)
-    train, tokens = TrainConfig(compile=wanted), int(minutes * 60 * 1e5)
+    config, tokens = RunConfig(train=TrainConfig(compile=wanted)), int(minutes * 60 * 1e5)
     found = planning.Candidate(sized(1, vocab_size=9, dim=16), 0, (), 1e5)
-    assert planning._compile(train, found, 4, "cpu", "fp32", tokens) is expected
+    assert planning._compile(config, found, 4, "cpu", "fp32", tokens) is expected
 
 
 def test_a_precision_that_cannot_win_is_not_tried(planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU without bf16 units would spend minutes on it: its matrix products are compared first."""
     tried: list[str] = []
 
-    def measure(model: Any, rows: int, device: str, precision: str, train: TrainConfig, ways: Any) -> float:
+    def measure(model: Any, rows: int, device: str, precision: str, config: Any, ways: Any) -> float:
         tried.append(precision)
         return {"fp32": 1.0, "bf16": 2.0}[precision]
 
@@ -256,7 +256,7 @@ def test_a_precision_that_cannot_win_is_not_tried(planning: ModuleType, monkeypa
     model = sized(1, vocab_size=41, context=8, dim=16)
     for slower, expected in ((200.0, "fp32"), (0.25, "bf16")):
         monkeypatch.setattr(planning, "slowdown", lambda *arguments, slower=slower: slower)
-        assert faster_precision(model, 4, "cpu", TrainConfig()) == expected
+        assert faster_precision(model, 4, "cpu", RunConfig()) == expected
     assert sorted(tried) == ["bf16", "fp32"]
 
 
@@ -285,7 +285,7 @@ def test_who_multiplies_is_kept(
     """In the run's config, for whoever continues it; a compiler makes its own choice."""
     given: list[Any] = []
 
-    def measure(model: Any, rows: int, device: str, precision: str, train: Any, ways: Any = (), **how: Any) -> float:
+    def measure(model: Any, rows: int, device: str, precision: str, config: Any, ways: Any = (), **how: Any) -> float:
         given.append(ways)
         return 1e5
 
@@ -302,13 +302,13 @@ def test_a_compiler_and_onednn_are_not_both_asked_for(planning: ModuleType) -> N
     with pytest.raises(HeddleError, match="products = onednn"):
         RunConfig.of({"train": {"products": "onednn", "compile": "on"}})
     found = planning.Candidate(sized(1, vocab_size=9, dim=16), 0, WAYS, 1.0)
-    assert planning._compile(TrainConfig(products="onednn"), found, 4, "cpu", "fp32", 10**9) is False
+    assert planning._compile(RunConfig(train=TrainConfig(products="onednn")), found, 4, "cpu", "fp32", 10**9) is False
 
 
 def test_a_slow_model_is_measured_in_few_steps(planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(float(10 * tick) for tick in range(100))
     monkeypatch.setattr(planning.time, "perf_counter", lambda: next(clock))
-    assert measure(sized(1, vocab_size=41, context=8, dim=16), 4, "cpu", "fp32", TrainConfig()) == 4 * 8 / 10
+    assert measure(sized(1, vocab_size=41, context=8, dim=16), 4, "cpu", "fp32", RunConfig()) == 4 * 8 / 10
     assert next(clock) == 30.0  # the clock was read once to warm up, twice for the one step that counts
 
 
@@ -316,15 +316,15 @@ def test_measuring_is_training(planning: ModuleType) -> None:
     """For real: a rate comes out, and both precisions are tried."""
     model = sized(1, vocab_size=41, context=8, dim=16)
     before = torch.random.get_rng_state()
-    assert measure(model, 4, "cpu", "bf16", TrainConfig()) > 0
-    assert faster_precision(model, 4, "cpu", TrainConfig()) in ("fp32", "bf16")
+    assert measure(model, 4, "cpu", "bf16", RunConfig()) > 0
+    assert faster_precision(model, 4, "cpu", RunConfig()) in ("fp32", "bf16")
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_the_config_is_readable(begin: Begin) -> None:
     run = begin(steps=3)
     data = json.loads((run / "config.json").read_text())
-    assert data.keys() == {"version", "model", "data", "train", "chosen", "origin"}
+    assert data.keys() == {"version", "model", "data", "task", "train", "chosen", "origin"}
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "data", "tokenizer.json"]
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +79,13 @@ def test_other_seeds_are_other_runs(begin: Begin) -> None:
 def test_dropout_draws_anew_at_every_step(begin: Begin) -> None:
     """And the same again at the same step (L0-58). Nothing else differs: the weights stay, and so does the batch."""
     trainer = Trainer(begin(**SETTINGS))
-    trainer.optimizer.step = lambda factor, clip: 0.0
-    given = trainer.batch(0)
-    trainer.batch = lambda step: given
+    session = trainer.session
+    session.optimizer.step = lambda factor, clip: 0.0
+    given = session.task.examples(0)
+    session.task.examples = lambda step: given
     losses = []
     for step in (0, 1, 0):
-        trainer.step = step
+        session.step = step
         losses.append(trainer._one_step().values["loss"])
     assert losses[0] != losses[1]
     assert losses[0] == losses[2]
@@ -99,8 +99,8 @@ def test_a_checkpoint_damaged_since_is_passed_over(begin: Begin, tmp_path: Path)
     file = checkpoints(other)[0][1] / "optimizer.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     trainer = Trainer(other)
-    assert trainer.step == 4
-    assert ["step-6 is left out: optimizer.safetensors" in note for note in trainer.notes] == [True]
+    assert trainer.session.step == 4
+    assert ["step-6 is left out: optimizer.safetensors" in note for note in trainer.session.opening.notes] == [True]
     trainer.run()
     assert written(other) == written(run)
 
@@ -138,7 +138,7 @@ def test_what_does_not_belong_together_is_refused(begin: Begin, tmp_path: Path) 
     for number, (message, change) in enumerate(cases.items()):
         with pytest.raises(HeddleError, match=message):
             Trainer(changed(str(number), change))
-    assert Trainer(changed("sound", lambda copy, config: None)).step == 2
+    assert Trainer(changed("sound", lambda copy, config: None)).session.step == 2
 
 
 def test_what_a_kill_left_is_swept_away(begin: Begin) -> None:
@@ -149,7 +149,7 @@ def test_what_a_kill_left_is_swept_away(begin: Begin) -> None:
         (place / ".step-1.0123abcd.partial").mkdir()
     (run / "checkpoints" / "step-2").rename(run / "checkpoints" / ".step-2.0123abcd.previous")
     trainer = Trainer(run)
-    assert trainer.step == 2
+    assert trainer.session.step == 2
     assert not list(run.rglob(".*"))
 
 
@@ -163,7 +163,8 @@ def test_metrics_are_numbers_of_the_run_alone(begin: Begin) -> None:
     assert [line["step"] for line in steps] == [1, 2, 3, 4, 5, 6]
     assert [line["step"] for line in looks] == [4, 6]
     assert all(line.keys() == {"step", "loss", "gradient_norm", "learning_rate"} for line in steps)
-    assert all(line.keys() == {"step", "validation_loss", "validation_error", "bits_per_byte"} for line in looks)
+    measured = {"step", "validation_loss", "validation_error", "perplexity", "bits_per_byte", "bytes"}
+    assert all(line.keys() == measured for line in looks)
 
 
 @pytest.mark.parametrize("line", ["{", "3", "{}", '{"step": "x"}', "\0\0"])
@@ -206,20 +207,21 @@ def test_what_a_users_own_mixer_remembers_is_taken_up(begin: Begin, tmp_path: Pa
 def test_a_run_moved_to_a_machine_without_bf16_units(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """It continues in fp32 and says that it is not bit-equal; its config, and what a run starts with, stay."""
     run = begin(precision="bf16", **SETTINGS)
-    trainer_module = import_module("heddle.train.trainer")
-    monkeypatch.setattr(trainer_module, "usable_precision", lambda wanted, device: "fp32")
-    monkeypatch.setattr(trainer_module, "matmul_rate", lambda *arguments, **settings: 1e9)
+    monkeypatch.setattr("heddle.train.session.usable_precision", lambda wanted, device: "fp32")
+    monkeypatch.setattr("heddle.train.session.matmul_rate", lambda *arguments, **settings: 1e9)
     started = Trainer(run)
-    assert (started.precision, started.moved) == ("bf16", [])  # the user asked for it, or it was measured here
+    opening = started.session.opening
+    assert (opening.precision, opening.moved) == ("bf16", [])  # the user asked for it, or it was measured here
     stop_after(6, started)
     with pytest.raises(Interrupted):
         started.run()
     config = (run / "config.json").read_bytes()
     moved = Trainer(run)
-    assert moved.precision == "fp32"
-    assert moved.moved == ["bf16 is over twice as slow as fp32 here, so fp32 is used"]
-    assert {parameter.dtype for parameter in moved.model.parameters()} == {torch.float32}
-    assert moved.peak == 1e9
+    opening = moved.session.opening
+    assert opening.precision == "fp32"
+    assert opening.moved == ["bf16 is over twice as slow as fp32 here, so fp32 is used"]
+    assert {parameter.dtype for parameter in moved.session.model.parameters()} == {torch.float32}
+    assert opening.peak == 1e9
     moved.run()
     assert (run / "config.json").read_bytes() == config
     assert checkpoints(run)[0][0] == 12
@@ -230,11 +232,11 @@ def test_a_run_moved_to_a_machine_with_fewer_cores(begin: Begin, monkeypatch: py
     wanted = []
     monkeypatch.setattr(torch, "set_num_threads", wanted.append)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    assert Trainer(run).moved == []
+    assert Trainer(run).session.opening.moved == []
     data = json.loads((run / "config.json").read_text())
     data["chosen"]["threads"] = 8
     (run / "config.json").write_text(json.dumps(data))
-    assert Trainer(run).moved == ["8 threads were chosen and this machine has 1 core"]
+    assert Trainer(run).session.opening.moved == ["8 threads were chosen and this machine has 1 core"]
     assert wanted == [1, 1]
 
 
@@ -243,9 +245,10 @@ def test_a_run_moved_to_a_torch_without_onednn(begin: Begin, monkeypatch: pytest
     """Torch computes what oneDNN did, and that is said."""
     run = begin(steps=3, precision="fp32", products="onednn")
     started = Trainer(run)
-    assert started.config.chosen.onednn == started.model.language_head().ways == WAYS
+    session = started.session
+    assert session.run.chosen.onednn == session.model.language_head().ways == WAYS
     started.run()
-    monkeypatch.setattr(import_module("heddle.train.trainer"), "has_onednn", lambda: False)
+    monkeypatch.setattr("heddle.train.session.has_onednn", lambda: False)
     moved = Trainer(run)
-    assert moved.moved == ["oneDNN computed some of its products, and torch has none here"]
-    assert moved.model.language_head().ways == ()
+    assert moved.session.opening.moved == ["oneDNN computed some of its products, and torch has none here"]
+    assert moved.session.model.language_head().ways == ()

@@ -35,7 +35,9 @@ def test_every_step_is_told(begin: Begin) -> None:
     assert [report.step for report in looks if report.sample is not None] == [1, 2, 5]  # the command writes at the end
     assert steps[0].values["loss"] > steps[-1].values["loss"]
     assert looks[-1].values["validation_loss"] < looks[0].values["validation_loss"]
-    assert result.tokens == len(trainer.store.validation.tokens) - 1  # the text is short enough to be scored whole
+    assert (
+        result.tokens == len(trainer.session.run.store.validation.tokens) - 1
+    )  # the text is short enough to be scored whole
 
 
 def test_what_is_published_is_what_was_trained(begin: Begin) -> None:
@@ -45,9 +47,9 @@ def test_what_is_published_is_what_was_trained(begin: Begin) -> None:
     found, tokenizer = load(run, "cpu")
     for name, value in found.state_dict().items():
         assert value.dtype == torch.float32
-        assert torch.equal(value, trainer.optimizer.masters[name]), name
+        assert torch.equal(value, trainer.session.optimizer.masters[name]), name
     assert tokenizer is not None
-    assert tokenizer.fingerprint() == trainer.tokenizer.fingerprint()
+    assert tokenizer.fingerprint() == trainer.session.run.tokenizer.fingerprint()
 
 
 @pytest.mark.parametrize("context", [1, 2, 8, 64])
@@ -65,7 +67,7 @@ def test_a_sample_begins_with_text_alone(begin: Begin, tmp_path: Path) -> None:
     file.write_text("\n".join(json.dumps({"text": text}) for text in ["ab", "bc", "cab", "abc"] * 30))
     data = {"sources": [str(file)], "tokenizer": "characters", "validation": 0.5}
     trainer = Trainer(begin(steps=1, model={"context": 4}, data=data))
-    assert trainer.tokenizer.end_of_text in trainer.store.validation.tokens[:8]
+    assert trainer.session.run.tokenizer.end_of_text in trainer.session.run.store.validation.tokens[:8]
     trainer.run()
     assert "<" not in trainer.sample(0)[:2]
 
@@ -76,8 +78,8 @@ def poison(trainer: Trainer, step: int, name: str) -> None:
     def reader(report: Report) -> None:
         if report.step == step and "loss" in report.values:
             with torch.no_grad():
-                trainer.optimizer.masters[name].view(-1)[0] = torch.nan
-                trainer.optimizer.refresh()
+                trainer.session.optimizer.masters[name].view(-1)[0] = torch.nan
+                trainer.session.optimizer.refresh()
 
     trainer.readers.append(reader)
 
@@ -91,7 +93,7 @@ def test_a_weight_gone_wrong_is_named(begin: Begin, precision: str) -> None:
     with pytest.raises(HeddleError) as error:
         trainer.run()
     text = one_line(error)
-    starts = ", ".join(map(str, trainer.batch(5)[1]))
+    starts = ", ".join(map(str, trainer.session.task.examples(5).places))
     assert text.startswith("step 6: loss is nan (first seen in the weights of decoder.blocks.0.ffn.up.weight")
     assert f"windows that begin at training tokens {starts})" in text
     assert f"the last good checkpoint is {run / 'checkpoints' / 'step-4'}" in text
@@ -115,7 +117,7 @@ def test_weights_gone_wrong_are_not_saved(begin: Begin) -> None:
 
 def test_an_output_gone_wrong_is_named(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(begin(steps=2))
-    down = trainer.model.decoder.blocks[0].ffn.down
+    down = trainer.session.model.decoder.blocks[0].ffn.down
     forward = down.forward
     monkeypatch.setattr(down, "forward", lambda x: forward(x) * torch.inf)
     with pytest.raises(
@@ -128,8 +130,8 @@ def test_a_gradient_gone_wrong_is_named(begin: Begin) -> None:
     """The one that is computed first of those that are wrong."""
     run = begin(steps=2, model={"depth": 3})
     trainer = Trainer(run)
-    trainer.model.decoder.blocks[1].ffn.up.weight.register_hook(lambda gradient: gradient * torch.nan)
-    trainer.model.embedding.weight.register_hook(lambda gradient: gradient * torch.nan)
+    trainer.session.model.decoder.blocks[1].ffn.up.weight.register_hook(lambda gradient: gradient * torch.nan)
+    trainer.session.model.embedding.weight.register_hook(lambda gradient: gradient * torch.nan)
     with pytest.raises(HeddleError) as error:
         trainer.run()
     assert "the gradient of decoder.blocks.1.ffn.up.weight;" in one_line(error)

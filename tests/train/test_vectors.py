@@ -52,12 +52,12 @@ def test_the_run_begins_with_the_files_rows(begin: Begin, tmp_path: Path, tied: 
     """Known words have the file's numbers; everything else is what the seed draws."""
     file = write(tmp_path / "v", binary=binary)
     trainer = Trainer(begin(vectors=str(file), data=DATA, model={"head": {"tied": tied}}))
-    expected = build(trainer.config.model, seed=trainer.train.seed).state_dict()
+    expected = build(trainer.session.run.config.model, seed=trainer.session.run.train.seed).state_dict()
     for word, row in draw(16).items():
         if word in WORDS:
-            expected["embedding.weight"][trainer.tokenizer.encode(word)[0]] = torch.tensor(row)
+            expected["embedding.weight"][trainer.session.run.tokenizer.encode(word)[0]] = torch.tensor(row)
     assert ("head.weight" in expected) is not tied
-    found = trainer.model.state_dict()
+    found = trainer.session.model.state_dict()
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
@@ -115,7 +115,7 @@ def test_damaged_rows_are_refused_until_there_is_a_checkpoint(begin: Begin, file
     with pytest.raises(Interrupted):
         trainer.run()
     kept.unlink()
-    assert Trainer(run).step == 2
+    assert Trainer(run).session.step == 2
 
 
 @pytest.mark.usefixtures("quick")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.imports import DRAWS, STYLES, WRITERS, compare_texts, trial, undrawn
-from heddle.config import SamplingConfig, SavedConfig
+from heddle.config import SamplingConfig
 from heddle.generate.text import text_loop
 from heddle.weights import export_model, import_model, load, read_config, save
 from heddle.weights.convert import ALL
@@ -57,17 +57,3 @@ def test_special_ids_survive_loading_and_saving(tmp_path: Path) -> None:
         found, cut = load(tmp_path / name, "cpu")
         assert cut is not None
         assert text_loop(found, cut, ["a"], SamplingConfig()).waiting[0].text == [258, 97]
-
-
-def test_ids_of_an_older_run_are_read_where_they_stood(tmp_path: Path) -> None:
-    compare_texts("LlamaForCausalLM", "Llama 3", 1, tmp_path)
-    file = tmp_path / "run" / "config.json"
-    new = SavedConfig.read(file)
-    data = new.to_dict()
-    ids = data["model"].pop("ids")
-    del data["model"]["architecture"]
-    older = SavedConfig.of({**data, "ids": ids})
-    assert older.model.ids == new.model.ids
-    assert older.model.ids is not None
-    assert older.model.ids.ends() == (257, 258, 259)
-    assert SavedConfig.of({**data, "ids": None}).model.ids is None  # a run of heddle's own

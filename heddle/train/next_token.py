@@ -1,0 +1,121 @@
+"""The task of every language model: predict each token from those before it (L1-24)."""
+
+from math import exp
+
+import numpy as np
+
+from heddle.config.run import NextTokenConfig
+from heddle.data.batch import Batch, next_token_batch
+from heddle.data.order import held_out_windows, targets_left_out, windows
+from heddle.data.store import Part
+from heddle.errors import HeddleError, counted
+from heddle.generate.text import generate_text
+from heddle.model.transformer import Transformer
+from heddle.text.tokenizer import Tokenizer
+from heddle.train.objective import NextToken
+from heddle.train.task import Examples, HeldOut, Reading, Task, listed
+
+LEAST = 4  # windows of a sample, so that they say how far they differ
+
+
+class NextTokenTask(Task):
+    """Windows of a text, in which every token's target is the next.
+
+    Raises:
+        HeddleError: the text to train on, or the one held out beside it, cannot fill a window.
+    """
+
+    def __init__(self, config: NextTokenConfig, reading: Reading) -> None:
+        super().__init__(config, reading)
+        self.corpus, self.length = reading.corpus, reading.length
+        if self.corpus.train is not None:
+            check_length(self.corpus.train, self.corpus.validation, self.length)
+
+    def examples(self, step: int) -> Examples:
+        """The windows of one step: every window once in an epoch, in an order keyed by (seed, epoch)."""
+        train = self._part(held_out=False)
+        starts = windows(len(train.tokens), self.length, self.reading.seed, step, self.reading.rows)
+        return Examples(starts, length=self.length)
+
+    def batch(self, examples: Examples) -> Batch:
+        """Each window and the token after it."""
+        tokens = self._part(examples.held_out).tokens
+        return next_token_batch(np.stack([tokens[start : start + examples.length + 1] for start in examples.places]))
+
+    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+        """Windows that do not overlap, every target once: window k reads tokens k·length … (k+1)·length (L1-24)."""
+        part = self._part(held_out=True)
+        if part.targets < 1:
+            raise HeddleError(
+                f"the text to score has {len(part.tokens)} token(s); at least 2 are needed, one to see and one to predict"
+            )
+        whole = most is None or most >= part.targets
+        number = None if whole else max(LEAST, -(-(most or 0) // self.length))
+        found = held_out_windows(len(part.tokens), self.length, number)
+        # Of one length at a time; only the last one may be shorter.
+        full = len(found) - (found[-1][1] - found[-1][0] < self.length)
+        cuts = [found[start : min(start + rows, full)] for start in range(0, full, rows)] + [found[full:]]
+        batches = tuple(
+            Examples(np.array([start for start, _ in cut]), held_out=True, length=cut[0][1] - cut[0][0])
+            for cut in cuts
+            if cut
+        )
+        return HeldOut(batches, sum(stop - start for start, stop in found) / part.targets)
+
+    def objective(self, model: Transformer) -> NextToken:
+        """-log p(next token)."""
+        return NextToken(model)
+
+    def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
+        """Perplexity exp(loss); bits per UTF-8 byte of the text, which compares across tokenizers; and the bytes scored.
+
+        Bits are brought to bytes at the rate of the whole part (`Part.bits_per_byte`).
+        """
+        part = self._part(held_out=True)
+        return {
+            "perplexity": exp(min(means["loss"], 700.0)),
+            "bits_per_byte": part.bits_per_byte(means["loss"]),
+            "bytes": round(part.target_bytes * share),
+        }
+
+    def remarks(self) -> list[str]:
+        """How much of a short text no window reaches in one time through it."""
+        tokens = len(self._part(held_out=False).tokens)
+        left = targets_left_out(tokens, self.length)
+        if left <= 0.1 * (tokens - 1):
+            return []
+        return [
+            f"each time through the training text reads {tokens - 1 - left:,} of its {tokens - 1:,} targets, others every "
+            f"time: it is {tokens / self.length:.1f} windows of context = {self.length} long"
+        ]
+
+    def describe(self, examples: Examples) -> str:
+        """The windows' first tokens."""
+        return f"windows that begin at {'validation' if examples.held_out else 'training'} tokens {listed(examples)}"
+
+    def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
+        """What the model writes after the first tokens of the validation text."""
+        first = self._part(held_out=True).tokens[:8].tolist()
+        # A special token is no text: it could not be read back by every tokenizer.
+        length = next((place for place, token in enumerate(first) if token == tokenizer.end_of_text), len(first))
+        prompt = tokenizer.decode(first[:length])
+        wanted = {"max_tokens": tokens, "seed": seed, "temperature": 0.8, "window": True}
+        return prompt + generate_text(model, tokenizer, prompt, **wanted)
+
+    def _part(self, held_out: bool) -> Part:
+        part = self.corpus.validation if held_out else self.corpus.train
+        if part is None:
+            raise HeddleError(f"this task was given no text to {'score' if held_out else 'train on'}")
+        return part
+
+
+def check_length(train: Part, held_out: Part | None, context: int) -> None:
+    """Refuse a context that one of the text's parts cannot fill, and say which both can."""
+    sizes = [len(part.tokens) for part in (train, held_out) if part is not None]
+    longest = min(sizes) - 1  # a window and the token after it
+    if longest < context:
+        beside = "" if held_out is None else f" and validation {len(held_out.tokens):,}"
+        raise HeddleError(
+            f"context = {context}, but training has {counted(len(train.tokens), 'token')}{beside}: "
+            f"set context={max(longest, 1)}{' or less' if longest > 1 else ''}, or give more text"
+        )

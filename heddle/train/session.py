@@ -1,0 +1,223 @@
+"""A run opened for training: its model, optimizer and task, new or as its newest valid checkpoint has them."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from heddle.account.machine import matmul_rate, usable_precision
+from heddle.checks import checked
+from heddle.config.run import Chosen, NextTokenConfig, SavedConfig, TrainConfig
+from heddle.data.batch import Batch
+from heddle.data.store import TokenStore
+from heddle.errors import HeddleError, counted
+from heddle.model.build import build
+from heddle.model.device import pick_device
+from heddle.model.packing import use_products
+from heddle.model.precision import DTYPES
+from heddle.model.products import has_onednn
+from heddle.model.transformer import Transformer
+from heddle.text.tokenizer import Tokenizer, load_tokenizer
+from heddle.train.objective import CrossEntropy, Loss
+from heddle.train.optimizer import Optimizer
+from heddle.train.runtime import keep_memory
+from heddle.train.task import Reading, Task
+from heddle.train.tasks import make_task
+from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, State
+from heddle.weights.files import Hold, sweep
+from heddle.weights.run import damage, newest_valid, read_config, read_state, save_checkpoint
+from heddle.weights.tensors import compare, specs_of
+from heddle.weights.vectors import VECTORS, load_rows, put_rows
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory, read and locked.
+
+    Attributes:
+        directory: where it is.
+        config: its `config.json`; of it
+        train: how it is trained,
+        chosen: what was decided when it began.
+        tokenizer: its `tokenizer.json`.
+        store: its `data/`.
+        hold: the lock, which ends with `hold.release()`, with this value or with the process.
+    """
+
+    directory: Path
+    config: SavedConfig
+    train: TrainConfig
+    chosen: Chosen
+    tokenizer: Tokenizer
+    store: TokenStore
+    hold: Hold
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What was found when a run was opened.
+
+    Attributes:
+        source: the checkpoint that training continues from, or None.
+        notes: a line for each newer checkpoint that is damaged.
+        damaged: what is wrong with weights that were published before; the end of training replaces them.
+        precision: what is computed in: that of the run, or fp32 where a run from another machine continues and that is
+            over twice as fast here.
+        peak: rate of matrix products in that precision, FLOP/s.
+        moved: a line for each thing that is computed differently than where the run started, so that the result is not
+            bit-equal to it.
+    """
+
+    source: Path | None
+    notes: list[str]
+    damaged: list[str]
+    precision: str
+    peak: float
+    moved: list[str]
+
+
+@dataclass
+class Session:
+    """All that a training is made of. `open_session` opens one.
+
+    Attributes:
+        run: the directory.
+        opening: what was found there.
+        model: in the working precision.
+        optimizer: with the fp32 masters.
+        task: what is learned.
+        eager: the objective as the task gives it.
+        objective: what steps call: the objective, compiled where that was chosen; whoever wraps it puts the wrapper here.
+        step: steps done.
+    """
+
+    run: Run
+    opening: Opening
+    model: Transformer
+    optimizer: Optimizer
+    task: Task
+    eager: CrossEntropy
+    objective: Callable[[Batch], Loss]
+    step: int
+
+    def weights(self) -> dict[str, Tensor]:
+        """All that makes the model: the masters, and what a user's own module keeps beside its parameters."""
+        masters = self.optimizer.masters
+        return {name: masters.get(name, tensor).detach() for name, tensor in self.model.state_dict().items()}
+
+    def save(self) -> None:
+        """Write a checkpoint: weights, what the optimizers remember, and the step."""
+        state = {"step": self.step, "data": self.run.store.sources}
+        optimizer, keep = self.optimizer.state(), self.run.train.keep
+        save_checkpoint(self.run.directory, self.step, self.weights(), optimizer, state, keep)
+
+
+@checked()
+def open_session(run: str | Path) -> Session:
+    """Open a run for training, from its newest valid checkpoint, or from the start where there is none.
+
+    The session has the directory for itself until `session.run.hold.release()` or until it is collected; others may read the run
+    meanwhile.
+
+    Args:
+        run: a directory with `config.json`, `tokenizer.json` and `data/`.
+
+    Raises:
+        HeddleError: the directory is not a training run, its parts do not belong together, or it is being trained already.
+    """
+    opened = _open(Path(run))
+    try:
+        return _start(opened)
+    except BaseException:
+        opened.hold.release()
+        raise
+
+
+def _open(run: Path) -> Run:
+    """Read a run's files, compare them with each other, and take its lock."""
+    config = read_config(run)
+    if config.train is None or config.chosen is None:
+        came = "imported, not trained here" if config.origin else "saved without its training"
+        raise HeddleError(f"{run} was {came}; there is nothing to resume")
+    tokenizer: Tokenizer = load_tokenizer(run / "tokenizer.json")
+    store = TokenStore.open(run / "data")
+    if store.tokenizer != tokenizer.fingerprint():
+        raise HeddleError(f"{run}: data/ was cut by another tokenizer than tokenizer.json; train a new run")
+    if tokenizer.vocab_size != config.model.vocab_size:
+        raise HeddleError(
+            f"{run}: tokenizer.json has {tokenizer.vocab_size} ids, config.json {config.model.vocab_size}"
+        )
+    store.verify()
+    return Run(run, config, config.train, config.chosen, tokenizer, store, Hold(run))
+
+
+def _start(run: Run) -> Session:
+    """Build everything, and bring it to where the newest valid checkpoint left it."""
+    keep_memory()
+    config, train, chosen = run.config, run.train, run.chosen
+    device = pick_device(chosen.device)
+    for folder in (run.directory, run.directory / CHECKPOINTS):
+        if folder.is_dir():
+            sweep(folder)  # what a killed training left, before anything is looked for
+    source, notes = newest_valid(run.directory)
+    damaged = damage(run.directory)
+    before = None if source is None else _read(run, source)
+    precision, peak, moved = _adapt(chosen, device, resumed=before is not None)
+    model = build(config.model, device, train.seed)
+    ways = chosen.onednn if has_onednn() else ()
+    use_products(model, ways)
+    if before is not None:
+        model.load_state_dict(before.model, strict=True)
+    elif chosen.vectors is not None:
+        put_rows(model, *load_rows(run.directory / VECTORS, chosen.vectors.sha256))
+    optimizer = Optimizer(model, train, chosen.learning_rate, precision, ways)
+    if before is not None:
+        optimizer.load_state(before.optimizer)
+    task = make_task(
+        config.task or NextTokenConfig(), Reading(run.store.corpus, config.model, chosen.batch, train.seed)
+    )
+    eager = task.objective(model)  # only now, when the model is in its working precision
+    return Session(
+        run=run,
+        opening=Opening(source, notes, damaged, precision, peak, moved),
+        model=model,
+        optimizer=optimizer,
+        task=task,
+        eager=eager,
+        objective=torch.compile(eager) if chosen.compile else eager,
+        step=0 if before is None else int(before.state["step"]),
+    )
+
+
+def _adapt(chosen: Chosen, device: torch.device, resumed: bool) -> tuple[str, float, list[str]]:
+    """The precision to compute in here, its peak, and what differs from where the run started; sets the threads."""
+    wanted, peak, cores, moved = chosen.precision, chosen.peak, os.cpu_count() or 1, []
+    torch.set_num_threads(min(chosen.threads, cores))
+    if chosen.threads > cores:
+        moved.append(f"{chosen.threads} threads were chosen and this machine has {counted(cores, 'core')}")
+    # A run that starts was measured here, or its user asked for the precision.
+    precision: str = usable_precision(wanted, device) if resumed else wanted
+    if precision != wanted:
+        moved.append(f"{wanted} is over twice as slow as {precision} here, so {precision} is used")
+        peak = matmul_rate(DTYPES[precision], device=device)
+    if chosen.onednn and not has_onednn():
+        moved.append("oneDNN computed some of its products, and torch has none here")
+    return precision, peak, moved
+
+
+def _read(run: Run, checkpoint: Path) -> State:
+    """What to continue from; a checkpoint that does not belong to the run's other files is refused."""
+    if read_config(checkpoint) != run.config:
+        raise HeddleError(
+            f"{run.directory / CONFIG} is not the one that {checkpoint.name} was trained with; "
+            f"bring it back: cp {checkpoint / CONFIG} {run.directory / CONFIG}"
+        )
+    before = read_state(checkpoint)
+    if before.state.get("data") != run.store.sources:
+        raise HeddleError(f"{run.directory}: data/ is not what {checkpoint.name} was trained on; train a new run")
+    wanted = specs_of(build(run.config.model, "meta").state_dict())
+    compare(specs_of(before.model), wanted, checkpoint)
+    return before

@@ -1,0 +1,151 @@
+"""The task seam: what next-token prediction says of its examples, and a task of one's own that nothing else knows."""
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+
+from heddle.config import NextTokenConfig, RunConfig, TransformerConfig, sized
+from heddle.config.base import Config
+from heddle.config.run import TrainConfig
+from heddle.data.batch import IGNORED, Batch
+from heddle.data.order import windows
+from heddle.data.store import Corpus, Part
+from heddle.errors import HeddleError
+from heddle.model import Transformer, build
+from heddle.nn import Layout
+from heddle.text import train_tokenizer
+from heddle.train import Examples, HeldOut, NextTokenTask, Optimizer, Reading, Task, evaluate, make_task, train_step
+from heddle.train.tasks import TASKS
+
+MODEL = sized(1, vocab_size=41, context=8, dim=16)
+
+
+def text(length: int, start: int = 0) -> Part:
+    return Part(np.arange(start, start + length, dtype=np.uint16) % 41, length, 1, 1)
+
+
+def next_token(corpus: Corpus, rows: int = 3, seed: int = 5) -> Task:
+    return make_task(NextTokenConfig(), Reading(corpus, MODEL, rows, seed))
+
+
+def test_every_step_reads_the_windows_of_its_seed() -> None:
+    """Wherever one begins, so that a step can be taken again."""
+    task = next_token(Corpus(text(200)))
+    for step in (4, 0):
+        examples = task.examples(step)
+        assert examples.places.tolist() == windows(200, 8, 5, step, 3).tolist()
+        batch = task.batch(examples)
+        for row, start in enumerate(examples.places):
+            assert batch.tokens[row].tolist() == [(start + place) % 41 for place in range(8)]
+            assert batch.targets[row].tolist() == [(start + place) % 41 for place in range(1, 9)]
+    assert task.describe(examples) == f"windows that begin at training tokens {', '.join(map(str, examples.places))}"
+
+
+@pytest.mark.parametrize("length", [2, 8, 9, 17, 30])
+@pytest.mark.parametrize("rows", [1, 2, 16])
+def test_what_is_held_out_is_scored_once(length: int, rows: int) -> None:
+    """In batches of equal windows; the last may be shorter."""
+    task = next_token(Corpus(validation=text(length)))
+    chosen = task.held_out(rows)
+    batches = [task.batch(examples) for examples in chosen.batches]
+    assert all(len(batch.tokens) <= rows for batch in batches)
+    assert torch.cat([batch.targets.flatten() for batch in batches]).tolist() == [
+        each % 41 for each in range(1, length)
+    ]
+    assert chosen.share == 1
+
+
+def test_a_text_shorter_than_a_window_is_refused() -> None:
+    line = "context = 8, but training has 8 tokens and validation 30: set context=7 or less, or give more text"
+    with pytest.raises(HeddleError, match=line):
+        next_token(Corpus(text(8), text(30)))
+    with pytest.raises(HeddleError, match="training has 100 tokens and validation 5: set context=4"):
+        next_token(Corpus(text(100), text(5)))
+    next_token(Corpus(None, text(5)))  # to be scored, in one short window
+
+
+def test_what_writes_no_text_has_nothing_to_show() -> None:
+    tokenizer = train_tokenizer("characters", ["ab"])
+    assert Copy(None, None).sample(build(MODEL), tokenizer, 0, 5) is None
+
+
+def test_every_task_of_a_config_has_a_class() -> None:
+    assert type(RunConfig().task) in TASKS
+    with pytest.raises(HeddleError, match="make_task: config = a CopyConfig"):
+        make_task(CopyConfig(), Reading(Corpus(), MODEL))
+
+
+# A task that copies its input: a config, a class and, for `heddle train`, a row in TASKS. docs/architecture.md shows it.
+
+
+class CopyConfig(Config):
+    """Random ids, then a boundary, then the same ids, which are the targets."""
+
+    kind: Literal["copy"] = "copy"
+    length: int = 4
+    boundary: int = 0
+
+
+class Copy(Task):
+    """What came before the boundary is to be said again after it."""
+
+    def __init__(self, config: CopyConfig | None, reading: Reading | None) -> None:
+        super().__init__(config or CopyConfig(), reading or Reading(Corpus(), COPYING, rows=32))
+
+    def examples(self, step: int) -> Examples:
+        rows = self.reading.rows
+        return Examples(np.arange(step * rows, (step + 1) * rows))
+
+    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+        return HeldOut((Examples(np.arange(rows), held_out=True),), share=1.0)
+
+    def batch(self, examples: Examples) -> Batch:
+        length, boundary = self.config.length, self.config.boundary
+        seeds = [(self.reading.seed, examples.held_out, place) for place in examples.places]
+        ids = np.stack(
+            [np.random.default_rng(seed).integers(1, self.reading.model.vocab_size, length) for seed in seeds]
+        )
+        row = np.concatenate([ids, np.full((len(ids), 1), boundary), ids], axis=1)
+        tokens, targets = torch.from_numpy(row[:, :-1]), torch.from_numpy(row[:, 1:]).clone()
+        targets[:, :length] = IGNORED  # random ids cannot be predicted, and the boundary is no news
+        return Batch(tokens, Layout.plain(*tokens.shape), targets, (targets != IGNORED).float())
+
+    def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
+        return {"chance": float(np.exp(-means["loss"]))}
+
+
+def test_the_page_that_shows_it_is_true() -> None:
+    """Its code runs, and makes the same batches."""
+    page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
+    code = page.split("## Adding a task")[1].split("```python\n")[1].split("```")[0]
+    names = {**globals(), "NextTokenTask": NextTokenTask}
+    exec(code, names)
+    shown = names["TASKS"][names["CopyConfig"]](names["CopyConfig"](), Reading(Corpus(), COPYING, rows=3))
+    mine = Copy(CopyConfig(), Reading(Corpus(), COPYING, rows=3))
+    for examples in (shown.examples(7), *shown.held_out(2).batches):
+        found, wanted = shown.batch(examples), mine.batch(examples)
+        assert all(
+            torch.equal(getattr(found, each), getattr(wanted, each)) for each in ("tokens", "targets", "weights")
+        )
+
+
+COPYING: TransformerConfig = sized(2, vocab_size=9, context=8, dim=32)
+
+
+def test_a_task_of_ones_own_is_learned_and_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the step, the evaluation and the table that next-token prediction has, unchanged."""
+    monkeypatch.setitem(TASKS, CopyConfig, Copy)
+    task = make_task(CopyConfig(), Reading(Corpus(), COPYING, rows=64))
+    model: Transformer = build(COPYING)
+    optimizer, objective = Optimizer(model, TrainConfig(weight_decay=0.0), 1e-2, "fp32"), task.objective(model)
+    before = evaluate(model, task)
+    assert before.loss == pytest.approx(np.log(9), abs=0.2)
+    assert (before.tokens, before.share, before.error) == (16 * 4, 1.0, 0.0)
+    for step in range(250):
+        train_step(objective, optimizer, task.batch(task.examples(step)), 2, 1.0, 1.0)
+    after = evaluate(model, task)
+    assert after.metrics["chance"] > 0.9
+    assert after.to_dict().keys() == {"loss", "error", "chance", "tokens", "share"}

@@ -1,0 +1,153 @@
+"""The objective wrapped: in a plain module, in DistributedDataParallel on two processes, compiled. The losses are the same."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from heddle.config import TransformerConfig, sized
+from heddle.config.run import TrainConfig
+from heddle.data.batch import Batch, next_token_batch
+from heddle.model import build
+from heddle.train import Loss, NextToken, Optimizer, train_step
+
+ROOT = Path(__file__).parents[2]
+STEPS = 20
+
+
+def config() -> TransformerConfig:
+    """With routers whose choice is balanced by their loads and by a term of the loss."""
+    experts = {
+        "kind": "moe",
+        "experts": 4,
+        "active": 2,
+        "balance": 0.1,
+        "bias_rate": 0.01,
+        "expert": {"kind": "mlp", "hidden": 8},
+    }
+    return sized(2, vocab_size=41, context=8, dim=16).override(
+        {"decoder.overrides": [{"layers": "1", "block": {"ffn": experts}}]}
+    )
+
+
+def uneven(step: int) -> Batch:
+    """One of two batches of eight rows; the later rows have fewer targets, so that two halves count differently."""
+    draw = np.random.default_rng(step % 2)
+    batch = next_token_batch(draw.integers(0, 41, (8, 9)))
+    kept = torch.arange(8)[None] < torch.arange(8, 0, -1)[:, None]
+    return Batch(batch.tokens, batch.layout, batch.targets, kept.float())
+
+
+class Plain(nn.Module):
+    """A wrapper that does nothing but be there."""
+
+    def __init__(self, objective: nn.Module) -> None:
+        super().__init__()
+        self.inner = objective
+
+    def forward(self, batch: Batch) -> Loss:
+        loss: Loss = self.inner(batch)
+        return loss
+
+
+def trained(wrap: Any = lambda objective: objective, **train: Any) -> tuple[list[tuple[float, float]], Any]:
+    """The losses and the norms of twenty steps in one process, and the model."""
+    model = build(config())
+    optimizer = Optimizer(model, TrainConfig(**train), 1e-2, "fp32")
+    objective = wrap(NextToken(model))
+    found = [train_step(objective, optimizer, uneven(step), 2, 1.0, 1.0) for step in range(STEPS)]
+    return found, model
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_plain_wrapper_changes_no_bit(optimizer: str) -> None:
+    """Nor the names of what is saved, which are the model's."""
+    (bare, model), (wrapped, other) = trained(optimizer=optimizer), trained(Plain, optimizer=optimizer)
+    assert wrapped == bare
+    assert bare[-1][0] < bare[0][0] - 0.5
+    for name, value in model.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value), name
+
+
+RANK = """
+import json, sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from heddle.config.run import TrainConfig
+from heddle.model import build
+from heddle.train import NextToken, Optimizer, train_step
+from tests.train.test_wrapped import STEPS, config, uneven
+
+rank, port, optimizer, precision = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+
+def reduce(tensor):
+    summed = tensor.clone()
+    dist.all_reduce(summed)
+    return summed
+
+model = build(config())
+optimizer = Optimizer(model, TrainConfig(optimizer=optimizer), 1e-2, precision)
+objective = DistributedDataParallel(NextToken(model))
+found = []
+for step in range(STEPS):
+    mine = uneven(step).split(2)[rank]
+    found.append(train_step(objective, optimizer, mine, 2, 1.0, 1.0, reduce))
+biases = [bias.tolist() for name, bias in model.named_parameters() if name.endswith("router.bias")]
+print(json.dumps([found, biases]))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+def test_two_ranks_have_the_losses_of_one(optimizer: str) -> None:
+    """Half of the batch each, in two micro-batches; counts, losses, gradients and loads add up over both."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "HEDDLE_UNCHECKED": "1"}
+    calls = [[sys.executable, "-c", RANK, str(rank), port, optimizer, "fp32"] for rank in range(2)]
+    ranks = [subprocess.Popen(each, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) for each in calls]
+    said = [rank.communicate(timeout=240)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    first, second = (json.loads(text) for text in said)
+    assert first == second  # also the gradient's norm and the experts' biases
+    alone, model = trained(optimizer=optimizer)
+    found, biases = first
+    assert [loss for loss, _ in found] == pytest.approx([loss for loss, _ in alone], abs=2e-5)
+    assert [norm for _, norm in found] == pytest.approx([norm for _, norm in alone], rel=1e-3)
+    (bias,) = (each for name, each in model.named_parameters() if name.endswith("router.bias"))
+    assert bias.abs().max() > 0
+    assert biases == [bias.tolist()]
+
+
+COMPILED = """
+import json
+import torch
+from tests.train.test_wrapped import trained
+print(json.dumps([loss for loss, _ in trained(torch.compile)[0]]))
+"""
+
+
+@pytest.mark.skipif(
+    not any(shutil.which(name) for name in ("c++", "g++", "clang++")), reason="torch.compile needs a C++ compiler"
+)
+def test_compiled_it_has_the_same_losses() -> None:
+    """In a process of its own, since the shape checks that tests add cannot be traced."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "HEDDLE_UNCHECKED": "1"}
+    call = [sys.executable, "-c", COMPILED]
+    done = subprocess.run(call, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == pytest.approx([loss for loss, _ in trained()[0]], abs=1e-4)
