@@ -129,7 +129,7 @@ def count(config: TransformerConfig, batch: int = 1, length: int | None = None, 
     length = config.context if length is None else length
     for word, value in (("batch", batch), ("length", length)):
         if value < 1:
-            raise HeddleError(f"{word} = {value}: at least 1 is needed")
+            raise HeddleError(f"{word} = {value}: must be at least 1")
     longest = doublings(length)[-1]
     if batch * longest * max(config.table_rows(), *_widths(config, longest)) > COUNTABLE:
         raise HeddleError(
