@@ -62,13 +62,19 @@ def make_app(command: str | None = None) -> App:
         name="import",
         help="Import published weights (GPT-2, Llama, Qwen3, T5, BERT and others).",
     )
-    app.command("heddle.cli.weights:export", name="export", help="Write a run as a directory that Hugging Face transformers loads.")
+    app.command(
+        "heddle.cli.weights:export",
+        name="export",
+        help="Write a run as a directory that Hugging Face transformers loads.",
+    )
     app.command("heddle.cli.runs:runs", name="runs", help="List the runs here.")
     tokenizer = App(name="tokenizer", help="Train a tokenizer, or convert text to ids and back.")
     tokenizer.command("heddle.cli.tokenizer:train", name="train", help="Train a tokenizer on text.")
     tokenizer.command("heddle.cli.tokenizer:encode", name="encode", help="Show the pieces and ids of a text.")
     tokenizer.command("heddle.cli.tokenizer:decode", name="decode", help="Convert ids to text.")
-    tokenizer.command("heddle.cli.tokenizer:compare", name="compare", help="Tokenize a text with every kind of tokenizer.")
+    tokenizer.command(
+        "heddle.cli.tokenizer:compare", name="compare", help="Tokenize a text with every kind of tokenizer."
+    )
     app.command(tokenizer)
     return app
 

@@ -117,7 +117,9 @@ def find_run(name: str | Path) -> Path:
         if path.is_dir():
             return path
     known = [path.name for path in RUNS.glob("[!.]*")]
-    raise HeddleError(f"there is no run {str(name)!r}.{did_you_mean(str(name), known)} `heddle runs` lists the runs here")
+    raise HeddleError(
+        f"there is no run {str(name)!r}.{did_you_mean(str(name), known)} `heddle runs` lists the runs here"
+    )
 
 
 def new_run(name: str | None) -> Path:

@@ -52,5 +52,9 @@ def export(run: str, directory: Path, /, *, json: bool = False) -> None:
     out = console()
     for note in result["notes"]:
         out.print(note, markup=False)
-    checked = f"logits agree with Hugging Face transformers to {result['difference']:.1e}" if result["checked"] else "not checked"
+    checked = (
+        f"logits agree with Hugging Face transformers to {result['difference']:.1e}"
+        if result["checked"]
+        else "not checked"
+    )
     out.print(f"{directory}: {result['family']}, {checked}", markup=False)
