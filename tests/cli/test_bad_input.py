@@ -241,8 +241,8 @@ def test_a_config_whose_manifest_was_made_to_fit(refused: Refused, run_a: Path) 
     shutil.rmtree(run_a / "checkpoints")
     data = json.loads((run_a / "config.json").read_text())
     for name, value, message in (
-        ("dim", 32, "the weights are not those of its config"),
-        ("dim", 2**22, "the weights are not those of its config"),
+        ("dim", 32, "the weights do not match its config"),
+        ("dim", 2**22, "the weights do not match its config"),
         ("dim", 10**12, "model.dim = 1000000000000: input should be less than or equal to 4194304"),
         ("depth", 7, "the weights have 1 layers, the config says 7"),
     ):
@@ -312,7 +312,7 @@ def test_other_commands(refused: Refused, run_a: Path, corpus: str, tmp_path: Pa
         "tokenizer", "compare", "loom", corpus, "--size", "9", "--kind", "wordpiece"
     )
     assert "1,048,576" in refused("tokenizer", "train", "new", corpus, "--size", str(10**11))
-    assert "nowhere: no such directory; to fetch it" in refused("import", "nowhere", "b")
+    assert "nowhere: no such directory; to download it" in refused("import", "nowhere", "b")
     (tmp_path / "folder").mkdir()
     assert "folder" in refused("import", "folder", "b")
     shutil.rmtree(run_a / "data")
@@ -386,7 +386,7 @@ def test_a_full_disk(heddle: Heddle, corpus: str, tmp_path: Path, monkeypatch: p
     run = tmp_path / "runs" / "b"
     if when == "preparation":
         assert not run.exists()
-        assert told.json["error"].endswith("nothing was changed. Make room and try again")
+        assert told.json["error"].endswith("nothing was changed. Free some space and try again")
         assert heddle("train", corpus, *TINY, "save_every=2", "--name", "b", "--json").json["finished"] is True
         return
     assert not (run / "model.safetensors").exists()

@@ -218,7 +218,7 @@ class TestVectors:
         line = refused("train", corpus, "tokenizer=words", f"vectors={vectors}")
         assert line == "v.txt: its vectors have 16 numbers and the model's width is chosen by time: set dim=16"
         (tmp_path / "v.txt").write_text("warp" + " 0.5" * 16 + "\nweft" + " 0.5" * 15 + "\n")
-        assert refused(*told, f"vectors={vectors}") == "v.txt, line 2: a word and 16 numbers are needed"
+        assert refused(*told, f"vectors={vectors}") == "v.txt, line 2: must be a word and 16 numbers"
 
 
 class TestResume:
@@ -261,7 +261,7 @@ class TestResume:
         newest, older = (run_a / "checkpoints" / name for name in ("step-4", "step-2"))
         (newest / "state.json").write_text("{}")
         told = heddle("train", "--resume", "a")
-        assert "runs/a/checkpoints/step-4 is left out: state.json" in told.out
+        assert "runs/a/checkpoints/step-4 is skipped: state.json" in told.out
         assert "continuing runs/a at step 2 of 4" in told.out
         for folder in (newest, older):
             (folder / "model.safetensors").write_bytes(b"")

@@ -322,7 +322,7 @@ def test_a_missing_file_or_an_unwritable_place_is_named(tokenizer: Tokenizer, tm
         (("characters", ["", ""]), "every text is empty"),
         (("bits", ["text"]), "unknown kind.*Did you mean 'bytes'"),
         (("bytes", [], None, ("<a>", "<a>")), "different names"),
-        (("bytes", [], None, "<a>"), "special = .<a>.: a list"),
+        (("bytes", [], None, "<a>"), "special = .<a>.: must be a list"),
         (("bytes", [], None, ("",)), "not printable ASCII"),
         (("bytes", [], None, ("é",)), "not printable ASCII"),
         (("characters", ["a|b"], None, ("|",)), "also an ordinary piece"),
