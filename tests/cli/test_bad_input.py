@@ -300,7 +300,7 @@ def test_other_commands(refused: Refused, run_a: Path, corpus: str, tmp_path: Pa
     assert "corpus.txt: not valid TOML" in refused("count", corpus)
     assert "batch = 0: must be at least 1" in refused("count", "a", "--batch", "0")
     for words in (["--batch", str(10**30)], ["--length", str(10**30)], ["--length", str(10**10)]):
-        assert "a pass would make more numbers than any machine can hold" in refused("count", "a", *words)
+        assert "a pass would need more numbers than any machine can hold" in refused("count", "a", *words)
     assert "id 257 is not one of this tokenizer's 257 ids" in refused("tokenizer", "decode", "a", "257")
     assert "cannot read nowhere" in refused("tokenizer", "encode", "nowhere", "x")
     assert "corpus.txt is not JSON" in refused("tokenizer", "encode", corpus, "x")
