@@ -6,7 +6,8 @@ Every contender is a separate process, so that its peak memory can be measured. 
 allocator settings, AdamW (fused, fp32 state and fp32 weights), clipping, and no dropout. They take turns: a few steps each, round
 after round, while the others wait; a round's ratio compares neighbours in time. heddle, Hugging Face transformers and the
 plain loop (nanoGPT's shape and step in torch's modules) start from the same weights, and before the timing their
-losses over the same 20 batches must agree to 1e-2. litgpt, if it can be imported, computes the same products with different initial weights.
+losses over the same 20 batches must agree to 1e-2. litgpt, if it can be imported, computes the same products with different
+initial weights.
 """
 
 import argparse
