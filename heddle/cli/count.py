@@ -46,7 +46,7 @@ def count(
         document(report.to_dict() | {"export": {"architecture": architecture, "reasons": reasons}})
         return
     console().print(*render(report, whole=all), sep="\n")
-    refused = "No family of Hugging Face transformers can express this model. The nearest:"
+    refused = "No Hugging Face family can express this model. The nearest:"
     console().print(f"Exportable as {architecture}." if architecture else refused)
     for reason in reasons:
         console().print(f"  {reason}", markup=False)

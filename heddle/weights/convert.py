@@ -198,7 +198,7 @@ def choose(config: TransformerConfig) -> tuple[Family, list[str]]:
     """
     nearest, *others = fits(config)
     if nearest.against:
-        told = f"no family of Hugging Face transformers can express this model. {nearest.brief()}"
+        told = f"no Hugging Face family can express this model. {nearest.brief()}"
         for other in others[: NEAREST - 1]:
             longer = f"{told} | {other.brief()}"
             told = longer if len(longer) < LONGEST else told

@@ -343,10 +343,10 @@ PUBLISHED: dict[str, tuple[Callable[[dict[str, Any], dict[str, torch.Tensor]], o
         lambda config, weights: weights.update({GAIN: torch.ones(17)}),
         f"{GAIN} has shape [17] in the file and [16] in the model",
     ),
-    "a nan": (lambda config, weights: weights[GAIN][3:4].fill_(torch.nan), f"1 of the 16 numbers of {GAIN} are nan or"),
+    "a nan": (lambda config, weights: weights[GAIN][3:4].fill_(torch.nan), f"1 of the 16 numbers of {GAIN} are NaN or"),
     "an inf": (
         lambda config, weights: weights[GAIN][3:5].fill_(-torch.inf),
-        f"2 of the 16 numbers of {GAIN} are nan or",
+        f"2 of the 16 numbers of {GAIN} are NaN or",
     ),
 }
 

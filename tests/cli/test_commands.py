@@ -231,9 +231,7 @@ class TestCount:
         assert refused["architecture"] is None
         assert any("recurrent" in reason for reason in refused["reasons"])
         assert any("BertModel: the model has a decoder" in reason for reason in refused["reasons"])
-        told = heddle("count", "laptop-rnn").out.split(
-            "No family of Hugging Face transformers can express this model. The nearest:"
-        )[1]
+        told = heddle("count", "laptop-rnn").out.split("No Hugging Face family can express this model. The nearest:")[1]
         assert len(told.splitlines()) == 5
         assert "decoder.block.mixer.kind is recurrent, GPTNeoXForCausalLM has attention" in told
         assert "Bert" not in told
@@ -484,7 +482,7 @@ class TestRuns:
 
     def test_none(self, heddle: Heddle) -> None:
         assert heddle("runs", "--json").json == []
-        assert heddle("runs").out == "no runs in runs; `heddle train` makes one\n"
+        assert heddle("runs").out == "no runs in runs; `heddle train` creates one\n"
 
 
 def test_export_and_import(heddle: Heddle, corpus: str, tmp_path: Path) -> None:

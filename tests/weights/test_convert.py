@@ -263,7 +263,7 @@ def test_llamas_frequencies_are_left_out(make_published: Make, tmp_path: Path) -
         (lambda t: t.update({WPE: torch.ones(24, 25)}), f"{WPE} has shape [24, 25] in the file and [24, 24]"),
         (lambda t: t.update({LN: torch.ones(24, dtype=torch.int64)}), f"{LN} is I64"),
         (lambda t: t.update({LN: torch.ones(24).double()}), f"{LN} is F64"),
-        (lambda t: t[LN].fill_(torch.nan), f"24 of the 24 numbers of {LN} are nan"),
+        (lambda t: t[LN].fill_(torch.nan), f"24 of the 24 numbers of {LN} are NaN"),
         (lambda t: t[LN][:2].fill_(torch.inf), f"2 of the 24 numbers of {LN} are NaN or infinite"),
         (lambda t: t.update({"lm_head.weight": torch.ones(61, 24)}), "ties lm_head.weight to transformer.wte.weight"),
     ],
@@ -371,7 +371,7 @@ def test_a_tokenizer_of_another_sort_is_left_out_aloud(folder: Path, tmp_path: P
     (folder / "merges.txt").write_text("#version: 0.2\na b\n")
     (folder / "vocab.json").write_text("{}")
     notes = import_model(folder, tmp_path / "again")["notes"]
-    assert any("1 merges where GPT-2 has 50,000" in note for note in notes)
+    assert any("1 merges, but GPT-2 has 50,000" in note for note in notes)
 
 
 @pytest.mark.skipif(not (DATA / "gpt2/vocab.bpe").is_file(), reason="GPT-2's merges are not here; set HEDDLE_DATA")
@@ -453,7 +453,7 @@ def test_a_model_no_family_knows_is_refused_with_what_the_nearest_lack(tiny: Tra
         export_model(make_run(tmp_path / "run", config), tmp_path / "out")
     message = str(caught.value)
     assert message == (
-        "no family of Hugging Face transformers can express this model. "
+        "no Hugging Face family can express this model. "
         "Qwen3ForCausalLM: decoder.block.ffn.kind is mlp, Qwen3ForCausalLM has gated | "
         "Qwen3MoeForCausalLM: decoder.block.ffn.kind is mlp, Qwen3MoeForCausalLM has moe"
     )
@@ -547,7 +547,7 @@ def test_without_transformers_an_export_says_that_it_is_unchecked(
     report = export_model(run, tmp_path / "out")
     assert report["checked"] is False
     assert report["difference"] is None
-    assert report["notes"] == ["not checked: transformers is not installed"]
+    assert report["notes"] == ["not checked: Hugging Face transformers is not installed"]
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["checked"] is False
 
 
