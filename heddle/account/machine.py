@@ -79,10 +79,10 @@ def available_memory(device: torch.device | str = "cpu") -> int:
     device = find_device(device)
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    free = _free(Path("/proc/meminfo"))
+    free = _available(Path("/proc/meminfo"))
     if free is None:
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    room = _room(Path("/sys/fs/cgroup"))
+    room = _left_in_container(Path("/sys/fs/cgroup"))
     return free if room is None else min(free, room)
 
 
@@ -106,7 +106,7 @@ def _finish(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def _free(meminfo: Path) -> int | None:
+def _available(meminfo: Path) -> int | None:
     """The memory that Linux estimates to be available, or None on other systems."""
     try:
         lines = meminfo.read_text().splitlines()
@@ -116,7 +116,7 @@ def _free(meminfo: Path) -> int | None:
     return int(found[0]) * 1024 if found else None
 
 
-def _room(group: Path) -> int | None:
+def _left_in_container(group: Path) -> int | None:
     """The rest of a container's memory limit, or None without one. Cached file pages count as free, since they are evicted."""
     try:
         limit = (group / "memory.max").read_text().strip()

@@ -82,7 +82,7 @@ def generate(
     model, tokenizer = ready.model, ready.tokenizer
     if tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
-    prompts = [each or _beginning(path, ready.config, tokenizer) for each in _prompts(prompt)]
+    prompts = [each or _default_prompt(path, ready.config, tokenizer) for each in _read_prompts(prompt)]
     texts = [""] * len(prompts)
     ends: list[Piece | None] = [None] * len(prompts)
     live = len(prompts) == 1 and not json
@@ -125,20 +125,20 @@ def generate(
         print(f"{which} {after}: {reason}; --window continues from its last tokens", file=sys.stderr)
 
 
-def _prompts(given: list[str] | None) -> list[str]:
+def _read_prompts(given: list[str] | None) -> list[str]:
     """The texts to continue; an empty string starts a new text.
 
     Raises:
         HeddleError: standard input is requested twice or is not UTF-8, or a prompt is not UTF-8.
     """
     if given is None:
-        return [_piped(PATIENCE) if _is_piped() else ""]
+        return [_read_piped(PATIENCE) if _is_piped() else ""]
     if given.count("-") > 1:
         raise HeddleError("--prompt - is given twice, and standard input can be read only once")
     for number, prompt in enumerate(given):
         if any("\ud800" <= character <= "\udfff" for character in prompt):  # Python's escapes for undecodable bytes
             raise HeddleError(f"prompt {number} is not UTF-8")
-    return [_piped() if prompt == "-" else prompt for prompt in given]
+    return [_read_piped() if prompt == "-" else prompt for prompt in given]
 
 
 def _is_piped() -> bool:
@@ -150,7 +150,7 @@ def _is_piped() -> bool:
     return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or stat.S_ISREG(kind)
 
 
-def _piped(patience: float | None = None) -> str:
+def _read_piped(patience: float | None = None) -> str:
     """Standard input without the line end that a shell appends.
 
     Args:
@@ -163,7 +163,7 @@ def _piped(patience: float | None = None) -> str:
     return read_input().removesuffix("\n").removesuffix("\r")
 
 
-def _beginning(run: Path, saved: SavedConfig, tokenizer: Tokenizer) -> str:
+def _default_prompt(run: Path, saved: SavedConfig, tokenizer: Tokenizer) -> str:
     """The start of a text when there is no prompt and the model has no token for it."""
     if tokenizer.end_of_text is not None or saved.origin is not None:
         return ""

@@ -120,7 +120,7 @@ def decode(tokenizer: Path, /, *ids: int, json: bool = False) -> None:
     json
         One JSON document on stdout.
     """
-    numbers = list(ids) or _numbers(read_input())
+    numbers = list(ids) or _parse_ids(read_input())
     text = _load(tokenizer).decode(numbers)
     if json:
         document({"text": text})
@@ -175,7 +175,7 @@ def _row(cut: Cut) -> str:
     return " ".join(f"{piece!r}:{id}" for piece, id in zip(cut.pieces, cut.ids, strict=True))
 
 
-def _numbers(text: str) -> list[int]:
+def _parse_ids(text: str) -> list[int]:
     words = text.replace(",", " ").split()
     wrong = next((word for word in words if not word.isdecimal()), None)
     if wrong is not None:

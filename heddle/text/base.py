@@ -86,10 +86,10 @@ class Base(ABC):
             utf8(text)
         if allow_special is False:
             return self._plain(text)
-        boundary = self._boundary if allow_special is True else self._choice(allow_special)
+        boundary = self._boundary if allow_special is True else self._allowed_pattern(allow_special)
         return self._plain(text) if boundary is None else self._with_special(text, boundary)
 
-    def _choice(self, allowed: Collection[str]) -> re.Pattern[str] | None:
+    def _allowed_pattern(self, allowed: Collection[str]) -> re.Pattern[str] | None:
         """The pattern for some special tokens, all of which must be known."""
         names = {allowed} if isinstance(allowed, str) else set(allowed)
         strange = next((name for name in sorted(names) if name not in self.special), None)

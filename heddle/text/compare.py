@@ -37,10 +37,10 @@ def compare(
     Raises:
         HeddleError: an unknown kind; a corpus without text.
     """
-    return [_cut(kind, text, corpus, vocab_size, special, progress) for kind in kinds]
+    return [_tokenize(kind, text, corpus, vocab_size, special, progress) for kind in kinds]
 
 
-def _cut(
+def _tokenize(
     kind: str,
     text: str,
     corpus: Callable[[], Iterable[str]],

@@ -52,7 +52,7 @@ def read_spelling(content: Content, pieces: Mapping[int, str]) -> Spelling:
                     i: (a.replace(mark, "" if drops else " "), b.replace(mark, " ")) for i, (a, b) in texts.items()
                 }
             case {"type": "WordPiece", "prefix": str(prefix)} if not fused:
-                tidy = _tidy if step.get("cleanup", True) else str
+                tidy = _clean_up if step.get("cleanup", True) else str
                 texts = {
                     i: (tidy(a), tidy(b.removeprefix(prefix) if b.startswith(prefix) else f" {b}"))
                     for i, (a, b) in texts.items()
@@ -73,7 +73,7 @@ def _bytes(piece: str) -> bytes:
     return bytes([int(found[1], 16)]) if found else piece.encode()
 
 
-def _tidy(piece: str) -> str:
+def _clean_up(piece: str) -> str:
     """Remove spaces before punctuation and English contractions, token by token: the library's "cleanup"."""
     for loose in (" .", " ?", " !", " ,", " n't", " 'm", " 's", " 've", " 're"):
         piece = piece.replace(loose, loose[1:])

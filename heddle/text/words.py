@@ -141,7 +141,7 @@ class WordPiece(Spaced):
             special_tokens=[UNKNOWN, *letters],
             continuing_subword_prefix=PREFIX,
         )
-        learner.train_from_iterator(_again(words), trainer)
+        learner.train_from_iterator(_repeated(words), trainer)
         return cls(describe(json.loads(learner.to_str())["model"], CUT, _join(UNKNOWN), special))
 
     @classmethod
@@ -212,7 +212,7 @@ def load_wordpiece_vocab(path: str | Path, lowercase: bool = True) -> Wrapped:
     )
 
 
-def _again(words: Counter[str]) -> Iterator[str]:
+def _repeated(words: Counter[str]) -> Iterator[str]:
     """Texts that contain these words, each as often as counted."""
     letters = _letters({word[0] for word in words})
     for word, count in words.items():

@@ -108,15 +108,15 @@ def write_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
     _refuse_existing(target, replace)
     partial = _partial(target)
     made = [folder for folder in target.parents if not folder.exists()]
-    with _reported(target):
+    with _reporting_os_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
         lock = _lock(partial)
     try:
         _pause()
-        with _disk_full_reported(target):
+        with _reporting_full_disk(target):
             yield partial
-        with _reported(target):
+        with _reporting_os_errors(target):
             _pause()
             _sync_tree(partial)
             _pause()
@@ -145,7 +145,7 @@ def write_file(path: Path, data: bytes, *, replace: bool = False) -> None:
     _refuse_existing(path, replace)
     partial = _partial(path)
     try:
-        with _reported(path):
+        with _reporting_os_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with partial.open("xb") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX)
@@ -301,7 +301,7 @@ def _lock(directory: Path) -> int:
 
 
 @contextmanager
-def _disk_full_reported(target: Path) -> Iterator[None]:
+def _reporting_full_disk(target: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
@@ -317,10 +317,10 @@ def _disk_full_reported(target: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _reported(target: Path) -> Iterator[None]:
-    """Like `_disk_full_reported`, and any other `OSError` becomes one line too."""
+def _reporting_os_errors(target: Path) -> Iterator[None]:
+    """Like `_reporting_full_disk`, and any other `OSError` becomes one line too."""
     try:
-        with _disk_full_reported(target):
+        with _reporting_full_disk(target):
             yield
     except OSError as error:
         raise WriteError(f"cannot write {target}: {error.strerror or error}; nothing was changed") from error

@@ -36,14 +36,14 @@ def read_ids(
             value = table.get(name)
             if value is None:
                 continue
-            if _sound(name, value, count):
+            if _is_valid(name, value, count):
                 found[ours] = value
             else:
                 notes.append(f"{name} = {value!r} in {file} is not one of the model's {count:,} ids: left out")
     return SpecialIds.of(found, where="the special ids"), notes
 
 
-def _sound(name: str, value: Any, count: int) -> bool:
+def _is_valid(name: str, value: Any, count: int) -> bool:
     def known(each: Any) -> bool:
         return isinstance(each, int) and not isinstance(each, bool) and 0 <= each < count
 

@@ -163,12 +163,12 @@ def load(source: str | Path, device: str = "auto") -> Loaded:
     run, target = Path(source), pick_device(device)
     read_config(run)
     while True:
-        before = _moment(run)
+        before = _snapshot(run)
         try:
             return _load_directory(_newest(run), target)
         except HeddleError:
             # Training may have published in the meantime; then try again.
-            if _moment(run) == before:
+            if _snapshot(run) == before:
                 raise
         except OSError as error:
             raise HeddleError(f"{error.filename or run}: cannot be read ({error.strerror})") from None
@@ -225,8 +225,12 @@ def _newest(run: Path) -> Path:
         raise HeddleError(f"{run}: no weights yet, neither published nor in a checkpoint; train it first")
     problems = check(chosen, NEEDED)
     if problems:
-        sound = [path for _, path in checkpoints(run) if path != chosen and not check(path, NEEDED)]
-        advice = f"{sound[0]} is undamaged: name it to load it" if sound else "restore an undamaged copy or train again"
+        undamaged = [path for _, path in checkpoints(run) if path != chosen and not check(path, NEEDED)]
+        advice = (
+            f"{undamaged[0]} is undamaged: name it to load it"
+            if undamaged
+            else "restore an undamaged copy or train again"
+        )
         raise HeddleError(f"{chosen / problems[0]}. These files are damaged and were not loaded; {advice}")
     return chosen
 
@@ -241,7 +245,7 @@ def _step(directory: Path) -> int | None:
         return 2**63
 
 
-def _moment(run: Path) -> tuple[object, ...]:
+def _snapshot(run: Path) -> tuple[object, ...]:
     """A value that changes whenever `publish` or `save_checkpoint` changes something."""
     seen: list[object] = [(run / PUBLISHING).exists(), checkpoints(run)]
     with suppress(OSError):
@@ -258,11 +262,11 @@ def _finish_publishing(run: Path) -> None:
     if not check(staged, NEEDED):
         files: dict[str, Any] = read_manifest(staged)["files"]
         for name in (*files, MANIFEST):
-            _place(staged / name, run / name)
+            _link_or_copy(staged / name, run / name)
     discard(staged)
 
 
-def _place(source: Path, target: Path) -> None:
+def _link_or_copy(source: Path, target: Path) -> None:
     """Link or copy a file to a second path, atomically."""
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
     try:

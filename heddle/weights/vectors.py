@@ -92,7 +92,7 @@ def find_rows(tokenizer: Tokenizer, path: str | Path, tell: Tell | None = None) 
     Raises:
         HeddleError: as `read_vectors`.
     """
-    known, found, unused = _words(tokenizer), dict[int, npt.NDArray[np.float32]](), 0
+    known, found, unused = _single_token_words(tokenizer), dict[int, npt.NDArray[np.float32]](), 0
     for word, vector in read_vectors(path, tell):
         ids = known.get(word, [])
         found |= dict.fromkeys(ids, vector)
@@ -123,17 +123,17 @@ def load_rows(path: Path, sha256: str) -> tuple[Tensor, Tensor]:
     return found["ids"], found["vectors"]
 
 
-def _words(tokenizer: Tokenizer) -> dict[str, list[int]]:
+def _single_token_words(tokenizer: Tokenizer) -> dict[str, list[int]]:
     """Each word that is a single token, alone or with a space before it, and its ids."""
     found: dict[str, list[int]] = {}
     for number in range(tokenizer.vocab_size):
         word = tokenizer.decode([number]).strip()
-        if word and number in (_single(tokenizer, word), _single(tokenizer, f" {word}")):
+        if word and number in (_single_id(tokenizer, word), _single_id(tokenizer, f" {word}")):
             found.setdefault(word, []).append(number)
     return found
 
 
-def _single(tokenizer: Tokenizer, text: str) -> int | None:
+def _single_id(tokenizer: Tokenizer, text: str) -> int | None:
     """The single id of a text; None if it takes several or has characters that the tokenizer does not know."""
     try:
         ids = tokenizer.encode(text)
@@ -186,10 +186,10 @@ def read_vectors(path: str | Path, tell: Tell | None = None) -> Iterator[Vector]
         vectors = _binary(path, start, words, width)
     else:
         vectors = _text(path, width, words)
-    return vectors if tell is None else _told(vectors, path, tell)
+    return vectors if tell is None else _with_progress(vectors, path, tell)
 
 
-def _told(vectors: Iterator[Vector], path: Path, tell: Tell) -> Iterator[Vector]:
+def _with_progress(vectors: Iterator[Vector], path: Path, tell: Tell) -> Iterator[Vector]:
     due = time.monotonic() + PATIENCE
     for count, vector in enumerate(vectors, 1):
         yield vector
