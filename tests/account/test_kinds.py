@@ -214,7 +214,7 @@ def test_a_whole_report_can_be_shown_and_written(name: str) -> None:
     assert f"{report.parameters.total:,} parameters" in page.getvalue()
     # The lectures' sums stand there exactly where they speak of such a model; elsewhere a note says why not.
     assert bool(report.parameters.deck) == bool(report.flops.deck) == bool(report.memory.deck)
-    assert any("sums are for one stack" in note for note in report.notes) == (not report.parameters.deck)
+    assert any("sums assume one stack" in note for note in report.notes) == (not report.parameters.deck)
 
 
 def test_which_models_the_lectures_sums_speak_of() -> None:
