@@ -1,9 +1,9 @@
-# A machine needs Python >= 3.11, git and make: every target does the rest of its set-up itself.
+# A machine needs only Python >= 3.11, git and make: every target sets up the rest.
 
 PYTHON ?= python3
 STAMP := .venv/.installed
 
-# uv does not read pip's own variable. Empty is fine.
+# uv does not read pip's variable. Empty is fine.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 
 .PHONY: setup demo test check clean
@@ -23,7 +23,7 @@ check: $(STAMP)
 clean:
 	rm -rf .venv .venv.partial .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
 
-# .venv.partial stands while an install is under way. Where it still stands, one was cut short: .venv is made anew.
+# .venv.partial exists while an install is running. If it is left over, an install was interrupted: rebuild .venv.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "heddle needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>/dev/null || echo missing). Name another: make PYTHON=python3.12 setup" >&2; exit 1; }

@@ -2,9 +2,9 @@
 
     python benchmarks/attention.py [--kernels reference plain blockwise sdpa --lengths 512 1024 --device cpu] [--json FILE]
 
-Causal attention of one row. Memory is what a pass asks of the allocator beyond its inputs, at its highest: outputs, gradients
-and everything between, every allocation counted (by torch's profiler, or by CUDA's allocator), so that it is exact. Times are
-medians of passes that take turns, without the profiler.
+Causal attention of one row. Memory is the peak that a pass allocates beyond its inputs: outputs, gradients and everything
+between, counting every allocation (with torch's profiler or CUDA's allocator), so that it is exact. Times are medians of passes
+that take turns, without the profiler.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import Any
 
 
 def passes(arguments: argparse.Namespace, name: str, length: int) -> Callable[[], None]:
-    """One forward and backward pass of a kernel, from inputs that exist already to their gradients."""
+    """One forward and backward pass of a kernel, from existing inputs to their gradients."""
     import torch
 
     from heddle.nn.kernels import KERNELS
@@ -45,7 +45,7 @@ def passes(arguments: argparse.Namespace, name: str, length: int) -> Callable[[]
 
 
 def peak(go: Callable[[], Any], device: str) -> int:
-    """The most bytes that were held at once of what `go` allocated."""
+    """The peak of the bytes that `go` allocated."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 

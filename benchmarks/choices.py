@@ -1,13 +1,13 @@
-"""What heddle's fixed numbers are worth on this machine: each beside its neighbours, in turns.
+"""Measures heddle's fixed numbers on this machine: each compared with its neighbours, in turns.
 
     python benchmarks/choices.py [--only loss lines spin widths muon] [--rounds 7] [--json FILE]
 
-loss: logits that the loss makes at a time (`heddle.model.head.LOGITS_BYTES`), forward and backward of head and loss.
-lines: rows of the logits' gradient that start at multiples of 64 numbers, beside rows as they come.
-spin: how long idle threads spin before they sleep (GOMP_SPINCOUNT), by the time of a training step.
-widths: cached keys in widths rounded to 64 beside exact ones, one decoding step of attention.
-muon: its share of a training step, by iteration, at width 384 and 4,096 tokens.
-For the length up to which attention is plain products, see benchmarks/attention.py. A number is a good choice where its time is
+loss: logits that the loss computes at a time (`heddle.model.head.LOGITS_BYTES`), forward and backward of head and loss.
+lines: rows of the logits' gradient that start at multiples of 64 numbers, compared with contiguous rows.
+spin: how long idle threads spin before they sleep (GOMP_SPINCOUNT), measured by the time of a training step.
+widths: cached keys in widths rounded to 64, compared with exact ones, in one decoding step of attention.
+muon: Muon's share of a training step, by iteration, at width 384 and 4,096 tokens.
+For the length up to which attention is plain products, see benchmarks/attention.py. A number is a good choice if its time is
 within a few percent of the best in its table.
 """
 
@@ -41,7 +41,7 @@ def turns(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str,
 
 
 def rows_of(what: str, times: dict[str, list[float]], chosen: str) -> list[Row]:
-    """A table's rows: medians, spread, and the time beside the chosen one's, round by round."""
+    """A table's rows: medians, spread, and the ratio to the chosen one's time, round by round."""
     return [
         {
             "what": what,
@@ -57,7 +57,7 @@ def rows_of(what: str, times: dict[str, list[float]], chosen: str) -> list[Row]:
 
 
 def precisions() -> list[str]:
-    """fp32, and bf16 where it is not slower."""
+    """fp32, and bf16 if it is not slower."""
     import torch
 
     from heddle.account import slowdown
@@ -148,7 +148,7 @@ def widths(rounds: int) -> list[Row]:
 def training(
     dim: int, depth: int, context: int, batch: int, precision: str, optimizer: str = "muon"
 ) -> Callable[[], object]:
-    """A training step of a model as `heddle train` builds it."""
+    """A training step of a model built as by `heddle train`."""
     import numpy as np
 
     from heddle import build, sized
@@ -180,7 +180,7 @@ def muon(rounds: int) -> list[Row]:
     rows = []
     for precision in precisions():
         step = training(384, 2, 256, 16, precision, "adamw")
-        # The matrices of two layers of the default model, as the step above has.
+        # The matrices of two layers of the default model, as in the step above.
         from heddle import build, sized
         from heddle.model.roles import role
 
@@ -236,7 +236,7 @@ def spin(rounds: int) -> list[Row]:
 
 
 def steps(dim: int, depth: int, context: int, batch: int) -> None:
-    """A process that trains ten steps when told to and says how many milliseconds one took."""
+    """A process that trains ten steps on request and prints the milliseconds of one."""
     step = training(dim, depth, context, batch, precisions()[-1])
     for _ in sys.stdin:
         began = time.perf_counter()

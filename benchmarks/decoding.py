@@ -1,10 +1,10 @@
-"""Decoding speed beside transformers' `generate`: GPT-2, equal weights and prompts, greedy, in one interleaved run.
+"""Decoding speed compared with `generate` of Hugging Face transformers: GPT-2, equal weights and prompts, greedy, interleaved.
 
     python benchmarks/decoding.py [--batch 1 8 --prompt 64 --tokens 64 --precision bf16 --rounds 7] [--json FILE]
 
-Every contender is a process of its own with the same threads; they take turns, one whole call each, prompt included. The first
-call of each is not timed: it pays for libraries and for heddle's packing of weights, which is reported by itself. The ids have
-to agree: where a row first differs, the two ids have to be within rounding of each other in transformers' own logits.
+Every contender is a separate process with the same threads; they take turns, one whole call each, including the prompt. The first
+call of each is not timed: it loads libraries and packs heddle's weights, which is reported separately. The ids must agree: where a
+row first differs, the logits of the two ids in Hugging Face transformers must be within rounding of each other.
 
 `--unpacked` adds heddle without packed weights, `--tree DIRECTORY` another checkout of heddle.
 """
@@ -22,12 +22,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-NEAR = {"fp32": 1e-3, "bf16": 0.25}  # logits as near as this to the largest may be the largest after other rounding
+NEAR = {"fp32": 1e-3, "bf16": 0.25}  # logits this near to the largest may be the largest with different rounding
 Ids = list[list[int]]
 
 
 def prompts(vocabulary: int, batch: int, length: int) -> Ids:
-    """The same text-like ids for everyone: frequent ones are frequent."""
+    """The same text-like ids for everyone, with a skewed distribution."""
     import numpy as np
 
     return ((np.random.default_rng(batch).zipf(1.3, (batch, length)) - 1) % vocabulary).tolist()
@@ -58,7 +58,7 @@ def heddle_decodes(arguments: argparse.Namespace) -> Callable[[Ids], Ids]:
 
 
 def transformers_decodes(arguments: argparse.Namespace) -> tuple[Callable[[Ids], Ids], Callable[[Ids, Ids], float]]:
-    """transformers' `generate`, and how far below the best logit another's ids are where they first differ from its own."""
+    """Hugging Face's `generate`, and how far below the best logit another contender's ids are where they first differ."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -87,7 +87,7 @@ def transformers_decodes(arguments: argparse.Namespace) -> tuple[Callable[[Ids],
 
 
 def contender(arguments: argparse.Namespace) -> None:
-    """A process that decodes when it is told to: lines of JSON in, lines of JSON out."""
+    """A process that decodes on request: lines of JSON in, lines of JSON out."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1"}
     import torch
 
@@ -114,7 +114,7 @@ def contender(arguments: argparse.Namespace) -> None:
 
 
 class Process:
-    """A contender seen from outside."""
+    """A contender, from the parent process."""
 
     def __init__(self, arguments: argparse.Namespace, library: str, weights: Path, tree: Path | None = None) -> None:
         words = [sys.executable, __file__, "--contender", "--library", library, "--weights", str(weights)]
@@ -146,7 +146,7 @@ class Process:
 
 
 def race(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Check that all write the same, then time them in turns."""
+    """Check that all generate the same ids, then time them in turns."""
     import heddle
     from heddle.weights import export_model, save
 
@@ -198,7 +198,7 @@ def report(
     gaps: dict[str, float],
     peaks: list[dict[str, float]],
 ) -> dict[str, Any]:
-    """The numbers. A ratio is the median of the rounds' ratios, since a round's contenders share its disturbances."""
+    """The results. A ratio is the median of the rounds' ratios, since a round's contenders share its disturbances."""
     import torch
 
     rows = []
@@ -231,7 +231,7 @@ def report(
 
 
 def show(result: dict[str, Any]) -> None:
-    """The same as a table."""
+    """The results as a table."""
     peak = {name: f"{rate / 1e9:,.0f} GFLOP/s" for name, rate in result["peak"].items()}
     print(
         f"{result['preset']}, {result['precision']}, greedy, {result['tokens']} tokens after {result['prompt']}, "
@@ -248,7 +248,7 @@ def show(result: dict[str, Any]) -> None:
         print(f"| {row['batch']} | {row['contender']} | {speed} | {ratio} |")
     usual = {row["contender"]: median(row["seconds"]) for row in reversed(result["contenders"])}
     said = ", ".join(f"{name} {first - usual[name]:+.2f} s" for name, first in result["first_call"].items())
-    print(f"\nThe first call, packing included, beside the median one: {said}.")
+    print(f"\nThe first call, including packing, compared with the median one: {said}.")
     worst = max(result["gaps"].values())
     agree = "yes" if result["ids_agree"] else "NO"
     print(

@@ -1,15 +1,15 @@
-"""Kill a training run with SIGKILL again and again, and see that it ends as the run that nobody touched.
+"""Kill a training run with SIGKILL repeatedly, and check that it ends like an undisturbed run.
 
     python benchmarks/kills.py [--kills 20] [--inside 5] [--commands 3] [--seed 0] [--json]
 
 Each kill comes from another process, at a random moment between the start of a process and the end of its work: while the
-run is prepared, in a step, in an evaluation, in a save. `--inside` of them wait for a save to be under way. After every
-kill the run is taken up again as a user would: `heddle train --resume` where its directory exists, else anew. A run
-that ends is compared with the reference: the weights, the optimizer's state and the metrics must be equal byte by byte,
-and no unfinished file may be left. Runs follow each other until all kills are done.
+run is prepared, in a step, in an evaluation, in a save. `--inside` of them wait for a save to start. After every kill the
+run is continued as by a user: `heddle train --resume` if its directory exists, else from the beginning. A finished run
+is compared with the reference: the weights, the optimizer's state and the metrics must be equal byte for byte, and no
+unfinished file may be left. Runs follow each other until all kills are done.
 
-Saves are slowed down, so that there is something to hit. Most processes are forked from one that has imported torch
-already, to spare the wait; `--commands` of the killed ones are started from the command line, like a user's.
+Saves are slowed down, so that a kill can hit them. Most processes are forked from one that has already imported torch,
+to save time; `--commands` of the killed ones are started from the command line, like a user's.
 """
 
 import argparse
@@ -49,7 +49,7 @@ class Kill:
 
 
 class Server:
-    """Starts processes that run `heddle`; it has imported what they need, and nothing else."""
+    """Starts processes that run `heddle`; it has imported only what they need."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -59,7 +59,7 @@ class Server:
         from heddle.cli import main, training  # noqa: F401
         from heddle.train import next_token
 
-        # Measuring the machine and writing samples take seconds in each process, and leave no trace in what is compared.
+        # Measuring the machine and generating samples take seconds in each process, and do not affect what is compared.
         plan: Any = sys.modules["heddle.train.plan"]
         plan.measure = lambda *args, **settings: 1e5
         plan.matmul_rate = lambda *args, **settings: 1e10
@@ -90,12 +90,12 @@ class Server:
         with (self.folder / "log.txt").open("a") as log:
             call = [sys.executable, "-m", "heddle", *words]
             process = subprocess.Popen(call, cwd=self.folder, env=env, stdout=log, stderr=log)
-        process.returncode = 0  # it is waited for by its number, as a forked one is
+        process.returncode = 0  # it is waited for by its id, like a forked one
         return process.pid
 
 
 def alive(child: int) -> bool:
-    """Whether a child still runs; one that has ended badly is an error."""
+    """Whether a child still runs; one that failed is an error."""
     done, status = os.waitpid(child, os.WNOHANG)
     if done:
         check(status)
@@ -108,12 +108,12 @@ def check(status: int) -> None:
 
 
 def unfinished(folder: Path) -> list[Path]:
-    """What is being written there in this moment, or was when its writer died."""
+    """What is being written there, or was when its writer died."""
     return [path for path in folder.glob(".*") if path.suffix in (".partial", ".previous")]
 
 
 def doing(runs: Path, run: Path) -> str:
-    """What a process that stands still was doing."""
+    """What a stopped process was doing."""
     for place, what in ((runs, "preparation"), (run / "checkpoints", "save"), (run, "publication")):
         if unfinished(place):
             return what
@@ -125,7 +125,7 @@ def doing(runs: Path, run: Path) -> str:
 
 
 def kill(child: int, runs: Path, run: Path, in_save: bool) -> str | None:
-    """Kill a process, and say what it was doing; None if it had ended before.
+    """Kill a process and return what it was doing; None if it had already ended.
 
     With `in_save` one that is not inside a save any more goes on, and is killed inside the next one.
     """
@@ -152,14 +152,14 @@ def saved(run: Path) -> int:
 
 
 def words_for(run: Path, text: Path) -> list[str]:
-    """What a user would type now."""
+    """The command that a user would type now."""
     if run.exists():
         return ["train", "--resume", str(run)]
     return ["train", str(text), *MODEL, *TRAIN, "--name", str(run)]
 
 
 def wait_for(child: int, seconds: float, in_save: bool, run: Path, draw: random.Random) -> bool:
-    """Sleep until the moment of a kill, and then, if wanted, into the next save; False if the process ended before."""
+    """Sleep until the moment of a kill, and then, on request, until the next save; False if the process ended before."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if not alive(child):
@@ -188,7 +188,7 @@ def reference(server: Server, folder: Path, text: Path) -> dict[str, float]:
 
 
 def compare(folder: Path, run: Path) -> list[str]:
-    """How a run that was killed differs from the one that was not."""
+    """The differences of a killed run from the undisturbed one."""
     expected = folder / "runs" / "reference-command"
     wrong = [name for name in COMPARED if (run / name).read_bytes() != (expected / name).read_bytes()]
     return wrong + [str(path) for path in (folder / "runs").rglob(".*")]

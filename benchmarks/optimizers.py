@@ -1,10 +1,10 @@
-"""Which optimizer learns more in equal time on this machine: heddle's Muon beside AdamW, on two texts, over several seeds.
+"""Which optimizer learns more in equal time on this machine: heddle's Muon compared with AdamW, on two texts, over several seeds.
 
     python benchmarks/optimizers.py [--text input.txt] [--minutes 3] [--seeds 3] [--threads N] [--json FILE]
 
-Every run is `heddle train` with `minutes=`, which measures the machine and decides how many steps that is, and its score is
-`heddle eval` over everything held out. The texts are the demo's (the Python standard library's sources, heddle's default model)
-and, where `--text` names it, Shakespeare by characters in the shape of recipes/shakespeare.toml. Runs take turns.
+Every run is `heddle train` with `minutes=`, which measures the machine and derives the number of steps, and its score is
+`heddle eval` over all held-out text. The texts are the demo's (the Python standard library's sources, heddle's default model)
+and, if `--text` names it, Shakespeare by characters in the shape of recipes/shakespeare.toml. Runs take turns.
 """
 
 import argparse
@@ -22,7 +22,7 @@ SHAKESPEARE = ["tokenizer=characters", "depth=4", "dim=128", "heads=4", "context
 
 
 def heddle(*words: str, folder: Path) -> dict[str, Any]:
-    """Call the command line; its one JSON document."""
+    """Call the command line; return its JSON document."""
     command = [sys.executable, "-m", "heddle", *words, "--json"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder).stdout)
 

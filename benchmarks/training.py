@@ -1,12 +1,13 @@
-"""Training speed beside other libraries: one GPT-2 shape, equal work, one interleaved run.
+"""Training speed compared with other libraries: one GPT-2 shape, equal work, one interleaved run.
 
     python benchmarks/training.py [--shape gpt2-small|baby|small] [--precision fp32|bf16] [--rounds 10] [--json FILE]
 
-Every contender is a process of its own, so that peak memory is its own. All train on the same tokens, with the same threads,
+Every contender is a separate process, so that its peak memory can be measured. All train on the same tokens, with the same threads,
 allocator settings, AdamW (fused, fp32 state and fp32 weights), clipping, and no dropout. They take turns: a few steps each, round
-after round, while the others wait; a round's ratio compares neighbours in time. heddle, transformers and the plain loop (the
-shape and step of nanoGPT in torch's own modules) start from the same weights, and before the timing their losses over the same
-20 batches have to agree to 1e-2. litgpt, where it can be imported, computes the same products with weights of its own.
+after round, while the others wait; a round's ratio compares neighbours in time. heddle, Hugging Face transformers and the
+plain loop (nanoGPT's shape and step in torch's modules) start from the same weights, and before the timing their
+losses over the same 20 batches must agree to 1e-2. litgpt, if it can be imported, computes the same products with different
+initial weights.
 """
 
 import argparse
@@ -35,7 +36,7 @@ CONTENDERS = {
     "heddle bf16": {"library": "heddle", "precision": "bf16", "compile": False},
     "heddle bf16 compiled": {"library": "heddle", "precision": "bf16", "compile": True},
 }
-# What differs from GPT-2 small, rows in a batch, context.
+# Changes from GPT-2 small, rows in a batch, context.
 SHAPES: dict[str, tuple[dict[str, Any], int, int]] = {
     "gpt2-small": ({}, 2, 512),
     "baby": (
@@ -90,7 +91,7 @@ def heddle_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Any],
 
 
 def transformers_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Any], float]:
-    """One training step of transformers' GPT-2, with its fastest attention, in a plain torch loop."""
+    """One training step of Hugging Face's GPT-2, with its fastest attention, in a plain torch loop."""
     import torch
     from torch.nn import functional as F
     from transformers import AutoModelForCausalLM
@@ -119,7 +120,7 @@ def transformers_step(arguments: argparse.Namespace, weights: Path) -> Callable[
 
 
 def plain_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Any], float]:
-    """One training step of a plain loop: nanoGPT's modules and order of work, written with what torch has."""
+    """One training step of a plain loop: nanoGPT's modules and order of work, written with torch's modules."""
     import torch
     from safetensors.torch import load_file
     from torch import Tensor, nn
@@ -198,7 +199,7 @@ def litgpt_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Any],
 
 
 def torch_step(arguments: argparse.Namespace, model: Any) -> Callable[[Any], float]:
-    """The loop that everybody writes: logits, cross-entropy, backward, clip, fused AdamW."""
+    """The usual loop: logits, cross-entropy, backward, clip, fused AdamW."""
     import torch
     from torch.nn import functional as F
 
@@ -224,7 +225,7 @@ STEPS = {"heddle": heddle_step, "transformers": transformers_step, "plain": plai
 
 
 def contender(arguments: argparse.Namespace) -> None:
-    """A process that trains when it is told to: lines of JSON in, lines of JSON out."""
+    """A process that trains on request: lines of JSON in, lines of JSON out."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1"}
     import torch
 
@@ -234,9 +235,7 @@ def contender(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(arguments.threads)
     keep_memory()
     if arguments.library == "peak":
-        slow = slowdown(
-            torch.bfloat16, arguments.device
-        )  # a CPU without bf16 units would take minutes over one product
+        slow = slowdown(torch.bfloat16, arguments.device)  # a CPU without bf16 units would take minutes for one product
         step = None
     else:
         step = STEPS[arguments.library](arguments, Path(arguments.weights))
@@ -262,7 +261,7 @@ def contender(arguments: argparse.Namespace) -> None:
 
 
 def peak_memory(device: str) -> int:
-    """The most this process has held, in bytes."""
+    """This process's peak memory, in bytes."""
     import torch
 
     if device == "cuda":
@@ -278,7 +277,7 @@ def give_back() -> None:
 
 
 class Process:
-    """A contender seen from outside."""
+    """A contender, from the parent process."""
 
     def __init__(
         self, arguments: argparse.Namespace, weights: Path, library: str, precision: str, compile: bool
@@ -311,7 +310,7 @@ class Process:
 
 
 def prepare_weights(arguments: argparse.Namespace, folder: Path) -> dict[str, Path]:
-    """One set of initial weights, as a run and as a directory of transformers."""
+    """One set of initial weights, as a run and as a Hugging Face directory."""
     import heddle
     from heddle.weights import export_model, save
 
@@ -333,7 +332,7 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
             if (name in arguments.only if arguments.only else arguments.precision in (None, how["precision"]))
         }
         if importlib.util.find_spec("litgpt") is None and chosen.pop("litgpt fp32", None):
-            print("litgpt cannot be imported and is left out", file=sys.stderr)
+            print("litgpt cannot be imported and is skipped", file=sys.stderr)
         running, losses = {}, {}
         for name, how in chosen.items():
             print(f"{name}: {arguments.check} steps to compare losses", file=sys.stderr)
@@ -364,7 +363,7 @@ def report(
     memory: dict[str, int],
     peaks: list[dict[str, float]],
 ) -> dict[str, Any]:
-    """The numbers, with the verdicts that were asked for."""
+    """The results, with the requested verdicts."""
     import torch
 
     import heddle
@@ -374,7 +373,7 @@ def report(
     config = heddle.preset("gpt2-small").override(SHAPES[arguments.shape][0])
     work = flops(config, arguments.batch, arguments.context).training
     tokens = arguments.batch * arguments.context
-    # Two precisions part ways within 20 steps whoever computes them; who is compared must round alike.
+    # Two precisions diverge within 20 steps in any library, so only contenders with the same rounding are compared.
     references = {precision: _reference(losses, precision) for precision in ("fp32", "bf16")}
     rows = []
     ours = [name for name in seconds if name.startswith("heddle")]
@@ -383,7 +382,7 @@ def report(
         reference = references[CONTENDERS[name]["precision"]]
         times = [time for each in rounds for time in each]
         middle = median(times)
-        # Neighbours in time are compared, so that a slow minute slows both.
+        # Compare neighbours in time, so that a slow minute slows both.
         ratios = [median(a) / median(b) for a, b in zip(rounds, seconds[fastest], strict=True)] if fastest else []
         rows.append(
             {
@@ -419,14 +418,14 @@ def report(
 
 
 def _reference(losses: dict[str, list[float]], precision: str) -> list[float]:
-    """The losses of transformers, not compiled, in a precision; of the first contender there is without it."""
+    """The losses of Hugging Face transformers in a precision, not compiled; without it, those of the first contender."""
     plain = {"fp32": "transformers fp32", "bf16": "transformers bf16 autocast"}[precision]
     alike = [found for name, found in losses.items() if CONTENDERS[name]["precision"] == precision]
     return losses.get(plain) or next(iter(alike), [])
 
 
 def show(result: dict[str, Any]) -> None:
-    """The same as a table."""
+    """The results as a table."""
     peak = {name: f"{rate / 1e9:,.0f} GFLOP/s" for name, rate in result["peak"].items()}
     print(
         f"{result['shape']}, {result['batch']} x {result['context']} tokens, {result['threads']} threads, "
@@ -451,8 +450,8 @@ def show(result: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", default="gpt2-small", choices=SHAPES)
-    parser.add_argument("--batch", type=int, help="rows; without it, the shape's")
-    parser.add_argument("--context", type=int, help="tokens of a row; without it, the shape's")
+    parser.add_argument("--batch", type=int, help="rows; defaults to the shape's")
+    parser.add_argument("--context", type=int, help="tokens of a row; defaults to the shape's")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=3, help="steps of each contender in a round")
     parser.add_argument("--check", type=int, default=CHECK_STEPS, help="steps whose losses are compared first")

@@ -1,4 +1,4 @@
-"""heddle: the transformer of the lectures, whole and real; what is trained is what predicts."""
+"""heddle: the transformer of the lectures; the function that predicts is the function that was trained."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ __all__ = [
     "train_tokenizer",
 ]
 
-# Names come when they are asked for: `import heddle` is light, and torch is loaded where it is first needed.
+# Names are imported on first use, so that `import heddle` is light and torch is loaded only when it is needed.
 _HOMES = {
     "HeddleError": "heddle.errors",
     "build": "heddle.model",

@@ -1,6 +1,6 @@
-"""What public functions are given, checked before they begin: one line that names the argument, not what breaks further in.
+"""Argument checks for public functions: one line that names the argument, instead of a failure deeper in.
 
-`@checked()` reads a function's own annotations, so types are said once; limits such as `steps=at_least(1)` say the rest.
+`@checked()` reads the function's annotations, so each type is stated once; limits such as `steps=at_least(1)` state the rest.
 It wraps what users call, never what runs inside a training step or a compiled graph.
 """
 
@@ -19,7 +19,7 @@ from heddle.errors import HeddleError, did_you_mean
 
 P = ParamSpec("P")
 R = TypeVar("R")
-LONGEST = 60  # characters of a value that a refusal shows
+LONGEST = 60  # characters of a value that an error shows
 
 WORDS = {
     bool: "True or False",
@@ -29,14 +29,14 @@ WORDS = {
     Path: "a path",
     types.NoneType: "None",
 }
-# Where a value of a class comes from, by the name of the class: nobody should have to look that up.
+# Where to get a value of a class, by its name, so that nobody must look it up.
 SOURCES = {
     "Transformer": "heddle.build or heddle.load",
     "TransformerConfig": "heddle.preset, heddle.sized or TransformerConfig.of(table)",
     "Tokenizer": "heddle.train_tokenizer or heddle.load_tokenizer",
     "Tokenizes": "heddle.train_tokenizer or heddle.load_tokenizer",
     "TokenStore": "TokenStore.open or build_store",
-    "Part": "TokenStore.open: its train or validation",
+    "Part": "TokenStore.open(...).train or .validation",
     "Batch": "next_token_batch",
     "Task": "heddle.train.make_task",
     "Cache": "model.new_cache",
@@ -49,20 +49,20 @@ SOURCES = {
 
 
 class Limit(NamedTuple):
-    """What a value must satisfy beyond its type."""
+    """What a value must satisfy besides its type."""
 
     said: str
     holds: Callable[[Any], bool]
-    choices: tuple[str, ...] = ()  # of which the nearest is named
+    choices: tuple[str, ...] = ()  # the error suggests the nearest
 
 
 def at_least(least: float) -> Limit:
-    """A number not below this."""
+    """A number, `least` or more."""
     return Limit(f"at least {least:,}", lambda value: bool(value >= least))
 
 
 def between(least: float, most: float) -> Limit:
-    """A number from `least` to `most`, both allowed."""
+    """A number from `least` to `most`, both included."""
     return Limit(f"a number from {least:,} to {most:,}", lambda value: bool(least <= value <= most))
 
 
@@ -74,26 +74,27 @@ def one_of(choices: Iterable[str]) -> Limit:
 
 POSITIVE = Limit("a number above 0", lambda value: bool(value > 0))
 SEED = between(0, 2**63 - 1)
-SOME = Limit("at least one", lambda value: len(value) > 0)
+SOME = Limit("not empty", lambda value: len(value) > 0)
 
 
 def wrong(where: str, argument: str, value: Any, needed: str, choices: Iterable[str] = ()) -> HeddleError:
-    """The one line that refuses an argument: where, which, what it was, and what it should be."""
+    """The error for a bad argument, in one line: the function, the argument, its value and what it must be."""
     near = did_you_mean(value, choices) if isinstance(value, str) else ""
-    return HeddleError(f"{where}: {argument} = {shown(value)}: {needed} is needed.{near}".removesuffix("."))
+    must_be = f"must be {needed.removesuffix(',')}"
+    return HeddleError(f"{where}: {argument} = {shown(value)}: {must_be}.{near}".removesuffix("."))
 
 
 def shown(value: Any) -> str:
-    """A value in a few characters of one line."""
+    """A value, shortened to one line."""
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         kind = "a tensor" if "torch" in type(value).__module__ else "an array"
         return f"{kind} of {str(value.dtype).removeprefix('torch.')} and shape {list(shape)}"
     whole = isinstance(value, str | bytes | Collection)
     try:
-        # Of a list only the beginning, however long it is.
+        # Only the beginning of a list, however long it is.
         text = " ".join((reprlib.repr if whole else repr)(value).split())
-    except Exception:  # a stranger's class may not even have that
+    except Exception:  # a foreign class may fail even here
         text, whole = "", False
     if 0 < len(text) <= LONGEST and not (text.startswith("<") and " at 0x" in text):
         return text
@@ -101,9 +102,9 @@ def shown(value: Any) -> str:
 
 
 def checked(**limits: Limit) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Refuse arguments that are not what a function's annotations and these limits say, before it runs.
+    """Check a function's arguments against its annotations and these limits before it runs.
 
-    A number is finite, `True` is no number, a string is no list. None is never held against a limit.
+    A number must be finite; `True` is not a number and a string is not a list. Limits do not apply to None.
 
     Raises:
         HeddleError: from the decorated function, for the first argument that does not fit.
@@ -122,7 +123,7 @@ def checked(**limits: Limit) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if not known:  # not while modules are still being read, where a class may be named that comes later
+            if not known:  # not at import: an annotation may name a class that is defined later
                 known.update({each.name: check_of(each.annotation, home) for each in parameters if each.name in names})
             given = (*zip(names, args[skipped:], strict=False), *kwargs.items())
             for name, value in given:
@@ -142,13 +143,13 @@ def checked(**limits: Limit) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def place(function: Callable[..., Any], owner: Sequence[Any]) -> str:
-    """What a function is called where it is used: a method by the class of what it is called on."""
+    """A function's name as its user knows it: a method's with the class of its object."""
     names = [each.__name__ if isinstance(each, type) else type(each).__name__ for each in owner]
     return ".".join([*names, function.__name__]).removesuffix(".__init__")
 
 
 class Check(NamedTuple):
-    """What an annotation asks of a value."""
+    """What an annotation requires of a value."""
 
     needed: str
     fits: Callable[[Any], bool]
@@ -160,7 +161,7 @@ PATH = Check("a path", lambda value: isinstance(value, str | Path) and "\0" not 
 
 
 def check_of(annotation: Any, home: Mapping[str, Any]) -> Check:
-    """The check that an annotation stands for; what none is known for fits."""
+    """The check for an annotation; without a known one, every value fits."""
     if isinstance(annotation, str):
         annotation = eval(annotation, dict(home))
     origin, inner = get_origin(annotation), get_args(annotation)
@@ -205,11 +206,11 @@ def _one(kind: type) -> Check:
         return Check(WORDS[float], _is_number)
     try:
         isinstance(None, kind)
-    except TypeError:  # a protocol that cannot be asked for
+    except TypeError:  # a protocol that isinstance cannot check
         return ANYTHING
     source = SOURCES.get(kind.__name__)
     needed = WORDS.get(kind, f"a {kind.__module__.split('.')[0]} {kind.__name__}")
-    return Check(f"{needed}, as {source} gives it," if source else needed, lambda value: isinstance(value, kind))
+    return Check(f"{needed} (from {source})" if source else needed, lambda value: isinstance(value, kind))
 
 
 def _is_number(value: Any) -> bool:
@@ -220,11 +221,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _many(kind: type, inner: list[Check]) -> Check:
-    """Several values. Those of a list are looked at; an iterator's are not, since that would use them up."""
+    """Several values. The items of a list are checked; those of an iterator are not, since that would consume them."""
     if issubclass(kind, collections.abc.Mapping):
         key = inner[0] if inner else ANYTHING
         return Check("a table of keys", lambda value: isinstance(value, kind) and all(map(key.fits, value)))
-    # A tuple of a fixed length says something else at each place.
+    # A tuple of fixed length has an annotation for each position.
     each = _either(inner) if inner else ANYTHING
     of = "" if each is ANYTHING else f" (each item {each.needed})"
 
@@ -237,7 +238,7 @@ def _many(kind: type, inner: list[Check]) -> Check:
 
 
 def _array(annotation: Any) -> Check:
-    """A tensor or an array of some rank and sort of numbers, as jaxtyping writes it."""
+    """A tensor or an array of a rank and dtype, annotated with jaxtyping."""
     dims = annotation.dim_str.split()
     rank = None if any(dim.startswith("*") or dim == "..." for dim in dims) else len(dims)
     names, kind = annotation.dtypes, annotation.array_type

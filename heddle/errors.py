@@ -3,22 +3,22 @@
 import difflib
 from collections.abc import Iterable
 
-_LONGER = 3  # names that a refusal offers where a word is the beginning of several
+_LONGER = 3  # suggested names when a word is a prefix of several
 
 
 class HeddleError(Exception):
-    """Bad input, said in one line: what is wrong, where, and what to do about it."""
+    """Bad input. The message is one line: what is wrong, where, and what to do about it."""
 
 
 def counted(number: int, thing: str) -> str:
-    """A number of things: `1 document`, `2,000 documents`."""
+    """A count with its noun: `1 document`, `2,000 documents`."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``" Did you mean 'depth'?"`` for the nearest known name, or an empty string when nothing is near.
+    """Return ``" Did you mean 'depth'?"`` for the nearest known name, or an empty string if none is near.
 
-    What the word is the beginning of is nearer than other names, as `gpt2-small` is to `gpt2` before `gpt1`.
+    Names that start with the word come first: `gpt2` suggests `gpt2-small` before `gpt1`.
     """
     names = list(known)
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)

@@ -1,9 +1,9 @@
-"""Shakespeare by characters: heddle's run file beside a plain fp32 loop of the same shape, in turns, over several seeds.
+"""Shakespeare by characters: heddle's run file compared with a plain fp32 loop of the same shape, in turns, over several seeds.
 
     python recipes/shakespeare.py [TEXT] [--seeds 3] [--json FILE]
 
 The losses are of the last tenth of the text, in windows of 64 that do not overlap, as a mean over all targets: `heddle eval RUN`
-for heddle, the same windows for the plain loop. Wall times hold training alone for the loop, and the whole command (reading,
+for heddle, the same windows for the plain loop. Wall times include only training for the loop, but the whole command (reading,
 tokenizer, measuring, twenty evaluations, saving, samples) for heddle.
 """
 
@@ -39,7 +39,7 @@ def heddle(text: Path, seed: int, folder: Path) -> dict[str, float]:
 
 
 def plain(text: Path, seed: int) -> dict[str, float]:
-    """The same shape in torch's own modules: fp32, eager, AdamW with nanoGPT's rates."""
+    """The same shape in torch's modules: fp32, eager, AdamW with nanoGPT's rates."""
     import torch
     from torch import nn
     from torch.nn import functional as F

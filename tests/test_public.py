@@ -584,7 +584,7 @@ TABLE: dict[str, Row] = {
         {"model": MODEL, "run": "run"},
         {
             "model": NO_MODEL,
-            "run": [*NO_PATH, Bad(".", "exists already")],
+            "run": [*NO_PATH, Bad(".", "already exists")],
             "tokenizer": ["bytes", 3, heddle.train_tokenizer("bytes", [], special=("<a>", "<b>"))],
             "overwrite": NO_SWITCH,
         },

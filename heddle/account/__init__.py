@@ -1,4 +1,4 @@
-"""Parameters, FLOPs and memory of a model that need not exist yet, counted by walking it."""
+"""Parameters, FLOPs and memory of a model, counted by walking it on the meta device."""
 
 from heddle.account.flops import Flops as Flops
 from heddle.account.flops import counted as counted

@@ -1,9 +1,9 @@
-"""FLOPs of a forward pass, from the walk: matrix products only, a multiply and an add counted as two.
+"""FLOPs of a forward pass, from the walk: matrix products only; a multiply and an add count as two.
 
-Norms, activations, softmax and table look-ups are not counted, as torch's own counter does not count them. Attention
-is the full square, masked, windowed or not: that is what `reference` computes and what the counter says of `sdpa`. `plain`
-leaves out blocks that nothing sees, so the counter says less there. Of routed experts only the chosen ones count. An
-encoder-decoder reads a source as long as its tokens.
+Norms, activations, softmax and table look-ups are not counted, as in torch's counter. Attention is the full square, masked,
+windowed or not: that is what `reference` computes and what the counter reports for `sdpa`. `plain` skips blocks that no
+query sees, so the counter reports less there. Of routed experts, only the chosen ones count. An encoder-decoder reads a
+source as long as its tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,31 +38,31 @@ from heddle.errors import HeddleError
 from heddle.nn.convolution import distances
 from heddle.nn.kernels import BLOCK
 
-# The backward pass makes two products of the same size for every one of the forward pass: one towards the input, one
-# towards the weight (or the other factor). A fused kernel that makes its scores again adds to this.
+# The backward pass computes two products of the same size for every one of the forward pass: the gradients of the input
+# and of the weight (or the other factor). A fused kernel that recomputes its scores adds to this.
 TRAINING = 3
 
 
 @dataclass(frozen=True)
 class Flops:
-    """What one pass over `batch` rows of `length` tokens costs.
+    """The FLOPs of one pass over `batch` rows of `length` tokens.
 
     Attributes:
-        parts: projections, scores, weighted sum, feed-forward, head, and what else there is; sums to `forward`.
-        layer: the same for the first layer of the stack under the head alone, without the head.
-        forward: one forward pass, a language head taken at every position.
+        parts: projections, scores, weighted sum, feed-forward, head, and any others; sums to `forward`.
+        layer: the same for only the first layer of the stack under the head, without the head.
+        forward: one forward pass, with a language head applied at every position.
         training: forward and backward, three times the forward pass.
         per_token: `training` for one token.
         quadratic_share: scores and weighted sum over the whole layer (C-06).
         crossover: the length at which that share is one half; 6d for a GPT-2-like layer, None without attention.
-        counted: what torch's counter says of the same pass, by kernel; `none` where no layer pays attention.
-        deck: the lectures' closed forms beside the walk (C-01 … C-07, C-14); empty where they do not apply.
-        prefix_rows: rows of tokens for one prediction after every prefix, in one pass and each alone (C-13); None for
-            an encoder, which predicts nothing after a prefix.
-        path: layers until the last token has seen the first (C-17); None where it never does, or that is not known.
-        steps: operations that have to follow one another on that path: one for a layer, and one for each token where a
-            layer is recurrent (L1-75); None where there is no path.
-        unknown: modules of the user's own that cannot run without memory, so that nothing of them is counted.
+        counted: the result of torch's counter for the same pass, by kernel; `none` if no layer has attention.
+        deck: the lectures' closed forms and the walk's results (C-01 … C-07, C-14); empty if they do not apply.
+        prefix_rows: rows of tokens for one prediction after every prefix, in one pass and separately (C-13); None for an
+            encoder, which predicts nothing after a prefix.
+        path: layers until the last token has seen the first (C-17); None if it never does, or if that is unknown.
+        steps: sequential operations on that path: one for a layer, and one for each token in a recurrent layer (L1-75);
+            None if there is no path.
+        unknown: custom modules that cannot run on the meta device, so that nothing of them is counted.
     """
 
     batch: int
@@ -84,7 +84,7 @@ class Flops:
 
 @checked(batch=at_least(1), length=at_least(1))
 def flops(config: TransformerConfig, batch: int = 1, length: int | None = None) -> Flops:
-    """Walk the model a config describes; `length`, by default its context, may exceed the learned positions."""
+    """Walk the model that a config describes; `length` defaults to its context and may exceed the learned positions."""
     length = config.context if length is None else length
     steps = walk(shortened(config)[0], batch, length)
     parts = measured(config, lambda some: by_part(walk(some, batch, length)))
@@ -115,7 +115,7 @@ def flops(config: TransformerConfig, batch: int = 1, length: int | None = None) 
 
 
 def _counts(config: TransformerConfig, batch: int, length: int) -> dict[str, int]:
-    """What torch's counter says with each kernel that matters here and can do what the model asks of it."""
+    """The result of torch's counter for each relevant kernel that supports the model."""
     taken = kernels_taken(config, length)
     if not taken:
         return {"none": counted(config, batch, length, None)}
@@ -123,20 +123,20 @@ def _counts(config: TransformerConfig, batch: int, length: int) -> dict[str, int
     for kernel in dict.fromkeys(("sdpa", *taken.values())):
         try:
             found[kernel] = counted(config, batch, length, kernel)
-        except HeddleError:  # such as sdpa, which knows no cap
+        except HeddleError:  # such as sdpa, which has no cap
             continue
     return found
 
 
 @checked(length=at_least(1))
 def training_flops_per_token(config: TransformerConfig, length: int) -> int:
-    """FLOPs of forward and backward for one token of a sequence of `length`, the head included."""
+    """FLOPs of forward and backward for one token of a sequence of `length`, including the head."""
     parts = measured(config, lambda some: by_part(walk(some, 1, length)))
     return TRAINING * sum(parts.values()) // length
 
 
 def by_part(steps: Walk) -> dict[str, int]:
-    """FLOPs of a walk, summed by part: the usual parts always, the others where there are any."""
+    """FLOPs of a walk, summed by part: always the usual parts, the others if the model has them."""
 
     def products(part: str) -> int:
         return sum(product.flops for product in steps.products if product.part == part)
@@ -158,10 +158,10 @@ def by_part(steps: Walk) -> dict[str, int]:
 def counted(
     config: TransformerConfig, batch: int, length: int, kernel: str | None = "sdpa", *, training: bool = False
 ) -> int:
-    """What torch's counter says of the same forward pass with a kernel; with `training`, of the backward pass too.
+    """The result of torch's counter for the same forward pass with a kernel; with `training`, also for the backward pass.
 
     Raises:
-        HeddleError: the kernel cannot do what the model asks of it.
+        HeddleError: the kernel does not support the model.
     """
     return measured(config, lambda some: {"flops": _counted(some, batch, length, kernel, training)})["flops"]
 
@@ -178,8 +178,8 @@ def _counted(config: TransformerConfig, batch: int, length: int, kernel: str | N
 def looks_back(block: BlockConfig, causal: bool = True) -> Sequence[int] | None:
     """How many tokens back a layer can look, as a list of distances; None: to the beginning.
 
-    In an encoder it looks ahead as well, which is less than 0 back. What a mixer of the user's own can see is not known: it
-    counts as if it saw nothing but the token itself.
+    An encoder looks ahead as well, which is a negative distance. What a custom mixer sees is unknown: it counts as if it saw
+    only the token itself.
     """
     mixer = block.mixer
     if isinstance(mixer, AttentionConfig):
@@ -194,7 +194,7 @@ def looks_back(block: BlockConfig, causal: bool = True) -> Sequence[int] | None:
 def path(layers: Sequence[Sequence[int] | None], length: int) -> int | None:
     """Layers until the last of `length` tokens has seen the first, given how far back each layer looks (L1-75, C-17).
 
-    1 for attention without a window, and None where all layers together do not reach that far.
+    1 for attention without a window, and None if all layers together do not reach that far.
     """
     seen = torch.zeros(length, dtype=torch.bool)
     seen[-1] = True
@@ -204,7 +204,7 @@ def path(layers: Sequence[Sequence[int] | None], length: int) -> int | None:
         if back is None:
             return number + 1
         before = seen.nonzero().flatten()
-        if isinstance(back, range) and back.step == 1:  # whole stretches at once, as windows are long
+        if isinstance(back, range) and back.step == 1:  # whole ranges at once, as windows are long
             edges = torch.zeros(length + 1, dtype=torch.long)
             edges.index_add_(0, (before - back[-1]).clamp(min=0), torch.ones_like(before))
             edges.index_add_(0, (before - back[0] + 1).clamp(max=length), -torch.ones_like(before))
@@ -216,7 +216,7 @@ def path(layers: Sequence[Sequence[int] | None], length: int) -> int | None:
 
 
 def sequential_steps(layers: Sequence[BlockConfig], length: int) -> int:
-    """Operations that cannot be done at the same time in these layers: n for a recurrent one, 1 for any other (C-17)."""
+    """Sequential operations in these layers: n for a recurrent one, 1 for any other (C-17)."""
     return sum(length if isinstance(block.mixer, RecurrentConfig) else 1 for block in layers)
 
 
@@ -228,7 +228,7 @@ def _deck(
     layer: Mapping[str, int],
     count: Mapping[str, int],
 ) -> tuple[Line, ...]:
-    """The lectures' closed forms for this batch and length, beside the walk."""
+    """The lectures' closed forms for this batch and length, with the walk's results."""
     dim = config.dim
     lines = [
         Line(f"{name}, one layer", formula, batch * value, layer[name])
@@ -244,5 +244,5 @@ def _deck(
     if "plain" in count and length % BLOCK == 0 and config.decoder is not None and not windows:
         square = parts["scores"] + parts["weighted sum"]
         kept = round(causal_share(length, BLOCK) * square)
-        lines.append(Line("attention, blocks left out", "(n + b)/2n", kept, count["plain"] - (total - square)))
+        lines.append(Line("attention, blocks skipped", "(n + b)/2n", kept, count["plain"] - (total - square)))
     return tuple(lines)

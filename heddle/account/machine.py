@@ -1,4 +1,4 @@
-"""What this machine can do, measured: matrix products, copies, free memory. Nothing is remembered between calls."""
+"""Measures this machine: matrix products, copies, free memory. Nothing is cached between calls."""
 
 import os
 import time
@@ -13,9 +13,9 @@ from heddle.model.device import find_device
 from heddle.model.precision import DTYPES, NUMBERS
 from heddle.model.products import has_onednn, onednn
 
-WARM_UP = 2  # the first calls pay for threads, libraries and clocks
-AT_LEAST = 3  # so that the median is one
-TOO_SLOW = 2.0  # times as slow as fp32: a precision that no longer pays for what it rounds
+WARM_UP = 2  # calls; the first ones start threads, libraries and clocks
+AT_LEAST = 3  # calls, so that the median is meaningful
+TOO_SLOW = 2.0  # times as slow as fp32; beyond it a lower precision does not pay
 
 
 @checked(dtype=NUMBERS, size=at_least(1), seconds=at_least(0))
@@ -24,10 +24,10 @@ def matmul_rate(
 ) -> float:
     """FLOP/s of square matrix products of `size`: the ceiling that a training step is compared with.
 
-    In fp32 on a CPU torch and oneDNN share the time, and the faster one counts (see `heddle.model.products`).
+    In fp32 on a CPU, torch and oneDNN share the time, and the faster one counts (see `heddle.model.products`).
     """
     device = find_device(device)
-    # Not drawn: measuring leaves the random state as it was.
+    # Not random: measuring must not change the random state.
     a = torch.linspace(-1, 1, size * size, device=device).view(size, size).to(dtype)
     b = a.flip(0)
     out = torch.empty_like(a)
@@ -42,10 +42,10 @@ def matmul_rate(
 
 @checked(dtype=NUMBERS)
 def slowdown(dtype: torch.dtype, device: torch.device | str = "cpu") -> float:
-    """How many times slower than fp32 matrix products in `dtype` are here; below 1 they are faster.
+    """How many times slower than in fp32 matrix products in `dtype` are on this machine; below 1, they are faster.
 
-    The products are small, because a CPU without units for a dtype can be hundreds of times slower: even then it takes
-    half a second.
+    The products are small, because a CPU without units for a dtype can be hundreds of times slower; even then this takes
+    only half a second.
     """
     rates = [matmul_rate(each, size=256, seconds=0.02, device=device) for each in (torch.float32, dtype)]
     return rates[0] / rates[1]
@@ -53,9 +53,9 @@ def slowdown(dtype: torch.dtype, device: torch.device | str = "cpu") -> float:
 
 @checked(precision=one_of(DTYPES))
 def usable_precision(precision: str, device: torch.device | str = "cpu") -> str:
-    """What to compute in where `precision` was chosen on some machine: itself, or `fp32` where that is twice as fast here.
+    """The precision to compute in here, given one chosen on any machine: the same, or `fp32` if that is over twice as fast here.
 
-    Rounding differs, so what is computed does, too, by as much as bf16 rounds; whoever calls this says so.
+    Then results differ by the rounding of bf16; callers must report the change.
     """
     device = find_device(device)
     return "fp32" if precision != "fp32" and slowdown(DTYPES[precision], device) > TOO_SLOW else precision
@@ -63,7 +63,7 @@ def usable_precision(precision: str, device: torch.device | str = "cpu") -> str:
 
 @checked(megabytes=at_least(1), seconds=at_least(0))
 def copy_rate(megabytes: int = 256, seconds: float = 0.3, device: torch.device | str = "cpu") -> float:
-    """Bytes/s that a plain copy moves, read and written both counted: the ceiling of decoding one token at a time."""
+    """Bytes/s of a plain copy, counting both reads and writes: the ceiling of decoding one token at a time."""
     device = find_device(device)
     source = torch.zeros(megabytes * 2**20, dtype=torch.uint8, device=device)
     goal = torch.ones_like(source)
@@ -72,17 +72,17 @@ def copy_rate(megabytes: int = 256, seconds: float = 0.3, device: torch.device |
 
 @checked()
 def available_memory(device: torch.device | str = "cpu") -> int:
-    """Bytes that can still be taken on a device; on a CPU also within the limits of a container.
+    """Bytes that are free on a device; on a CPU, also within the limits of a container.
 
-    A system that does not say how much is free answers with all it has.
+    If the operating system does not report free memory, the total is returned.
     """
     device = find_device(device)
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    free = _free(Path("/proc/meminfo"))
+    free = _available(Path("/proc/meminfo"))
     if free is None:
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    room = _room(Path("/sys/fs/cgroup"))
+    room = _left_in_container(Path("/sys/fs/cgroup"))
     return free if room is None else min(free, room)
 
 
@@ -106,8 +106,8 @@ def _finish(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def _free(meminfo: Path) -> int | None:
-    """What Linux expects to be able to hand out, or None elsewhere."""
+def _available(meminfo: Path) -> int | None:
+    """The memory that Linux estimates to be available, or None on other systems."""
     try:
         lines = meminfo.read_text().splitlines()
     except OSError:
@@ -116,8 +116,8 @@ def _free(meminfo: Path) -> int | None:
     return int(found[0]) * 1024 if found else None
 
 
-def _room(group: Path) -> int | None:
-    """What a container's memory limit leaves, or None without one. Cached file pages count as free: they give way."""
+def _left_in_container(group: Path) -> int | None:
+    """The rest of a container's memory limit, or None without one. Cached file pages count as free, since they are evicted."""
     try:
         limit = (group / "memory.max").read_text().strip()
         if limit == "max":

@@ -1,4 +1,4 @@
-"""A report as rich tables. rich is imported when something is shown."""
+"""A report as rich tables. rich is imported only when a report is shown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def render(report: Report, whole: bool = False) -> list[RenderableType]:
     """Tables and lines to print, in reading order.
 
     Args:
-        whole: every table and every layer; else what most people want to know, equal layers as one line.
+        whole: show every table and every layer, instead of the main tables with equal layers as one line.
     """
     tables: list[RenderableType] = [
         *_parameters(report, whole),
@@ -57,12 +57,12 @@ def _parameters(report: Report, whole: bool) -> Iterable[RenderableType]:
         yield _deck("The lecture's sum", known.deck)
         items = [(item.name, item.formula, f"{item.count:+,}") for item in known.difference]
         deck = known.deck[-1].value
-        items.append(("together", "", f"{known.total - deck:+,}"))
+        items.append(("total", "", f"{known.total - deck:+,}"))
         yield _table(f"From {deck:,} to {known.total:,}", ("item", "formula", "count"), items)
     if known.rule is not None:
         yield f"12Ld² = {known.rule:,}, {known.rule_share:.2%} of all."
     if known.untied != known.total:
-        yield f"With a head of its own: {known.untied:,}."
+        yield f"With an untied head: {known.untied:,}."
     if report.printed is not None:
         yield f"The lectures print {short(report.printed)}; exact / printed = {known.total / report.printed:.4f}."
 
@@ -93,17 +93,17 @@ def _flops(report: Report, whole: bool) -> Iterable[RenderableType]:
         f"{kernel} {number:,}" if kernel != "none" else f"{number:,}" for kernel, number in cost.counted.items()
     )
     square = ", attention as the full square" if cost.crossover is not None else ""
-    yield f"Matrix products only{square}; torch's counter says: {seen}."
+    yield f"Matrix products only{square}; torch's counter: {seen}."
     yield f"Training is three forward passes: {cost.training:,} FLOPs, {short(cost.per_token)} for each token."
     if cost.crossover is not None:
         half = f"one half at length {cost.crossover:,.0f}"
         yield f"The quadratic part of a layer is {cost.quadratic_share:.2%}; {half}."
     if cost.prefix_rows is not None:
         together, alone = cost.prefix_rows
-        yield f"One pass predicts after all {together:,} prefixes; each alone would take {alone:,} rows of tokens."
+        yield f"One pass predicts after all {together:,} prefixes; separate passes would take {alone:,} rows of tokens."
     if cost.path is not None:
         one = f"The last token has seen the first after {cost.path} layer{'s' if cost.path > 1 else ''}"
-        yield f"{one}, {cost.steps:,} steps one after the other." if cost.steps != cost.path else f"{one}."
+        yield f"{one}, {cost.steps:,} steps in sequence." if cost.steps != cost.path else f"{one}."
     elif not report.has_foreign_mixer():
         yield "The last token does not see the first: all layers together do not look back that far."
 
@@ -130,8 +130,8 @@ def _memory(report: Report, whole: bool) -> Iterable[RenderableType]:
         (s.optimizer, s.precision, *(amount(n) for n in (s.weights, s.copy, s.gradients, s.moments, s.total)))
         for s in held.training
     ]
-    columns = ("optimizer", "precision", "weights", "bf16 copy", "gradients", "moments", "together")
-    yield _table("Training, beside what is kept", columns, states)
+    columns = ("optimizer", "precision", "weights", "bf16 copy", "gradients", "moments", "total")
+    yield _table("Training, without what is kept for the backward pass", columns, states)
     square = [
         (f"{row.length:,}", amount(row.scores), amount(row.flash), amount(row.qkvo), f"{row.quadratic_share:.2%}")
         for row in held.attention

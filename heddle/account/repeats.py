@@ -1,4 +1,4 @@
-"""Deep models measured in few layers: what repeats is measured a few times and counted as often as it stands there."""
+"""Measures deep models with few layers: repeated layers are measured a few times and counted as often as they occur."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from heddle.config.layers import CustomConfig
 from heddle.config.model import StackConfig, TransformerConfig
 
-FEW = 3  # the first repetition may share what it keeps with the layer before, the others are alike
-LONGEST = 12  # layers in one repetition: the longest that is looked for
+FEW = 3  # the first repetition may share kept tensors with the layer before; the others are equal
+LONGEST = 12  # most layers in one repetition
 
 Numbers = dict[str, int]
 
 
 def measured(config: TransformerConfig, measure: Callable[[TransformerConfig], Mapping[str, int]]) -> Numbers:
-    """What `measure` says of a model, for numbers that grow by the same amount with every repetition of its layers.
+    """The result of `measure` for a model, for numbers that grow by the same amount with every repetition of its layers.
 
     A stack of 96 equal layers is measured with three and with two of them.
     """
@@ -29,8 +29,8 @@ def measured(config: TransformerConfig, measure: Callable[[TransformerConfig], M
 def shortened(config: TransformerConfig) -> tuple[TransformerConfig, dict[str, tuple[list[int], int]]]:
     """The model with `FEW` repetitions in each stack.
 
-    Beside it, for each stack that has more: the layers it has with one repetition less, and how many were left out.
-    Layers of the user's own stay, since each of them may be another.
+    Also returned, for each stack that has more: its layers with one repetition less, and how many were left out. Custom
+    layers stay, since each of them may differ.
     """
     left_out = {}
     for name, stack in config.stacks().items():
@@ -45,7 +45,7 @@ def shortened(config: TransformerConfig) -> tuple[TransformerConfig, dict[str, t
 
 
 def repetition(kinds: Sequence[Any]) -> tuple[int, int, int]:
-    """The stretch that leaves out most layers when `FEW` of it stay: where it starts, its period, how often it stands there."""
+    """The repetition that saves most layers when `FEW` of it stay: its start, its period and its count."""
     best, saved = (0, 1, 1), 0
     for period in range(1, min(LONGEST, len(kinds) // 2) + 1):
         start = 0
@@ -60,7 +60,7 @@ def repetition(kinds: Sequence[Any]) -> tuple[int, int, int]:
 
 
 def _with_layers(config: TransformerConfig, name: str, stack: StackConfig, numbers: list[int]) -> TransformerConfig:
-    """The model with only these layers of one of its stacks, which are told apart as they were there."""
+    """The model with only these layers of one of its stacks, with the overrides that applied to them."""
     overrides = [
         {"layers": str(place), "block": each.block}
         for each in stack.overrides

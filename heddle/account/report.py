@@ -1,4 +1,4 @@
-"""Everything that can be said of a model before it exists: parameters, FLOPs and memory, as data."""
+"""The account of a model before it exists: parameters, FLOPs and memory, as data."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,8 +27,8 @@ from heddle.config.presets import preset, preset_names, preset_training
 from heddle.errors import HeddleError
 from heddle.model.build import build
 
-COUNTABLE = 10**17  # numbers in one tensor of a pass, whose bytes can still be counted in 64 bits
-# Counts as the lectures print them; they are rounded, sometimes freely (D-44).
+COUNTABLE = 10**17  # numbers in one tensor of a pass whose bytes can still be counted in 64 bits
+# Counts as printed in the lectures; they are rounded, sometimes loosely (D-44).
 PRINTED = {
     "gpt1": 117e6,
     "gpt2-small": 124e6,
@@ -50,10 +50,10 @@ PRINTED = {
 
 @dataclass(frozen=True)
 class Group:
-    """Weights that are counted as one line: a part outside the blocks, or the layers of a stack that have equal weights.
+    """Weights counted as one line: a part outside the blocks, or the layers of a stack with equal weights.
 
     Attributes:
-        name: `token embedding`; or the stack's, `decoder.blocks`.
+        name: `token embedding`; or the stack's name, `decoder.blocks`.
         layers: the numbers of the layers; empty outside the blocks.
         each: parameters of one layer, or of the part.
     """
@@ -68,7 +68,7 @@ class Group:
         return self.each * max(1, len(self.layers))
 
     def label(self) -> str:
-        """The name with its layers folded: `decoder.blocks.0 … 11`; every second one is `decoder.blocks.0, 2 … 10`."""
+        """The name with its layers abbreviated: `decoder.blocks.0 … 11`, or `decoder.blocks.0, 2 … 10` for every second one."""
         return f"{self.name}.{_folded(self.layers)}" if self.layers else self.name
 
 
@@ -77,11 +77,11 @@ class Report:
     """The account of one model.
 
     Attributes:
-        layout: the parameters in the order in which a token meets them, equal layers as one; the totals sum to all.
-        name: what it was called, or empty.
+        layout: the parameters in the order in which a token meets them, equal layers as one group; they sum to the total.
+        name: the given name, or empty.
         family: which stacks are present: `encoder`, `decoder` or `encoder-decoder`.
         printed: the count that a lecture prints for this preset, or None.
-        notes: what a reader should know about these numbers, a sentence each.
+        notes: remarks about these numbers, one sentence each.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Report:
     notes: tuple[str, ...]
 
     def has_foreign_mixer(self) -> bool:
-        """Whether a layer's mixer is the user's own, so that nothing is known of what it sees."""
+        """Whether a layer has a custom mixer, so that it is unknown what it sees."""
         return any(isinstance(block.mixer, CustomConfig) for block in self.config.last()[1].blocks)
 
     def to_dict(self) -> dict[str, Any]:
@@ -115,25 +115,25 @@ class Report:
 
 @checked(batch=at_least(1), length=at_least(1))
 def count(config: TransformerConfig, batch: int = 1, length: int | None = None, name: str = "") -> Report:
-    """Account for a model: nothing is allocated and no weights are needed.
+    """Count a model's parameters, FLOPs and memory, without allocating weights.
 
     Args:
         config: the model.
-        batch: rows of tokens in a pass.
-        length: tokens in each row; the model's context when left out. It may be longer than learned positions reach.
-        name: the preset's name, where it is one; known figures are then set beside the count.
+        batch: rows of tokens in one pass.
+        length: tokens in each row; defaults to the model's context. It may exceed the learned positions.
+        name: the preset's name, if it is one; the report then includes the printed count.
 
     Raises:
-        HeddleError: `batch` or `length` is below 1, or together so large that bytes cannot be counted in 64 bits.
+        HeddleError: `batch` or `length` is below 1, or they are so large together that bytes cannot be counted in 64 bits.
     """
     length = config.context if length is None else length
     for word, value in (("batch", batch), ("length", length)):
         if value < 1:
-            raise HeddleError(f"{word} = {value}: at least 1 is needed")
+            raise HeddleError(f"{word} = {value}: must be at least 1")
     longest = doublings(length)[-1]
     if batch * longest * max(config.table_rows(), *_widths(config, longest)) > COUNTABLE:
         raise HeddleError(
-            f"batch = {batch}, length = {length}: a pass would make more numbers than any machine can hold"
+            f"batch = {batch}, length = {length}: a pass would need more numbers than any machine can hold"
         )
     known, cost = parameters(config), flops(config, batch, length)
     return Report(
@@ -150,7 +150,7 @@ def count(config: TransformerConfig, batch: int = 1, length: int | None = None, 
 
 
 def layout(found: Sequence[Weight]) -> tuple[Group, ...]:
-    """Weights in groups, in the order of the model; layers of a stack whose tensors have the same names and shapes are one."""
+    """Weights in groups, in the order of the model; layers of a stack whose tensors have equal names and shapes are one group."""
     blocks: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
     for weight in found:
         if weight.block is not None:
@@ -174,7 +174,7 @@ def layout(found: Sequence[Weight]) -> tuple[Group, ...]:
 
 
 def _folded(numbers: Sequence[int]) -> str:
-    """Rising numbers, runs and even steps shortened: `0 … 11`, `0, 2 … 10`, `0 … 4, 6`."""
+    """Ascending numbers, with runs and even steps abbreviated: `0 … 11`, `0, 2 … 10`, `0 … 4, 6`."""
     if len(numbers) > 3 and len(steps := {b - a for a, b in pairwise(numbers)}) == 1 and steps != {1}:
         return f"{numbers[0]}, {numbers[1]} … {numbers[-1]}"
     runs: list[list[int]] = []
@@ -193,7 +193,7 @@ def family(config: TransformerConfig) -> str:
 
 
 def _widths(config: TransformerConfig, length: int) -> Iterator[int]:
-    """Numbers that a layer makes of one token of `length`, wherever there are most."""
+    """The largest counts of numbers that a layer computes for one of `length` tokens."""
     yield config.dim
     for stack in config.stacks().values():
         for block in stack.blocks:
@@ -212,12 +212,12 @@ def _notes(config: TransformerConfig, known: Parameters, cost: Flops, length: in
     notes = []
     if known.rule is not None and not known.rule_holds:
         notes.append(
-            "12Ld² is for four d × d projections and an ungated feed-forward of width 4d; these blocks differ."
+            "12Ld² assumes four d × d projections and an ungated feed-forward of width 4d; these blocks differ."
         )
     if not known.deck:
         notes.append(
-            "The lectures' sums are for one stack of equal layers of attention and one feed-forward that scores tokens; "
-            "they are left out here."
+            "The lectures' sums assume one stack of equal layers, each with attention and one feed-forward, and a head that "
+            "scores tokens; they are left out here."
         )
     wide = dict.fromkeys(each for block in config.last()[1].blocks for each in attentions(block))
     for each in wide:
@@ -230,13 +230,13 @@ def _notes(config: TransformerConfig, known: Parameters, cost: Flops, length: in
         notes.append(f"dim = {config.dim} is {config.dim / 64:g} times 64; matrix units prefer whole multiples.")
     if length > config.context and known.parts["positions"]:
         notes.append(
-            f"{length} tokens exceed the {config.context} learned positions; the costs are as if more were learned."
+            f"{length} tokens exceed the {config.context} learned positions; the costs assume that more were learned."
         )
     if family(config) == "encoder-decoder":
         notes.append(f"The encoder reads a source as long as the tokens, {length}.")
     if cost.unknown:
         notes.append(
-            f"{', '.join(cost.unknown)} cannot run without memory, so nothing that it multiplies or keeps is counted."
+            f"{', '.join(cost.unknown)} cannot run on the meta device, so its FLOPs and memory are not counted."
         )
     return notes
 
@@ -255,9 +255,9 @@ def preset_table() -> list[dict[str, Any]]:
 
 @checked()
 def training_said(name: str) -> dict[str, Any]:
-    """What a preset says of its training, or nothing: tokens in a batch, the sequences that come to, the highest rate.
+    """A preset's training settings, if any: tokens in a batch, sequences in a batch, the highest learning rate.
 
-    A batch holds whole sequences, so `batch_tokens` is the nearest number that can be had (L1-72, L1-73, D-18).
+    A batch holds whole sequences, so `batch_tokens` is the nearest possible number (L1-72, L1-73, D-18).
 
     Raises:
         HeddleError: there is no preset of that name.

@@ -11,16 +11,16 @@ from heddle.config.presets import preset, preset_names
 from heddle.config.run import RunConfig, SavedConfig
 from heddle.errors import HeddleError, did_you_mean
 
-# What a run file that names neither is counted with; the run itself measures before it decides.
+# For counting a run file that sets neither; a real run chooses them by measurement.
 DEPTH, CONTEXT = 4, 256
 
 
 @checked()
 def changed(name: str, words: Sequence[str] = ()) -> tuple[str, TransformerConfig]:
-    """`resolve`, and then `key=value` words that change the config, as `dim=4096` or `decoder.block.norm.kind=rms`.
+    """`resolve` a name, then apply `key=value` words to the config, such as `dim=4096` or `decoder.block.norm.kind=rms`.
 
     Raises:
-        HeddleError: as `resolve` does, or the words make no model.
+        HeddleError: as `resolve`, or the changed config is invalid.
     """
     called, config = resolve(name)
     if not words:
@@ -30,11 +30,11 @@ def changed(name: str, words: Sequence[str] = ()) -> tuple[str, TransformerConfi
 
 @checked()
 def resolve(name: str) -> tuple[str, TransformerConfig]:
-    """The model that a word on the command line means, and what to call it.
+    """The name and the config of the model that a word on the command line refers to.
 
     Args:
         name: a preset; a run's or an imported model's directory, which has a `config.json`; a `.json` or `.toml` file
-            with a model, a saved config or a run. A run file says no vocabulary: its `tokenizer_size` is taken.
+            with a model, a saved config or a run. A run file has no vocabulary: its `tokenizer_size` is used.
 
     Raises:
         HeddleError: it is none of these, or the file holds no model.
@@ -44,12 +44,12 @@ def resolve(name: str) -> tuple[str, TransformerConfig]:
     path = Path(name)
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise HeddleError(f"{path} has no config.json, so it is no run; name a run, a preset or a file.")
+            raise HeddleError(f"{path} has no config.json, so it is not a run; name a run, a preset or a file.")
         return path.resolve().name, _model(read_table(path / "config.json"), path / "config.json")
     if path.is_file():
         return path.stem, _model(read_table(path), path)
     raise HeddleError(
-        f"{name!r} is no preset, run directory or file.{did_you_mean(name, preset_names())} "
+        f"{name!r} is not a preset, a run directory or a file.{did_you_mean(name, preset_names())} "
         "`heddle presets` lists the presets; a file ends in .toml or .json."
     )
 
@@ -64,6 +64,6 @@ def _model(data: Mapping[str, Any], path: Path) -> TransformerConfig:
         run = RunConfig.of(data, where)
         return run.model.resolve(run.data.tokenizer_size, DEPTH, CONTEXT)
     if "model_type" in data or "architectures" in data:
-        raise HeddleError(f"{path} is another library's config; `heddle import` brings such a model here.")
-    # What `heddle presets NAME --json` says beside the model.
+        raise HeddleError(f"{path} is another library's config; import the model with `heddle import`.")
+    # `heddle presets NAME --json` also prints `training`.
     return TransformerConfig.of({key: value for key, value in data.items() if key != "training"}, where)

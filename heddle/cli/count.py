@@ -28,13 +28,13 @@ def count(
     name
         A preset, a run, or a .toml or .json file that describes a model.
     changes
-        `key=value`: what differs from it, such as dim=4096 or decoder.depth=2.
+        `key=value`: settings to change, such as dim=4096 or decoder.depth=2.
     batch
-        Rows of tokens in a pass.
+        Rows of tokens in one pass.
     length
-        Tokens in a row; without it, the model's context.
+        Tokens in a row. Defaults to the model's context.
     all
-        Every table and every layer; without it, equal layers are one line.
+        Show every table and every layer, instead of one line for equal layers.
     json
         One JSON document on stdout.
     """
@@ -46,7 +46,7 @@ def count(
         document(report.to_dict() | {"export": {"architecture": architecture, "reasons": reasons}})
         return
     console().print(*render(report, whole=all), sep="\n")
-    refused = "No family of transformers can express this model. The nearest:"
+    refused = "No Hugging Face family can express this model. The nearest:"
     console().print(f"Exportable as {architecture}." if architecture else refused)
     for reason in reasons:
         console().print(f"  {reason}", markup=False)
@@ -60,7 +60,7 @@ def presets(name: str | None = None, /, *, json: bool = False) -> None:
     Parameters
     ----------
     name
-        The preset to show as TOML, with what it says of its training.
+        The preset to show as TOML, with its training settings.
     json
         One JSON document on stdout.
     """
@@ -83,7 +83,7 @@ def presets(name: str | None = None, /, *, json: bool = False) -> None:
 
 
 def _training(said: Mapping[str, Any]) -> Iterator[str]:
-    """What a preset says of its training, a line each; comments, so that the rest stays a file that describes a model."""
+    """A preset's training settings, one line each, printed as comments so that the output is a model file."""
     if "batch_tokens" in said:
         yield f"trained with batches of {said['sequences']:,} x {said['context']:,} = {said['batch_tokens']:,} tokens"
     if "learning_rate" in said:

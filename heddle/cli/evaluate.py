@@ -22,9 +22,9 @@ def evaluate(run: str, /, *files: str, context: int | None = None, device: str =
     run
         A run directory, or its name in runs/.
     files
-        Text to score; without any, everything the run held out.
+        Files to score. Defaults to all the text that the run held out.
     context
-        Length of the windows, which do not overlap; without it, what the model was trained with.
+        Tokens in each window; windows do not overlap. Defaults to the context that the model was trained with.
     device
         auto, cpu, cuda or mps.
     json
@@ -35,11 +35,11 @@ def evaluate(run: str, /, *files: str, context: int | None = None, device: str =
     model, tokenizer, config = ready.model, ready.tokenizer, ready.config
     length = config.model.context if context is None else context
     if length < 1:
-        raise HeddleError(f"context = {length}: at least 1 is needed")
+        raise HeddleError(f"context = {length}: must be at least 1")
     if length > config.model.context:
         raise HeddleError(f"context = {length} is more than the {config.model.context} this model was trained with")
     if files and tokenizer is None:
-        raise HeddleError(f"{path} has no tokenizer.json to cut the text with")
+        raise HeddleError(f"{path} has no tokenizer.json to tokenize the text with")
     part = part_of(read_documents(files), tokenizer) if tokenizer and files else _held_out(path)
     reading = Reading(Corpus(validation=part), config.model, context=length)
     task = make_task(config.task or NextTokenConfig(), reading)
@@ -67,9 +67,11 @@ def _held_out(run: Path) -> Part:
 
 
 def _ended(run: Path, tokens: int) -> str | None:
-    """What training said at its end, where that was of a sample and so another figure than this one."""
+    """The score at the end of training, if it was of a sample and so differs from this one."""
     ended = read_manifest(run).get("evaluation") if (run / "manifest.json").is_file() else None
     if not ended or ended["tokens"] == tokens:
         return None
     loss = estimate(ended["loss"], ended["error"])
-    return f"training ended with loss {loss} over an even sample of {ended['tokens']:,} of these tokens; this one is over all"
+    return (
+        f"training ended with loss {loss} over an even sample of {ended['tokens']:,} of these tokens; this is over all"
+    )

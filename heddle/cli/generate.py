@@ -38,30 +38,30 @@ def generate(
     device: str = "auto",
     json: bool = False,
 ) -> None:
-    """Let a trained model write.
+    """Generate text with a trained model.
 
     Parameters
     ----------
     run
         A run directory, or its name in runs/.
     prompt
-        What it continues; give it several times for several texts at once. - reads standard input, as does no prompt where
-        that is a pipe or a file; one line end at its end is left out. Without any text it begins as a new text does: after
-        the end-of-text token, else after a line break, else with the training text's first token.
+        The text to continue; repeat it for several texts at once. - reads standard input, which is also read without a
+        prompt if it is a pipe or a file; one final line end is dropped. Without any text, generation starts a new text:
+        after the end-of-text token, else after a line break, else with the training text's first token.
     max_tokens
-        Tokens to write for each prompt.
+        Tokens to generate for each prompt.
     temperature
-        Above 1 bolder, below 1 safer, 0 always the most probable token.
+        Above 1 is bolder, below 1 safer; 0 always takes the most probable token.
     top_k
-        Only the k most probable tokens.
+        Sample only from the k most probable tokens.
     top_p
-        Only the most probable tokens that hold this share together.
+        Sample only from the most probable tokens that together have this probability.
     seed
-        Equal seeds write equal texts.
+        Equal seeds generate equal texts.
     stop
-        End before this text; may be given several times.
+        Stop before this text; may be repeated.
     window
-        Let what is longer than the context go on from its last tokens, instead of refusing it.
+        Continue a text longer than the context from its last tokens, instead of refusing it.
     device
         auto, cpu, cuda or mps.
     json
@@ -82,7 +82,7 @@ def generate(
     model, tokenizer = ready.model, ready.tokenizer
     if tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
-    prompts = [each or _beginning(path, ready.config, tokenizer) for each in _prompts(prompt)]
+    prompts = [each or _default_prompt(path, ready.config, tokenizer) for each in _read_prompts(prompt)]
     texts = [""] * len(prompts)
     ends: list[Piece | None] = [None] * len(prompts)
     live = len(prompts) == 1 and not json
@@ -118,53 +118,53 @@ def generate(
         )
     full = [end.tokens for end in ends if end is not None and end.finish == "context"]
     if full:
-        # On stderr, so that what is piped on is the text alone.
+        # On stderr, so that only the text is piped on.
         which = f"{len(full)} of {len(prompts)} texts stopped" if len(prompts) > 1 else "the text stopped"
         after = f"after {counted(full[0], 'token')}" if len(prompts) == 1 else "before --max-tokens"
         reason = f"the model's context of {counted(model.config.context, 'token')} is full"
-        print(f"{which} {after}: {reason}; --window goes on from its last tokens", file=sys.stderr)
+        print(f"{which} {after}: {reason}; --window continues from its last tokens", file=sys.stderr)
 
 
-def _prompts(given: list[str] | None) -> list[str]:
-    """The texts to continue; an empty one is no text.
+def _read_prompts(given: list[str] | None) -> list[str]:
+    """The texts to continue; an empty string starts a new text.
 
     Raises:
-        HeddleError: standard input is asked for twice or is not UTF-8, or a prompt has bytes that are no text.
+        HeddleError: standard input is requested twice or is not UTF-8, or a prompt is not UTF-8.
     """
     if given is None:
-        return [_piped(PATIENCE) if _is_piped() else ""]
+        return [_read_piped(PATIENCE) if _is_piped() else ""]
     if given.count("-") > 1:
         raise HeddleError("--prompt - is given twice, and standard input can be read only once")
     for number, prompt in enumerate(given):
-        if any("\ud800" <= character <= "\udfff" for character in prompt):  # how Python passes on such bytes
+        if any("\ud800" <= character <= "\udfff" for character in prompt):  # Python's escapes for undecodable bytes
             raise HeddleError(f"prompt {number} is not UTF-8")
-    return [_piped() if prompt == "-" else prompt for prompt in given]
+    return [_read_piped() if prompt == "-" else prompt for prompt in given]
 
 
 def _is_piped() -> bool:
-    """Whether somebody put a text on standard input: it is a pipe, a socket or a file, and no terminal or null device."""
+    """Whether standard input holds a text: it is a pipe, a socket or a file, not a terminal or the null device."""
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
-    except (OSError, ValueError):  # it is no file of the system
+    except (OSError, ValueError):  # not a file of the operating system
         return not sys.stdin.isatty()
     return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or stat.S_ISREG(kind)
 
 
-def _piped(patience: float | None = None) -> str:
-    """Standard input without the line end that a shell puts after a text.
+def _read_piped(patience: float | None = None) -> str:
+    """Standard input without the line end that a shell appends.
 
     Args:
-        patience: seconds after which it is said that the command waits; a program may have left a pipe open unknowingly.
+        patience: seconds until a message says that the command is waiting: a program may have left a pipe open.
     """
     if patience is not None:
-        with suppress(OSError, ValueError):  # it is no file of the system
+        with suppress(OSError, ValueError):  # not a file of the operating system
             if not select.select([sys.stdin], [], [], patience)[0]:
                 print("reading the prompt from standard input; --prompt gives it directly", file=sys.stderr)
     return read_input().removesuffix("\n").removesuffix("\r")
 
 
-def _beginning(run: Path, saved: SavedConfig, tokenizer: Tokenizer) -> str:
-    """What a text begins with where nothing is given, in a model that has no token for it."""
+def _default_prompt(run: Path, saved: SavedConfig, tokenizer: Tokenizer) -> str:
+    """The start of a text when there is no prompt and the model has no token for it."""
     if tokenizer.end_of_text is not None or saved.origin is not None:
         return ""
     try:
@@ -173,5 +173,5 @@ def _beginning(run: Path, saved: SavedConfig, tokenizer: Tokenizer) -> str:
     except HeddleError:  # its text had no line breaks
         pass
     if not (run / "data").is_dir():
-        raise HeddleError(f"{run} knows no token that a text begins with; give it a --prompt")
+        raise HeddleError(f"{run} has no token that starts a text; give a --prompt")
     return tokenizer.decode(TokenStore.open(run / "data").train.tokens[:1].tolist())

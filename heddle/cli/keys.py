@@ -1,4 +1,4 @@
-"""What `heddle train --help` says of every key of a run file: its name, its default, and the text under its field."""
+"""The keys of a run file for `heddle train --help`: name, default, and the docstring under the field."""
 
 import ast
 import inspect
@@ -18,7 +18,7 @@ WIDEST = 120  # columns
 
 
 def keys() -> str:
-    """Every key, in the groups that a run file has."""
+    """Every key, grouped by the tables of a run file."""
     width = min(WIDEST, shutil.get_terminal_size().columns)
     written = _written()
     parts = [
@@ -45,14 +45,14 @@ def _section(name: str, configs: list[Any], written: dict[str, dict[str, str]], 
 
 
 def _shown(default: Any) -> str:
-    """A default as one would type it; of what is none or empty the text says what happens."""
+    """A default as one would type it. For None or an empty value, the docstring says what happens."""
     if default is None or default in ((), {}):
         return ""
     return default if isinstance(default, str) else json.dumps(default)
 
 
 def _written() -> dict[str, dict[str, str]]:
-    """The text under each field, by class; pydantic could keep it, but would read the source at every import."""
+    """The docstring under each field, by class. pydantic could keep it, but would read the source at every import."""
     found: dict[str, dict[str, str]] = {}
     for node in ast.parse(inspect.getsource(run)).body:
         if isinstance(node, ast.ClassDef):

@@ -14,7 +14,7 @@ from heddle.weights.run import load, read_config
 
 @dataclass(frozen=True)
 class Ready:
-    """A run's newest model in the precision that it computes in here, with what belongs to it."""
+    """A run's newest model, in the precision it computes in on this machine, with its tokenizer and config."""
 
     model: Transformer
     tokenizer: Tokenizer | None
@@ -25,7 +25,7 @@ class Ready:
 def open_model(run: Path, device: str) -> Ready:
     """Load a run's model in the precision of its training, since the function that predicts is the function that was trained.
 
-    Where that precision is over twice as slow as fp32, fp32 is used, and a line on stderr says so.
+    If that precision is over twice as slow as fp32, fp32 is used, and a line on stderr says so.
     """
     model, tokenizer = load(run, device)
     config = read_config(run)

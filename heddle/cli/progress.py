@@ -1,4 +1,4 @@
-"""What a running training looks like in a terminal, or in a log."""
+"""The progress of training, in a terminal or in a log."""
 
 import time
 
@@ -11,17 +11,17 @@ from heddle.config.run import Chosen
 from heddle.train.journal import Report
 from heddle.train.plan import SHARE
 
-QUIET = 10.0  # seconds between lines where there is no terminal
-LATE = 1.2  # times as long as planned, from which on it is said
-LEAST = 5.0  # seconds by which a run must miss its plan for that
+QUIET = 10.0  # seconds between lines without a terminal
+LATE = 1.2  # times the planned duration; from here on a run reports that it is slow
+LEAST = 5.0  # seconds by which it must miss its plan to report so
 
 
 class Progress:
-    """A reader of reports: one live line in a terminal, a line now and then in a log; evaluations and samples stay.
+    """A reader of reports: one live line in a terminal, a line every `QUIET` seconds in a log; evaluations and samples stay.
 
-    Time left is what the steps so far took on average, so pauses for evaluations count. After a tenth of the steps it says
-    if they are much slower than was measured before the run: the number of steps stays, so that a run is a function of its
-    config, and it takes longer.
+    The time left follows from the average step so far, so pauses for evaluations count. After a tenth of the steps it says
+    whether they are much slower than measured before the run. The number of steps stays, so that a run is a function of
+    its config; the run just takes longer.
     """
 
     def __init__(self, console: Console, chosen: Chosen, done: int) -> None:
@@ -32,8 +32,8 @@ class Progress:
         self.spoke = self.began
         self.rate = self.measured = chosen.tokens_per_second
         self.share = 0.0
-        self.planned = 0.0  # seconds that the steps so far should have taken,
-        self.taken = 0.0  # and did
+        self.planned = 0.0  # seconds that the steps so far should have taken
+        self.taken = 0.0  # and did take
         self.judged = False
         self.loss: float | None = None
         self.live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
@@ -65,10 +65,10 @@ class Progress:
             parts = (f"step {report.step}: validation loss {scored}", metrics(values))
             self._say(", ".join([*filter(None, parts), f"after {duration(time.monotonic() - self.began)}"]))
             if report.sample is not None:
-                self._say(f"  it writes: {report.sample!r}")
+                self._say(f"  sample: {report.sample!r}")
 
     def _judge(self, report: Report) -> None:
-        """Say, once, by how much the run will miss its plan. Its first step, which may compile, does not count."""
+        """Report, once, by how much the run will miss its plan. The first step, which may compile, does not count."""
         seconds, steps = report.speed["seconds"], self.steps - self.done
         if report.step > self.done + 1:
             self.planned += report.speed["tokens_per_second"] * seconds / self.measured

@@ -10,7 +10,7 @@ from heddle.prove import Proof, prove_config, prove_run
 
 
 def prove(model: str, /, *changes: str, compile: bool = False, seed: int = 0, json: bool = False) -> None:
-    """Prove that what a model predicts with is the function it was trained as.
+    """Prove that a model predicts with the function that was trained.
 
     Exit code 1 when a check fails. A run's proof is kept in its directory as proof.json.
 
@@ -19,11 +19,11 @@ def prove(model: str, /, *changes: str, compile: bool = False, seed: int = 0, js
     model
         A preset, a run, or a .toml or .json file that describes a model.
     changes
-        `key=value`: what differs from it, such as decoder.block.mixer.window=7; not of a run, whose weights are given.
+        `key=value`: settings to change, such as decoder.block.mixer.window=7; not for a run, whose weights are fixed.
     compile
-        Check what torch.compile makes of it, too.
+        Also check the model under torch.compile.
     seed
-        Of the texts that are tried, and of random weights.
+        Seed of the texts tried and of random weights.
     json
         One JSON document on stdout.
     """
@@ -53,7 +53,7 @@ def prove(model: str, /, *changes: str, compile: bool = False, seed: int = 0, js
 def _show(proof: Proof) -> None:
     out = console()
     if proof.reduced:
-        out.print(f"{proof.name} is large: its choices are tried at width {proof.config.dim}, with random weights.")
+        out.print(f"{proof.name} is large: its choices are checked at width {proof.config.dim}, with random weights.")
     rows = [
         [each.check, each.word, f"{each.error:.1e}" if each.error else "", f"{each.bound:.1e}" if each.error else "",
          "; ".join(part for part in (each.layer and f"from {each.layer} on", each.detail) if part)]
@@ -63,4 +63,4 @@ def _show(proof: Proof) -> None:
     failed = [each for each in proof.verdicts if not each.holds]
     held = sum(each.word in ("EXACT", "ROUNDING") for each in proof.verdicts)
     word = f"{len(failed)} checks FAILED" if failed else f"{held} checks hold"
-    out.print(f"\n{word}; rounding here is {proof.rounding:.1e} of the largest score, and 8 times that is allowed.")
+    out.print(f"\n{word}; rounding is {proof.rounding:.1e} of the largest score here, and 8 times that is allowed.")

@@ -19,14 +19,14 @@ COLUMNS = ("run", "state", "step", "steps", *SCORES, "scored", "depth", "dim", "
 def runs(folder: Path = RUNS, /, *, json: bool = False) -> None:
     """List the runs here.
 
-    A finished run's scores are those of its end; "scored" says over how much of the held-out text, and "validation_error" how
-    far they may be from those of all of it, which `heddle eval` gives. A run that goes on shows its last estimate, over a
-    small sample.
+    A finished run shows its final scores: "scored" is the share of the held-out text that they cover, and "validation_error"
+    their standard error as an estimate for all of it, which `heddle eval` computes. An unfinished run shows its last
+    estimate, over a small sample.
 
     Parameters
     ----------
     folder
-        Where to look.
+        The directory with the runs.
     json
         One JSON document on stdout.
     """
@@ -34,7 +34,7 @@ def runs(folder: Path = RUNS, /, *, json: bool = False) -> None:
     if json:
         document(rows)
     elif not rows:
-        console().print(f"no runs in {folder}; `heddle train` makes one", markup=False)
+        console().print(f"no runs in {folder}; `heddle train` creates one", markup=False)
     else:
         out = console()
         out.print(table(COLUMNS, [[row[column] for column in COLUMNS] for row in rows]))
@@ -69,7 +69,7 @@ def _state(path: Path, config: SavedConfig) -> str:
 
 
 def _scores(path: Path, lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """The scores of the end where training has come to it, else the last estimate; and of how much text they are."""
+    """The final scores if training has finished, else the last estimate, with how much text they cover."""
     ended = read_manifest(path).get("evaluation") if (path / "manifest.json").is_file() else None
     last = next((line for line in reversed(lines) if "validation_loss" in line), None)
     if ended:

@@ -1,4 +1,4 @@
-"""Printing: people read stdout, unless `--json` was asked for; then one JSON document stands there and people read stderr."""
+"""Printing: people read stdout. With `--json`, stdout has one JSON document and people read stderr."""
 
 import errno
 import json
@@ -22,17 +22,17 @@ RUNS = Path("runs")
 
 
 class Words(Console):
-    """One that leaves it to `heddle.cli.main.run` what a broken pipe means."""
+    """A console that leaves a broken pipe to `heddle.cli.main.run`."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def console(as_json: bool = False, then: str | None = None) -> Console:
-    """Where words for people go. What is no terminal has no edge to wrap at.
+    """The console for people. Without a terminal, lines do not wrap.
 
     Args:
-        then: what the command does when nobody reads the words any more, if it does not end then.
+        then: what the command does when nobody reads its output any more, if it does not end.
     """
     stream: Any = sys.stderr if as_json else sys.stdout
     if then is not None:
@@ -42,7 +42,7 @@ def console(as_json: bool = False, then: str | None = None) -> Console:
 
 @contextmanager
 def phases(out: Console) -> Iterator[Callable[[str], None]]:
-    """A function that prints a line for each phase; in a terminal something turns until the next one."""
+    """A function that prints a line for each phase; a terminal shows a spinner until the next one."""
     with out.status("") as status:
 
         def tell(line: str) -> None:
@@ -54,7 +54,7 @@ def phases(out: Console) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def bar(out: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """A function that shows how much of a long task is done; silent where there is no terminal."""
+    """A function that shows how much of a long task is done; silent without a terminal."""
     with Progress(console=out, transient=True, disable=not out.is_terminal) as shown_progress:
         task = shown_progress.add_task(what, total=None)
 
@@ -65,12 +65,12 @@ def bar(out: Console, what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def document(data: Any) -> None:
-    """The one JSON document of a command."""
+    """Print the one JSON document of a command."""
     print(json.dumps(data, indent=2, ensure_ascii=False))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> Table:
-    """A plain table; numbers stand on the right."""
+    """A plain table; numbers are right-aligned."""
     rows = [list(row) for row in rows]
     made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
@@ -82,7 +82,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | No
 
 
 def shown(value: Any) -> str:
-    """A value as a table shows it."""
+    """A value formatted for a table."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "-"}[value]
     if isinstance(value, int):
@@ -97,7 +97,7 @@ def metrics(found: Mapping[str, float]) -> str:
 
 
 def estimate(loss: float, error: float | None) -> str:
-    """A loss, with its standard error where it was measured on a sample."""
+    """A loss, with its standard error if it was measured on a sample."""
     return f"{loss:.4f} ± {error:.4f}" if error else f"{loss:.4f}"
 
 
@@ -117,28 +117,30 @@ def find_run(name: str | Path) -> Path:
     """The run a user means: a path, or the name of a directory in `runs/`.
 
     Raises:
-        HeddleError: there is none; the nearest name is given.
+        HeddleError: there is none; the message suggests the nearest name.
     """
     for path in (Path(name), RUNS / name):
         if path.is_dir():
             return path
     known = [path.name for path in RUNS.glob("[!.]*")]
-    raise HeddleError(f"there is no run {str(name)!r}.{did_you_mean(str(name), known)} `heddle runs` lists those here")
+    raise HeddleError(
+        f"there is no run {str(name)!r}.{did_you_mean(str(name), known)} `heddle runs` lists the runs here"
+    )
 
 
 def new_run(name: str | None) -> Path:
-    """Where a new run goes: the path or name given, else the next number in `runs/`.
+    """The path of a new run: the given path or name, else the next number in `runs/`.
 
     Raises:
-        HeddleError: the name is empty, hidden, holds what no terminal shows, or leads out of where it began.
+        HeddleError: the name is empty, hidden or unprintable, or contains '..'.
     """
     if name is not None:
         path = Path(name)
         if ".." in path.parts or path.name.startswith((".", "-")) or not path.name or not name.isprintable():
             plain = f", such as {path.name!r}" if re.fullmatch(r"\w[\w.-]*", path.name) else ""
-            raise HeddleError(f"{name!r} is no name for a run: give a plain one{plain}, or a path without '..'")
+            raise HeddleError(f"{name!r} is not a name for a run: give a plain one{plain}, or a path without '..'")
         return path if path.parent != Path() else RUNS / name
-    # One that is being prepared has its number already: `.001.0a1b2c3d.partial`.
+    # A run that is being prepared already has its number: `.001.0a1b2c3d.partial`.
     names = [path.name.removeprefix(".").partition(".")[0] for path in RUNS.glob("*")]
     numbers = [int(name) for name in names if name.isdecimal()]
     return RUNS / f"{max(numbers, default=0) + 1:03d}"

@@ -1,4 +1,4 @@
-"""The program's standard streams where they are not as usual: closed, given up by their reader, or no text."""
+"""Standard streams in unusual states: closed, without a reader, or not text."""
 
 import io
 import os
@@ -10,9 +10,9 @@ from heddle.errors import HeddleError
 
 
 def open_closed() -> None:
-    """Give a stream that was closed (`>&-`) the null device.
+    """Open the null device for a stream that was closed (`>&-`).
 
-    The next file that is opened would get its number otherwise, and with it what others print.
+    Otherwise the next opened file would get its number, and with it the output meant for the stream.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -20,9 +20,9 @@ def open_closed() -> None:
 
 
 def settle() -> None:
-    """Write out what is still held back; a stream that nobody reads any more, or that is full, drops it.
+    """Flush the streams; one without a reader, or one that is full, drops its output.
 
-    Python would complain of it at exit, after everything that could be said has been.
+    Otherwise Python would complain at exit, after the error was reported.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -32,7 +32,7 @@ def settle() -> None:
 
 
 def drop(stream: TextIO) -> None:
-    """From now on, what is written to this stream goes nowhere."""
+    """Redirect a stream to the null device."""
     with suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
@@ -40,11 +40,11 @@ def drop(stream: TextIO) -> None:
 
 
 class Lasting(io.TextIOBase):
-    """A stream that a command outlives: when its reader has gone, one line on stderr says so, and the rest goes nowhere.
+    """A stream that may lose its reader: one line on stderr says so, and further output is dropped.
 
     Args:
         stream: stdout or stderr.
-        then: what the command does without it, for that line.
+        then: what the command does without a reader, for that line.
     """
 
     def __init__(self, stream: TextIO, then: str) -> None:
@@ -53,7 +53,7 @@ class Lasting(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """As rich asks for it."""
+        """The encoding, which rich reads."""
         return self.stream.encoding or "utf-8"
 
     def isatty(self) -> bool:
@@ -65,21 +65,21 @@ class Lasting(io.TextIOBase):
         return self.stream.fileno()
 
     def write(self, text: str) -> int:
-        """Write, or drop what nobody reads."""
+        """Write, or drop the text when there is no reader."""
         try:
             return self.stream.write(text)
         except BrokenPipeError:
-            self._go_on()
+            self._lose_reader()
             return len(text)
 
     def flush(self) -> None:
-        """As `write`: this is where a pipe usually breaks."""
+        """Flush, or drop; a pipe usually breaks here."""
         try:
             self.stream.flush()
         except BrokenPipeError:
-            self._go_on()
+            self._lose_reader()
 
-    def _go_on(self) -> None:
+    def _lose_reader(self) -> None:
         drop(self.stream)
         if self.stream is not sys.stderr:
             print(f"heddle: nobody reads the output any more; {self.then}", file=sys.stderr)
@@ -92,7 +92,7 @@ def read_input() -> str:
         HeddleError: it is not UTF-8.
     """
     raw = getattr(sys.stdin, "buffer", None)
-    if raw is None:  # somebody put a stream of text there
+    if raw is None:  # replaced by a text stream
         return str(sys.stdin.read())
     try:
         return str(raw.read(), "utf-8")

@@ -33,16 +33,16 @@ def train(
     Parameters
     ----------
     output
-        Where tokenizer.json goes: a directory, or the file itself.
+        Where to write tokenizer.json: a directory, or the file itself.
     sources
-        Files, folders, globs; none: the Python standard library's sources.
+        Files, folders, globs. Defaults to the Python standard library's sources.
     kind
         bytes, characters, words, bpe, wordpiece or unigram.
     size
-        Most ids in all, special tokens included; bytes takes 256 and characters as many as there are, and those.
+        Most ids in all, including special tokens; bytes takes 256 and characters one for each character, plus those.
     special
-        A token that is one id and never cut, such as <start_translation>; may be given several times. <|endoftext|> is
-        always there; only `heddle train` goes without it, for the characters of a single document.
+        A token that is one id and never split, such as <start_translation>; may be repeated. <|endoftext|> is always
+        included; only `heddle train` leaves it out, for the characters of a single document.
     json
         One JSON document on stdout.
     """
@@ -50,7 +50,7 @@ def train(
     if target.exists():
         raise HeddleError(f"{target} already exists; choose another place")
     if target != output and output.is_file():
-        raise HeddleError(f"{output} is a file; say first where tokenizer.json goes, a directory, and then the text")
+        raise HeddleError(f"{output} is a file; name a directory for tokenizer.json first, and then the text")
     read = list(sources) or [str(path) for path in python_library()]
     described = describe(read)
     out = console(json)
@@ -82,9 +82,9 @@ def encode(
     tokenizer
         A tokenizer.json, a run, GPT-2's vocab.bpe, or BERT's vocab.txt.
     text
-        The text; without it, or as -, what stands on standard input.
+        The text; without it, or with -, standard input.
     special
-        Read special tokens written out in the text as such.
+        Encode special tokens that are written out in the text as special tokens.
     json
         One JSON document on stdout.
     """
@@ -109,18 +109,18 @@ def encode(
 
 
 def decode(tokenizer: Path, /, *ids: int, json: bool = False) -> None:
-    """Turn ids into text.
+    """Convert ids to text.
 
     Parameters
     ----------
     tokenizer
         A tokenizer.json, a run, GPT-2's vocab.bpe, or BERT's vocab.txt.
     ids
-        The ids; without any, the numbers on stdin.
+        The ids; without any, the numbers on standard input.
     json
         One JSON document on stdout.
     """
-    numbers = list(ids) or _numbers(read_input())
+    numbers = list(ids) or _parse_ids(read_input())
     text = _load(tokenizer).decode(numbers)
     if json:
         document({"text": text})
@@ -136,18 +136,18 @@ def compare(
     kind: list[Kind] | None = None,
     json: bool = False,
 ) -> None:
-    """Cut a text with every kind of tokenizer, each trained on the same text.
+    """Tokenize a text with every kind of tokenizer, each trained on the same text.
 
     Parameters
     ----------
     text
-        What to cut.
+        The text to tokenize.
     sources
-        What to train on: files, folders, globs; none: the Python standard library's sources.
+        What to train on: files, folders, globs. Defaults to the Python standard library's sources.
     size
-        Most ids of each, where a kind has the choice.
+        Most ids of each tokenizer, if its kind has a choice.
     kind
-        Only this kind; may be given several times.
+        Only this kind; may be repeated.
     json
         One JSON document on stdout.
     """
@@ -171,11 +171,11 @@ def compare(
 
 
 def _row(cut: Cut) -> str:
-    """Pieces with their ids, in a line."""
+    """Pieces with their ids, on one line."""
     return " ".join(f"{piece!r}:{id}" for piece, id in zip(cut.pieces, cut.ids, strict=True))
 
 
-def _numbers(text: str) -> list[int]:
+def _parse_ids(text: str) -> list[int]:
     words = text.replace(",", " ").split()
     wrong = next((word for word in words if not word.isdecimal()), None)
     if wrong is not None:

@@ -24,15 +24,15 @@ def train(
     ----------
     words
         Sources (files, folders, globs; .txt .md .jsonl, also .gz), at most one run file (.toml), and key=value settings
-        such as depth=4 or minutes=10, which are all below. Without sources: the Python standard library's own.
+        such as depth=4 or minutes=10, all listed below. The sources default to the Python standard library's.
     name
-        The run's directory, or its name in runs/; without one, the next number there.
+        The run's directory, or its name in runs/. Defaults to the next number there.
     resume
-        Continue this run from its last checkpoint, bit for bit as it was started.
+        Continue this run from its last checkpoint, bit for bit as if it had never stopped.
     device
-        auto, cpu, cuda or mps; auto is cuda or mps where there is one.
+        auto, cpu, cuda or mps; auto takes cuda or mps if available.
     dry_run
-        Say what would happen and stop.
+        Print the plan and stop.
     json
         One JSON document on stdout.
     """
@@ -49,14 +49,14 @@ def train(
     if device is not None:
         words = (*words, f"device={device}")
     config, run = read_words(words), new_run(name)
-    from heddle.cli.training import begin, try_out  # not before: torch is loaded here
+    from heddle.cli.training import begin, try_out  # imported late: this loads torch
 
     (try_out if dry_run else begin)(config, run, out, json)
 
 
 def read_words(words: tuple[str, ...]) -> RunConfig:
-    """Sources, a run file and settings as one config; settings win over the file."""
-    # os.path says False where Path complains: a setting may be longer than any file's name.
+    """Sources, a run file and settings as one config; settings override the file."""
+    # os.path returns False where Path raises: a setting may be longer than any file name.
     sources = [word for word in words if "=" not in word or os.path.exists(word)]
     settings = parse_overrides(word for word in words if word not in sources)
     files = [word for word in sources if word.endswith(".toml")]
@@ -68,14 +68,14 @@ def read_words(words: tuple[str, ...]) -> RunConfig:
     for key, value in [("sources", texts)] * bool(texts) + list(settings.items()):
         path = full_key(key)
         if path in said:
-            raise HeddleError(f"{said[path]} and {key}={value} are one setting; give it once")
+            raise HeddleError(f"{said[path]} and {key}={value} are the same setting; give it once")
         said[path] = ", ".join(texts) if value is texts else f"{key}={value}"
         set_path(data, path, value)
     return RunConfig.of(data, where=files[0] if files else "settings")
 
 
 def full_key(key: str) -> str:
-    """`steps` as `train.steps`: every field's name stands in one section only, so the section may be left out."""
+    """`steps` as `train.steps`: every field is in one section only, so the section may be left out."""
     first = key.split(".")[0]
     if first in SECTIONS:
         return key

@@ -1,4 +1,4 @@
-"""What `heddle train` does, once it knows what is wanted; the command itself is light, so that its help comes at once."""
+"""The work of `heddle train`. It is not in `train.py`, which stays light so that the help appears at once."""
 
 import shlex
 import tempfile
@@ -25,10 +25,10 @@ def begin(config: RunConfig, run: Path, out: Console, json: bool) -> None:
 
 
 def train_to_the_end(run: Path, out: Console, json: bool) -> None:
-    """Train a run from where it is."""
+    """Train a run from its last checkpoint to its end."""
     try:
         _train(run, out, json)
-    except KeyboardInterrupt as stop:  # before the first step or after the last, or by a second signal
+    except KeyboardInterrupt as stop:  # before the first step, after the last, or from a second signal
         stop.args = (f"stopped; continue with: {resume_command(run)}",)
         raise
 
@@ -60,9 +60,9 @@ def _train(run: Path, out: Console, json: bool) -> None:
     for sample in samples:
         out.print(sample + "\n" + "-" * 40, markup=False)
     out.print(
-        f"let it write:   heddle generate {name} --prompt {_opening(samples[0] if samples else '')}\n"
+        f"generate text:  heddle generate {name} --prompt {_opening(samples[0] if samples else '')}\n"
         f"score text:     heddle eval {name}\n"
-        f"look at sizes:  heddle count {name}\n"
+        f"count sizes:    heddle count {name}\n"
         f"prove it:       heddle prove {name}",
         markup=False,
     )
@@ -86,17 +86,17 @@ def _tell_opening(session: Session, out: Console) -> None:
     for note in opening.notes:
         out.print(note, markup=False)
     if opening.notes and not session.step:
-        out.print(f"{run} has no sound checkpoint left, so it begins anew", markup=False)
+        out.print(f"{run} has no undamaged checkpoint left, so it starts from the beginning", markup=False)
     for problem in opening.damaged:
         out.print(f"{run / problem}; it is restored from {opening.source or 'the beginning'}", markup=False)
     for difference in opening.moved:
         out.print(f"{difference}; the result will not be bit-equal to that of the machine it started on", markup=False)
     if session.step:
-        out.print(f"going on with {run} at step {session.step} of {session.run.chosen.steps}", markup=False)
+        out.print(f"continuing {run} at step {session.step} of {session.run.chosen.steps}", markup=False)
 
 
 def _vectors(chosen: Chosen) -> dict[str, Any] | None:
-    """What a file of vectors knew, for programs."""
+    """What was found in a file of vectors, for programs."""
     return None if chosen.vectors is None else chosen.vectors.to_dict()
 
 
@@ -122,7 +122,7 @@ def _numbers(planned: Plan, run: Path) -> str:
 
 
 def try_out(config: RunConfig, run: Path, out: Console, json: bool) -> None:
-    """Say what `begin` would do, in a folder that is removed."""
+    """Print what `begin` would do, using a temporary directory."""
     with tempfile.TemporaryDirectory() as folder, phases(out) as tell:
         planned = prepare(config, Path(folder) / "run", tell)
     out.print(_numbers(planned, run) + "\nnothing was trained (--dry-run)", markup=False)

@@ -7,16 +7,16 @@ from heddle.weights.convert import export_model, import_model
 
 
 def import_(source: str, run: str, /, *, hub: bool = False, json: bool = False) -> None:
-    """Take over published weights (GPT-2, Llama, Qwen3, T5, BERT and others).
+    """Import published weights (GPT-2, Llama, Qwen3, T5, BERT and others).
 
     Parameters
     ----------
     source
-        A directory as transformers writes it, with model.safetensors and config.json; or, with --hub, an owner/name.
+        A Hugging Face directory, with model.safetensors and config.json; or, with --hub, an owner/name.
     run
         The new run's directory, or its name in runs/.
     hub
-        Fetch the source from the Hugging Face Hub first. Nothing is fetched without this.
+        Download the source from the Hugging Face Hub first. Nothing is downloaded without this.
     json
         One JSON document on stdout.
     """
@@ -34,7 +34,7 @@ def import_(source: str, run: str, /, *, hub: bool = False, json: bool = False) 
 
 
 def export(run: str, directory: Path, /, *, json: bool = False) -> None:
-    """Write a run as a directory that transformers loads.
+    """Write a run as a directory that Hugging Face transformers loads.
 
     Parameters
     ----------
@@ -52,5 +52,9 @@ def export(run: str, directory: Path, /, *, json: bool = False) -> None:
     out = console()
     for note in result["notes"]:
         out.print(note, markup=False)
-    checked = f"logits agree with transformers to {result['difference']:.1e}" if result["checked"] else "not checked"
+    checked = (
+        f"logits agree with Hugging Face transformers to {result['difference']:.1e}"
+        if result["checked"]
+        else "not checked"
+    )
     out.print(f"{directory}: {result['family']}, {checked}", markup=False)

@@ -1,4 +1,4 @@
-"""Text to ids and back: tokenizers of every kind, kept in one `tokenizer.json`."""
+"""Text to ids and back: tokenizers of every kind, each saved as one `tokenizer.json`."""
 
 from heddle.text.bpe import load_gpt2_merges as load_gpt2_merges
 from heddle.text.stream import TextStream as TextStream

@@ -21,28 +21,26 @@ from heddle.text.file import Content, write_content
 Kind = Literal["bytes", "characters", "words", "bpe", "wordpiece", "unigram"]
 
 END_OF_TEXT = "<|endoftext|>"
-# A tokenizer.json does not say which special token ends a text; these are the names published families use.
+# A tokenizer.json does not say which special token ends a text; these are the names that published families use.
 ENDINGS = (END_OF_TEXT, "<|end_of_text|>", "</s>")
 
 
 class Base(ABC):
-    """A tokenizer over a finished `tokenizer.json`; a kind adds how it is learnt, and how plain text becomes ids.
+    """A tokenizer over a finished `tokenizer.json`. A kind adds how to learn it and how to encode plain text.
 
-    The public methods are described in `heddle.text.Tokenizer`.
+    `heddle.text.Tokenizer` documents the public methods.
 
     Args:
         content: the file, as parsed JSON.
-        ordinary: the bytes of every piece that is not special, with its id.
-        exact_special: whether special tokens are looked for here, and so only as they are written. Otherwise the kind
+        ordinary: the bytes and the id of every piece that is not special.
+        exact_special: whether this class finds special tokens, which it does only by their exact text. Otherwise the kind
             leaves that to `tokenizers`, which knows more ways.
     """
 
     kind: Kind
     needs_text: ClassVar[bool] = True  # whether learning reads the text
-    least: ClassVar[int | None] = (
-        None  # ids that learning cannot do without, special ones aside; None: any size, or none
-    )
-    unknown: int | None = None  # the id that stands for whatever the vocabulary lacks, where a kind has one
+    least: ClassVar[int | None] = None  # fewest ids, without special tokens; None: any size, or no choice
+    unknown: int | None = None  # the id for everything the vocabulary lacks, if the kind has one
 
     def __init__(self, content: Content, ordinary: Iterable[tuple[bytes, int]], exact_special: bool = True) -> None:
         added = content["added_tokens"]
@@ -51,7 +49,7 @@ class Base(ABC):
         if [i for i, _ in table] != list(range(len(table))):
             raise HeddleError(f"its {len(table)} ids are not 0 to {len(table) - 1}: some are missing or repeated")
         for token in added if exact_special else ():
-            # `normalized` has a meaning only where a normalizer would change the text before the token is looked for.
+            # `normalized` matters only if a normalizer changes the text before the token is searched for.
             if token.get("single_word") or (token.get("normalized") and content.get("normalizer")):
                 raise HeddleError(f"special token {token['content']!r} is matched in a way heddle does not support")
         self.special: Mapping[str, int] = MappingProxyType(special)
@@ -65,22 +63,22 @@ class Base(ABC):
         self.begins = added_before(content)
         if any(id >= len(table) for id in self.begins):
             raise HeddleError(
-                f"its post_processor begins texts with {self.begins}, and there are only {len(table)} ids"
+                f"its post_processor starts texts with {self.begins}, but there are only {len(table)} ids"
             )
 
     @classmethod
     @abstractmethod
     def learn(cls, texts: Iterable[str], vocab_size: int | None, special: Sequence[str]) -> Self:
-        """Make one from texts; `vocab_size` counts the special tokens, which come last."""
+        """Learn a tokenizer from texts; `vocab_size` includes the special tokens, which come last."""
 
     @staticmethod
     @abstractmethod
     def recognises(content: Content) -> bool:
-        """Whether a file is of this kind as heddle writes it."""
+        """Whether a file is of this kind, in the form that heddle writes."""
 
     @abstractmethod
     def _plain(self, text: str) -> list[int]:
-        """Ids of text that has UTF-8 form, special tokens not looked for."""
+        """Ids of valid UTF-8 text, without searching for special tokens."""
 
     @checked()
     def encode(self, text: str, allow_special: bool | str | Collection[str] = False) -> list[int]:
@@ -88,11 +86,11 @@ class Base(ABC):
             utf8(text)
         if allow_special is False:
             return self._plain(text)
-        boundary = self._boundary if allow_special is True else self._choice(allow_special)
+        boundary = self._boundary if allow_special is True else self._allowed_pattern(allow_special)
         return self._plain(text) if boundary is None else self._with_special(text, boundary)
 
-    def _choice(self, allowed: Collection[str]) -> re.Pattern[str] | None:
-        """The pattern of some special tokens, which must all be known."""
+    def _allowed_pattern(self, allowed: Collection[str]) -> re.Pattern[str] | None:
+        """The pattern for some special tokens, all of which must be known."""
         names = {allowed} if isinstance(allowed, str) else set(allowed)
         strange = next((name for name in sorted(names) if name not in self.special), None)
         if strange is not None:
@@ -120,15 +118,15 @@ class Base(ABC):
         workers = min(os.cpu_count() or 1, len(texts))
         if workers < 2:
             return [self.encode(text) for text in texts]
-        # A task per text would cost more than encoding a short text does: hand out a few long stretches per thread.
+        # A task per text would cost more than encoding a short text: give each thread a few long slices.
         size = -(-len(texts) // (4 * workers))
-        stretches = [texts[i : i + size] for i in range(0, len(texts), size)]
+        slices = [texts[i : i + size] for i in range(0, len(texts), size)]
         with ThreadPoolExecutor(workers) as pool:
-            encoded = pool.map(lambda stretch: [self.encode(text) for text in stretch], stretches)
-            return [ids for stretch in encoded for ids in stretch]
+            encoded = pool.map(lambda part: [self.encode(text) for text in part], slices)
+            return [ids for part in encoded for ids in part]
 
     def token_bytes(self, id: int) -> bytes:
-        with suppress(TypeError):  # of what is no whole number; asking first would cost every id
+        with suppress(TypeError):  # not a whole number; checking first would slow down every id
             if 0 <= id < self.vocab_size:
                 return self._bytes[id]
         raise HeddleError(
@@ -163,9 +161,9 @@ class Base(ABC):
 
 
 def added_before(content: Content) -> tuple[int, ...]:
-    """The ids that a file's post-processor puts before a single text; what it puts behind is not of interest here.
+    """The ids that a file's post-processor puts before a single text; those after the text are ignored.
 
-    `tokenizers` itself says so, on a vocabulary of one word: its kinds of post-processors nest, and carry their own ids.
+    `tokenizers` computes them, on a vocabulary of one word, because post-processors nest and carry their own ids.
     """
     post_processor = content.get("post_processor")
     if not post_processor:
@@ -178,12 +176,12 @@ def added_before(content: Content) -> tuple[int, ...]:
 
 
 def _any_of(names: Iterable[str]) -> re.Pattern[str]:
-    """A pattern for one of the names, the longest where several fit."""
+    """A pattern for one of the names; the longest match wins."""
     return re.compile(f"({'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})")
 
 
 def utf8(text: str) -> bytes:
-    """UTF-8 bytes; a lone surrogate, which UTF-8 cannot hold, is a HeddleError with its place."""
+    """UTF-8 bytes. A lone surrogate, which UTF-8 cannot encode, raises a HeddleError with its position."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:

@@ -1,5 +1,5 @@
-"""A bound on what is cut off at once: a text without blanks, or of nothing else, would be one piece, and learning merges
-takes time in proportion to the square of a piece. The bound is a step of its own in the file, so whoever reads it cuts alike."""
+"""A bound on the length of a piece. A text without blanks, or of blanks alone, would be one piece, and learning merges takes
+time quadratic in the length of a piece. The bound is a separate step in the file, so every reader splits text the same way."""
 
 import re
 
@@ -9,24 +9,24 @@ from tokenizers import pre_tokenizers
 from heddle.text.file import Content
 
 LONGEST = 256
-"""Characters of a stretch without blanks, or of blanks alone, that are cut off at once; longer ones are cut again."""
+"""Most characters in a stretch without blanks, or of blanks alone; longer stretches are split."""
 
 _PATTERN = rf"\S{{{LONGEST}}}|\s{{{LONGEST}}}"
 BOUND: Content = {"type": "Split", "pattern": {"Regex": _PATTERN}, "behavior": "Isolated", "invert": False}
 
-# What `\s` means to `tokenizers`, in Python's words: its own `\s` and `isspace` count four control characters as well.
+# What `\s` means to `tokenizers`, written for Python, whose `\s` and `isspace` include four control characters.
 BLANK = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _CONTROLS = "\x1c\x1d\x1e\x1f"
 _STRETCH = re.compile(f"[^{BLANK}]{{1,{LONGEST}}}+|[{BLANK}]{{1,{LONGEST}}}+")
 
 
 def bound() -> pre_tokenizers.PreTokenizer:
-    """`BOUND`, made."""
+    """`BOUND` as a pre-tokenizer."""
     return pre_tokenizers.Split(tokenizers.Regex(_PATTERN), "isolated")
 
 
 def stretches(text: str) -> list[str]:
-    """The text cut as `BOUND` cuts it; joined, they are the text."""
+    """The text, split as `BOUND` splits it; joined, the parts are the text."""
     if not _may_be_long(text):
         return [text] if text else []
     found, start = [], 0
@@ -38,7 +38,7 @@ def stretches(text: str) -> list[str]:
 
 
 def _may_be_long(text: str) -> bool:
-    """Whether a stretch might reach the bound; quick where none does."""
+    """Whether a stretch may reach the bound; fast when none does."""
     if len(text) < LONGEST:
         return False
     half = LONGEST // 2  # a long stretch of blanks covers one of these windows

@@ -1,4 +1,4 @@
-"""Byte-level BPE: learned by `tokenizers`, encoded by `tiktoken` wherever that provably gives the same ids."""
+"""Byte-level BPE: learned by `tokenizers`, encoded by `tiktoken` if that provably gives the same ids."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,24 +15,24 @@ from heddle.text.base import END_OF_TEXT, Base
 from heddle.text.bound import BOUND, bound, stretches
 from heddle.text.file import Content, bpe_model, byte_level, byte_symbols, describe, model_type, plain_vocabulary
 
-# How text is cut before merging; no piece crosses a cut. Part of the file format, so exactly as published.
+# How text is split before merging; no piece crosses a split. Part of the file format, so exactly as published.
 GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 GPT4_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN_SPLIT = GPT4_SPLIT.replace("{1,3}", "")
-# tiktoken drops text that a pattern leaves unmatched; these match every character, and both engines read them alike.
+# tiktoken drops text that a pattern leaves unmatched; these match every character, and both engines treat them alike.
 KNOWN_SPLITS = (GPT2_SPLIT, GPT4_SPLIT, QWEN_SPLIT)
 
-# tiktoken's regex engine keeps a state per character of `\s+(?!\S)` and aborts at a million of them.
+# tiktoken's regex engine keeps a state for each character of `\s+(?!\S)` and aborts at a million.
 BLANK_STRETCH = 250_000
 
 GPT2_MERGES = 50_000
 
 
 class BPE(Base):
-    """Byte-level byte pair encoding (Sennrich et al. 2016; on bytes: Radford et al. 2019), of any origin.
+    """Byte-level byte pair encoding (Sennrich et al. 2016; on bytes: Radford et al. 2019), from heddle or published.
 
     Raises:
         HeddleError: the content is BPE, but not over the 256 bytes.
@@ -68,7 +68,7 @@ class BPE(Base):
 
     @staticmethod
     def recognises(content: Content) -> bool:
-        """Whether a BPE file is byte-level: of its own kind (GPT-2, Llama 3, Qwen) wherever it comes from."""
+        """Whether a BPE file is byte-level, whoever wrote it (GPT-2, Llama 3, Qwen)."""
         decoder = content.get("decoder") or {}
         if model_type(content) != "BPE" or _cuts(content)[-1].get("type") != "ByteLevel":
             return False
@@ -76,7 +76,7 @@ class BPE(Base):
 
     @classmethod
     def learn(cls, texts: Iterable[str], vocab_size: int | None, special: Sequence[str]) -> Self:
-        """Learn merges until there are `vocab_size` ids, or no pair of pieces occurs twice."""
+        """Learn merges until there are `vocab_size` ids or no pair of pieces occurs twice."""
         assert vocab_size is not None
         split = pre_tokenizers.Split(tokenizers.Regex(GPT4_SPLIT), "isolated")
         learner = tokenizers.Tokenizer(models.BPE())
@@ -92,7 +92,7 @@ class BPE(Base):
         )
         learner.train_from_iterator(texts, trainer)
         merges = [" ".join(pair) for pair in json.loads(learner.to_str())["model"]["merges"]]
-        # The library gives bytes the ids of their sorted symbols; here a byte is its own id, as in `Bytes`.
+        # The library numbers bytes by their sorted symbols; here the id of a byte is its value, as in `Bytes`.
         model = bpe_model(_vocabulary(byte_symbols(), merges), merges)
         entry = {"type": "Split", "pattern": {"Regex": GPT4_SPLIT}, "behavior": "Isolated", "invert": False}
         pre_tokenizer = {"type": "Sequence", "pretokenizers": [BOUND, entry, byte_level()]}
@@ -101,13 +101,13 @@ class BPE(Base):
 
 @checked()
 def load_gpt2_merges(path: str | Path) -> BPE:
-    """GPT-2's tokenizer, with its own 50,257 ids, from its merges file (`vocab.bpe` or `merges.txt`) alone.
+    """GPT-2's tokenizer, with its 50,257 ids, from its merges file (`vocab.bpe` or `merges.txt`) alone.
 
     The ids are 256 byte symbols, printable ones first, then the 50,000 merges, then `<|endoftext|>` = 50256
     (Radford et al. 2019, released encoder).
 
     Raises:
-        HeddleError: the file cannot be read, a line is not two pieces already known, or lines are missing.
+        HeddleError: the file cannot be read, a line is not two known pieces, or lines are missing.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
@@ -122,29 +122,29 @@ def load_gpt2_merges(path: str | Path) -> BPE:
             continue
         parts = line.split(" ")
         if len(parts) != 2 or not known.issuperset(parts) or "".join(parts) in known:
-            raise HeddleError(f"{path}, line {number}: {line!r} is not two known pieces that make a new one")
+            raise HeddleError(f"{path}, line {number}: {line!r} is not two known pieces that form a new one")
         known.add("".join(parts))
         merges.append(line)
     if len(merges) != GPT2_MERGES:
-        raise HeddleError(f"{path} has {len(merges):,} merges where GPT-2 has {GPT2_MERGES:,}; fetch the file again")
+        raise HeddleError(f"{path} has {len(merges):,} merges, but GPT-2 has {GPT2_MERGES:,}; download the file again")
     model = bpe_model(_vocabulary(byte_symbols("gpt2"), merges), merges)
     return BPE(describe(model, byte_level(use_regex=True), byte_level(), [END_OF_TEXT]))
 
 
 def _has_blank_stretch(text: str) -> bool:
-    """Whether there may be a million blanks on end: these cover one of the windows, and `isspace` stops at the first other."""
+    """Whether there may be a million consecutive blanks: they would fill a window, and `isspace` stops at the first non-blank."""
     windows = range(0, len(text) - BLANK_STRETCH, BLANK_STRETCH)
     return any(text[i : i + BLANK_STRETCH].isspace() for i in windows)
 
 
 def _cuts(content: Content) -> list[Content]:
-    """What is done before merging, one step after another."""
+    """The steps before merging, in order."""
     pre_tokenizer = content.get("pre_tokenizer") or {}
     return pre_tokenizer.get("pretokenizers") or [pre_tokenizer]
 
 
 def _vocabulary(symbols: Mapping[str, int], merges: Iterable[str]) -> dict[str, int]:
-    """Symbols, then what each merge makes; a merge that makes an existing piece adds no id."""
+    """Symbols, then the result of each merge; a merge that gives an existing piece adds no id."""
     vocab = dict(symbols)
     for merge in merges:
         vocab.setdefault(merge.replace(" ", ""), len(vocab))
@@ -152,18 +152,18 @@ def _vocabulary(symbols: Mapping[str, int], merges: Iterable[str]) -> dict[str, 
 
 
 def _reference(content: Content, vocab: Mapping[str, int]) -> tokenizers.Tokenizer:
-    """`tokenizers` on the file itself, without what is not plain text, limits, or chance."""
+    """`tokenizers` on the file itself, without special tokens, truncation, padding or dropout."""
     model = {**content["model"], "type": "BPE", "vocab": vocab, "dropout": None}
     bare: Content = {"added_tokens": [], "truncation": None, "padding": None, "post_processor": None, "model": model}
     return tokenizers.Tokenizer.from_str(json.dumps({**content, **bare}))
 
 
 def _split(content: Content, steps: Sequence[Content]) -> str | None:
-    """The pattern that cuts the text, where cutting by one pattern is all that happens before merging."""
+    """The pattern that splits the text, if splitting by one pattern is all that happens before merging."""
     *before, last = steps
     model = content["model"]
     altered = ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
-    # Both flags of ByteLevel are true where a file leaves them out.
+    # Both flags of ByteLevel default to true.
     if last.get("add_prefix_space", True) or any(model.get(key) for key in altered):
         return None
     if not before:
@@ -177,10 +177,10 @@ def _split(content: Content, steps: Sequence[Content]) -> str | None:
 def _ids_are_ranks(content: Content, vocab: Mapping[str, int], reference: tokenizers.Tokenizer) -> bool:
     """Whether merging by lowest id, as tiktoken does, is merging by the list, as `tokenizers` does.
 
-    tiktoken joins any two neighbours whose bytes are a piece, the lowest id first. That is the same if (1) the list
-    makes pieces in the order of their ids, and (2) each piece, taken as a text, comes out as itself. For say the two
-    agree up to here, and tiktoken now joins c and d into a piece. No join has crossed the ends of that stretch, so
-    inside it went as it goes for the piece alone; and from c, d the piece alone can only come out if the list has it.
+    tiktoken joins any two neighbours whose bytes form a piece, lowest id first. Both methods agree if (1) the list
+    creates pieces in the order of their ids, and (2) each piece, encoded as a text, gives just itself. Proof: suppose the
+    two agree so far, and tiktoken now joins c and d into a piece. No join has crossed the ends of that stretch, so inside
+    it the joins were those of the piece alone; and from c, d the piece alone can only result if the list has this merge.
     """
     merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in content["model"]["merges"]]
     made = [vocab[left + right] for left, right in merges]

@@ -1,4 +1,4 @@
-"""One text, cut by every kind of tokenizer: what each pays in length, in vocabulary, and in words it does not know."""
+"""One text, tokenized by every kind of tokenizer: the cost of each in length, vocabulary and unknown words."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from heddle.text.tokenizer import Tokenizer, train_tokenizer
 
 @dataclass(frozen=True)
 class Cut:
-    """How one kind cut the text; where it could not, `error` says why and the rest is empty."""
+    """How one kind tokenized the text; if it could not, `error` says why and the rest is empty."""
 
     kind: str
     vocab_size: int | None = None
     ids: tuple[int, ...] = ()
     pieces: tuple[str, ...] = ()
-    unknown: int = 0  # how many of the ids stand for something the vocabulary lacks
-    exact: bool = False  # whether the ids give the text back
+    unknown: int = 0  # how many ids are the unknown token's
+    exact: bool = False  # whether the ids decode to the text
     error: str | None = None
 
 
@@ -29,18 +29,18 @@ def compare(
     special: Sequence[str] = (),
     progress: Callable[[str], None] | None = None,
 ) -> list[Cut]:
-    """Train each kind on the corpus, which is read anew for each, with at most `vocab_size` ids, and cut the text (L2-46).
+    """Train each kind on the corpus, which is read again for each, with at most `vocab_size` ids; tokenize the text (L2-46).
 
-    `progress` is told in words how far each training is, every two seconds. Kinds that have no choice (bytes, characters)
-    take the ids they need.
+    `progress` receives a line about each training every two seconds. Kinds without a choice (bytes, characters) take the
+    ids they need.
 
     Raises:
-        HeddleError: a kind that does not exist; a corpus without text.
+        HeddleError: an unknown kind; a corpus without text.
     """
-    return [_cut(kind, text, corpus, vocab_size, special, progress) for kind in kinds]
+    return [_tokenize(kind, text, corpus, vocab_size, special, progress) for kind in kinds]
 
 
-def _cut(
+def _tokenize(
     kind: str,
     text: str,
     corpus: Callable[[], Iterable[str]],
@@ -49,7 +49,7 @@ def _cut(
     progress: Callable[[str], None] | None,
 ) -> Cut:
     free = any(kind == name and row.least is None for name, row in KINDS.items())
-    # What cannot be trained is a mistake in the call; that a text cannot be cut is a finding.
+    # A failure to train is a mistake in the call; a failure to encode is a result.
     made: Tokenizer = train_tokenizer(kind, corpus(), None if free else vocab_size, special, progress)
     try:
         ids = made.encode(text)

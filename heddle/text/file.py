@@ -1,4 +1,4 @@
-"""The one file: a `tokenizer.json` in the layout of the `tokenizers` library, for every kind."""
+"""The file format of every kind: a `tokenizer.json` in the layout of the `tokenizers` library."""
 
 import json
 import os
@@ -14,7 +14,7 @@ FILE_NAME = "tokenizer.json"
 
 
 def read_content(path: str | Path) -> tuple[Path, Content]:
-    """The file (found inside `path` where that is a directory) and what it holds."""
+    """The file (inside `path` if that is a directory) and its content."""
     path = Path(path)
     if path.is_dir():
         path /= FILE_NAME
@@ -22,15 +22,17 @@ def read_content(path: str | Path) -> tuple[Path, Content]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise HeddleError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # not UTF-8, cut short, not JSON, or nested without end
-        raise HeddleError(f"{path} is not JSON ({error}); the file may be cut short: fetch or write it again") from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, truncated, not JSON, or nested too deeply
+        raise HeddleError(
+            f"{path} is not JSON ({error}); the file may be truncated: download or write it again"
+        ) from None
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         raise HeddleError(f"{path} is JSON but not a tokenizer.json: it has no 'model'")
     return path, content
 
 
 def write_content(path: str | Path, content: Content) -> None:
-    """Write the file whole or not at all; a `path` that does not end in `.json` is the directory to hold it."""
+    """Write the file completely or not at all; a `path` that does not end in `.json` is its directory."""
     path = Path(path)
     target = path if path.suffix == ".json" else path / FILE_NAME
     partial = target.with_name(f".{target.name}.{os.getpid()}")
@@ -49,10 +51,10 @@ def write_content(path: str | Path, content: Content) -> None:
 
 
 def describe(model: Content, pre_tokenizer: Content, decoder: Content, special: Sequence[str]) -> Content:
-    """A whole file; the special tokens get the ids after the vocabulary.
+    """The content of a complete file; special tokens get the ids after the vocabulary.
 
     Raises:
-        HeddleError: a special token is also an ordinary piece, so that plain text would produce it.
+        HeddleError: a special token is also an ordinary piece, so plain text would produce it.
     """
     ordinary = vocabulary(model)
     first = len(ordinary)
@@ -80,7 +82,7 @@ def model_type(content: Content) -> str:
 
 
 def vocabulary(model: Content) -> dict[str, int]:
-    """Pieces with their ids; Unigram lists pairs of piece and score, in the order of the ids."""
+    """Pieces with their ids; Unigram lists (piece, score) pairs in the order of the ids."""
     vocab = model["vocab"]
     return {piece: i for i, (piece, _) in enumerate(vocab)} if isinstance(vocab, list) else dict(vocab)
 
@@ -92,10 +94,10 @@ def plain_vocabulary(content: Content) -> dict[str, int]:
 
 
 def byte_symbols(order: Literal["bytes", "gpt2"] = "bytes") -> dict[str, int]:
-    """The printable character that stands for each byte in a byte-level file, with its id.
+    """The printable character that represents each byte in a byte-level file, with its id.
 
-    A printable Latin-1 character stands for itself; the other 68 bytes take the characters from U+0100 on, in turn.
-    In GPT-2's own order of ids the printable ones come first (Radford et al. 2019, released encoder).
+    A printable Latin-1 character represents itself; the other 68 bytes take the characters from U+0100 on, in order.
+    In GPT-2's order of ids the printable ones come first (Radford et al. 2019, released encoder).
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -110,7 +112,7 @@ def byte_level(use_regex: bool = False) -> Content:
 
 
 def steps_of(entry: Content | None, name: str) -> list[Content]:
-    """The steps of a pre-tokenizer, decoder or normalizer, whether one, several nested, or none; `name` is their key."""
+    """The steps of a pre-tokenizer, decoder or normalizer: one, several (nested) or none; `name` is their key."""
     if not entry:
         return []
     if entry.get("type") != "Sequence":

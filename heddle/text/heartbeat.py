@@ -1,19 +1,19 @@
-"""Saying that long work goes on, from beside it: one call into a library can take minutes."""
+"""Progress messages from a thread next to long work: one call into a library can take minutes."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-EVERY = 2.0
+EVERY = 2.0  # seconds
 
 
 @contextmanager
 def heartbeat(say: Callable[[str], None], state: Callable[[], str], every: float | None = None) -> Iterator[None]:
-    """Tell ``say``, from a thread, how far the work inside is: what ``state()`` says, and the seconds passed.
+    """Call ``say``, from a thread, with the progress of the work inside: ``state()`` and the seconds passed.
 
     Args:
-        every: seconds between two lines; None: `EVERY`. Work that ends sooner says nothing.
+        every: seconds between two lines; None: `EVERY`. Shorter work prints nothing.
     """
     start = time.monotonic()
     over = threading.Event()

@@ -1,4 +1,4 @@
-"""The kinds of tokenizers that can be trained: a new one is a row here and a class."""
+"""The kinds of tokenizers that can be trained; a new one is a class and a row here."""
 
 from heddle.text.base import Base, Kind
 from heddle.text.bpe import BPE
@@ -16,5 +16,5 @@ KINDS: dict[Kind, type[Base]] = {
     "unigram": Unigram,
 }
 
-# What a file is, asked in this order: heddle's own first, then any other that `tokenizers` can cut text with.
+# Readers of a file, tried in this order: heddle's formats first, then any other that `tokenizers` can encode with.
 READERS: tuple[type[Base], ...] = (*KINDS.values(), Wrapped)

@@ -12,7 +12,7 @@ JOINED = {"type": "Fuse"}
 
 
 class Bytes(Base):
-    """Every UTF-8 byte is its own id, 0 to 255; special tokens follow. In the file: byte-level BPE without merges."""
+    """The id of a UTF-8 byte is its value, 0 to 255; special tokens follow. In the file: byte-level BPE without merges."""
 
     kind = "bytes"
     needs_text = False
@@ -26,7 +26,7 @@ class Bytes(Base):
 
     @staticmethod
     def recognises(content: Content) -> bool:
-        """Whether a BPE file is no more than the 256 bytes in their order, taken one by one."""
+        """Whether a BPE file is only the 256 bytes in order, one at a time."""
         bare = model_type(content) == "BPE" and content["pre_tokenizer"] == byte_level()
         return bare and plain_vocabulary(content) == byte_symbols()
 
@@ -37,7 +37,7 @@ class Bytes(Base):
 class Characters(Base):
     """One id per character of the training text, in code point order; special tokens follow.
 
-    A character outside this alphabet is an error: with an unknown token in its place the text would be lost silently.
+    A character outside this alphabet is an error: an unknown token in its place would lose text silently.
     """
 
     kind = "characters"
@@ -52,13 +52,13 @@ class Characters(Base):
         for text in texts:
             alphabet.update(text)
         vocab = {char: i for i, char in enumerate(sorted(alphabet))}
-        # The format demands an unknown token. It is not in the vocabulary, so `tokenizers` refuses strange text too.
+        # The format requires an unknown token. It is not in the vocabulary, so `tokenizers` refuses unknown characters too.
         model = {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"}
         return cls(describe(model, EACH_CHARACTER, JOINED, special))
 
     @staticmethod
     def recognises(content: Content) -> bool:
-        """Whether a word-level file cuts text into characters, and its words are such."""
+        """Whether a word-level file splits text into characters, and its words are characters."""
         if model_type(content) != "WordLevel":
             return False
         cut = content["pre_tokenizer"] == EACH_CHARACTER and content["decoder"] == JOINED

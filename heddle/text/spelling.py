@@ -1,4 +1,4 @@
-"""How ids become text again, read from the `decoder` of a file: what each id spells, alone, first, and after another."""
+"""How ids become text, read from the `decoder` of a file: what each id spells as the first and as a later one."""
 
 import re
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class Spelling(NamedTuple):
-    """What ids spell. The text of a sequence is `first` of its first id, then of each next one `later`, and between
-    two neighbours a space where the one is in `opens` and the other in `closes`.
+    """What ids spell. The text of a sequence is `first` of its first id, then `later` of each next one, with a space
+    between two neighbours if the left one is in `opens` and the right one in `closes`.
 
-    Every decoder supported here is of this form, so text can be streamed without decoding anything twice.
+    Every supported decoder has this form, so text can be streamed without decoding anything twice.
     """
 
     first: Mapping[int, bytes]
@@ -27,14 +27,14 @@ def read_spelling(content: Content, pieces: Mapping[int, str]) -> Spelling:
     """The spelling that a file's decoder describes, for its pieces, special ones included.
 
     Raises:
-        HeddleError: a step of the decoder that is not known, or one whose effect reaches further than a neighbour.
+        HeddleError: an unknown step of the decoder, or one whose effect reaches beyond a neighbour.
     """
     steps = steps_of(content.get("decoder"), "decoders")
     texts = {i: (piece, piece) for i, piece in pieces.items()}  # as the first token, as a later one
     everywhere = frozenset(pieces)
     opens = closes = frozenset[int]()
     by_bytes = fused = False
-    if not steps:  # `tokenizers` then joins by a space
+    if not steps:  # then `tokenizers` joins with spaces
         opens = closes = everywhere
     for step in steps:
         match step:
@@ -52,7 +52,7 @@ def read_spelling(content: Content, pieces: Mapping[int, str]) -> Spelling:
                     i: (a.replace(mark, "" if drops else " "), b.replace(mark, " ")) for i, (a, b) in texts.items()
                 }
             case {"type": "WordPiece", "prefix": str(prefix)} if not fused:
-                tidy = _tidy if step.get("cleanup", True) else str
+                tidy = _clean_up if step.get("cleanup", True) else str
                 texts = {
                     i: (tidy(a), tidy(b.removeprefix(prefix) if b.startswith(prefix) else f" {b}"))
                     for i, (a, b) in texts.items()
@@ -68,13 +68,13 @@ def read_spelling(content: Content, pieces: Mapping[int, str]) -> Spelling:
 
 
 def _bytes(piece: str) -> bytes:
-    """`<0xE2>` is a byte; anything else is text."""
+    """The bytes of a piece: `<0xE2>` is one byte; anything else is text."""
     found = BYTE_PIECE.fullmatch(piece)
     return bytes([int(found[1], 16)]) if found else piece.encode()
 
 
-def _tidy(piece: str) -> str:
-    """No space before punctuation and English contractions: what the library calls cleaning up, token by token."""
+def _clean_up(piece: str) -> str:
+    """Remove spaces before punctuation and English contractions, token by token: the library's "cleanup"."""
     for loose in (" .", " ?", " !", " ,", " n't", " 'm", " 's", " 've", " 're"):
         piece = piece.replace(loose, loose[1:])
         if loose == " ,":

@@ -1,4 +1,4 @@
-"""Text out of ids one at a time, never breaking a character."""
+"""Streaming decoding: text from ids one at a time, never splitting a character."""
 
 import codecs
 
@@ -9,10 +9,10 @@ from heddle.text.tokenizer import Tokenizer
 class TextStream:
     """Decodes a growing sequence of ids, holding back the bytes of an unfinished character.
 
-    All that `push` returned, then `flush`, is exactly `tokenizer.decode(ids)`, also where the bytes are not UTF-8.
+    The results of `push`, then `flush`, joined, are exactly `tokenizer.decode(ids)`, even if the bytes are not UTF-8.
 
     Args:
-        previous: the id that the sequence follows, where it continues a text: words have a space between them.
+        previous: the id before the sequence, if it continues a text: words have a space between them.
     """
 
     @checked()
@@ -28,6 +28,6 @@ class TextStream:
         return self._decoder.decode(added)
 
     def flush(self) -> str:
-        """What is still held back, as U+FFFD; afterwards the stream is as new."""
+        """The bytes still held back, as U+FFFD; resets the stream."""
         self._previous = None
         return self._decoder.decode(b"", final=True)

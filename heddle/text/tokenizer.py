@@ -1,4 +1,4 @@
-"""The tokenizer as the rest of heddle sees it; loading one, training one."""
+"""The tokenizer interface for the rest of heddle; loading and training a tokenizer."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,9 +13,9 @@ from heddle.text.heartbeat import heartbeat
 from heddle.text.kinds import KINDS, READERS
 from heddle.text.wrapped import KIND_OF
 
-# `tokenizers` counts pairs in 32 bits and goes wrong without a word beyond (its issue 2058).
+# `tokenizers` counts pairs in 32 bits and silently overflows (its issue 2058).
 MOST_TRAINING_BYTES = 2**31 - 1
-# It also sets memory aside for every id asked for, and where there is too little it ends the process.
+# It also allocates memory for every requested id, and ends the process if there is too little.
 MOST_IDS = 2**20
 
 
@@ -24,9 +24,9 @@ class Tokenizer(Protocol):
     """Text to ids and back. Ids run from 0 to V - 1 (L2-49), special tokens included.
 
     `decode(encode(text)) == text` for every text without lone surrogates with `bytes`, `bpe` and `unigram` as heddle
-    trains them. `characters` refuses text outside its alphabet. `words` and `wordpiece` promise it only for text all of
-    whose words they know: an unknown one becomes `<unk>` or `[UNK]`. A loaded file keeps what its makers keep: Qwen's
-    gives back text normalised to NFC, BERT's in lower case.
+    trains them. `characters` refuses text outside its alphabet. `words` and `wordpiece` guarantee it only if they know
+    every word of the text: an unknown one becomes `<unk>` or `[UNK]`. A loaded file preserves what its authors preserve:
+    Qwen's returns text normalised to NFC, BERT's in lower case.
     """
 
     @property
@@ -43,23 +43,23 @@ class Tokenizer(Protocol):
 
     @property
     def end_of_text(self) -> int | None:
-        """Id of the special token that ends a text, if there is one."""
+        """The id of the special token that ends a text, or None."""
 
     @property
     def begins(self) -> tuple[int, ...]:
-        """Ids that a published file puts before a text, as `<s>` in Llama's; `encode` adds nothing."""
+        """Ids that a published file puts before a text, such as `<s>` in Llama's; `encode` does not add them."""
 
     def encode(self, text: str, allow_special: bool | str | Collection[str] = False) -> list[int]:
-        """Ids of `text`. A special token written out in it is ordinary text, unless `allow_special` says so: of all
-        (True), or of those it names (L1-94).
+        """Ids of `text`. A special token written out in it is ordinary text, except those that `allow_special` allows:
+        all (True), or the named ones (L1-94).
 
         Raises:
             HeddleError: a lone surrogate, (`characters`) a character outside the alphabet, or a name in
-                `allow_special` that is no special token.
+                `allow_special` that is not a special token.
         """
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
-        """`encode` of each text, in order, on several threads where the library frees them."""
+        """`encode` of each text, in order, on several threads if the library releases the GIL."""
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of the ids, special tokens written out; bytes that are not UTF-8 become U+FFFD."""
@@ -68,37 +68,37 @@ class Tokenizer(Protocol):
         """Bytes of the ids, joined. Raises HeddleError for an id outside 0 to V - 1."""
 
     def token_bytes(self, id: int) -> bytes:
-        """Bytes that one id stands for. Raises HeddleError for an id outside 0 to V - 1."""
+        """Bytes of one id. Raises HeddleError for an id outside 0 to V - 1."""
 
     def after(self, previous: int | None, id: int) -> bytes:
-        """Bytes that `id` adds to the text when it follows `previous` (None: it begins the text).
+        """Bytes that `id` adds to the text when it follows `previous` (None: it starts the text).
 
-        `decode` is these, joined. Most kinds look at `id` alone; words have a space between them.
+        `decode` joins these. Most kinds look at `id` alone; words have a space between them.
         """
 
     def pieces(self, text: str) -> list[tuple[int, str]]:
         """Each id of `text` with its `piece` (L2-45)."""
 
     def piece(self, id: int) -> str:
-        """What an id spells, to be shown; part of a character shows as U+FFFD, WordPiece's `##` stays."""
+        """What an id spells, for display; part of a character becomes U+FFFD, WordPiece's `##` stays."""
 
     def save(self, path: str | Path) -> None:
         """Write `tokenizer.json` into the directory `path`, or to `path` itself if it ends in `.json`."""
 
     def fingerprint(self) -> str:
-        """SHA-256 of the file's content, whatever its spacing and order of keys."""
+        """SHA-256 of the file's content, independent of its whitespace and order of keys."""
 
 
 @checked()
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Load a `tokenizer.json`, or the one in a directory: heddle's own, or a published one (BPE over bytes as GPT-2,
-    Llama 3 and Qwen have it, or over characters as Llama 2 and Mistral; WordPiece as BERT; Unigram as T5).
+    """Load a `tokenizer.json`, or the one in a directory: one from heddle, or a published one (BPE over bytes as in GPT-2,
+    Llama 3 and Qwen, or over characters as in Llama 2 and Mistral; WordPiece as in BERT; Unigram as in T5).
 
-    What a published file does around the text is left out: no token is added at its start (`begins` says which ones it would
-    add) or end, nothing is cut or padded; and tokens added to a vocabulary count as special, whether or not the file calls them so.
+    What a published file adds around the text is left out: no token is added at its start (`begins` lists those it would
+    add) or end, and nothing is truncated or padded. Tokens added to a vocabulary are special, whatever the file calls them.
 
     Raises:
-        HeddleError: the file cannot be read, is damaged, or holds a tokenizer of another sort (it says which).
+        HeddleError: the file cannot be read, is damaged, or holds an unsupported kind of tokenizer (the message names it).
     """
     path, content = read_content(path)
     try:
@@ -107,7 +107,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         raise HeddleError(f"{path}: {error}") from None
     except Exception as error:  # `tokenizers` raises nothing more precise
         said = f"{model_type(content)}, {type(error).__name__}: {' '.join(str(error).split())}"
-        raise HeddleError(f"{path} is not a sound tokenizer.json ({said})") from None
+        raise HeddleError(f"{path} is not a valid tokenizer.json ({said})") from None
 
 
 def _recognise(content: Content) -> Tokenizer:
@@ -127,38 +127,38 @@ def train_tokenizer(
     special: Sequence[str] = (END_OF_TEXT,),
     progress: Callable[[str], None] | None = None,
 ) -> Tokenizer:
-    """Make a tokenizer from texts, deterministically (`unigram` nearly so, see there).
+    """Train a tokenizer on texts, deterministically (`unigram` nearly so, see `Unigram`).
 
     `bytes` learns nothing and reads no text; `characters` collects the alphabet; `words` counts words; `wordpiece`
-    merges frequent pieces of words; `unigram` keeps the pieces that make the text likeliest; `bpe` cuts text by GPT-4's
-    pattern, then learns merges within the cuts. (Beside GPT-2's pattern, that one keeps a line break apart from the
-    indentation after it, and numbers to three digits a piece; Llama 3 uses it too.) Where a text goes on without a blank for
-    256 characters, `bpe` and `unigram` first cut it there, so that one long line is not a single piece.
+    merges frequent pieces of words; `unigram` keeps the pieces that make the text likeliest; `bpe` splits text by
+    GPT-4's pattern, then learns merges within the parts. (Unlike GPT-2's, that pattern separates a line break from the
+    indentation after it and limits numbers to three digits a piece; Llama 3 uses it too.) `bpe` and `unigram` first split
+    text after every 256 characters without a blank, so that one long line is not a single piece.
 
     Args:
-        vocab_size: the most ids there may be, special tokens included; `bpe`, `wordpiece` and `unigram` need it, and
-            end below it only where the text is too small to fill it. `words` without it takes every word.
-        special: tokens that mark boundaries: one id each, never cut, and never the ids of plain text (L1-81, L1-94).
-        progress: told in words how far it is, every two seconds.
+        vocab_size: the most ids, special tokens included. Required for `bpe`, `wordpiece` and `unigram`, which stay below
+            it only if the text is too small. `words` without it takes every word.
+        special: tokens that mark boundaries: one id each, never split, and never the ids of plain text (L1-81, L1-94).
+        progress: called with a line of text about the progress, every two seconds.
 
     Raises:
-        HeddleError: unknown kind, no text, a vocabulary too small (it says the least), unfit special tokens.
+        HeddleError: unknown kind, no text, too small a vocabulary (the message has the minimum), unfit special tokens.
     """
     texts = [texts] if isinstance(texts, str) else texts
     _check_special(special)
-    learnt = _kind_for(kind, vocab_size, special)
+    trained = _kind_for(kind, vocab_size, special)
     corpus = _Corpus(texts)
     with heartbeat(progress or (lambda line: None), lambda: f"{corpus.bytes / 1e6:,.1f} MB of text read"):
-        tokenizer = learnt.learn(corpus, vocab_size, special)
-    if learnt.needs_text and not corpus.bytes:
-        raise HeddleError("there is no text to train a tokenizer on: every text given is empty")
+        tokenizer = trained.learn(corpus, vocab_size, special)
+    if trained.needs_text and not corpus.bytes:
+        raise HeddleError("there is no text to train a tokenizer on: every text is empty")
     if vocab_size is not None and tokenizer.vocab_size > vocab_size:
-        raise HeddleError(f"vocab_size {vocab_size} is too small for {kind}: this takes {tokenizer.vocab_size} ids")
+        raise HeddleError(f"vocab_size {vocab_size} is too small for {kind}: it takes {tokenizer.vocab_size} ids")
     return tokenizer
 
 
 def _kind_for(kind: str, vocab_size: int | None, special: Sequence[str]) -> type[Base]:
-    """The class of a kind, which must be able to do with so many ids."""
+    """The class of a kind, which must allow this vocabulary size."""
     found = next((row for name, row in KINDS.items() if name == kind), None)
     if found is None:
         raise HeddleError(f"unknown kind of tokenizer {kind!r}: {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
@@ -168,24 +168,24 @@ def _kind_for(kind: str, vocab_size: int | None, special: Sequence[str]) -> type
     if vocab_size is None or vocab_size < least:
         raise HeddleError(
             f"vocab_size {vocab_size} is too small for {kind}: it takes at least {least} ({found.least} "
-            f"{'bytes' if found.least == 256 else 'of its own'}, {len(special)} special), and a few thousand to be of use"
+            f"{'bytes' if found.least == 256 else 'built in'}, {len(special)} special), and a few thousand to be useful"
         )
     if vocab_size > MOST_IDS:
-        raise HeddleError(f"vocab_size {vocab_size} is more than the {MOST_IDS:,} that {kind} may have here")
+        raise HeddleError(f"vocab_size {vocab_size} is more than the {MOST_IDS:,} that heddle allows for {kind}")
     return found
 
 
 def _check_special(special: Sequence[str]) -> None:
-    # A byte-level decoder reads some characters beyond ASCII as symbols of bytes, so it would spell the token wrongly.
+    # A byte-level decoder reads some non-ASCII characters as symbols of bytes, so it would spell the token wrongly.
     for token in special:
         if not token or not token.isascii() or not token.isprintable():
             raise HeddleError(f"special token {token!r} is not printable ASCII; choose one like {END_OF_TEXT!r}")
     if len(set(special)) != len(special):
-        raise HeddleError(f"special tokens {special!r} are not a list of different names")
+        raise HeddleError(f"special tokens {special!r} must be different names")
 
 
 class _Corpus:
-    """The texts as they are read, counted and checked."""
+    """Counts and checks the texts while they are read."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts = texts
@@ -197,5 +197,5 @@ class _Corpus:
                 raise wrong("train_tokenizer", "one of the texts", text, "a string")
             self.bytes += len(utf8(text))
             if self.bytes > MOST_TRAINING_BYTES:
-                raise HeddleError("more than 2 GiB of text to train a tokenizer on; a sample of it does as well")
+                raise HeddleError("more than 2 GiB of text to train a tokenizer on; use a sample of it")
             yield text

@@ -1,4 +1,4 @@
-"""Unigram as SentencePiece has it: the likeliest way to cut text into pieces, and bytes for what no piece spells."""
+"""Unigram as in SentencePiece: the likeliest way to split text into pieces, and bytes for what no piece spells."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -12,12 +12,12 @@ from heddle.text.bound import BOUND, bound
 from heddle.text.file import Content, describe, model_type
 from heddle.text.wrapped import Wrapped
 
-SPACE = "▁"  # U+2581, which stands for a space inside pieces
+SPACE = "▁"  # U+2581 represents a space inside pieces
 LINES = {"type": "Split", "pattern": {"String": "\n"}, "behavior": "Isolated", "invert": False}
-# No space is put before the text: then " It" and "It" differ, and both come back.
+# No space is put before the text: then " It" and "It" differ, and both decode exactly.
 SPACES = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "never", "split": True}
 CUT = {"type": "Sequence", "pretokenizers": [BOUND, LINES, SPACES]}
-UNBOUNDED = {"type": "Sequence", "pretokenizers": [LINES, SPACES]}  # as earlier versions wrote it
+UNBOUNDED = {"type": "Sequence", "pretokenizers": [LINES, SPACES]}  # written by earlier versions
 JOIN = {
     "type": "Sequence",
     "decoders": [
@@ -27,17 +27,16 @@ JOIN = {
     ],
 }
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-# So that text which looks like the name of a byte can be spelt letter by letter.
+# So that text that looks like the name of a byte can be spelt letter by letter.
 ALWAYS = sorted(set("".join(BYTES)))
 
 
 class Unigram(Wrapped):
-    """Unigram language model over pieces (Kudo 2018), learned by `tokenizers`; any text comes back exactly.
+    """Unigram language model over pieces (Kudo 2018), learned by `tokenizers`; any text decodes exactly.
 
-    Ids 0 to 255 are the bytes, then pieces from the likeliest on. In the file a piece writes a space as U+2581; a U+2581
-    in the text itself is written in bytes, where `tokenizers` alone would turn it into a space. Learning twice can choose
-    differently among pieces of equal worth, mostly on small texts that repeat themselves: the library goes through a
-    hash table.
+    Ids 0 to 255 are the bytes, then pieces, likeliest first. In the file a piece writes a space as U+2581; a U+2581 in the
+    text itself is encoded as bytes, whereas `tokenizers` alone would turn it into a space. Learning twice can choose
+    different pieces of equal score, mostly on small repetitive texts, because the library iterates over a hash table.
     """
 
     kind = "unigram"
@@ -65,19 +64,19 @@ class Unigram(Wrapped):
             ) from None
         taken = {*special, *BYTES}
         learnt = json.loads(learner.to_str())["model"]["vocab"]
-        # The library adds up in the order of a hash table: without the last digits the sums are the same nearly every time.
+        # The library sums in the order of a hash table: without the last digits the sums are nearly always equal.
         scores = {piece: round(score, 6) for piece, score in learnt if piece not in taken and score is not None}
         lowest = min(scores.values(), default=-1.0)
         scores |= {letter: lowest for letter in ALWAYS if letter not in scores}
-        # Letters that earned no place get it at the end, in the order of that table; here in their own.
+        # The library puts leftover letters at the end, in the order of that table; sort them instead.
         bottom = min((score for piece, score in scores.items() if len(piece) > 1), default=0.0)
         spare = sorted(piece for piece, score in scores.items() if len(piece) == 1 and score < bottom)
         scores |= zip(spare, sorted(map(scores.__getitem__, spare), reverse=True), strict=True)
         ordered = sorted(scores.items(), key=lambda entry: (-entry[1], entry[0]))
-        # Bytes are no pieces to be chosen: even the longest name of one must be likelier in letters.
+        # Bytes must never be chosen as pieces: even the longest name of a byte must be likelier in letters.
         never = 10 * lowest - 100
         vocab = [[name, never] for name in BYTES] + [list(entry) for entry in ordered]
-        # The library demands a place for what is unknown; as every byte has a piece, it gives those instead.
+        # The library requires an unknown id; as every byte has a piece, it gives those instead.
         model = {"type": "Unigram", "unk_id": 0, "vocab": vocab, "byte_fallback": True}
         return cls(describe(model, CUT, JOIN, special))
 

@@ -1,4 +1,4 @@
-"""Words, and words cut into subwords (WordPiece): what a vocabulary lacks becomes its unknown token."""
+"""Words, and words split into subwords (WordPiece): what a vocabulary lacks becomes its unknown token."""
 
 import json
 import re
@@ -19,10 +19,10 @@ from heddle.text.wrapped import Wrapped
 UNKNOWN_WORD = "<unk>"
 UNKNOWN = "[UNK]"
 PREFIX = "##"
-LONGEST_WORD = 100  # characters of a word that WordPiece cuts; the library's and BERT's number
+LONGEST_WORD = 100  # characters of the longest word that WordPiece splits; the library's and BERT's number
 
-# A word is a run of these; every other character, blanks too, is cut off by itself. A single space between two words
-# is left out: two words can only be neighbours if one was there, so it can be put back.
+# A word is a run of these; every other character, including blanks, is a piece. A single space between two words is left
+# out: two words can only be neighbours if there was one, so decoding can restore it.
 LETTER = r"[\p{L}\p{M}\p{N}_]"
 GAP = {"type": "Split", "pattern": {"Regex": f"(?<={LETTER}) (?={LETTER})"}, "behavior": "Removed", "invert": False}
 WORD = {"type": "Split", "pattern": {"Regex": f"{LETTER}+"}, "behavior": "Isolated", "invert": False}
@@ -35,8 +35,8 @@ CHARACTER = {
 STEPS: list[Content] = [GAP, WORD, CHARACTER]
 CUT = {"type": "Sequence", "pretokenizers": STEPS}
 
-# The same rule of spaces for whoever reads the file with `tokenizers`: mark the edges of words, and a space is where
-# two edges meet. The marks are no characters.
+# The same rule for spaces, for readers of the file that use `tokenizers`: mark the edges of words; there is a space where
+# two edges meet. The marks are noncharacters.
 EDGE, INSIDE = "\ufdd0", "\ufdd1"
 
 
@@ -59,9 +59,9 @@ def _join(unknown: str) -> Content:
 
 
 class Spaced(Wrapped):
-    """Words apart from everything else, the single space between two of them understood.
+    """Words separate from everything else, with the single space between two of them implied.
 
-    Text without unknown parts comes back exactly; an unknown part comes back as the unknown token's name.
+    Text without unknown parts decodes exactly; an unknown part decodes as the unknown token's name.
     """
 
     prefix = ""
@@ -80,14 +80,14 @@ class Spaced(Wrapped):
 
 
 def _cutter() -> pre_tokenizers.PreTokenizer:
-    """`CUT`, made."""
+    """`CUT` as a pre-tokenizer."""
     return pre_tokenizers.Sequence(
         [pre_tokenizers.Split(tokenizers.Regex(step["pattern"]["Regex"]), step["behavior"].lower()) for step in STEPS]
     )
 
 
 class Words(Spaced):
-    """One id per word, the most frequent first, from 1 on; id 0 is `<unk>`, for every other word (L2-46)."""
+    """One id per word from 1 on, most frequent first; id 0 is `<unk>`, for every other word (L2-46)."""
 
     kind = "words"
     least = 2
@@ -109,9 +109,9 @@ class Words(Spaced):
 
 
 class WordPiece(Spaced):
-    """Words cut into the longest pieces the vocabulary has, from the left; `##` marks a piece inside a word.
+    """Words split into the longest pieces in the vocabulary, from the left; `##` marks a piece inside a word.
 
-    A word with a character that no piece holds, or of more than 100 characters, is `[UNK]`. (Schuster & Nakajima 2012;
+    A word with a character that no piece has, or with more than 100 characters, is `[UNK]`. (Schuster & Nakajima 2012;
     Devlin et al. 2019; the pieces are learned by merging frequent pairs, as the library does.)
     """
 
@@ -125,10 +125,10 @@ class WordPiece(Spaced):
         cutter = _cutter()
         words: Counter[str] = Counter()
         for text in texts:
-            # Longer ones are never cut into pieces, so none is learned from them.
+            # Longer words are never split into pieces, so no piece is learned from them.
             words.update(word for word, _ in cutter.pre_tokenize_str(text) if len(word) <= LONGEST_WORD)
-        # The library numbers letters as it meets them in a hash table, and the numbers decide between equal pairs:
-        # given beforehand, they are the same every time.
+        # The library numbers letters in the order of a hash table, and the numbers decide between equal pairs. Fixing the
+        # letters in advance makes the result reproducible.
         letters = sorted({word[0] for word in words}) + sorted(
             {PREFIX + letter for word in words for letter in word[1:]}
         )
@@ -141,12 +141,12 @@ class WordPiece(Spaced):
             special_tokens=[UNKNOWN, *letters],
             continuing_subword_prefix=PREFIX,
         )
-        learner.train_from_iterator(_again(words), trainer)
+        learner.train_from_iterator(_repeated(words), trainer)
         return cls(describe(json.loads(learner.to_str())["model"], CUT, _join(UNKNOWN), special))
 
     @classmethod
     def of(cls, pieces: Sequence[str], special: Sequence[str] = ()) -> Self:
-        """A vocabulary written down by hand, pieces inside words with `##`; their places are their ids."""
+        """A tokenizer from a list of pieces, those inside words with `##`; ids are positions in the list."""
         model = {
             "type": "WordPiece",
             "unk_token": UNKNOWN,
@@ -163,13 +163,13 @@ class WordPiece(Spaced):
 
 @checked()
 def load_wordpiece_vocab(path: str | Path, lowercase: bool = True) -> Wrapped:
-    """BERT's tokenizer from its `vocab.txt`, a piece a line; ids are the places of the lines (Devlin et al. 2019).
+    """BERT's tokenizer from its `vocab.txt`, one piece per line; ids are the line numbers from 0 (Devlin et al. 2019).
 
-    Text is cleaned, lower-cased with accents taken off (unless `lowercase` is False, as for the cased models), and cut
-    at blanks and punctuation. Pieces in square brackets that BERT names ([PAD], [CLS], ...) are special.
+    Text is cleaned, lower-cased with accents removed (unless `lowercase` is False, as for the cased models), and split at
+    blanks and punctuation. Pieces in square brackets that BERT names ([PAD], [CLS], ...) are special.
 
     Raises:
-        HeddleError: the file cannot be read, a piece stands there twice, or there is no [UNK].
+        HeddleError: the file cannot be read, a piece occurs twice, or there is no [UNK].
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
@@ -180,7 +180,7 @@ def load_wordpiece_vocab(path: str | Path, lowercase: bool = True) -> Wrapped:
     vocab: dict[str, int] = {}
     for number, line in enumerate(lines):
         if vocab.setdefault(line.removesuffix("\r"), number) != number:
-            raise HeddleError(f"{path}, line {number + 1}: {line!r} stands there twice")
+            raise HeddleError(f"{path}, line {number + 1}: {line!r} occurs twice")
     if UNKNOWN not in vocab:
         raise HeddleError(f"{path} has no {UNKNOWN}, so it is not BERT's vocabulary")
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -212,8 +212,8 @@ def load_wordpiece_vocab(path: str | Path, lowercase: bool = True) -> Wrapped:
     )
 
 
-def _again(words: Counter[str]) -> Iterator[str]:
-    """Texts that have these words, each as often."""
+def _repeated(words: Counter[str]) -> Iterator[str]:
+    """Texts that contain these words, each as often as counted."""
     letters = _letters({word[0] for word in words})
     for word, count in words.items():
         for done in range(0, count, 10_000):
@@ -222,6 +222,6 @@ def _again(words: Counter[str]) -> Iterator[str]:
 
 
 def _letters(characters: Iterable[str]) -> set[str]:
-    """Those that the library counts to words; Python's own tables may be of another version of Unicode."""
+    """The characters that the library treats as parts of words; Python's tables may follow another version of Unicode."""
     keep = pre_tokenizers.Split(tokenizers.Regex(LETTER), "removed", invert=True)
     return {letter for piece, _ in keep.pre_tokenize_str("".join(sorted(characters))) for letter in piece}

@@ -1,4 +1,4 @@
-"""Tokenizers that the `tokenizers` library encodes: published ones of any model type, and those of ours it learns."""
+"""Tokenizers that the `tokenizers` library runs: published ones of any model type, and heddle's that it learns."""
 
 import json
 import re
@@ -16,18 +16,18 @@ from heddle.text.spelling import Spelling, read_spelling
 
 KIND_OF: dict[str, Kind] = {"BPE": "bpe", "WordPiece": "wordpiece", "Unigram": "unigram", "WordLevel": "words"}
 
-# Unigram's ids are places in a list, so a special token's place has to stay; no text spells this, being no character.
+# Unigram's ids are positions in a list, so special tokens must keep theirs; no text contains this noncharacter.
 NEVER_TEXT = "\uffff"
 
 
 class Wrapped(Base):
-    """A file whose text is cut by `tokenizers` itself; heddle adds decoding that streams, and keeps special tokens apart.
+    """A file that `tokenizers` itself encodes with; heddle adds streaming decoding and keeps special tokens apart.
 
-    Text comes back as far as the file keeps it: BERT lower-cases and drops blanks, Llama's puts a space before the text
-    and takes it away again. What a vocabulary lacks becomes its unknown token, unless it falls back to bytes.
+    Decoding returns what the file preserves: BERT lower-cases and drops blanks, Llama adds a space before the text and
+    removes it again. What a vocabulary lacks becomes its unknown token, unless it falls back to bytes.
 
     Raises:
-        HeddleError: text could be lost without a trace, or the decoder is of a sort that is not supported.
+        HeddleError: text could be lost silently, or the decoder is not supported.
     """
 
     kind: Kind = "bpe"
@@ -63,7 +63,7 @@ class Wrapped(Base):
         return model_type(content) in KIND_OF
 
     def _with_special(self, text: str, boundary: re.Pattern[str]) -> list[int]:
-        # `tokenizers` knows more ways to look for them (whole words, after normalizing), but only for all at once.
+        # `tokenizers` has more ways to find them (whole words, after normalizing), but only for all at once.
         return self._ids(self._whole, text) if boundary is self._boundary else super()._with_special(text, boundary)
 
     def _plain(self, text: str) -> list[int]:
@@ -74,11 +74,13 @@ class Wrapped(Base):
             ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
         except Exception as error:  # `tokenizers` raises nothing more precise
             said = " ".join(str(error).split())
-            raise HeddleError(f"text has what this vocabulary lacks, and it has no unknown token ({said})") from None
+            raise HeddleError(
+                f"the text has parts that this vocabulary lacks, and it has no unknown token ({said})"
+            ) from None
         return ids
 
     def after(self, previous: int | None, id: int) -> bytes:
-        self.token_bytes(id)  # refuses what is no id
+        self.token_bytes(id)  # raises for an invalid id
         first, later, opens, closes = self._spelling
         if previous is None:
             return first[id]
@@ -90,7 +92,7 @@ class Wrapped(Base):
         return b"".join([self.after(None, id) for id in ids[:1]] + [self.after(*both) for both in pairwise(ids)])
 
     def piece(self, id: int) -> str:
-        # What an id spells does not show whether it begins a word; in these the vocabulary's own writing does.
+        # The text of an id does not show whether it starts a word; in these kinds the vocabulary's notation does.
         if self.kind == "wordpiece":
             self.token_bytes(id)
             return self._pieces[id]
@@ -103,7 +105,7 @@ def _has_every_byte(content: Content) -> bool:
 
 
 def _unknown(content: Content) -> int | None:
-    """The id of the unknown token; a name that the vocabulary lacks is none."""
+    """The id of the unknown token; None if the vocabulary does not have it."""
     model = content["model"]
     if model_type(content) == "Unigram":
         place = model.get("unk_id")
@@ -112,11 +114,11 @@ def _unknown(content: Content) -> int | None:
 
 
 def _without_special(content: Content) -> Content:
-    """The model, unable to give a special token for plain text; only its unknown token stays."""
+    """The model without special tokens, so that plain text cannot produce one; only the unknown token stays."""
     special = {token["content"] for token in content["added_tokens"]}
     model: Content = dict(content["model"])
     if model_type(content) == "Unigram":
-        # The unknown token is given by its place, whatever it is called.
+        # The unknown token is given by its position, whatever its name.
         model["vocab"] = [
             [f"{NEVER_TEXT}{i}{NEVER_TEXT}" if piece in special else piece, score]
             for i, (piece, score) in enumerate(model["vocab"])

@@ -1,4 +1,4 @@
-"""Weights on disk: run directories and checkpoints that are whole or not there, and published families both ways."""
+"""Weights on disk: run directories and checkpoints, written completely or not at all; import and export of published families."""
 
 from heddle.weights.convert import export_model as export_model
 from heddle.weights.convert import import_model as import_model

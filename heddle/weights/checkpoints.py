@@ -1,4 +1,4 @@
-"""Checkpoints: `checkpoints/step-N` of a run, each a whole run that also holds what training goes on from."""
+"""Checkpoints: `checkpoints/step-N` of a run, each a complete run with the state of training."""
 
 import json
 import re
@@ -25,7 +25,7 @@ _STEP = re.compile(r"step-(\d+)")
 
 
 class State(NamedTuple):
-    """What training goes on from: `model, optimizer, state = read_state(checkpoint)`."""
+    """The state that training continues from: `model, optimizer, state = read_state(checkpoint)`."""
 
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
@@ -41,20 +41,20 @@ def save_checkpoint(
     state: Mapping[str, Any],
     keep: int,
 ) -> Path:
-    """Write `checkpoints/step-N` of a run, then let go of all but the newest `keep`.
+    """Write `checkpoints/step-N` of a run, then remove all but the newest `keep`.
 
-    The directory appears whole or not at all; older ones go only after it is in place. A checkpoint of the same step
-    is replaced. What earlier writers left behind when they were killed is cleared.
+    The directory appears complete or not at all; older ones are removed only after it is in place. A checkpoint of the
+    same step is replaced. Files left behind by killed writers are removed.
 
     Args:
-        state: JSON-ready data beside the tensors, given back by `read_state`.
+        state: JSON-ready data that `read_state` returns with the tensors.
 
     Raises:
-        HeddleError: the run has no config yet, or the disk is full or cannot be written; nothing is changed then.
+        HeddleError: the run has no config yet, or the disk is full or cannot be written. Nothing is changed then.
     """
     run = Path(run)
     if not (run / CONFIG).is_file():
-        raise HeddleError(f"{run}: no {CONFIG} there, so no run that a checkpoint could belong to")
+        raise HeddleError(f"{run}: has no {CONFIG}, so it is not a run that a checkpoint could belong to")
     target = run / CHECKPOINTS / f"step-{step}"
     if target.parent.is_dir():
         sweep(target.parent)
@@ -62,12 +62,12 @@ def save_checkpoint(
         save_tensors(directory / MODEL, model_tensors, {"format": "pt"})
         save_tensors(directory / OPTIMIZER, optimizer_tensors)
         (directory / STATE).write_text(json.dumps(dict(state), indent=2) + "\n", encoding="utf-8")
-        # With these a checkpoint is a run of its own, wherever it is copied to.
+        # With these a checkpoint is a complete run, wherever it is copied.
         for name in (CONFIG, TOKENIZER):
             if (run / name).is_file():
                 shutil.copyfile(run / name, directory / name)
         write_manifest(directory, {"step": step})
-    # A run that was set back may hold higher steps that this one's will overtake; the one just written always stays.
+    # A run set back to an earlier step may have checkpoints of higher steps; the one just written always stays.
     others = [path for _, path in checkpoints(run) if path != target]
     for path in others[max(keep, 1) - 1 :]:
         discard(path)
@@ -75,7 +75,7 @@ def save_checkpoint(
 
 
 def checkpoints(run: Path) -> list[tuple[int, Path]]:
-    """(step, directory) of every checkpoint of a run, the newest first, whether it is sound or not."""
+    """(step, directory) of every checkpoint of a run, newest first, damaged or not."""
     folder = Path(run) / CHECKPOINTS
     names = folder.iterdir() if folder.is_dir() else ()
     found = [(int(match[1]), path) for path in names if (match := _STEP.fullmatch(path.name))]
@@ -84,34 +84,34 @@ def checkpoints(run: Path) -> list[tuple[int, Path]]:
 
 @checked()
 def newest_valid(run: str | Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint whose every file is as its manifest says, and one line for each newer one that is not."""
+    """The newest checkpoint whose files all match its manifest, and one line for each newer one whose files do not."""
     notes: list[str] = []
     for _, path in checkpoints(Path(run)):
         problems = check(path, (MODEL, OPTIMIZER, STATE))
         if not problems:
             return path, notes
-        notes.append(f"{path} is left out: {problems[0]}")
+        notes.append(f"{path} is skipped: {problems[0]}")
     return None, notes
 
 
 def check(directory: Path, needed: tuple[str, ...], hashes: bool = True) -> list[str]:
-    """What is wrong with a directory by its manifest, which must speak of the `needed` files."""
+    """The problems of a directory according to its manifest, which must list the `needed` files."""
     problems = verify(directory, hashes)
     if problems:
         return problems
     files = read_manifest(directory)["files"]
-    return [f"manifest.json does not speak of {name}" for name in needed if name not in files]
+    return [f"manifest.json does not list {name}" for name in needed if name not in files]
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of a directory that `verify` has found sound."""
+    """The manifest of a directory that `verify` has accepted."""
     data: dict[str, Any] = json.loads((directory / "manifest.json").read_bytes())
     return data
 
 
 @checked()
 def read_state(directory: str | Path) -> State:
-    """What `save_checkpoint` wrote, on the CPU.
+    """Read what `save_checkpoint` wrote, to the CPU.
 
     Raises:
         HeddleError: a file is missing or damaged.
@@ -121,14 +121,14 @@ def read_state(directory: str | Path) -> State:
     try:
         data = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise HeddleError(f"{file}: cannot be read ({error}); take another checkpoint") from None
+        raise HeddleError(f"{file}: cannot be read ({error}); use another checkpoint") from None
     if not isinstance(data, dict):
-        raise HeddleError(f"{file}: not the state of a training; take another checkpoint")
+        raise HeddleError(f"{file}: not a training state; use another checkpoint")
     return State(read_tensors(directory / MODEL), read_tensors(directory / OPTIMIZER), data)
 
 
 def discard(directory: Path) -> None:
-    """Remove a directory so that it is never seen half removed; a killed removal is finished by the next `sweep`."""
+    """Remove a directory so that no reader sees it half removed; the next `sweep` finishes a killed removal."""
     gone = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.partial")
     directory.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)

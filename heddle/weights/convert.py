@@ -1,4 +1,4 @@
-"""From published weights to a run, and from a run to a directory that transformers loads, checked by doing so."""
+"""Import published weights into a run; export a run for Hugging Face transformers, with a check of its logits."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -42,7 +42,7 @@ from heddle.weights.published import open_weights, read_json, read_tokenizer, wr
 from heddle.weights.run import build_empty, load, write_model
 from heddle.weights.tensors import check_depth
 
-# In the order in which an export tries them.
+# In the order in which export tries them.
 ALL = (
     GPT2,
     LLAMA,
@@ -63,31 +63,31 @@ ALL = (
     MARIAN,
 )
 FAMILIES = {family.architecture: family for family in ALL}
-TOLERANCE = 1e-5  # of the largest logit, or of 1 where all are smaller
-NEAREST, MOST = 3, 3  # families that a refusal names, and differences of each
-LONGEST = 300  # characters of a refusal that names more than one
+TOLERANCE = 1e-5  # of the largest logit, or of 1 if all are smaller
+NEAREST, MOST = 3, 3  # families that an error names, and differences of each
+LONGEST = 300  # characters of an error that names more than one family
 OF_A_LAYER = re.compile(r"\.layers\.\d+")
 
 
 @checked()
 def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict[str, Any]:
-    """Take over a published model: a run directory with its config, its weights in fp32, and its tokenizer.
+    """Import a published model as a run directory with its config, its weights in fp32 and its tokenizer.
 
     Args:
-        source: a directory as transformers writes it; with `hub`, an `owner/name` of the Hugging Face Hub.
-        run: where to; it must not exist.
+        source: a Hugging Face directory; with `hub`, an `owner/name` on the Hugging Face Hub.
+        run: the new directory; it must not exist.
 
     Returns:
-        `family`; `parameters`, how many numbers the model has; `writes`, whether it is a decoder with a tokenizer, so
-        that `generate` can write with it; `notes`, what the user should know.
+        `family`; `parameters`, their number; `writes`, whether it is a decoder with a tokenizer, so that `generate` works
+        with it; `notes` for the user.
 
     Raises:
-        HeddleError: the files are missing, damaged or of another sort, the config asks for something heddle does not
-            compute (it is named), or the weights are not those of the config. Nothing is left behind then.
+        HeddleError: the files are missing, damaged or of an unknown kind, the config has a setting that heddle does not
+            support (the message names it), or the weights do not match the config. Nothing is left behind then.
     """
     folder = fetch(str(source)) if hub else Path(source)
     if not folder.is_dir():
-        advice = "" if folder.exists() else "; to fetch it from the Hugging Face Hub, say so with --hub"
+        advice = "" if folder.exists() else "; to download it from the Hugging Face Hub, add --hub"
         raise HeddleError(f"{folder}: no such directory{advice}")
     theirs = read_json(folder / "config.json")
     try:
@@ -107,10 +107,10 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     tokenizer, missing = read_tokenizer(folder)
     notes += [*missing, *left_out(theirs)]
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
-        notes.append(f"its tokenizer has {tokenizer.vocab_size} ids and the model {config.vocab_size}: left out")
+        notes.append(f"its tokenizer has {tokenizer.vocab_size} ids but the model only {config.vocab_size}: left out")
         tokenizer = None
     if tokenizer is None:
-        notes.append("the run has no tokenizer: it takes and gives ids only")
+        notes.append("the run has no tokenizer: it reads and returns ids only")
     with write_directory(Path(run)) as directory:
         read = import_tensors(family.table, family.names, config, empty, weights, folder)
         config, tensors = family.plainer(config, read)
@@ -123,17 +123,17 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
 
 
 def families_of(theirs: Mapping[str, Any]) -> list[Family]:
-    """The families that a published config.json may be of: those of its `model_type`, and where that has several heads the one of
-    its architecture; all of them where it names none.
+    """The families that a published config.json may belong to: those of its `model_type`. If these differ in their heads,
+    its architecture decides; if it names no architecture, all of them are returned.
 
     Raises:
-        HeddleError: heddle reads no such family.
+        HeddleError: heddle does not read this family.
     """
     name, said = theirs.get("model_type"), theirs.get("architectures")
     found = [family for family in ALL if family.name == name]
     if not found:
         known = list(dict.fromkeys(family.name for family in ALL))
-        told = "config.json says no model_type" if name is None else f"model_type = {name!r}"
+        told = "config.json has no model_type" if name is None else f"model_type = {name!r}"
         raise HeddleError(f"{told}; heddle reads {', '.join(known)}.{did_you_mean(str(name), known)}")
     if len(found) == 1 or not said:
         return found
@@ -141,12 +141,12 @@ def families_of(theirs: Mapping[str, Any]) -> list[Family]:
     meant = [family for family in found if any(each in named for each in (family.architecture, *family.also))]
     if not meant:
         heads = ", ".join(family.architecture for family in found)
-        raise HeddleError(f"architectures = {said} in config.json: of a {name} heddle reads {heads}")
+        raise HeddleError(f"architectures = {said} in config.json: for {name}, heddle reads {heads}")
     return meant[:1]
 
 
 def nearest_table(families: Iterable[Family], names: Iterable[str]) -> Family:
-    """The family whose tensors outside of layers, such as those of its head, are most nearly the ones with these names."""
+    """The family whose tensors outside of layers, such as its head's, match these names best."""
 
     def places(family: Family) -> int:
         spelt = {family.names.spelt(name) for name in names}
@@ -158,19 +158,19 @@ def nearest_table(families: Iterable[Family], names: Iterable[str]) -> Family:
 
 @checked()
 def export_model(run: str | Path, directory: str | Path) -> dict[str, Any]:
-    """Write a run as a directory that transformers loads (`from_pretrained`), and compare what comes out there.
+    """Write a run as a directory that Hugging Face transformers loads (`from_pretrained`), and compare the logits.
 
     Args:
         run: a run or a checkpoint directory.
-        directory: where to; it must not exist.
+        directory: the new directory; it must not exist.
 
     Returns:
-        `family`; `checked`, whether transformers was there to load it back; `difference`, the largest between two
-        logits over the largest logit (or 1), None where not checked; `notes`, what the user should know.
+        `family`; `checked`, whether Hugging Face transformers was installed to load it; `difference`, the largest
+        difference of two logits over the largest logit (or 1), None if not checked; `notes` for the user.
 
     Raises:
-        HeddleError: no family can express the model (with every reason), or the logits differ in transformers by more
-            than 1e-5 in fp32. Nothing is left behind then.
+        HeddleError: no family can express the model (the message gives the reasons), or the logits of Hugging Face
+            transformers differ by more than 1e-5 in fp32. Nothing is left behind then.
     """
     model, tokenizer = load(run, "cpu")
     family, notes = choose(model.config)
@@ -178,11 +178,11 @@ def export_model(run: str | Path, directory: str | Path) -> dict[str, Any]:
         write_published(partial, family, model, tokenizer)
         difference = logit_difference(model, family, partial)
         if difference is None:
-            notes.append("not checked: transformers is not installed")
+            notes.append("not checked: Hugging Face transformers is not installed")
         elif not difference <= TOLERANCE:
             raise HeddleError(
                 f"{run}: the logits of {family.architecture} differ by {difference:.1e} of the largest, more than "
-                f"{TOLERANCE:g}; nothing was written. This is a fault in heddle: please report it"
+                f"{TOLERANCE:g}; nothing was written. This is a bug in heddle: please report it"
             )
         record = {"family": family.name, "checked": difference is not None, "difference": difference}
         write_manifest(partial, record)
@@ -190,26 +190,26 @@ def export_model(run: str | Path, directory: str | Path) -> dict[str, Any]:
 
 
 def choose(config: TransformerConfig) -> tuple[Family, list[str]]:
-    """The first family that can express a config, and what of it is lost that acts in training only.
+    """The first family that can express a config, and the lost settings, which matter only in training.
 
     Raises:
-        HeddleError: none can; the line says what the nearest ones cannot.
+        HeddleError: none can; the message says what the nearest families lack.
     """
     nearest, *others = fits(config)
     if nearest.against:
-        told = f"no family of transformers can express this model. {nearest.brief()}"
+        told = f"no Hugging Face family can express this model. {nearest.brief()}"
         for other in others[: NEAREST - 1]:
             longer = f"{told} | {other.brief()}"
             told = longer if len(longer) < LONGEST else told
         raise HeddleError(told)
-    return nearest.family, [f"lost, acts in training only: {text}" for text in nearest.lost]
+    return nearest.family, [f"lost (matters only in training): {text}" for text in nearest.lost]
 
 
 def expressible(config: TransformerConfig, whole: bool = False) -> tuple[str | None, list[str]]:
-    """The class of transformers that an export of such a model would be; or None, and why not.
+    """The Hugging Face class that such a model exports to; or None, and the reasons.
 
     Args:
-        whole: of every family everything; without it, of the nearest three the first three differences.
+        whole: list all differences from all families, instead of the first three of the nearest three.
     """
     found = fits(config)
     if not found[0].against:
@@ -222,14 +222,14 @@ def expressible(config: TransformerConfig, whole: bool = False) -> tuple[str | N
 
 
 class Fit(NamedTuple):
-    """How near a family comes to a model."""
+    """How well a family fits a model."""
 
     family: Family
-    against: list[str]  # why it cannot express it
-    lost: list[str]  # what of it would be lost that acts in training only
+    against: list[str]  # why the family cannot express the model
+    lost: list[str]  # settings that would be lost, which matter only in training
 
     def distinct(self) -> list[str]:
-        """Reasons that differ in more than the number of a layer."""
+        """Reasons, without those that repeat another for a different layer."""
         first: dict[str, str] = {}
         for text in self.against:
             first.setdefault(OF_A_LAYER.sub("", text.split(" is ")[0]), text)
@@ -243,17 +243,17 @@ class Fit(NamedTuple):
 
 
 def fits(config: TransformerConfig) -> list[Fit]:
-    """The families with the model's stacks, nearest first; of equally near ones that which it came from, then as in `ALL`."""
+    """The families with the model's stacks, nearest first; ties go to the family it was imported from, then by `ALL`."""
     has = set(config.stacks())
     found = [Fit(family, *family.reasons(config)) for family in ALL if set(family.parts.stacks) == has]
     return sorted(found, key=lambda fit: (len(fit.distinct()), fit.family.architecture != config.architecture))
 
 
 def logit_difference(model: Transformer, family: Family, folder: Path) -> float | None:
-    """The largest difference between heddle's logits and those of transformers on random ids, in fp32.
+    """The largest difference between heddle's logits and Hugging Face transformers' on random ids, in fp32.
 
-    Of a model with an embedding head it is that of the vectors. It is relative to the largest entry, or to 1 where all are
-    smaller; None where transformers is not installed.
+    For a model with an embedding head, the vectors are compared. The difference is relative to the largest entry, or to 1
+    if all are smaller; None if Hugging Face transformers is not installed.
     """
     try:
         import transformers
@@ -262,14 +262,16 @@ def logit_difference(model: Transformer, family: Family, folder: Path) -> float 
     logging: Any = transformers.utils.logging
     logging.disable_progress_bar()
     read: Any = getattr(transformers, family.architecture).from_pretrained
-    # Only the plain attention knows every family's options: the fused one has no cap. And only plain experts have any width.
+    # Only eager attention supports every family's options (the fused one has no cap), and only eager experts every width.
     how: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "eager", "local_files_only": True}
     if any("{e}" in row.theirs for row in family.table):
         how["experts_implementation"] = "eager"
     theirs, report = read(folder, output_loading_info=True, **how)
     unset = [str(name) for name in (*report["missing_keys"], *report["unexpected_keys"], *report["mismatched_keys"])]
     if unset:
-        raise HeddleError(f"transformers cannot place {unset[0]} of the exported weights ({len(unset)} in all)")
+        raise HeddleError(
+            f"Hugging Face transformers cannot place {unset[0]} of the exported weights ({len(unset)} in all)"
+        )
     length = min(model.config.context, 64)
     tokens, source = torch.randint(model.vocab_size, (2, 2, length), generator=torch.Generator().manual_seed(0))
     source = source % (model.config.source_vocab_size or model.vocab_size)
@@ -279,7 +281,7 @@ def logit_difference(model: Transformer, family: Family, folder: Path) -> float 
 
 
 def ours_and_theirs(model: Transformer, theirs: Any, tokens: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
-    """What a model and its counterpart in transformers say of the same tokens: scores, or one vector or classes per sequence."""
+    """The outputs of a model and its Hugging Face counterpart for the same tokens: scores, or a vector or classes per sequence."""
     if isinstance(model.config.head, EmbeddingHeadConfig | ClassifierHeadConfig):
         assert model.head is not None
         vectors: Tensor = model.head(model(tokens).hidden, None, model.embedding.weight)

@@ -1,7 +1,7 @@
-"""Files and directories that appear whole or not at all, and a manifest that says whether they still are.
+"""Files and directories that appear completely or not at all, and a manifest to check that they are still complete.
 
-Everything is written beside its target under a name ``.NAME.RANDOM.partial``, flushed to the disk, then renamed: a
-reader never sees half of it, and a process killed at any moment leaves the target as it was. Needs a POSIX system.
+Everything is written next to its target under a name ``.NAME.RANDOM.partial``, flushed to the disk, then renamed: a reader
+never sees half of it, and a process killed at any moment leaves the target as it was. This requires a POSIX system.
 """
 
 import errno
@@ -22,11 +22,11 @@ from heddle.errors import HeddleError
 
 MANIFEST = "manifest.json"
 SLOW_SAVE = "HEDDLE_SLOW_SAVE"
-"""A test aid: an environment variable, the seconds that `write_directory` sleeps in all, between its steps, so that a
-test can kill it inside any of them."""
+"""A test aid: an environment variable with the total seconds that `write_directory` sleeps between its steps, so that a test
+can kill it inside any of them."""
 
 _PAUSES = 5
-_LOOKS = 10  # at a lock that somebody may only be asking about
+_TRIES = 10  # for a lock that another process may hold only to test it
 _LEFTOVER = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<kind>partial|previous)")
 
 
@@ -34,7 +34,7 @@ class WriteError(HeddleError):
     """A file or directory could not be written; what was there before is unchanged.
 
     Attributes:
-        problem: the message without its advice, for callers that know better what to do next.
+        problem: the message without its advice, for callers with better advice.
     """
 
     def __init__(self, problem: str, advice: str = "") -> None:
@@ -43,19 +43,20 @@ class WriteError(HeddleError):
 
 
 class Hold:
-    """A directory that one writer has for itself. Readers do not notice.
+    """An exclusive lock on a directory, for one writer. Readers need no lock.
 
-    It ends with `release`, when the object is collected, or with the process, however that ends: it is the system's lock
-    on the open directory, and no file. A file system that cannot lock a directory (some network ones) holds nothing.
+    It ends with `release`, when the object is collected, or when the process ends in any way: it is the operating
+    system's lock on the open directory, not a file. A file system that cannot lock directories (some network ones) does
+    not exclude anyone.
 
     Raises:
-        HeddleError: another process, or another `Hold` of this one, has it.
+        HeddleError: another process, or another `Hold` in this one, has the lock.
     """
 
     def __init__(self, directory: Path) -> None:
         handle = os.open(directory, os.O_RDONLY)
         self.release = weakref.finalize(self, os.close, handle)
-        for _ in range(_LOOKS):
+        for _ in range(_TRIES):
             if _try_lock(handle):
                 return
             time.sleep(0.02)
@@ -64,7 +65,7 @@ class Hold:
 
 
 def is_held(directory: Path) -> bool:
-    """Whether a writer has this directory, or is still filling it, at this moment."""
+    """Whether a writer holds this directory, or is filling it, at this moment."""
     try:
         handle = os.open(directory, os.O_RDONLY)
     except OSError:
@@ -83,7 +84,7 @@ def being_written(target: Path) -> bool:
 
 
 def _try_lock(handle: int) -> bool:
-    """Take the lock if nobody has it; where there are no such locks, everybody has it."""
+    """Take the lock if it is free; without support for locks, this always succeeds."""
     with suppress(OSError):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -94,38 +95,38 @@ def _try_lock(handle: int) -> bool:
 
 @contextmanager
 def write_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Write a directory atomically: fill the yielded one, and it becomes ``target`` when the block ends well.
+    """Write a directory atomically: fill the yielded one, and it becomes ``target`` when the block ends without an error.
 
     With ``replace`` an existing ``target`` is put aside as ``.NAME.RANDOM.previous`` for the moment between two renames
     (POSIX has no exchange); `sweep` puts it back if the process was killed in that moment.
 
     Raises:
-        HeddleError: ``target`` exists and ``replace`` is false, the disk is full, or the place cannot be written. Then
-            and on any error inside the block nothing is changed.
+        HeddleError: ``target`` exists and ``replace`` is false, the disk is full, or the target cannot be written. Then,
+            and on any error inside the block, nothing is changed.
     """
     target = Path(target)
     _refuse_existing(target, replace)
     partial = _partial(target)
     made = [folder for folder in target.parents if not folder.exists()]
-    with _reported(target):
+    with _reporting_os_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
         lock = _lock(partial)
     try:
         _pause()
-        with _disk_full_reported(target):
+        with _reporting_full_disk(target):
             yield partial
-        with _reported(target):
+        with _reporting_os_errors(target):
             _pause()
             _sync_tree(partial)
             _pause()
-            # Somebody else may have finished first, while this one was being filled.
+            # Another process may have created the target in the meantime.
             _refuse_existing(target, replace)
             _swap(partial, target)
             _sync(target.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
-        with suppress(OSError):  # somebody else may use the folder by now
+        with suppress(OSError):  # another process may use the folder by now
             for folder in made:
                 folder.rmdir()
         raise
@@ -137,14 +138,14 @@ def write_file(path: Path, data: bytes, *, replace: bool = False) -> None:
     """Write one file atomically.
 
     Raises:
-        HeddleError: ``path`` exists and ``replace`` is false, the disk is full, or the place cannot be written; nothing
+        HeddleError: ``path`` exists and ``replace`` is false, the disk is full, or the path cannot be written. Nothing
             is changed then.
     """
     path = Path(path)
     _refuse_existing(path, replace)
     partial = _partial(path)
     try:
-        with _reported(path):
+        with _reporting_os_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with partial.open("xb") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX)
@@ -160,7 +161,7 @@ def write_file(path: Path, data: bytes, *, replace: bool = False) -> None:
 
 
 def sweep(parent: Path) -> list[Path]:
-    """Clear what killed writers left in ``parent``; returns what was removed or put back, sorted.
+    """Remove what killed writers left in ``parent``; return what was removed or restored, sorted.
 
     A partial whose writer still runs is left alone (the writer holds a lock on it). A target that was put aside and
     never replaced gets its name back.
@@ -180,7 +181,7 @@ def sweep(parent: Path) -> list[Path]:
 
 
 def manifest(directory: Path) -> dict[str, dict[str, int | str]]:
-    """``{path: {"size": bytes, "sha256": hex}}`` of every file below ``directory`` but the manifest, sorted by path."""
+    """``{path: {"size": bytes, "sha256": hex}}`` of every file below ``directory`` except the manifest, sorted by path."""
     directory = Path(directory)
     files = sorted(file for file in directory.rglob("*") if file.is_file())
     names = {file.relative_to(directory).as_posix(): file for file in files}
@@ -192,22 +193,22 @@ def manifest(directory: Path) -> dict[str, dict[str, int | str]]:
 
 
 def write_manifest(directory: Path, extra: Mapping[str, object]) -> None:
-    """Write ``manifest.json``: ``extra`` at the top level, and under ``files`` what `manifest` says.
+    """Write ``manifest.json``: ``extra`` at the top level, and the result of `manifest` under ``files``.
 
     Raises:
         ValueError: ``extra`` has a key ``files``.
     """
     if "files" in extra:
-        raise ValueError("the manifest keeps 'files' for itself")
+        raise ValueError("the key 'files' is reserved for the manifest")
     record = {**extra, "files": manifest(directory)}
     write_file(Path(directory) / MANIFEST, (json.dumps(record, indent=2) + "\n").encode(), replace=True)
 
 
 def verify(directory: Path, hashes: bool = True) -> list[str]:
-    """What is wrong with ``directory`` by its manifest, one line per problem; an empty list means that all is well.
+    """The problems of ``directory`` according to its manifest, one line each; an empty list means that there are none.
 
-    Files that the manifest does not name are no problem: a run adds to its directory. Without ``hashes`` no file but the
-    manifest is read, and only sizes are compared.
+    Files that the manifest does not list are allowed: a run adds to its directory. Without ``hashes`` only the manifest is
+    read, and only sizes are compared.
     """
     directory = Path(directory)
     try:
@@ -243,7 +244,7 @@ def sha256_of(file: Path) -> str:
 
 def _refuse_existing(target: Path, replace: bool) -> None:
     if not replace and os.path.lexists(target):
-        raise HeddleError(f"{target}: exists already; nothing was changed. Choose another place, or remove it first")
+        raise HeddleError(f"{target}: already exists; nothing was changed. Choose another path, or remove it first")
 
 
 def _partial(target: Path) -> Path:
@@ -251,7 +252,7 @@ def _partial(target: Path) -> Path:
 
 
 def _swap(partial: Path, target: Path) -> None:
-    """Rename ``partial`` to ``target``, putting an existing target aside first and away after."""
+    """Rename ``partial`` to ``target``, putting an existing target aside before and removing it after."""
     previous = partial.with_suffix(".previous") if os.path.lexists(target) else None
     if previous:
         target.rename(previous)
@@ -275,7 +276,7 @@ def _remove(path: Path) -> None:
 
 
 def _sync_tree(directory: Path) -> None:
-    """Flush every file below ``directory``, and each folder after what is in it."""
+    """Flush every file below ``directory``, and each folder after its content."""
     for folder, _, names in os.walk(directory, topdown=False):
         for name in names:
             _sync(Path(folder, name))
@@ -291,42 +292,42 @@ def _sync(path: Path) -> None:
 
 
 def _lock(directory: Path) -> int:
-    """Hold ``directory`` until the handle is closed; the system lets go when the process ends, however it ends."""
+    """Lock ``directory`` until the handle is closed or the process ends in any way."""
     handle = os.open(directory, os.O_RDONLY)
-    # Some network file systems cannot lock a directory; then `sweep` takes it for stale.
+    # Some network file systems cannot lock a directory; then `sweep` treats it as stale.
     with suppress(OSError):
         fcntl.flock(handle, fcntl.LOCK_EX)
     return handle
 
 
 @contextmanager
-def _disk_full_reported(target: Path) -> Iterator[None]:
+def _reporting_full_disk(target: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # safetensors reports a full disk as its own error class, with the system's words inside.
+        # safetensors raises its own error class for a full disk, with the system's message inside.
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         if not full and "No space left on device" not in str(error):
             raise
         free = shutil.disk_usage(target.parent).free / 1e6
         raise WriteError(
             f"disk full while writing {target}: {free:.1f} MB free there; nothing was changed",
-            ". Make room and try again",
+            ". Free some space and try again",
         ) from error
 
 
 @contextmanager
-def _reported(target: Path) -> Iterator[None]:
-    """As `_disk_full_reported`, and any other refusal of the system becomes one line too."""
+def _reporting_os_errors(target: Path) -> Iterator[None]:
+    """Like `_reporting_full_disk`, and any other `OSError` becomes one line too."""
     try:
-        with _disk_full_reported(target):
+        with _reporting_full_disk(target):
             yield
     except OSError as error:
         raise WriteError(f"cannot write {target}: {error.strerror or error}; nothing was changed") from error
 
 
 def _pause() -> None:
-    """One of the `_PAUSES` equal parts of the sleep that the environment asks for."""
+    """Sleep for one of the `_PAUSES` equal parts of the time in the environment variable."""
     wish = os.environ.get(SLOW_SAVE, "")
     try:
         seconds = float(wish or 0)

@@ -1,11 +1,11 @@
-"""Fetching a published model from the Hugging Face Hub, where that was asked for by name."""
+"""Downloads a published model from the Hugging Face Hub, only on request."""
 
 from pathlib import Path
 from textwrap import shorten
 
 from heddle.errors import HeddleError
 
-# Weights in safetensors and plain JSON: nothing else is ever read, so nothing else is fetched.
+# Only safetensors, JSON and merges are ever read, so nothing else is downloaded.
 WANTED = (
     "*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "tokenizer.json", "vocab.json",
     "merges.txt",
@@ -13,7 +13,7 @@ WANTED = (
 
 
 def fetch(name: str) -> Path:
-    """The directory of `owner/name`, downloaded into the Hub's own cache, or found there.
+    """The directory of `owner/name` in the Hub's cache, downloaded if it is not there.
 
     Raises:
         HeddleError: huggingface_hub is not installed, there is no such model, or it cannot be reached.
@@ -24,7 +24,7 @@ def fetch(name: str) -> Path:
         raise HeddleError("downloading needs huggingface_hub: pip install 'heddle-lm[hub]'") from None
     try:
         return Path(snapshot_download(name, allow_patterns=list(WANTED)))
-    # Its errors share no base class, and below them are those of whichever HTTP library it uses this year.
+    # Its errors share no base class, and those of the HTTP library that it uses pass through.
     except Exception as error:
         reason = shorten(str(error), 200)
-        raise HeddleError(f"{name} cannot be fetched from the Hub ({type(error).__name__}: {reason})") from None
+        raise HeddleError(f"{name} cannot be downloaded from the Hub ({type(error).__name__}: {reason})") from None

@@ -1,8 +1,8 @@
 """Two-way tables between a published family's tensors and heddle's.
 
-A family writes one list of rows; both directions follow from it. Every transform is linear and moves numbers without
-changing them, so a table carries gradients as well as weights, and there and back is exact; only a row's `shift` is
-arithmetic.
+A family writes one list of rows; both directions follow from it. In the code, `ours` are heddle's tensors and `theirs` the
+family's, as Hugging Face stores them. Every transform is linear and moves numbers without changing them, so a table maps
+gradients as well as weights, and a round trip is exact; only a row's `shift` is arithmetic.
 """
 
 import re
@@ -22,7 +22,7 @@ HALVES = {"F32", "F16", "BF16"}  # dtypes that fp32 holds exactly
 
 
 class Transform(Protocol):
-    """How one tensor of theirs and one or several of ours are the same numbers."""
+    """A two-way mapping between one tensor of the family and one or several of heddle's with the same numbers."""
 
     def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]: ...
 
@@ -30,7 +30,7 @@ class Transform(Protocol):
 
 
 class Same:
-    """Nothing changes."""
+    """The identity."""
 
     def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
         return (theirs,)
@@ -43,7 +43,7 @@ SAME = Same()
 
 
 class Transposed:
-    """A matrix stored input first, as the Conv1D of GPT-2 has it."""
+    """A matrix stored input first, as in the Conv1D of GPT-2."""
 
     def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
         return (theirs.T,)
@@ -54,7 +54,7 @@ class Transposed:
 
 @dataclass(frozen=True)
 class Fused:
-    """Several of ours, of one size, side by side along axis `dim` of theirs; `each` brings one part into our form."""
+    """Several heddle tensors of equal size, concatenated along axis `dim` in the family; `each` converts one part."""
 
     dim: int
     parts: int
@@ -69,7 +69,7 @@ class Fused:
 
 @dataclass(frozen=True)
 class Grouped:
-    """q, k and v as one, key head by key head: the query heads that it serves, the key, the value (GPT-NeoX, Falcon)."""
+    """q, k and v in one tensor. For each key head: its query heads, the key, the value (GPT-NeoX, Falcon)."""
 
     stack: str = "decoder"
 
@@ -90,7 +90,7 @@ class Grouped:
 
 
 class OneRow:
-    """A vector of ours that is stored as a matrix of one row."""
+    """A heddle vector that the family stores as a matrix with one row."""
 
     def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
         return Vocabulary().ours(theirs[0], config)
@@ -101,10 +101,10 @@ class OneRow:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A table with one row per token. Ours may be padded (L0-86): the extra rows stay here, and come back as zeros.
+    """A table with one row per token. heddle's may be padded (L0-86): export drops the extra rows, import fills them with zeros.
 
     Attributes:
-        source: it is the encoder's own.
+        source: whether it is the encoder's table.
     """
 
     source: bool = False
@@ -119,13 +119,13 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Row:
-    """One tensor of theirs, the names of ours that hold its numbers, and how.
+    """One tensor of the family, the names of heddle's tensors with its numbers, and the transform.
 
-    `{i}` stands for the layer. `{e}` stands for the expert, of which theirs is one: ours hold them all along their first axis.
+    `{i}` is the layer. `{e}` is the expert: the family has a tensor for each, heddle stacks them along the first axis.
 
     Attributes:
-        shift: ours is theirs plus this (Gemma stores a norm's gain less 1). Gradients are not shifted.
-        when: whether a model of this config has the row at all; None: whenever it has our tensors.
+        shift: heddle's value is the family's plus this (Gemma stores a norm's gain minus 1). Gradients are not shifted.
+        when: whether a model with this config has the row; None: whenever it has heddle's tensors.
     """
 
     theirs: str
@@ -142,16 +142,16 @@ def pair(theirs: str, ours: str, when: Callable[[TransformerConfig], bool] | Non
 
 
 def fused(theirs: str, ours: str, weight: Transform, bias: Transform) -> tuple[Row, Row]:
-    """The rows of queries, keys and values that theirs have as one."""
+    """The rows of queries, keys and values that the family stores as one tensor."""
     weights, biases = (tuple(f"{ours}.{name}.{part}" for name in "qkv") for part in ("weight", "bias"))
     return Row(theirs + ".weight", weights, weight), Row(theirs + ".bias", biases, bias)
 
 
 def rows_of(table: Iterable[Row], config: TransformerConfig, names: Collection[str]) -> list[Row]:
-    """The rows that speak of our tensors `names`, written out for every layer.
+    """The rows for heddle's tensors `names`, written out for every layer.
 
     Raises:
-        HeddleError: a name is in no row, or only a part of a row is there.
+        HeddleError: a name is in no row, or some tensors of a row are missing.
     """
     written = []
     stacks = config.stacks()
@@ -177,11 +177,11 @@ def rows_of(table: Iterable[Row], config: TransformerConfig, names: Collection[s
 def to_theirs(
     table: Iterable[Row], config: TransformerConfig, ours: Mapping[str, Tensor], gradients: bool = False
 ) -> dict[str, Tensor]:
-    """A heddle model's tensors (or their gradients) under the family's names and in its shapes."""
+    """A heddle model's tensors (or their gradients), with the family's names and shapes."""
     found: dict[str, Tensor] = {}
     told: set[str] = set()
     for row in rows_of(table, config, list(ours)):
-        # What two of their names hold is two tensors in a file.
+        # A tensor with two names in the family is two tensors in a file.
         parts = tuple(ours[name].clone() if name in told else ours[name] for name in row.ours)
         told.update(row.ours)
         each = enumerate(zip(*parts, strict=True)) if "{e}" in row.theirs else [("", parts)]
@@ -194,7 +194,7 @@ def to_theirs(
 def to_ours(
     table: Iterable[Row], config: TransformerConfig, wanted: Mapping[str, Tensor], theirs: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The family's tensors under heddle's names, in heddle's shapes. `wanted` are the model's own, on any device."""
+    """The family's tensors with heddle's names and shapes. `wanted` are the model's tensors, on any device."""
     found: dict[str, Tensor] = {}
     for row in rows_of(table, config, list(wanted)):
         if "{e}" in row.theirs:
@@ -209,16 +209,16 @@ def to_ours(
 
 @dataclass(frozen=True)
 class Names:
-    """What a family's files may call things beyond its table.
+    """Variants in a family's files that its table does not cover.
 
     Attributes:
-        prefix: what stands before every name of the body, and may be left out in all of them at once.
-        ignorable: names of buffers without any information and of layers that this head does not read, `{i}` for the layer.
-        copies: a tensor that may be stored twice, and the one that it must equal, the first of these that the model has;
-            only that is used.
-        older: ends of names as older files have them, and as the table has them.
+        prefix: the start of every name in the body; a file may leave it out in all names.
+        ignorable: names of buffers without information and of layers that this head does not read; `{i}` is the layer.
+        copies: a tensor that may be stored twice, and the ones that it may equal; the first of these that the model has is
+            used.
+        older: name endings in older files, and the table's endings for them.
         instead: a tensor that older files leave out, and the one that it then equals.
-        zeros: what files of a model without this head leave out, and is zero then.
+        zeros: tensors that files of a model without this head leave out; they are then zero.
     """
 
     prefix: str
@@ -229,7 +229,7 @@ class Names:
     zeros: tuple[str, ...] = ()
 
     def spelt(self, name: str) -> str:
-        """A name as the table has it."""
+        """A name in the table's spelling."""
         for old, new in self.older:
             if name.endswith(old):
                 return name.removesuffix(old) + new
@@ -244,12 +244,12 @@ def import_tensors(
     weights: Weights,
     where: Path,
 ) -> dict[str, Tensor]:
-    """Read a family's weights as fp32 tensors of the heddle model `model`, whose own tensors may be on the meta device.
+    """Read a family's weights as fp32 tensors of the heddle model `model`, whose tensors may be on the meta device.
 
     Names and shapes are compared before anything is read.
 
     Raises:
-        HeddleError: a tensor is missing, unknown, of another shape, not finite, or of a dtype beyond fp32.
+        HeddleError: a tensor is missing, unknown, of another shape, not finite, or of a dtype that fp32 cannot hold.
     """
     bare = not any(name.startswith(names.prefix) for name in weights)
     heads = {row.theirs for row in table if not row.theirs.startswith(names.prefix)}

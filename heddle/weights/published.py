@@ -1,4 +1,4 @@
-"""The directory of a published model, as transformers lays it out: read strictly, written whole."""
+"""The directory of a published model, in the layout of Hugging Face transformers: reading and writing."""
 
 import json
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def open_weights(folder: Path) -> Weights:
     """The safetensors of a published directory: one file, or the parts that an index names.
 
     Raises:
-        HeddleError: there are none, or the index and its files disagree.
+        HeddleError: there are none, or the index and its files do not match.
     """
     single, index = folder / "model.safetensors", folder / INDEX
     if single.is_file():
@@ -35,7 +35,7 @@ def open_weights(folder: Path) -> Weights:
         parts = sorted(set(places.values()))
         outside = [part for part in parts if Path(part).name != part or not part.endswith(".safetensors")]
         if outside:
-            raise HeddleError(f"{index}: {outside[0]!r} is not the name of a safetensors file beside it")
+            raise HeddleError(f"{index}: {outside[0]!r} is not the name of a safetensors file next to it")
         weights = Weights([folder / part for part in parts])
         wrong = sorted(set(places) ^ set(weights))
         if wrong:
@@ -44,13 +44,13 @@ def open_weights(folder: Path) -> Weights:
     pickled = sorted([*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")])
     if pickled:
         raise HeddleError(
-            f"{pickled[0]}: a pickle, which can run code when read; convert it to safetensors with transformers first"
+            f"{pickled[0]}: a pickle, which can run code when read; first convert it to safetensors with Hugging Face transformers"
         )
     raise HeddleError(f"{folder}: no model.safetensors and no {INDEX}")
 
 
 def read_tokenizer(folder: Path) -> tuple[Tokenizer | None, list[str]]:
-    """The tokenizer of a published directory, or None and why there is none."""
+    """The tokenizer of a published directory, or None and the reason."""
     try:
         if (folder / "tokenizer.json").is_file():
             return load_tokenizer(folder), []
@@ -78,7 +78,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON file that holds a table.
 
     Raises:
-        HeddleError: it is missing, damaged, or holds something else.
+        HeddleError: the file is missing, damaged, or holds something else.
     """
     try:
         data = json.loads(path.read_bytes())
@@ -87,17 +87,18 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise HeddleError(f"{path}: cannot be read as JSON ({error})") from None
     if not isinstance(data, dict):
-        raise HeddleError(f"{path}: holds a {type(data).__name__}, a table of keys is needed")
+        raise HeddleError(f"{path}: holds a {type(data).__name__}, must be a table of keys")
     return data
 
 
 def write_published(folder: Path, family: Family, model: Transformer, tokenizer: Tokenizer | None) -> None:
-    """Fill a directory with everything that transformers looks for; of heddle's own models special ids are the tokenizer's."""
+    """Fill a directory with all files that Hugging Face transformers reads. Models built by heddle take special ids from the
+    tokenizer."""
     ids = model.config.ids or own_ids(tokenizer, several=len(model.config.stacks()) == 2)
     config, tensors = family.rewrite(model.config, model.state_dict())
     said, generation = written_ids(ids, family.ids)
     theirs = {"architectures": [family.architecture], "model_type": family.name, **family.theirs(config), **said}
-    # Versions of transformers before and after 4.56 read the first and the second.
+    # Hugging Face transformers reads `torch_dtype` before version 4.56, and `dtype` from then on.
     _write_json(folder / "config.json", {**theirs, "torch_dtype": "float32", "dtype": "float32"})
     _write_json(folder / "generation_config.json", generation)
     save_tensors(folder / "model.safetensors", to_theirs(family.table, config, tensors), {"format": "pt"})
@@ -107,14 +108,14 @@ def write_published(folder: Path, family: Family, model: Transformer, tokenizer:
 
 
 def tokenizer_config(tokenizer: Tokenizer, context: int, ids: SpecialIds) -> dict[str, Any]:
-    """The `tokenizer_config.json` beside a `tokenizer.json`. Naming a token that does not exist would add it."""
+    """The `tokenizer_config.json` for a `tokenizer.json`. Naming a token that does not exist would add it."""
     data: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": context,
         "clean_up_tokenization_spaces": False,
     }
     texts = {i: text for text, i in tokenizer.special.items()}
-    end = ids.end[0] if isinstance(ids.end, tuple) else ids.end  # here only one is the end of a text
+    end = ids.end[0] if isinstance(ids.end, tuple) else ids.end  # this file can name only one
     roles = {"bos_token": ids.begin, "eos_token": end, "pad_token": ids.padding}
     return data | {role: texts[i] for role, i in roles.items() if i in texts}
 

@@ -1,14 +1,14 @@
-"""The run directory: one model with all that belongs to it, loadable at any moment.
+"""The run directory: one model with its config, tokenizer and training state, loadable at any moment.
 
     config.json  tokenizer.json            what the run is
     model.safetensors  manifest.json       the published weights, fp32, and what every file must be
-    metrics.jsonl                          what training wrote down
-    vectors.safetensors                    the rows that the token table began with, where a file of vectors was given
-    checkpoints/step-N/                    all of this again, with the state of training
+    metrics.jsonl                          the metrics of training
+    vectors.safetensors                    the initial rows of the token table, if a file of vectors was given
+    checkpoints/step-N/                    config, tokenizer and weights again, with the state of training
 
-`publish` replaces several files. It first puts a complete directory beside them (`.publishing`), then brings its files
-into place, the manifest last, then takes the directory away: at any moment there are either the old files, or that
-directory, or the new files, whole.
+`publish` replaces several files. It first writes a complete directory next to them (`.publishing`), then moves its files
+into place, the manifest last, then removes the directory: at any moment the old files, that directory, or the new files are
+complete.
 """
 
 import json
@@ -43,25 +43,25 @@ NEEDED = (CONFIG, MODEL)
 
 
 class Loaded(NamedTuple):
-    """What `load` gives: `model, tokenizer = load(run)`."""
+    """The result of `load`: `model, tokenizer = load(run)`."""
 
     model: Transformer  # in evaluation mode
-    tokenizer: Tokenizer | None  # None where weights were taken over without one
+    tokenizer: Tokenizer | None  # None for weights imported without one
 
 
 @checked(step=at_least(0))
 def publish(
     run: str | Path, model_tensors: Mapping[str, Tensor], step: int, extra: Mapping[str, object] | None = None
 ) -> None:
-    """Make these the weights of a run, whose `config.json` (and `tokenizer.json`) are there already.
+    """Make these the weights of a run that already has its `config.json` (and `tokenizer.json`).
 
-    Killed at any moment, the run still loads: with the weights from before, or with these.
+    If it is killed at any moment, the run still loads, with the old weights or with these.
 
     Args:
-        extra: further entries of the manifest, beside `step`.
+        extra: further entries of the manifest, next to `step`.
 
     Raises:
-        HeddleError: the run has no config, or the disk is full or cannot be written; nothing is changed then.
+        HeddleError: the run has no config, or the disk is full or cannot be written. Nothing is changed then.
     """
     run = Path(run)
     config = read_config(run)
@@ -75,15 +75,15 @@ def publish(
 
 @checked()
 def save(model: Transformer, run: str | Path, tokenizer: Tokenizer | None = None, *, overwrite: bool = False) -> None:
-    """Write a model as a new run directory, whole or not at all; `load` reads it.
+    """Write a model as a new run directory, completely or not at all; `load` reads it.
 
     Args:
-        overwrite: whether to replace a model that was saved or imported there, with all that is in the directory. The run
-            of a training is never replaced, nor anything that is no model of heddle's.
+        overwrite: whether to replace a model that was saved or imported there, with everything in the directory. A
+            training run, or anything that is not a heddle model, is never replaced.
 
     Raises:
-        HeddleError: the directory exists and is not to be overwritten, the tokenizer has ids that the model does not
-            know, or the disk is full or cannot be written.
+        HeddleError: the directory exists and must not be overwritten, the tokenizer has ids that the model does not
+            have, or the disk is full or cannot be written.
     """
     run = Path(run)
     if tokenizer is not None and tokenizer.vocab_size > model.vocab_size:
@@ -95,16 +95,16 @@ def save(model: Transformer, run: str | Path, tokenizer: Tokenizer | None = None
 
 
 def _check_replaceable(run: Path, overwrite: bool) -> None:
-    """Refuse what `save` must not replace."""
+    """Raise if `save` must not replace this directory."""
     if not overwrite:
-        raise HeddleError(f"{run} exists already, nothing was changed: choose another place, or say overwrite=True")
+        raise HeddleError(f"{run} already exists, nothing was changed: choose another path, or pass overwrite=True")
     try:
         trained = read_config(run).train is not None or (run / CHECKPOINTS).exists()
     except HeddleError as error:
-        raise HeddleError(f"{run} is not overwritten, since it is no model that heddle saved ({error})") from None
+        raise HeddleError(f"{run} is not overwritten, since it is not a model that heddle saved ({error})") from None
     if trained:
         raise HeddleError(
-            f"{run} is not overwritten, since it holds a training; choose another place, or delete it first"
+            f"{run} is not overwritten, since it is a training run; choose another path, or delete it first"
         )
 
 
@@ -116,9 +116,9 @@ def write_model(
     step: int,
     extra: Mapping[str, object] | None = None,
 ) -> None:
-    """Fill a new directory with a complete model: config, tokenizer, fp32 weights, manifest. Not atomic by itself.
+    """Fill a new directory with a complete model: config, tokenizer, fp32 weights, manifest. Not atomic.
 
-    Buffers of a user's own modules that hold no real numbers keep their dtype.
+    Buffers of custom modules that are not floating-point keep their dtype.
     """
     (directory / CONFIG).write_text(config.to_json(), encoding="utf-8")
     if tokenizer is not None:
@@ -140,10 +140,10 @@ def read_config(run: str | Path) -> SavedConfig:
         raise HeddleError(f"{run}: no such directory")
     if not file.is_file():
         raise HeddleError(f"{run}: not a run directory, it has no {CONFIG}")
-    with suppress(ValueError, OSError, RecursionError):  # what is no JSON is reported below
+    with suppress(ValueError, OSError, RecursionError):  # invalid JSON is reported below
         data = json.loads(file.read_bytes())
         if isinstance(data, dict) and "model_type" in data:
-            raise HeddleError(f"{run}: a model of transformers; take it over first: heddle import {run} RUN")
+            raise HeddleError(f"{run}: a Hugging Face model; import it first: heddle import {run} RUN")
     return SavedConfig.read(file)
 
 
@@ -151,42 +151,42 @@ def read_config(run: str | Path) -> SavedConfig:
 def load(source: str | Path, device: str = "auto") -> Loaded:
     """The newest model of a run directory, or the one in a checkpoint directory (`RUN/checkpoints/step-N`).
 
-    Every file is compared with its manifest first. Where training went on after the last publication, the newest
-    checkpoint is taken. Damaged weights are refused, never replaced by older ones.
+    Every file is first compared with its manifest. If training continued after the last publication, the newest
+    checkpoint is loaded. Damaged weights are refused, never replaced by older ones.
 
     Args:
         device: auto, cpu, cuda or mps.
 
     Raises:
-        HeddleError: no such run, no weights yet, damaged files, weights that are not the config's, or no such device.
+        HeddleError: no such run, no weights yet, damaged files, weights that do not match the config, or no such device.
     """
     run, target = Path(source), pick_device(device)
     read_config(run)
     while True:
-        before = _moment(run)
+        before = _snapshot(run)
         try:
             return _load_directory(_newest(run), target)
         except HeddleError:
-            # A training may have published between two looks; then look again.
-            if _moment(run) == before:
+            # Training may have published in the meantime; then try again.
+            if _snapshot(run) == before:
                 raise
         except OSError as error:
             raise HeddleError(f"{error.filename or run}: cannot be read ({error.strerror})") from None
 
 
 def damage(run: Path, hashes: bool = True) -> list[str]:
-    """What is wrong with the weights that a run has published, a line each; nothing where none are.
+    """The problems of the weights that a run has published, one line each; empty if there are none.
 
     Args:
-        hashes: whether to read the files; without, only their sizes are compared.
+        hashes: whether to read the files; otherwise only their sizes are compared.
     """
-    if _step(run) is None or (run / PUBLISHING).is_dir():  # what a killed publication left is whole, and used
+    if _step(run) is None or (run / PUBLISHING).is_dir():  # a killed publication left complete files, which are used
         return []
     return check(run, NEEDED, hashes)
 
 
 def build_empty(config: TransformerConfig, where: Path) -> Transformer:
-    """A model on the meta device, which takes no memory for weights; sizes beyond all machines are one clear line."""
+    """A model on the meta device, which takes no memory for weights; impossible sizes raise a one-line error."""
     try:
         return build(config, "meta")
     except (RuntimeError, TypeError, OverflowError):
@@ -207,7 +207,7 @@ def _load_directory(directory: Path, device: torch.device) -> Loaded:
         tokenizer = load_tokenizer(directory / TOKENIZER)
         if tokenizer.vocab_size > config.vocab_size:
             raise HeddleError(
-                f"{directory / TOKENIZER}: {tokenizer.vocab_size} ids, but the model knows only {config.vocab_size}; "
+                f"{directory / TOKENIZER}: {tokenizer.vocab_size} ids, but the model has only {config.vocab_size}; "
                 "this is another model's tokenizer"
             )
     fill(model, file, device)
@@ -225,8 +225,12 @@ def _newest(run: Path) -> Path:
         raise HeddleError(f"{run}: no weights yet, neither published nor in a checkpoint; train it first")
     problems = check(chosen, NEEDED)
     if problems:
-        sound = [path for _, path in checkpoints(run) if path != chosen and not check(path, NEEDED)]
-        advice = f"{sound[0]} is sound: name it to load it" if sound else "bring back a sound copy or train again"
+        undamaged = [path for _, path in checkpoints(run) if path != chosen and not check(path, NEEDED)]
+        advice = (
+            f"{undamaged[0]} is undamaged: name it to load it"
+            if undamaged
+            else "restore an undamaged copy or train again"
+        )
         raise HeddleError(f"{chosen / problems[0]}. These files are damaged and were not loaded; {advice}")
     return chosen
 
@@ -241,8 +245,8 @@ def _step(directory: Path) -> int | None:
         return 2**63
 
 
-def _moment(run: Path) -> tuple[object, ...]:
-    """What changes whenever `publish` or `save_checkpoint` does something."""
+def _snapshot(run: Path) -> tuple[object, ...]:
+    """A value that changes whenever `publish` or `save_checkpoint` changes something."""
     seen: list[object] = [(run / PUBLISHING).exists(), checkpoints(run)]
     with suppress(OSError):
         status = (run / MANIFEST).stat()
@@ -251,19 +255,19 @@ def _moment(run: Path) -> tuple[object, ...]:
 
 
 def _finish_publishing(run: Path) -> None:
-    """Bring what was staged into place, also on behalf of a `publish` that was killed."""
+    """Move the staged files into place, including those of a killed `publish`."""
     staged = run / PUBLISHING
     if not staged.is_dir():
         return
     if not check(staged, NEEDED):
         files: dict[str, Any] = read_manifest(staged)["files"]
         for name in (*files, MANIFEST):
-            _place(staged / name, run / name)
+            _link_or_copy(staged / name, run / name)
     discard(staged)
 
 
-def _place(source: Path, target: Path) -> None:
-    """Give a file a second place, atomically; the first stays."""
+def _link_or_copy(source: Path, target: Path) -> None:
+    """Link or copy a file to a second path, atomically."""
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
     try:
         os.link(source, partial)
@@ -272,7 +276,7 @@ def _place(source: Path, target: Path) -> None:
     with partial.open("rb") as stream:
         os.fsync(stream.fileno())
     partial.rename(target)
-    partial.unlink(missing_ok=True)  # where both were one file already, renaming leaves both names
+    partial.unlink(missing_ok=True)  # if both were already the same file, renaming keeps both names
     folder = os.open(target.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,4 +1,4 @@
-"""Tensors in safetensors files, read strictly: what a file claims is compared with what is wanted before it is read."""
+"""Tensors in safetensors files, read strictly: a file's header is compared with the expected one before tensors are read."""
 
 import os
 import re
@@ -17,24 +17,24 @@ from heddle.model.build import materialise
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 INTEGERS = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8}
 DTYPES = {**FLOATS, **INTEGERS, "BOOL": torch.bool, "C64": torch.complex64}  # in safetensors' spelling
-LAYER = "{stack}.blocks.{{i}}."  # what every tensor of layer i of a stack of a heddle model begins with
+LAYER = "{stack}.blocks.{{i}}."  # the start of every tensor name in layer i of a stack of a heddle model
 
 
 class Spec(NamedTuple):
-    """What a file's header says of one tensor."""
+    """One tensor's entry in a file's header."""
 
-    dtype: str  # safetensors' spelling: F32, BF16, ...
+    dtype: str  # in safetensors' spelling: F32, BF16, ...
     shape: tuple[int, ...]
 
 
 class Weights(Mapping[str, Tensor]):
-    """The tensors of one or several safetensors files, by name; each is read when it is asked for.
+    """The tensors of one or several safetensors files, by name; each is read on access.
 
     Attributes:
-        specs: what the headers say, without reading any tensor.
+        specs: the headers' entries, which need no tensor to be read.
 
     Raises:
-        HeddleError: a file is missing, cut short, damaged or no safetensors file, or two files hold the same name.
+        HeddleError: a file is missing, truncated, damaged or not a safetensors file, or two files hold the same name.
     """
 
     def __init__(self, files: Sequence[Path], device: torch.device | str = "cpu") -> None:
@@ -42,7 +42,7 @@ class Weights(Mapping[str, Tensor]):
         self._handles: dict[str, Any] = {}
         for file in files:
             handle = _open(file, device)
-            for name in handle.keys():  # noqa: SIM118 (a handle is no mapping)
+            for name in handle.keys():  # noqa: SIM118 (a handle is not a mapping)
                 if name in self.specs:
                     raise HeddleError(f"{file}: holds {name}, which another file of these weights holds too")
                 part = handle.get_slice(name)
@@ -50,7 +50,7 @@ class Weights(Mapping[str, Tensor]):
                 self._handles[name] = handle
 
     def __getitem__(self, name: str) -> Tensor:
-        # A copy: what safetensors hands out on the CPU may be the mapped file itself.
+        # A copy: on the CPU, safetensors may return the mapped file itself.
         tensor: Tensor = self._handles[name].get_tensor(name)
         return tensor.clone()
 
@@ -75,47 +75,47 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
     """Write a safetensors file, names in the given order. Not atomic: the caller writes into a directory that is.
 
     Raises:
-        HeddleError: a dtype that is not kept in files.
+        HeddleError: a dtype that files cannot hold.
     """
     specs_of(tensors)
     data = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     places: set[int] = set()
     for name, tensor in data.items():
         place = tensor.untyped_storage().data_ptr()
-        if place in places:  # two names of one tensor, as a user's own module may have, are two tensors in a file
+        if place in places:  # two names for one tensor, as in some custom modules, are two tensors in a file
             data[name] = tensor.clone()
         places.add(place)
-    # An empty table, together with no tensors, would come out as a file that safetensors itself cannot read.
+    # With empty metadata and no tensors, the file would be one that safetensors itself cannot read.
     save_file(data, path, dict(metadata) if metadata else None)
-    # safetensors makes files that only their owner reads; a run is to be shared like any other file.
+    # safetensors creates files that only their owner can read; a run is shared like any other file.
     mask = os.umask(0)
     os.umask(mask)
     path.chmod(0o666 & ~mask)
 
 
 def specs_of(tensors: Mapping[str, Tensor]) -> dict[str, Spec]:
-    """The header that a file of these tensors would have; they may be on the meta device.
+    """The header of a file with these tensors, which may be on the meta device.
 
     Raises:
-        HeddleError: a dtype that is not kept in files.
+        HeddleError: a dtype that files cannot hold.
     """
     spelling = {dtype: name for name, dtype in DTYPES.items()}
     for name, tensor in tensors.items():
         if tensor.dtype not in spelling:
             raise HeddleError(
-                f"{name} is of {tensor.dtype}, which is not kept in files; take one of {', '.join(DTYPES)}, "
+                f"{name} is of {tensor.dtype}, which files cannot hold; use one of {', '.join(DTYPES)}, "
                 "or register the buffer with persistent=False"
             )
     return {name: Spec(spelling[tensor.dtype], tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
 def fill(model: nn.Module, path: Path, device: torch.device | str = "cpu") -> None:
-    """Load a safetensors file into a model. One on the meta device gets its memory on `device`, once everything fits.
+    """Load a safetensors file into a model. A model on the meta device is allocated on `device`, once everything matches.
 
-    What a user's own module keeps beside its weights and buffers comes from its constructor.
+    Whatever a custom module holds besides weights and buffers comes from its constructor.
 
     Raises:
-        HeddleError: the file cannot be read, its names, shapes or dtypes are not the model's, or not all is finite.
+        HeddleError: the file cannot be read, its names, shapes or dtypes are not the model's, or a value is not finite.
     """
     weights = Weights([path])
     state = model.state_dict()
@@ -129,10 +129,10 @@ def fill(model: nn.Module, path: Path, device: torch.device | str = "cpu") -> No
 
 
 def compare(found: Mapping[str, Spec], wanted: Mapping[str, Spec], where: Path, dtypes: bool = True) -> None:
-    """Refuse a header that is not the wanted one, naming the first difference and counting all.
+    """Compare a header with the expected one.
 
     Raises:
-        HeddleError: see above.
+        HeddleError: they differ; the message names the first difference and counts all.
     """
     missing = [name for name in wanted if name not in found]
     extra = [name for name in found if name not in wanted]
@@ -152,15 +152,15 @@ def compare(found: Mapping[str, Spec], wanted: Mapping[str, Spec], where: Path, 
         first = f"{others[0]} is {found[others[0]].dtype} in the file and {wanted[others[0]].dtype} in the model"
     kinds = {"missing": missing, "not known to the model": extra, "of other shape": shapes, "of other dtype": others}
     counts = ", ".join(f"{len(names)} {kind}" for kind, names in kinds.items() if names)
-    raise HeddleError(f"{where}: the weights are not those of its config. {first} (of {len(wanted)} tensors {counts})")
+    raise HeddleError(f"{where}: the weights do not match its config. {first} (of {len(wanted)} tensors {counts})")
 
 
 def check_depth(
     names: Iterable[str], layer: str, depth: int, where: Path, prefix: str = "", stack: str | None = None
 ) -> None:
-    """Refuse weights with another number of layers. This comes before a model is built, even on the meta device.
+    """Raise if the weights have a different number of layers. This runs before a model is built, even on the meta device.
 
-    `layer` is what every name of layer `{i}` begins with; its `prefix` may be left out. `stack` says in which stack, where
+    `layer` is the start of every name in layer `{i}`; its `prefix` may be missing in the file. `stack` names the stack if
     there are two.
     """
     optional = f"(?:{re.escape(prefix)})?" if prefix else ""
@@ -172,22 +172,22 @@ def check_depth(
 
 
 def check_finite(name: str, tensor: Tensor, where: Path) -> None:
-    """Refuse nan and inf."""
+    """Raise if a value is NaN or infinite."""
     wrong = tensor.numel() - int(tensor.isfinite().sum())
     if wrong:
         raise HeddleError(
-            f"{where}: {wrong} of the {tensor.numel()} numbers of {name} are nan or infinite; the weights are unusable"
+            f"{where}: {wrong} of the {tensor.numel()} numbers of {name} are NaN or infinite; the weights are unusable"
         )
 
 
 def _open(path: Path, device: torch.device | str) -> Any:
     path = Path(path)
     if not path.is_file():
-        raise HeddleError(f"{path}: {'not a file' if path.exists() else 'no such file'}; weights are needed there")
+        raise HeddleError(f"{path}: {'not a file' if path.exists() else 'no such file'}; it must hold weights")
     try:
         return safe_open(path, framework="pt", device=str(device))
     except (SafetensorError, OSError) as error:
         reason = str(error).removeprefix("Error while deserializing header: ").splitlines()[0]
         raise HeddleError(
-            f"{path}: not a whole safetensors file ({reason}); it is damaged, cut short, or of another format"
+            f"{path}: not a complete safetensors file ({reason}); it is damaged, truncated or in another format"
         ) from None

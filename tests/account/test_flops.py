@@ -150,7 +150,7 @@ def test_what_the_plain_kernel_computes_is_reported() -> None:
     cost = flops(TINY, 1, 512)
     assert cost.counted["plain"] < cost.counted["sdpa"] == cost.forward
     line = cost.deck[-1]
-    assert line.name == "attention, blocks left out"
+    assert line.name == "attention, blocks skipped"
     assert line.difference == 0
     assert list(flops(TINY, 1, 1024).counted) == ["sdpa"]
 

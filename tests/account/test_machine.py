@@ -66,15 +66,15 @@ def test_available_memory_is_some_of_this_machine() -> None:
 def test_free_memory_is_read(tmp_path: Path) -> None:
     path = tmp_path / "meminfo"
     path.write_text("MemTotal:  800 kB\nMemAvailable:   300 kB\n")
-    assert machine._free(path) == 300 * 1024
-    assert machine._free(tmp_path / "nothing") is None
+    assert machine._available(path) == 300 * 1024
+    assert machine._available(tmp_path / "nothing") is None
 
 
 def test_a_containers_limit_is_read(tmp_path: Path) -> None:
-    assert machine._room(tmp_path) is None
+    assert machine._left_in_container(tmp_path) is None
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("700\n")
     (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 150\n")
-    assert machine._room(tmp_path) == 450
+    assert machine._left_in_container(tmp_path) == 450
     (tmp_path / "memory.max").write_text("max\n")
-    assert machine._room(tmp_path) is None
+    assert machine._left_in_container(tmp_path) is None

@@ -104,9 +104,9 @@ SETTINGS = {
     "tokenizer=bpe tokenizer_size=9": "vocab_size 9 is too small for bpe",
     f"tokenizer=bpe tokenizer_size={10**11}": "data.tokenizer_size",
     "steps=1 steps=2": "steps is given twice, the second time as 'steps=2'; give it once",
-    "train.clip=1 clip=2": "train.clip=1 and clip=2 are one setting; give it once",
-    "clip=1 train.clip=1": "clip=1 and train.clip=1 are one setting; give it once",
-    "sources=b.txt": "corpus.txt and sources=b.txt are one setting; give it once",
+    "train.clip=1 clip=2": "train.clip=1 and clip=2 are the same setting; give it once",
+    "clip=1 train.clip=1": "clip=1 and train.clip=1 are the same setting; give it once",
+    "sources=b.txt": "corpus.txt and sources=b.txt are the same setting; give it once",
     "learning-rate=1 learning_rate=2": "learning_rate is given twice",
     "preset=gpt2": "unknown preset 'gpt2'. Did you mean 'gpt2-xl', 'gpt2-large' or 'gpt2-small'?",
     "preset=bert-base-like": "'bert-base-like' is an encoder: task.kind = 'next_token' trains a decoder alone;",
@@ -158,10 +158,10 @@ NAMES = ["my/../mine", "..", "../mine", ".", "", ".mine", "-mine", "a\nb", "runs
 def test_names_that_are_none(refused: Refused, corpus: str, name: str) -> None:
     """A run stands where its name says, and can be named in a line."""
     assert refused("train", corpus, *TINY, f"--name={name}").startswith(
-        f"{name!r} is no name for a run: give a plain one"
+        f"{name!r} is not a name for a run: give a plain one"
     )
     if not name.startswith("-"):  # that would be an option
-        assert f"{name!r} is no name for a run: give a plain one" in refused("import", "nowhere", name)
+        assert f"{name!r} is not a name for a run: give a plain one" in refused("import", "nowhere", name)
 
 
 def test_a_plain_name_is_offered(refused: Refused, corpus: str) -> None:
@@ -241,8 +241,8 @@ def test_a_config_whose_manifest_was_made_to_fit(refused: Refused, run_a: Path) 
     shutil.rmtree(run_a / "checkpoints")
     data = json.loads((run_a / "config.json").read_text())
     for name, value, message in (
-        ("dim", 32, "the weights are not those of its config"),
-        ("dim", 2**22, "the weights are not those of its config"),
+        ("dim", 32, "the weights do not match its config"),
+        ("dim", 2**22, "the weights do not match its config"),
         ("dim", 10**12, "model.dim = 1000000000000: input should be less than or equal to 4194304"),
         ("depth", 7, "the weights have 1 layers, the config says 7"),
     ):
@@ -293,14 +293,14 @@ def test_generation_that_cannot_work(refused: Refused, run_a: Path, options: str
 
 
 def test_other_commands(refused: Refused, run_a: Path, corpus: str, tmp_path: Path) -> None:
-    assert "context = 0: at least 1 is needed" in refused("eval", "a", "--context", "0")
+    assert "context = 0: must be at least 1" in refused("eval", "a", "--context", "0")
     assert "context = 17 is more than the 16" in refused("eval", "a", "--context", "17")
     assert "Did you mean 'gpt2-small'?" in refused("presets", "gpt2-smal")
     assert "Did you mean 'gpt2-small'?" in refused("count", "gpt2-smal")
     assert "corpus.txt: not valid TOML" in refused("count", corpus)
-    assert "batch = 0: at least 1 is needed" in refused("count", "a", "--batch", "0")
+    assert "batch = 0: must be at least 1" in refused("count", "a", "--batch", "0")
     for words in (["--batch", str(10**30)], ["--length", str(10**30)], ["--length", str(10**10)]):
-        assert "a pass would make more numbers than any machine can hold" in refused("count", "a", *words)
+        assert "a pass would need more numbers than any machine can hold" in refused("count", "a", *words)
     assert "id 257 is not one of this tokenizer's 257 ids" in refused("tokenizer", "decode", "a", "257")
     assert "cannot read nowhere" in refused("tokenizer", "encode", "nowhere", "x")
     assert "corpus.txt is not JSON" in refused("tokenizer", "encode", corpus, "x")
@@ -312,7 +312,7 @@ def test_other_commands(refused: Refused, run_a: Path, corpus: str, tmp_path: Pa
         "tokenizer", "compare", "loom", corpus, "--size", "9", "--kind", "wordpiece"
     )
     assert "1,048,576" in refused("tokenizer", "train", "new", corpus, "--size", str(10**11))
-    assert "nowhere: no such directory; to fetch it" in refused("import", "nowhere", "b")
+    assert "nowhere: no such directory; to download it" in refused("import", "nowhere", "b")
     (tmp_path / "folder").mkdir()
     assert "folder" in refused("import", "folder", "b")
     shutil.rmtree(run_a / "data")
@@ -343,10 +343,10 @@ PUBLISHED: dict[str, tuple[Callable[[dict[str, Any], dict[str, torch.Tensor]], o
         lambda config, weights: weights.update({GAIN: torch.ones(17)}),
         f"{GAIN} has shape [17] in the file and [16] in the model",
     ),
-    "a nan": (lambda config, weights: weights[GAIN][3:4].fill_(torch.nan), f"1 of the 16 numbers of {GAIN} are nan or"),
+    "a nan": (lambda config, weights: weights[GAIN][3:4].fill_(torch.nan), f"1 of the 16 numbers of {GAIN} are NaN or"),
     "an inf": (
         lambda config, weights: weights[GAIN][3:5].fill_(-torch.inf),
-        f"2 of the 16 numbers of {GAIN} are nan or",
+        f"2 of the 16 numbers of {GAIN} are NaN or",
     ),
 }
 
@@ -386,7 +386,7 @@ def test_a_full_disk(heddle: Heddle, corpus: str, tmp_path: Path, monkeypatch: p
     run = tmp_path / "runs" / "b"
     if when == "preparation":
         assert not run.exists()
-        assert told.json["error"].endswith("nothing was changed. Make room and try again")
+        assert told.json["error"].endswith("nothing was changed. Free some space and try again")
         assert heddle("train", corpus, *TINY, "save_every=2", "--name", "b", "--json").json["finished"] is True
         return
     assert not (run / "model.safetensors").exists()

@@ -151,7 +151,7 @@ class TestGenerate:
         if first == "t":
             assert (told.code, told.err) == (
                 2,
-                "heddle: runs/b knows no token that a text begins with; give it a --prompt\n",
+                "heddle: runs/b has no token that starts a text; give a --prompt\n",
             )
         else:
             assert told.code == 0
@@ -170,7 +170,7 @@ class TestGenerate:
         """Beside the text, not in it; and only where the context is what ended it."""
         prompt = ["--prompt", "abcdefgh"]
         told = heddle("generate", "a", *prompt, "--max-tokens", "30")
-        why = "the model's context of 16 tokens is full; --window goes on from its last tokens"
+        why = "the model's context of 16 tokens is full; --window continues from its last tokens"
         assert told.code == 0
         assert told.err == f"the text stopped after 9 tokens: {why}\n"
         assert "context" not in told.out
@@ -231,9 +231,7 @@ class TestCount:
         assert refused["architecture"] is None
         assert any("recurrent" in reason for reason in refused["reasons"])
         assert any("BertModel: the model has a decoder" in reason for reason in refused["reasons"])
-        told = heddle("count", "laptop-rnn").out.split(
-            "No family of transformers can express this model. The nearest:"
-        )[1]
+        told = heddle("count", "laptop-rnn").out.split("No Hugging Face family can express this model. The nearest:")[1]
         assert len(told.splitlines()) == 5
         assert "decoder.block.mixer.kind is recurrent, GPTNeoXForCausalLM has attention" in told
         assert "Bert" not in told
@@ -479,7 +477,7 @@ class TestRuns:
 
     def test_none(self, heddle: Heddle) -> None:
         assert heddle("runs", "--json").json == []
-        assert heddle("runs").out == "no runs in runs; `heddle train` makes one\n"
+        assert heddle("runs").out == "no runs in runs; `heddle train` creates one\n"
 
 
 def test_export_and_import(heddle: Heddle, corpus: str, tmp_path: Path) -> None:
@@ -502,7 +500,7 @@ def test_export_and_import(heddle: Heddle, corpus: str, tmp_path: Path) -> None:
     assert "heddle generate runs/again --prompt …, heddle count runs/again" in told.out
     told = heddle("export", "again", "out2")
     assert told.code == 0
-    assert "logits agree with transformers" in told.out
+    assert "logits agree with Hugging Face transformers" in told.out
     (tmp_path / "out" / "tokenizer.json").unlink()
     told = heddle("import", "out", "mute")
     assert (told.code, told.err) == (0, "")
@@ -531,4 +529,4 @@ def test_a_model_can_be_counted_and_proved_with_changes(heddle: Heddle) -> None:
 
 def test_a_text_is_not_where_a_tokenizer_goes(heddle: Heddle, corpus: Path) -> None:
     told = heddle("tokenizer", "train", str(corpus))
-    assert (told.code, "say first where tokenizer.json goes" in told.err) == (2, True)
+    assert (told.code, "name a directory for tokenizer.json first" in told.err) == (2, True)

@@ -37,7 +37,7 @@ def test_a_user_trains_a_model(tmp_path: Path, corpus: str) -> None:
     call = [sys.executable, "-m", "heddle", "train", corpus, *TINY]
     done = subprocess.run(call, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    for line in ("reading corpus.txt", "measuring this machine", "it writes: ", "finished: validation loss"):
+    for line in ("reading corpus.txt", "measuring this machine", "sample: ", "finished: validation loss"):
         assert line in done.stdout
     assert "heddle generate runs/001" in done.stdout
     assert "--resume" not in done.stdout  # there is nothing to resume
@@ -219,7 +219,7 @@ class TestVectors:
         line = refused("train", corpus, "tokenizer=words", f"vectors={vectors}")
         assert line == "v.txt: its vectors have 16 numbers and the model's width is chosen by time: set dim=16"
         (tmp_path / "v.txt").write_text("warp" + " 0.5" * 16 + "\nweft" + " 0.5" * 15 + "\n")
-        assert refused(*told, f"vectors={vectors}") == "v.txt, line 2: a word and 16 numbers are needed"
+        assert refused(*told, f"vectors={vectors}") == "v.txt, line 2: must be a word and 16 numbers"
 
 
 class TestResume:
@@ -249,7 +249,7 @@ class TestResume:
         (run_a / "checkpoints" / "step-4").rmdir()
         told = heddle("train", "--resume", "a")
         assert (told.code, told.err) == (0, "")
-        assert "going on with runs/a at step 2 of 4" in told.out
+        assert "continuing runs/a at step 2 of 4" in told.out
         assert {name: (run_a / name).read_bytes() for name in expected} == expected
 
     def test_a_finished_run_stays_as_it_is(self, heddle: Heddle, run_a: Path) -> None:
@@ -262,13 +262,13 @@ class TestResume:
         newest, older = (run_a / "checkpoints" / name for name in ("step-4", "step-2"))
         (newest / "state.json").write_text("{}")
         told = heddle("train", "--resume", "a")
-        assert "runs/a/checkpoints/step-4 is left out: state.json" in told.out
-        assert "going on with runs/a at step 2 of 4" in told.out
+        assert "runs/a/checkpoints/step-4 is skipped: state.json" in told.out
+        assert "continuing runs/a at step 2 of 4" in told.out
         for folder in (newest, older):
             (folder / "model.safetensors").write_bytes(b"")
         told = heddle("train", "--resume", "a")
         assert told.code == 0
-        assert "runs/a has no sound checkpoint left, so it begins anew" in told.out
+        assert "runs/a has no undamaged checkpoint left, so it starts from the beginning" in told.out
 
     def test_an_imported_model_has_nothing_to_resume(self, refused: Any, run_a: Path) -> None:
         data = json.loads((run_a / "config.json").read_text())

@@ -89,5 +89,5 @@ def test_the_width_can_be_said(dim: int, heads: int) -> None:
 
 @pytest.mark.parametrize("depth", [0, -3])
 def test_no_blocks_are_no_model(depth: int) -> None:
-    with pytest.raises(HeddleError, match=f"depth = {depth}: at least 1 is needed"):
+    with pytest.raises(HeddleError, match=f"depth = {depth}: must be at least 1"):
         sized(depth, vocab_size=10)

@@ -1,4 +1,4 @@
-"""Writes docs/lectures.md: each row of the lectures beside the code that names it and the tests that settle it.
+"""Writes docs/lectures.md: each row of the lectures with the code that names it and the tests that settle it.
 
 python -m tests.lectures.page
 """
@@ -21,21 +21,22 @@ DECKS = {
 }
 LATER = {
     "training": "objectives, data and schedules beyond the next token",
-    "decoding": "ways to write beyond greedy and sampled",
+    "decoding": "ways to generate beyond greedy and sampled",
     "look": "pictures and views of what a model does",
     "lessons": "pages to learn from",
 }
-# Where a deck prints another author than the paper has, the page names the paper (D-15).
+# A deck prints a wrong author for a paper; the page names the right one (D-15).
 CORRECTED = {
     "L0-85": "GPT-2 paper (Radford et al. 2019; the deck prints another name) wrongly stated 117 million.",
     "L0-97": "Vaswani et al. 2017; Srivastava et al. 2014; Radford et al. 2019 (the deck prints another name).",
+    "D-15": "The GPT-2 paper (Radford et al. 2019) is cited under the name of another paper's author.",
 }
 ROW = re.compile(r"\bL[0-3]-\d\d\b")
-MOST = 3  # tests and files named for a row; more are counted
+MOST = 3  # tests and files named for a row; further ones are only counted
 
 
 def code() -> dict[str, list[str]]:
-    """For each row, the files of heddle that name it; a range `L2-67 … L2-76` names all between."""
+    """For each row, the files of heddle that name it; a range `L2-67 … L2-76` names all rows in it."""
     found: dict[str, list[str]] = {}
     for path in sorted((ROOT / "heddle").rglob("*")):
         if path.suffix not in (".py", ".toml"):
@@ -52,7 +53,7 @@ def code() -> dict[str, list[str]]:
 def tried(tests: Mapping[str, list[str]]) -> dict[str, list[str]]:
     """For each settled row, the files of heddle whose names its tests use.
 
-    Those that most of its tests use come first, of these the ones that few rows use; configs come last.
+    Files that most of its tests use come first, among these the ones that few rows use; configs come last.
     """
     files: dict[str, Counter[str]] = {}
     for row, names in tests.items():
@@ -67,19 +68,38 @@ def tried(tests: Mapping[str, list[str]]) -> dict[str, list[str]]:
 
 
 def link(path: str, text: str) -> str:
-    """A link from the page's folder."""
+    """A link, relative to the page's directory."""
     return f"[`{text}`](../{path})"
 
 
 def few(links: list[str]) -> str:
-    """The first of many, and how many more there are."""
+    """The first links, and the number of further ones."""
     more = f" and {len(links) - MOST} more" if len(links) > MOST else ""
     return ", ".join(links[:MOST]) + more
 
 
 def cell(text: str) -> str:
-    """Text as a table's cell."""
+    """Text escaped for a table cell."""
     return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
+def by(tests: list[str]) -> str:
+    """The tests that settle a row, as links."""
+    return few([link(path, test) for path, test in (name.split("::") for name in tests)])
+
+
+def codes(tests: Mapping[str, list[str]]) -> list[str]:
+    """The tables of decisions (`D-08`) and costs (`C-06`)."""
+    lines = ["## Decisions, where the lectures disagree or leave something open", ""]
+    lines += ["| decision | rows | what the lectures say | settled by |", "|---|---|---|---|"]
+    for each in LECTURES["decisions"]:
+        name = each["id"]
+        says = cell(CORRECTED.get(name, each["disagreement"]))
+        lines.append(f"| {name} | {cell(each['rows'])} | {says} | {by(tests.get(name, []))} |")
+    lines += ["", "## Costs", "", "| cost | of what | formula | settled by |", "|---|---|---|---|"]
+    for name, what, formula, _ in LECTURES["complexity"]:
+        lines.append(f"| {name} | {cell(what)} | {cell(formula)} | {by(tests.get(name, []))} |")
+    return [*lines, ""]
 
 
 def page() -> str:
@@ -91,10 +111,13 @@ def page() -> str:
     lines = [
         "# The lectures, row by row",
         "",
-        "Four lectures, read slide by slide, gave 310 rows. Each is *settled* by a test that runs, or *open* under one word. "
-        "This page is written by `python -m tests.lectures.page`; a test fails when a row is neither or both, and when the page "
-        "is out of date. The code beside a row names it; where none does, it is what the row's tests use, the most telling "
-        "files first.",
+        "Four lectures, read slide by slide, gave 310 rows. `L0-41` is row 41 of deck 0; code and tests name rows by these "
+        "codes. Each row is *settled* by a test that runs, or *open* under one word. The last two tables list the decisions "
+        "made where the lectures disagree or leave something open (`D-08`), and the costs that they state (`C-06`).",
+        "",
+        "`python -m tests.lectures.page` writes this page; a test fails if a row is neither settled nor open, or both, and if "
+        "the page is out of date. The column *code* has the files that name the row; if none does, those that its tests use, "
+        "the most relevant first.",
         "",
         f"{done} rows are settled, {len(OPEN)} are open, {len(NOTHING)} ask for nothing.",
         "",
@@ -112,14 +135,14 @@ def page() -> str:
             named = files.get(name) or used.get(name, [])[:MOST]
             where = few([link(path, Path(path).name) for path in named])
             if name in NOTHING:
-                by = "nothing to build"
+                settlers = "nothing to build"
             elif name in OPEN:
-                by = f"*open: {OPEN[name]}*"
+                settlers = f"*open: {OPEN[name]}*"
             else:
-                by = few([link(test.split("::")[0], test.split("::")[1]) for test in tests.get(name, [])])
-            lines.append(f"| {name} | {cell(CORRECTED.get(name, row['says']))} | {where} | {by} |")
+                settlers = by(tests.get(name, []))
+            lines.append(f"| {name} | {cell(CORRECTED.get(name, row['says']))} | {where} | {settlers} |")
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join(lines + codes(tests))
 
 
 if __name__ == "__main__":

@@ -158,4 +158,4 @@ def test_every_settled_row_stands_beside_code() -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "write it anew: python -m tests.lectures.page"
+    assert PAGE.read_text(encoding="utf-8") == page(), "update it: python -m tests.lectures.page"

@@ -194,7 +194,7 @@ def test_a_model_and_its_tokenizer_agree_on_the_vocabulary(tmp_path: Path) -> No
         heddle.save(small, tmp_path / "run", tokenizer)
     heddle.save(small, tmp_path / "run")
     tokenizer.save(tmp_path / "run")
-    with pytest.raises(HeddleError, match=f"{tokenizer.vocab_size} ids, but the model knows only"):
+    with pytest.raises(HeddleError, match=f"{tokenizer.vocab_size} ids, but the model has only"):
         heddle.load(tmp_path / "run")
 
 

@@ -77,7 +77,7 @@ def test_a_classifier_is_trained_by_the_same_loss() -> None:
     made = model(HEADS["classifier"])
     batch = Batch(TOKENS, LAYOUT, torch.tensor([3, 1]), torch.tensor([1.0, 0.0]))
     loss = CrossEntropy(made)(batch)
-    wanted = F.cross_entropy(made.head(made(TOKENS, LAYOUT), LAYOUT, made.embedding.weight)[:1], torch.tensor([3]))
+    wanted = F.cross_entropy(made.head(made(TOKENS, LAYOUT).hidden, LAYOUT, made.embedding.weight)[:1], torch.tensor([3]))
     torch.testing.assert_close(loss.total, wanted)
     assert loss.count == 1
     assert CrossEntropy(made).by_row(batch)["loss"].tolist() == pytest.approx([wanted.item(), 0.0])
@@ -96,7 +96,7 @@ def test_an_encoder_decoder_is_trained_by_the_same_loss() -> None:
     source, at = TOKENS.flip(1), Layout.padded([3, 5], 5)
     given = {"source": source, "source_layout": at, "types": TOKENS % 2, "source_types": source % 2}
     batch = Batch(TOKENS, LAYOUT, (TOKENS + 1) % 13, LAYOUT.real.float(), **given)
-    logits = made.logits(made(TOKENS, LAYOUT, **given))[LAYOUT.real]
+    logits = made.logits(made(TOKENS, LAYOUT, **given).hidden)[LAYOUT.real]
     wanted = F.cross_entropy(logits, batch.targets[LAYOUT.real], reduction="sum")
     torch.testing.assert_close(CrossEntropy(made)(batch).total, wanted)
     halves = [CrossEntropy(made)(part).total for part in batch.split(2)]

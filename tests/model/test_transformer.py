@@ -255,7 +255,7 @@ attempt(lambda: both(ids, source=ids[:1], cache=both.new_cache(2)))
 """
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert said.splitlines() == [
-        "model: tokens = a tensor of int64 and shape [3]: a tensor of whole numbers of shape [B T] is needed",
+        "model: tokens = a tensor of int64 and shape [3]: must be a tensor of whole numbers of shape [B T]",
         "the layout is of [B T] = [1, 3], the tokens are [2, 3]",
         "a stack takes x [B T D] with D = 16 and a layout of the same [B T]; x is [2, 3, 15], the layout [2, 3]",
         "a stack takes x [B T D] with D = 16 and a layout of the same [B T]; x is [2, 3, 16], the layout [1, 3]",

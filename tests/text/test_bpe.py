@@ -150,7 +150,7 @@ def gpt2_theirs(gpt2: BPE, tmp_path_factory: pytest.TempPathFactory) -> tokenize
         ("t h\nt he\n", r"line 2: 't he' is not"),
         ("t h\nt h\n", r"line 2: 't h' is not"),
         ("t h e\n", r"line 1: 't h e' is not"),
-        ("t h\nth e\n", r"has 2 merges where GPT-2 has 50,000"),
+        ("t h\nth e\n", r"has 2 merges, but GPT-2 has 50,000"),
         ("", r"has 0 merges"),
     ],
 )

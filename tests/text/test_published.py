@@ -217,7 +217,7 @@ def test_berts_vocab_txt_is_berts_tokenizer(both: Both, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("[PAD]\na\n", r"has no \[UNK\]"), ("[UNK]\na\nb\na\n", "line 4: 'a' stands there twice"), ("", "has no")],
+    [("[PAD]\na\n", r"has no \[UNK\]"), ("[UNK]\na\nb\na\n", "line 4: 'a' occurs twice"), ("", "has no")],
 )
 def test_a_vocab_txt_that_is_none_is_refused(text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text(text)
@@ -268,5 +268,5 @@ def test_an_unknown_id_before_a_text_is_refused(tmp_path: Path) -> None:
     content = json.loads(llama(metaspace=False).to_str())
     content["post_processor"]["special_tokens"]["<s>"]["ids"] = [10**6]
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(HeddleError, match="post_processor begins texts with"):
+    with pytest.raises(HeddleError, match="post_processor starts texts with"):
         load_tokenizer(tmp_path)

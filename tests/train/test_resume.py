@@ -100,7 +100,7 @@ def test_a_checkpoint_damaged_since_is_passed_over(begin: Begin, tmp_path: Path)
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     trainer = Trainer(other)
     assert trainer.session.step == 4
-    assert ["step-6 is left out: optimizer.safetensors" in note for note in trainer.session.opening.notes] == [True]
+    assert ["step-6 is skipped: optimizer.safetensors" in note for note in trainer.session.opening.notes] == [True]
     trainer.run()
     assert written(other) == written(run)
 

@@ -166,9 +166,9 @@ class TestRefusals:
         ("damage", "reason"),
         [
             (lambda data: None, "No such file"),
-            (lambda data: data[:-40], "line 4: a word and 16"),
-            (lambda data: data[: data.rindex(b" ")] + b" nan\n", "line 4: a word and 16 finite numbers"),
-            (lambda data: b"5 16\n" + data, "4 words where its first line promises 5"),
+            (lambda data: data[:-40], "line 4: must be a word and 16"),
+            (lambda data: data[: data.rindex(b" ")] + b" nan\n", "line 4: must be a word and 16 finite numbers"),
+            (lambda data: b"5 16\n" + data, "4 words, but its first line says 5"),
         ],
     )
     def test_a_damaged_file(
@@ -183,7 +183,7 @@ class TestRefusals:
     def test_a_truncated_binary_file(self, config: Callable[..., RunConfig], tmp_path: Path) -> None:
         file = write(tmp_path / "v", binary=True)
         file.write_bytes(file.read_bytes()[:-1])
-        assert "cut off at word 4 of 4" in self.refusal(config(vectors=str(file)), tmp_path / "run")
+        assert "truncated at word 4 of 4" in self.refusal(config(vectors=str(file)), tmp_path / "run")
 
 
 def test_a_file_that_knows_nothing_is_refused(config: Callable[..., RunConfig], file: Path, quick: None) -> None:

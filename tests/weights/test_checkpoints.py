@@ -89,7 +89,7 @@ def test_no_valid_checkpoint(run: Path, tiny: TransformerConfig) -> None:
     (path / "manifest.json").write_text('{"files": {}}')
     found, notes = newest_valid(run)
     assert found is None
-    assert "does not speak of model.safetensors" in notes[0]
+    assert "does not list model.safetensors" in notes[0]
 
 
 def test_other_names_are_no_checkpoints(run: Path, tiny: TransformerConfig) -> None:
@@ -108,6 +108,6 @@ def test_a_checkpoint_needs_a_run(tmp_path: Path, tiny: TransformerConfig) -> No
 def test_a_damaged_state_is_one_line(run: Path, tiny: TransformerConfig, text: str) -> None:
     path = save(run, tiny, 5)
     (path / "state.json").write_text(text)
-    with pytest.raises(HeddleError, match=r"state\.json.*take another checkpoint") as caught:
+    with pytest.raises(HeddleError, match=r"state\.json.*use another checkpoint") as caught:
         read_state(path)
     assert "\n" not in str(caught.value)

@@ -263,8 +263,8 @@ def test_llamas_frequencies_are_left_out(make_published: Make, tmp_path: Path) -
         (lambda t: t.update({WPE: torch.ones(24, 25)}), f"{WPE} has shape [24, 25] in the file and [24, 24]"),
         (lambda t: t.update({LN: torch.ones(24, dtype=torch.int64)}), f"{LN} is I64"),
         (lambda t: t.update({LN: torch.ones(24).double()}), f"{LN} is F64"),
-        (lambda t: t[LN].fill_(torch.nan), f"24 of the 24 numbers of {LN} are nan"),
-        (lambda t: t[LN][:2].fill_(torch.inf), f"2 of the 24 numbers of {LN} are nan or infinite"),
+        (lambda t: t[LN].fill_(torch.nan), f"24 of the 24 numbers of {LN} are NaN"),
+        (lambda t: t[LN][:2].fill_(torch.inf), f"2 of the 24 numbers of {LN} are NaN or infinite"),
         (lambda t: t.update({"lm_head.weight": torch.ones(61, 24)}), "ties lm_head.weight to transformer.wte.weight"),
     ],
 )
@@ -278,11 +278,11 @@ def test_tensors_that_do_not_fit(folder: Path, tmp_path: Path, change: Callable[
     [
         ({"model_type": "gpt3"}, "Did you mean 'gpt2'?"),
         ({"model_type": "berd"}, "heddle reads gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, qwen2_moe"),
-        ({"model_type": None}, "config.json says no model_type; heddle reads gpt2, llama"),
+        ({"model_type": None}, "config.json has no model_type; heddle reads gpt2, llama"),
         ({"model_type": ["gpt2"]}, "heddle reads gpt2, llama"),
         (
             {"model_type": "bert", "architectures": ["BertForTokenClassification"]},
-            "of a bert heddle reads BertForMaskedLM, BertForSequenceClassification, BertModel",
+            "for bert, heddle reads BertForMaskedLM, BertForSequenceClassification, BertModel",
         ),
         ({"n_layer": 24}, "the weights have 3 layers, the config says 24"),
         ({"n_layer": 999}, "the weights have 3 layers, the config says 999"),
@@ -305,14 +305,14 @@ def test_configs_that_do_not_fit(folder: Path, tmp_path: Path, fields: dict[str,
 
 def test_places_that_hold_no_model(folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert "say so with --hub" in refusal(Path("owner/name"), run)
+    assert "add --hub" in refusal(Path("owner/name"), run)
     assert "no such directory" in refusal(folder / "config.json", run)
     (folder / "model.safetensors").rename(tmp_path / "kept")
     assert "no model.safetensors and no" in refusal(folder, run)
     (folder / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
     assert "pytorch_model.bin: a pickle" in refusal(folder, run)
     (folder / "model.safetensors").write_bytes((tmp_path / "kept").read_bytes()[:-1])
-    assert "not a whole safetensors file" in refusal(folder, run)
+    assert "not a complete safetensors file" in refusal(folder, run)
     (folder / "config.json").write_text("{")
     assert "cannot be read as JSON" in refusal(folder, run)
     (folder / "config.json").write_text("[]")
@@ -324,7 +324,7 @@ def test_places_that_hold_no_model(folder: Path, tmp_path: Path) -> None:
 def test_an_existing_run_stays(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine").write_text("mine")
-    with pytest.raises(HeddleError, match="exists already"):
+    with pytest.raises(HeddleError, match="already exists"):
         import_model(folder, tmp_path / "run")
     assert (tmp_path / "run" / "mine").read_text() == "mine"
 
@@ -354,7 +354,7 @@ def test_a_tokenizer_comes_along(folder: Path, tmp_path: Path) -> None:
     tokenizer = train_tokenizer("bytes", [])
     tokenizer.save(folder)
     notes = import_model(folder, tmp_path / "small")["notes"]
-    assert any("its tokenizer has 257 ids and the model 61: left out" in note for note in notes)
+    assert any("its tokenizer has 257 ids but the model only 61: left out" in note for note in notes)
     rewrite(folder, lambda t: t.update({"transformer.wte.weight": torch.ones(260, 24)}))
     configure(folder, vocab_size=260)
     assert import_model(folder, tmp_path / "run")["notes"] == []
@@ -371,7 +371,7 @@ def test_a_tokenizer_of_another_sort_is_left_out_aloud(folder: Path, tmp_path: P
     (folder / "merges.txt").write_text("#version: 0.2\na b\n")
     (folder / "vocab.json").write_text("{}")
     notes = import_model(folder, tmp_path / "again")["notes"]
-    assert any("1 merges where GPT-2 has 50,000" in note for note in notes)
+    assert any("1 merges, but GPT-2 has 50,000" in note for note in notes)
 
 
 @pytest.mark.skipif(not (DATA / "gpt2/vocab.bpe").is_file(), reason="GPT-2's merges are not here; set HEDDLE_DATA")
@@ -453,7 +453,7 @@ def test_a_model_no_family_knows_is_refused_with_what_the_nearest_lack(tiny: Tra
         export_model(make_run(tmp_path / "run", config), tmp_path / "out")
     message = str(caught.value)
     assert message == (
-        "no family of transformers can express this model. "
+        "no Hugging Face family can express this model. "
         "Qwen3ForCausalLM: decoder.block.ffn.kind is mlp, Qwen3ForCausalLM has gated | "
         "Qwen3MoeForCausalLM: decoder.block.ffn.kind is mlp, Qwen3MoeForCausalLM has moe"
     )
@@ -500,7 +500,7 @@ def test_differences_of_layers_are_those_of_single_values() -> None:
     rates = [{"layers": str(i), "block": {"dropout": i / 10}} for i in range(1, 6)]
     family, notes = choose(small(**{"decoder.depth": 6, "decoder.overrides": rates}))
     assert family.architecture == "GPT2LMHeadModel"
-    assert notes[0] == "lost, acts in training only: decoder.layers.1.dropout is 0.1, GPT2LMHeadModel has 0.0"
+    assert notes[0] == "lost (matters only in training): decoder.layers.1.dropout is 0.1, GPT2LMHeadModel has 0.0"
     assert len(notes) == 5
 
 
@@ -515,7 +515,7 @@ def test_a_layer_of_another_kind_is_one_difference() -> None:
 
 def test_an_existing_directory_is_not_overwritten(tmp_path: Path) -> None:
     out = make_run(tmp_path / "out", small())
-    with pytest.raises(HeddleError, match="exists already"):
+    with pytest.raises(HeddleError, match="already exists"):
         export_model(make_run(tmp_path / "run", small()), out)
 
 
@@ -547,7 +547,7 @@ def test_without_transformers_an_export_says_that_it_is_unchecked(
     report = export_model(run, tmp_path / "out")
     assert report["checked"] is False
     assert report["difference"] is None
-    assert report["notes"] == ["not checked: transformers is not installed"]
+    assert report["notes"] == ["not checked: Hugging Face transformers is not installed"]
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["checked"] is False
 
 
@@ -664,4 +664,4 @@ def test_what_is_lost_is_said(make_published: Make, tmp_path: Path) -> None:
     config = read_config(tmp_path / "run").model.override({"decoder.entry.dropout": 0.25})
     family, notes = choose(config)
     assert family.name == "llama"
-    assert notes == ["lost, acts in training only: decoder.entry.dropout is 0.25, LlamaForCausalLM has 0.0"]
+    assert notes == ["lost (matters only in training): decoder.entry.dropout is 0.25, LlamaForCausalLM has 0.0"]

@@ -236,7 +236,7 @@ def test_layers_called_local_have_no_window_where_windows_are_off(family: Family
 )
 def test_what_acts_in_training_only_is_left_out_aloud(family: Family, name: str) -> None:
     assert family.to_config({name: 0.1}) == family.to_config({})
-    assert left_out({name: 0.1}) == [f"{name} = 0.1 in config.json acts in training only: left out"]
+    assert left_out({name: 0.1}) == [f"{name} = 0.1 in config.json matters only in training: left out"]
     assert left_out({name: 0.0}) == []
 
 
@@ -334,16 +334,16 @@ def test_an_untied_bart_has_a_table_on_each_side() -> None:
             {"rope_scaling": {"type": "linear", "rope_type": "yarn"}},
             "both rope_type = 'yarn' and type = 'linear'",
         ),
-        (LLAMA, {"rope_scaling": {"type": "linear"}}, "rope_scaling in config.json says nothing of factor"),
+        (LLAMA, {"rope_scaling": {"type": "linear"}}, "rope_scaling in config.json has no factor"),
         (LLAMA, {"rope_scaling": {"type": "linear", "factor": 0.5}}, "scaling.factor = 0.5"),
         (LLAMA, {"rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 3}}, "rope_scaling.beta_fast = 3"),
-        (LLAMA, {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "says nothing of low_freq_factor"),
+        (LLAMA, {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "has no low_freq_factor"),
         (LLAMA, {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": "x", "mscale_all_dim": 1}}, "mscale = 'x'"),
         (LLAMA, {"rope_scaling": {"type": "yarn", "factor": 2.0, "attention_factor": 0}}, "scaling.magnitude = 0"),
         (
             LLAMA,
             {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}},
-            "rope_scaling and rope_parameters in config.json say different things",
+            "rope_scaling and rope_parameters in config.json disagree",
         ),
         (LLAMA, {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial_rotary_factor = 0.5"),
         (LLAMA, {"rope_parameters": {"full": {"rope_theta": 1e4}}}, "rope_parameters.full"),
@@ -502,7 +502,7 @@ def test_every_preset_has_a_family_or_reasons(name: str) -> None:
         (LLAMA, {"decoder.entry.positions": "learned"}, "positions is learned"),
         (QWEN3, {}, "qk_norm is none, Qwen3ForCausalLM has rms"),
         (LLAMA, {"dim": 100, "decoder.block.mixer.heads": 8, "decoder.block.mixer.kv_heads": 8,
-                 "decoder.block.mixer.head_dim": 8}, "dim = 100 is no multiple of heads = 8"),
+                 "decoder.block.mixer.head_dim": 8}, "dim = 100 must be a multiple of heads = 8"),
     ],
 )  # fmt: skip
 def test_what_a_family_cannot_express_is_said(family: Family, changes: dict[str, Any], said: str) -> None:

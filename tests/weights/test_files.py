@@ -61,15 +61,15 @@ def test_an_existing_target_is_replaced_only_when_asked(tmp_path: Path) -> None:
         write_file(file, content.encode(), replace=content == "new")
     assert names(target) == ["new"]
     assert file.read_bytes() == b"new"
-    with pytest.raises(HeddleError, match="exists already; nothing was changed"), write_directory(target):
+    with pytest.raises(HeddleError, match="already exists; nothing was changed"), write_directory(target):
         pytest.fail("the block must not start")
-    with pytest.raises(HeddleError, match="exists already; nothing was changed"):
+    with pytest.raises(HeddleError, match="already exists; nothing was changed"):
         write_file(file, b"newer")
     assert names(tmp_path) == ["file", "run"]
 
 
 def test_a_target_that_appeared_meanwhile_is_kept(tmp_path: Path) -> None:
-    with pytest.raises(HeddleError, match="exists already"), write_directory(tmp_path / "run"):
+    with pytest.raises(HeddleError, match="already exists"), write_directory(tmp_path / "run"):
         (tmp_path / "run").mkdir()
     assert names(tmp_path) == ["run"]
 

@@ -114,7 +114,7 @@ def test_a_model_is_fetched_and_only_what_is_read(hub: Hub, tmp_path: Path) -> N
 def test_a_model_that_cannot_be_had_is_one_line(hub: Hub, tmp_path: Path, name: str, variables: dict[str, str]) -> None:
     done = fetch(hub, name, tmp_path / "run", **variables)
     assert done.returncode == 2, done.stderr
-    assert done.stdout.startswith(f"{name} cannot be fetched from the Hub (")
+    assert done.stdout.startswith(f"{name} cannot be downloaded from the Hub (")
     assert done.stdout.count("\n") == 1
     assert not (tmp_path / "run").exists()
 

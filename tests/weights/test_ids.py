@@ -117,7 +117,7 @@ def test_what_is_no_id_is_left_out_aloud(make_published: Make, tmp_path: Path, n
     make_published("gpt2").save_pretrained(tmp_path / "published")
     (tmp_path / "published" / "generation_config.json").write_text(json.dumps({name: value}))
     notes = import_model(tmp_path / "published", tmp_path / "run")["notes"]
-    assert f"{name} = {value!r} in generation_config.json is none of the model's 61 ids: left out" in notes
+    assert f"{name} = {value!r} in generation_config.json is not one of the model's 61 ids: left out" in notes
     assert read_config(tmp_path / "run").model.ids == SpecialIds()
 
 

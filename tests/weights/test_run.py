@@ -131,7 +131,7 @@ def test_a_model_in_memory_is_saved_as_a_run(tmp_path: Path, tiny: TransformerCo
     assert same(back.model, model.state_dict())
     assert back.tokenizer is not None
     assert back.tokenizer.fingerprint() == tokenizer.fingerprint()
-    with pytest.raises(HeddleError, match="exists already"):
+    with pytest.raises(HeddleError, match="already exists"):
         save(model, tmp_path / "run")
     save(build(tiny, seed=3, dtype=torch.bfloat16), str(tmp_path / "half"))
     assert load(tmp_path / "half", "cpu").model.embedding.weight.dtype == torch.float32
@@ -142,7 +142,7 @@ def test_a_saved_model_is_replaced_where_that_is_asked_for(tmp_path: Path, tiny:
     first, second, run = build(tiny, seed=1), build(tiny, seed=2), tmp_path / "run"
     save(first, run, overwrite=True)
     (run / "proof.json").write_text("{}")  # of the model before
-    with pytest.raises(HeddleError, match=r"exists already, nothing was changed: .* overwrite=True"):
+    with pytest.raises(HeddleError, match=r"already exists, nothing was changed: .* overwrite=True"):
         save(second, run)
     assert same(load(run, "cpu").model, first.state_dict())
     save(second, run, overwrite=True)
@@ -160,9 +160,9 @@ def test_a_saved_model_is_replaced_where_that_is_asked_for(tmp_path: Path, tiny:
     (tmp_path / "file").write_text("text")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for name, why in (
-        ("run", "holds a training"),
-        ("mine", "no model that heddle saved"),
-        ("file", "no model that heddle"),
+        ("run", "is a training run"),
+        ("mine", "not a model that heddle saved"),
+        ("file", "not a model that heddle"),
     ):
         with pytest.raises(HeddleError, match=f"{name} is not overwritten, since it .*{why}"):
             save(first, tmp_path / name, overwrite=True)
@@ -240,7 +240,7 @@ def test_damaged_weights_are_never_replaced_by_older_ones_in_silence(run: Path, 
     flip(run / "model.safetensors")
     message = refusal(run)
     assert f"{run / 'model.safetensors'}: sha256 differs from the manifest" in message
-    assert f"{older} is sound: name it to load it" in message
+    assert f"{older} is undamaged: name it to load it" in message
     assert same(load(older, "cpu").model, build(tiny, seed=9).state_dict())
 
 
@@ -249,7 +249,7 @@ def test_a_damaged_newest_checkpoint_is_refused_too(run: Path, tiny: Transformer
     flip(newest / "model.safetensors")
     message = refusal(run)
     assert str(newest / "model.safetensors") in message
-    assert f"{older} is sound" in message
+    assert f"{older} is undamaged" in message
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "manifest.json"])
@@ -313,7 +313,7 @@ def test_another_models_tokenizer_is_refused(tmp_path: Path, tiny: TransformerCo
         save(build(tiny), tmp_path / "other", tokenizer)
     save(build(tiny), tmp_path / "other")
     tokenizer.save(tmp_path / "other")
-    assert "286 ids, but the model knows only 257" in refusal(tmp_path / "other")
+    assert "286 ids, but the model has only 257" in refusal(tmp_path / "other")
 
 
 def test_places_that_are_no_run(tmp_path: Path, run: Path) -> None:
@@ -322,7 +322,7 @@ def test_places_that_are_no_run(tmp_path: Path, run: Path) -> None:
     assert "not a run directory" in refusal(tmp_path / "empty")
     assert "no such directory" in refusal(run / "config.json")
     (tmp_path / "empty" / "config.json").write_text('{"model_type": "gpt2"}')
-    assert "take it over first: heddle import" in refusal(tmp_path / "empty")
+    assert "import it first: heddle import" in refusal(tmp_path / "empty")
     with pytest.raises(HeddleError, match="device = 'gpu' is not one of"):
         load(run, "gpu")
 

@@ -155,14 +155,14 @@ def test_a_file_cut_short(tmp_path: Path, weights: dict[str, torch.Tensor], empt
     file = tmp_path / "model.safetensors"
     save_tensors(file, weights)
     file.write_bytes(file.read_bytes()[:length])
-    assert "not a whole safetensors file" in refusal(file, empty)
+    assert "not a complete safetensors file" in refusal(file, empty)
 
 
 @pytest.mark.parametrize("foreign", [b"PK\x03\x04" + bytes(400), b"{}" * 50, b"\x80\x02}q\x00." + bytes(100)])
 def test_a_foreign_file(tmp_path: Path, empty: nn.Module, foreign: bytes) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(foreign)
-    assert "not a whole safetensors file" in refusal(file, empty)
+    assert "not a complete safetensors file" in refusal(file, empty)
 
 
 def test_no_flipped_bit_of_a_header_is_a_crash(

@@ -124,18 +124,18 @@ def test_long_reading_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "no file of word vectors"),
-        (b"hello\n", "no file of word vectors"),
-        (b"cat 1 2 x\n", "line 1: a word and 3 numbers"),
-        (b"cat 1 2\ndog 1 nan\n", "line 2: a word and 2 finite numbers"),
+        (b"", "not a file of word vectors"),
+        (b"hello\n", "not a file of word vectors"),
+        (b"cat 1 2 x\n", "line 1: must be a word and 3 numbers"),
+        (b"cat 1 2\ndog 1 nan\n", "line 2: must be a word and 2 finite numbers"),
         (b"cat 1 2\n1\n", "line 2"),
-        (b"3 2\ncat 1 2\n", "1 words where its first line promises 3"),
-        (b"3 0\n", "no file of word vectors"),
-        (b"9 99999999999\ncat 1 2\n", "no file of word vectors"),
-        (b"2 4\ncat " + np.ones(4, "<f4").tobytes() + b"dog " + b"\0\0", "cut off at word 2 of 2"),
-        (b"1 4\ncat " + 2 * np.ones(4, "<f4").tobytes(), "more than the 1 words that its first line promises"),
+        (b"3 2\ncat 1 2\n", "1 words, but its first line says 3"),
+        (b"3 0\n", "not a file of word vectors"),
+        (b"9 99999999999\ncat 1 2\n", "not a file of word vectors"),
+        (b"2 4\ncat " + np.ones(4, "<f4").tobytes() + b"dog " + b"\0\0", "truncated at word 2 of 2"),
+        (b"1 4\ncat " + 2 * np.ones(4, "<f4").tobytes(), "more than the 1 words that its first line says"),
         (b"1 4\ncat " + np.full(4, np.inf, "<f4").tobytes(), "the vector of 'cat' is not finite"),
-        (b"\x1f\x8b\x08\x00 as gzip begins", "is packed; unpack it first"),
+        (b"\x1f\x8b\x08\x00 as gzip begins", "is compressed; decompress it first"),
     ],
 )
 def test_broken_files_are_refused_in_one_line(content: bytes, reason: str, tmp_path: Path) -> None:

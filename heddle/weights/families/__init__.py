@@ -1,4 +1,4 @@
-"""Published families, one file each: their config in heddle's terms, and one two-way table of tensors."""
+"""Published families, one file each: the translation of its config, and a two-way table of its tensors."""
 
 from heddle.weights.families.bart import BART as BART
 from heddle.weights.families.bert import BERT as BERT

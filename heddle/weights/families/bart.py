@@ -1,4 +1,4 @@
-"""BART (Lewis et al. 2020) as transformers publishes it: norms after the sums, a table of positions that starts two rows late."""
+"""BART (Lewis et al. 2020) in Hugging Face's format: norms after the sums, a table of positions that starts two rows late."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ DEFAULTS: dict[str, Any] = {
     "activation_function": "gelu", "d_model": 1024, "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0,
     "init_std": 0.02, "scale_embedding": False, "tie_word_embeddings": True,
 }  # fmt: skip
-# Of these older files speak, too: of the norms' places, and of fields that say a second time what others say.
+# Older files also have these: the places of the norms, and fields that repeat others.
 FIXED = {"is_encoder_decoder": True, "normalize_before": False, "add_final_layer_norm": False}
 IDLE = (
     "num_hidden_layers",
@@ -37,7 +37,7 @@ OWN = {**FIXED, "normalize_embedding": True, "static_position_embeddings": False
 IDS = {
     "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 2, "forced_eos_token_id": 2,
 }  # fmt: skip
-EPS = 1e-5  # transformers has no field for it
+EPS = 1e-5  # Hugging Face transformers has no field for it
 PARTS = Parts(stacks=("encoder", "decoder"), norm=LayerNormConfig(), ffns=(MLPConfig(),))
 LAYERS = {"encoder": "model.encoder.layers.{i}.", "decoder": "model.decoder.layers.{i}."}
 
@@ -59,12 +59,12 @@ def _stack(stack: str) -> tuple[Row, ...]:
 
 
 def one_table(config: TransformerConfig) -> bool:
-    """Whether encoder and decoder share their tokens' vectors."""
+    """Whether encoder and decoder share their token table."""
     return config.source_vocab_size is None
 
 
 def two_tables(config: TransformerConfig) -> bool:
-    """Whether the encoder's tokens have vectors of their own."""
+    """Whether the encoder has a separate token table."""
     return config.source_vocab_size is not None
 
 
@@ -81,7 +81,7 @@ SHARED = (
     Row("lm_head.weight", ("head.weight",), Vocabulary()),
 )
 TABLE = (
-    # Also beside two tables there is this one, which no layer reads then: the row of the decoder's comes after it.
+    # Files with two tables also have this one, which no layer reads; so the row for the decoder's comes later.
     SHARED_TABLE,
     *SHARED,
     Row("model.encoder.embed_positions.weight", ("encoder.entry.positions.weight",)),
@@ -129,7 +129,7 @@ def described(f: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
 
     return {
         "vocab_size": f["vocab_size"],
-        # A head that is not tied unties encoder and decoder, too.
+        # An untied head unties encoder and decoder, too.
         "source_vocab_size": None if f["tie_word_embeddings"] else f["vocab_size"],
         "dim": f["d_model"],
         "context": f["max_position_embeddings"],
@@ -144,7 +144,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """A BART `config.json` as a heddle config.
 
     Raises:
-        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, ARCHITECTURE, DEFAULTS, OWN, idle=IDLE)
     entry = {"positions": "learned", "offset": 2, "norm": {"kind": "layer", "eps": EPS}}
@@ -180,8 +180,8 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
 
 
 def spelt_out(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
-    """Scores without a bias are scores with a bias of 0; one table beside a head of its own is two equal ones."""
-    head, table = config.head, tensors.get("embedding.weight")  # not there where only the config is asked about
+    """Scores without a bias equal scores with a bias of 0; one table with an untied head equals two equal tables."""
+    head, table = config.head, tensors.get("embedding.weight")  # absent when only the config is rewritten
     if not isinstance(head, LanguageHeadConfig) or len(config.stacks()) < 2:
         return config, tensors
     changes: dict[str, Any] = {}
@@ -196,7 +196,7 @@ def spelt_out(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerC
 
 
 def without_zeros(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
-    """A bias of 0 on every score, which is not even learned in transformers, is none."""
+    """A bias of 0 on every score, which Hugging Face transformers does not even train, is no bias."""
     if tensors["head.bias"].any():
         return config, tensors
     return config.override({"head.bias": False}), {name: tensors[name] for name in tensors if name != "head.bias"}

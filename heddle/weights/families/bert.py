@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019) as transformers publishes it: with its pooler, with classes, or with its head for masked tokens."""
+"""BERT (Devlin et al. 2019) in Hugging Face's format: with its pooler, with classes, or with its head for masked tokens."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,7 +19,7 @@ DEFAULTS: dict[str, Any] = {
     "tie_word_embeddings": True,
 }  # fmt: skip
 CLASSES: dict[str, Any] = {**DEFAULTS, "id2label": None, "num_labels": None, "classifier_dropout": None}
-# As a decoder a BERT sees only what stands before.
+# As a decoder, a BERT is causal.
 FIXED = {"position_embedding_type": "absolute", "is_decoder": False}
 PARTS = Parts(stacks=("encoder",), norm=LayerNormConfig(), ffns=(MLPConfig(),))
 
@@ -46,7 +46,7 @@ BODY = (
 )
 MASKED_TABLE = (
     *BODY,
-    # Where the head is not tied, this bias is read by nothing, and the next one after it in its place.
+    # If the head is not tied, nothing reads this bias; the next one replaces it.
     Row("cls.predictions.bias", ("head.bias",), Vocabulary()),
     Row("cls.predictions.decoder.bias", ("head.bias",), Vocabulary(), when=_untied),
     *pair("cls.predictions.transform.dense", "head.dense"),
@@ -64,7 +64,7 @@ CLASSIFIED_TABLE = (
     *pair("classifier", "head.scores"),
 )
 
-# Published files often hold what pretraining had beside the head for masked tokens.
+# Published files often hold pretraining's other heads next to the one for masked tokens.
 PRETRAINING = tuple(
     f"{name}.{part}" for name in ("bert.pooler.dense", "cls.seq_relationship") for part in ("weight", "bias")
 )
@@ -98,7 +98,7 @@ def masked_config(found: Mapping[str, Any]) -> TransformerConfig:
     """The `config.json` of a BERT for masked tokens as a heddle config.
 
     Raises:
-        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, MASKED, DEFAULTS, FIXED, (BOTH,))
     data = _described(f)
@@ -112,7 +112,7 @@ def pooled_config(found: Mapping[str, Any]) -> TransformerConfig:
     """The `config.json` of a BERT with its pooler as a heddle config.
 
     Raises:
-        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, POOLED, DEFAULTS, FIXED)
     head = {"kind": "embedding", "pooling": "first", "dense": True}
@@ -120,15 +120,15 @@ def pooled_config(found: Mapping[str, Any]) -> TransformerConfig:
 
 
 def classified_config(found: Mapping[str, Any]) -> TransformerConfig:
-    """The `config.json` of a BERT that tells classes of sequences as a heddle config.
+    """The `config.json` of a BERT that classifies sequences as a heddle config.
 
     Raises:
-        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, CLASSIFIED, CLASSES, FIXED)
     labels, count = f["id2label"], f["num_labels"]
     if not isinstance(labels or {}, Mapping):
-        raise HeddleError(f"id2label = {labels!r} in config.json: a table is needed")
+        raise HeddleError(f"id2label = {labels!r} in config.json: must be a table")
     rate = f["hidden_dropout_prob"] if f["classifier_dropout"] is None else f["classifier_dropout"]
     classes = len(labels) if labels else 2 if count is None else count
     head = {"kind": "classifier", "classes": classes, "pooling": "first", "dense": True, "dropout": rate}

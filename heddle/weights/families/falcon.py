@@ -1,4 +1,4 @@
-"""Falcon (Almazrouei et al. 2023) as transformers publishes it: branches side by side behind one norm or two, few key heads."""
+"""Falcon (Almazrouei et al. 2023) in Hugging Face's format: parallel branches after one norm or two, few key heads."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,8 +20,9 @@ DEFAULTS: dict[str, Any] = {
     **rotary.DEFAULTS,
 }  # fmt: skip
 FIXED = {**rotary.FIXED, "apply_residual_connection_post_layernorm": False}
-# transformers adds slope · position to the scores, rounded to bf16, which far from the first token is off by whole numbers; it
-# divides that by the root of the head's width, as no other model does; and its plain attention adds it twice, its fused one once.
+# Hugging Face transformers adds slope · position to the scores, rounded to bf16, which is off by whole numbers far from the
+# first token; it divides that by the root of the head's width, unlike any other model; and its eager attention adds it twice,
+# its fused one once.
 ALIBI = "Falcon's alibi is divided by the root of the head's width and rounded to bf16, and heddle's is neither"
 PARTS = Parts(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(),))
 
@@ -52,7 +53,7 @@ TABLE = (
 
 
 def _own_code(said: Any) -> bool:
-    """Whether `auto_map` names code beside the weights that transformers has had since: Falcon came before its classes there."""
+    """Whether `auto_map` names remote code that Hugging Face transformers now includes: Falcon is older than its class there."""
     if not isinstance(said, Mapping):
         return False
     return all(isinstance(each, str) and each.rsplit(".", 1)[-1].startswith("Falcon") for each in said.values())
@@ -62,12 +63,12 @@ def _wiring(f: Mapping[str, Any]) -> str:
     norms = f["num_ln_in_parallel_attn"]
     if not f["parallel_attn"]:
         if f["new_decoder_architecture"]:
-            raise HeddleError("parallel_attn = False in config.json: not together with new_decoder_architecture")
+            raise HeddleError("parallel_attn = False in config.json: not possible with new_decoder_architecture")
         return "serial"
     if norms not in (None, 1, 2):
-        raise HeddleError(f"num_ln_in_parallel_attn = {norms!r} in config.json: 1 or 2 is needed")
+        raise HeddleError(f"num_ln_in_parallel_attn = {norms!r} in config.json: must be 1 or 2")
     if not f["new_decoder_architecture"] and norms == 2:
-        raise HeddleError("num_ln_in_parallel_attn = 2 in config.json: only together with new_decoder_architecture")
+        raise HeddleError("num_ln_in_parallel_attn = 2 in config.json: only possible with new_decoder_architecture")
     return "parallel" if f["new_decoder_architecture"] and norms != 1 else "parallel_one_norm"
 
 
@@ -75,7 +76,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """A Falcon `config.json` as a heddle config.
 
     Raises:
-        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     idle = ("auto_map",) if _own_code(found.get("auto_map")) else ()
     f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=idle)
@@ -113,7 +114,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
 
 
 def from_config(config: TransformerConfig) -> dict[str, Any]:
-    """The nearest Falcon `config.json`: of its two architectures the older one where that can say it."""
+    """The nearest Falcon `config.json`: in the older of its two architectures if that can express it."""
     block = one_block(config)
     mixer, kv_heads = block.mixer, block.mixer.key_heads()
     new = block.wiring == "parallel" or (block.wiring == "parallel_one_norm" and kv_heads not in (1, mixer.heads))

@@ -1,4 +1,4 @@
-"""What a published family is to heddle, and how its config.json is read: each field is understood or refused."""
+"""A published family, and how its config.json is read: heddle understands or refuses each field."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -27,14 +27,14 @@ from heddle.weights.families import layers
 from heddle.weights.families.rotary import plain_base
 from heddle.weights.mapping import Names, Row
 
-# Their names of activations, for each of ours the one to write first.
+# Hugging Face's names of activations and heddle's. For each of heddle's, the first one is written.
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh", "gelu": "gelu", "gelu_python": "gelu", "relu": "relu", "relu2": "relu_squared",
     "silu": "silu", "swish": "silu",
 }  # fmt: skip
 
-# Fields without a say in what the model computes: bookkeeping, outputs to return, defaults of generation.
+# Fields without effect on what the model computes: bookkeeping, outputs to return, defaults for generation.
 HARMLESS = {
     "model_type", "architectures", "transformers_version", "_name_or_path", "_commit_hash", "dtype", "torch_dtype",
     "use_cache", "use_bfloat16", "torchscript", "tf_legacy_loss", "return_dict", "output_hidden_states",
@@ -50,31 +50,31 @@ HARMLESS = {
     "summary_first_dropout", "classifier_dropout", "output_router_logits", "router_aux_loss_coef",
 }  # fmt: skip
 
-# Fields that act in training only, and that heddle has nothing for: an import says that it leaves them out.
+# Fields that matter only in training and that heddle does not have: import reports that it leaves them out.
 TRAINING = ("router_jitter_noise", "encoder_layerdrop", "decoder_layerdrop")
 
-# Fields that change what is computed, and the one value under which heddle computes the same.
+# Fields that change the function, with the only value that heddle supports.
 FIXED: dict[str, Any] = {"is_encoder_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
 
-# What acts in training only; an export without it computes the same.
+# Settings that matter only in training; an export without them computes the same.
 TRAINING_ONLY = re.compile(r"(.+\.)?dropout|dropout\.mask|.+\.ffn\.(balance|z)")
 
 Tensors = Mapping[str, Tensor]
 
 
 def one_block(config: TransformerConfig, stack: str = "decoder") -> Any:
-    """The first block of a stack, for a family whose layers are all alike."""
+    """The first block of a stack, for a family whose layers are all equal."""
     return config.stacks()[stack].blocks[0]
 
 
 def as_it_is(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
-    """No rewriting."""
+    """The identity."""
     return config, tensors
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a family's blocks are made of: the kinds that its `from_config` can read, the usual one first."""
+    """The kinds of parts in a family's blocks that its `from_config` can read, the usual one first."""
 
     norm: LayerNormConfig | RMSNormConfig
     ffns: tuple[Any, ...]
@@ -89,17 +89,17 @@ class Family:
 
     Attributes:
         name: its `model_type`.
-        architecture: the class of transformers that is this family with this head.
-        to_config: their config.json as a heddle config; refuses what heddle cannot express.
-        from_config: the nearest config.json of theirs; `reasons` says whether it is near enough.
-        table: the tensors, both ways.
-        names: what their files may call things.
+        architecture: the Hugging Face class for this family with this head.
+        to_config: converts its config.json to a heddle config; raises for what heddle cannot express.
+        from_config: the family's nearest config.json; `reasons` tells whether it is exact.
+        table: the two-way table of tensors.
+        names: variants of names in its files.
         also: other classes whose files hold these weights, and more.
-        layers: what the names of layer `{i}` of each stack begin with.
-        parts: the kinds of layers it is made of.
-        ids: the special ids that the class of transformers takes where a config.json is silent.
-        rewrite: an exact rewriting of a model into this family's form, before it is written.
-        plainer: an exact rewriting of what was read into a plainer model.
+        layers: the start of the names in layer `{i}`, for each stack.
+        parts: the kinds of layers in it.
+        ids: the special ids that the Hugging Face class defaults to.
+        rewrite: rewrites a model exactly into this family's form, before it is written.
+        plainer: rewrites an imported model exactly into a plainer one.
     """
 
     name: str
@@ -116,13 +116,13 @@ class Family:
     plainer: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = as_it_is
 
     def theirs(self, config: TransformerConfig) -> dict[str, Any]:
-        """The nearest config.json of theirs, for a config that may have layers of any kind."""
+        """The family's nearest config.json, for a config with layers of any kind."""
         return self.from_config(nearest(config, self.parts))
 
     def reasons(self, config: TransformerConfig) -> tuple[list[str], list[str]]:
-        """Why the family cannot express `config` (nothing, if it can), and what is lost that acts in training only.
+        """Why the family cannot express `config` (empty if it can), and the lost settings that matter only in training.
 
-        Found by going there and back: whatever returns as something else cannot be said in their config.
+        This compares the config with its round trip: the family cannot express whatever changes.
         """
         config, _ = self.rewrite(config, {})
         has = set(config.stacks())
@@ -145,12 +145,12 @@ def _named(stacks: Any) -> str:
 def nearest(config: TransformerConfig, parts: Parts) -> TransformerConfig:
     """The config with every part of a kind that `parts` does not have replaced by the usual one.
 
-    So that a family may read its own fields off any config; the comparison afterwards says what was replaced.
+    So a family can read its fields from any config; the later comparison finds what was replaced.
     """
     changes: dict[str, Any] = {}
     for name, stack in config.stacks().items():
         blocks = tuple(_nearest_block(block, parts) for block in stack.blocks)
-        # `blocks` is computed once and then stands beside the fields, where the copy takes it from.
+        # `blocks` is cached next to the fields, and the copy would keep the old value.
         changes[name] = stack.model_copy(update={"block": blocks[0], "blocks": blocks})
     if not isinstance(config.head, type(parts.head)):
         changes["head"] = parts.head
@@ -182,10 +182,10 @@ def read_fields(
     """The fields named in `defaults`, from a published config.json or by default.
 
     Its weights may be those of `architecture`, of the same model without a head, or of classes named in `also`. The fields
-    named in `idle` say nothing of what this family computes.
+    named in `idle` have no effect on what this family computes.
 
     Raises:
-        HeddleError: a field has a value under which heddle would compute something else, or is not known at all.
+        HeddleError: a field is unknown, or has a value for which heddle would compute something else.
     """
     ends = ("LMHeadModel", "ForCausalLM", "ForConditionalGeneration", "MTModel", "Model")
     end = next((end for end in ends if architecture.endswith(end)), "")
@@ -203,9 +203,9 @@ def read_fields(
 
 
 def left_out(found: Mapping[str, Any]) -> list[str]:
-    """What a config.json that was read says in vain, a line each."""
+    """The fields of a config.json without effect in heddle, one line each."""
     lines = [
-        f"{name} = {found[name]!r} in config.json acts in training only: left out"
+        f"{name} = {found[name]!r} in config.json matters only in training: left out"
         for name in TRAINING
         if found.get(name)
     ]
@@ -217,24 +217,24 @@ def left_out(found: Mapping[str, Any]) -> list[str]:
 
 
 def without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Fields but those that a relative does not have."""
+    """The fields, without those that a related family does not have."""
     return {name: value for name, value in fields.items() if name not in names}
 
 
 def our_activation(name: Any, field: str) -> str:
-    """Heddle's name of an activation of theirs."""
+    """heddle's name for a Hugging Face activation."""
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise HeddleError(f"{field} = {name!r} in config.json: heddle knows {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 
 def their_activation(name: str) -> str:
-    """The usual name in transformers of an activation of heddle's."""
+    """Hugging Face's usual name for a heddle activation."""
     return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == name)
 
 
 def resolved(config: TransformerConfig) -> dict[str, Any]:
-    """The config as plain data with open sizes filled in, without what does not change the function."""
+    """The config as plain data with default sizes filled in, without settings that do not change the function."""
     data = config.to_dict()
     for name, stack in config.stacks().items():
         first = _resolved_block(stack.blocks[0], config.dim)
@@ -252,7 +252,7 @@ def resolved(config: TransformerConfig) -> dict[str, Any]:
     if config.source_vocab_size is None:
         del data["source_vocab_size"]
     if not any(_rates(stack) for stack in config.stacks().values()):
-        data["dropout"] = DropoutConfig().to_dict()  # nothing is dropped, in whatever manner
+        data["dropout"] = DropoutConfig().to_dict()  # nothing is dropped, so the convention does not matter
     if isinstance(config.head, LanguageHeadConfig) and isclose(config.head.scale, config.dim**-0.5, rel_tol=1e-12):
         data["head"]["scale"] = "dim"
     del data["pad_vocab_to"], data["initial"], data["ids"], data["architecture"]
@@ -278,7 +278,7 @@ def _resolved_block(block: BlockConfig, dim: int) -> dict[str, Any]:
     elif isinstance(block.ffn, MoEConfig):
         moe = block.ffn
         data["ffn"]["expert"]["hidden"] = moe.width(dim)
-        # Several shared experts are one as wide as they are together.
+        # Several shared experts are equivalent to one of their total width.
         data["ffn"] |= {"shared": min(moe.shared, 1), "shared_hidden": moe.shared * moe.shared_width(dim)}
         del data["ffn"]["dispatch"]
     return data
@@ -307,7 +307,7 @@ def _resolved_rotary(relative: RotaryConfig, head_dim: int) -> dict[str, Any]:
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> list[tuple[str, str, str]]:
-    """(path, ours, theirs) wherever two plain configs differ, down to single values; of tables of different kinds the kind."""
+    """(path, ours, theirs) for each difference of two plain configs; for tables of different kinds, only the kind."""
     if ours == theirs:
         return []
     kinds = [each.get("kind") if isinstance(each, dict) else None for each in (ours, theirs)]
@@ -327,7 +327,7 @@ def differences(ours: Any, theirs: Any, path: str = "") -> list[tuple[str, str, 
 def _of_layers(
     ours: dict[str, Any], theirs: dict[str, Any], path: str, known: list[tuple[str, str, str]]
 ) -> list[tuple[str, str, str]]:
-    """Where the layers of a stack differ that are not as its `block` is: in what is not said of the block already."""
+    """Differences in layers that differ from their stack's `block`, without those already known for the block."""
     found = []
     for number in sorted(ours["layers"].keys() | theirs["layers"].keys(), key=int):
         blocks = [stack["layers"].get(number, stack["block"]) for stack in (ours, theirs)]
@@ -338,7 +338,7 @@ def _of_layers(
 
 
 def _plain(value: Any) -> str:
-    """A value as one would say it."""
+    """A value in words."""
     if value is None or isinstance(value, bool):
         return {None: "none", True: "true", False: "false"}[value]
     return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)

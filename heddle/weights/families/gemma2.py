@@ -1,4 +1,4 @@
-"""Gemma 2 (Gemma Team 2024) as transformers publishes it: sandwich norms stored less 1, caps, local and global layers in turn."""
+"""Gemma 2 (Gemma Team 2024) in Hugging Face's format: sandwich norms stored minus 1, caps, alternating local and global layers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ DEFAULTS: dict[str, Any] = {
     "layer_types": None, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0,
     **rotary.DEFAULTS, "hidden_act": None,
 }  # fmt: skip
-# What older files say of the cache of a generation.
+# Older files' settings for the cache in generation.
 IDLE = ("cache_implementation",)
 FIXED = {**rotary.FIXED, "use_bidirectional_attention": False}
 PARTS = Parts(norm=RMSNormConfig(), ffns=(GatedConfig(),), relatives=(RotaryConfig(),))
@@ -40,14 +40,14 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """A Gemma 2 `config.json` as a heddle config.
 
     Raises:
-        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=IDLE)
     activation = f["hidden_activation"] or DEFAULTS["hidden_activation"]
     data = llama.described({**f, "hidden_act": activation, "mlp_bias": False})
     scalar = f["query_pre_attn_scalar"]
     if not isinstance(scalar, int | float) or scalar <= 0:
-        raise HeddleError(f"query_pre_attn_scalar = {scalar!r} in config.json: a number above 0 is needed")
+        raise HeddleError(f"query_pre_attn_scalar = {scalar!r} in config.json: must be a number above 0")
     stack = data["decoder"]
     block = stack["block"]
     block["mixer"] |= {"scale": float(scalar) ** -0.5, "cap": f["attn_logit_softcapping"]}
@@ -82,9 +82,9 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "tie_word_embeddings": getattr(head, "tied", True),
         "attention_bias": bool(mixer.biased()),
         "attention_dropout": mixer.dropout,
-        "query_pre_attn_scalar": round(scale**-2) or 1,  # transformers wants a whole number
+        "query_pre_attn_scalar": round(scale**-2) or 1,  # Hugging Face transformers requires a whole number
         "sliding_window": window
-        or DEFAULTS["sliding_window"],  # transformers wants a number where no layer has it, too
+        or DEFAULTS["sliding_window"],  # Hugging Face transformers requires a number even if no layer has a window
         "layer_types": types,
         "final_logit_softcapping": getattr(head, "cap", None),
         "attn_logit_softcapping": mixer.cap,

@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019) as transformers publishes it: matrices are stored input first, q, k and v as one."""
+"""GPT-2 (Radford et al. 2019) in Hugging Face's format: matrices are stored input first, q, k and v as one."""
 
 from collections.abc import Mapping
 from math import isclose
@@ -41,7 +41,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """A GPT-2 `config.json` as a heddle config.
 
     Raises:
-        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, ARCHITECTURE, DEFAULTS, {})
     block = {
@@ -77,11 +77,13 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
 
 
 def _factors(f: Mapping[str, Any]) -> list[float]:
-    """What scores are multiplied with, layer by layer; nothing where it is the usual 1/√d in all of them."""
+    """The factor on the scores of each layer; empty if it is the usual 1/√d in all of them."""
     whole, by_layer, dim, heads = (
         f[name] for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "n_embd", "n_head")
     )
-    possible = all(isinstance(size, int) and size > 0 for size in (dim, heads))  # or refused where they are read
+    possible = all(
+        isinstance(size, int) and size > 0 for size in (dim, heads)
+    )  # other values raise an error where they are read
     if (whole and not by_layer) or not possible:
         return []
     factor = (dim // heads or 1) ** -0.5 if whole else 1.0
@@ -119,7 +121,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "layer_norm_epsilon": block.norm.eps,
         "initializer_range": config.initial.std,
         "tie_word_embeddings": head.tied,
-        # Of a scale that is neither, the comparison afterwards says that there is none such here.
+        # For any other scale, the later comparison reports that the family does not have it.
         "scale_attn_weights": _scale(block.mixer, config.dim) != 1.0 or block.mixer.width(config.dim) == 1,
         "scale_attn_by_inverse_layer_idx": _is_by_layer(config),
     }

@@ -1,4 +1,4 @@
-"""GPT-NeoX (Black et al. 2022; Pythia) as its files have it: branches side by side, a part of each head turned, q, k, v as one."""
+"""GPT-NeoX (Black et al. 2022; Pythia) in Hugging Face's format: parallel branches, partly rotated heads, q, k and v as one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -36,7 +36,7 @@ TABLE = (
 
 
 def _rotary(f: Mapping[str, Any]) -> dict[str, Any]:
-    """Base, fraction and what slows the angles, from the places where versions of transformers write them."""
+    """Base, fraction and scaling of the angles, from the places where versions of Hugging Face transformers write them."""
     tables = [f[name] for name in rotary.TABLES if isinstance(f[name], Mapping)]
     said = [f["rotary_pct"], f["partial_rotary_factor"], *(table.get("partial_rotary_factor") for table in tables)]
     fractions = [value for value in said if value is not None]
@@ -50,7 +50,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """A GPT-NeoX `config.json` as a heddle config.
 
     Raises:
-        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, ARCHITECTURE, DEFAULTS, {"rope_interleaved": False})
     block = {

@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023) as transformers publishes it; q and k pair channel i with i + d/2, as heddle does."""
+"""Llama (Touvron et al. 2023) in Hugging Face's format; q and k pair channel i with i + d/2, as heddle does."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -49,14 +49,14 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """A Llama `config.json` as a heddle config.
 
     Raises:
-        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     data = described(read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED))
     return TransformerConfig.of(data, where="Llama's config.json in heddle's terms")
 
 
 def described(f: Mapping[str, Any], usual: float = rotary.BASE) -> dict[str, Any]:
-    """The fields that Llama and its relatives share, as the data of a heddle config."""
+    """The fields that Llama and related families share, as the data of a heddle config."""
     mixer = {
         "kind": "attention",
         "heads": f["num_attention_heads"],
@@ -89,13 +89,13 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     """The nearest Llama `config.json`.
 
     Raises:
-        HeddleError: the width is no multiple of the heads, which transformers refuses in a Llama.
+        HeddleError: the width is not a multiple of the heads, which the Hugging Face class refuses.
     """
-    block, head = one_block(config), config.head  # whose feed-forward may be a relative's experts
+    block, head = one_block(config), config.head  # whose feed-forward may be a related family's experts
     mixer = block.mixer
     assert isinstance(head, LanguageHeadConfig)
     if config.dim % mixer.heads:
-        raise HeddleError(f"dim = {config.dim} is no multiple of heads = {mixer.heads}, which {ARCHITECTURE} wants")
+        raise HeddleError(f"dim = {config.dim} must be a multiple of heads = {mixer.heads} for {ARCHITECTURE}")
     return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.dim,

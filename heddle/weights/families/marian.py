@@ -1,4 +1,4 @@
-"""Marian (Junczys-Dowmunt et al. 2018) as transformers publishes it: Vaswani's Transformer, all sines before all cosines."""
+"""Marian (Junczys-Dowmunt et al. 2018) in Hugging Face's format: Vaswani's Transformer, all sines before all cosines."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,7 +25,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """A Marian `config.json` as a heddle config.
 
     Raises:
-        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=bart.IDLE)
     source, target = f["vocab_size"], f["vocab_size"] if f["decoder_vocab_size"] is None else f["decoder_vocab_size"]
@@ -61,7 +61,7 @@ MARIAN = replace(
     table=(replace(bart.SHARED_TABLE, when=bart.one_table), *bart.SHARED),
     names=replace(
         bart.NAMES,
-        # The sines and cosines, which older files keep, and a table that no layer reads where there are two.
+        # Sines and cosines, which older files hold, and a table that no layer reads if there are two.
         ignorable=(
             "model.encoder.embed_positions.weight",
             "model.decoder.embed_positions.weight",

@@ -1,4 +1,4 @@
-"""Mistral (Jiang et al. 2023) as transformers publishes it: a Llama without biases that may see through a window."""
+"""Mistral (Jiang et al. 2023) in Hugging Face's format: a Llama without biases, with an optional window."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,7 +20,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """A Mistral `config.json` as a heddle config.
 
     Raises:
-        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED)
     data = llama.described({**f, "attention_bias": False, "mlp_bias": False})

@@ -1,4 +1,4 @@
-"""Mixtral (Jiang et al. 2024) as its files have it: Mistral's block with experts, each a tensor of its own on the disk."""
+"""Mixtral (Jiang et al. 2024) in Hugging Face's format: Mistral's block with experts, stored one tensor per expert."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,7 +31,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """A Mixtral `config.json` as a heddle config.
 
     Raises:
-        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED)
     data = llama.described({**f, "attention_bias": False, "mlp_bias": False}, BASE)

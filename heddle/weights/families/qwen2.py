@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5 (Yang et al. 2024) as transformers publishes them: a Llama whose queries, keys and values have biases."""
+"""Qwen2 and Qwen2.5 (Yang et al. 2024) in Hugging Face's format: a Llama whose queries, keys and values have biases."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,7 +19,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """A Qwen2 `config.json` as a heddle config.
 
     Raises:
-        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED)
     data = llama.described({**f, "attention_bias": False, "mlp_bias": False})

@@ -1,4 +1,4 @@
-"""Qwen2-MoE (Yang et al. 2024) as its files have it: routed experts, and a shared one behind a gate that is open to a degree."""
+"""Qwen2-MoE (Yang et al. 2024) in Hugging Face's format: routed experts, and a shared one with a sigmoid gate."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,7 +32,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """A Qwen2-MoE `config.json` as a heddle config.
 
     Raises:
-        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED)
     data = llama.described({**f, "attention_bias": False, "mlp_bias": False})
@@ -40,7 +40,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     stack["block"]["mixer"]["bias"] = ["q", "k", "v"] if f["qkv_bias"] else False
     shared = {"shared": 1, "shared_hidden": f["shared_expert_intermediate_size"], "shared_gate": True}
     qwen3_moe.fed_by_experts(data, f, 60, **shared)
-    # Every second layer of those below `max_window_layers`, says transformers where `layer_types` does not.
+    # Without `layer_types`, Hugging Face transformers takes every second layer below `max_window_layers`.
     layers.windowed_from(stack, f, lambda number: number % 2 == 0 and number < f["max_window_layers"])
     return TransformerConfig.of(data, where="Qwen2-MoE's config.json in heddle's terms")
 
@@ -58,7 +58,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
 
 
 def gated(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
-    """Shared experts without a gate are ones behind a gate that is always half open, and twice as strong: 2 · sigmoid(0) = 1."""
+    """Shared experts without a gate equal doubled ones with a gate that is always half open: 2 · sigmoid(0) = 1."""
     stack = config.decoder
     feeds = [] if stack is None else [block.ffn for block in stack.blocks]
     ungated = [i for i, ffn in enumerate(feeds) if isinstance(ffn, MoEConfig) and ffn.shared and not ffn.shared_gate]
@@ -66,7 +66,7 @@ def gated(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfi
         return config, tensors
     found = dict(tensors)
     for name in (f"decoder.blocks.{i}.ffn.shared.down.weight" for i in ungated):
-        if name in tensors:  # not there where only the config is asked about
+        if name in tensors:  # absent when only the config is rewritten
             found[name] = 2 * tensors[name]
             found[name.replace("shared.down", "shared_gate")] = tensors[name].new_zeros(1, config.dim)
     every = [*stack.to_dict()["overrides"], *layers.overrides(ungated, stack.depth, {"ffn": {"shared_gate": True}})]

@@ -1,4 +1,4 @@
-"""Qwen3 (Yang et al. 2025) as transformers publishes it: a Llama whose queries and keys are normed head by head."""
+"""Qwen3 (Yang et al. 2025) in Hugging Face's format: a Llama with norms on the queries and keys of each head."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +10,7 @@ from heddle.weights.families.family import read_fields, without
 from heddle.weights.mapping import Row
 
 ARCHITECTURE = "Qwen3ForCausalLM"
-# With `use_sliding_window` the layers from `max_window_layers` on see through a window, or those that `layer_types` names.
+# With `use_sliding_window`, the layers that `layer_types` names have a window, or else those from `max_window_layers` on.
 WINDOWS = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28, "layer_types": None}
 DEFAULTS: dict[str, Any] = {
     **without(llama.DEFAULTS, "mlp_bias"), **WINDOWS,
@@ -29,7 +29,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """A Qwen3 `config.json` as a heddle config.
 
     Raises:
-        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED)
     data = llama.described({**f, "mlp_bias": False})

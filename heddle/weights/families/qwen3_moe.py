@@ -1,4 +1,4 @@
-"""Qwen3-MoE (Yang et al. 2025) as its files have it: Qwen3's block with experts, each a tensor of its own on the disk."""
+"""Qwen3-MoE (Yang et al. 2025) in Hugging Face's format: Qwen3's block with experts, stored one tensor per expert."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,9 +12,9 @@ from heddle.weights.families.family import one_block, our_activation, read_field
 from heddle.weights.mapping import Row
 
 ARCHITECTURE = "Qwen3MoeForCausalLM"
-# What other versions of transformers write; a window is one for all layers here.
+# Fields that other versions of Hugging Face transformers write; a window applies to all layers here.
 IDLE = ("max_window_layers",)
-# Two names for one field, by the version of transformers.
+# Two names for one field, depending on the version of Hugging Face transformers.
 EXPERTS = ("num_experts", "num_local_experts")
 DEFAULTS: dict[str, Any] = {
     **without(llama.DEFAULTS, "mlp_bias"),
@@ -35,12 +35,12 @@ TABLE = (*qwen3.TABLE, *EXPERT_ROWS)
 
 
 def fed_by_experts(data: dict[str, Any], f: Mapping[str, Any], usual: int = 128, **shared: Any) -> None:
-    """Put experts into every layer of a config, as data, but those that `mlp_only_layers` and `decoder_sparse_step` except.
+    """Put experts into every layer of a config, as data, except those that `mlp_only_layers` and `decoder_sparse_step` exclude.
 
     Args:
-        data: what `llama.described` made; its feed-forward is that of the excepted layers.
+        data: the result of `llama.described`; its feed-forward is that of the excluded layers.
         f: the fields.
-        usual: how many experts there are where that is not said.
+        usual: the default number of experts.
         **shared: more of the data of a `MoEConfig`.
 
     Raises:
@@ -48,10 +48,10 @@ def fed_by_experts(data: dict[str, Any], f: Mapping[str, Any], usual: int = 128,
     """
     stack, step, only = data["decoder"], f["decoder_sparse_step"], f["mlp_only_layers"] or []
     if not isinstance(step, int) or step < 1:
-        raise HeddleError(f"decoder_sparse_step = {step!r} in config.json: a whole number above 0 is needed")
+        raise HeddleError(f"decoder_sparse_step = {step!r} in config.json: must be a whole number above 0")
     every = layers.numbers(stack["depth"])
     if not isinstance(only, list) or (every and any(number not in every for number in only)):
-        raise HeddleError(f"mlp_only_layers = {only!r} in config.json: a list of numbers below {len(every)} is needed")
+        raise HeddleError(f"mlp_only_layers = {only!r} in config.json: must be a list of numbers below {len(every)}")
     moe = {
         "kind": "moe",
         "experts": next((f[name] for name in EXPERTS if f[name] is not None), usual),
@@ -74,7 +74,7 @@ def fed_by_experts(data: dict[str, Any], f: Mapping[str, Any], usual: int = 128,
 
 
 def written(config: TransformerConfig) -> dict[str, Any]:
-    """What `fed_by_experts` and its callers read."""
+    """The fields that `fed_by_experts` and its callers read."""
     feeds = [block.ffn for block in config.stacks()["decoder"].blocks]
     moe = next((ffn for ffn in feeds if isinstance(ffn, MoEConfig)), MoEConfig(experts=1, active=1))
     dense = next((ffn for ffn in feeds if isinstance(ffn, GatedConfig)), None)
@@ -95,7 +95,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """A Qwen3-MoE `config.json` as a heddle config.
 
     Raises:
-        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED, idle=IDLE)
     data = llama.described({**f, "mlp_bias": False})

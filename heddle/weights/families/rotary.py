@@ -1,4 +1,4 @@
-"""Rotary positions as a published config writes them: up to three places, two spellings, and what slows the angles; both ways."""
+"""Rotary positions in published configs: up to three places, two spellings, and scaling of the angles; both ways."""
 
 from collections.abc import Mapping
 from math import log
@@ -10,11 +10,11 @@ from heddle.errors import HeddleError
 BASE = 10_000.0
 # The fields that a family's defaults need for `our_rotary`.
 DEFAULTS: dict[str, Any] = {"rope_theta": None, "rope_parameters": None, "rope_scaling": None}
-# transformers lets both change which channels turn; nothing else of rotary positions is written outside their tables.
+# In Hugging Face transformers both change which channels rotate; all else about rotary positions is in the tables.
 FIXED = {"partial_rotary_factor": 1.0, "rope_interleaved": False}
 TABLES = ("rope_scaling", "rope_parameters")  # the first is the older place
 
-# Each of their kinds: what it says, and heddle's name for it.
+# Each kind in Hugging Face transformers: its fields, and heddle's names for them.
 ORIGINAL = {"original_max_position_embeddings": "original"}
 KINDS: dict[str, dict[str, str]] = {
     "default": {},
@@ -26,24 +26,24 @@ KINDS: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 NEEDED = {"linear": ("factor",), "yarn": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor")}
-# What else a table may hold: fields with a meaning of their own, and one that no version of transformers reads.
+# Other fields of a table: some handled elsewhere, and one that no version of Hugging Face transformers reads.
 BESIDE = ("rope_type", "type", "rope_theta", "mscale", "mscale_all_dim", "finetuned")
 WHY = {
     "dynamic": "the angles of dynamic depend on the length of the text, and heddle's on the position alone",
-    "longrope": "the angles of longrope are others in longer texts, and heddle's depend on the position alone",
+    "longrope": "the angles of longrope differ in longer texts, and heddle's depend on the position alone",
 }
 
 
 def our_rotary(f: Mapping[str, Any], usual: float = BASE, fraction: float = 1.0) -> dict[str, Any]:
-    """The data of a `RotaryConfig`, from the three places where versions of transformers write it.
+    """The data of a `RotaryConfig`, from the three places where versions of Hugging Face transformers write it.
 
     Args:
         f: the fields of `DEFAULTS`, and `max_position_embeddings`.
-        usual: the base where none is said.
-        fraction: the share of a head's channels that turns, which the tables may repeat.
+        usual: the default base.
+        fraction: the share of a head's channels that rotates, which the tables may repeat.
 
     Raises:
-        HeddleError: the angles are slowed in a way that heddle does not have, or two places disagree.
+        HeddleError: the angles are scaled in a way that heddle does not support, or two places disagree.
     """
     tables = {name: _table(f[name], name) for name in TABLES}
     bases = {name: table["rope_theta"] for name, table in tables.items() if "rope_theta" in table}
@@ -53,20 +53,20 @@ def our_rotary(f: Mapping[str, Any], usual: float = BASE, fraction: float = 1.0)
         raise HeddleError(f"config.json names different rotary bases: {said}")
     read = [_scaling(table, name, f, fraction) for name, table in tables.items() if table.keys() - {"rope_theta"}]
     if any(each != read[0] for each in read):
-        raise HeddleError(f"{' and '.join(TABLES)} in config.json say different things about rotary positions")
+        raise HeddleError(f"{' and '.join(TABLES)} in config.json disagree about rotary positions")
     base = next(iter(bases.values()), usual)
     return {"kind": "rotary", "base": base, "fraction": fraction, "scaling": read[0] if read else None}
 
 
 def _table(said: Any, name: str) -> dict[str, Any]:
-    """What a place says; null says nothing."""
+    """The table in one of the places, without null values."""
     if not isinstance(said or {}, Mapping):
-        raise HeddleError(f"{name} = {said!r} in config.json: a table is needed")
+        raise HeddleError(f"{name} = {said!r} in config.json: must be a table")
     return {key: value for key, value in (said or {}).items() if value is not None}
 
 
 def _scaling(table: Mapping[str, Any], name: str, f: Mapping[str, Any], fraction: float) -> dict[str, Any] | None:
-    """A table in heddle's terms."""
+    """A table converted to heddle's."""
     spelling = "rope_type" if "rope_type" in table else "type"
     kind = table.get(spelling, "default")
     if table.get("type", kind) != kind:
@@ -85,7 +85,7 @@ def _scaling(table: Mapping[str, Any], name: str, f: Mapping[str, Any], fraction
         return None
     for key in NEEDED[kind]:
         if key not in table:
-            raise HeddleError(f"{name} in config.json says nothing of {key}, which {kind} needs")
+            raise HeddleError(f"{name} in config.json has no {key}, which {kind} requires")
     said = {"original_max_position_embeddings": f["max_position_embeddings"], **table}
     if kind == "yarn":
         said = {key: value for key, value in said.items() if value or not key.startswith("beta_")}
@@ -94,32 +94,32 @@ def _scaling(table: Mapping[str, Any], name: str, f: Mapping[str, Any], fraction
 
 
 def _magnitude(table: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The factor on YaRN's cosines and sines where it is said by two others."""
+    """The factor on YaRN's cosines and sines, if two other fields define it."""
     each, all_dim = table.get("mscale"), table.get("mscale_all_dim")
     if "attention_factor" in table or not (each and all_dim):
         return {}
     numbers = {"factor": table.get("factor"), "mscale": each, "mscale_all_dim": all_dim}
     for key, value in numbers.items():
         if not isinstance(value, int | float) or value <= 0:
-            raise HeddleError(f"{name}.{key} = {value!r} in config.json: a number above 0 is needed")
+            raise HeddleError(f"{name}.{key} = {value!r} in config.json: must be a number above 0")
     grown = log(max(numbers["factor"], 1.0)) / 10
     return {"attention_factor": (each * grown + 1) / (all_dim * grown + 1)}
 
 
 def plain_base(relative: RotaryConfig, turned: int) -> float:
-    """The base, and in it the NTK rule, which is nothing but a larger one: base · factor^(d / (d - 2))."""
+    """The base, including the NTK rule, which is just a larger base: base · factor^(d / (d - 2))."""
     if not isinstance(relative.scaling, NTKScaling) or turned <= 2:
         return relative.base
     return float(relative.base * relative.scaling.factor ** (turned / (turned - 2)))
 
 
 def their_rotary(relative: RotaryConfig, head_dim: int, partial: bool = False) -> dict[str, Any]:
-    """The fields that say it to transformers before and after 5.0, and to vLLM, which reads `rope_parameters`.
+    """The fields for Hugging Face transformers before and after 5.0, and for vLLM, which reads `rope_parameters`.
 
     Args:
-        relative: what is to be said.
+        relative: the rotary positions.
         head_dim: d.
-        partial: the family may turn a fraction of the channels.
+        partial: whether the family can rotate only a fraction of the channels.
     """
     base, scaling = plain_base(relative, relative.turned(head_dim)), relative.scaling
     kind = "default" if scaling is None or isinstance(scaling, NTKScaling) else scaling.kind

@@ -1,4 +1,4 @@
-"""T5 (Raffel et al. 2020) as transformers publishes it: buckets of distances shared by a stack's layers, no biases, no scale."""
+"""T5 (Raffel et al. 2020) in Hugging Face's format: buckets of distances shared by a stack's layers, no biases, no scale."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -74,18 +74,18 @@ TABLE = (
 def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """A T5 `config.json` as a heddle config.
 
-    Version 1.1 says `tie_word_embeddings = false`, which means a head of its own and no scale on it; transformers 5 writes
-    `scale_decoder_outputs` for the second.
+    Version 1.1 says `tie_word_embeddings = false`, which means an untied head and no scale on it; Hugging Face
+    transformers 5 writes the second as `scale_decoder_outputs`.
 
     Raises:
-        HeddleError: it asks for something that heddle does not compute, or its sizes are impossible.
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=("initializer_factor",))
     tied = f["tie_word_embeddings"]
     scaled = tied if f["scale_decoder_outputs"] is None else f["scale_decoder_outputs"]
     dim = f["d_model"]
     if not isinstance(dim, int) or dim < 1:
-        raise HeddleError(f"d_model = {dim!r} in config.json: a whole number is needed")
+        raise HeddleError(f"d_model = {dim!r} in config.json: must be a whole number")
     mixer = {
         "kind": "attention",
         "heads": f["num_heads"],
@@ -122,7 +122,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
 def _our_feed_forward(f: Mapping[str, Any]) -> dict[str, Any]:
     name = str(f["feed_forward_proj"])
     gated, activation = name.startswith("gated-"), name.removeprefix("gated-")
-    # The one name that says something else than it means.
+    # This name means something other than what it says.
     activation = our_activation("gelu_new" if name == "gated-gelu" else activation, "feed_forward_proj")
     for field, meant in (("is_gated_act", gated), ("dense_act_fn", activation)):
         said = our_activation(f[field], field) if field == "dense_act_fn" and f[field] else f[field]
@@ -136,7 +136,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     """The nearest T5 `config.json`.
 
     Raises:
-        HeddleError: the activation has no name in a T5.
+        HeddleError: T5 has no name for the activation.
     """
     block, head = one_block(config, "encoder"), config.head
     relative, activation = block.mixer.relative, block.ffn.activation
@@ -175,7 +175,7 @@ T5 = Family(
     table=TABLE,
     names=Names(
         prefix="",
-        # A table that no version reads.
+        # A table that no version of Hugging Face transformers reads.
         ignorable=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
         copies={
             "encoder.embed_tokens.weight": ("shared.weight",),
