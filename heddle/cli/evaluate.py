@@ -71,7 +71,7 @@ def _ended(run: Path, tokens: int) -> str | None:
     ended = read_manifest(run).get("evaluation") if (run / "manifest.json").is_file() else None
     if not ended or ended["tokens"] == tokens:
         return None
-    loss = estimate(ended["loss"], ended["error"])
+    loss = estimate(ended["loss"], ended["standard_error"])
     return (
         f"training ended with loss {loss} over an even sample of {ended['tokens']:,} of these tokens; this is over all"
     )

@@ -4,9 +4,11 @@ import os
 import select
 import stat
 import sys
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -83,46 +85,61 @@ def generate(
     if tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
     prompts = [each or _default_prompt(path, ready.config, tokenizer) for each in _read_prompts(prompt)]
-    texts = [""] * len(prompts)
-    ends: list[Piece | None] = [None] * len(prompts)
     live = len(prompts) == 1 and not json
-    before = prompts[0] if live else ""
-    for piece in complete(model, tokenizer, prompts, sampling):
-        texts[piece.row] += piece.text
-        ends[piece.row] = piece
-        if live:
-            sys.stdout.write(before + piece.text)
-            before = ""
-            sys.stdout.flush()
-    if live:
-        print()
-    elif not json:
-        print(("\n" + "-" * 40 + "\n").join(prompt + text for prompt, text in zip(prompts, texts, strict=True)))
-    else:
-        rows = zip(prompts, texts, ends, strict=True)
-        document(
-            {
-                "run": str(path),
-                "precision": ready.precision,
-                "sampling": sampling.to_dict(),
-                "texts": [
-                    {
-                        "prompt": prompt,
-                        "text": text,
-                        "tokens": end.tokens if end else 0,
-                        "finish": end.finish if end else None,
-                    }
-                    for prompt, text, end in rows
-                ],
-            }
-        )
-    full = [end.tokens for end in ends if end is not None and end.finish == "context"]
-    if full:
-        # On stderr, so that only the text is piped on.
-        which = f"{len(full)} of {len(prompts)} texts stopped" if len(prompts) > 1 else "the text stopped"
-        after = f"after {counted(full[0], 'token')}" if len(prompts) == 1 else "before --max-tokens"
-        reason = f"the model's context of {counted(model.config.context, 'token')} is full"
-        print(f"{which} {after}: {reason}; --window continues from its last tokens", file=sys.stderr)
+    pieces = complete(model, tokenizer, prompts, sampling)
+    texts = _collect(prompts, _shown(prompts[0], pieces) if live else pieces)
+    if json:
+        held = {"run": str(path), "precision": ready.precision, "sampling": sampling.to_dict()}
+        document({**held, "texts": [each.to_dict() for each in texts]})
+    elif not live:
+        print(("\n" + "-" * 40 + "\n").join(each.prompt + each.text for each in texts))
+    if note := _filled(texts, model.config.context):
+        print(note, file=sys.stderr)  # so that only the text is piped on
+
+
+@dataclass
+class _Text:
+    """A prompt and its continuation."""
+
+    prompt: str
+    text: str = ""
+    end: Piece | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What programs are told."""
+        tokens, finish = (self.end.tokens, self.end.finish) if self.end else (0, None)
+        return {"prompt": self.prompt, "text": self.text, "tokens": tokens, "finish": finish}
+
+
+def _collect(prompts: list[str], pieces: Iterable[Piece]) -> list[_Text]:
+    """Each prompt with its whole continuation."""
+    texts = [_Text(prompt) for prompt in prompts]
+    for piece in pieces:
+        texts[piece.row].text += piece.text
+        texts[piece.row].end = piece
+    return texts
+
+
+def _shown(prompt: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The same pieces, printed as they come, after their prompt."""
+    before = prompt
+    for piece in pieces:
+        sys.stdout.write(before + piece.text)
+        sys.stdout.flush()
+        before = ""
+        yield piece
+    print()
+
+
+def _filled(texts: list[_Text], context: int) -> str | None:
+    """A note about texts that stopped because the context was full."""
+    full = [text.end.tokens for text in texts if text.end is not None and text.end.finish == "context"]
+    if not full:
+        return None
+    which = f"{len(full)} of {len(texts)} texts stopped" if len(texts) > 1 else "the text stopped"
+    after = f"after {counted(full[0], 'token')}" if len(texts) == 1 else "before --max-tokens"
+    reason = f"the model's context of {counted(context, 'token')} is full"
+    return f"{which} {after}: {reason}; --window continues from its last tokens"
 
 
 def _read_prompts(given: list[str] | None) -> list[str]:

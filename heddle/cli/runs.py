@@ -73,7 +73,7 @@ def _scores(path: Path, lines: list[dict[str, Any]]) -> dict[str, Any]:
     ended = read_manifest(path).get("evaluation") if (path / "manifest.json").is_file() else None
     last = next((line for line in reversed(lines) if "validation_loss" in line), None)
     if ended:
-        loss, bits, error = ended["loss"], ended.get("bits_per_byte"), ended["error"]
+        loss, bits, error = ended["loss"], ended.get("bits_per_byte"), ended["standard_error"]
         scored = "all" if ended["share"] == 1 else f"{ended['share']:.0%}, of it"
     elif last:
         loss, bits, error = last["validation_loss"], last.get("bits_per_byte"), last["validation_error"]

@@ -54,7 +54,7 @@ def _train(run: Path, out: Console, json: bool) -> None:
         else f"{result.tokens:,} of {held_out:,} held-out tokens, an even sample; `heddle eval {name}` scores all"
     )
     samples = [sample for seed in range(3) if (sample := trainer.sample(seed, tokens=100)) is not None]
-    loss = estimate(result.loss, result.error)
+    loss = estimate(result.loss, result.standard_error)
     said = ", ".join(filter(None, (f"validation loss {loss}", metrics(result.metrics))))
     out.print(f"\nfinished: {said} over {over}\n", markup=False)
     for sample in samples:
@@ -91,8 +91,12 @@ def _tell_opening(session: Session, out: Console) -> None:
         out.print(f"{run / problem}; it is restored from {opening.source or 'the beginning'}", markup=False)
     for difference in opening.moved:
         out.print(f"{difference}; the result will not be bit-equal to that of the machine it started on", markup=False)
-    if session.step:
-        out.print(f"continuing {run} at step {session.step} of {session.run.chosen.steps}", markup=False)
+    steps = session.run.chosen.steps
+    if session.step == steps:
+        advice = "the number of steps is fixed when a run starts, so to train longer start a new run with more steps"
+        out.print(f"all {steps} steps of {run} are done; {advice}", markup=False)
+    elif session.step:
+        out.print(f"continuing {run} at step {session.step} of {steps}", markup=False)
 
 
 def _vectors(chosen: Chosen) -> dict[str, Any] | None:

@@ -53,6 +53,8 @@ def unknown_key(key: str, known: Iterable[str], where: str = "") -> HeddleError:
     hint = f" heddle calls it {right!r}." if right else did_you_mean(leaf, names)
     if leaf in DEEPER and "decoder" in names:
         hint = f" Say where it stands: {DEEPER[leaf]!r}."
+    elif not hint and "decoder" in names:
+        hint = next((f" Did you mean {path!r}?" for name, path in DEEPER.items() if did_you_mean(leaf, [name])), "")
     if (right or leaf) == "dim" and "." in key:  # L1-51
         hint = " All of a model has one width: set 'dim' at the top."
     return HeddleError(f"unknown key {key!r}{where}.{hint or ' Known keys: ' + ', '.join(sorted(names)) + '.'}")

@@ -203,6 +203,17 @@ class RunConfig(Config):
     task: TaskConfig = NextTokenConfig()
     train: TrainConfig = TrainConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _in_their_sections(cls, data: Any) -> Any:
+        """A key of a section must be written there: only the command line may leave the section out."""
+        sections = {"data": DataConfig, "model": ModelChoice, "train": TrainConfig}
+        for key in data if isinstance(data, dict) else ():
+            section = next((name for name, kind in sections.items() if key in kind.model_fields), None)
+            if key not in cls.model_fields and section is not None:
+                raise ValueError(f"{key} belongs in [{section}]: write it under that heading, or as {section}.{key}")
+        return data
+
     def with_preset_training(self) -> "RunConfig":
         """The same, with what its preset says of training wherever the user says nothing (L1-72, L1-73).
 

@@ -17,7 +17,7 @@ class Evaluation:
 
     Attributes:
         loss: nats per target.
-        error: standard error of `loss` as an estimate for everything held out; 0 where all of it was scored, None where a
+        standard_error: of `loss` as an estimate for everything held out; 0 where all of it was scored, None where a
             single example of several says nothing about it.
         tokens: number of targets scored.
         share: of all held-out targets, those that were scored.
@@ -25,14 +25,15 @@ class Evaluation:
     """
 
     loss: float
-    error: float | None
+    standard_error: float | None
     tokens: int
     share: float
     metrics: Mapping[str, float]
 
     def to_dict(self) -> dict[str, float | None]:
         """Everything in one table, as a run keeps it."""
-        return {"loss": self.loss, "error": self.error, **self.metrics, "tokens": self.tokens, "share": self.share}
+        shown = {"loss": self.loss, "standard_error": self.standard_error, **self.metrics}
+        return {**shown, "tokens": self.tokens, "share": self.share}
 
 
 @checked(rows=at_least(1))

@@ -15,6 +15,7 @@ from heddle.text.tokenizer import Tokenizer
 from heddle.train.objective import NextToken
 from heddle.train.task import Examples, HeldOut, Reading, Task, listed
 
+SHORTEST = 4  # tokens of a context worth advising
 LEAST = 4  # windows of a sample, so that they say how far they differ
 
 
@@ -115,7 +116,8 @@ def check_length(train: Part, held_out: Part | None, context: int) -> None:
     longest = min(sizes) - 1  # a window and the token after it
     if longest < context:
         beside = "" if held_out is None else f" and validation {len(held_out.tokens):,}"
+        # A model of a few tokens learns nothing worth having.
+        shorter = f"set context={longest} or less, or " if longest >= SHORTEST else ""
         raise HeddleError(
-            f"context = {context}, but training has {counted(len(train.tokens), 'token')}{beside}: "
-            f"set context={max(longest, 1)}{' or less' if longest > 1 else ''}, or give more text"
+            f"context = {context}, but training has {counted(len(train.tokens), 'token')}{beside}: {shorter}give more text"
         )

@@ -153,7 +153,7 @@ class Trainer:
         number, last = session.step // chosen.evaluate_every, session.step == chosen.steps
         wanted = number in (1, 2) or (number % 5 == 0 and not last)
         sample = self.sample(session.run.train.seed + session.step) if wanted else None
-        values = {"validation_loss": scored.loss, "validation_error": scored.error or 0.0, **scored.metrics}
+        values = {"validation_loss": scored.loss, "validation_error": scored.standard_error or 0.0, **scored.metrics}
         return Report(session.step, chosen.steps, values, {}, sample)
 
     def sample(self, seed: int, tokens: int = 60) -> str | None:

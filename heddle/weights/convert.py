@@ -131,6 +131,8 @@ def families_of(theirs: Mapping[str, Any]) -> list[Family]:
     """
     name, said = theirs.get("model_type"), theirs.get("architectures")
     found = [family for family in ALL if family.name == name]
+    if name is None and {"model", "version"} <= theirs.keys():
+        raise HeddleError("this is a heddle run already: use it as it is, or copy the directory")
     if not found:
         known = list(dict.fromkeys(family.name for family in ALL))
         told = "config.json has no model_type" if name is None else f"model_type = {name!r}"

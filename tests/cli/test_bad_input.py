@@ -61,10 +61,10 @@ def test_text_that_cannot_be_scored(refused: Refused, run_a: Path, name: str) ->
 def test_text_that_is_too_short(refused: Refused, run_a: Path, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("A sentence.")
     line = refused("train", "one.txt", *TINY)
-    assert line == "context = 16, but training has 9 tokens and validation 2: set context=1, or give more text"
+    assert line == "context = 16, but training has 9 tokens and validation 2: give more text"
     (tmp_path / "more.txt").write_text("A sentence, and another, and a third.")
     line = refused("train", "more.txt", *TINY)
-    assert line.endswith("training has 33 tokens and validation 4: set context=3 or less, or give more text")
+    assert line.endswith("training has 33 tokens and validation 4: give more text")
     (tmp_path / "a.txt").write_text("a")
     assert "needs at least 2" in refused("train", "a.txt", *TINY)
     assert "at least 2 are needed" in refused("eval", "a", "a.txt")

@@ -195,7 +195,7 @@ class TestEval:
         data = heddle("eval", "a", "--json").json
         scores = {"loss", "error", "perplexity", "bits_per_byte", "tokens", "bytes", "share"}
         assert data.keys() == {"run", "text", "context", "precision", *scores}
-        assert (data["error"], data["share"]) == (0, 1)
+        assert (data["standard_error"], data["share"]) == (0, 1)
         trained = heddle("train", "--resume", "a", "--json").json["validation"]
         assert {name: data[name] for name in trained} == trained
         assert data["tokens"] == data["bytes"] > 0

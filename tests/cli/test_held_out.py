@@ -40,10 +40,10 @@ def test_training_shows_what_eval_shows(
     ended = told.json["validation"]
     true = heddle("eval", "a", "--json").json
     rate = true["bits_per_byte"] / true["loss"]
-    assert (true["share"], true["error"]) == (1, 0)
+    assert (true["share"], true["standard_error"]) == (1, 0)
     assert ended["share"] < 0.5
     assert ended["bits_per_byte"] / ended["loss"] == pytest.approx(rate)
-    assert abs(ended["loss"] - true["loss"]) < 4 * ended["error"]
+    assert abs(ended["loss"] - true["loss"]) < 4 * ended["standard_error"]
     looks = metrics(tmp_path / "runs" / "a")
     assert [look["step"] for look in looks] == [8, 16]
     for look in looks:
@@ -53,7 +53,7 @@ def test_training_shows_what_eval_shows(
     # People see the error, and that the two figures are of different things.
     last = looks[-1]
     assert f"validation loss {last['validation_loss']:.4f} ± {last['validation_error']:.4f}, " in told.err
-    ending = f"{ended['loss']:.4f} ± {ended['error']:.4f}"
+    ending = f"{ended['loss']:.4f} ± {ended['standard_error']:.4f}"
     assert f"finished: validation loss {ending}, " in told.err
     assert (
         f"{ended['tokens']:,} of {true['tokens']:,} held-out tokens, an even sample; `heddle eval runs/a`" in told.err
@@ -64,7 +64,7 @@ def test_training_shows_what_eval_shows(
     )
     row = heddle("runs", "--json").json[0]
     assert row["scored"] == f"{ended['share']:.0%}, of it"
-    assert (row["validation_loss"], row["validation_error"]) == (ended["loss"], ended["error"])
+    assert (row["validation_loss"], row["validation_error"]) == (ended["loss"], ended["standard_error"])
     assert row["bits_per_byte"] == pytest.approx(ended["bits_per_byte"])
 
 

@@ -324,3 +324,8 @@ def test_keys_that_toml_does_not_know_are_written_as_texts() -> None:
 def test_what_stands_deeper_is_named_with_its_place() -> None:
     with pytest.raises(HeddleError, match=r"unknown key 'depth' in config\. Say where it stands: 'decoder\.depth'\."):
         preset("gpt2-small").override({"depth": 2})
+
+
+def test_what_is_deeper_in_a_model_is_suggested_where_it_is() -> None:
+    with pytest.raises(HeddleError, match=r"Did you mean 'decoder\.depth'\?"):
+        TransformerConfig.of({"vocab_size": 3, "dim": 4, "context": 2, "deph": 3})

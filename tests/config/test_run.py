@@ -182,3 +182,9 @@ def test_what_a_run_says_of_dropout_and_padding_reaches_the_model() -> None:
         RunConfig.of({"model": {"dropout": {"style": "new"}}}).model.resolve(100, 1, 16)
     with pytest.raises(HeddleError, match=r"batch = 4 and batch_tokens = 1024 say the same; leave one out"):
         RunConfig.of({"train": {"batch": 4, "batch_tokens": 1024}})
+
+
+def test_a_key_outside_its_section_is_told_where_it_belongs() -> None:
+    for key, section in (("steps", "train"), ("depth", "model"), ("sources", "data")):
+        with pytest.raises(HeddleError, match=rf"{key} belongs in \[{section}\]"):
+            RunConfig.of({key: 3})

@@ -77,7 +77,9 @@ def test_a_classifier_is_trained_by_the_same_loss() -> None:
     made = model(HEADS["classifier"])
     batch = Batch(TOKENS, LAYOUT, torch.tensor([3, 1]), torch.tensor([1.0, 0.0]))
     loss = CrossEntropy(made)(batch)
-    wanted = F.cross_entropy(made.head(made(TOKENS, LAYOUT).hidden, LAYOUT, made.embedding.weight)[:1], torch.tensor([3]))
+    wanted = F.cross_entropy(
+        made.head(made(TOKENS, LAYOUT).hidden, LAYOUT, made.embedding.weight)[:1], torch.tensor([3])
+    )
     torch.testing.assert_close(loss.total, wanted)
     assert loss.count == 1
     assert CrossEntropy(made).by_row(batch)["loss"].tolist() == pytest.approx([wanted.item(), 0.0])

@@ -108,7 +108,7 @@ def test_a_sample_is_spread_and_says_how_far_it_may_be_off() -> None:
     """The same windows every time; the standard error is that of the windows' losses."""
     scored, part = model(), text(801)
     everything, some = evaluate(scored, part, CONTEXT), evaluate(scored, part, CONTEXT, most=160)
-    assert (everything.error, everything.share) == (0.0, 1.0)
+    assert (everything.standard_error, everything.share) == (0.0, 1.0)
     assert (some.tokens, some.share, some.metrics["bytes"]) == (160, 0.2, round(1599 / 5))
     assert some == evaluate(scored, part, CONTEXT, rows=3, most=160)
     nats = window_by_window(scored, part, CONTEXT)
@@ -116,7 +116,7 @@ def test_a_sample_is_spread_and_says_how_far_it_may_be_off() -> None:
         sum(nats[start:stop]) / CONTEXT for start, stop in held_out_windows(len(part.tokens), CONTEXT, 160 // CONTEXT)
     ]
     assert some.loss == pytest.approx(np.mean(losses), rel=1e-12)
-    assert some.error == pytest.approx(np.std(losses, ddof=1) / sqrt(len(losses)) * sqrt(0.8), rel=1e-9)
+    assert some.standard_error == pytest.approx(np.std(losses, ddof=1) / sqrt(len(losses)) * sqrt(0.8), rel=1e-9)
     rates = [each.metrics["bits_per_byte"] / each.loss for each in (some, everything)]
     assert rates[0] == pytest.approx(rates[1], rel=1e-12)
     assert evaluate(scored, part, CONTEXT, most=800) == everything
@@ -129,8 +129,8 @@ def test_a_sample_is_of_the_whole_part() -> None:
     true = evaluate(scored, part, CONTEXT)
     for most in (200, 400):
         some = evaluate(scored, part, CONTEXT, most=most)
-        assert some.error is not None
-        assert abs(some.loss - true.loss) < 3 * some.error
+        assert some.standard_error is not None
+        assert abs(some.loss - true.loss) < 3 * some.standard_error
 
 
 def test_a_sample_has_at_least_four_windows() -> None:
