@@ -421,13 +421,12 @@ def answer_of_theirs(model: Any, tokens: Any, source: Any) -> Any:
 
 
 def answer_of_ours(model: Any, tokens: Any, source: Any) -> Any:
-    from heddle.nn import Layout
 
     hidden = model(tokens, source=source if len(model.config.stacks()) == 2 else None).hidden
     return (
         model.logits(hidden)
         if model.config.head.kind == "language"
-        else model.head(hidden, Layout.plain(*tokens.shape))
+        else model.head(hidden, None, model.embedding.weight)
     )
 
 

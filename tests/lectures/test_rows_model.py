@@ -227,12 +227,12 @@ def test_every_output_of_an_encoder_depends_on_every_input() -> None:
     for place in range(4):
         (gradient,) = torch.autograd.grad(hidden[0, place, 0], model.embedding.weight, retain_graph=True)
         assert set(gradient.abs().sum(1).nonzero()[:, 0].tolist()) == {3, 4, 5, 6}
-    assert model.head(hidden, Layout.plain(1, 4)).shape == (1, 16)
+    assert model.head(hidden, Layout.plain(1, 4), model.embedding.weight).shape == (1, 16)
     assert not torch.equal(hidden, model(tokens).hidden)
     heads = ({"kind": "language", "transform": True, "bias": True}, {"kind": "classifier", "classes": 3})
     for head, width in zip(heads, (30, 3), strict=True):
         other = random(build(config.override({"head": head}), dtype=torch.float64))
-        found = other.logits(hidden) if width == 30 else other.head(hidden, Layout.plain(1, 4))
+        found = other.logits(hidden) if width == 30 else other.head(hidden, None, other.embedding.weight)
         assert found.shape[-1] == width
 
 

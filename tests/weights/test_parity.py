@@ -20,7 +20,6 @@ from transformers import (
 )
 
 from heddle.model import Transformer
-from heddle.nn import Layout
 from heddle.weights import export_model, import_model, load, read_config
 from heddle.weights.convert import FAMILIES
 from heddle.weights.families.family import Family, resolved
@@ -58,8 +57,12 @@ def answer_of_theirs(published: PreTrainedModel) -> torch.Tensor:
 
 
 def answer_of_ours(model: Transformer) -> torch.Tensor:
-    hidden = model(TOKENS, source=SOURCE).hidden if len(model.config.stacks()) == 2 else model(TOKENS).hidden
-    return model.logits(hidden) if model.config.head.kind == "language" else model.head(hidden, Layout.plain(2, 20))
+    hidden = model(TOKENS, source=SOURCE if len(model.config.stacks()) == 2 else None).hidden
+    return (
+        model.logits(hidden)
+        if model.config.head.kind == "language"
+        else model.head(hidden, None, model.embedding.weight)
+    )
 
 
 def error_of(answer: torch.Tensor) -> torch.Tensor:
