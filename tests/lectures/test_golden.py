@@ -21,10 +21,13 @@ from heddle.model.head import Scores
 from heddle.model.stack import Entry
 from heddle.nn import (
     KERNELS,
+    MLP,
+    Attention,
     Block,
     Causal,
     Dropout,
     Everything,
+    Gated,
     LayerNorm,
     Layout,
     Mask,
@@ -119,7 +122,7 @@ def test_attention_single_head_causal() -> None:
     case = Case("attention_single_head_causal")
     where = scope(Causal(), "reference", THREE)
     found = everything_of(attention(case.weights, heads=1), case.inputs["Z"], where)
-    allowed = where.lowered.allowed[0, 0]
+    allowed = where.mask.allowed[0, 0]
     assert torch.equal(allowed, case.inputs["M"] == 0)
     same(found["scores"][0], case.outputs["scores"])  # -inf above the diagonal
     same(found["weights"][0], case.outputs["weights"])
@@ -246,7 +249,7 @@ def test_multihead_causal_right_pad(kernel: str) -> None:
         same(module(case.inputs["Z"][None], where)[0], case.outputs["output"])
     same(seen["o_in"][0], case.outputs["concat"])
     if kernel == "reference":
-        assert torch.equal(where.lowered.allowed[0, 0], case.inputs["M_total"] == 0)
+        assert torch.equal(where.mask.allowed[0, 0], case.inputs["M_total"] == 0)
         same(everything_of(module, case.inputs["Z"], where)["weights"], case.outputs["weights"])
 
 
@@ -266,7 +269,7 @@ def test_multihead_causal_left_pad(kernel: str) -> None:
     assert z.grad.isfinite().all()
     assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
     if kernel == "reference":
-        assert torch.equal(where.lowered.allowed[0, 0], case.inputs["M_total"] == 0)
+        assert torch.equal(where.mask.allowed[0, 0], case.inputs["M_total"] == 0)
         same(everything_of(module, case.inputs["Z"], where)["weights"], case.outputs["weights"])
 
 
@@ -333,7 +336,7 @@ READINGS = {
 @pytest.mark.parametrize("name", READINGS)
 def test_layernorm(name: str) -> None:
     case = Case("layernorm")
-    norm = make_norm(LayerNormConfig.of(READINGS[name]), Setting(4)).double()
+    norm = make_norm(LayerNormConfig.of(READINGS[name]), 4).double()
     load_norm(norm, case.weights["gain"], case.weights["shift"])
     found = norm(case.inputs["x"])
     torch.testing.assert_close(found, case.outputs[name], rtol=0, atol=1e-11, equal_nan=True)
@@ -447,9 +450,9 @@ def test_block(name: str, placement: str, norm: NormConfig, activation: str, rul
     case = Case(name)
     block = block_of(kernel, placement, norm, activation)
     load_block(block, case.weights)
-    with watched(middle=block.mixer_residual) as seen:
+    with watched(middle=block.ffn_residual.before) as seen:
         output = block(case.inputs["X"][None], scope(rule, kernel, THREE)).hidden[0]
-    same(seen["middle"][0], case.outputs["Z"])
+    same(seen["middle_in"][0], case.outputs["Z"])
     same(output, case.outputs["output"])
 
 
@@ -506,10 +509,10 @@ def test_block_decoder_cross(kernel: str) -> None:
     load_block(block, case.weights)
     two = Layout.plain(1, 2)
     across = scope(Everything(), kernel, two, THREE, case.inputs["memory"][None])
-    with watched(own=block.mixer_residual, cross=block.cross_residual) as seen:
+    with watched(own=block.cross_residual.before, cross=block.ffn_residual.before) as seen:
         output = block(case.inputs["decoder"][None], scope(Causal(), kernel, two), source=across).hidden[0]
-    same(seen["own"][0], case.outputs["after_self"])
-    same(seen["cross"][0], case.outputs["after_cross"])
+    same(seen["own_in"][0], case.outputs["after_self"])
+    same(seen["cross_in"][0], case.outputs["after_cross"])
     same(output, case.outputs["output"])
 
 

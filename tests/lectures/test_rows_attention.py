@@ -15,7 +15,7 @@ from heddle.account.formulas import flash_bytes, score_bytes
 from heddle.config import AttentionConfig, TransformerConfig, preset
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
-from heddle.nn import KERNELS, Attention, Causal, Everything, Layout, Mask, Pattern, Setting
+from heddle.nn import KERNELS, Attention, Causal, Everything, Layout, Mask, Setting
 from heddle.nn.attention import split_heads
 
 ATTENTION = {"kind": "attention", "heads": 2}
@@ -95,8 +95,8 @@ def test_as_many_vectors_come_out_as_go_in() -> None:
     module = Attention(AttentionConfig(heads=2), Setting(8))
     for rows, length in ((1, 5), (3, 5), (2, 1)):
         layout = Layout.plain(rows, length)
-        x, scope = torch.randn(rows, length, 8), Pattern(Causal(), kernel="auto").scope(layout)
-        assert module(x, scope).shape == x.shape
+        x = torch.randn(rows, length, 8)
+        assert module(x, module.pattern.scope(layout)).shape == x.shape
 
 
 @pytest.mark.lecture("L3-20")
@@ -109,7 +109,7 @@ def test_one_product_for_three_projections() -> None:
     layout = Layout.plain(3, 5)
     q, k, v = (split_heads(part, 4) for part in fused)
     attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-    found = module(x, Pattern(Causal(), kernel="reference").scope(layout, layout))
+    found = module(x, module.pattern.scope(layout))
     torch.testing.assert_close(found, module.o(attended), rtol=0, atol=1e-6)
 
 

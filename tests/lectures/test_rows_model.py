@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import heddle
 from heddle import nn as parts
-from heddle.config import SamplingConfig, TransformerConfig, preset
+from heddle.config import MLPConfig, SamplingConfig, TransformerConfig, preset
 from heddle.data.batch import IGNORED, Batch, next_token_batch
 from heddle.errors import HeddleError
 from heddle.generate import generate

@@ -56,6 +56,8 @@ def test_the_last_block_of_a_pre_norm_stack_has_smaller_gradients(seed: int) -> 
 @pytest.mark.lecture("L0-56")
 def test_a_residual_around_a_change_of_width_is_refused() -> None:
     residual, narrow, wide = Residual("pre", nn.Identity), nn.Linear(4, 4), nn.Linear(4, 5)
-    assert residual(torch.zeros(1, 2, 4), narrow).shape == (1, 2, 4)
-    with pytest.raises(HeddleError, match=r"\[1, 2, 5\] came out where \[1, 2, 4\] went in"):
-        residual(torch.zeros(1, 2, 4), wide)
+    x = torch.zeros(1, 2, 4)
+    h = residual.enter(x)
+    assert residual.leave(x, h, narrow(h)).shape == (1, 2, 4)
+    with pytest.raises(HeddleError, match=r"gave \[1, 2, 5\] for an input of \[1, 2, 4\]"):
+        residual.leave(x, h, wide(h))
