@@ -193,7 +193,7 @@ class TestGenerate:
 class TestEval:
     def test_what_was_held_out(self, heddle: Heddle, run_a: Path) -> None:
         data = heddle("eval", "a", "--json").json
-        scores = {"loss", "error", "perplexity", "bits_per_byte", "tokens", "bytes", "share"}
+        scores = {"loss", "standard_error", "perplexity", "bits_per_byte", "tokens", "bytes", "share"}
         assert data.keys() == {"run", "text", "context", "precision", *scores}
         assert (data["standard_error"], data["share"]) == (0, 1)
         trained = heddle("train", "--resume", "a", "--json").json["validation"]
