@@ -134,7 +134,7 @@ def joined_rows(subject: Subject) -> Iterator[Comparison]:
 
 
 def drawn_tokens(subject: Subject) -> Iterator[Comparison]:
-    """The tokens that the token loop draws, from prompts of different lengths, are the best of one pass over the text.
+    """The token loop, from prompts of different lengths, draws the best tokens of one pass over the text, as probable as there.
 
     They are the best of those that may be drawn: what a model's config bans never is.
     """
@@ -146,15 +146,24 @@ def drawn_tokens(subject: Subject) -> Iterator[Comparison]:
         row[:length].tolist() for row, length in zip(subject.tokens(3), (1, most // 3 + 1, most // 2 + 1), strict=True)
     ]
     texts = [list(prompt) for prompt in prompts]
+    said: list[list[float]] = [[], [], []]
     for event in generate(subject.model, prompts, SamplingConfig(temperature=0.0, max_tokens=max(1, most // 2))):
         texts[event.row].append(event.token)
+        said[event.row].append(event.logprob)
     for row, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
         read = torch.tensor([text[:-1]])
         # The loop says no types, so all are of the first.
         scores = subject.whole(read, types=subject.types(torch.zeros_like(read)))["output"][:, len(prompt) - 1 :]
+        drawn = torch.tensor([text[len(prompt) :]])[..., None]
+        probable = scores.log_softmax(-1).gather(-1, drawn)
+        yield Comparison(
+            f"probabilities of row {row}",
+            {"output": probable.new_tensor(said[row])[None, :, None]},
+            {"output": probable},
+        )
         for step in range(scores.shape[1]):
             scores[0, step, banned(subject.config.ids, text[: len(prompt) + step])] = -torch.inf
-        chosen = scores.gather(-1, torch.tensor([text[len(prompt) :]])[..., None])
+        chosen = scores.gather(-1, drawn)
         yield Comparison(f"row {row} of 3", {"output": chosen}, {"output": scores.amax(-1, keepdim=True)})
 
 

@@ -192,7 +192,7 @@ def packing(subject: Subject) -> Iterator[Comparison]:
 
 def kernels(subject: Subject) -> Iterator[Comparison]:
     """All attention kernels compute one function, padded rows included."""
-    if not attentions(subject.config):
+    if not (attentions(subject.config) or subject.both):
         raise NotApplicable("no layer pays attention")
     tokens, layout = subject.tokens(2), Layout.padded([subject.length, max(1, subject.length // 2)], subject.length)
     real = layout.segment >= 0
@@ -232,16 +232,19 @@ def cross_attention(subject: Subject) -> Iterator[Comparison]:
         raise NotApplicable("there is no encoder and decoder")
     tokens, width = subject.tokens(3), min(12, subject.config.context)
     source, lengths = subject.source(3, width), [width, max(1, width // 2), 1]
-    layout = Layout.padded(lengths, width)
-    padded = subject.whole(tokens, None, source, layout)
-    for row, length in enumerate(lengths):
-        alone = subject.whole(tokens[row : row + 1], source=source[row : row + 1, :length])
-        yield Comparison(f"source of {length}", cut(padded, slice(row, row + 1)), alone)
-    real = layout.segment >= 0
-    refilled = torch.where(real, source, (source + 1) % (subject.config.source_vocab_size or subject.config.vocab_size))
-    yield Comparison("other padding", subject.whole(tokens, None, refilled, layout), padded, subject.bitwise)
-    stepped = subject.stepped(tokens, range(1, tokens.shape[1]), source, layout)
-    yield Comparison("step by step", stepped, padded)
+    other = (source + 1) % (subject.config.source_vocab_size or subject.config.vocab_size)
+    for side in ("right", "left"):
+        layout = Layout.padded(lengths, width, side)
+        real = layout.segment >= 0
+        padded = subject.whole(tokens, None, source, layout)
+        for row, length in enumerate(lengths):
+            alone = subject.whole(tokens[row : row + 1], source=source[row, real[row]][None])
+            what = f"source of {length}, padded on the {side}"
+            yield Comparison(what, cut(padded, slice(row, row + 1)), alone)
+        refilled = subject.whole(tokens, None, torch.where(real, source, other), layout)
+        yield Comparison(f"other padding on the {side}", refilled, padded, subject.bitwise)
+        stepped = subject.stepped(tokens, range(1, tokens.shape[1]), source, layout)
+        yield Comparison(f"step by step, padded on the {side}", stepped, padded)
 
 
 def routing(subject: Subject) -> Iterator[Comparison]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle.config import AlibiConfig, BucketsConfig, ConvolutionConfig, RecurrentConfig
-from tests.laws.models import config_of
+from tests.models import config_of
 
 ROOT = Path(__file__).parents[2]
 COMMON: dict[str, Any] = {"kv_heads": 2, "pad_vocab_to": 8, "depth": 1}

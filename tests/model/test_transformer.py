@@ -12,7 +12,7 @@ from heddle.config import TransformerConfig, preset
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn import Attention, Layout
-from tests.laws.models import CONTEXT, VOCABULARY, awake, config_of, others_than, tokens_of
+from tests.models import CONTEXT, VOCABULARY, awake, config_of, others_than, tokens_of
 
 
 def meta(config: TransformerConfig) -> Transformer:

@@ -67,6 +67,12 @@ def test_the_first_differing_place_is_named() -> None:
     assert (verdict.word, verdict.layer, verdict.detail) == ("DIFFERENT", "layer 0", "case")
     broken = {**wanted, "output": torch.full((2, 3), torch.nan)}
     assert judge("a", [Comparison("", broken, wanted)], bounds).word == "DIFFERENT"
+    blocked = {"output": torch.tensor([1.0, -torch.inf])}
+    assert judge("a", [Comparison("", {"output": torch.tensor([1.0, 0.5])}, blocked)], bounds).word == "DIFFERENT"
+    assert (
+        judge("a", [Comparison("", {"output": torch.tensor([1.0 + 1e-6, -torch.inf])}, blocked)], bounds).word
+        == "ROUNDING"
+    )
 
 
 def test_a_cache_that_writes_beside_its_place_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
