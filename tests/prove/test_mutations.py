@@ -32,6 +32,10 @@ def test_whoever_must_notice_exists() -> None:
             assert re.search(rf"^def {name}\(", (TESTS / file).read_text(), re.MULTILINE), fault.test
 
 
+def test_every_check_of_a_proof_notices_some_fault() -> None:
+    assert CHECKS.keys() <= {fault.check for fault in FAULTS}
+
+
 def test_a_line_that_is_gone_is_named_before_anything_is_done() -> None:
     gone = replace(FAULTS[0], old="no such line")
     with pytest.raises(SystemExit, match=rf"{gone.name}: heddle/{gone.file} no longer has 'no such line'"):
