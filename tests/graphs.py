@@ -1,8 +1,4 @@
-"""Counting what torch.compile captures, for scripts in a process without the shape checks, which it cannot trace.
-
-Such a process has `HEDDLE_UNCHECKED=1`, and this folder beside the root on its `PYTHONPATH`; its script says
-`from graphs import captured`.
-"""
+"""Counting what torch.compile captures, for programs in a process without the shape checks (`tests/programs.py`)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

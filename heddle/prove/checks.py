@@ -1,28 +1,35 @@
-"""The checks, one function each: what a lecture requires of any model, said as passes that must give the same.
+"""The checks: what the lectures require of any model, said as passes that must give the same.
 
-A check takes the subject and gives comparisons; where it does not apply it says why. The table at the end is the list.
+A check takes the subject and yields comparisons; where it does not apply it says why. The table at the end is the list, and the
+tests of heddle's own models run the same one. Checks of a cache are in `caches`, those of what training computes in `learning`.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from itertools import accumulate
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 
-from heddle.config.ids import SpecialIds
 from heddle.config.layers import MoEConfig, RecurrentConfig
 from heddle.config.model import LanguageHeadConfig, with_kernel
-from heddle.config.sampling import SamplingConfig
 from heddle.errors import HeddleError
-from heddle.generate import generate
 from heddle.model.build import build
 from heddle.nn.dropout import Dropout
-from heddle.nn.kernels import KERNELS
+from heddle.nn.kernels import KERNELS, Kernel
 from heddle.nn.layout import Layout
+from heddle.nn.state import FORGETS
+from heddle.prove.caches import (
+    cached_in_chunks,
+    cached_one_by_one,
+    drawn_tokens,
+    forks,
+    growing_cache,
+    joined_rows,
+    rolling_window,
+    rows_alone,
+)
 from heddle.prove.learning import kernel_gradients, training_loss
-from heddle.prove.subject import Subject, attentions, cut, fixed_source, joined
+from heddle.prove.subject import Subject, attentions, cut, last_stack
 from heddle.prove.verdict import Comparison, NotApplicable
 
 Check = Callable[[Subject], Iterator[Comparison]]
@@ -30,9 +37,9 @@ Check = Callable[[Subject], Iterator[Comparison]]
 
 def causality(subject: Subject) -> Iterator[Comparison]:
     """Changing token t changes nothing before t: not one bit (L0-87)."""
-    needs_decoder(subject)
-    needs_two_tokens(subject)
-    needs_two_ids(subject)
+    subject.needs_decoder()
+    subject.needs_two_tokens()
+    subject.needs_two_ids()
     tokens = subject.tokens(2)
     before = subject.whole(tokens)
     for t in sorted({1, 2, tokens.shape[1] // 2, tokens.shape[1] - 1} & set(range(1, tokens.shape[1]))):
@@ -44,151 +51,73 @@ def causality(subject: Subject) -> Iterator[Comparison]:
 
 def gradient_to_the_future(subject: Subject) -> Iterator[Comparison]:
     """The scores at t have no gradient to tokens after t (L0-87)."""
-    needs_decoder(subject)
-    needs_two_tokens(subject)
-    tokens, looked_up = subject.tokens(1), []
+    subject.needs_decoder()
+    subject.needs_two_tokens()
+    x, hidden = subject.differentiable(subject.tokens(1))
+    for t in sorted({0, x.shape[1] // 2, x.shape[1] - 2} & set(range(x.shape[1] - 1))):
+        yield nothing(f"position {t}", gradient(hidden[:, t], x)[:, t + 1 :])
 
-    def keep(module: nn.Module, inputs: tuple[Tensor], vectors: Tensor) -> Tensor:
-        looked_up.append(vectors.detach().requires_grad_())
-        return looked_up[-1]
 
-    hook = subject.model.embedding.register_forward_hook(keep)
+def reach(subject: Subject) -> Iterator[Comparison]:
+    """Windows and convolutions tell a token nothing of those further away than all layers together reach."""
+    subject.needs_decoder()
+    told, length = subject.told(subject.length), subject.length
+    if len(told) == length:
+        raise NotApplicable("its layers reach every token")
+    x, hidden = subject.differentiable(subject.tokens(1))
+    for t in sorted({length // 2, length - 1}):
+        beyond = [t - distance for distance in range(t + 1) if distance not in told]
+        if beyond:
+            yield nothing(f"position {t}", gradient(hidden[:, t], x)[:, beyond])
+
+
+def gradient(outputs: Tensor, x: Tensor) -> Tensor:
+    """The gradient of the outputs' sum with respect to x; 0 where they do not depend on it."""
+    (found,) = torch.autograd.grad(outputs.sum(), x, retain_graph=True, allow_unused=True)
+    return torch.zeros_like(x) if found is None else found
+
+
+def nothing(what: str, found: Tensor) -> Comparison:
+    """Numbers that must be exactly 0."""
+    return Comparison(what, {"output": found.detach()}, {"output": torch.zeros_like(found)}, exactly=True)
+
+
+def layers_alone(subject: Subject) -> Iterator[Comparison]:
+    """Each layer, called alone with a scope of its own, gives what it gives in the stack, whatever the stack's layers share.
+
+    So does the last norm: a stack is its entry, its blocks in order, and that norm (L0-24, L0-25, L3-26).
+    """
+    stack, given = last_stack(subject.model), []
+    hook = stack.register_forward_pre_hook(lambda module, arguments: given.append(arguments))
     try:
-        hidden = subject.hidden(tokens)
+        with torch.no_grad(), stack.watched() as states:
+            hidden = subject.hidden(subject.tokens(2))
     finally:
         hook.remove()
-    x = looked_up[-1]  # an encoder's source comes first, where both have one table
-    for t in sorted({0, tokens.shape[1] // 2, tokens.shape[1] - 2} & set(range(tokens.shape[1] - 1))):
-        (gradient,) = torch.autograd.grad(hidden[:, t].sum(), x, retain_graph=True, allow_unused=True)
-        later = torch.zeros_like(x[:, t + 1 :]) if gradient is None else gradient[:, t + 1 :]
-        yield Comparison(f"position {t}", {"output": later}, {"output": torch.zeros_like(later)}, exactly=True)
+    _, layout, _, memory = (*given[-1], None)[:4]
+    patterns = [block.mixer.pattern for block in stack.layers()]
+    relatives = [*dict.fromkeys(pattern.relative for pattern in patterns if pattern.relative)]
+    for number, (block, pattern) in enumerate(zip(stack.layers(), patterns, strict=True)):
+        relative = stack.relative[relatives.index(pattern.relative)] if pattern.relative else None
+        with torch.no_grad():
+            scope, source = pattern.scope(layout, None, relative), None
+            if block.cross is not None and memory is not None:
+                source = block.cross.pattern.scope(layout, memory.layout, source=memory.hidden)
+            alone = block(states[number], scope, FORGETS, source).hidden
+        yield Comparison("alone", {f"layer {number}": alone}, {f"layer {number}": states[number + 1]}, exactly=True)
+    with torch.no_grad():
+        yield Comparison("last norm", {"output": stack.final_norm(states[-1])}, {"output": hidden}, exactly=True)
 
 
 def prefix(subject: Subject) -> Iterator[Comparison]:
     """The model of a prefix is the prefix of the model: f(x[:t]) = f(x)[:t] (L0-01)."""
-    needs_decoder(subject)
-    needs_two_tokens(subject)
+    subject.needs_decoder()
+    subject.needs_two_tokens()
     tokens = subject.tokens(2)
     whole = subject.whole(tokens)
     for t in sorted({1, 2, tokens.shape[1] // 2, tokens.shape[1] - 1} & set(range(1, tokens.shape[1]))):
         part = (slice(None), slice(0, t))
         yield Comparison(f"first {t} tokens", subject.whole(tokens[:, :t]), cut(whole, part))
-
-
-def cached_one_by_one(subject: Subject) -> Iterator[Comparison]:
-    """Generation, token by token through a cache, computes what training computed at once (L2-08)."""
-    needs_decoder(subject)
-    tokens = subject.tokens(2)
-    yield Comparison("one by one", subject.stepped(tokens, range(1, tokens.shape[1])), subject.whole(tokens))
-
-
-def cached_in_chunks(subject: Subject) -> Iterator[Comparison]:
-    """A prompt read in chunks of any size, then single tokens, is the same text."""
-    needs_decoder(subject)
-    tokens = subject.tokens(2)
-    whole, length = subject.whole(tokens), tokens.shape[1]
-    for cuts in ([length // 3], [1, length // 2, length // 2 + 1], [length - 2, length - 1]):
-        yield Comparison(f"cut at {cuts}", subject.stepped(tokens, cuts), whole)
-
-
-def rolling_window(subject: Subject) -> Iterator[Comparison]:
-    """What a layer forgets is what it does not see: texts at least twice as long as any window or reach stay right."""
-    needs_decoder(subject)
-    reaches, context = subject.reaches(), subject.config.context
-    if not reaches:
-        raise NotApplicable("no layer forgets")
-    if reaches[0] >= context:
-        raise NotApplicable(f"no layer forgets anything within the context of {context}")
-    far = reaches[-1]
-    length = min(2 * far + 5, context)
-    tokens = subject.tokens(2, length)
-    whole = subject.whole(tokens)
-    # Single tokens where some layer overwrites its oldest, and where it comes round again; whatever lies between at once.
-    turns = {turn + more for reach in reaches for turn in (reach, 2 * reach) for more in range(-1, 3)}
-    yield Comparison("one by one at each turn", subject.stepped(tokens, sorted(turns)), whole)
-    for size in (max(2, far // 2), far + 2):
-        yield Comparison(f"in chunks of {size}", subject.stepped(tokens, range(1, length, size)), whole)
-    yield from read_together(subject, subject.tokens(3, length), [far - 1, length, length // 2])
-
-
-def rows_alone(subject: Subject) -> Iterator[Comparison]:
-    """Texts of different lengths that go on together give what each gives alone."""
-    needs_decoder(subject)
-    most = subject.length
-    yield from read_together(subject, subject.tokens(3), [most // 3, most, most // 2])
-
-
-def read_together(subject: Subject, tokens: Tensor, lengths: Sequence[int]) -> Iterator[Comparison]:
-    """Three rows through one cache: their first `lengths` tokens or as many as leave some over, then more, in two calls."""
-    width = tokens.shape[1]
-    more = [[1, 2, 1], [1, 1, 1]] if width > 3 else [[1, 1, 1]] * (width - 1)
-    left = [width - sum(counts) for counts in zip(*more, strict=True)] or [width] * 3
-    calls = [[min(max(1, length), most) for length, most in zip(lengths, left, strict=True)], *more]
-    cache = subject.model.new_cache(3)
-    done, traces = [0, 0, 0], []
-    for counts in calls:
-        fed = tokens.new_zeros(3, max(counts))
-        for row, count in enumerate(counts):
-            fed[row, :count] = tokens[row, done[row] : done[row] + count]
-            done[row] += count
-        traces.append(subject.traced(partial(subject.step, fed, cache, counts)))
-    together = joined(traces)
-    starts = [*accumulate((max(counts) for counts in calls[:-1]), initial=0)]
-    for row, length in enumerate(done):
-        places = [start + i for start, counts in zip(starts, calls, strict=True) for i in range(counts[row])]
-        alone = subject.whole(tokens[row : row + 1, :length], source=source_row(subject, row))
-        yield Comparison(f"row {row} of 3", cut(together, (slice(row, row + 1), places)), alone)
-
-
-def forks(subject: Subject) -> Iterator[Comparison]:
-    """Rows of a cache that are dropped, doubled or reordered go on as if alone."""
-    needs_decoder(subject)
-    needs_two_tokens(subject)
-    length = subject.length - 1
-    tokens, lengths = subject.tokens(3), [length, max(1, length // 2), max(1, length // 3)]
-    cache = subject.model.new_cache(3)
-    subject.step(tokens[:, :length], cache, lengths)
-    order = [2, 0, 2]
-    fed = torch.stack([tokens[row, lengths[row]] for row in order])[:, None]
-    chosen = cache.select(order)
-    found = subject.traced(lambda: subject.step(fed, chosen))
-    for place, row in enumerate(order):
-        alone = subject.whole(tokens[row : row + 1, : lengths[row] + 1], source=source_row(subject, row))
-        last = (slice(None), slice(-1, None))
-        yield Comparison(f"row {row} forked", cut(found, slice(place, place + 1)), cut(alone, last))
-
-
-def drawn_tokens(subject: Subject) -> Iterator[Comparison]:
-    """The tokens that the token loop draws, from prompts of different lengths, are the best of one pass over the text.
-
-    They are the best of those that may be drawn: what a model's config bans never is.
-    """
-    needs_decoder(subject)
-    if subject.both or not isinstance(subject.config.head, LanguageHeadConfig):
-        raise NotApplicable("the token loop does not draw from it")
-    most = subject.length
-    prompts = [
-        row[:length].tolist() for row, length in zip(subject.tokens(3), (1, most // 3 + 1, most // 2 + 1), strict=True)
-    ]
-    texts = [list(prompt) for prompt in prompts]
-    for event in generate(subject.model, prompts, SamplingConfig(temperature=0.0, max_tokens=max(1, most // 2))):
-        texts[event.row].append(event.token)
-    for row, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
-        read = torch.tensor([text[:-1]])
-        # The loop says no types, so all are of the first.
-        scores = subject.whole(read, types=subject.types(torch.zeros_like(read)))["output"][:, len(prompt) - 1 :]
-        for step in range(scores.shape[1]):
-            scores[0, step, banned(subject.config.ids, text[: len(prompt) + step])] = -torch.inf
-        chosen = scores.gather(-1, torch.tensor([text[len(prompt) :]])[..., None])
-        yield Comparison(f"row {row} of 3", {"output": chosen}, {"output": scores.amax(-1, keepdim=True)})
-
-
-def banned(ids: SpecialIds | None, text: Sequence[int]) -> list[int]:
-    """The ids that must not follow a text: the last of each banned run whose others it ends with. Ids that end a text may."""
-    if ids is None:
-        return []
-    runs = [run for run in ids.banned if len(run) > 1 or run[0] not in ids.ends()]
-    return [run[-1] for run in runs if tuple(text[len(text) - len(run) + 1 :]) == run[:-1]]
 
 
 def padding(side: str) -> Check:
@@ -202,7 +131,7 @@ def padding(side: str) -> Check:
         real = layout.segment >= 0
         for row, length in enumerate(lengths):
             found = {place: tensor[row, real[row]][None] for place, tensor in padded.items()}
-            alone = subject.whole(tokens[row, real[row]][None], source=source_row(subject, row))
+            alone = subject.whole(tokens[row, real[row]][None], source=subject.source_row(row))
             yield Comparison(f"row of {length}", found, alone)
         refilled = subject.whole(torch.where(real, tokens, subject.others(tokens)), layout)
         yield Comparison("other padding", cut(refilled, real), cut(padded, real), subject.bitwise)
@@ -210,35 +139,60 @@ def padding(side: str) -> Check:
     return check
 
 
+def padding_gradients(subject: Subject) -> Iterator[Comparison]:
+    """Attention gives padding exactly 0, nothing that is real has a gradient to it, and every gradient is finite (D-10, L2-07).
+
+    Also in a row that is padding alone.
+    """
+    width, model = subject.length, subject.model
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for side in ("right", "left"):
+        layout = Layout.padded([width, max(1, width // 2), 0], width, side)
+        padded = layout.segment < 0
+        kept: list[Tensor] = []
+
+        def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, kept: list[Tensor] = kept) -> None:
+            kept.append(output.detach().transpose(1, 2))
+
+        kernels = [module for module in last_stack(model).modules() if isinstance(module, Kernel)]
+        hooks = [kernel.register_forward_hook(keep) for kernel in kernels]
+        try:
+            x, hidden = subject.differentiable(subject.tokens(3), layout)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        for output in kept:
+            yield nothing(f"attention of padding on the {side}", output[padded])
+        of_x, *rest = torch.autograd.grad(hidden[~padded].square().sum(), [x, *learned], allow_unused=True)
+        yield nothing(f"padding on the {side}", (torch.zeros_like(x) if of_x is None else of_x)[padded])
+        bad = sum(int((~each.isfinite()).sum()) for each in (hidden, of_x, *rest) if each is not None)
+        yield nothing(f"numbers that are not finite, padding on the {side}", torch.tensor([bad]))
+
+
 def packing(subject: Subject) -> Iterator[Comparison]:
     """Documents side by side give what each gives alone, and changing one leaves every bit of its neighbours."""
     if subject.both:
         raise NotApplicable("an encoder-decoder has one source per row")
-    needs_two_tokens(subject)
+    subject.needs_two_tokens()
     width = subject.length
     first = max(1, width // 3)
-    lengths = [[first, width - first]]
-    tokens, layout = subject.tokens(1), Layout.packed(lengths, width)
+    lengths = [[first, width - first], [max(1, width - first - 1)]]  # the second row ends in padding
+    tokens, layout = subject.tokens(2), Layout.packed(lengths, width)
     packed = subject.whole(tokens, layout)
-    start = 0
-    for number, length in enumerate(lengths[0]):
-        part = (slice(None), slice(start, start + length))
-        yield Comparison(f"document {number}", cut(packed, part), subject.whole(tokens[part]))
-        changed = tokens.clone()
-        changed[part] = subject.others(tokens[part])
-        again, rest = subject.whole(changed, layout), layout.segment[0] != number
-        yield Comparison(
-            f"document {number} changed",
-            cut(again, (slice(None), rest)),
-            cut(packed, (slice(None), rest)),
-            exactly=subject.bitwise,
-        )
-        start += length
+    for row, documents in enumerate(lengths):
+        for number in range(len(documents)):
+            inside = (torch.arange(2)[:, None] == row) & (layout.segment == number)
+            found = {place: tensor[inside][None] for place, tensor in packed.items()}
+            yield Comparison(f"document {number} of row {row}", found, subject.whole(tokens[inside][None]))
+            again = subject.whole(torch.where(inside, subject.others(tokens), tokens), layout)
+            rest = (layout.segment >= 0) & ~inside
+            what = f"document {number} of row {row} changed"
+            yield Comparison(what, cut(again, rest), cut(packed, rest), subject.bitwise)
 
 
 def kernels(subject: Subject) -> Iterator[Comparison]:
     """All attention kernels compute one function, padded rows included."""
-    if not attentions(subject.config):
+    if not (attentions(subject.config) or subject.both):
         raise NotApplicable("no layer pays attention")
     tokens, layout = subject.tokens(2), Layout.padded([subject.length, max(1, subject.length // 2)], subject.length)
     real = layout.segment >= 0
@@ -248,7 +202,7 @@ def kernels(subject: Subject) -> Iterator[Comparison]:
             config = with_kernel(subject.config, kernel)
         except HeddleError:  # the kernel cannot do what this model asks of it
             continue
-        other = build(config).eval()
+        other = build(config, dtype=subject.dtype).eval()
         other.load_state_dict(subject.model.state_dict())
         found = {place: tensor[real] for place, tensor in subject.whole(tokens, layout, model=other).items()}
         if kernel == "reference":
@@ -257,22 +211,40 @@ def kernels(subject: Subject) -> Iterator[Comparison]:
             yield Comparison(kernel, found, wanted)
 
 
+def extra_entries(subject: Subject) -> Iterator[Comparison]:
+    """Entries that fill the vocabulary up are never likely, and change no score (L0-86, D-13)."""
+    config, real = subject.config, subject.config.vocab_size
+    if not isinstance(config.head, LanguageHeadConfig) or config.table_rows() == real:
+        raise NotApplicable("its vocabulary has no extra entries")
+    tokens = subject.tokens(2)
+    with torch.no_grad():
+        scores = subject.model.logits(subject.hidden(tokens))[..., real:]
+    yield Comparison("extra", {"output": scores}, {"output": torch.full_like(scores, -torch.inf)}, exactly=True)
+    narrow = build(config.override({"pad_vocab_to": 1}), dtype=subject.dtype).eval()
+    sizes, weights = narrow.state_dict(), subject.model.state_dict()
+    narrow.load_state_dict({name: weight[: len(sizes[name])] for name, weight in weights.items()})
+    yield Comparison("without them", subject.whole(tokens, model=narrow), subject.whole(tokens))
+
+
 def cross_attention(subject: Subject) -> Iterator[Comparison]:
     """The encoder's output, kept once, serves every step; its padding is seen by nothing (L1-78, L1-79)."""
     if not subject.both:
         raise NotApplicable("there is no encoder and decoder")
     tokens, width = subject.tokens(3), min(12, subject.config.context)
     source, lengths = subject.source(3, width), [width, max(1, width // 2), 1]
-    layout = Layout.padded(lengths, width)
-    padded = subject.whole(tokens, None, source, layout)
-    for row, length in enumerate(lengths):
-        alone = subject.whole(tokens[row : row + 1], source=source[row : row + 1, :length])
-        yield Comparison(f"source of {length}", cut(padded, slice(row, row + 1)), alone)
-    real = layout.segment >= 0
-    refilled = torch.where(real, source, (source + 1) % (subject.config.source_vocab_size or subject.config.vocab_size))
-    yield Comparison("other padding", subject.whole(tokens, None, refilled, layout), padded, subject.bitwise)
-    stepped = subject.stepped(tokens, range(1, tokens.shape[1]), source, layout)
-    yield Comparison("step by step", stepped, padded)
+    other = (source + 1) % (subject.config.source_vocab_size or subject.config.vocab_size)
+    for side in ("right", "left"):
+        layout = Layout.padded(lengths, width, side)
+        real = layout.segment >= 0
+        padded = subject.whole(tokens, None, source, layout)
+        for row, length in enumerate(lengths):
+            alone = subject.whole(tokens[row : row + 1], source=source[row, real[row]][None])
+            what = f"source of {length}, padded on the {side}"
+            yield Comparison(what, cut(padded, slice(row, row + 1)), alone)
+        refilled = subject.whole(tokens, None, torch.where(real, source, other), layout)
+        yield Comparison(f"other padding on the {side}", refilled, padded, subject.bitwise)
+        stepped = subject.stepped(tokens, range(1, tokens.shape[1]), source, layout)
+        yield Comparison(f"step by step, padded on the {side}", stepped, padded)
 
 
 def routing(subject: Subject) -> Iterator[Comparison]:
@@ -312,8 +284,8 @@ def seeing_both_ways(subject: Subject) -> Iterator[Comparison]:
     mixers = [block.mixer for block in subject.config.last()[1].blocks]
     if None not in reach or any(isinstance(mixer, RecurrentConfig) for mixer in mixers):
         raise NotApplicable("no layer sees everything")
-    needs_two_tokens(subject)
-    needs_two_ids(subject)
+    subject.needs_two_tokens()
+    subject.needs_two_ids()
     tokens = subject.tokens(1)
     changed = tokens.clone()
     changed[:, -1] = subject.others(tokens[:, -1])
@@ -333,44 +305,27 @@ def compiled(subject: Subject) -> Iterator[Comparison]:
     yield Comparison("compiled", {"output": found}, {"output": wanted})
 
 
-def needs_decoder(subject: Subject) -> None:
-    """Skip what only a decoder promises."""
-    if subject.model.decoder is None:
-        raise NotApplicable("only a decoder promises this")
-
-
-def needs_two_tokens(subject: Subject) -> None:
-    """Skip what speaks of a token before or beside another."""
-    if subject.length < 2:
-        raise NotApplicable("a context of 1 holds no two tokens")
-
-
-def needs_two_ids(subject: Subject) -> None:
-    """Skip what changes a token, where there is no other."""
-    if subject.config.vocab_size < 2:
-        raise NotApplicable("a vocabulary of 1 has no other token")
-
-
-def source_row(subject: Subject, row: int) -> Tensor | None:
-    """Row `row` of the fixed source, where there is one."""
-    return fixed_source(subject, row + 1)[row:] if subject.both else None
-
-
 CHECKS: dict[str, Check] = {
     "causality": causality,
     "gradient to the future": gradient_to_the_future,
+    "reach": reach,
     "prefix": prefix,
+    "layers alone": layers_alone,
     "cached one by one": cached_one_by_one,
     "cached in chunks": cached_in_chunks,
+    "growing cache": growing_cache,
     "rolling window": rolling_window,
     "rows alone": rows_alone,
     "forked rows": forks,
+    "joined rows": joined_rows,
     "drawn tokens": drawn_tokens,
     "padding on the right": padding("right"),
     "padding on the left": padding("left"),
+    "gradient of padding": padding_gradients,
     "packing": packing,
     "kernels": kernels,
     "gradients of kernels": kernel_gradients,
+    "extra entries": extra_entries,
     "cross-attention": cross_attention,
     "routing": routing,
     "seeing both ways": seeing_both_ways,

@@ -106,7 +106,7 @@ def prove(
     for word, check in checks.items():
         if progress is not None:
             progress(word)
-        verdicts.append(_run(word, check, subject))
+        verdicts.append(run_check(word, check, subject))
     if progress is not None:
         progress(EXPORT)
     verdicts.append(exported(subject))
@@ -137,7 +137,8 @@ def not_expressible(config: TransformerConfig) -> Verdict | None:
     return Verdict(EXPORT, "NOT CHECKED", detail=f"no family of transformers can express it: {reasons[0]}")
 
 
-def _run(word: str, check: Check, subject: Subject) -> Verdict:
+def run_check(word: str, check: Check, subject: Subject) -> Verdict:
+    """What comes of one check; `NOT CHECKED` where it compares nothing, `DIFFERENT` where it breaks off."""
     try:
         with torch.enable_grad():
             comparisons = check(subject)

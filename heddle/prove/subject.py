@@ -8,24 +8,25 @@ from math import sqrt
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from heddle.config.layers import AttentionConfig, MoEConfig
+from heddle.config.layers import AttentionConfig, ConvolutionConfig, CustomConfig, LinearConfig, MoEConfig
 from heddle.config.model import TransformerConfig
 from heddle.model.head import LanguageHead
 from heddle.model.stack import Stack
 from heddle.model.transformer import Transformer
+from heddle.nn.convolution import distances
 from heddle.nn.custom import Custom
 from heddle.nn.layout import Layout
 from heddle.nn.state import Cache, Rolling
-from heddle.prove.verdict import Trace
+from heddle.prove.verdict import NotApplicable, Trace
 
 LEAST = 2.0**-22  # two units in the last place of the largest number: nothing is asked to be nearer by luck
 
 
 class Subject:
-    """A model in fp32 and evaluation mode, with random texts to try it on.
+    """A model in evaluation mode and its own precision, fp32 or fp64, with random texts to try it on.
 
     Args:
         model: the model; it is put into evaluation mode.
@@ -35,6 +36,7 @@ class Subject:
     def __init__(self, model: Transformer, seed: int = 0) -> None:
         self.model = model.eval()
         self.config = model.config
+        self.dtype = next(model.parameters()).dtype
         self.generator = torch.Generator().manual_seed(seed)
         # What heddle's own layers do depends on places in ways that show at once; what a user's do, nobody knows.
         own = any(isinstance(module, Custom) for module in model.modules())
@@ -75,6 +77,25 @@ class Subject:
         kinds = self.config.encoder.entry.types if self.both and self.config.encoder is not None else 0
         return source % kinds if kinds else None
 
+    def source_row(self, row: int) -> Tensor | None:
+        """Row `row` of the fixed source, where there is one."""
+        return fixed_source(self, row + 1)[row:] if self.both else None
+
+    def needs_decoder(self) -> None:
+        """Skip what only a decoder promises."""
+        if self.model.decoder is None:
+            raise NotApplicable("only a decoder promises this")
+
+    def needs_two_tokens(self) -> None:
+        """Skip what concerns a token before or next to another."""
+        if self.length < 2:
+            raise NotApplicable("a context of 1 holds no two tokens")
+
+    def needs_two_ids(self) -> None:
+        """Skip what changes a token, where there is no other."""
+        if self.config.vocab_size < 2:
+            raise NotApplicable("a vocabulary of 1 has no other token")
+
     def reaches(self) -> list[int]:
         """How many tokens the decoder's states keep that forget, each number once."""
         assert self.model.decoder is not None
@@ -112,6 +133,35 @@ class Subject:
         given = {name: value for name, value in said.items() if value is not None}
         out: Tensor = (self.model if model is None else model)(tokens, layout, source, source_layout, **given).hidden
         return out
+
+    def differentiable(self, tokens: Tensor, layout: Layout | None = None) -> tuple[Tensor, Tensor]:
+        """The tokens' vectors [B T d] as a leaf of the graph, and the hidden vectors [B T D] that are computed from them."""
+        looked_up = []
+
+        def keep(module: nn.Module, inputs: tuple[Tensor], vectors: Tensor) -> Tensor:
+            looked_up.append(vectors.detach().requires_grad_())
+            return looked_up[-1]
+
+        hook = self.model.embedding.register_forward_hook(keep)
+        try:
+            hidden = self.hidden(tokens, layout)
+        finally:
+            hook.remove()
+        return looked_up[-1], hidden  # an encoder's source comes first, where both have one table
+
+    def told(self, length: int) -> set[int]:
+        """How many steps back, below `length`, a token of the decoder may be told of by all layers together."""
+        found = {0}
+        for block in self.config.last()[1].blocks:
+            mixer, steps = block.mixer, range(length)
+            if isinstance(mixer, AttentionConfig) and mixer.window is not None:
+                steps = range(mixer.window)
+            elif isinstance(mixer, ConvolutionConfig | LinearConfig):
+                steps = distances(mixer.taps, mixer.dilation, centred=False)
+            if isinstance(block.ffn, CustomConfig):
+                steps = range(length)
+            found = {one + other for one in found for other in steps if one + other < length}
+        return found
 
     @torch.no_grad()
     def stepped(
@@ -156,16 +206,21 @@ class Subject:
         return {**found, "output": scores}
 
     def _measured(self) -> tuple[dict[str, float], dict[str, float]]:
-        """At each place, the largest number, and the model's error in fp32 against itself in fp64, relative to that."""
+        """At each place, the largest number, and the model's rounding error in its own precision, relative to that.
+
+        The error is measured in fp32 against fp64; in fp64 it is smaller by as much as a unit in the last place is.
+        """
         exact = copy.deepcopy(self.model).double()
+        rounded = self.model if self.dtype == torch.float32 else copy.deepcopy(self.model).float()
+        finer = torch.finfo(self.dtype).eps / torch.finfo(torch.float32).eps
         tokens = self.tokens(max(16, 64 // self.length))  # a few would not show how far rounding can go
-        near, far = self.whole(tokens), self.whole(tokens, model=exact)
+        near, far = self.whole(tokens, model=rounded), self.whole(tokens, model=exact)
         scales = {place: max(float(wanted.abs().max()), 1e-30) for place, wanted in far.items()}
         errors = {place: float((near[place].double() - wanted).abs().max()) for place, wanted in far.items()}
         found = {place: max(error / scales[place], LEAST) for place, error in errors.items()}
         # Products in another order round differently at any place: no place is allowed less than half of the worst.
         least = max(found.values()) / 2
-        return {place: max(bound, least) for place, bound in found.items()}, scales
+        return {place: max(bound, least) * finer for place, bound in found.items()}, scales
 
 
 def last_stack(model: Transformer) -> Stack:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Literal
 
 import torch
@@ -97,8 +97,10 @@ def judge(
                 return Verdict(check, "DIFFERENT", float("inf"), 0.0, place, f"{each.what}: shapes differ")
             if torch.equal(found, wanted):
                 continue
-            scale = max(float(wanted.abs().max()), (scales or {}).get(place, 0.0), each.least)
-            error = float((found.double() - wanted.double()).abs().nan_to_num(nan=float("inf")).max()) / scale
+            largest = float(wanted.abs().nan_to_num(posinf=0.0).max())  # what is -inf on purpose is no measure
+            scale = max(largest, (scales or {}).get(place, 0.0), each.least)
+            apart = (found.double() - wanted.double()).abs().masked_fill(found == wanted, 0.0)
+            error = float(apart.nan_to_num(nan=inf, posinf=inf).max()) / scale
             rounding = bounds.get(place, bounds["output"])
             bound = 0.0 if each.exactly else min(ALLOWED * rounding, CEILING)
             if not error <= bound:

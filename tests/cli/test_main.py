@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,31 +16,18 @@ import torch
 
 import heddle as package
 from heddle.config.run import RunConfig
+from tests import programs
 
 from .conftest import Heddle
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ["train", "generate", "eval", "count", "presets", "import", "export", "runs", "tokenizer"]
 
-LIGHT = """
-import sys
-from heddle.cli.main import run
-for words in ["--help"], ["train", "--help"], ["train", "depth=1", "depth=2"]:
-    try:
-        run(words)
-    except SystemExit:
-        pass
-heavy = sorted({"torch", "numpy", "transformers", "tokenizers"} & sys.modules.keys())
-assert not heavy, heavy
-"""
-
 
 def test_help_needs_no_torch() -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", LIGHT], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    said = programs.run("cli.asking_for_help")
     for name in COMMANDS:
-        assert f"{name} " in done.stdout
+        assert f"{name} " in said
 
 
 def test_the_installed_name_is_the_same_program() -> None:
@@ -196,23 +184,10 @@ def test_what_a_terminal_cannot_show_is_numbered(heddle: Heddle, run_a: Path, mo
     assert stream.buffer.getvalue() == b"w\\xe4rp\n"  # type: ignore[attr-defined]
 
 
-OWN_MIXER = """
-from torch import nn
-
-class Mine(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.map = nn.Linear(dim, dim)
-
-    def forward(self, x, layout):
-        return self.map(x)
-"""
-
-
 def test_a_users_own_module_is_found_in_the_folder(tmp_path: Path) -> None:
     """Also by a script that pip installs, for which Python does not look there (`-P` does the same)."""
     (tmp_path / "mixers_here").mkdir()
-    (tmp_path / "mixers_here" / "mine.py").write_text(OWN_MIXER)
+    shutil.copy(Path(__file__).parent / "mine.py", tmp_path / "mixers_here")
     (tmp_path / "m.toml").write_text(
         "vocab_size = 11\ndim = 8\ncontext = 8\n[decoder]\ndepth = 1\n[decoder.block]\n"
         'mixer = { kind = "custom", target = "mixers_here.mine:Mine" }\n'

@@ -22,7 +22,7 @@ from heddle.config import (
     preset_names,
 )
 from heddle.errors import HeddleError
-from tests.laws.models import COMBINATIONS
+from tests.models import COMBINATIONS
 
 maybe_size = st.none() | st.integers(1, 64)
 rates = st.floats(0, 0.99)

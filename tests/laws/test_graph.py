@@ -1,16 +1,12 @@
 """The forward pass is one graph, and stays one from batch to batch."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 from heddle.config import AlibiConfig, BucketsConfig, ConvolutionConfig, RecurrentConfig
-from tests.laws.models import config_of
+from tests import programs
+from tests.models import config_of
 
-ROOT = Path(__file__).parents[2]
 COMMON: dict[str, Any] = {"kv_heads": 2, "pad_vocab_to": 8, "depth": 1}
 ALIBI: dict[str, Any] = {"positions": "none", "relative": AlibiConfig()}
 # In each, what another has not. The two kernels that take long to compile have a test of their own: tests/nn/test_kernels.py.
@@ -28,14 +24,7 @@ MODELS = {
 
 def test_a_forward_pass_is_one_graph() -> None:
     tables = {name: config.to_dict() for name, config in MODELS.items()}
-    environment = {**os.environ, "HEDDLE_UNCHECKED": "1", "PYTHONPATH": str(ROOT)}
-    # A process of its own: the shape checks of the test run cannot be traced.
-    call = [sys.executable, "-W", "ignore", "-m", "tests.laws.graphs_of_models"]
-    done = subprocess.run(
-        call, cwd=ROOT, env=environment, input=json.dumps(tables), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    counts = json.loads(done.stdout)
+    counts = json.loads(programs.run("laws.graphs_of_models", given=json.dumps(tables)))
     assert len(counts) == 4 * len(MODELS)
     # The balance of experts counts documents, so that their number is one more size: the second makes it a variable.
     assert counts.pop("experts packed training") == 2

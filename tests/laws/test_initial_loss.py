@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from heddle.config import TransformerConfig, preset, preset_names, sized
 from heddle.model import build
-from tests.laws.models import COMBINATIONS, name_of
+from tests.models import COMBINATIONS, name_of
 
 PREDICTING = [name for name in preset_names() if preset(name).head.kind == "language"]
 

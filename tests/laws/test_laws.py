@@ -2,22 +2,24 @@
 
 from collections.abc import Callable
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from heddle.config import AttentionConfig, TransformerConfig
 from heddle.errors import HeddleError
-from heddle.model import Transformer, build
+from heddle.model import Stack, build
 from heddle.nn import Layout
-from tests.laws import laws
-from tests.laws.models import (
+from heddle.prove.checks import CHECKS, gradient
+from tests.laws.laws import Test, close, holds, of, subject_of
+from tests.models import (
     AXES,
+    BOTH,
     COMBINATIONS,
     CONTEXT,
+    ENCODERS,
     HEADS,
     REFUSED,
     awake,
@@ -27,30 +29,38 @@ from tests.laws.models import (
     tokens_of,
 )
 
-Test = Callable[..., Any]
+EVERY = [*COMBINATIONS, *ENCODERS, *BOTH]
+DECODERS = [*COMBINATIONS, *BOTH]
 
 
-def every(test: Test) -> Test:
-    """Run with each combination's model."""
-    return pytest.mark.parametrize("model", COMBINATIONS, ids=name_of, indirect=True)(test)
+def those(wanted: Callable[[TransformerConfig], bool]) -> list[TransformerConfig]:
+    """The combinations that are meant."""
+    return [config for config in COMBINATIONS if wanted(config)]
 
 
 def chosen(wanted: Callable[[TransformerConfig], bool]) -> Callable[[Test], Test]:
     """Run with the config of each combination that is meant."""
-    found = [config for config in COMBINATIONS if wanted(config)]
-    assert len(found) > 1
-    return pytest.mark.parametrize("config", found, ids=name_of)
+    assert len(those(wanted)) > 1
+    return pytest.mark.parametrize("config", those(wanted), ids=name_of)
 
 
 def attention_of(config: TransformerConfig) -> AttentionConfig:
-    """What stands in the first layer, or an attention without anything where there is none."""
+    """The first layer's attention, or one with no options where it has none."""
     mixer = config.decoder.block.mixer
     return mixer if isinstance(mixer, AttentionConfig) else AttentionConfig(heads=HEADS)
 
 
-@pytest.fixture(scope="module")
-def model(request: pytest.FixtureRequest) -> Transformer:
-    return awake(request.param)
+def ends(mixer: Any) -> bool:
+    """Whether a layer keeps less than all."""
+    return getattr(mixer, "window", None) is not None or mixer.kind in ("convolution", "linear")
+
+
+FORGETFUL = those(lambda config: any(ends(block.mixer) for block in config.decoder.blocks))
+SHORT = those(lambda config: all(ends(block.mixer) for block in config.decoder.blocks))
+PADDED = those(lambda config: config.pad_vocab_to > 1)
+EXPERTS = those(lambda config: config.decoder.block.ffn.kind == "moe")
+FREE = those(lambda config: getattr(config.decoder.block.mixer, "kernel", "") == "auto")
+OPEN = [config for config in ENCODERS if not all(ends(block.mixer) for block in config.encoder.blocks)]
 
 
 def test_every_pair_of_choices_is_built() -> None:
@@ -88,157 +98,204 @@ def test_what_is_left_out_is_refused(row: dict[str, Any]) -> None:
         build(config_of(**{"ffn": "moe", **row}), device="meta")
 
 
-@every
-@pytest.mark.lecture("L0-87")
-def test_later_tokens_change_nothing(model: Transformer) -> None:
-    laws.later_tokens_change_nothing(model)
+@of("causality", "gradient to the future", models=DECODERS)
+@pytest.mark.lecture("L0-87", "L1-77", "L1-82")
+def test_later_tokens_change_nothing(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
 
 
-@every
-@pytest.mark.lecture("L0-87")
-def test_gradients_stay_in_the_past(model: Transformer) -> None:
-    laws.gradients_stay_in_the_past(model)
+@of("reach", models=SHORT)
+def test_what_is_out_of_reach_changes_nothing(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
 
 
-@every
-def test_prefixes_are_prefixes(model: Transformer) -> None:
-    laws.prefixes_are_prefixes(model)
+@chosen(lambda config: True)
+def test_what_is_within_reach_is_told(config: TransformerConfig) -> None:
+    """d hidden[s] / d embedding[t] is not 0 wherever the layers together reach from s to t."""
+    subject = subject_of(config)
+    x, hidden = subject.differentiable(tokens_of(2, 7))
+    direction = torch.randn(hidden.shape[-1], dtype=x.dtype, generator=torch.Generator().manual_seed(3))
+    for s in range(7):
+        told = gradient(hidden[:, s] @ direction, x).abs().amax(-1) > 0
+        for distance in subject.told(7) & set(range(s + 1)):
+            assert told[:, s - distance].all(), f"position {s} is told nothing of token {s - distance}"
 
 
-@every
-@settings(max_examples=2)
-@given(data=st.data())
-def test_cached_is_uncached(model: Transformer, data: st.DataObject) -> None:
-    length = data.draw(st.integers(1, 20))
-    cuts = data.draw(st.lists(st.integers(1, length), unique=True, max_size=6).map(sorted))
-    laws.cached_is_uncached(model, length, cuts)
+@of("prefix", models=DECODERS)
+@pytest.mark.lecture("L0-01")
+def test_prefixes_are_prefixes(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
+
+
+@of("cached one by one", "cached in chunks", models=DECODERS)
+@pytest.mark.lecture("L2-08")
+def test_cached_is_uncached(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
 
 
 @pytest.mark.lecture("L2-08", "D-57")
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("kernel", AXES["kernel"])
 @pytest.mark.parametrize("positions", ["none", "both"])
-def test_cached_is_uncached_one_by_one(kernel: str, positions: str, dtype: torch.dtype, tolerance: float) -> None:
-    model = awake(config_of(kernel=kernel, positions=positions), dtype)
-    laws.cached_is_uncached(model, 20, range(1, 20), tolerance)
+def test_cached_is_uncached_one_by_one(kernel: str, positions: str, dtype: torch.dtype) -> None:
+    holds(subject_of(config_of(kernel=kernel, positions=positions), dtype), "cached one by one")
 
 
-@pytest.mark.parametrize("kernel", AXES["kernel"])
-@pytest.mark.parametrize("cuts", [(63, 64, 65), (64,), (1, 128, 129), (100, 149)], ids=str)
-def test_cached_is_uncached_as_the_cache_grows(kernel: str, cuts: tuple[int, ...]) -> None:
-    laws.cached_is_uncached(awake(config_of(kernel=kernel, kv_heads=2, positions="both")), 150, cuts)
+@of("rolling window", models=FORGETFUL)
+def test_a_layer_forgets_what_it_does_not_see(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
 
 
-@every
-@settings(max_examples=2)
-@given(data=st.data())
-def test_rows_together_are_rows_alone(model: Transformer, data: st.DataObject) -> None:
-    step = st.lists(st.integers(0, 6), min_size=3, max_size=3).filter(any)
-    laws.rows_together_are_rows_alone(model, data.draw(st.lists(step, min_size=1, max_size=4)))
+@of("growing cache", models=[config_of(kernel=kernel, kv_heads=2, positions="both") for kernel in AXES["kernel"]])
+def test_a_cache_may_grow(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
 
 
-@pytest.mark.parametrize("kernel", AXES["kernel"])
-def test_rows_together_are_rows_alone_as_the_cache_grows(kernel: str) -> None:
-    steps = [(60, 3, 0), (5, 1, 2), (1, 1, 1), (2, 70, 0), (1, 1, 1)]
-    laws.rows_together_are_rows_alone(awake(config_of(kernel=kernel, positions="both", kv_heads=2)), steps)
+@of("rows alone", "forked rows", "joined rows", models=DECODERS)
+def test_rows_of_a_cache_are_rows_alone(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
 
 
-@every
-def test_forks_are_independent(model: Transformer) -> None:
-    laws.forks_are_independent(model)
+@of("drawn tokens", models=COMBINATIONS)
+def test_the_token_loop_writes_what_one_pass_predicts(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
 
 
-@every
-def test_joined_rows_are_rows_alone(model: Transformer) -> None:
-    laws.joined_rows_are_rows_alone(model)
+@of("training loss", models=COMBINATIONS)
+def test_what_is_trained_is_what_predicts(config: TransformerConfig, law: str) -> None:
+    """The check computes in float64 whatever the model's precision, and the parameters' gradients have no bounds of their own."""
+    assert holds(subject_of(config, torch.float32), law).error < 1e-8
 
 
-@every
+@of("padding on the right", "padding on the left", models=EVERY)
 @pytest.mark.lecture("L0-20")
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_padding_changes_nothing(model: Transformer, side: str) -> None:
-    laws.padding_changes_nothing(model, side)
+def test_padding_changes_nothing(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
 
 
-LAYOUTS = {
-    "right": Layout.padded((3, 6, 0), 6),
-    "left": Layout.padded((3, 6, 0), 6, "left"),
-    "packed": Layout.packed([[2, 2], [6], []], 6),
-}
-
-
-@every
+@of("gradient of padding", models=EVERY)
 @pytest.mark.lecture("L2-07")
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_padding_sees_nothing(model: Transformer, layout: Layout) -> None:
-    laws.padding_sees_nothing(model, layout)
+def test_padding_sees_nothing(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
 
 
-@every
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_gradients_pass_padding_by(model: Transformer, side: str) -> None:
-    laws.gradients_pass_padding_by(model, side)
+@of("packing", models=[*COMBINATIONS, *ENCODERS])
+def test_packed_is_separate(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
 
 
-@every
-def test_packed_is_separate(model: Transformer) -> None:
-    laws.packed_is_separate(model)
+@of("cross-attention", models=BOTH)
+@pytest.mark.lecture("L1-78", "L1-79", "L2-08")
+def test_a_source_serves_every_step(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
 
 
-@every
+@of("seeing both ways", models=OPEN)
+@pytest.mark.lecture("L1-76")
+def test_an_encoder_sees_its_end(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
+
+
+@of("repeats", "training", models=EVERY)
 @pytest.mark.lecture("L0-66")
-def test_evaluation_repeats(model: Transformer) -> None:
-    laws.evaluation_repeats(model)
+def test_evaluation_repeats(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
 
 
-@every
+@of("layers alone", models=EVERY)
 @pytest.mark.lecture("L0-24", "L0-25", "L2-25", "L2-44", "L3-26")
-def test_a_stack_is_its_blocks(model: Transformer) -> None:
-    laws.stack_is_its_blocks(model)
+def test_a_stack_is_its_blocks(config: TransformerConfig, law: str) -> None:
+    """All states have the shape [B T D], and every block changes something."""
+    subject = subject_of(config)
+    holds(subject, law)
+    if not subject.both:
+        states = subject.model.states(tokens_of(2, 6))
+        assert [state.shape for state in states] == [(2, 6, config.dim)] * (config.last()[1].depth + 1)
+        assert not any(torch.equal(*pair) for pair in zip(states[1:], states[:-1], strict=True))
 
 
-PLACES = {"plain": Layout.plain(2, 7), **LAYOUTS}
+@of("kernels", models=[*FREE, *BOTH])
+def test_kernels_agree(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
 
 
-@chosen(lambda config: getattr(config.decoder.block.mixer, "kernel", "") == "auto")
-@pytest.mark.parametrize("layout", PLACES.values(), ids=PLACES)
-def test_kernels_agree(config: TransformerConfig, layout: Layout) -> None:
-    laws.kernels_agree(config, layout)
+@of("gradients of kernels", models=[*FREE, *BOTH])
+def test_kernels_teach_the_same(config: TransformerConfig, law: str) -> None:
+    assert holds(subject_of(config, torch.float32), law).error < 1e-8
 
 
-@pytest.mark.parametrize("layout", [Layout.plain(1, 150), Layout.padded((150, 20), 150)], ids=["plain", "padded"])
-def test_kernels_agree_over_several_blocks_of_rows(layout: Layout) -> None:
-    laws.kernels_agree(config_of(kv_heads=2, depth=1), layout)
+@of("routing", models=EXPERTS)
+def test_experts_look_at_one_token(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
+
+
+@of("extra entries", models=PADDED)
+@pytest.mark.lecture("L0-86", "D-13")
+def test_extra_entries_do_not_exist(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
+
+
+def test_every_check_is_run() -> None:
+    source = Path(__file__).read_text()
+    assert [law for law in CHECKS if f'"{law}"' not in source] == []
 
 
 @chosen(lambda config: attention_of(config).key_heads() < HEADS)
+@torch.no_grad()
 def test_grouped_is_copied(config: TransformerConfig) -> None:
-    laws.grouped_is_copied(config)
+    """Grouped-query attention is multi-head attention whose key and value heads are copies (Ainslie et al. 2023)."""
+    grouped = awake(config)
+    mixer = config.decoder.block.mixer
+    full = awake(config.override({"decoder.block.mixer.kv_heads": None}))
+    weights = grouped.state_dict()
+    for name, weight in weights.items():
+        for letter in ("k", "v"):
+            if f".mixer.{letter}." in name:
+                heads = weight.unflatten(0, (mixer.key_heads(), -1))
+                weights[name] = heads.repeat_interleave(mixer.heads // mixer.key_heads(), dim=0).flatten(0, 1)
+    full.load_state_dict(weights)
+    tokens = tokens_of(2, 6)
+    close(grouped(tokens).hidden, full(tokens).hidden, what="copied heads")
 
 
 @chosen(lambda config: config.decoder.entry.positions == "none" and attention_of(config).relative is not None)
+@torch.no_grad()
 def test_only_distances_count(config: TransformerConfig) -> None:
-    laws.only_distances_count(awake(config))
+    """Without absolute positions, moving a whole text along changes nothing."""
+    model, tokens = awake(config), tokens_of(2, 8)
+    here = Layout.plain(2, 8)
+    there = Layout(here.position + 13, here.segment, "packed")
+    close(model(tokens, there).hidden, model(tokens).hidden, 1e-3, "moved by 13")  # angles are fp32
+
+
+def open_stack(config: TransformerConfig) -> Stack:
+    """The decoder of a config as if it were an encoder, which sees everything, awake."""
+    stack = Stack(config.decoder, config.dim, CONTEXT, causal=False).double()
+    stack.load_state_dict(awake(config).decoder.state_dict())
+    return stack.eval()
 
 
 @pytest.mark.lecture("L1-05", "L2-54")
 @pytest.mark.parametrize("positions", ["learned", "rotary", "both"])
+@torch.no_grad()
 def test_order_matters(positions: str) -> None:
-    laws.order_matters(config_of(positions=positions))
+    """Positions alone tell 'dog bites man' from 'man bites dog'.
+
+    Every token sees every other, so no mask says what came first; yet no vector of the one text is among those of the other.
+    """
+    config = config_of(positions=positions)
+    stack, table, layout = open_stack(config), awake(config).embedding, Layout.plain(1, 4)
+    first, second = (stack(table(torch.tensor([ids])), layout).hidden[0] for ids in ([1, 2, 3, 4], [3, 2, 1, 4]))
+    assert (first[:, None] - second).abs().amax(-1).min() > 1e-3
 
 
 @pytest.mark.lecture("L1-05")
 def test_without_positions_and_mask_order_does_not_matter() -> None:
-    stack = laws.open_stack(config_of(positions="none"))
+    stack = open_stack(config_of(positions="none"))
     table = awake(config_of(positions="none")).embedding
     layout = Layout.plain(1, 4)
     first, second = (stack(table(torch.tensor([ids])), layout).hidden for ids in ([1, 2, 3, 4], [3, 2, 1, 4]))
-    laws.close(first[:, [2, 1, 0, 3]], second)
-
-
-@chosen(lambda config: config.pad_vocab_to > 1)
-def test_extra_entries_do_not_exist(config: TransformerConfig) -> None:
-    laws.extra_entries_do_not_exist(config)
+    close(first[:, [2, 1, 0, 3]], second)
 
 
 @chosen(lambda config: config.decoder.entry.positions == "learned")

@@ -3,7 +3,6 @@
 HEDDLE_EXAMPLES=5000 python -m pytest tests/laws/test_property.py      looks further than the usual run does
 """
 
-import copy
 import json
 import os
 import tomllib
@@ -21,27 +20,23 @@ from heddle.config import Config, Override, SavedConfig, TransformerConfig
 from heddle.model import Transformer, build
 from heddle.model.head import LanguageHead
 from heddle.nn import Layout
-from heddle.nn.moe import MoE
-from tests import choices
-from tests.laws.laws import identical
-from tests.laws.models import awake
+from heddle.prove.checks import CHECKS
+from heddle.prove.proof import run_check
+from heddle.prove.subject import Subject, awaken
+from tests import models
 from tests.laws.numbers import numbers_of
 
 EXAMPLES = int(os.environ.get("HEDDLE_EXAMPLES", "100"))
 LENGTH = 9
 LENGTHS = (LENGTH, 4, 1)
-EXACT = 1e-10  # of the largest number, in float64
-ROUNDING = 8  # times a model's own error in float32 beside float64
-LEAST = 4e-6  # of such an error: other products, of other rows, round otherwise
-TINY = 1e-3  # numbers below it are not asked to be near in their own measure
 
 
 @st.composite
 def tables(draw: st.DrawFn) -> dict[str, Any]:
     """Plain data of a model, possible or not."""
     try:
-        return choices.model(lambda options: draw(st.sampled_from(options)))
-    except choices.Stuck:
+        return models.model_of(lambda options: draw(st.sampled_from(options)))
+    except models.Stuck:
         reject()
 
 
@@ -49,17 +44,17 @@ def test_nothing_is_forgotten() -> None:
     """Every option of every class stands in some model that validates, and no row of values is left over."""
     met = set()
     for seed in range(500):
-        met |= set(chosen(choices.drawn(seed)))
-    fields = [(cls, name) for cls in choices.classes() for name in cls.model_fields]
+        met |= set(chosen(models.drawn(seed)))
+    fields = [(cls, name) for cls in models.classes() for name in cls.model_fields]
     wanted = {
         (cls.__name__, name, option.__name__ if isinstance(option, type) else repr(option))
         for cls, name in fields
-        if f"{cls.__name__}.{name}" not in choices.SPECIAL
-        for option in choices.options(cls, name)
+        if f"{cls.__name__}.{name}" not in models.SPECIAL
+        for option in models.options(cls, name)
     }
     assert wanted <= met, sorted(wanted - met)
-    known = {f"{cls.__name__}.{name}" for cls in (*choices.classes(), Override) for name in cls.model_fields}
-    assert choices.VALUES.keys() <= known
+    known = {f"{cls.__name__}.{name}" for cls in (*models.classes(), Override) for name in cls.model_fields}
+    assert models.VALUES.keys() <= known
 
 
 def test_a_number_that_nobody_draws_is_noticed() -> None:
@@ -67,7 +62,7 @@ def test_a_number_that_nobody_draws_is_noticed() -> None:
         width: int = 3
 
     with pytest.raises(LookupError, match=r"^Later\.width takes <class 'int'>"):
-        choices.options(Later, "width")
+        models.options(Later, "width")
 
 
 def chosen(config: Config) -> Iterator[tuple[str, str, str]]:
@@ -88,10 +83,10 @@ def chosen(config: Config) -> Iterator[tuple[str, str, str]]:
 @given(tables())
 @settings(max_examples=EXAMPLES)
 def test_what_validates_works_and_what_cannot_is_refused(table: dict[str, Any]) -> None:
-    reason = choices.refusal(TransformerConfig, table)
+    reason = models.refusal(TransformerConfig, table)
     if reason:
         assert reason.isprintable()
-        assert any(name in reason for cls in choices.classes() for name in cls.model_fields), reason
+        assert any(name in reason for cls in models.classes() for name in cls.model_fields), reason
     else:
         config = TransformerConfig.of(table)
         survives(config)
@@ -103,7 +98,7 @@ def test_what_validates_works_and_what_cannot_is_refused(table: dict[str, Any]) 
 @settings(max_examples=EXAMPLES // 20, suppress_health_check=list(HealthCheck))
 def test_what_validates_is_accounted_for(table: dict[str, Any]) -> None:
     """Parameters, FLOPs and memory of whatever there is, as data and as text. Slower than all the rest, so of fewer models."""
-    assume(not choices.refusal(TransformerConfig, table))
+    assume(not models.refusal(TransformerConfig, table))
     report = count(TransformerConfig.of(table), 2, LENGTH)
     assert sum(report.flops.parts.values()) == report.flops.forward > 0
     assert json.dumps(report.to_dict())
@@ -157,61 +152,11 @@ def scored(model: Transformer, hidden: Tensor, layout: Layout) -> Tensor:
     return hidden if model.head is None else model.head(hidden, layout, model.embedding.weight)
 
 
-@torch.no_grad()
 def predicts_what_was_trained(config: TransformerConfig) -> None:
     """The quick laws, in double precision and in single."""
-    exact = awake(config)
-    rounded = copy.deepcopy(exact).float()
-    given = read(exact, Layout.plain(3, LENGTH))
-    wanted = exact(*given).hidden
-    error = float((rounded(*given).hidden - wanted).abs().max()) / max(float(wanted.abs().max()), TINY)
-    assert error < 0.01, "float32 is of no use to it"
-    for model, tolerance in ((exact, EXACT), (rounded, ROUNDING * max(error, LEAST))):
-        whole = model(*given).hidden
-        padding_changes_nothing(model, given, tolerance)
-        if model.decoder is not None:
-            prefixes_are_prefixes(model, given, whole, tolerance)
-            cached_is_uncached(model, given, whole, tolerance)
-
-
-def padding_changes_nothing(model: Transformer, given: Any, tolerance: float) -> None:
-    """Rows filled up, on either side, give what each gives alone; the same for the sources."""
-    tokens, _, source, _ = given
-    for side in ("right", "left"):
-        layout, sources = Layout.padded(LENGTHS, LENGTH, side), Layout.padded((6, 3, 1), 6, side)
-        hidden = model(tokens, layout, source, None if source is None else sources).hidden
-        for row, real in enumerate(layout.segment >= 0):
-            read = None if source is None else source[row, sources.segment[row] >= 0][None]
-            alone = model(tokens[row, real][None], None, read).hidden[0]
-            largest = float(hidden.abs().max())
-            near(hidden[row, real], alone, tolerance, f"row {row}, padded on the {side}", largest)
-
-
-def prefixes_are_prefixes(model: Transformer, given: Any, whole: Tensor, tolerance: float) -> None:
-    """A prefix gives the prefix; another token changes nothing before it, without experts not one bit."""
-    tokens, _, *source = given
-    for t in (1, 5):
-        largest = float(whole.abs().max())
-        near(model(tokens[:, :t], None, *source).hidden, whole[:, :t], tolerance, f"prefix of {t}", largest)
-    changed = tokens.clone()
-    changed[:, 4] = (tokens[:, 4] + 1) % model.config.vocab_size
-    after = model(changed, None, *source).hidden[:, :4]
-    if any(isinstance(module, MoE) for module in model.modules()):
-        near(after, whole[:, :4], tolerance, "before the changed token")
-    else:
-        identical(after, whole[:, :4], "before the changed token")
-
-
-def cached_is_uncached(model: Transformer, given: Any, whole: Tensor, tolerance: float) -> None:
-    """A prompt, a chunk and single tokens through a cache give what one pass gives."""
-    tokens, _, *source = given
-    cache = model.new_cache(3)
-    pieces = [model(tokens[:, :4], None, *source, cache=cache).hidden]
-    pieces += [model(tokens[:, start:stop], cache=cache).hidden for start, stop in ((4, 7), (7, 8), (8, 9))]
-    near(torch.cat(pieces, dim=1), whole, tolerance, "through a cache")
-
-
-def near(actual: Tensor, expected: Tensor, tolerance: float, what: str, largest: float = TINY) -> None:
-    """No element further away than a share of the largest number."""
-    tolerance *= max(float(expected.abs().max()), largest)
-    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance, msg=lambda text: f"{what}: {text}")
+    for dtype in (torch.float64, torch.float32):
+        subject = Subject(awaken(build(config, dtype=dtype)))
+        for law in ("padding on the right", "padding on the left", "prefix", "causality", "cached in chunks"):
+            verdict = run_check(law, CHECKS[law], subject)
+            assert verdict.holds, verdict
+        assert subject.bounds["output"] < 0.01, "float32 is of no use to it"

@@ -5,32 +5,101 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from heddle.nn import KERNELS, Causal, Everything, LayerNorm, Layout, Mask, RMSNorm
-from tests.laws import laws
+from heddle.config import AttentionConfig, BlockConfig, LayerNormConfig, MLPConfig
+from heddle.nn import KERNELS, Attention, Block, Causal, Everything, LayerNorm, Layout, Mask, Pattern, RMSNorm, Setting
+from tests.laws.laws import close
 
 RULES = pytest.mark.parametrize("rule", [Causal(), Everything()], ids=["causal", "everything"])
 DTYPES = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)], ids=str)
 
 
+def load_torchs_attention(ours: nn.Module, theirs: nn.MultiheadAttention) -> None:
+    """Torch keeps queries, keys and values in one matrix."""
+    for letter, weight, bias in zip("qkv", theirs.in_proj_weight.chunk(3), theirs.in_proj_bias.chunk(3), strict=True):
+        getattr(ours, letter).load_state_dict({"weight": weight, "bias": bias})
+    ours.o.load_state_dict(theirs.out_proj.state_dict())
+
+
 @RULES
 @pytest.mark.parametrize("kernel", KERNELS)
+@torch.no_grad()
 def test_attention_is_torchs(rule: Causal | Everything, kernel: str) -> None:
-    laws.attention_is_torchs(rule, kernel)
+    """The same numbers as `torch.nn.MultiheadAttention`, with its weights."""
+    dim, heads = 12, 3
+    theirs = torch.nn.MultiheadAttention(dim, heads, batch_first=True, dtype=torch.float64)
+    torch.nn.init.normal_(theirs.in_proj_bias)
+    torch.nn.init.normal_(theirs.out_proj.bias)
+    ours = Attention(AttentionConfig(heads=heads, kernel=kernel), Setting(dim)).double()
+    load_torchs_attention(ours, theirs)
+    x = torch.randn(2, 5, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    layout = Layout.plain(2, 5)
+    found = ours(x, Pattern(rule, kernel=kernel).scope(layout, layout))
+    blocked = ~torch.ones(5, 5, dtype=torch.bool).tril() if rule == Causal() else None
+    close(found, theirs(x, x, x, attn_mask=blocked, need_weights=False)[0], what="torch.nn.MultiheadAttention")
 
 
 @RULES
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("placement", ["pre", "post"])
 @pytest.mark.lecture("L2-34")
+@torch.no_grad()
 def test_a_block_is_torchs(rule: Causal | Everything, placement: str, activation: str) -> None:
-    laws.block_is_torchs(placement, activation, rule)
+    """The same numbers as `torch.nn.TransformerEncoderLayer`, with its weights and `norm_first` as the placement says."""
+    dim, heads, hidden = 12, 3, 20
+    theirs = torch.nn.TransformerEncoderLayer(
+        dim, heads, hidden, 0.0, activation, batch_first=True, norm_first=placement == "pre", dtype=torch.float64
+    )
+    for parameter in theirs.parameters():  # training mode, so that torch takes no fused path; nothing is dropped
+        torch.nn.init.normal_(parameter, std=0.4)
+    config = BlockConfig(
+        mixer=AttentionConfig(heads=heads, kernel="reference"),
+        ffn=MLPConfig.of({"hidden": hidden, "activation": activation}),
+        norm=LayerNormConfig(),
+        placement=placement,
+    )
+    ours = Block(config, Setting(dim)).double()
+    load_torchs_attention(ours.mixer, theirs.self_attn)
+    ours.ffn.up.load_state_dict(theirs.linear1.state_dict())
+    ours.ffn.down.load_state_dict(theirs.linear2.state_dict())
+    for residual, norm in ((ours.mixer_residual, theirs.norm1), (ours.ffn_residual, theirs.norm2)):
+        (residual.before if placement == "pre" else residual.outside).load_state_dict(norm.state_dict())
+    x = torch.randn(2, 5, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
+    layout = Layout.plain(2, 5)
+    blocked = ~torch.ones(5, 5, dtype=torch.bool).tril() if rule == Causal() else None
+    found = ours(x, Pattern(rule, kernel="reference").scope(layout, layout)).hidden
+    close(found, theirs(x, src_mask=blocked), what="torch's layer")
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("placement", ["pre", "post"])
 @pytest.mark.lecture("L2-34", "L1-78", "D-46")
+@torch.no_grad()
 def test_a_block_that_looks_across_is_torchs(placement: str, activation: str) -> None:
-    laws.cross_block_is_torchs(placement, activation)
+    """The same numbers as `torch.nn.TransformerDecoderLayer`: causal in the target, all of the source in sight."""
+    dim, heads, hidden = 12, 3, 20
+    theirs = torch.nn.TransformerDecoderLayer(
+        dim, heads, hidden, 0.0, activation, batch_first=True, norm_first=placement == "pre", dtype=torch.float64
+    )
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    attention = AttentionConfig(heads=heads, kernel="reference")
+    ffn = MLPConfig.of({"hidden": hidden, "activation": activation})
+    config = BlockConfig(mixer=attention, cross=attention, ffn=ffn, placement=placement)
+    ours = Block(config, Setting(dim)).double()
+    load_torchs_attention(ours.mixer, theirs.self_attn)
+    load_torchs_attention(ours.cross, theirs.multihead_attn)
+    ours.ffn.up.load_state_dict(theirs.linear1.state_dict())
+    ours.ffn.down.load_state_dict(theirs.linear2.state_dict())
+    residuals = (ours.mixer_residual, ours.cross_residual, ours.ffn_residual)
+    for residual, norm in zip(residuals, (theirs.norm1, theirs.norm2, theirs.norm3), strict=True):
+        (residual.before if placement == "pre" else residual.outside).load_state_dict(norm.state_dict())
+    generator = torch.Generator().manual_seed(8)
+    x, memory = (torch.randn(2, length, dim, dtype=torch.float64, generator=generator) for length in (5, 7))
+    target, source = Layout.plain(2, 5), Layout.plain(2, 7)
+    across = Pattern(Everything(), kernel="reference").scope(target, source, source=memory)
+    found = ours(x, Pattern(Causal(), kernel="reference").scope(target, target), source=across).hidden
+    blocked = ~torch.ones(5, 5, dtype=torch.bool).tril()
+    close(found, theirs(x, memory, tgt_mask=blocked), what="torch's layer")
 
 
 @RULES
@@ -45,7 +114,7 @@ def test_kernels_are_torchs(rule: Causal | Everything, kernel: str, kv_heads: in
     module = KERNELS[kernel](8**-0.5)
     copied = [tensor.repeat_interleave(4 // kv_heads, dim=1) for tensor in (k, v)]
     theirs = F.scaled_dot_product_attention(q, *copied, is_causal=rule == Causal())
-    laws.close(module(q, k, v, module.lower(Mask(rule, layout, layout))), theirs)
+    close(module(q, k, v, module.lower(Mask(rule, layout, layout))), theirs)
 
 
 @DTYPES
@@ -58,7 +127,7 @@ def test_layer_norm_is_torchs(dtype: torch.dtype, tolerance: float, bias: bool) 
     ours = LayerNorm(24, bias=bias).to(dtype)
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(3, 5, 24, dtype=dtype) * 4 + 1
-    laws.close(ours(x), theirs(x), tolerance)
+    close(ours(x), theirs(x), tolerance)
 
 
 @DTYPES
@@ -67,4 +136,4 @@ def test_rms_norm_is_torchs(dtype: torch.dtype, tolerance: float, eps: float) ->
     ours = RMSNorm(24, eps).to(dtype)
     nn.init.normal_(ours.weight)
     x = torch.randn(3, 5, 24, dtype=dtype) * 4 + 1
-    laws.close(ours(x), F.rms_norm(x, (24,), ours.weight, eps), 4 * tolerance)
+    close(ours(x), F.rms_norm(x, (24,), ours.weight, eps), 4 * tolerance)

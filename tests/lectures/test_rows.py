@@ -1,6 +1,7 @@
 """Every row of the lectures is settled by a test that runs, or open under a word; the page that shows it is up to date."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -53,32 +54,8 @@ def test_marks_are_read_wherever_they_stand() -> None:
     assert {row for row, _ in found if row not in ROWS} == {"L0-480", "L9-01"}
 
 
-SKIPPED = """
-import pytest
-
-@pytest.mark.lecture("L0-01")
-def test_settles():
-    pytest.skip("no time")
-
-@pytest.mark.lecture("L0-01")
-@pytest.mark.xfail(reason="not yet")
-def test_expected_to_fail():
-    assert False
-
-@pytest.mark.lecture("L0-01")
-@pytest.mark.skipif(True, reason="no machine")
-def test_never_set_up(): ...
-
-@pytest.mark.lecture("L0-01")
-def test_runs(): ...
-
-def test_settles_nothing():
-    pytest.skip("may be skipped")
-"""
-
-
 def test_a_skipped_test_settles_nothing(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(SKIPPED)
+    shutil.copy(TESTS / "lectures" / "skipping.py", tmp_path / "test_it.py")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = lecture(*ids): rows\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from heddle.config import TransformerConfig, preset
 from heddle.model import Transformer, build, initialise
-from tests.laws.models import COMBINATIONS, config_of, name_of
+from tests.models import COMBINATIONS, config_of, name_of
 
 
 @pytest.fixture(scope="module")

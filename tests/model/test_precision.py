@@ -6,7 +6,7 @@ import torch
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.model.precision import DTYPES, cast
-from tests.laws.models import COMBINATIONS, awake, config_of, name_of, tokens_of
+from tests.models import COMBINATIONS, awake, config_of, name_of, tokens_of
 
 
 @pytest.mark.parametrize("tables", [True, False])

@@ -13,7 +13,7 @@ from heddle.model import Stack
 from heddle.nn import LayerNorm, Layout, RMSNorm
 from heddle.nn.kernels import KERNELS, Lowered
 from heddle.nn.state import Memory
-from tests.laws.models import COMBINATIONS, config_of, name_of
+from tests.models import COMBINATIONS, config_of, name_of
 
 
 def stack_of(config: TransformerConfig, causal: bool = True) -> Stack:
@@ -138,6 +138,16 @@ def test_what_crosses_is_lowered_once(cross: dict[str, Any], monkeypatch: pytest
     memory = Memory(torch.randn(1, 1000, 16), Layout.plain(1, 1000))
     stack.eval()(torch.randn(1, 4, 16), Layout.plain(1, 4), memory=memory)
     assert calls == {"lower": 2}, "once for the layers' own, once for the source"
+
+
+@pytest.mark.parametrize(("training", "wanted"), [(True, "plain"), (False, "blockwise")])
+def test_the_kernel_is_chosen_for_training(training: bool, wanted: str) -> None:
+    """What `auto` takes for many keys must drop weights in training; in prediction it need not."""
+    capped = {"heads": 2, "cap": 5.0, "dropout": 0.1}
+    stack = Stack(StackConfig.of({"depth": 1, "block": {"mixer": capped, "cross": capped}}), 16, 8).train(training)
+    layout = Layout.plain(1, 1000)
+    scopes = [*stack.scopes(layout), *stack.source_scopes(layout, Memory(torch.randn(1, 1000, 16), layout))]
+    assert [scope.mask.kernel for scope in scopes if scope and scope.mask] == [wanted, wanted]
 
 
 def test_types_without_a_table_are_refused() -> None:

@@ -1,7 +1,5 @@
 """The transformer: tables, head, sizes, and what it refuses."""
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -12,7 +10,8 @@ from heddle.config import TransformerConfig, preset
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn import Attention, Layout
-from tests.laws.models import CONTEXT, VOCABULARY, awake, config_of, others_than, tokens_of
+from tests import programs
+from tests.models import CONTEXT, VOCABULARY, awake, config_of, others_than, tokens_of
 
 
 def meta(config: TransformerConfig) -> Transformer:
@@ -233,27 +232,7 @@ def test_a_model_computes_in_its_own_precision(options: dict[str, Any]) -> None:
 @pytest.mark.lecture("L1-15")
 def test_shapes_are_named_by_their_letters() -> None:
     """As users see it, without the shape checks that tests add: rows of ids, and a layout of the same batch."""
-    program = """
-import torch, heddle, heddle.config, heddle.errors
-from heddle.nn import Layout
-model = heddle.build(heddle.sized(depth=1, dim=16, vocab_size=9, context=8))
-def attempt(call):
-    try:
-        call()
-    except heddle.errors.HeddleError as error:
-        print(error)
-attempt(lambda: model(torch.tensor([1, 2, 3])))
-attempt(lambda: model(torch.ones(2, 3, dtype=int), Layout.plain(1, 3)))
-attempt(lambda: model.decoder(torch.ones(2, 3, 15), Layout.plain(2, 3)))
-attempt(lambda: model.decoder(torch.ones(2, 3, 16), Layout.plain(1, 3)))
-block = {"mixer": {"heads": 1}}
-stacks = {"encoder": {"depth": 1, "block": block}, "decoder": {"depth": 1, "block": {**block, "cross": {"heads": 1}}}}
-both = heddle.build(heddle.config.TransformerConfig.of({"vocab_size": 9, "dim": 8, "context": 8, **stacks}))
-ids = torch.ones(2, 3, dtype=int)
-attempt(lambda: both(ids, source=ids[:1]))
-attempt(lambda: both(ids, source=ids[:1], cache=both.new_cache(2)))
-"""
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    said = programs.run("model.refusals")
     assert said.splitlines() == [
         "model: tokens = a tensor of int64 and shape [3]: must be a tensor of whole numbers of shape [B T]",
         "the layout is of [B T] = [1, 3], the tokens are [2, 3]",

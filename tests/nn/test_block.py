@@ -9,8 +9,9 @@ from torch import nn
 from heddle.config import AttentionConfig, BlockConfig, GatedConfig, MLPConfig, RMSNormConfig
 from heddle.errors import HeddleError
 from heddle.nn import MLP, Attention, Block, Causal, Dropout, Gated, Layout, Pattern, Residual, Scope, Setting
+from heddle.nn.block import make_block
 from heddle.nn.norm import LayerNorm, RMSNorm
-from tests.laws.models import COMBINATIONS, awake, name_of
+from tests.models import COMBINATIONS, awake, name_of
 
 SCOPE: Scope = Pattern(Causal(), kernel="auto").scope(Layout.plain(2, 5), Layout.plain(2, 5))
 
@@ -89,12 +90,25 @@ class Doubled(nn.Module):
         return 2 * x
 
 
-@pytest.mark.parametrize(("placement", "wanted"), [("pre", 3 + (2 * 3 + 1)), ("post", 2 * (3 + (3 + 1)))])
+@pytest.mark.parametrize(
+    ("placement", "wanted"),
+    [("pre", 3 + (2 * 3 + 1)), ("post", 2 * (3 + (3 + 1))), ("sandwich", 3 + 2 * (2 * 3 + 1)), ("output", 3 + 2 * (3 + 1)),
+     ("literal", 2 * 3 + (2 * 3 + 1)), ("bare", 2 * 3 + 1), ("none", 3 + (3 + 1))],
+)  # fmt: skip
 def test_where_the_norm_stands(placement: str, wanted: float) -> None:
     residual, x = Residual(placement, Doubled), torch.full((1, 1, 1), 3.0)
     h = residual.enter(x)
     found = residual.leave(x, h, h + 1)
     assert found.item() == wanted
+
+
+def test_parallel_branches_have_norms_of_their_own() -> None:
+    """Both read the block's input, and their outputs are added to it."""
+    config = BlockConfig.of({"mixer": {"heads": 2}, "wiring": "parallel"})
+    block, x = filled(make_block(config, Setting(8)).double()), torch.randn(2, 5, 8, dtype=torch.float64)
+    mixed = block.mixer(block.mixer_residual.before(x), SCOPE)
+    fed = block.ffn(block.ffn_residual.before(x), SCOPE.queries).hidden
+    torch.testing.assert_close(block(x, SCOPE).hidden, x + mixed + fed)
 
 
 @pytest.mark.parametrize("config", COMBINATIONS, ids=name_of)

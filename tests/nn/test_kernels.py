@@ -1,9 +1,6 @@
 """Kernels: that they agree, what each is handed, what `auto` takes, exact zeros, and what is never held."""
 
 import json
-import os
-import subprocess
-import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +24,7 @@ from heddle.nn import KERNELS, Attention, Cache, Causal, Dropout, Everything, La
 from heddle.nn.kernels import BLOCK, Blockwise, Kernel, Running
 from heddle.nn.mask import Rule, Window
 from heddle.nn.position import Alibi, Buckets
+from tests import programs
 from tests.lectures.golden import Case, same
 
 ROOT = Path(__file__).parents[2]
@@ -580,58 +578,9 @@ def test_gradients_are_those_of_the_function(name: str, changed: bool) -> None:
     assert torch.autograd.gradcheck(lambda q, k, v, *bias: kernel(q, k, v, kernel.lower(mask, *bias)), given)
 
 
-# Under torch.compile
-
-SCRIPT = """
-import json
-import torch
-from graphs import captured
-from heddle.nn import KERNELS, Causal, Everything, Layout, Mask
-from heddle.nn.mask import Window
-from heddle.nn.position import Alibi
-
-plain, packed = Layout.plain(2, 140), Layout.packed([[100, 30], [140]], 140)
-cases = {
-    "causal": (plain, Causal(), None, None),
-    "sliding, cap, bias": (plain, Causal() & Window(9), 2.0, Alibi(4)),
-    "packed, bias": (packed, Causal(), None, Alibi(4)),
-}
-counts = {}
-for case, (layout, rule, cap, alibi) in cases.items():
-    def run(kernel, q, k, v):
-        bias = None if alibi is None else alibi(layout, layout)
-        return kernel(q, k, v, kernel.lower(Mask(rule, layout, layout), bias))
-
-    leaves = [torch.randn(2, heads, 140, 8, requires_grad=True) for heads in (4, 2, 2)]
-    wanted = run(KERNELS["reference"](0.3, cap=cap), *leaves)
-    weight = torch.randn_like(wanted)
-    gradients = torch.autograd.grad((wanted * weight).sum(), leaves)
-    for name in ("blockwise", "plain"):
-        kernel = KERNELS[name](0.3, cap=cap)
-        compiled, graphs = captured(run)
-        found = compiled(kernel, *leaves)
-        for mine, right in zip(torch.autograd.grad((found * weight).sum(), leaves), gradients):
-            torch.testing.assert_close(mine, right, rtol=1e-5, atol=2e-5)
-        counts[f"{name}, {case}"] = graphs.count
-    compiled, graphs = captured(run)  # without a gradient `flex` is torch's own, on a CPU too
-    kernel = KERNELS["flex"](0.3, cap=cap)
-    kernel.blockwise = None
-    found = compiled(kernel, *(leaf.detach() for leaf in leaves))
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
-    assert (found[0, :, layout.segment[0] < 0] == 0).all()
-    counts[f"torch's flex, {case}"] = graphs.count
-print(json.dumps(counts))
-"""
-
-
 def test_lowering_and_attending_are_one_graph() -> None:
-    """And compute the reference, gradients too. A process of its own: the shape checks of this one cannot be traced."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    env = {**os.environ, "HEDDLE_UNCHECKED": "1", "PYTHONPATH": path}
-    call = [sys.executable, "-W", "ignore", "-c", SCRIPT]
-    done = subprocess.run(call, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    counts = json.loads(done.stdout)
+    """And compute the reference, gradients too."""
+    counts = json.loads(programs.run("nn.graphs_of_kernels"))
     assert len(counts) == 9
     assert set(counts.values()) == {1}, counts
 

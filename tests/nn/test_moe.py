@@ -1,8 +1,5 @@
 """Mixture of experts: the lecture's numbers, published blocks as witnesses, two dispatches, loss terms that add up."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from heddle.nn.layout import Layout
 from heddle.nn.moe import MoE, Router, balance_bias
 from heddle.nn.output import Routing
 from heddle.nn.setting import Setting
+from tests import programs
 from tests.lectures.golden import Case, load_mlp, same
 
 ROOT = Path(__file__).parents[2]
@@ -550,10 +548,7 @@ def test_published_blocks_agree(family: str, dispatch: Any) -> None:
 
 
 def test_one_graph_holds_it_whole() -> None:
-    environment = {**os.environ, "HEDDLE_UNCHECKED": "1", "PYTHONPATH": str(ROOT)}
-    call = [sys.executable, "-m", "tests.nn.graphs_of_experts"]
-    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
+    programs.run("nn.graphs_of_experts")
 
 
 def test_everything_can_be_built_on_meta() -> None:

@@ -1,9 +1,6 @@
 """The cache: what it hands out, how it grows, what it costs."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +10,7 @@ from torch import Tensor
 from heddle.nn import Cache
 from heddle.nn.layout import PADDING, Layout
 from heddle.nn.state import FORGETS, ROUND, STATELESS, BlockState, Carry, Fixed, Growing, Keys, Rolling, State, rounded
+from tests import programs
 
 ROOT = Path(__file__).parents[2]
 
@@ -278,10 +276,6 @@ def test_a_block_may_have_two_states() -> None:
 
 def test_mixers_with_states_are_captured_whole() -> None:
     """One graph for a whole sequence, and one for a decoding step, however many follow."""
-    env = {**os.environ, "HEDDLE_UNCHECKED": "1", "PYTHONPATH": str(ROOT)}
-    call = [sys.executable, "-m", "tests.nn.graphs_of_mixers"]
-    ran = subprocess.run(call, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    found = json.loads(ran.stdout.splitlines()[-1])
+    found = json.loads(programs.run("nn.graphs_of_mixers"))
     assert len(found) == 4
     assert all(counts == [1, 1] for counts in found.values()), found

@@ -152,7 +152,7 @@ def test_types_are_said_to_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
         return forward(self, tokens, *given, cache=cache, **more)
 
     config = model({**HEADS, "window": 7}, {"entry": {"types": 2}})
-    cached = {"cached one by one", "cached in chunks", "rolling window", "rows alone", "forked rows"}
+    cached = {"cached one by one", "cached in chunks", "rolling window", "rows alone", "forked rows", "joined rows"}
     found = verdicts(config)
     assert {found[check].word for check in cached} <= {"EXACT", "ROUNDING"}
     assert all(verdict.holds for verdict in found.values())

@@ -6,7 +6,7 @@ import pytest
 
 from heddle.config import TransformerConfig, preset, preset_names
 from heddle.prove import laptop, prove_config
-from tests.choices import drawn
+from tests.models import drawn
 
 WIDE = {"vocab_size": 50_000, "dim": 512, "context": 64}
 COUNTS = {"shared", "active", "experts", "taps", "dilation", "heads", "kv_heads", "fraction"}

@@ -1,46 +1,42 @@
-"""The lists of planted faults are up to date: lines that the source has, tests that exist. Planting them takes minutes."""
+"""The list of planted faults is up to date: lines that the source has, tests and checks that exist. Planting them takes minutes."""
 
-import importlib.util
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from benchmarks import mutations
+from benchmarks.faults import FAULTS, STEPS, TOYS
+from heddle.prove.checks import CHECKS
+
+TESTS = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def mutations() -> ModuleType:
-    """`benchmarks/mutations.py`, which imports nothing but the standard library until it works."""
-    spec = importlib.util.spec_from_file_location("mutations", ROOT / "benchmarks" / "mutations.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules["mutations"] = made  # dataclasses look their module up
-    spec.loader.exec_module(made)
-    return made
-
-
-def test_every_fault_can_be_planted(mutations: ModuleType) -> None:
-    mutations.check_lines([*mutations.FAULTS, *mutations.SLIPS])
-    for fault in (*mutations.FAULTS, *mutations.SLIPS):
+def test_every_fault_can_be_planted() -> None:
+    mutations.check_lines(FAULTS)
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+    assert {fault.toy for fault in FAULTS} - {""} == TOYS.keys()
+    assert {fault.steps for fault in FAULTS} - {""} == STEPS.keys()
+    for fault in FAULTS:
         assert fault.old != fault.new, fault.name
-    assert {fault.toy for fault in mutations.FAULTS} == mutations.TOYS.keys()
-    assert {slip.steps for slip in mutations.SLIPS} == mutations.STEPS.keys()
-    for faults in (mutations.FAULTS, mutations.SLIPS):
-        assert len({fault.name for fault in faults}) == len(faults)
+        assert bool(fault.toy) == bool(fault.check), fault.name
+        assert fault.check or fault.test, fault.name
 
 
-def test_every_named_test_is_there(mutations: ModuleType) -> None:
-    for slip in mutations.SLIPS:
-        file, name = slip.test.split("::")
-        assert re.search(rf"^def {name}\(", (ROOT / "tests" / file).read_text(), re.MULTILINE), slip.test
+def test_whoever_must_notice_exists() -> None:
+    for fault in FAULTS:
+        assert fault.check in (*CHECKS, "parity", ""), fault.name
+        if fault.test:
+            file, name = fault.test.split("::")
+            assert re.search(rf"^def {name}\(", (TESTS / file).read_text(), re.MULTILINE), fault.test
 
 
-def test_a_line_that_is_gone_is_named_before_anything_is_done(mutations: ModuleType) -> None:
-    gone = replace(mutations.SLIPS[0], old="no such line")
+def test_every_check_of_a_proof_notices_some_fault() -> None:
+    assert CHECKS.keys() <= {fault.check for fault in FAULTS}
+
+
+def test_a_line_that_is_gone_is_named_before_anything_is_done() -> None:
+    gone = replace(FAULTS[0], old="no such line")
     with pytest.raises(SystemExit, match=rf"{gone.name}: heddle/{gone.file} no longer has 'no such line'"):
-        mutations.check_lines([mutations.FAULTS[0], gone])
+        mutations.check_lines([FAULTS[1], gone])

@@ -1,53 +1,12 @@
 """Training's forward pass, loss and gradient are one graph for torch.compile."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-
-SCRIPT = """
-import json
-import numpy as np
-import torch
-from graphs import captured
-from heddle.config import sized
-from heddle.config.run import TrainConfig
-from heddle.data.batch import next_token_batch
-from heddle.model import build
-from heddle.train import NextToken, Optimizer, train_step
-
-draw = np.random.default_rng(0)
-counts = {}
-for precision in ("fp32", "bf16"):
-    for dropout in (0.0, 0.2):
-        config = sized(2, vocab_size=41, context=16, dim=32).override({"decoder.block.dropout": dropout})
-        models = [build(config) for _ in range(2)]
-        sides = [Optimizer(model, TrainConfig(), 1e-3, precision) for model in models]
-        plain = NextToken(models[0])
-        compiled, graphs = captured(NextToken(models[1]))
-        for step in range(3):
-            batch = next_token_batch(draw.integers(0, 41, (4, 17)))
-            losses = []
-            for objective, optimizer in zip((plain, compiled), sides):
-                torch.manual_seed(step)
-                losses.append(train_step(objective, optimizer, batch, 2, 1.0, 1.0))
-            # A compiler may order sums its own way; this one does not.
-            assert losses[0] == losses[1], (precision, dropout, step, losses)
-        counts[f"{precision} {dropout}"] = graphs.count
-print(json.dumps(counts))
-"""
+from tests import programs
 
 
 def test_a_training_step_is_one_graph() -> None:
     """Two micro-batches of three batches, in either precision, with dropout and without: captured once, the same loss."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    env = {**os.environ, "HEDDLE_UNCHECKED": "1", "PYTHONPATH": path}
-    call = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(call, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    counts = json.loads(done.stdout)
+    counts = json.loads(programs.run("train.graphs_of_steps"))
     assert len(counts) == 4
     assert set(counts.values()) == {1}, counts

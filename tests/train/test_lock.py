@@ -4,7 +4,6 @@ import gc
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,17 +14,9 @@ from heddle.prove import prove_run
 from heddle.train import Interrupted, Report, Trainer, prepare
 from heddle.weights import load
 from heddle.weights.files import Hold, is_held, write_directory
+from tests import programs
 
 from .conftest import Begin
-
-HOLDING = """
-import sys, time
-from pathlib import Path
-from heddle.weights.files import Hold
-hold = Hold(Path(sys.argv[1]))
-print("held", flush=True)
-time.sleep(60)
-"""
 
 
 def test_a_second_trainer_is_refused(begin: Begin) -> None:
@@ -78,7 +69,7 @@ def test_it_ends_with_the_trainer(begin: Begin) -> None:
 
 def test_a_killed_process_leaves_none_behind(begin: Begin) -> None:
     run = begin(steps=1)
-    with subprocess.Popen([sys.executable, "-c", HOLDING, str(run)], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(programs.call("train.holding", run), cwd=programs.ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
         with pytest.raises(HeddleError, match="being trained"):

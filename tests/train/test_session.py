@@ -95,3 +95,11 @@ def test_a_run_of_another_version_is_refused(begin: Begin) -> None:
     ):
         open_session(run)
     assert not is_held(run)
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_run_is_compiled_where_that_was_chosen(begin: Begin, chosen: bool) -> None:
+    run = begin(steps=2, compile="on" if chosen else "off")
+    session = open_session(run)
+    assert (session.objective is not session.eager) == chosen
+    session.run.hold.release()

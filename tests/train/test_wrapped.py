@@ -1,12 +1,9 @@
 """The objective wrapped: in a plain module, in DistributedDataParallel on two processes, compiled. The losses are the same."""
 
 import json
-import os
 import shutil
 import socket
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +16,8 @@ from heddle.config.run import TrainConfig
 from heddle.data.batch import Batch, next_token_batch
 from heddle.model import build
 from heddle.train import Loss, NextToken, Optimizer, train_step
+from tests import programs
 
-ROOT = Path(__file__).parents[2]
 STEPS = 20
 
 
@@ -78,38 +75,6 @@ def test_a_plain_wrapper_changes_no_bit(optimizer: str) -> None:
         assert torch.equal(other.state_dict()[name], value), name
 
 
-RANK = """
-import json, sys
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from heddle.config.run import TrainConfig
-from heddle.model import build
-from heddle.train import NextToken, Optimizer, train_step
-from tests.train.test_wrapped import STEPS, config, uneven
-
-rank, port, optimizer, precision = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
-torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-
-def reduce(tensor):
-    summed = tensor.clone()
-    dist.all_reduce(summed)
-    return summed
-
-model = build(config())
-optimizer = Optimizer(model, TrainConfig(optimizer=optimizer), 1e-2, precision)
-objective = DistributedDataParallel(NextToken(model))
-found = []
-for step in range(STEPS):
-    mine = uneven(step).split(2)[rank]
-    found.append(train_step(objective, optimizer, mine, 2, 1.0, 1.0, reduce))
-biases = [bias.tolist() for name, bias in model.named_parameters() if name.endswith("router.bias")]
-print(json.dumps([found, biases]))
-dist.destroy_process_group()
-"""
-
-
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_two_ranks_have_the_losses_of_one(optimizer: str) -> None:
@@ -117,9 +82,11 @@ def test_two_ranks_have_the_losses_of_one(optimizer: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "HEDDLE_UNCHECKED": "1"}
-    calls = [[sys.executable, "-c", RANK, str(rank), port, optimizer, "fp32"] for rank in range(2)]
-    ranks = [subprocess.Popen(each, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) for each in calls]
+    env, calls = (
+        programs.environment(),
+        [programs.call("train.ranks", rank, port, optimizer, "fp32") for rank in range(2)],
+    )
+    ranks = [subprocess.Popen(each, cwd=programs.ROOT, env=env, stdout=subprocess.PIPE, text=True) for each in calls]
     said = [rank.communicate(timeout=240)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
     first, second = (json.loads(text) for text in said)
@@ -133,21 +100,8 @@ def test_two_ranks_have_the_losses_of_one(optimizer: str) -> None:
     assert biases == [bias.tolist()]
 
 
-COMPILED = """
-import json
-import torch
-from tests.train.test_wrapped import trained
-print(json.dumps([loss for loss, _ in trained(torch.compile)[0]]))
-"""
-
-
 @pytest.mark.skipif(
     not any(shutil.which(name) for name in ("c++", "g++", "clang++")), reason="torch.compile needs a C++ compiler"
 )
 def test_compiled_it_has_the_same_losses() -> None:
-    """In a process of its own, since the shape checks that tests add cannot be traced."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "HEDDLE_UNCHECKED": "1"}
-    call = [sys.executable, "-c", COMPILED]
-    done = subprocess.run(call, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == pytest.approx([loss for loss, _ in trained()[0]], abs=1e-4)
+    assert json.loads(programs.run("train.compiled")) == pytest.approx([loss for loss, _ in trained()[0]], abs=1e-4)

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from heddle.errors import HeddleError
 from heddle.weights import files
 from heddle.weights.files import manifest, sweep, verify, write_directory, write_file, write_manifest
+from tests import programs
 
 
 def names(folder: Path) -> list[str]:
@@ -216,30 +216,14 @@ def test_a_slow_save_sleeps_that_long_in_all(tmp_path: Path, monkeypatch: pytest
         slept.clear()
 
 
-SAVER = """
-import sys
-from pathlib import Path
-from heddle.weights.files import write_directory, write_manifest
-target, start = Path(sys.argv[1]), int(sys.argv[2])
-print("ready", flush=True)
-for save in range(start, start + 1000):
-    with write_directory(target, replace=True) as partial:
-        for name in "abc":
-            (partial / name).write_text(str(save) * 1000)
-        write_manifest(partial, {"save": save})
-    print(save, flush=True)
-"""
-
-
 @pytest.mark.parametrize("delay", [0.02, 0.07, 0.12, 0.17, 0.22, 0.27])
 def test_a_kill_at_any_moment_leaves_the_old_or_the_new(tmp_path: Path, delay: float) -> None:
     target = tmp_path / "run"
     with write_directory(target) as partial:
         (partial / "a").write_text("first")
         write_manifest(partial, {"save": 0})
-    environment = {**os.environ, "HEDDLE_SLOW_SAVE": "0.2"}
-    call = [sys.executable, "-c", SAVER, str(target), "1"]
-    saver = subprocess.Popen(call, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True, env=environment)
+    call, environment = programs.call("weights.saving", target), programs.environment(HEDDLE_SLOW_SAVE="0.2")
+    saver = subprocess.Popen(call, cwd=programs.ROOT, stdout=subprocess.PIPE, text=True, env=environment)
     assert saver.stdout is not None
     with saver.stdout as output:
         assert output.readline() == "ready\n"

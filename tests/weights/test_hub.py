@@ -1,7 +1,6 @@
 """Fetching by name, against a stand-in of the Hub on this machine."""
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -15,19 +14,9 @@ from transformers import PreTrainedModel
 
 from heddle.errors import HeddleError
 from heddle.weights import import_model, load
+from tests import programs
 
-ROOT = Path(__file__).parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-SCRIPT = """
-import sys
-from heddle.errors import HeddleError
-from heddle.weights import import_model
-try:
-    print(import_model(sys.argv[1], sys.argv[2], hub=True)["family"])
-except HeddleError as error:
-    print(error)
-    sys.exit(2)
-"""
 
 
 class Hub(ThreadingHTTPServer):
@@ -87,11 +76,11 @@ def hub(make_published: Callable[..., PreTrainedModel], tmp_path: Path) -> Itera
 
 
 def fetch(hub: Hub, name: str, run: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    env = {name: value for name, value in programs.environment().items() if not name.startswith("HF_")}
     env |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(run.parent / "cache")}
-    env |= {"HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1", "PYTHONPATH": str(ROOT), **variables}
-    call = [sys.executable, "-c", SCRIPT, name, str(run)]
-    return subprocess.run(call, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    env |= {"HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1", **variables}
+    call = programs.call("weights.fetching", name, run)
+    return subprocess.run(call, env=env, cwd=programs.ROOT, capture_output=True, text=True, check=False)
 
 
 def test_a_model_is_fetched_and_only_what_is_read(hub: Hub, tmp_path: Path) -> None:

@@ -1,0 +1,627 @@
+"""Where tests get their models: few in which every pair of choices occurs, and random ones out of every choice there is.
+
+`COMBINATIONS` are small decoders, in which each option of each axis meets each of every other unless the two refuse each other;
+`ENCODERS` and `BOTH` are few. `drawn(seed)` is any model that validates: what can be chosen is read off the config classes.
+A choice among names, yes and no, kinds, or something and nothing is drawn as soon as a class has it. A number cannot be: `VALUES`
+says which ones are drawn, and a field that is missing there is an error, so that nothing is forgotten.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import torch
+from torch import Tensor, nn
+
+from heddle.config import (
+    AlibiConfig,
+    AttentionConfig,
+    BlockConfig,
+    BucketsConfig,
+    Config,
+    ConvolutionConfig,
+    EntryConfig,
+    GatedConfig,
+    LanguageHeadConfig,
+    LayerNormConfig,
+    LinearConfig,
+    LinearScaling,
+    Llama3Scaling,
+    MLPConfig,
+    MoEConfig,
+    NoFeedForwardConfig,
+    NoNormConfig,
+    NTKScaling,
+    Override,
+    RecurrentConfig,
+    RMSNormConfig,
+    RotaryConfig,
+    StackConfig,
+    TransformerConfig,
+    YarnScaling,
+)
+from heddle.errors import HeddleError
+from heddle.model import Transformer, build
+from heddle.nn import Layout
+
+VOCABULARY = 11
+CONTEXT = 160
+HEADS = 4
+
+Axes = Mapping[str, Sequence[Any]]
+
+# A new choice in the config is one more option here; it then inherits every law. Choices inside a choice (an expert's
+# activation, a rotation's scaling) are axes of their own, so that few models cover them.
+AXES: dict[str, Sequence[Any]] = {
+    "kernel": ("auto", "reference", "blockwise", "plain", "sdpa", "flex"),
+    "norm": (
+        LayerNormConfig(),
+        LayerNormConfig(bias=False, eps=0),
+        LayerNormConfig(eps=1e-6, unbiased=True, eps_outside=True),
+        RMSNormConfig(),
+        NoNormConfig(),
+    ),
+    "placement": ("pre", "post", "sandwich", "output", "literal", "bare"),
+    "wiring": ("serial", "parallel", "parallel_one_norm"),
+    # The first layer pays attention; this stands in the second.
+    "second": (
+        None,
+        ConvolutionConfig(taps=3, dilation=2),
+        LinearConfig(taps=4),
+        RecurrentConfig(cell="gru"),
+        RecurrentConfig(cell="lstm", hidden=5, bias=False),
+    ),
+    "window": (None, 3, 6),
+    "cap": (None, 2.0),
+    "kv_heads": (None, 2, 1),
+    "head_dim": (None, 6),
+    "value_dim": (None, 3),
+    "qk_norm": (None, RMSNormConfig(), LayerNormConfig()),
+    "bias": (True, False, ("q", "v")),
+    "scale": ("head_dim", "dim", 0.7),
+    "relative": (None, RotaryConfig(base=100.0), AlibiConfig(), BucketsConfig(buckets=8, furthest=20)),
+    "pairing": ("halves", "neighbours"),
+    "fraction": (1.0, 0.7),
+    "scaling": (
+        None,
+        LinearScaling(factor=3),
+        NTKScaling(factor=3),
+        YarnScaling(factor=3, original=8),
+        Llama3Scaling(factor=3, original=8),
+    ),
+    "ffn": ("mlp", "gated", "moe", "none"),
+    "activation": ("gelu", "gelu_tanh", "relu", "relu_squared", "silu"),
+    "hidden": (None, 7),
+    "ffn_bias": (True, False),
+    "expert": ("gated", "mlp"),
+    "gate": ("softmax", "sigmoid"),
+    "renormalise": (False, True),
+    "shared": (0, 2),
+    "shared_gate": (False, True),
+    "skip": ("block", "internal"),
+    "dispatch": ("grouped", "loop"),
+    "bias_rate": (0.0, 0.01),
+    "positions": ("none", "learned", "sinusoidal", "sinusoidal_halves beside", "learned beside"),
+    "entry_norm": (None, LayerNormConfig(), RMSNormConfig()),
+    "entry_scale": (False, True),
+    "types": (0, 2),
+    "tied": (True, False),
+    "head_bias": (False, True),
+    "head_transform": (False, True),
+    "head_scale": (1.0, 0.25),
+    "head_cap": (None, 30.0),
+    "final_norm": (None, True, False),
+    "pad_vocab_to": (1, 8),
+    "dropout": (0.0, 0.5),  # in evaluation nothing is dropped, whatever the rate
+}
+
+PARALLEL = ("parallel", "parallel_one_norm")
+# Options of two axes that are never in one model, because it is refused. Every axis has an option that goes with all.
+REFUSED: list[dict[str, Sequence[Any]]] = [
+    {"wiring": PARALLEL, "placement": [name for name in AXES["placement"] if name != "pre"]},
+    {"wiring": PARALLEL, "ffn": ("none",)},
+    {"wiring": PARALLEL, "skip": ("internal",)},
+    {"kernel": ("sdpa",), "cap": (2.0,)},
+    {"kernel": ("blockwise", "flex"), "dropout": (0.5,)},
+    {"tied": (True,), "positions": ("sinusoidal_halves beside", "learned beside")},
+    # Without eps a row of zeros has no value (L0-50), and that is what padding gets from attention.
+    {"norm": (LayerNormConfig(bias=False, eps=0),), "placement": ("sandwich", "output", "bare")},
+]
+
+
+def goes_with(axis: str, option: Any, row: Mapping[str, Any]) -> bool:
+    """Whether an option can join what a row has already."""
+    for pair in REFUSED:
+        if axis in pair and option in pair[axis]:
+            (other,) = pair.keys() - {axis}
+            if other in row and row[other] in pair[other]:
+                return False
+    return True
+
+
+def pairs_of(axes: Axes) -> set[tuple[tuple[str, int], tuple[str, int]]]:
+    """Every two options of two axes that go together, by their numbers."""
+    cells = [(name, number) for name, options in axes.items() for number in range(len(options))]
+    return {
+        (first, second)
+        for first, second in itertools.combinations(cells, 2)
+        if first[0] != second[0]
+        and goes_with(first[0], axes[first[0]][first[1]], {second[0]: axes[second[0]][second[1]]})
+    }
+
+
+def pairwise(axes: Axes) -> list[dict[str, Any]]:
+    """Few rows in which every option of every axis meets every option of every other axis. The same rows every time."""
+    draw, left, rows = random.Random(0), pairs_of(axes), []
+    while left:
+        wanted = min(left)
+        tries = [_drawn(axes, wanted, draw) for _ in range(20)]
+        found = [left.intersection(itertools.combinations(row.items(), 2)) for row in tries]
+        best = max(range(len(tries)), key=lambda number: len(found[number]))
+        left -= found[best]
+        rows.append({name: axes[name][number] for name, number in tries[best].items()})
+    return rows
+
+
+def _drawn(axes: Axes, wanted: tuple[tuple[str, int], ...], draw: random.Random) -> dict[str, int]:
+    """A row by numbers, in the order of the axes, with the wanted ones in it."""
+    chosen = dict(wanted)
+    row = {name: axes[name][number] for name, number in wanted}
+    for name in draw.sample(list(axes), len(axes)):
+        if name not in row:
+            chosen[name] = draw.choice(
+                [number for number, option in enumerate(axes[name]) if goes_with(name, option, row)]
+            )
+            row[name] = axes[name][chosen[name]]
+    return {name: chosen[name] for name in axes}
+
+
+def config_of(
+    *,
+    family: str = "decoder",
+    source_vocab_size: int | None = None,
+    tied: bool = True,
+    head_bias: bool = False,
+    head_transform: bool = False,
+    head_scale: float = 1.0,
+    head_cap: float | None = None,
+    pad_vocab_to: int = 1,
+    dim: int = 16,
+    **options: Any,
+) -> TransformerConfig:
+    """A tiny model, from the options of `AXES`: a decoder, an `encoder`, or `both`, whose stacks are alike."""
+    names = ("encoder", "decoder") if family == "both" else (family,)
+    return TransformerConfig(
+        vocab_size=VOCABULARY,
+        source_vocab_size=source_vocab_size,
+        pad_vocab_to=pad_vocab_to,
+        dim=dim,
+        context=CONTEXT,
+        head=LanguageHeadConfig(tied=tied, bias=head_bias, transform=head_transform, scale=head_scale, cap=head_cap),
+        **{name: stack_of(crosses=len(names) == 2 and name == "decoder", **options) for name in names},
+    )
+
+
+def stack_of(
+    *,
+    crosses: bool = False,
+    kernel: str = "auto",
+    norm: Any = None,
+    placement: str = "pre",
+    wiring: str = "serial",
+    first: Any = None,
+    second: Any = None,
+    ffn: Any = "mlp",
+    positions: str = "rotary",
+    relative: Any = None,
+    entry_norm: Any = None,
+    entry_scale: bool = False,
+    types: int = 0,
+    final_norm: bool | None = None,
+    dropout: float = 0.0,
+    depth: int = 2,
+    **more: Any,
+) -> StackConfig:
+    """The stack of such a model; `first` is the mixer where it is not attention, `crosses` adds cross-attention.
+
+    For short, `positions` may be `rotary`, or `both` learned and rotary.
+    """
+    feeding = {name: more.pop(name) for name in FEEDING if name in more}
+    turning = {name: more.pop(name) for name in ("pairing", "fraction", "scaling") if name in more}
+    if positions in ("rotary", "both"):
+        positions, relative = {"rotary": "none", "both": "learned"}[positions], relative or RotaryConfig(base=100.0)
+    if isinstance(relative, RotaryConfig):
+        relative = relative.model_copy(update=turning)
+    attention = {"kind": "attention", "heads": HEADS, "kernel": kernel, "dropout": dropout, **more}
+    block = BlockConfig(
+        mixer=first or AttentionConfig.of({**attention, "relative": relative}),
+        cross=AttentionConfig.of({**attention, "window": None}) if crosses else None,
+        ffn=feed_forward(ffn, **feeding),
+        norm=norm or LayerNormConfig(),
+        placement=placement,
+        wiring=wiring,
+        dropout=dropout,
+    )
+    kind, *beside = positions.split(" ")
+    entry = EntryConfig(
+        positions=kind,
+        combine="concat" if beside else "sum",
+        position_dim=6 if beside else None,
+        offset=2 if kind == "learned" and beside else 0,
+        norm=entry_norm,
+        scale=entry_scale,
+        types=types,
+        dropout=dropout,
+    )
+    given = {} if second is None else {key: value for key, value in second.to_dict().items() if value is not None}
+    overrides = (Override(layers="1", block={"mixer": given}),) if given else ()
+    return StackConfig(depth=depth, block=block, entry=entry, final_norm=final_norm, overrides=overrides)
+
+
+FEEDING = [
+    "activation",
+    "hidden",
+    "ffn_bias",
+    "expert",
+    "gate",
+    "renormalise",
+    "shared",
+    "shared_gate",
+    "skip",
+    "dispatch",
+    "bias_rate",
+]
+
+
+def feed_forward(
+    ffn: Any,
+    activation: str = "gelu",
+    hidden: int | None = None,
+    ffn_bias: bool = True,
+    expert: str = "gated",
+    shared: int = 0,
+    shared_gate: bool = False,
+    **routing: Any,
+) -> Any:
+    """The feed-forward of a kind, or the given one as it is."""
+    if not isinstance(ffn, str | None):
+        return ffn
+    if ffn == "none":
+        return NoFeedForwardConfig()
+    plain = {"activation": activation, "hidden": hidden, "bias": ffn_bias}
+    gated = {**plain, "hidden": hidden or 10}  # its own default is a multiple of 256
+    kinds = {"mlp": MLPConfig.of(plain), "gated": GatedConfig.of(gated)}
+    if ffn != "moe":
+        return kinds[ffn or "mlp"]
+    return MoEConfig(
+        experts=3,
+        expert=kinds[expert],
+        shared=shared,
+        shared_gate=shared_gate and shared > 0,
+        shared_hidden=5 if shared else None,
+        balance=0.01,
+        z=0.001,
+        **routing,
+    )
+
+
+def awake(config: TransformerConfig, dtype: torch.dtype = torch.float64, seed: int = 0) -> Transformer:
+    """A model in evaluation whose every parameter matters: initial weights are small, gains are 1 and shifts are 0."""
+    model = build(config, dtype=dtype)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            spread = 0.3 if parameter.ndim == 1 else 1.3 / parameter.shape[-1] ** 0.5
+            noise = torch.empty(parameter.shape).normal_(0.0, spread, generator=generator)
+            parameter.copy_(noise + parameter if parameter.ndim == 1 else noise)
+    return model.eval()
+
+
+def tokens_of(rows: int, length: int, seed: int = 1) -> Tensor:
+    """Random ids [B T] below `VOCABULARY`."""
+    return torch.randint(VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def others_than(tokens: Tensor) -> Tensor:
+    """Ids that differ from the given ones at every place."""
+    return (tokens + 1) % VOCABULARY
+
+
+# Stacks without any attention, beside those in which it stands in the first layer.
+ALONE = [
+    config_of(first=ConvolutionConfig(taps=3), positions="none"),
+    config_of(first=LinearConfig(taps=4), positions="learned"),
+    config_of(first=RecurrentConfig(cell="gru", hidden=6), positions="sinusoidal"),
+    config_of(first=RecurrentConfig(cell="lstm"), positions="none", ffn="none"),
+]
+COMBINATIONS = [*(config_of(**row) for row in pairwise(AXES)), *ALONE]
+
+
+ALIKE: list[dict[str, Any]] = [
+    {"placement": "post", "positions": "sinusoidal", "entry_scale": True},  # Vaswani et al. 2017
+    {
+        "placement": "post",
+        "positions": "learned",
+        "entry_norm": LayerNormConfig(),
+        "kernel": "sdpa",
+        "types": 2,
+    },  # BART
+    {"entry_norm": RMSNormConfig(), "positions": "none", "relative": AXES["relative"][3], "kernel": "blockwise"},  # T5
+    {"placement": "sandwich", "positions": "sinusoidal", "kv_heads": 2},
+    {"placement": "output", "ffn": "moe", "kernel": "reference"},
+    {"placement": "literal", "positions": "learned", "window": 3, "kernel": "plain", "ffn": "gated"},
+    {"first": ConvolutionConfig(taps=3), "positions": "none", "kernel": "flex", "ffn": "none"},
+    {"placement": "bare", "positions": "sinusoidal_halves", "cap": 2.0},
+]
+ENCODERS = [config_of(family="encoder", head_bias=True, **options) for options in ALIKE]
+# Each third one reads a source of other ids, 13 of them.
+BOTH = [
+    config_of(family="both", head_bias=True, source_vocab_size=None if number % 3 else 13, **options)
+    for number, options in enumerate(ALIKE)
+]
+
+
+def name_of(config: TransformerConfig) -> str:
+    """A combination in a few words, for the name of a test."""
+    stack = config.last()[1]
+    kinds = [block.mixer.kind for block in stack.blocks]
+    words = [*dict.fromkeys(kinds), stack.block.norm.kind, stack.block.placement, stack.block.wiring]
+    mixer: Any = stack.block.mixer
+    if kinds[0] == "attention":
+        relative = [] if mixer.relative is None else [mixer.relative.kind]
+        words[0] = "+".join([mixer.kernel, *relative, f"kv{mixer.key_heads()}"])
+    return "-".join([*words, stack.block.ffn.kind, stack.entry.positions])
+
+
+# Random models
+
+# One of some options; of a hypothesis strategy the first is the simplest. A drawn model is the same for the same picks.
+Pick = Callable[[Sequence[Any]], Any]
+
+RATES = (0.0, 0.3)
+# What cannot be read off an annotation: numbers, texts, and tuples of names, by field.
+VALUES: dict[str, tuple[Any, ...]] = {
+    "AttentionConfig.heads": (4, 2, 1, 3),
+    "AttentionConfig.kv_heads": (2, 1, 3),
+    "AttentionConfig.head_dim": (8, 6, 5, 2, 1),
+    "AttentionConfig.value_dim": (5, 8),
+    "AttentionConfig.scale": (0.4,),
+    "AttentionConfig.bias": (("q", "k", "v"), ("o",), ()),
+    "AttentionConfig.cap": (5.0,),
+    "AttentionConfig.window": (4, 1),
+    "AttentionConfig.dropout": RATES,
+    "BlockConfig.dropout": RATES,
+    "BucketsConfig.buckets": (8, 5, 4),
+    "BucketsConfig.furthest": (20, 6, 3),
+    "ClassifierHeadConfig.classes": (3, 1),
+    "ClassifierHeadConfig.dropout": RATES,
+    "ConvolutionConfig.taps": (3, 1, 4),
+    "ConvolutionConfig.dilation": (1, 2),
+    "CustomConfig.target": ("tests.models:Own",),
+    "CustomConfig.options": ({}, {"bias": False}, {"any other": 1.5}),
+    "EntryConfig.position_dim": (4, 3, 16),
+    "EntryConfig.offset": (0, 2),
+    "EntryConfig.types": (0, 2),
+    "EntryConfig.dropout": RATES,
+    "GatedConfig.hidden": (12, 3),
+    "GatedConfig.dropout": RATES,
+    "InitialConfig.std": (0.02, 0.2),
+    "InitialConfig.position_std": (0.01,),
+    "LanguageHeadConfig.eps": (1e-12, 1e-3),
+    "LanguageHeadConfig.scale": (1.0, 0.25),
+    "LanguageHeadConfig.cap": (3.0,),
+    "LayerNormConfig.eps": (1e-5, 1e-3, 0.0),
+    "LinearConfig.taps": (3, 1, 4),
+    "LinearScaling.factor": (1.0, 4.0),
+    "Llama3Scaling.factor": (1.0, 4.0),
+    "Llama3Scaling.original": (16, 100),
+    "Llama3Scaling.low": (1.0, 2.0),
+    "Llama3Scaling.high": (4.0, 8.0),
+    "MLPConfig.hidden": (7, 3),
+    "MLPConfig.dropout": RATES,
+    "MoEConfig.experts": (4, 2, 1),
+    "MoEConfig.active": (2, 1, 4),
+    "MoEConfig.shared": (0, 1, 2),
+    "MoEConfig.shared_hidden": (5,),
+    "MoEConfig.scale": (1.0, 2.5),
+    "MoEConfig.balance": (0.0, 0.01),
+    "MoEConfig.z": (0.0, 0.001),
+    "MoEConfig.bias_rate": (0.0, 0.01),
+    "NTKScaling.factor": (1.0, 4.0),
+    "Override.layers": ("0", "-1", "::2", "1:", "5"),
+    "RecurrentConfig.hidden": (9, 3),
+    "RMSNormConfig.eps": (1e-6, 1e-3, 0.0),
+    "RotaryConfig.base": (10_000.0, 100.0, 1.5),
+    "RotaryConfig.fraction": (1.0, 0.5, 0.1),
+    "SpecialIds.banned": ((), ((3,), (4, 5))),
+    "SpecialIds.begin": (1,),
+    "SpecialIds.decoder_start": (0,),
+    "SpecialIds.end": (2, (2, 6)),
+    "SpecialIds.forced_begin": (4,),
+    "SpecialIds.forced_end": (2, (2, 5)),
+    "SpecialIds.padding": (0,),
+    "StackConfig.depth": (1, 2, 3),
+    "TransformerConfig.architecture": ("LlamaForCausalLM",),
+    "TransformerConfig.vocab_size": (7, 31),
+    "TransformerConfig.source_vocab_size": (13,),
+    "TransformerConfig.pad_vocab_to": (1, 8),
+    "TransformerConfig.dim": (16, 24, 12, 15, 1),
+    "TransformerConfig.context": (12, 40),
+    "YarnScaling.factor": (1.0, 4.0),
+    "YarnScaling.original": (16, 100),
+    "YarnScaling.fast": (32.0, 1.0),
+    "YarnScaling.slow": (1.0, 0.5),
+    "YarnScaling.magnitude": (1.2,),
+}
+# How often a kind stands among its likes: most choices are attention's, and then rotary positions'.
+OFTEN = {"AttentionConfig": 4, "RotaryConfig": 3}
+TRIES = 50  # at a part by itself, such as a layer, until it is not refused
+
+
+class Stuck(Exception):
+    """Nothing possible was picked, however often: a part was refused each time."""
+
+
+class Own(nn.Module):
+    """Somebody else's module: as a mixer the mean of what came before in the same text, as a feed-forward a linear map."""
+
+    def __init__(self, dim: int, bias: bool = True, **ignored: float) -> None:
+        super().__init__()
+        self.map = nn.Linear(dim, dim, bias=bias)
+
+    def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+        if layout is not None:
+            segment = layout.segment
+            seen = ((segment[:, :, None] == segment[:, None, :]) & (segment >= 0)[:, :, None]).tril()
+            x = seen.to(x.dtype) / seen.sum(-1, keepdim=True).clamp(min=1) @ x
+        return self.map(x).tanh()
+
+
+@cache
+def options(cls: type[Config], name: str) -> list[Any]:
+    """All that can stand in a field: values, and classes of configs that are drawn in turn.
+
+    Raises:
+        LookupError: it takes numbers or texts, and `VALUES` does not say which.
+    """
+    key = f"{cls.__name__}.{name}"
+    found = list(_options(cls.model_fields[name].annotation, key))
+    return list({repr(option): option for option in found}.values())
+
+
+def _options(annotation: Any, key: str) -> Iterator[Any]:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _options(get_args(annotation)[0], key)
+    elif origin in (Union, UnionType):
+        for each in get_args(annotation):
+            yield from _options(each, key)
+    elif origin is Literal:
+        yield from get_args(annotation)
+    elif annotation is NoneType:
+        yield None
+    elif annotation is bool:
+        yield from (False, True)
+    elif isinstance(annotation, type) and issubclass(annotation, Config):
+        yield annotation
+    elif key not in VALUES:
+        raise LookupError(f"{key} takes {annotation}: no row in VALUES of tests/models.py says what to draw")
+    else:
+        yield from VALUES[key]
+
+
+def classes(cls: type[Config] = TransformerConfig) -> list[type[Config]]:
+    """The class and all that can stand in it, each once."""
+    found = [cls]
+    for each in found:
+        for name in each.model_fields:
+            if f"{each.__name__}.{name}" not in SPECIAL:
+                kinds = [option for option in options(each, name) if isinstance(option, type)]
+                found += [kind for kind in kinds if kind not in found]
+    return found
+
+
+def draw(cls: type[Config], pick: Pick) -> dict[str, Any]:
+    """Plain data of a class, each field on its own; often, but not always, of something possible."""
+    data: dict[str, Any] = {}
+    for name in cls.model_fields:
+        key = f"{cls.__name__}.{name}"
+        if key in SPECIAL:
+            data[name] = SPECIAL[key](pick)
+            continue
+        found = options(cls, name)
+        if name == "kind":
+            data[name] = found[0]
+            continue
+        option = pick([option for option in found for _ in range(OFTEN.get(getattr(option, "__name__", ""), 1))])
+        data[name] = part(option, pick) if isinstance(option, type) else option
+    return data
+
+
+def part(cls: type[Config], pick: Pick) -> dict[str, Any]:
+    """Plain data of a class that is possible by itself, such as an attention that no kernel refuses."""
+    for _ in range(TRIES):
+        data = draw(cls, pick)
+        if cls is StackConfig or not refusal(cls, data):
+            return data
+    raise Stuck(f"{cls.__name__} was refused {TRIES} times")
+
+
+def refusal(cls: type[Config], data: dict[str, Any]) -> str:
+    """What is said against the data, or nothing. Any other error than a refusal goes through."""
+    try:
+        cls.of(data)
+    except HeddleError as error:
+        return str(error)
+    return ""
+
+
+def overrides(pick: Pick) -> list[dict[str, Any]]:
+    """Layers that differ in some of what a block has: no, one or two changes."""
+    return [part(each, pick) for each in pick(((), (), (Override,), (Override, Override)))]
+
+
+def crossing(pick: Pick) -> dict[str, Any] | None:
+    """What looks at the encoder's output, mostly without what only looking at oneself knows."""
+    if not pick((False, True)):
+        return None
+    attention = part(AttentionConfig, pick)
+    return attention | {"window": None, "relative": None} if pick((True, True, True, True, False)) else attention
+
+
+def change(pick: Pick) -> dict[str, Any]:
+    """What an override changes: whole parts of a block, or single fields of them."""
+    block = part(BlockConfig, pick)
+    names = pick(([*block], ["mixer"], ["ffn"], ["norm", "dropout"], ["cross", "mixer"]))
+    return said({name: block[name] for name in names})
+
+
+def said(data: dict[str, Any]) -> dict[str, Any]:
+    """Without what is None, which an override cannot say."""
+    return {
+        name: said(value) if isinstance(value, dict) else value for name, value in data.items() if value is not None
+    }
+
+
+# Fields that are no choice by themselves.
+SPECIAL: dict[str, Callable[[Pick], Any]] = {
+    "StackConfig.overrides": overrides,
+    "Override.block": change,
+    "BlockConfig.cross": crossing,
+}
+
+
+def model_of(pick: Pick) -> dict[str, Any]:
+    """Plain data of a whole model. Mostly its stacks fit together; whether it is possible, the config says."""
+    data = draw(TransformerConfig, pick)
+    if not pick((True, True, True, False)):
+        return data
+    if data["encoder"] is None and data["decoder"] is None:
+        data["decoder"] = part(StackConfig, pick)
+    both = data["encoder"] is not None and data["decoder"] is not None
+    for name in ("encoder", "decoder"):
+        stack = data[name]
+        for block in [stack["block"], *[each["block"] for each in stack["overrides"]]] if stack else []:
+            if not (both and name == "decoder"):
+                block.pop("cross", None)
+            elif block is stack["block"] and block["cross"] is None:
+                block |= {"cross": part(AttentionConfig, pick) | {"window": None, "relative": None}}
+                block["wiring"] = "serial"
+    if not both:
+        data["source_vocab_size"] = None
+    if all(data[name] is None or data[name]["entry"]["positions"] != "learned" for name in ("encoder", "decoder")):
+        data["initial"]["position_std"] = None
+    return data
+
+
+def drawn(seed: int) -> TransformerConfig:
+    """A model that validates; the same for the same seed."""
+    pick = random.Random(seed).choice
+    while True:
+        try:
+            return TransformerConfig.of(model_of(pick))
+        except HeddleError:
+            continue

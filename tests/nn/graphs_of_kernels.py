@@ -1,0 +1,55 @@
+"""A program: how many graphs torch.compile captures of kernels, all of which compute the reference, gradients too."""
+
+import json
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heddle.nn import KERNELS, Causal, Layout, Mask
+from heddle.nn.mask import Window
+from heddle.nn.position import Alibi
+from tests.graphs import captured
+
+PLAIN, PACKED = Layout.plain(2, 140), Layout.packed([[100, 30], [140]], 140)
+CASES: dict[str, tuple[Layout, Any, float | None, Any]] = {
+    "causal": (PLAIN, Causal(), None, None),
+    "sliding, cap, bias": (PLAIN, Causal() & Window(9), 2.0, Alibi(4)),
+    "packed, bias": (PACKED, Causal(), None, Alibi(4)),
+}
+
+
+def main() -> None:
+    counts = {}
+    for case, (layout, rule, cap, alibi) in CASES.items():
+
+        def run(
+            kernel: Any, q: Tensor, k: Tensor, v: Tensor, layout: Layout = layout, rule: Any = rule, alibi: Any = alibi
+        ) -> Tensor:
+            bias = None if alibi is None else alibi(layout, layout)
+            out: Tensor = kernel(q, k, v, kernel.lower(Mask(rule, layout, layout), bias))
+            return out
+
+        leaves = [torch.randn(2, heads, 140, 8, requires_grad=True) for heads in (4, 2, 2)]
+        wanted = run(KERNELS["reference"](0.3, cap=cap), *leaves)
+        weight = torch.randn_like(wanted)
+        gradients = torch.autograd.grad((wanted * weight).sum(), leaves)
+        for name in ("blockwise", "plain"):
+            kernel = KERNELS[name](0.3, cap=cap)
+            compiled, graphs = captured(run)
+            found = compiled(kernel, *leaves)
+            for mine, right in zip(torch.autograd.grad((found * weight).sum(), leaves), gradients, strict=True):
+                torch.testing.assert_close(mine, right, rtol=1e-5, atol=2e-5)
+            counts[f"{name}, {case}"] = graphs.count
+        compiled, graphs = captured(run)  # without a gradient `flex` is torch's own, on a CPU too
+        kernel = KERNELS["flex"](0.3, cap=cap)
+        kernel.blockwise = None
+        found = compiled(kernel, *(leaf.detach() for leaf in leaves))
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+        assert (found[0, :, layout.segment[0] < 0] == 0).all()
+        counts[f"torch's flex, {case}"] = graphs.count
+    print(json.dumps(counts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""Running a program of the tests, such as `tests/nn/graphs_of_mixers.py`, in a process of its own.
+
+There nothing checks shapes, since torch.compile cannot trace the checks; it runs in the repository's root.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def call(name: str, *words: object) -> list[str]:
+    """The command that runs `tests.<name>`."""
+    return [sys.executable, "-W", "ignore", "-m", f"tests.{name}", *map(str, words)]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """What it finds in its environment."""
+    return {**os.environ, "HEDDLE_UNCHECKED": "1", "PYTHONPATH": str(ROOT), **more}
+
+
+def run(name: str, *words: object, given: str = "") -> str:
+    """What it prints; an error if it fails."""
+    made = call(name, *words)
+    done = subprocess.run(made, cwd=ROOT, env=environment(), input=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout

@@ -1,0 +1,40 @@
+"""A program: twenty steps as one of two ranks, `ranks.py RANK PORT OPTIMIZER PRECISION`. It prints losses, norms and biases."""
+
+import json
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from heddle.config.run import TrainConfig
+from heddle.model import build
+from heddle.train import NextToken, Optimizer, train_step
+from tests.train.test_wrapped import STEPS, config, uneven
+
+
+def reduce(tensor: torch.Tensor) -> torch.Tensor:
+    summed = tensor.clone()
+    dist.all_reduce(summed)
+    return summed
+
+
+def main() -> None:
+    rank, port, optimizer, precision = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+
+    model = build(config())
+    optimizer = Optimizer(model, TrainConfig(optimizer=optimizer), 1e-2, precision)
+    objective = DistributedDataParallel(NextToken(model))
+    found = []
+    for step in range(STEPS):
+        mine = uneven(step).split(2)[rank]
+        found.append(train_step(objective, optimizer, mine, 2, 1.0, 1.0, reduce))
+    biases = [bias.tolist() for name, bias in model.named_parameters() if name.endswith("router.bias")]
+    print(json.dumps([found, biases]))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
