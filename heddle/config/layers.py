@@ -113,8 +113,8 @@ class RotaryConfig(Config):
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     scaling: Scaling | None = None
 
-    def turned(self, head_dim: int) -> int:
-        """How many channels of a head are turned."""
+    def rotated_dim(self, head_dim: int) -> int:
+        """How many channels of a head are rotated."""
         return int(head_dim * self.fraction)
 
 

@@ -69,10 +69,12 @@ def _attention_possible(mixer: AttentionConfig, dim: int) -> None:
             "give head_dim or change one of them"
         )
     if isinstance(mixer.relative, RotaryConfig):
-        width, turned = mixer.width(dim), mixer.relative.turned(mixer.width(dim))
-        if turned % 2 or not turned:
-            part = "" if turned == width else f" · fraction = {turned}"
-            raise ValueError(f"rotary positions turn pairs of channels; head_dim = {width}{part} is odd or none")
+        width, rotated = mixer.width(dim), mixer.relative.rotated_dim(mixer.width(dim))
+        if rotated % 2 or not rotated:
+            fraction = "" if rotated == width else f" · fraction = {rotated}"
+            raise ValueError(
+                f"rotary positions rotate pairs of channels; head_dim = {width}{fraction} is odd or 0: change one of them"
+            )
 
 
 def _norms_possible(name: str, stack: "StackConfig", dim: int) -> None:

@@ -11,7 +11,7 @@ from heddle.checks import wrong
 from heddle.config.run import Way
 from heddle.errors import HeddleError
 from heddle.model.head import LOGITS_BYTES, Scores
-from heddle.model.products import of_inputs, of_weights, plain, product
+from heddle.model.products import is_eager_fp32, of_inputs, of_weights, product
 from heddle.nn.numeric import wide_dtype
 
 
@@ -134,7 +134,7 @@ def cross_entropy(
         if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
             raise wrong("cross_entropy", "chunk", chunk, "a whole number of at least 1, or None,")
     table, bias = scores.table, scores.bias
-    ways = scores.ways if scores.ways and plain(features, table) else ()
+    ways = scores.ways if scores.ways and is_eager_fp32(features, table) else ()
     chunk = chunk_rows(features.shape[0], table.shape[0]) if chunk is None else chunk
     wanted = any(tensor is not None and tensor.requires_grad for tensor in (features, table, bias))
     if torch.is_grad_enabled() and wanted:

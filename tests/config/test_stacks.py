@@ -103,7 +103,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"decoder": merge(STACK, {"block": {"mixer": {"relative": {"fraction": 0.3}}}})},
-        "rotary positions turn pairs of channels; head_dim = 4 · fraction = 1 is odd or none",
+        "rotary positions rotate pairs of channels; head_dim = 4 · fraction = 1 is odd or 0",
     ),
 ]
 

@@ -35,7 +35,7 @@ def test_only_real_tokens_are_pooled(how: str, side: str) -> None:
 
 @pytest.mark.parametrize("how", WAYS)
 def test_packed_texts_have_no_common_vector(how: str) -> None:
-    with pytest.raises(HeddleError, match="give each text a row of its own"):
+    with pytest.raises(HeddleError, match="put each text in its own row"):
         pool(torch.randn(1, 5, 4), Layout.packed([[3, 2]], 5), how)
 
 
@@ -77,7 +77,9 @@ def test_a_classifier_is_trained_by_the_same_loss() -> None:
     made = model(HEADS["classifier"])
     batch = Batch(TOKENS, LAYOUT, torch.tensor([3, 1]), torch.tensor([1.0, 0.0]))
     loss = CrossEntropy(made)(batch)
-    wanted = F.cross_entropy(made.head(made(TOKENS, LAYOUT).hidden, LAYOUT, made.embedding.weight)[:1], torch.tensor([3]))
+    wanted = F.cross_entropy(
+        made.head(made(TOKENS, LAYOUT).hidden, LAYOUT, made.embedding.weight)[:1], torch.tensor([3])
+    )
     torch.testing.assert_close(loss.total, wanted)
     assert loss.count == 1
     assert CrossEntropy(made).by_row(batch)["loss"].tolist() == pytest.approx([wanted.item(), 0.0])

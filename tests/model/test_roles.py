@@ -72,4 +72,4 @@ def test_a_matrix_that_no_row_names_is_refused_by_all_three() -> None:
 
 def test_a_vector_that_no_row_names_is_a_vector() -> None:
     assert role("odd.scale", 1) == "vector"
-    assert row_of("odd.scale", 1).part == "other"
+    assert row_of("odd.scale", 1).component == "other"

@@ -142,7 +142,7 @@ def test_what_crosses_is_lowered_once(cross: dict[str, Any], monkeypatch: pytest
 
 def test_types_without_a_table_are_refused() -> None:
     stack, x = stack_of(config_of()), torch.randn(1, 3, 16, dtype=torch.float64)
-    with pytest.raises(HeddleError, match=r"types are given to a stack that has none"):
+    with pytest.raises(HeddleError, match=r"this stack has no table of token types"):
         stack(x, Layout.plain(1, 3), types=torch.zeros(1, 3, dtype=torch.long))
 
 

@@ -300,7 +300,7 @@ def _resolved_attention(mixer: AttentionConfig, dim: int) -> dict[str, Any]:
 def _resolved_rotary(relative: RotaryConfig, head_dim: int) -> dict[str, Any]:
     scaling, data = relative.scaling, relative.model_dump(mode="json")
     if isinstance(scaling, NTKScaling):
-        data |= {"base": plain_base(relative, relative.turned(head_dim)), "scaling": None}
+        data |= {"base": plain_base(relative, relative.rotated_dim(head_dim)), "scaling": None}
     elif isinstance(scaling, YarnScaling):
         data["scaling"]["magnitude"] = Yarn(scaling.factor, scaling.original, length=scaling.magnitude).magnitude
     return data
