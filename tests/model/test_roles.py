@@ -65,7 +65,7 @@ def test_a_matrix_that_no_row_names_is_refused_by_all_three() -> None:
         lambda: weights(model),
         lambda: initialise(model, config),
     ):
-        with pytest.raises(HeddleError, match=r"^odd\.extra has 2 dimensions and no row") as error:
+        with pytest.raises(HeddleError, match=r"^odd\.extra has 2 dimensions, but no row") as error:
             use()
         assert "\n" not in str(error.value)
 

@@ -128,7 +128,7 @@ def test_what_does_not_belong_together_is_refused(begin: Begin, tmp_path: Path) 
 
     cases = {
         "config.json is not the one that step-2": lambda copy, config: config["model"].update(dim=32),
-        "bring it back: cp ": lambda copy, config: config["train"].update(seed=5),
+        "restore it: cp ": lambda copy, config: config["train"].update(seed=5),
         "data/ is not what step-2 was trained on": other_words,
         "cut by another tokenizer": characters,
         "has 257 ids, config.json 300": lambda copy, config: config["model"].update(vocab_size=300),
@@ -236,7 +236,7 @@ def test_a_run_moved_to_a_machine_with_fewer_cores(begin: Begin, monkeypatch: py
     data = json.loads((run / "config.json").read_text())
     data["chosen"]["threads"] = 8
     (run / "config.json").write_text(json.dumps(data))
-    assert Trainer(run).session.opening.moved == ["8 threads were chosen and this machine has 1 core"]
+    assert Trainer(run).session.opening.moved == ["8 threads were chosen, but this machine has 1 core"]
     assert wanted == [1, 1]
 
 

@@ -144,7 +144,7 @@ class TestRefusals:
             ({"dim": None, "depth": None, "heads": None}, "the model's width is chosen by time: set dim=12"),
             (
                 {"heads": 8},
-                "the model's 16: set dim=12 and mend what then does not fit: model: dim = 12 is not divisible",
+                "the model's 16: set dim=12 and fix what then does not fit: model: dim = 12 is not divisible",
             ),
         ],
     )
@@ -187,7 +187,7 @@ class TestRefusals:
 
 
 def test_a_file_that_knows_nothing_is_refused(config: Callable[..., RunConfig], file: Path, quick: None) -> None:
-    with pytest.raises(HeddleError, match="no word of it is one of the 257 tokens; try tokenizer=words"):
+    with pytest.raises(HeddleError, match="none of its words is one of the 257 tokens; try tokenizer=words"):
         prepare(config(vectors=str(file)), file.with_name("run"))
     assert not file.with_name("run").exists()
 
