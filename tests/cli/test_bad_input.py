@@ -228,9 +228,7 @@ def test_a_config_of_another_model(refused: Refused, run_a: Path, size: tuple[st
     (run_a / "config.json").write_text(json.dumps(data))
     for command in (["generate", "a"], ["eval", "a"], ["export", "a", "out"]):
         assert "runs/a/config.json" in refused(*command)
-    expected = (
-        "config.json 300" if size[0] == "vocab_size" else "restore it: cp runs/a/checkpoints/step-4/config.json"
-    )
+    expected = "config.json 300" if size[0] == "vocab_size" else "restore it: cp runs/a/checkpoints/step-4/config.json"
     assert expected in refused("train", "--resume", "a")
 
 

@@ -89,7 +89,10 @@ def test_the_impossible_is_refused_when_it_is_resolved(said: dict[str, Any], lin
     ("data", "line"),
     [
         ({"train": {"lr": 1e-3}}, "unknown key 'train.lr' in config. heddle calls it 'learning_rate'."),
-        ({"train": {"batch": 10, "accumulate": 4}}, "batch = 10 cannot be split into accumulate = 4 equal micro-batches"),
+        (
+            {"train": {"batch": 10, "accumulate": 4}},
+            "batch = 10 cannot be split into accumulate = 4 equal micro-batches",
+        ),
         ({"train": {"optimizer": "adam"}}, "config: train.optimizer = 'adam': input should be 'muon' or 'adamw'"),
         ({"train": {"betas": [0.9]}}, "train.betas"),
         ({"train": {"betas": [0.9, 1.0]}}, "train.betas"),
@@ -123,7 +126,8 @@ def test_the_run_of_another_version_is_refused_as_such(version: Any) -> None:
     """In one line that says what to do, whatever else has changed since."""
     saved = SavedConfig(model=sized(1, vocab_size=10)).to_dict()
     with pytest.raises(
-        HeddleError, match=r"^runs/a: run directory version .*, but this heddle reads version 2: train it again, or export"
+        HeddleError,
+        match=r"^runs/a: run directory version .*, but this heddle reads version 2: train it again, or export",
     ) as error:
         SavedConfig.of({**saved, "version": version, "older": 3}, "runs/a")
     assert "\n" not in str(error.value)

@@ -118,7 +118,9 @@ class TestRefusals:
 
     def test_a_run_that_is_there(self, config: Make, run: Path) -> None:
         run.mkdir()
-        with pytest.raises(HeddleError, match=r"already exists: continue it with `heddle train --resume .*another --name"):
+        with pytest.raises(
+            HeddleError, match=r"already exists: continue it with `heddle train --resume .*another --name"
+        ):
             prepare(config(), run)
         assert list(run.iterdir()) == []
 
