@@ -40,7 +40,6 @@ SOURCES = {
     "Batch": "next_token_batch",
     "Task": "heddle.train.make_task",
     "Cache": "model.new_cache",
-    "Memory": "model.encode",
     "RunConfig": "RunConfig.of(table)",
     "TrainConfig": "TrainConfig.of(table)",
     "SamplingConfig": "SamplingConfig.of(table)",

@@ -465,7 +465,7 @@ TABLE: dict[str, Row] = {
             "config": [None, {}, CONFIG],
             "learning_rate": NO_RATE,
             "precision": NO_PRECISION,
-            "ways": [None, "update", ["update"], ("updates",)],
+            "by_onednn": [None, "update", ["update"], ("updates",)],
         },
     ),
     "train.Trainer": Row(

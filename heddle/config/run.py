@@ -227,7 +227,7 @@ class TakenVectors(Config):
     sha256: str  # of vectors.safetensors
 
 
-Way = Literal["forward", "inputs", "weights", "update"]
+ProductKind = Literal["forward", "inputs", "weights", "update"]
 """A kind of matrix product: a linear layer's output, the gradient of its inputs or of its weight, or Muon's update."""
 
 
@@ -246,7 +246,7 @@ class Chosen(Config):
     save_every: PositiveInt
     peak: Positive  # measured matmul rate in `precision`, FLOP/s
     tokens_per_second: Positive  # measured before the run
-    onednn: tuple[Way, ...] = ()  # fp32 products that oneDNN computes; torch computes the others
+    onednn: tuple[ProductKind, ...] = ()  # fp32 products that oneDNN computes; torch computes the others
     vectors: TakenVectors | None = None  # what was taken from the file train.vectors
 
 

@@ -14,7 +14,7 @@ from heddle.config.model import (
     LanguageHeadConfig,
     TransformerConfig,
 )
-from heddle.config.run import Way
+from heddle.config.run import ProductKind
 from heddle.errors import HeddleError
 from heddle.nn.activations import ACTIVATIONS
 from heddle.nn.dropout import Dropout
@@ -35,19 +35,19 @@ class Scores:
         vocab_size: number of real rows; later rows of the table are padding and have no probability.
         bias: Float[V], or None.
         cap: scores are cap · tanh(scores / cap), or None.
-        ways: which of the products oneDNN computes in training (see `heddle.model.products`).
+        by_onednn: which of the products oneDNN computes in training (see `heddle.model.products`).
     """
 
     table: Float[Tensor, "V D"]
     vocab_size: int
     bias: Float[Tensor, " V"] | None = None
     cap: float | None = None
-    ways: tuple[Way, ...] = ()
+    by_onednn: tuple[ProductKind, ...] = ()
 
     def to(self, dtype: torch.dtype) -> "Scores":
         """The same, with table and bias in another dtype."""
         bias = None if self.bias is None else self.bias.to(dtype)
-        return Scores(self.table.to(dtype), self.vocab_size, bias, self.cap, self.ways)
+        return Scores(self.table.to(dtype), self.vocab_size, bias, self.cap, self.by_onednn)
 
     def finish(self, products: Float[Tensor, "*rows V"]) -> Float[Tensor, "*rows V"]:
         """Scores from `features @ tableᵀ + bias`; padding entries are -inf."""
@@ -91,7 +91,7 @@ class LanguageHead(Head):
         vocab_size: number of real ids; later entries are padding and score -inf (D-13).
     """
 
-    ways: tuple[Way, ...] = ()  # which of its products oneDNN computes in training
+    by_onednn: tuple[ProductKind, ...] = ()  # which of its products oneDNN computes in training
 
     def __init__(self, config: LanguageHeadConfig, rows: int, dim: int, vocab_size: int) -> None:
         super().__init__()
@@ -110,7 +110,9 @@ class LanguageHead(Head):
 
     def scoring(self, table: Float[Tensor, "V E"]) -> Scores:
         """Scores by the head's own table, or by the token table if tied (L0-75)."""
-        return Scores(table if self.weight is None else self.weight, self.vocab_size, self.bias, self.cap, self.ways)
+        return Scores(
+            table if self.weight is None else self.weight, self.vocab_size, self.bias, self.cap, self.by_onednn
+        )
 
     def forward(
         self, hidden: Float[Tensor, "*rows D"], layout: Layout | None, table: Float[Tensor, "V E"]

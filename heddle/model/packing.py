@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.config.run import Way
+from heddle.config.run import ProductKind
 from heddle.model.head import LanguageHead
-from heddle.model.products import faster_ways, has_onednn, linear, onednn
+from heddle.model.products import faster_kinds, has_onednn, linear, onednn
 from heddle.model.transformer import Transformer
 from heddle.nn.custom import without_custom
 
@@ -67,17 +67,17 @@ class Packed:
 
     Attributes:
         pack: the packed weight, or None.
-        ways: which of its other products oneDNN computes (see `heddle.model.products`).
+        by_onednn: which of its other products oneDNN computes (see `heddle.model.products`).
     """
 
     pack: Pack | None = None
-    ways: tuple[Way, ...] = ()
+    by_onednn: tuple[ProductKind, ...] = ()
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x weightᵀ + bias."""
         pack = self.pack
         if pack is None or torch.compiler.is_compiling():
-            return linear(x, weight, bias, self.ways)
+            return linear(x, weight, bias, self.by_onednn)
         if not pack.current(weight) or (torch.is_grad_enabled() and weight.requires_grad):
             self.pack = None
         elif (
@@ -87,7 +87,7 @@ class Packed:
             and not torch.is_autocast_enabled("cpu")
         ):
             return onednn(x, pack.laid, bias)
-        return linear(x, weight, bias, self.ways)
+        return linear(x, weight, bias, self.by_onednn)
 
     def train(self, mode: bool = True) -> Any:
         """Set the mode, and drop the pack in training mode."""
@@ -176,7 +176,7 @@ def pack(model: Transformer, room: int | None = None, timing: Timing = faster_ro
     return model
 
 
-def faster_products(model: Transformer, tokens: int) -> tuple[Way, ...]:
+def faster_products(model: Transformer, tokens: int) -> tuple[ProductKind, ...]:
     """Which products of a model's training oneDNN computes faster on this CPU in fp32.
 
     Args:
@@ -185,14 +185,14 @@ def faster_products(model: Transformer, tokens: int) -> tuple[Way, ...]:
     """
     found = [(module, (weight.shape[0], weight.shape[1])) for module, weight in _multiplying(model)]
     matrices = [shape for module, shape in found if isinstance(module, nn.Linear)]
-    return faster_ways([shape for _, shape in found], tokens, matrices)
+    return faster_kinds([shape for _, shape in found], tokens, matrices)
 
 
-def use_products(model: Transformer, ways: tuple[Way, ...]) -> None:
+def use_products(model: Transformer, by_onednn: tuple[ProductKind, ...]) -> None:
     """Use oneDNN for these products in every linear layer and the language head, in training and in prediction."""
     for module, _ in _multiplying(model):
         module.__class__ = KINDS.get(type(module), type(module))
-        module.ways = ways  # type: ignore[assignment]
+        module.by_onednn = by_onednn  # type: ignore[assignment]
 
 
 def unpack(model: nn.Module) -> None:

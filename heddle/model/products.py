@@ -24,11 +24,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from heddle.config.run import Way
+from heddle.config.run import ProductKind
 
 Shape = tuple[int, int]
 
-WAYS: tuple[Way, ...] = get_args(Way)
+PRODUCT_KINDS: tuple[ProductKind, ...] = get_args(ProductKind)
 
 GAIN = 1.03  # least speedup for choosing oneDNN; less is noise
 LEAST_WORK = 1e9  # FLOPs of a step's forward products; below this, no measurable gain
@@ -48,29 +48,34 @@ def onednn(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tens
     return out
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None, ways: Sequence[Way]) -> Tensor:
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, by_onednn: Sequence[ProductKind]) -> Tensor:
     """x weightᵀ + bias."""
-    return onednn(x, weight, bias) if "forward" in ways else F.linear(x, weight, bias)
+    return onednn(x, weight, bias) if "forward" in by_onednn else F.linear(x, weight, bias)
 
 
-def of_inputs(gradient: Tensor, weight: Tensor, ways: Sequence[Way]) -> Tensor:
+def of_inputs(gradient: Tensor, weight: Tensor, by_onednn: Sequence[ProductKind]) -> Tensor:
     """The gradient of x [N D] from that of the output [N F]."""
-    return onednn(gradient, weight.T) if "inputs" in ways else gradient @ weight
+    return onednn(gradient, weight.T) if "inputs" in by_onednn else gradient @ weight
 
 
-def of_weights(gradient: Tensor, x: Tensor, ways: Sequence[Way]) -> Tensor:
+def of_weights(gradient: Tensor, x: Tensor, by_onednn: Sequence[ProductKind]) -> Tensor:
     """The gradient of the weight [F D] from that of the output [N F]."""
-    if "weights" not in ways:
+    if "weights" not in by_onednn:
         return gradient.T @ x
     # oneDNN copies its first operand into rows, so put the narrower one first.
     return onednn(gradient.T, x.T) if gradient.shape[1] <= x.shape[1] else onednn(x.T, gradient.T).T
 
 
 def batched(
-    a: Tensor, b: Tensor, ways: Sequence[Way], base: Tensor | None = None, beta: float = 1.0, alpha: float = 1.0
+    a: Tensor,
+    b: Tensor,
+    by_onednn: Sequence[ProductKind],
+    base: Tensor | None = None,
+    beta: float = 1.0,
+    alpha: float = 1.0,
 ) -> Tensor:
     """alpha a bᵀ + beta base for each pair, [N m n] from [N m k] and [N n k]."""
-    if "update" in ways and is_eager_fp32(a, b):
+    if "update" in by_onednn and is_eager_fp32(a, b):
         out = torch.stack([onednn(left, right) for left, right in zip(a, b, strict=True)])
         out = out if alpha == 1.0 else out.mul_(alpha)
         return out if base is None else out.add_(base, alpha=beta)
@@ -78,13 +83,13 @@ def batched(
 
 
 class _Linear(torch.autograd.Function):
-    """F.linear, with the products in `ways` computed by oneDNN and the others by torch."""
+    """F.linear, with the products in `by_onednn` computed by oneDNN and the others by torch."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, ways: Sequence[Way]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, by_onednn: Sequence[ProductKind]) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.ways = ways
-        return product(x, weight, bias, ways)
+        ctx.by_onednn = by_onednn
+        return product(x, weight, bias, by_onednn)
 
     @staticmethod
     @once_differentiable
@@ -92,16 +97,16 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
         rows = gradient.reshape(-1, weight.shape[0])
-        x_gradient = of_inputs(rows, weight, ctx.ways).view_as(x) if needs_x else None
-        weight_gradient = of_weights(rows, x.reshape(-1, weight.shape[1]), ctx.ways) if needs_weight else None
+        x_gradient = of_inputs(rows, weight, ctx.by_onednn).view_as(x) if needs_x else None
+        weight_gradient = of_weights(rows, x.reshape(-1, weight.shape[1]), ctx.by_onednn) if needs_weight else None
         return x_gradient, weight_gradient, rows.sum(0) if needs_bias else None, None
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, ways: Sequence[Way]) -> Tensor:
-    """F.linear, with the products in `ways` computed by oneDNN; tensors that oneDNN does not take go to torch."""
-    if not ways or not is_eager_fp32(x, weight):
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, by_onednn: Sequence[ProductKind]) -> Tensor:
+    """F.linear, with the products in `by_onednn` computed by oneDNN; tensors that oneDNN does not take go to torch."""
+    if not by_onednn or not is_eager_fp32(x, weight):
         return F.linear(x, weight, bias)
-    out: Tensor = _Linear.apply(x, weight, bias, ways)  # type: ignore[no-untyped-call]
+    out: Tensor = _Linear.apply(x, weight, bias, by_onednn)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -114,7 +119,7 @@ def is_eager_fp32(*tensors: Tensor) -> bool:
 _ORDINARY = (Tensor, torch.nn.Parameter)
 
 
-def faster_ways(layers: Sequence[Shape], rows: int, updated: Sequence[Shape] = ()) -> tuple[Way, ...]:
+def faster_kinds(layers: Sequence[Shape], rows: int, updated: Sequence[Shape] = ()) -> tuple[ProductKind, ...]:
     """Which kinds of products oneDNN computes faster on this machine.
 
     For each shape [F D], both libraries are timed alternately, and the fastest time of each counts, since other load can only
@@ -129,43 +134,43 @@ def faster_ways(layers: Sequence[Shape], rows: int, updated: Sequence[Shape] = (
         return ()
     chosen = []
     with torch.inference_mode():
-        for way in WAYS:
+        for kind in PRODUCT_KINDS:
             of_torch = of_onednn = 0.0
-            for shape, count in Counter(updated if way == "update" else layers).items():
-                call, share = _product(way, shape, min(rows, ROWS))
+            for shape, count in Counter(updated if kind == "update" else layers).items():
+                call, share = _product(kind, shape, min(rows, ROWS))
                 seconds = _times(call)
                 of_torch += seconds[0] * count / share
                 of_onednn += seconds[1] * count / share
             if of_onednn * GAIN < of_torch:
-                chosen.append(way)
+                chosen.append(kind)
     return tuple(chosen)
 
 
-def _product(way: Way, shape: Shape, rows: int) -> tuple[Callable[[Sequence[Way]], Tensor], float]:
+def _product(kind: ProductKind, shape: Shape, rows: int) -> tuple[Callable[[Sequence[ProductKind]], Tensor], float]:
     """A product to time, and how many, or what share, of the full-size products it is."""
-    if way == "update":
+    if kind == "update":
         short, long = sorted(shape)
         x = torch.ones(min(UPDATED, max(1, LARGEST // (short * long))), short, long)
-        return lambda ways: batched(batched(x, x, ways), x.mT, ways), float(len(x))
+        return lambda by_onednn: batched(batched(x, x, by_onednn), x.mT, by_onednn), float(len(x))
     wide, dim = min(shape[0], max(1, LARGEST // shape[1])), shape[1]
     x, gradient, weight = torch.ones(rows, dim), torch.ones(rows, wide), torch.ones(wide, dim)
-    calls: dict[Way, Callable[[Sequence[Way]], Tensor]] = {
-        "forward": lambda ways: product(x, weight, None, ways),
-        "inputs": lambda ways: of_inputs(gradient, weight, ways),
-        "weights": lambda ways: of_weights(gradient, x, ways),
+    calls: dict[ProductKind, Callable[[Sequence[ProductKind]], Tensor]] = {
+        "forward": lambda by_onednn: product(x, weight, None, by_onednn),
+        "inputs": lambda by_onednn: of_inputs(gradient, weight, by_onednn),
+        "weights": lambda by_onednn: of_weights(gradient, x, by_onednn),
     }
-    return calls[way], wide / shape[0]
+    return calls[kind], wide / shape[0]
 
 
-def _times(call: Callable[[Sequence[Way]], Tensor]) -> tuple[float, float]:
+def _times(call: Callable[[Sequence[ProductKind]], Tensor]) -> tuple[float, float]:
     """Seconds that torch's and oneDNN's product take."""
-    for ways in ((), WAYS):
-        call(ways)  # warm up: the first call allocates what later ones reuse
+    for by_onednn in ((), PRODUCT_KINDS):
+        call(by_onednn)  # warm up: the first call allocates what later ones reuse
     times: tuple[list[float], list[float]] = ([], [])
     begin = time.perf_counter()
     while not times[0] or (len(times[0]) < TIMED and time.perf_counter() - begin < SECONDS):
-        for ways, mine in zip(((), WAYS), times, strict=True):
+        for by_onednn, mine in zip(((), PRODUCT_KINDS), times, strict=True):
             start = time.perf_counter()
-            call(ways)
+            call(by_onednn)
             mine.append(time.perf_counter() - start)
     return min(times[0]), min(times[1])

@@ -23,7 +23,7 @@ from heddle.nn.output import Output
 from heddle.nn.position import SinusoidalPositions, make_relative
 from heddle.nn.scope import Pattern, Scope
 from heddle.nn.setting import Setting
-from heddle.nn.state import FORGETS, BlockState, Cache, Keys, Memory
+from heddle.nn.state import FORGETS, BlockState, Cache, EncoderOutput, Keys
 
 
 class Entry(nn.Module):
@@ -127,7 +127,7 @@ class Stack(nn.Module):
         x: Float[Tensor, "B T d"],
         layout: Layout,
         cache: Cache | None = None,
-        memory: Memory | None = None,
+        encoded: EncoderOutput | None = None,
         types: Int[Tensor, "B T"] | None = None,
     ) -> Output:
         """Hidden vectors [B T D], and the routers' reports.
@@ -136,7 +136,7 @@ class Stack(nn.Module):
             x: the tokens' vectors.
             layout: the tokens' layout; with a cache, the one that `cache.advance` returned.
             cache: what the layers remember of earlier tokens.
-            memory: the encoder's output, for cross-attention.
+            encoded: the encoder's output, for cross-attention.
             types: token types, if the stack has a table of them.
 
         Raises:
@@ -144,7 +144,7 @@ class Stack(nn.Module):
         """
         self._check(x, layout)
         keys = None if cache is None else cache.keys
-        own, other = self.scopes(layout, keys), self.source_scopes(layout, memory)
+        own, other = self.scopes(layout, keys), self.source_scopes(layout, encoded)
         states = [FORGETS] * len(self.blocks) if cache is None else cache.states
         x, routings = self.entry(x, layout, types), ()
         for block, scope, state, source in zip(self.blocks, own, states, other, strict=True):
@@ -163,16 +163,16 @@ class Stack(nn.Module):
             )
         return scopes
 
-    def source_scopes(self, queries: Layout, memory: Memory | None) -> list[Scope | None]:
+    def source_scopes(self, queries: Layout, encoded: EncoderOutput | None) -> list[Scope | None]:
         """The scope of each block's cross-attention, None for a block without one."""
         scopes: list[Scope | None] = []
         for layer, (pattern, first) in enumerate(zip(self.source_patterns, self.source_like, strict=True)):
-            if memory is None or pattern is None:
+            if encoded is None or pattern is None:
                 scopes.append(None)
             elif first < layer:
                 scopes.append(scopes[first])
             else:
-                scope = pattern.scope(queries, memory.layout, source=memory.hidden, training=self.training)
+                scope = pattern.scope(queries, encoded.layout, source=encoded.hidden, training=self.training)
                 scopes.append(scope)
         return scopes
 

@@ -16,7 +16,7 @@ from heddle.nn.custom import without_custom
 from heddle.nn.embedding import Embedding, check_ids
 from heddle.nn.layout import Layout
 from heddle.nn.output import Output, Routing
-from heddle.nn.state import Cache, Memory
+from heddle.nn.state import Cache, EncoderOutput
 
 
 class Transformer(nn.Module):
@@ -82,8 +82,8 @@ class Transformer(nn.Module):
             if not (source is None and source_layout is None and source_types is None):
                 raise HeddleError("this model has no source: leave out source, source_layout and source_types")
             return last(self._embed(tokens), layout, cache, types=types)
-        memory, routings = self._memory(len(tokens), source, source_layout, source_types, cache)
-        out: Output = last(self._embed(tokens), layout, cache, memory, types)
+        encoded, routings = self._encode(len(tokens), source, source_layout, source_types, cache)
+        out: Output = last(self._embed(tokens), layout, cache, encoded, types)
         return Output(out.hidden, routings + out.routings)
 
     def states(
@@ -192,15 +192,15 @@ class Transformer(nn.Module):
         _check_layout(tokens, layout)
         return layout
 
-    def _memory(
+    def _encode(
         self, rows: int, source: Tensor | None, layout: Layout | None, types: Tensor | None, cache: Cache | None
-    ) -> tuple[Memory, tuple[Routing, ...]]:
+    ) -> tuple[EncoderOutput, tuple[Routing, ...]]:
         """The encoder's output: for the source, or as the cache's first call left it (L1-76)."""
         assert self.encoder is not None
-        if cache is not None and cache.memory is not None:
+        if cache is not None and cache.encoded is not None:
             if not (source is None and layout is None and types is None):
                 raise HeddleError("this cache has already read its source: leave out source after the first call")
-            return cache.memory, ()
+            return cache.encoded, ()
         if source is None:
             when = "" if cache is None else " in the first call with a cache"
             raise HeddleError(f"this model reads a source as well as tokens: pass source{when}")
@@ -212,10 +212,10 @@ class Transformer(nn.Module):
         _check_layout(source, layout)
         self.encoder.check_layout(layout)
         out: Output = self.encoder(self._embed(source, self.source_embedding), layout, types=types)
-        memory = Memory(out.hidden, layout)
+        encoded = EncoderOutput(out.hidden, layout)
         if cache is not None:
-            cache.memory = memory
-        return memory, out.routings
+            cache.encoded = encoded
+        return encoded, out.routings
 
     def _embed(self, tokens: Tensor, table: Embedding | None = None) -> Float[Tensor, "B T d"]:
         embedding = self.embedding if table is None else table

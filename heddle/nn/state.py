@@ -203,7 +203,7 @@ class Keys:
 
 
 @dataclass(frozen=True)
-class Memory:
+class EncoderOutput:
     """An encoder's output, for a decoder's cross-attention.
 
     Attributes:
@@ -237,7 +237,7 @@ class Cache:
         longest: how many tokens a row may hold; None: any number.
 
     Attributes:
-        memory: an encoder's output, from the first call on.
+        encoded: an encoder's output, from the first call on.
         queries: layout of the tokens of the last `advance`.
         keys: layouts of the keys that those tokens may attend to.
     """
@@ -245,7 +245,7 @@ class Cache:
     def __init__(self, states: Sequence[BlockState], rows: int, longest: int | None = None) -> None:
         self.states = list(states)
         self.longest = longest
-        self.memory: Memory | None = None
+        self.encoded: EncoderOutput | None = None
         self.lengths = [0] * rows
         self.capacity = 0
         self.queries: Layout | None = None
@@ -309,7 +309,7 @@ class Cache:
     def select(self, rows: Sequence[int]) -> "Cache":
         """A new cache with copies of these rows: leave out finished rows, name a row twice to fork it."""
         chosen = Cache(tree_map(lambda state: state.select(rows), self.states), len(rows), self.longest)
-        chosen.memory = self._chosen(rows)
+        chosen.encoded = self._chosen(rows)
         chosen.lengths = [self.lengths[row] for row in rows]
         chosen.capacity = self.capacity
         return chosen
@@ -330,7 +330,7 @@ class Cache:
                     fresh.begin(used, rows)
         states = tree_map(lambda mine, theirs: mine.join(theirs), self.states, other.states)
         both = Cache(states, len(self.lengths) + len(other.lengths), self.longest)
-        both.memory = None if self.memory is None or other.memory is None else _stacked(self.memory, other.memory)
+        both.encoded = None if self.encoded is None or other.encoded is None else _stacked(self.encoded, other.encoded)
         both.lengths = self.lengths + other.lengths
         both.capacity = max(self.capacity, other.capacity)
         return both
@@ -339,21 +339,21 @@ class Cache:
         """Memory held, in bytes."""
         return sum(state.bytes() for state in self._flat())
 
-    def _chosen(self, rows: Sequence[int]) -> Memory | None:
-        if self.memory is None:
+    def _chosen(self, rows: Sequence[int]) -> EncoderOutput | None:
+        if self.encoded is None:
             return None
-        hidden, layout = self.memory.hidden, self.memory.layout
+        hidden, layout = self.encoded.hidden, self.encoded.layout
         index = torch.tensor(list(rows), dtype=torch.long, device=hidden.device)
         position, segment = (places.index_select(0, index) for places in (layout.position, layout.segment))
-        return Memory(hidden.index_select(0, index), replace(layout, position=position, segment=segment))
+        return EncoderOutput(hidden.index_select(0, index), replace(layout, position=position, segment=segment))
 
 
-def _stacked(first: Memory, second: Memory) -> Memory:
+def _stacked(first: EncoderOutput, second: EncoderOutput) -> EncoderOutput:
     """Two encoder outputs as one batch, the narrower filled with padding."""
     one, other = first.layout, second.layout
     width = max(one.width, other.width)
 
-    def wide(each: Memory) -> tuple[Tensor, Tensor, Tensor]:
+    def wide(each: EncoderOutput) -> tuple[Tensor, Tensor, Tensor]:
         more = (0, width - each.layout.width)
         segment = F.pad(each.layout.segment, more, value=PADDING)
         return F.pad(each.hidden, (0, 0, *more)), F.pad(each.layout.position, more), segment
@@ -362,7 +362,7 @@ def _stacked(first: Memory, second: Memory) -> Memory:
     forms = {one.form, other.form}
     whole = forms == {"plain"} and one.width == other.width
     form: Form = "plain" if whole else "padded" if forms <= {"plain", "padded"} else "packed"
-    return Memory(hidden, Layout(position, segment, form, max(one.documents, other.documents)))
+    return EncoderOutput(hidden, Layout(position, segment, form, max(one.documents, other.documents)))
 
 
 def _ring(start: Tensor, window: int, queries: Layout) -> Layout:

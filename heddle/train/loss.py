@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from heddle.checks import wrong
-from heddle.config.run import Way
+from heddle.config.run import ProductKind
 from heddle.errors import HeddleError
 from heddle.model.head import LOGITS_BYTES, Scores
 from heddle.model.products import is_eager_fp32, of_inputs, of_weights, product
@@ -24,7 +24,7 @@ def chunk_rows(positions: int, vocabulary: int) -> int:
 
 def _logits(features: Tensor, scores: Scores) -> Float[Tensor, "N V"]:
     """Scores of every id or class; padding entries are -inf."""
-    return scores.finish(product(features, scores.table, scores.bias, scores.ways))
+    return scores.finish(product(features, scores.table, scores.bias, scores.by_onednn))
 
 
 def _surprise(logits: Float[Tensor, "N V"], targets: Tensor) -> Float[Tensor, " N"]:
@@ -64,11 +64,11 @@ class _CrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         weights: Tensor,
-        shape: tuple[int, float | None, tuple[Way, ...]],
+        shape: tuple[int, float | None, tuple[ProductKind, ...]],
         chunk: int,
     ) -> Tensor:
-        vocab_size, cap, ways = shape
-        scores = Scores(table, vocab_size, bias, cap, ways).to(features.dtype)
+        vocab_size, cap, by_onednn = shape
+        scores = Scores(table, vocab_size, bias, cap, by_onednn).to(features.dtype)
         wide = wide_dtype(features.dtype)
         total = torch.zeros((), dtype=wide, device=features.device)
         feature_gradients, table_gradient = [], None
@@ -88,8 +88,8 @@ class _CrossEntropy(torch.autograd.Function):
                 bias_gradient += (gradient * weight).sum(0)
             gradient = _in_lines(gradient, features.dtype)
             # Weight the narrow side of both products: V/D times fewer multiplications.
-            feature_gradients.append((of_inputs(gradient, scores.table, ways) * weight).to(features.dtype))
-            share = of_weights(gradient, (features[part] * weight).to(features.dtype), ways)
+            feature_gradients.append((of_inputs(gradient, scores.table, by_onednn) * weight).to(features.dtype))
+            share = of_weights(gradient, (features[part] * weight).to(features.dtype), by_onednn)
             # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix.
             table_gradient = share if table_gradient is None else table_gradient.to(wide).add_(share)
         ctx.save_for_backward(torch.cat(feature_gradients), table_gradient, bias_gradient)
@@ -134,14 +134,14 @@ def cross_entropy(
         if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
             raise wrong("cross_entropy", "chunk", chunk, "a whole number of at least 1, or None")
     table, bias = scores.table, scores.bias
-    ways = scores.ways if scores.ways and is_eager_fp32(features, table) else ()
+    by_onednn = scores.by_onednn if scores.by_onednn and is_eager_fp32(features, table) else ()
     chunk = chunk_rows(features.shape[0], table.shape[0]) if chunk is None else chunk
     wanted = any(tensor is not None and tensor.requires_grad for tensor in (features, table, bias))
     if torch.is_grad_enabled() and wanted:
-        shape = (scores.vocab_size, scores.cap, ways)
+        shape = (scores.vocab_size, scores.cap, by_onednn)
         summed: Tensor = _CrossEntropy.apply(features, table, bias, targets, weights, shape, chunk)  # type: ignore[no-untyped-call]
         return summed
-    scores = Scores(table, scores.vocab_size, bias, scores.cap, ways).to(features.dtype)
+    scores = Scores(table, scores.vocab_size, bias, scores.cap, by_onednn).to(features.dtype)
     total = torch.zeros((), dtype=wide_dtype(features.dtype), device=features.device)
     for start in range(0, features.shape[0], chunk):
         part = slice(start, start + chunk)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.config.run import Way
+from heddle.config.run import ProductKind
 from heddle.model.products import batched
 
 Iteration = tuple[tuple[float, float, float], ...]  # (a, b, c) of each step x <- a x + b (x xᵀ) x + c (x xᵀ)² x
@@ -48,7 +48,7 @@ class Muon(torch.optim.Optimizer):
         dtype: dtype of the products.
         iteration: coefficients of each step; `THREE` or `FIVE`.
         tight: divide by a bound of the spectral norm first (see `orthogonalise`).
-        ways: which of its products oneDNN computes (see `heddle.model.products`).
+        by_onednn: which of its products oneDNN computes (see `heddle.model.products`).
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Muon(torch.optim.Optimizer):
         dtype: torch.dtype = torch.float32,
         iteration: Iteration = THREE,
         tight: bool = True,
-        ways: tuple[Way, ...] = (),
+        by_onednn: tuple[ProductKind, ...] = (),
     ) -> None:
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
-        self.dtype, self.iteration, self.tight, self.ways = dtype, iteration, tight, ways
+        self.dtype, self.iteration, self.tight, self.by_onednn = dtype, iteration, tight, by_onednn
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -87,7 +87,7 @@ class Muon(torch.optim.Optimizer):
             # Nesterov momentum, computed within the stack, so that the gradients are never all copied at once.
             ahead = [torch.lerp(_cut(gradients[p.index], p), _cut(buffers[p.index], p), momentum) for p in pieces]
             stack = torch.cat([(x if x.shape[1] <= x.shape[2] else x.mT).to(self.dtype) for x in ahead])
-            made = orthogonalise(stack, self.iteration, self.tight, self.ways).split([len(x) for x in ahead])
+            made = orthogonalise(stack, self.iteration, self.tight, self.by_onednn).split([len(x) for x in ahead])
             for piece, update in zip(pieces, made, strict=True):
                 matrices = _cut(parameters[piece.index], piece)
                 rows, columns = matrices.shape[1:]
@@ -96,7 +96,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalise(
-    matrices: Float[Tensor, "N m n"], iteration: Iteration, tight: bool, ways: tuple[Way, ...] = ()
+    matrices: Float[Tensor, "N m n"], iteration: Iteration, tight: bool, by_onednn: tuple[ProductKind, ...] = ()
 ) -> Float[Tensor, "N m n"]:
     """Bring the singular values of each matrix near 1 by a Newton-Schulz iteration, in the matrices' dtype.
 
@@ -108,23 +108,23 @@ def orthogonalise(
         matrices: any finite values; m <= n saves work.
         iteration: coefficients of each step.
         tight: divide by the Schatten 8-norm, not by the Frobenius norm.
-        ways: which products oneDNN computes.
+        by_onednn: which products oneDNN computes.
     """
     norm = torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True, dtype=torch.float32).clamp(min=EPS)
     x: Tensor = matrices / norm.to(matrices.dtype)
     for number, (a, b, c) in enumerate(iteration):
-        gram = batched(x, x, ways)
+        gram = batched(x, x, by_onednn)
         # The Gram matrix is symmetric, so its square is a product with its transpose.
         if tight and number == 0:
-            square = batched(gram, gram, ways)
+            square = batched(gram, gram, by_onednn)
             fourth = torch.linalg.vector_norm(square, dim=(1, 2), keepdim=True, dtype=torch.float32)
             # The margin is for rounding. A matrix of zeros stays zero.
             bound = (1.02 * fourth.sqrt()).clamp(min=EPS)  # of the largest singular value, squared
             x = (x / bound.sqrt()).to(x.dtype)
             factor = (gram * (b / bound) + square * (c / bound**2)).to(x.dtype)
         else:
-            factor = batched(gram, gram, ways, base=gram, beta=b, alpha=c)
-        x = batched(factor, x.mT, ways, base=x, beta=a)
+            factor = batched(gram, gram, by_onednn, base=gram, beta=b, alpha=c)
+        x = batched(factor, x.mT, by_onednn, base=x, beta=a)
     return x
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from heddle.checks import POSITIVE, checked, one_of
 from heddle.config.layers import MoEConfig
-from heddle.config.run import TrainConfig, Way
+from heddle.config.run import ProductKind, TrainConfig
 from heddle.model.precision import DTYPES, cast
 from heddle.model.roles import role
 from heddle.model.transformer import Transformer
@@ -28,7 +28,7 @@ class Optimizer:
         config: rates, decay, betas, and which optimizer updates the matrices.
         learning_rate: AdamW's highest rate.
         precision: `fp32` or `bf16`.
-        ways: which of Muon's products oneDNN computes (see `heddle.model.products`).
+        by_onednn: which of Muon's products oneDNN computes (see `heddle.model.products`).
     """
 
     @checked(learning_rate=POSITIVE, precision=one_of(DTYPES))
@@ -38,7 +38,7 @@ class Optimizer:
         config: TrainConfig,
         learning_rate: float,
         precision: str,
-        ways: tuple[Way, ...] = (),
+        by_onednn: tuple[ProductKind, ...] = (),
     ) -> None:
         full = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         cast(model, precision, tables=False)
@@ -53,11 +53,11 @@ class Optimizer:
         routers = [module.router for module in model.modules() if isinstance(module, MoE)]
         self.routers = list(zip(routers, rates, strict=True))
         self.names = {id(master): name for name, master in self.masters.items()}
-        self.optimizers = self._make(config, learning_rate, precision, ways)
+        self.optimizers = self._make(config, learning_rate, precision, by_onednn)
         self.highest = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
 
     def _make(
-        self, config: TrainConfig, learning_rate: float, precision: str, ways: tuple[Way, ...]
+        self, config: TrainConfig, learning_rate: float, precision: str, by_onednn: tuple[ProductKind, ...]
     ) -> list[torch.optim.Optimizer]:
         roles: dict[str, list[Tensor]] = {"table": [], "matrix": [], "vector": []}
         for name, master in self.masters.items():
@@ -66,7 +66,7 @@ class Optimizer:
         if config.optimizer == "muon" and roles["matrix"]:
             matrices = roles.pop("matrix")
             rate, decay = config.matrix_learning_rate, config.weight_decay
-            optimizers.append(Muon(matrices, rate, decay, dtype=DTYPES[precision], ways=ways))
+            optimizers.append(Muon(matrices, rate, decay, dtype=DTYPES[precision], by_onednn=by_onednn))
         groups = [
             {"params": parameters, "weight_decay": config.weight_decay if kind in DECAYED else 0.0}
             for kind, parameters in roles.items()

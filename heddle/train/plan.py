@@ -15,13 +15,13 @@ from heddle.account.memory import training_bytes
 from heddle.account.parameters import parameters
 from heddle.checks import checked, one_of
 from heddle.config.model import TransformerConfig
-from heddle.config.run import Chosen, RunConfig, TakenVectors, Way
+from heddle.config.run import Chosen, ProductKind, RunConfig, TakenVectors
 from heddle.data.store import Corpus, Part, TokenStore
 from heddle.errors import HeddleError, counted
 from heddle.model.build import build
 from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
-from heddle.model.products import WAYS, has_onednn
+from heddle.model.products import PRODUCT_KINDS, has_onednn
 from heddle.train.optimizer import Optimizer
 from heddle.train.runtime import keep_memory
 from heddle.train.step import train_step
@@ -103,7 +103,7 @@ def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVector
             "save_every": train.save_every or evaluate_every,
             "peak": matmul_rate(DTYPES[precision], device=device),
             "tokens_per_second": rate,
-            "onednn": () if compile_ else found.ways,  # a compiler makes its own choice
+            "onednn": () if compile_ else found.by_onednn,  # a compiler makes its own choice
             "vectors": vectors,
         }
     )
@@ -147,16 +147,16 @@ def measure(
     device: str,
     precision: str,
     config: RunConfig,
-    ways: tuple[Way, ...] = (),
+    by_onednn: tuple[ProductKind, ...] = (),
     compiled: bool = False,
 ) -> float:
     """Training rate in tokens per second: the median of real steps on random tokens, after a warmup step.
 
-    Ten steps are timed, or fewer if they take over `PATIENCE` seconds together. For `ways`, see `heddle.model.products`.
+    Ten steps are timed, or fewer if they take over `PATIENCE` seconds together. For `by_onednn`, see `heddle.model.products`.
     """
     built = build(model, device)
-    use_products(built, ways)
-    optimizer = Optimizer(built, config.train, 1e-5, precision, ways)
+    use_products(built, by_onednn)
+    optimizer = Optimizer(built, config.train, 1e-5, precision, by_onednn)
     task = make_task(config.task, Reading(random_corpus(model, rows), model, rows))
     objective = task.objective(built)
     step = torch.compile(objective) if compiled else objective
@@ -189,12 +189,14 @@ def faster_precision(model: TransformerConfig, rows: int, device: str, config: R
     if tried == ["fp32"]:
         return "fp32"
     tokens = rows * one.context
-    ways = {name: pick_products(config.train.products, one, tokens, device, name) for name in tried}
-    rates = {name: measure(one, rows, device, name, config, ways[name]) for name in tried}
+    by_onednn = {name: pick_products(config.train.products, one, tokens, device, name) for name in tried}
+    rates = {name: measure(one, rows, device, name, config, by_onednn[name]) for name in tried}
     return max(rates, key=lambda name: rates[name])
 
 
-def pick_products(wanted: str, model: TransformerConfig, tokens: int, device: str, precision: str) -> tuple[Way, ...]:
+def pick_products(
+    wanted: str, model: TransformerConfig, tokens: int, device: str, precision: str
+) -> tuple[ProductKind, ...]:
     """Which fp32 products on a CPU oneDNN should compute: those that were asked for, or measured to be faster.
 
     Raises:
@@ -205,7 +207,7 @@ def pick_products(wanted: str, model: TransformerConfig, tokens: int, device: st
     # In bf16, torch already uses oneDNN.
     if device != "cpu" or precision != "fp32" or wanted == "torch":
         return ()
-    return WAYS if wanted == "onednn" else faster_products(build(model, "meta"), tokens)
+    return PRODUCT_KINDS if wanted == "onednn" else faster_products(build(model, "meta"), tokens)
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,7 @@ class Candidate:
 
     model: TransformerConfig
     memory: int  # bytes
-    ways: tuple[Way, ...]  # products that oneDNN computes
+    by_onednn: tuple[ProductKind, ...]  # products that oneDNN computes
     rate: float  # tokens per second
 
 
@@ -233,8 +235,8 @@ def _sized(config: RunConfig, vocab_size: int, batch: int, device: str, precisio
 
     def candidate(model: TransformerConfig, memory: int) -> Candidate:
         few = _measured_rows(rows, model)
-        ways = pick_products(train.products, model, few * model.context, device, precision)
-        return Candidate(model, memory, ways, measure(model, few, device, precision, config, ways))
+        by_onednn = pick_products(train.products, model, few * model.context, device, precision)
+        return Candidate(model, memory, by_onednn, measure(model, few, device, precision, config, by_onednn))
 
     def enough(model: TransformerConfig, rate: float) -> bool:
         tokens = train.minutes * 60 * SHARE * rate if train.steps is None else train.steps * batch * model.context
@@ -274,7 +276,7 @@ def _compile(config: RunConfig, found: Candidate, rows: int, device: str, precis
     if not compiler or tokens / found.rate / 60 < WORTH_COMPILING:
         return False
     few = _measured_rows(rows, found.model)
-    eager = measure(found.model, few, device, precision, config, found.ways)
+    eager = measure(found.model, few, device, precision, config, found.by_onednn)
     return measure(found.model, few, device, precision, config, compiled=True) > 1.03 * eager
 
 

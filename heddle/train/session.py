@@ -26,7 +26,7 @@ from heddle.train.optimizer import Optimizer
 from heddle.train.runtime import keep_memory
 from heddle.train.task import Reading, Task
 from heddle.train.tasks import make_task
-from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, State
+from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, CheckpointState
 from heddle.weights.files import Hold, sweep
 from heddle.weights.run import damage, newest_valid, read_config, read_state, save_checkpoint
 from heddle.weights.tensors import compare, specs_of
@@ -164,13 +164,13 @@ def _start(run: Run) -> Session:
     before = None if source is None else _read(run, source)
     precision, peak, moved = _adapt(chosen, device, resumed=before is not None)
     model = build(config.model, device, train.seed)
-    ways = chosen.onednn if has_onednn() else ()
-    use_products(model, ways)
+    by_onednn = chosen.onednn if has_onednn() else ()
+    use_products(model, by_onednn)
     if before is not None:
         model.load_state_dict(before.model, strict=True)
     elif chosen.vectors is not None:
         put_rows(model, *load_rows(run.directory / VECTORS, chosen.vectors.sha256))
-    optimizer = Optimizer(model, train, chosen.learning_rate, precision, ways)
+    optimizer = Optimizer(model, train, chosen.learning_rate, precision, by_onednn)
     if before is not None:
         optimizer.load_state(before.optimizer)
     task = make_task(
@@ -205,7 +205,7 @@ def _adapt(chosen: Chosen, device: torch.device, resumed: bool) -> tuple[str, fl
     return precision, peak, moved
 
 
-def _read(run: Run, checkpoint: Path) -> State:
+def _read(run: Run, checkpoint: Path) -> CheckpointState:
     """Read a checkpoint; one that does not belong to the run's other files is refused."""
     if read_config(checkpoint) != run.config:
         raise HeddleError(

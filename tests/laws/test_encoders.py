@@ -24,7 +24,7 @@ from heddle.config import (
 )
 from heddle.model import Transformer
 from heddle.nn import Attention, Layout
-from heddle.nn.state import Fixed, Memory
+from heddle.nn.state import EncoderOutput, Fixed
 from tests.laws import laws
 from tests.laws.models import CONTEXT, HEADS, VOCABULARY, awake, feed_forward, others_than, tokens_of
 
@@ -293,9 +293,9 @@ def test_forks_keep_their_source(model: Transformer) -> None:
 
 
 def no_padding_in_sources(patch: pytest.MonkeyPatch) -> None:
-    right = Memory.__init__
+    right = EncoderOutput.__init__
     patch.setattr(
-        Memory,
+        EncoderOutput,
         "__init__",
         lambda self, hidden, layout: right(self, hidden, Layout.plain(layout.rows, layout.width)),
     )

@@ -12,7 +12,7 @@ from heddle.errors import HeddleError
 from heddle.model import Stack
 from heddle.nn import LayerNorm, Layout, RMSNorm
 from heddle.nn.kernels import KERNELS, Lowered
-from heddle.nn.state import Memory
+from heddle.nn.state import EncoderOutput
 from tests.laws.models import COMBINATIONS, config_of, name_of
 
 
@@ -135,8 +135,8 @@ def test_what_crosses_is_lowered_once(cross: dict[str, Any], monkeypatch: pytest
     calls = {"lower": 0}
     for kernel in dict.fromkeys(KERNELS.values()):
         monkeypatch.setattr(kernel, "lower", staticmethod(counted(kernel.lower, calls)))
-    memory = Memory(torch.randn(1, 1000, 16), Layout.plain(1, 1000))
-    stack.eval()(torch.randn(1, 4, 16), Layout.plain(1, 4), memory=memory)
+    encoded = EncoderOutput(torch.randn(1, 1000, 16), Layout.plain(1, 1000))
+    stack.eval()(torch.randn(1, 4, 16), Layout.plain(1, 4), encoded=encoded)
     assert calls == {"lower": 2}, "once for the layers' own, once for the source"
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from heddle.errors import HeddleError
-from heddle.model.products import WAYS, has_onednn
+from heddle.model.products import PRODUCT_KINDS, has_onednn
 from heddle.train import Interrupted, Report, Trainer
 from heddle.weights import load
 from heddle.weights.checkpoints import checkpoints
@@ -246,9 +246,9 @@ def test_a_run_moved_to_a_torch_without_onednn(begin: Begin, monkeypatch: pytest
     run = begin(steps=3, precision="fp32", products="onednn")
     started = Trainer(run)
     session = started.session
-    assert session.run.chosen.onednn == session.model.language_head().ways == WAYS
+    assert session.run.chosen.onednn == session.model.language_head().by_onednn == PRODUCT_KINDS
     started.run()
     monkeypatch.setattr("heddle.train.session.has_onednn", lambda: False)
     moved = Trainer(run)
     assert moved.session.opening.moved == ["oneDNN computed some of its products, and torch has none here"]
-    assert moved.session.model.language_head().ways == ()
+    assert moved.session.model.language_head().by_onednn == ()
