@@ -43,7 +43,7 @@ SOURCES = {
     "RunConfig": "RunConfig.of(table)",
     "TrainConfig": "TrainConfig.of(table)",
     "SamplingConfig": "SamplingConfig.of(table)",
-    "Report": "heddle.account.count",
+    "Accounts": "heddle.account.count",
 }
 
 

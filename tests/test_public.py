@@ -612,7 +612,7 @@ TABLE: dict[str, Row] = {
 RECORDS = "what heddle gives, not what it takes"
 UNCHECKED = {
     "account": {
-        RECORDS: ("Flops", "Line", "Memory", "Parameters", "Report", "Walk"),
+        RECORDS: ("Flops", "Line", "Memory", "Parameters", "Accounts", "Walk"),
         "takes nothing": ("preset_table",),
     },
     "config": {

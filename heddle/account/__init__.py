@@ -22,7 +22,7 @@ from heddle.account.parameters import parameter_count as parameter_count
 from heddle.account.parameters import parameters as parameters
 from heddle.account.parameters import weights as weights
 from heddle.account.render import render as render
-from heddle.account.report import Report as Report
+from heddle.account.report import Accounts as Accounts
 from heddle.account.report import count as count
 from heddle.account.report import family as family
 from heddle.account.report import preset_table as preset_table
@@ -33,11 +33,11 @@ from heddle.account.walk import Walk as Walk
 from heddle.account.walk import walk as walk
 
 __all__ = [
+    "Accounts",
     "Flops",
     "Line",
     "Memory",
     "Parameters",
-    "Report",
     "Walk",
     "attention_table",
     "available_memory",

@@ -232,7 +232,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], None]
     return cost.update
 
 
-def test_the_faster_one_is_chosen_each_kind(clock: Callable[[dict[str, float]], None]) -> None:
+def test_the_faster_one_is_chosen_for_each_kind(clock: Callable[[dict[str, float]], None]) -> None:
     clock({"forward": 0.5, "inputs": 0.98, "weights": 2.0, "update": 0.8})
     assert faster_kinds([(8, 4), (4, 8), (8, 4)], 16, [(8, 4)]) == ("forward", "update")
     assert faster_kinds([(8, 4), (4, 8), (8, 4)], 16) == ("forward",)

@@ -8,7 +8,7 @@ from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import rotary
 from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
-from heddle.weights.mapping import Grouped, Names, Row, Vocabulary, fused, pair
+from heddle.weights.mapping import Grouped, Names, TensorRow, Vocabulary, fused, pair
 
 ARCHITECTURE = "FalconForCausalLM"
 DEFAULTS: dict[str, Any] = {
@@ -38,7 +38,7 @@ def _one(config: TransformerConfig) -> bool:
 
 
 TABLE = (
-    Row("transformer.word_embeddings.weight", ("embedding.weight",), Vocabulary()),
+    TensorRow("transformer.word_embeddings.weight", ("embedding.weight",), Vocabulary()),
     *pair(THEIRS + "input_layernorm", OURS + "mixer_residual.before", when=_one),
     *pair(THEIRS + "post_attention_layernorm", OURS + "ffn_residual.before", when=_one),
     *pair(THEIRS + "ln_attn", OURS + "mixer_residual.before", when=_two),
@@ -48,7 +48,7 @@ TABLE = (
     *pair(THEIRS + "mlp.dense_h_to_4h", OURS + "ffn.up"),
     *pair(THEIRS + "mlp.dense_4h_to_h", OURS + "ffn.down"),
     *pair("transformer.ln_f", "decoder.final_norm"),
-    Row("lm_head.weight", ("head.weight",), Vocabulary()),
+    TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
 )
 
 

@@ -25,7 +25,7 @@ from heddle.errors import HeddleError
 from heddle.nn.position import Yarn
 from heddle.weights.families import layers
 from heddle.weights.families.rotary import plain_base
-from heddle.weights.mapping import Names, Row
+from heddle.weights.mapping import Names, TensorRow
 
 # Hugging Face's names of activations and heddle's. For each of heddle's, the first one is written.
 ACTIVATIONS = {
@@ -106,7 +106,7 @@ class Family:
     architecture: str
     to_config: Callable[[Mapping[str, Any]], TransformerConfig]
     from_config: Callable[[TransformerConfig], dict[str, Any]]
-    table: tuple[Row, ...]
+    table: tuple[TensorRow, ...]
     names: Names
     layers: Mapping[str, str]
     parts: Parts

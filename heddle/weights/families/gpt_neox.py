@@ -8,7 +8,7 @@ from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import rotary
 from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
-from heddle.weights.mapping import Grouped, Names, Row, Vocabulary, fused, pair
+from heddle.weights.mapping import Grouped, Names, TensorRow, Vocabulary, fused, pair
 
 ARCHITECTURE = "GPTNeoXForCausalLM"
 FRACTION = 0.25
@@ -23,7 +23,7 @@ PARTS = Parts(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConf
 
 THEIRS, OURS = "gpt_neox.layers.{i}.", "decoder.blocks.{i}."
 TABLE = (
-    Row("gpt_neox.embed_in.weight", ("embedding.weight",), Vocabulary()),
+    TensorRow("gpt_neox.embed_in.weight", ("embedding.weight",), Vocabulary()),
     *pair(THEIRS + "input_layernorm", OURS + "mixer_residual.before"),
     *pair(THEIRS + "post_attention_layernorm", OURS + "ffn_residual.before"),
     *fused(THEIRS + "attention.query_key_value", OURS + "mixer", Grouped(), Grouped()),
@@ -31,7 +31,7 @@ TABLE = (
     *pair(THEIRS + "mlp.dense_h_to_4h", OURS + "ffn.up"),
     *pair(THEIRS + "mlp.dense_4h_to_h", OURS + "ffn.down"),
     *pair("gpt_neox.final_layer_norm", "decoder.final_norm"),
-    Row("embed_out.weight", ("head.weight",), Vocabulary()),
+    TensorRow("embed_out.weight", ("head.weight",), Vocabulary()),
 )
 
 

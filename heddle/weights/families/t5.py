@@ -7,7 +7,7 @@ from heddle.config.layers import BucketsConfig, GatedConfig, MLPConfig, RMSNormC
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
-from heddle.weights.mapping import Names, Row, Vocabulary
+from heddle.weights.mapping import Names, TensorRow, Vocabulary
 
 ARCHITECTURE = "T5ForConditionalGeneration"
 DEFAULTS: dict[str, Any] = {
@@ -25,11 +25,11 @@ PARTS = Parts(
 )
 
 
-def _attention(theirs: str, ours: str) -> tuple[Row, ...]:
-    return tuple(Row(f"{theirs}.{name}.weight", (f"{ours}.{name}.weight",)) for name in "qkvo")
+def _attention(theirs: str, ours: str) -> tuple[TensorRow, ...]:
+    return tuple(TensorRow(f"{theirs}.{name}.weight", (f"{ours}.{name}.weight",)) for name in "qkvo")
 
 
-def _feed_forward(number: int, stack: str) -> tuple[Row, ...]:
+def _feed_forward(number: int, stack: str) -> tuple[TensorRow, ...]:
     theirs, ours = f"{stack}.block.{{i}}.layer.{number}.", f"{stack}.blocks.{{i}}."
 
     def gated(config: TransformerConfig) -> bool:
@@ -39,35 +39,35 @@ def _feed_forward(number: int, stack: str) -> tuple[Row, ...]:
         return not gated(config)
 
     return (
-        Row(theirs + "layer_norm.weight", (ours + "ffn_residual.before.weight",)),
-        Row(theirs + "DenseReluDense.wi.weight", (ours + "ffn.up.weight",), when=plain),
-        Row(theirs + "DenseReluDense.wi_0.weight", (ours + "ffn.gate.weight",), when=gated),
-        Row(theirs + "DenseReluDense.wi_1.weight", (ours + "ffn.up.weight",), when=gated),
-        Row(theirs + "DenseReluDense.wo.weight", (ours + "ffn.down.weight",)),
+        TensorRow(theirs + "layer_norm.weight", (ours + "ffn_residual.before.weight",)),
+        TensorRow(theirs + "DenseReluDense.wi.weight", (ours + "ffn.up.weight",), when=plain),
+        TensorRow(theirs + "DenseReluDense.wi_0.weight", (ours + "ffn.gate.weight",), when=gated),
+        TensorRow(theirs + "DenseReluDense.wi_1.weight", (ours + "ffn.up.weight",), when=gated),
+        TensorRow(theirs + "DenseReluDense.wo.weight", (ours + "ffn.down.weight",)),
     )
 
 
-def _stack(stack: str) -> tuple[Row, ...]:
+def _stack(stack: str) -> tuple[TensorRow, ...]:
     theirs, ours = f"{stack}.block.{{i}}.layer.0.", f"{stack}.blocks.{{i}}."
     buckets = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     return (
-        Row(buckets, (f"{stack}.relative.0.weight",)),
+        TensorRow(buckets, (f"{stack}.relative.0.weight",)),
         *_attention(theirs + "SelfAttention", ours + "mixer"),
-        Row(theirs + "layer_norm.weight", (ours + "mixer_residual.before.weight",)),
-        Row(f"{stack}.final_layer_norm.weight", (f"{stack}.final_norm.weight",)),
+        TensorRow(theirs + "layer_norm.weight", (ours + "mixer_residual.before.weight",)),
+        TensorRow(f"{stack}.final_layer_norm.weight", (f"{stack}.final_norm.weight",)),
     )
 
 
 CROSS_THEIRS, CROSS_OURS = "decoder.block.{i}.layer.1.", "decoder.blocks.{i}."
 TABLE = (
-    Row("shared.weight", ("embedding.weight",), Vocabulary()),
+    TensorRow("shared.weight", ("embedding.weight",), Vocabulary()),
     *_stack("encoder"),
     *_feed_forward(1, "encoder"),
     *_stack("decoder"),
     *_attention(CROSS_THEIRS + "EncDecAttention", CROSS_OURS + "cross"),
-    Row(CROSS_THEIRS + "layer_norm.weight", (CROSS_OURS + "cross_residual.before.weight",)),
+    TensorRow(CROSS_THEIRS + "layer_norm.weight", (CROSS_OURS + "cross_residual.before.weight",)),
     *_feed_forward(2, "decoder"),
-    Row("lm_head.weight", ("head.weight",), Vocabulary()),
+    TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
 )
 
 
