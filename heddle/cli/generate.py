@@ -11,7 +11,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from heddle.cli.models import open_model
-from heddle.cli.say import counted, document, find_run
+from heddle.cli.say import document, find_run, pluralize
 from heddle.cli.streams import read_input
 from heddle.config.run import SavedConfig
 from heddle.config.sampling import SamplingConfig
@@ -120,8 +120,8 @@ def generate(
     if full:
         # On stderr, so that only the text is piped on.
         which = f"{len(full)} of {len(prompts)} texts stopped" if len(prompts) > 1 else "the text stopped"
-        after = f"after {counted(full[0], 'token')}" if len(prompts) == 1 else "before --max-tokens"
-        reason = f"the model's context of {counted(model.config.context, 'token')} is full"
+        after = f"after {pluralize(full[0], 'token')}" if len(prompts) == 1 else "before --max-tokens"
+        reason = f"the model's context of {pluralize(model.config.context, 'token')} is full"
         print(f"{which} {after}: {reason}; --window continues from its last tokens", file=sys.stderr)
 
 

@@ -8,7 +8,7 @@ from heddle.config.run import NextTokenConfig
 from heddle.data.batch import Batch, next_token_batch
 from heddle.data.order import held_out_windows, targets_left_out, windows
 from heddle.data.store import Part
-from heddle.errors import HeddleError, counted
+from heddle.errors import HeddleError, pluralize
 from heddle.generate.text import generate_text
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
@@ -116,6 +116,6 @@ def check_length(train: Part, held_out: Part | None, context: int) -> None:
     if longest < context:
         beside = "" if held_out is None else f" and validation {len(held_out.tokens):,}"
         raise HeddleError(
-            f"context = {context}, but training has {counted(len(train.tokens), 'token')}{beside}: "
+            f"context = {context}, but training has {pluralize(len(train.tokens), 'token')}{beside}: "
             f"set context={max(longest, 1)}{' or less' if longest > 1 else ''}, or give more text"
         )

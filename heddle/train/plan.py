@@ -17,7 +17,7 @@ from heddle.checks import checked, one_of
 from heddle.config.model import TransformerConfig
 from heddle.config.run import Chosen, ProductKind, RunConfig, TakenVectors
 from heddle.data.store import Corpus, Part, TokenStore
-from heddle.errors import HeddleError, counted
+from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
@@ -122,7 +122,7 @@ def pick_threads(wanted: int | None) -> int:
     """How many threads to compute with. Far more threads than cores are refused, since the system could not start them."""
     cores = os.cpu_count() or 1
     if wanted is not None and wanted > cores:
-        there = counted(cores, "core")
+        there = pluralize(cores, "core")
         raise HeddleError(f"threads = {wanted}: this machine has {there}, and more threads only slow it down")
     return wanted or torch.get_num_threads()
 

@@ -10,7 +10,7 @@ from heddle.config.presets import preset
 from heddle.config.run import DataConfig, RunConfig, SavedConfig, TakenVectors
 from heddle.data.sources import Description, Tally, describe, python_library, read_documents
 from heddle.data.store import TokenStore, build_store
-from heddle.errors import HeddleError, counted
+from heddle.errors import HeddleError, pluralize
 from heddle.model.device import pick_device
 from heddle.text.base import Kind
 from heddle.text.heartbeat import heartbeat
@@ -65,7 +65,7 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
     tally = Tally(config.data.validation)
     with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
         described = describe(sources, tally)
-    tell(f"{counted(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB")
+    tell(f"{pluralize(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB")
     if vectors is not None:
         tell(f"checking {vectors}")
         for _ in read_vectors(vectors, tell):
@@ -195,7 +195,7 @@ def check_width(config: RunConfig, vectors: str, model: TransformerConfig) -> No
         choice.model_copy(update={"dim": wanted}).resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT)
     except HeddleError as error:
         advice += f" and fix what then does not fit: {error}"
-    raise HeddleError(f"{vectors}: its vectors have {counted(width, 'number')} and {there}: {advice}")
+    raise HeddleError(f"{vectors}: its vectors have {pluralize(width, 'number')} and {there}: {advice}")
 
 
 def take_rows(vectors: str, tokenizer: Tokenizer, run: Path, tell: Tell) -> TakenVectors:
@@ -210,7 +210,7 @@ def take_rows(vectors: str, tokenizer: Tokenizer, run: Path, tell: Tell) -> Take
         raise HeddleError(
             f"{vectors}: none of its words is one of the {known.vocabulary:,} tokens; try tokenizer=words"
         )
-    tell(f"{vectors} knows {known.found:,} of {counted(known.vocabulary, 'token')} ({known.share:.0%})")
+    tell(f"{vectors} knows {known.found:,} of {pluralize(known.vocabulary, 'token')} ({known.share:.0%})")
     return TakenVectors(
         found=known.found,
         vocabulary=known.vocabulary,

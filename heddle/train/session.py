@@ -13,7 +13,7 @@ from heddle.checks import checked
 from heddle.config.run import Chosen, NextTokenConfig, SavedConfig, TrainConfig
 from heddle.data.batch import Batch
 from heddle.data.store import TokenStore
-from heddle.errors import HeddleError, counted
+from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.device import pick_device
 from heddle.model.packing import use_products
@@ -194,7 +194,7 @@ def _adapt(chosen: Chosen, device: torch.device, resumed: bool) -> tuple[str, fl
     wanted, peak, cores, moved = chosen.precision, chosen.peak, os.cpu_count() or 1, []
     torch.set_num_threads(min(chosen.threads, cores))
     if chosen.threads > cores:
-        moved.append(f"{chosen.threads} threads were chosen, but this machine has {counted(cores, 'core')}")
+        moved.append(f"{chosen.threads} threads were chosen, but this machine has {pluralize(cores, 'core')}")
     # A new run was measured here, or its user chose the precision.
     precision: str = usable_precision(wanted, device) if resumed else wanted
     if precision != wanted:

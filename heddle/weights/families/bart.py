@@ -7,7 +7,7 @@ from heddle.config.layers import LayerNormConfig, MLPConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.weights.families.family import (
     Family,
-    Parts,
+    FamilyOptions,
     Tensors,
     one_block,
     our_activation,
@@ -38,7 +38,7 @@ IDS = {
     "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 2, "forced_eos_token_id": 2,
 }  # fmt: skip
 EPS = 1e-5  # Hugging Face transformers has no field for it
-PARTS = Parts(stacks=("encoder", "decoder"), norm=LayerNormConfig(), ffns=(MLPConfig(),))
+OPTIONS = FamilyOptions(stacks=("encoder", "decoder"), norm=LayerNormConfig(), ffns=(MLPConfig(),))
 LAYERS = {"encoder": "model.encoder.layers.{i}.", "decoder": "model.decoder.layers.{i}."}
 
 
@@ -212,7 +212,7 @@ BART = Family(
     table=TABLE,
     names=NAMES,
     layers=LAYERS,
-    parts=PARTS,
+    options=OPTIONS,
     ids=IDS,
     rewrite=spelt_out,
     plainer=without_zeros,

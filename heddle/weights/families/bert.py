@@ -7,7 +7,14 @@ from typing import Any
 from heddle.config.layers import LayerNormConfig, MLPConfig
 from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, LanguageHeadConfig, TransformerConfig
 from heddle.errors import HeddleError
-from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
+from heddle.weights.families.family import (
+    Family,
+    FamilyOptions,
+    one_block,
+    our_activation,
+    read_fields,
+    their_activation,
+)
 from heddle.weights.mapping import Names, TensorRow, Vocabulary, pair
 
 MASKED, POOLED, BOTH = "BertForMaskedLM", "BertModel", "BertForPreTraining"
@@ -21,7 +28,7 @@ DEFAULTS: dict[str, Any] = {
 CLASSES: dict[str, Any] = {**DEFAULTS, "id2label": None, "num_labels": None, "classifier_dropout": None}
 # As a decoder, a BERT is causal.
 FIXED = {"position_embedding_type": "absolute", "is_decoder": False}
-PARTS = Parts(stacks=("encoder",), norm=LayerNormConfig(), ffns=(MLPConfig(),))
+OPTIONS = FamilyOptions(stacks=("encoder",), norm=LayerNormConfig(), ffns=(MLPConfig(),))
 
 THEIRS, OURS = "bert.encoder.layer.{i}.", "encoder.blocks.{i}."
 
@@ -186,7 +193,7 @@ def _family(
             instead={"cls.predictions.decoder.bias": "cls.predictions.bias"},
         ),
         layers={"encoder": prefix + "encoder.layer.{i}."},
-        parts=replace(PARTS, head=head),
+        options=replace(OPTIONS, head=head),
         also=(BOTH,) if architecture == MASKED else (),
         ids={"pad_token_id": 0},
     )

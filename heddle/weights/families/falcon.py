@@ -7,7 +7,14 @@ from heddle.config.layers import LayerNormConfig, MLPConfig, RotaryConfig
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import rotary
-from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
+from heddle.weights.families.family import (
+    Family,
+    FamilyOptions,
+    one_block,
+    our_activation,
+    read_fields,
+    their_activation,
+)
 from heddle.weights.mapping import Grouped, Names, TensorRow, Vocabulary, fused, pair
 
 ARCHITECTURE = "FalconForCausalLM"
@@ -24,7 +31,7 @@ FIXED = {**rotary.FIXED, "apply_residual_connection_post_layernorm": False}
 # first token; it divides that by the root of the head's width, unlike any other model; and its eager attention adds it twice,
 # its fused one once.
 ALIBI = "Falcon's alibi is divided by the root of the head's width and rounded to bf16, and heddle's is neither"
-PARTS = Parts(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(),))
+OPTIONS = FamilyOptions(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(),))
 
 THEIRS, OURS = "transformer.h.{i}.", "decoder.blocks.{i}."
 
@@ -154,6 +161,6 @@ FALCON = Family(
         copies={"lm_head.weight": ("transformer.word_embeddings.weight",)},
     ),
     layers={"decoder": THEIRS},
-    parts=PARTS,
+    options=OPTIONS,
     ids={"bos_token_id": 11, "eos_token_id": 11},
 )

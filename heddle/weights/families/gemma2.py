@@ -7,7 +7,14 @@ from heddle.config.layers import GatedConfig, RMSNormConfig, RotaryConfig
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import layers, llama, rotary
-from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
+from heddle.weights.families.family import (
+    Family,
+    FamilyOptions,
+    one_block,
+    our_activation,
+    read_fields,
+    their_activation,
+)
 from heddle.weights.mapping import Names, TensorRow
 
 ARCHITECTURE = "Gemma2ForCausalLM"
@@ -22,7 +29,7 @@ DEFAULTS: dict[str, Any] = {
 # Older files' settings for the cache in generation.
 IDLE = ("cache_implementation",)
 FIXED = {**rotary.FIXED, "use_bidirectional_attention": False}
-PARTS = Parts(norm=RMSNormConfig(), ffns=(GatedConfig(),), relatives=(RotaryConfig(),))
+OPTIONS = FamilyOptions(norm=RMSNormConfig(), ffns=(GatedConfig(),), relatives=(RotaryConfig(),))
 
 THEIRS, OURS = llama.THEIRS, llama.OURS
 TABLE = (
@@ -100,6 +107,6 @@ GEMMA2 = Family(
     table=TABLE,
     names=Names(prefix="model.", copies={"lm_head.weight": ("model.embed_tokens.weight",)}),
     layers={"decoder": THEIRS},
-    parts=PARTS,
+    options=OPTIONS,
     ids={"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0},
 )

@@ -7,7 +7,14 @@ from typing import Any
 from heddle.config.layers import LayerNormConfig, MLPConfig
 from heddle.config.model import TransformerConfig
 from heddle.weights.families import layers
-from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
+from heddle.weights.families.family import (
+    Family,
+    FamilyOptions,
+    one_block,
+    our_activation,
+    read_fields,
+    their_activation,
+)
 from heddle.weights.mapping import Fused, Names, TensorRow, Transposed, Vocabulary, fused, pair
 
 ARCHITECTURE = "GPT2LMHeadModel"
@@ -17,7 +24,7 @@ DEFAULTS: dict[str, Any] = {
     "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "tie_word_embeddings": True,
     "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
 }  # fmt: skip
-PARTS = Parts(norm=LayerNormConfig(), ffns=(MLPConfig(),))
+OPTIONS = FamilyOptions(norm=LayerNormConfig(), ffns=(MLPConfig(),))
 
 THEIRS, OURS = "transformer.h.{i}.", "decoder.blocks.{i}."
 TABLE = (
@@ -140,6 +147,6 @@ GPT2 = Family(
         copies={"lm_head.weight": ("transformer.wte.weight",)},
     ),
     layers={"decoder": THEIRS},
-    parts=PARTS,
+    options=OPTIONS,
     ids={"bos_token_id": 50256, "eos_token_id": 50256},
 )

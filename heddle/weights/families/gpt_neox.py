@@ -7,7 +7,14 @@ from heddle.config.layers import LayerNormConfig, MLPConfig, RotaryConfig
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import rotary
-from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
+from heddle.weights.families.family import (
+    Family,
+    FamilyOptions,
+    one_block,
+    our_activation,
+    read_fields,
+    their_activation,
+)
 from heddle.weights.mapping import Grouped, Names, TensorRow, Vocabulary, fused, pair
 
 ARCHITECTURE = "GPTNeoXForCausalLM"
@@ -19,7 +26,7 @@ DEFAULTS: dict[str, Any] = {
     "use_parallel_residual": True, "attention_bias": True,
     **rotary.DEFAULTS, "rotary_pct": None, "rotary_emb_base": None, "partial_rotary_factor": None,
 }  # fmt: skip
-PARTS = Parts(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(),))
+OPTIONS = FamilyOptions(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(),))
 
 THEIRS, OURS = "gpt_neox.layers.{i}.", "decoder.blocks.{i}."
 TABLE = (
@@ -123,6 +130,6 @@ GPT_NEOX = Family(
         copies={"embed_out.weight": ("gpt_neox.embed_in.weight",)},
     ),
     layers={"decoder": THEIRS},
-    parts=PARTS,
+    options=OPTIONS,
     ids={"bos_token_id": 0, "eos_token_id": 2},
 )

@@ -7,7 +7,14 @@ from heddle.config.layers import GatedConfig, RMSNormConfig, RotaryConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import rotary
-from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
+from heddle.weights.families.family import (
+    Family,
+    FamilyOptions,
+    one_block,
+    our_activation,
+    read_fields,
+    their_activation,
+)
 from heddle.weights.mapping import Names, TensorRow, Vocabulary
 
 ARCHITECTURE = "LlamaForCausalLM"
@@ -19,7 +26,7 @@ DEFAULTS: dict[str, Any] = {
     **rotary.DEFAULTS,
 }  # fmt: skip
 
-PARTS = Parts(norm=RMSNormConfig(), ffns=(GatedConfig(),), relatives=(RotaryConfig(),))
+OPTIONS = FamilyOptions(norm=RMSNormConfig(), ffns=(GatedConfig(),), relatives=(RotaryConfig(),))
 
 THEIRS, OURS = "model.layers.{i}.", "decoder.blocks.{i}."
 TABLE = (
@@ -128,6 +135,6 @@ LLAMA = Family(
         copies={"lm_head.weight": ("model.embed_tokens.weight",)},
     ),
     layers={"decoder": THEIRS},
-    parts=PARTS,
+    options=OPTIONS,
     ids={"bos_token_id": 1, "eos_token_id": 2},
 )

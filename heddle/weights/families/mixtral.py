@@ -72,5 +72,5 @@ MIXTRAL = replace(
     to_config=to_config,
     from_config=from_config,
     table=TABLE,
-    parts=replace(llama.PARTS, ffns=(MoEConfig(experts=2),)),
+    options=replace(llama.OPTIONS, ffns=(MoEConfig(experts=2),)),
 )

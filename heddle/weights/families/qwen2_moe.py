@@ -80,7 +80,7 @@ QWEN2_MOE = replace(
     to_config=to_config,
     from_config=from_config,
     table=TABLE,
-    parts=replace(llama.PARTS, ffns=(MoEConfig(experts=2, shared=1), GatedConfig())),
+    options=replace(llama.OPTIONS, ffns=(MoEConfig(experts=2, shared=1), GatedConfig())),
     ids={},
     rewrite=gated,
 )

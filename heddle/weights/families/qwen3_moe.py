@@ -120,5 +120,5 @@ QWEN3_MOE = replace(
     from_config=from_config,
     table=TABLE,
     ids={},
-    parts=replace(llama.PARTS, ffns=(MoEConfig(experts=2), GatedConfig())),
+    options=replace(llama.OPTIONS, ffns=(MoEConfig(experts=2), GatedConfig())),
 )

@@ -6,7 +6,14 @@ from typing import Any
 from heddle.config.layers import BucketsConfig, GatedConfig, MLPConfig, RMSNormConfig
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
-from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
+from heddle.weights.families.family import (
+    Family,
+    FamilyOptions,
+    one_block,
+    our_activation,
+    read_fields,
+    their_activation,
+)
 from heddle.weights.mapping import Names, TensorRow, Vocabulary
 
 ARCHITECTURE = "T5ForConditionalGeneration"
@@ -17,7 +24,7 @@ DEFAULTS: dict[str, Any] = {
     "scale_decoder_outputs": None, "dense_act_fn": None, "is_gated_act": None,
 }  # fmt: skip
 FIXED = {"is_encoder_decoder": True}
-PARTS = Parts(
+OPTIONS = FamilyOptions(
     stacks=("encoder", "decoder"),
     norm=RMSNormConfig(),
     ffns=(MLPConfig(), GatedConfig()),
@@ -184,6 +191,6 @@ T5 = Family(
         },
     ),
     layers={"encoder": "encoder.block.{i}.", "decoder": "decoder.block.{i}."},
-    parts=PARTS,
+    options=OPTIONS,
     ids={"eos_token_id": 1, "pad_token_id": 0},
 )
