@@ -308,7 +308,7 @@ TABLE: dict[str, Row] = {
         {"logits": [None, [0.0], torch.zeros(3), torch.zeros(1, 3, dtype=int)], "keys": [None, 3, [], [(0, 0)] * 2]},
     ),
     "generate.evaluating": Row(
-        generate.evaluating, {"model": MODEL}, {"model": [None, "run", CONFIG], "parts": [3, "run", ["run"]]}
+        generate.evaluating, {"model": MODEL}, {"model": [None, "run", CONFIG], "modules": [3, "run", ["run"]]}
     ),
     "generate.generate": Row(
         generate.generate,

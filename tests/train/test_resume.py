@@ -130,7 +130,7 @@ def test_what_does_not_belong_together_is_refused(begin: Begin, tmp_path: Path) 
         "config.json is not the one that step-2": lambda copy, config: config["model"].update(dim=32),
         "restore it: cp ": lambda copy, config: config["train"].update(seed=5),
         "data/ is not what step-2 was trained on": other_words,
-        "cut by another tokenizer": characters,
+        "made with a tokenizer other than": characters,
         "has 257 ids, config.json 300": lambda copy, config: config["model"].update(vocab_size=300),
         "was imported, not trained here": lambda copy, config: config.update(chosen=None, origin="gpt2"),
         "was saved without its training": lambda copy, config: config.update(chosen=None),
@@ -250,5 +250,5 @@ def test_a_run_moved_to_a_torch_without_onednn(begin: Begin, monkeypatch: pytest
     started.run()
     monkeypatch.setattr("heddle.train.session.has_onednn", lambda: False)
     moved = Trainer(run)
-    assert moved.session.opening.moved == ["oneDNN computed some of its products, and torch has none here"]
+    assert moved.session.opening.moved == ["oneDNN computed some of its products, but this build of torch has no oneDNN"]
     assert moved.session.model.language_head().by_onednn == ()

@@ -154,7 +154,7 @@ class TestRefusals:
         file = write(tmp_path / "v", width=12)
         said = self.refusal(config(model=model, vectors=str(file)), tmp_path / "run")
         assert said.startswith(f"{file}: its vectors have 12 numbers and {advice}")
-        assert said.endswith("set dim=12") or "mend" in advice
+        assert said.endswith("set dim=12") or "fix" in advice
 
     def test_a_width_of_tokens_beside_positions(self, config: Callable[..., RunConfig], tmp_path: Path) -> None:
         file = write(tmp_path / "v", width=12)
