@@ -250,5 +250,7 @@ def test_a_run_moved_to_a_torch_without_onednn(begin: Begin, monkeypatch: pytest
     started.run()
     monkeypatch.setattr("heddle.train.session.has_onednn", lambda: False)
     moved = Trainer(run)
-    assert moved.session.opening.moved == ["oneDNN computed some of its products, but this build of torch has no oneDNN"]
+    assert moved.session.opening.moved == [
+        "oneDNN computed some of its products, but this build of torch has no oneDNN"
+    ]
     assert moved.session.model.language_head().by_onednn == ()
