@@ -42,10 +42,8 @@ OTHER_NAMES = {
 }  # fmt: skip
 
 
-DEEPER = {
-    "depth": "decoder.depth",
-    "heads": "decoder.block.mixer.heads",
-}  # keys that belong to a stack, not to the model
+# Keys that belong to a stack, not to the model.
+DEEPER = {"depth": "decoder.depth", "heads": "decoder.block.mixer.heads"}
 
 
 def unknown_key(key: str, known: Iterable[str], where: str = "") -> HeddleError:

@@ -21,11 +21,8 @@ from heddle.model.products import faster_kinds, has_onednn, linear, onednn
 from heddle.model.transformer import Transformer
 from heddle.nn.custom import without_custom
 
-ROWS = (
-    1,
-    8,
-    128,
-)  # rows at which products are timed; each stands for all counts up to it, the last for larger ones too
+# Rows at which products are timed; each stands for all counts up to it, the last for larger ones too.
+ROWS = (1, 8, 128)
 LEAST_MODEL = 16 << 20  # bytes of matrices; below this, products are a small part of a step
 LEAST_WEIGHT = 128 << 10  # bytes; below this, the call takes longer than the product
 SAMPLE = 48 << 20  # bytes of weights that one timing reads: more than caches hold, as in decoding
@@ -227,9 +224,7 @@ def _has_pack(module: nn.Module, weight: Tensor) -> bool:
 def _pack_alike(pairs: list[tuple[nn.Module, Tensor]], timing: Timing) -> None:
     """Time some weights of one shape, and pack all of them if that is faster for any number of rows."""
     first = pairs[0][1]
-    rows = len(first) // -(
-        -first.nbytes // PIECE
-    )  # rows per piece, all pieces equal; a smaller last one would be faster
+    rows = len(first) // -(-first.nbytes // PIECE)  # per piece; all are equal, since a smaller one would be faster
     pieces = (piece for _, weight in pairs for piece in weight.detach().split(rows) if len(piece) == rows)
     sample = list(islice(pieces, -(-SAMPLE // first[:rows].nbytes)))
     faster = timing(sample, [laid_out(piece) for piece in sample])

@@ -71,7 +71,7 @@ class Entry(nn.Module):
         if isinstance(self.positions, SinusoidalPositions):
             return self.positions(at, wide_dtype(dtype)).to(dtype)
         if layout.form not in ("plain", "uniform"):
-            # Padding may stand beyond the table. It takes the first row and is seen by nothing.
+            # Padding may lie beyond the table. It gets the first row and is seen by nothing.
             at = at.masked_fill(~layout.real, 0)
         check_ids("the layout's positions", at, self.places)
         places: Tensor = self.positions(at)

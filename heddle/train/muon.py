@@ -28,9 +28,8 @@ THREE: Iteration = (
     (3.6366, -2.7219, 0.5365),
     (2.6613, -1.9772, 0.4526),
 )
-STACK = (
-    1 << 23
-)  # elements in a batch of matrices: enough to use the machine fully, little compared with training's memory
+# Elements in a batch of matrices: enough to use the machine fully, little compared with training's memory.
+STACK = 1 << 23
 EPS = 1e-7
 
 

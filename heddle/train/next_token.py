@@ -114,8 +114,8 @@ def check_length(train: Part, held_out: Part | None, context: int) -> None:
     sizes = [len(part.tokens) for part in (train, held_out) if part is not None]
     longest = min(sizes) - 1  # a window and the token after it
     if longest < context:
-        beside = "" if held_out is None else f" and validation {len(held_out.tokens):,}"
+        also = "" if held_out is None else f" and validation {len(held_out.tokens):,}"
         raise HeddleError(
-            f"context = {context}, but training has {pluralize(len(train.tokens), 'token')}{beside}: "
+            f"context = {context}, but training has {pluralize(len(train.tokens), 'token')}{also}: "
             f"set context={max(longest, 1)}{' or less' if longest > 1 else ''}, or give more text"
         )

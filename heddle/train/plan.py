@@ -32,10 +32,8 @@ CONTEXT = 256  # default context
 TOKENS_PER_STEP = {"cpu": 4096, "mps": 16384, "cuda": 65536}
 TOKENS_PER_PARAMETER = 2.5  # without a depth, choose the largest model that sees at least this many in the given time
 DEPTHS = range(2, 13)
-RATES = {
-    "muon": 6e-3,
-    "adamw": 3e-3,
-}  # AdamW's highest rate at width 256; matrices tolerate less than tables and vectors
+# AdamW's highest rate at width 256; matrices tolerate less than tables and vectors.
+RATES = {"muon": 6e-3, "adamw": 3e-3}
 SHARE = 0.9  # share of the given time for steps; the rest is for evaluations, samples and saving
 PATIENCE = 1.0  # seconds after which to stop measuring a model's steps
 WORTH_COMPILING = 20.0  # minutes of training below which compilation does not pay off
