@@ -675,7 +675,7 @@ def test_every_argument_has_a_value_to_refuse(name: str) -> None:
     row = TABLE[name]
     signature = inspect.signature(row.call.forward if isinstance(row.call, torch.nn.Module) else row.call)
     named = {each.name for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD}
-    left = named - set(row.bad) - {"cache", "source_types", "source_layout", "memory", "types", "layout", "source"}
+    left = named - set(row.bad) - {"cache", "source_types", "source_layout", "encoded", "types", "layout", "source"}
     assert not left, f"{name} takes {left}, and no value of theirs is tried"
 
 

@@ -58,7 +58,7 @@ def model(head: dict[str, Any]) -> Any:
 def test_every_head_has_one_call(name: str) -> None:
     """And what it says of its scores gives the scores that it gives."""
     made = model(HEADS[name])
-    hidden, table = made(TOKENS, LAYOUT), made.embedding.weight
+    hidden, table = made(TOKENS, LAYOUT).hidden, made.embedding.weight
     found = made.head(hidden, LAYOUT, table)
     if name == "embedding":
         assert found.shape == (2, 8)

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from heddle.config import TrainConfig, TransformerConfig
+from heddle.config.run import NextTokenConfig
 from heddle.config.sampling import SamplingConfig
 from heddle.data.batch import next_token_batch
-from heddle.data.store import Part
+from heddle.data.store import Corpus, Part
 from heddle.generate import generate
 from heddle.model import Stack, Transformer, build
 from heddle.nn.block import FEED_FORWARDS, MIXERS, Block
 from heddle.nn.norm import LayerNorm, RMSNorm
-from heddle.train import NextToken, Optimizer, evaluate, train_step
+from heddle.train import NextToken, Optimizer, Reading, evaluate, make_task, train_step
 
 ATTENTION = {"kind": "attention", "heads": 2, "relative": {"kind": "rotary"}, "qk_norm": {"kind": "rms"}}
 MOE = {"kind": "moe", "experts": 3, "active": 1, "expert": {"kind": "gated", "hidden": 8}}
@@ -84,9 +85,10 @@ def test_training_calls_each_module_once_a_micro_batch(name: str) -> None:
 @pytest.mark.parametrize("name", DECODERS)
 def test_scoring_calls_each_module_once_a_batch(name: str) -> None:
     model = decoder(DECODERS[name])
-    part = Part(ids(1, 25)[0].numpy(), 25, 1, 1)
+    corpus = Corpus(None, Part(ids(1, 25)[0].numpy(), 25, 1, 1))
+    task = make_task(NextTokenConfig(), Reading(corpus, model.config, rows=2, seed=0, context=8))
     with counted(model) as found:
-        evaluate(model, part, context=8, rows=2)  # three windows: two at once, then one
+        evaluate(model, task, rows=2)  # three windows: two at once, then one
     once(found, 2)
 
 
