@@ -161,9 +161,9 @@ def training(
 
     keep_memory()
     model = build(sized(depth, vocab_size=4096, context=context, dim=dim)).train()
-    ways = pick_products("auto", model.config, batch * context, "cpu", precision)
-    use_products(model, ways)
-    made = Optimizer(model, TrainConfig(optimizer=optimizer), 1e-4, precision, ways)
+    by_onednn = pick_products("auto", model.config, batch * context, "cpu", precision)
+    use_products(model, by_onednn)
+    made = Optimizer(model, TrainConfig(optimizer=optimizer), 1e-4, precision, by_onednn)
     objective = NextToken(model)
     ids = np.random.default_rng(0).integers(0, 4096, (batch, context + 1))
     given = next_token_batch(ids)
@@ -190,9 +190,9 @@ def muon(rounds: int) -> list[Row]:
         ]
         for matrix in matrices:
             matrix.grad = torch.randn_like(matrix)
-        ways = pick_products("auto", model.config, 4096, "cpu", precision)
+        by_onednn = pick_products("auto", model.config, 4096, "cpu", precision)
         made = {
-            "three steps (heddle)": Muon(matrices, 0.0, dtype=DTYPES[precision], iteration=THREE, ways=ways),
+            "three steps (heddle)": Muon(matrices, 0.0, dtype=DTYPES[precision], iteration=THREE, by_onednn=by_onednn),
             "five steps (as torch)": Muon(matrices, 0.0, dtype=DTYPES[precision], iteration=FIVE, tight=False),
         }
         if precision == "bf16":

@@ -76,9 +76,9 @@ def heddle_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Any],
 
     model, _ = load(weights, arguments.device)
     tokens = arguments.batch * arguments.context
-    ways = pick_products("auto", model.config, tokens, arguments.device, arguments.precision)
-    use_products(model, ways)
-    print(f"oneDNN computes: {', '.join(ways) or 'nothing of it'}", file=sys.stderr)
+    by_onednn = pick_products("auto", model.config, tokens, arguments.device, arguments.precision)
+    use_products(model, by_onednn)
+    print(f"oneDNN computes: {', '.join(by_onednn) or 'nothing of it'}", file=sys.stderr)
     config = TrainConfig(optimizer="adamw", weight_decay=DECAY, betas=BETAS)
     optimizer = Optimizer(model.train(), config, RATE, arguments.precision)
     objective = torch.compile(NextToken(model)) if arguments.compile else NextToken(model)

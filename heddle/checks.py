@@ -40,11 +40,10 @@ SOURCES = {
     "Batch": "next_token_batch",
     "Task": "heddle.train.make_task",
     "Cache": "model.new_cache",
-    "Memory": "model.encode",
     "RunConfig": "RunConfig.of(table)",
     "TrainConfig": "TrainConfig.of(table)",
     "SamplingConfig": "SamplingConfig.of(table)",
-    "Report": "heddle.account.count",
+    "Accounts": "heddle.account.count",
 }
 
 

@@ -10,7 +10,7 @@ class HeddleError(Exception):
     """Bad input. The message is one line: what is wrong, where, and what to do about it."""
 
 
-def counted(number: int, thing: str) -> str:
+def pluralize(number: int, thing: str) -> str:
     """A count with its noun: `1 document`, `2,000 documents`."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 

@@ -308,7 +308,7 @@ TABLE: dict[str, Row] = {
         {"logits": [None, [0.0], torch.zeros(3), torch.zeros(1, 3, dtype=int)], "keys": [None, 3, [], [(0, 0)] * 2]},
     ),
     "generate.evaluating": Row(
-        generate.evaluating, {"model": MODEL}, {"model": [None, "run", CONFIG], "parts": [3, "run", ["run"]]}
+        generate.evaluating, {"model": MODEL}, {"model": [None, "run", CONFIG], "modules": [3, "run", ["run"]]}
     ),
     "generate.generate": Row(
         generate.generate,
@@ -465,7 +465,7 @@ TABLE: dict[str, Row] = {
             "config": [None, {}, CONFIG],
             "learning_rate": NO_RATE,
             "precision": NO_PRECISION,
-            "ways": [None, "update", ["update"], ("updates",)],
+            "by_onednn": [None, "update", ["update"], ("updates",)],
         },
     ),
     "train.Trainer": Row(
@@ -612,7 +612,7 @@ TABLE: dict[str, Row] = {
 RECORDS = "what heddle gives, not what it takes"
 UNCHECKED = {
     "account": {
-        RECORDS: ("Flops", "Line", "Memory", "Parameters", "Report", "Walk"),
+        RECORDS: ("Flops", "Line", "Memory", "Parameters", "Accounts", "Walk"),
         "takes nothing": ("preset_table",),
     },
     "config": {
@@ -675,7 +675,7 @@ def test_every_argument_has_a_value_to_refuse(name: str) -> None:
     row = TABLE[name]
     signature = inspect.signature(row.call.forward if isinstance(row.call, torch.nn.Module) else row.call)
     named = {each.name for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD}
-    left = named - set(row.bad) - {"cache", "source_types", "source_layout", "memory", "types", "layout", "source"}
+    left = named - set(row.bad) - {"cache", "source_types", "source_layout", "encoded", "types", "layout", "source"}
     assert not left, f"{name} takes {left}, and no value of theirs is tried"
 
 

@@ -1,4 +1,18 @@
-"""Parameters, FLOPs and memory of a model, counted by walking it on the meta device."""
+"""Parameters, FLOPs and memory of a model, counted by walking it on the meta device.
+
+In reading order:
+
+- `walk`: one forward pass over shapes alone, which records every matrix product.
+- `parameters`: how many there are, by component; `flops`: those of a forward pass and of training.
+- `memory`: bytes of weights, of training, of the cache, and of what a forward pass keeps for its backward.
+- `repeats`: measures deep models with few layers.
+- `formulas`: the lectures' closed forms, for comparison.
+- `resolve`: from a name to a model: a preset, a run or a file.
+- `report`: all of it for one model, as data (`count` returns `Accounts`); `render`: the same as tables.
+- `machine`: measures this machine: matrix products, copies, free memory.
+
+`count(config)` returns the accounts of a model, as `heddle count` shows them.
+"""
 
 from heddle.account.flops import Flops as Flops
 from heddle.account.flops import counted as counted
@@ -22,7 +36,7 @@ from heddle.account.parameters import parameter_count as parameter_count
 from heddle.account.parameters import parameters as parameters
 from heddle.account.parameters import weights as weights
 from heddle.account.render import render as render
-from heddle.account.report import Report as Report
+from heddle.account.report import Accounts as Accounts
 from heddle.account.report import count as count
 from heddle.account.report import family as family
 from heddle.account.report import preset_table as preset_table
@@ -33,11 +47,11 @@ from heddle.account.walk import Walk as Walk
 from heddle.account.walk import walk as walk
 
 __all__ = [
+    "Accounts",
     "Flops",
     "Line",
     "Memory",
     "Parameters",
-    "Report",
     "Walk",
     "attention_table",
     "available_memory",

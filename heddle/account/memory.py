@@ -217,9 +217,9 @@ def _cache_size(config: TransformerConfig, batch: int, length: int, precision: s
     with torch.no_grad():
         cache = model.new_cache(batch)
         model(tokens, source=source_for(model, tokens), cache=cache)
-    memory = cache.memory
+    source = cache.encoded
     states: list[State] = tree_leaves(cache.states)
-    encoded = 0 if memory is None else memory.hidden.numel() * memory.hidden.element_size()
+    encoded = 0 if source is None else source.hidden.numel() * source.hidden.element_size()
 
     def row(kinds: type[State] | tuple[type[State], ...], but: bool = False) -> int:
         return sum(state.bytes() for state in states if isinstance(state, kinds) != but) // batch

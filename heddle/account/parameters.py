@@ -15,7 +15,7 @@ from heddle.config.layers import AttentionConfig, GatedConfig, MLPConfig
 from heddle.config.model import BlockConfig, LanguageHeadConfig, TransformerConfig
 from heddle.model.build import build
 from heddle.model.head import Pooler
-from heddle.model.roles import PARTS, row_of
+from heddle.model.roles import COMPONENTS, row_of
 from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE
 
@@ -103,7 +103,7 @@ def weights(model: Transformer) -> tuple[Weight, ...]:
 
 
 def _weight(name: str, parameter: nn.Parameter, pooled: bool) -> Weight:
-    part = row_of(name, parameter.dim()).part
+    part = row_of(name, parameter.dim()).component
     if pooled and name.startswith("head."):
         part = "pooler"
     place = re.match(r"(encoder|decoder)\.blocks\.(\d+)\.", name)
@@ -189,7 +189,7 @@ def _sums(found: tuple[Weight, ...]) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for weight in found:
         counts[weight.part] += weight.count
-    return {part: counts[part] for part in PARTS if part in USUAL or counts[part]}
+    return {part: counts[part] for part in COMPONENTS if part in USUAL or counts[part]}
 
 
 def _groups(found: tuple[Weight, ...], tied: bool) -> dict[str, int]:

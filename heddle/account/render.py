@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from heddle.account.formulas import Line
-from heddle.account.report import Report
+from heddle.account.report import Accounts
 from heddle.checks import checked
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ SHORT = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 
 
 @checked()
-def render(report: Report, whole: bool = False) -> list[RenderableType]:
+def render(report: Accounts, whole: bool = False) -> list[RenderableType]:
     """Tables and lines to print, in reading order.
 
     Args:
@@ -44,7 +44,7 @@ def short(number: float) -> str:
     return f"{number / unit:.4g}{name}"
 
 
-def _parameters(report: Report, whole: bool) -> Iterable[RenderableType]:
+def _parameters(report: Accounts, whole: bool) -> Iterable[RenderableType]:
     known = report.parameters
     active = "" if known.active == known.total else f", {known.active:,} active for each token"
     yield f"{report.name or 'model'}, {report.family}: {known.total:,} parameters ({short(known.total)}){active}"
@@ -67,7 +67,7 @@ def _parameters(report: Report, whole: bool) -> Iterable[RenderableType]:
         yield f"The lectures print {short(report.printed)}; exact / printed = {known.total / report.printed:.4f}."
 
 
-def _layout(report: Report, whole: bool) -> Table:
+def _layout(report: Accounts, whole: bool) -> Table:
     total, rows = report.parameters.total, []
     for group in report.layout:
         share = f"{group.total / total:.2%}"
@@ -82,7 +82,7 @@ def _layout(report: Report, whole: bool) -> Table:
     return _table("By layer", ("weights", "each", "", "parameters", "share"), rows)
 
 
-def _flops(report: Report, whole: bool) -> Iterable[RenderableType]:
+def _flops(report: Accounts, whole: bool) -> Iterable[RenderableType]:
     cost = report.flops
     size = f"batch {cost.batch:,}, length {cost.length:,}"
     yield f"\nOne forward pass: {size}"
@@ -108,7 +108,7 @@ def _flops(report: Report, whole: bool) -> Iterable[RenderableType]:
         yield "The last token does not see the first: all layers together do not look back that far."
 
 
-def _memory(report: Report, whole: bool) -> Iterable[RenderableType]:
+def _memory(report: Accounts, whole: bool) -> Iterable[RenderableType]:
     held = report.memory
     rows = [(f"weights, {name}", f"{value:,}", amount(value)) for name, value in held.weights.items()]
     for kept in held.kept:

@@ -73,7 +73,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Report:
+class Accounts:
     """The account of one model.
 
     Attributes:
@@ -114,7 +114,7 @@ class Report:
 
 
 @checked(batch=at_least(1), length=at_least(1))
-def count(config: TransformerConfig, batch: int = 1, length: int | None = None, name: str = "") -> Report:
+def count(config: TransformerConfig, batch: int = 1, length: int | None = None, name: str = "") -> Accounts:
     """Count a model's parameters, FLOPs and memory, without allocating weights.
 
     Args:
@@ -136,7 +136,7 @@ def count(config: TransformerConfig, batch: int = 1, length: int | None = None, 
             f"batch = {batch}, length = {length}: a pass would need more numbers than any machine can hold"
         )
     known, cost = parameters(config), flops(config, batch, length)
-    return Report(
+    return Accounts(
         name=name,
         family=family(config),
         config=config,

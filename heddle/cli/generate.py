@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from heddle.cli.models import open_model
-from heddle.cli.say import counted, document, find_run
+from heddle.cli.say import document, find_run, pluralize
 from heddle.cli.streams import read_input
 from heddle.config.run import SavedConfig
 from heddle.config.sampling import SamplingConfig
@@ -137,8 +137,8 @@ def _filled(texts: list[_Text], context: int) -> str | None:
     if not full:
         return None
     which = f"{len(full)} of {len(texts)} texts stopped" if len(texts) > 1 else "the text stopped"
-    after = f"after {counted(full[0], 'token')}" if len(texts) == 1 else "before --max-tokens"
-    reason = f"the model's context of {counted(context, 'token')} is full"
+    after = f"after {pluralize(full[0], 'token')}" if len(texts) == 1 else "before --max-tokens"
+    reason = f"the model's context of {pluralize(context, 'token')} is full"
     return f"{which} {after}: {reason}; --window continues from its last tokens"
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from heddle.cli.streams import Lasting
 from heddle.errors import HeddleError, did_you_mean
-from heddle.errors import counted as counted
+from heddle.errors import pluralize as pluralize
 
 RUNS = Path("runs")
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from heddle.cli.say import RUNS, console, counted, document, table
+from heddle.cli.say import RUNS, console, document, pluralize, table
 from heddle.cli.streams import read_input
 from heddle.data.sources import describe, python_library, read_documents
 from heddle.errors import HeddleError
@@ -54,7 +54,9 @@ def train(
     read = list(sources) or [str(path) for path in python_library()]
     described = describe(read)
     out = console(json)
-    out.print(f"training on {counted(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB", markup=False)
+    out.print(
+        f"training on {pluralize(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB", markup=False
+    )
     texts = (document_.text for document_ in read_documents(read))
     say = lambda line: out.print(line, markup=False)  # noqa: E731
     made = train_tokenizer(kind, texts, size, (END_OF_TEXT, *(special or ())), say)
@@ -64,7 +66,7 @@ def train(
         document({**shown, "special": dict(made.special)})
     else:
         more = f", as the text does not give {size:,}" if KINDS[kind].least and made.vocab_size < size else ""
-        out.print(f"{target}: {counted(made.vocab_size, 'id')}{more}", markup=False)
+        out.print(f"{target}: {pluralize(made.vocab_size, 'id')}{more}", markup=False)
 
 
 def encode(
@@ -105,7 +107,7 @@ def encode(
         console().print(
             table(["id", "piece"], [[str(number), repr(piece)] for number, piece in zip(ids, pieces, strict=True)])
         )
-        console().print(f"{counted(len(ids), 'token')} for {counted(len(text.encode()), 'byte')}", markup=False)
+        console().print(f"{pluralize(len(ids), 'token')} for {pluralize(len(text.encode()), 'byte')}", markup=False)
 
 
 def decode(tokenizer: Path, /, *ids: int, json: bool = False) -> None:
@@ -154,7 +156,9 @@ def compare(
     read = list(sources) or [str(path) for path in python_library()]
     described = describe(read)
     out = console(json)
-    out.print(f"training on {counted(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB", markup=False)
+    out.print(
+        f"training on {pluralize(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB", markup=False
+    )
     say = lambda line: out.print(line, markup=False)  # noqa: E731
     corpus = lambda: (document_.text for document_ in read_documents(read))  # noqa: E731
     cuts = cut_by_all(text, corpus, size, kind or tuple(KINDS), progress=say)

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from heddle.cli.progress import Progress
-from heddle.cli.say import counted, document, duration, estimate, metrics, phases, size
+from heddle.cli.say import document, duration, estimate, metrics, phases, pluralize, size
 from heddle.config.run import Chosen, RunConfig
 from heddle.train.plan import Plan
 from heddle.train.prepare import name_sources, prepare
@@ -115,12 +115,12 @@ def _numbers(planned: Plan, run: Path) -> str:
     depth = model.last()[1].depth
     return (
         f"run {run}: {planned.parameters:,} parameters (depth {depth}, width {model.dim}, context {model.context}, "
-        f"{counted(model.vocab_size, 'id')}) on {counted(planned.train_tokens, 'token')}, "
+        f"{pluralize(model.vocab_size, 'id')}) on {pluralize(planned.train_tokens, 'token')}, "
         f"{planned.validation_tokens:,} held out\n"
-        f"{counted(chosen.steps, 'step')} of {chosen.batch} x {model.context} = {chosen.batch * model.context:,} tokens "
+        f"{pluralize(chosen.steps, 'step')} of {chosen.batch} x {model.context} = {chosen.batch * model.context:,} tokens "
         f"({planned.epochs:.1f} times through the text), learning rate {chosen.learning_rate:.2g}, "
         f"{chosen.precision} on {chosen.device}, "
-        f"{counted(chosen.threads, 'thread')}{', compiled' if chosen.compile else ''}, "
+        f"{pluralize(chosen.threads, 'thread')}{', compiled' if chosen.compile else ''}, "
         f"{chosen.tokens_per_second:,.0f} tokens/s measured, about {duration(planned.minutes * 60)} and {size(planned.memory)}"
     )
 

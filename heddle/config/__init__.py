@@ -1,4 +1,19 @@
-"""What a model and a run are, as frozen, torch-free data."""
+"""Models and runs as frozen, torch-free data.
+
+In reading order:
+
+- `model`: a transformer: stacks of blocks, entry, heads (`TransformerConfig`, `StackConfig`, `BlockConfig`).
+- `layers`: the choices inside a layer: norms, positions, mixers, feed-forwards.
+- `possible`: checks that no layer can make alone, such as sizes against the model's width.
+- `kernels`: what each attention kernel supports, and which one `auto` takes.
+- `ids`: the special ids of an imported model.
+- `presets`: named models, and `sized`, a model from one number.
+- `sampling`: how to draw tokens (`SamplingConfig`).
+- `run`: a run: text, model, task, training, and what was chosen by measurement (`RunConfig`, `SavedConfig`).
+- `base`: what all configs share: strict keys, one-line errors, JSON, TOML and `key=value` overrides.
+
+`TransformerConfig.of(table)`, `preset(name)` or `sized(depth, ...)` gives a model's config, for `heddle.build`.
+"""
 
 from heddle.config.base import Config as Config
 from heddle.config.base import parse_overrides as parse_overrides

@@ -1,4 +1,4 @@
-"""What every config shares: frozen data, strict keys, one-line refusals, JSON and TOML both ways, `key=value` overrides."""
+"""What all configs share: frozen data, strict keys, one-line errors, reading and writing JSON and TOML, overrides."""
 
 import json
 import re
@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from heddle.checks import checked, wrong
 from heddle.errors import HeddleError, did_you_mean
 
-# The lectures' own spellings are read as heddle's one name wherever a table has that key (L0-60, L1-60, D-50); configs are
-# written with heddle's names alone.
+# The lectures' spellings are accepted wherever a table has that key (L0-60, L1-60, D-50); configs are written with heddle's
+# names only.
 ALIASES = {
     "L": "depth", "n_layer": "depth", "n_layers": "depth",
     "D": "dim", "d_model": "dim", "n_embd": "dim", "h_dim": "dim",
@@ -23,7 +23,7 @@ ALIASES = {
     "T": "context", "S": "context", "n_ctx": "context", "block_size": "context",
     "keep_prob": "dropout",
 }  # fmt: skip
-# Names other codebases use for what heddle calls by one name. They are refused, and the refusal names the right key.
+# Names that other codebases use. They are refused, and the error names heddle's key.
 OTHER_NAMES = {
     "num_layers": "depth", "num_hidden_layers": "depth",
     "hidden_size": "dim", "embed_dim": "dim", "width": "dim",
@@ -42,29 +42,30 @@ OTHER_NAMES = {
 }  # fmt: skip
 
 
-DEEPER = {"depth": "decoder.depth", "heads": "decoder.block.mixer.heads"}  # what a whole model has in its stacks
+# Keys that belong to a stack, not to the model.
+DEEPER = {"depth": "decoder.depth", "heads": "decoder.block.mixer.heads"}
 
 
 def unknown_key(key: str, known: Iterable[str], where: str = "") -> HeddleError:
-    """The refusal of a key nobody knows, naming the nearest one that exists."""
+    """The error for an unknown key, which names the nearest known one."""
     names = list(known)
     leaf = key.rsplit(".", 1)[-1]
     right = ALIASES.get(leaf) or OTHER_NAMES.get(leaf)
     hint = f" heddle calls it {right!r}." if right else did_you_mean(leaf, names)
     if leaf in DEEPER and "decoder" in names:
-        hint = f" Say where it stands: {DEEPER[leaf]!r}."
+        hint = f" Give the full path: {DEEPER[leaf]!r}."
     elif not hint and "decoder" in names:
         hint = next((f" Did you mean {path!r}?" for name, path in DEEPER.items() if did_you_mean(leaf, [name])), "")
     if (right or leaf) == "dim" and "." in key:  # L1-51
-        hint = " All of a model has one width: set 'dim' at the top."
+        hint = " A model has one width: set 'dim' at the top level."
     return HeddleError(f"unknown key {key!r}{where}.{hint or ' Known keys: ' + ', '.join(sorted(names)) + '.'}")
 
 
-NONE = ("none", "None", "null")  # words for no value, in files and settings that have no other
+NONE = ("none", "None", "null")  # words for no value, in formats that have no null
 
 
 def known_as(key: str, value: Any, names: Container[str]) -> tuple[str, Any]:
-    """A key under heddle's name, and its value, where `names` has that and not the alias.
+    """Translate an alias to heddle's key and value, if `names` has the key and not the alias.
 
     A retain probability becomes the drop rate (D-03).
     """
@@ -72,7 +73,7 @@ def known_as(key: str, value: Any, names: Container[str]) -> tuple[str, Any]:
     if ours is None or key in names or ours not in names:
         return key, value
     if key == "keep_prob" and isinstance(value, int | float):
-        value = round(1 - value, 12)  # so that 0.9 is the rate 0.1 and not 0.09999999999999998
+        value = round(1 - value, 12)  # so that 0.9 gives the rate 0.1, not 0.09999999999999998
     return ours, value
 
 
@@ -83,7 +84,7 @@ else:
 
 
 class _OneLine(ModelMetaclass):
-    """Makes `Config(...)` refuse as `Config.of` does. What pydantic builds inside another config does not come here."""
+    """Makes `Config(...)` raise the same errors as `Config.of`. Pydantic builds nested configs without calling this."""
 
     def __call__(cls, *args: Any, **values: Any) -> Any:
         try:
@@ -93,14 +94,14 @@ class _OneLine(ModelMetaclass):
 
 
 class Config(BaseModel, metaclass=_OneLine):
-    """Frozen, torch-free data. Unknown keys and impossible values are refused when the config is made."""
+    """Frozen, torch-free data. Unknown keys and impossible values are refused at construction."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _one_name(cls, data: Any) -> Any:
-        """Every alias as the key it stands for, and "none" as no value where it is not a choice of its own."""
+        """Translate aliases to keys, and "none" to None where it is not a choice of the field."""
         if not isinstance(data, dict):
             return data
         data = {
@@ -109,7 +110,7 @@ class Config(BaseModel, metaclass=_OneLine):
         }
         for key, value in data.items():
             if isinstance(value, bool) and _is_number(cls, key):
-                raise ValueError(f"{key} = {str(value).lower()}: a number is needed")  # true would be read as 1
+                raise ValueError(f"{key} = {str(value).lower()}: must be a number")  # true would be read as 1
         if not any(key in ALIASES for key in data):
             return data
         renamed: dict[str, Any] = {}
@@ -119,7 +120,7 @@ class Config(BaseModel, metaclass=_OneLine):
             if ours in renamed and renamed[ours] != same:
                 pair = sorted((spelled[ours], key), key=lambda name: name == ours)
                 said = " and ".join(f"{name} = {data[name]!r}" for name in pair)
-                raise ValueError(f"{said} contradict each other; say {ours!r} once")
+                raise ValueError(f"{said} contradict each other; set only {ours!r}")
             renamed[ours], spelled[ours] = same, key
         return renamed
 
@@ -144,7 +145,7 @@ class Config(BaseModel, metaclass=_OneLine):
         return cls.of(read_table(path), where=str(path))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-ready data that `of` turns back into an equal config."""
+        """JSON-ready data from which `of` makes an equal config."""
         return self.model_dump(mode="json")
 
     def to_json(self) -> str:
@@ -165,14 +166,14 @@ class Config(BaseModel, metaclass=_OneLine):
 
 
 def read_table(path: str | Path) -> dict[str, Any]:
-    """Read a JSON or TOML file into a dict; anything unreadable is one clear line."""
+    """Read a JSON or TOML file into a dict; a file that cannot be read is a one-line error."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise HeddleError(f"{path}: no such file") from None
     except IsADirectoryError:
-        raise HeddleError(f"{path} is a directory; a .toml or .json file is needed") from None
+        raise HeddleError(f"{path} is a directory, not a .toml or .json file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise HeddleError(f"{path}: cannot be read as text ({error})") from None
     try:
@@ -180,16 +181,16 @@ def read_table(path: str | Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise HeddleError(f"{path}: not valid {'JSON' if path.suffix == '.json' else 'TOML'} ({error})") from None
     if not isinstance(data, dict):
-        raise HeddleError(f"{path}: holds {type(data).__name__}, a table of keys is needed")
+        raise HeddleError(f"{path}: must be a table of keys, not {type(data).__name__}")
     return data
 
 
 @checked()
 def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
-    """Turn `key=value` words into a dict. A value is read as TOML where it can be (3, 0.5, true, [1, 2]), else as text.
+    """Parse `key=value` words into a dict. A value is read as TOML if it can be (3, 0.5, true, [1, 2]), else as text.
 
     Raises:
-        HeddleError: a word is of another form, or two have one key.
+        HeddleError: a word has another form, or a key occurs twice.
     """
     changes: dict[str, Any] = {}
     for pair in pairs:
@@ -198,7 +199,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
             raise HeddleError(f"{pair!r} is not of the form key=value")
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except (ValueError, RecursionError):  # a TOMLDecodeError is one; so is a number of thousands of digits
+        except (ValueError, RecursionError):  # ValueError covers TOMLDecodeError and numbers of thousands of digits
             value = text
         name = key.strip().replace("-", "_")
         if name in changes:
@@ -208,7 +209,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def set_path(data: dict[str, Any], path: str, value: Any) -> None:
-    """Set `data["a"]["b"]` from the dotted path `a.b`. Tables on the way are made; a value in the way is refused."""
+    """Set `data["a"]["b"]` for the dotted path `a.b`. Missing tables are created; a value in place of a table is refused."""
     *parents, leaf = path.split(".")
     for name in parents:
         below = data.setdefault(name, {})
@@ -219,12 +220,12 @@ def set_path(data: dict[str, Any], path: str, value: Any) -> None:
         data = below
     leaf, value = known_as(leaf, value, data)
     if leaf == "kind" and data.get("kind", value) != value:
-        data.clear()  # what was said of another kind means something else here
+        data.clear()  # the keys of another kind do not apply
     data[leaf] = value
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Deep merge of tables; a table of another `kind` replaces the whole, since its keys mean something else."""
+    """Deep merge of tables; a table of another `kind` replaces the whole table, since its keys mean something else."""
     merged = dict(base)
     for name, said in changes.items():
         key, value = known_as(name, said, merged)
@@ -238,24 +239,24 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def plain(value: Any) -> Any:
-    """The same as JSON and TOML know it: tables, lists and single values; what is None in a config is left out."""
+def to_data(value: Any) -> Any:
+    """Configs, tuples and mappings as JSON and TOML have them: tables, lists and scalars, without a config's None values."""
     if isinstance(value, Config):
         return value.model_dump(mode="json", exclude_none=True)
     if isinstance(value, Mapping):
-        return {key: plain(inner) for key, inner in value.items()}
-    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: to_data(inner) for key, inner in value.items()}
+    return [to_data(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def with_kind(data: Any, key: str, kind: str) -> Any:
-    """Plain data in which the table under `key` says its kind, if it did not."""
+    """`data` with a `kind` added to the table under `key`, if it has none."""
     if isinstance(data, dict) and isinstance(table := data.get(key), dict) and "kind" not in table:
         return {**data, key: {"kind": kind, **table}}
     return data
 
 
 def write_toml(data: Mapping[str, Any], prefix: str = "") -> str:
-    """Plain data as TOML: values first, then one `[table]` per nested dict. JSON strings, numbers and lists are TOML too."""
+    """Tables as TOML: values first, then one `[table]` per nested dict. JSON strings, numbers and lists are valid TOML."""
     lines = [
         f"{_toml_key(key)} = {_toml_value(value)}" for key, value in data.items() if not isinstance(value, Mapping)
     ]
@@ -268,27 +269,27 @@ def write_toml(data: Mapping[str, Any], prefix: str = "") -> str:
 
 
 def _toml_key(key: str) -> str:
-    """As it is where TOML allows that, else as a string."""
+    """A bare key if TOML allows it, else a quoted one."""
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
 
 
 def _toml_value(value: Any) -> str:
-    if isinstance(value, Mapping):  # inside a list, where TOML wants the inline form
+    if isinstance(value, Mapping):  # inside a list, where TOML needs the inline form
         return "{" + ", ".join(f"{_toml_key(k)} = {_toml_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml_value(v) for v in value) + "]"
     if value is None:
-        raise HeddleError("none cannot be written as TOML, which has no word for it; write JSON")
-    # JSON escapes what lies beyond 16 bits as two halves, which TOML refuses, and leaves DEL as it is, which TOML refuses too.
+        raise HeddleError("none cannot be written as TOML, which has no null; write JSON")
+    # JSON escapes characters beyond 16 bits as surrogates and leaves DEL unescaped; TOML allows neither.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def first_refusal(cls: type[BaseModel], error: ValidationError, where: str) -> HeddleError:
     """The first validation problem as one line."""
     problems = error.errors(include_url=False)
-    # A misnamed key is both unknown and, under its right name, missing: the unknown one is what the user wrote.
+    # A misspelt key is both unknown and, under its right name, missing; report the unknown one, which the user wrote.
     problem = next((problem for problem in problems if problem["type"] == "extra_forbidden"), problems[0])
-    # A union puts its tags and types into the location; keys are what the user wrote, so only fields stay.
+    # A union adds tags and types to the location; keep only fields, which the user wrote.
     path = [str(part) for part in problem["loc"]]
     names: list[str] = []
     model: Any = cls
@@ -317,13 +318,13 @@ def first_refusal(cls: type[BaseModel], error: ValidationError, where: str) -> H
 
 
 def _is_number(cls: type[BaseModel], key: str) -> bool:
-    """Whether a field takes numbers alone, or None."""
+    """Whether a field takes only numbers, or None."""
     field = cls.model_fields.get(known_as(key, None, cls.model_fields)[0])
     return field is not None and _plain_types(field.annotation) <= {int, float, NoneType}
 
 
 def _plain_types(annotation: Any) -> set[Any]:
-    """The types that an annotation allows, without what is said of them."""
+    """The types that an annotation allows, without their constraints."""
     if get_origin(annotation) is Annotated:
         return _plain_types(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
@@ -332,7 +333,7 @@ def _plain_types(annotation: Any) -> set[Any]:
 
 
 def _means_nothing(cls: type[BaseModel], key: str) -> bool:
-    """Whether "none" says of this field that it has no value: it may be None, and there is no choice called so."""
+    """Whether "none" means None for this field: it may be None, and "none" is not one of its choices."""
     field = cls.model_fields.get(key)
     choices = () if field is None else get_args(field.annotation)
     named = [word for choice in choices if get_origin(choice) is Literal for word in get_args(choice)]

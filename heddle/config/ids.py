@@ -1,4 +1,4 @@
-"""What single ids mean to a model that was taken over."""
+"""The special ids of an imported model."""
 
 from typing import Annotated, Self
 
@@ -10,20 +10,20 @@ Id = Annotated[int, Field(ge=0)]
 
 
 class SpecialIds(Config):
-    """What some ids mean to an imported model, as its files said it; no tokenizer.json does. None: it has no such id."""
+    """What special ids mean to an imported model, from its published files, since tokenizer.json lacks it. None: no such id."""
 
-    begin: Id | None = None  # begins a text of which nothing is given
-    end: Id | tuple[Id, ...] | None = None  # ends it; any of them, where there are several
-    padding: Id | None = None  # fills rows up
-    decoder_start: Id | None = None  # stands before the first token of a decoder beside an encoder
-    forced_begin: Id | None = None  # what such a decoder must write first
-    forced_end: Id | tuple[Id, ...] | None = None  # and last, where it reaches its longest length
-    banned: tuple[tuple[Id, ...], ...] = ()  # runs of ids that it must never write
+    begin: Id | None = None  # starts a text without a prompt
+    end: Id | tuple[Id, ...] | None = None  # ends a text; if there are several, any of them does
+    padding: Id | None = None  # pads rows
+    decoder_start: Id | None = None  # comes before the first token of an encoder-decoder's decoder
+    forced_begin: Id | None = None  # the first id that such a decoder must generate
+    forced_end: Id | tuple[Id, ...] | None = None  # the last id, if it reaches its largest length
+    banned: tuple[tuple[Id, ...], ...] = ()  # runs of ids that must never be generated
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if () in self.banned:
-            raise ValueError("banned holds an empty run of ids, which stands everywhere")
+            raise ValueError("banned contains an empty run of ids, which would match everywhere")
         return self
 
     def ends(self) -> tuple[int, ...]:
@@ -31,7 +31,7 @@ class SpecialIds(Config):
         return _several(self.end)
 
     def largest(self) -> int:
-        """The largest id that is named; -1 where none is."""
+        """The largest id named here; -1 if there is none."""
         single = (self.begin, self.padding, self.decoder_start, self.forced_begin)
         runs = (single, _several(self.end), _several(self.forced_end), *self.banned)
         return max((id for run in runs for id in run if id is not None), default=-1)

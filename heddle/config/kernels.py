@@ -1,6 +1,7 @@
-"""What each attention kernel can do, as one table, and which of them `auto` takes.
+"""One table of what each attention kernel supports, and the choice that `auto` makes.
 
-Configs refuse by it, stacks choose by it once per pass and way of attending, and the accounts of memory read it.
+Configs refuse impossible choices by it, stacks choose a kernel once per pass and attention pattern, and the memory accounts
+read it.
 """
 
 from collections.abc import Iterable
@@ -13,12 +14,12 @@ Drops = Literal["none", "inverted", "any"]
 
 @dataclass(frozen=True)
 class Capability:
-    """What a kernel can do. Every kernel takes any mask and any bias; these differ in what else they take.
+    """What a kernel supports besides masks and biases, which all kernels take.
 
     Attributes:
         caps: whether it can cap scores.
-        drops: which dropout of attention weights it can do: `none`, `inverted` with a mask for each element, as torch's
-            fused kernel does, or `any`.
+        drops: dropout of attention weights that it supports: `none`; `inverted`, with a mask for each element, as in torch's
+            fused kernel; or `any`.
         square: whether it holds all scores of a head at once, whatever the mask.
     """
 
@@ -35,16 +36,16 @@ CAPABILITIES: dict[str, Capability] = {
     "flex": Capability(caps=True, drops="none"),
 }
 
-# Device type -> longest key sequence for which `plain` is faster than the others, as measured. A device without a row
-# never takes `plain` for its speed.
+# Device type -> longest key sequence for which `plain` was measured to be fastest. On a device without a row, `plain` is
+# never chosen for its speed.
 PLAIN_UP_TO = {"cpu": 768}
 BEYOND = ("sdpa", "blockwise", "plain")
-"""What `auto` takes for longer sequences: the first of these that can do what the layer needs."""
+"""For longer sequences, `auto` takes the first of these that supports what the layer needs."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a layer needs of its kernel.
+    """What a layer needs from its kernel.
 
     Attributes:
         cap: whether its scores are capped.
@@ -56,14 +57,14 @@ class Needs:
 
 
 def together(needs: Iterable[Needs]) -> Needs:
-    """What one kernel must be able to do for all of these layers."""
+    """The needs of all of these layers combined."""
     every = list(needs)
     order: tuple[Drops, ...] = ("none", "inverted", "any")
     return Needs(any(each.cap for each in every), max((each.drops for each in every), key=order.index, default="none"))
 
 
 def missing(kernel: str, needs: Needs) -> str | None:
-    """What a kernel lacks of a layer's needs, `cap` or `drops`; None: nothing."""
+    """Which of a layer's needs a kernel lacks, `cap` or `drops`; None: none."""
     if kernel == "auto":
         return None
     can = CAPABILITIES[kernel]
@@ -73,7 +74,7 @@ def missing(kernel: str, needs: Needs) -> str | None:
 
 
 def refusal(kernel: str, needs: Needs) -> str | None:
-    """Why a layer with these needs cannot take a kernel, and what to do; None: it can."""
+    """Why a layer with these needs cannot use a kernel, and what to do; None: it can."""
     lacks = missing(kernel, needs)
     if lacks == "cap":
         return f"kernel = {kernel!r} cannot cap scores: set kernel = 'auto', or leave out cap"
@@ -81,14 +82,14 @@ def refusal(kernel: str, needs: Needs) -> str | None:
         return f"kernel = {kernel!r} cannot drop attention weights: set kernel = 'auto', or dropout = 0"
     if lacks == "drops":
         return (
-            f"kernel = {kernel!r} can only do inverted dropout with a mask for each element: set kernel = 'auto', or "
+            f"kernel = {kernel!r} supports only inverted dropout with a mask for each element: set kernel = 'auto', or "
             "leave out dropout.style and dropout.mask"
         )
     return None
 
 
 def choose(kernel: str, needs: Needs, device: str, keys: int) -> str:
-    """The kernel that a layer takes for `keys` keys on a device type: its own, or with `auto` the fastest that can do it."""
+    """The kernel for a layer with `keys` keys on a device type: the named one, or for `auto` the fastest suitable one."""
     if kernel != "auto":
         return kernel
     if keys <= PLAIN_UP_TO.get(device, 0):

@@ -1,6 +1,6 @@
-"""What a layer can be made of, as data: norms, positions, mixers and feed-forwards. Each choice is a `kind`.
+"""The choices inside a layer, as data: norms, positions, mixers and feed-forwards. Each choice is a `kind`.
 
-Every size that is left open is resolved by a method that is given the model's width; nothing is written back.
+A size that is None is resolved by a method that takes the model's width; nothing is written back.
 """
 
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -11,23 +11,23 @@ from heddle.config.base import Config, with_kind
 from heddle.config.kernels import Drops, KernelName, Needs, refusal
 
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
-# Factors, caps and spreads: beyond these bounds fp32 has no value or no gradient for what they make.
+# Factors, caps and standard deviations: beyond these bounds, values or gradients do not fit into fp32.
 Positive = Annotated[float, Field(ge=1e-6, le=1e6)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]  # of a part of the loss
 Epsilon = Annotated[float, Field(ge=0, le=1)]
 Factor = Annotated[float, Field(ge=1, le=1e6)]
 Length = Annotated[int, Field(gt=0, le=2**31)]
-Size = Annotated[int, Field(gt=0, le=2**22)]  # of a vector: beyond it a single matrix fits into no memory
+Size = Annotated[int, Field(gt=0, le=2**22)]  # of a vector: beyond this, no memory holds a single matrix
 Few = Annotated[int, Field(gt=0, le=2**16)]  # of heads, experts, taps
 ActivationName = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu"]
 Projection = Literal["q", "k", "v", "o"]
 
 
 class LayerNormConfig(Config):
-    """LayerNorm (L1-09). The defaults are torch's; the other readings of the lectures are options (D-04)."""
+    """LayerNorm (L1-09). The defaults are torch's; the lectures' other definitions are options (D-04)."""
 
     kind: Literal["layer"] = "layer"
-    eps: Epsilon = 1e-5  # 0 is deck 000's formula: a constant row has no value then
+    eps: Epsilon = 1e-5  # 0 is deck 000's formula, which has no value for a constant row
     bias: bool = True  # the shift; nanoGPT's `bias=False` drops it
     unbiased: bool = False  # variance over dim - 1
     eps_outside: bool = False  # added to the deviation, not to the variance (The Annotated Transformer)
@@ -64,15 +64,15 @@ class NTKScaling(Config):
 
 
 class YarnScaling(Config):
-    """Slow channels interpolated, fast ones kept, a ramp between, and larger scores (Peng et al. 2023, 3.4)."""
+    """Interpolate low frequencies, keep high ones, blend between, and enlarge scores (Peng et al. 2023, 3.4)."""
 
     kind: Literal["yarn"] = "yarn"
     factor: Factor
-    original: Length  # the context the weights were trained at
-    fast: Positive = 32.0  # channels with more turns than this over `original` are kept
-    slow: Positive = 1.0  # channels with fewer are interpolated
-    whole: bool = True  # the ramp's two ends are rounded to whole channels, outwards, as in the authors' code
-    magnitude: Positive | None = None  # factor on the turned vectors' lengths; None: 0.1 · ln(factor) + 1
+    original: Length  # context length at which the weights were trained
+    fast: Positive = 32.0  # channels with more rotations than this over `original` are kept
+    slow: Positive = 1.0  # channels with fewer rotations than this are interpolated
+    whole: bool = True  # round both ends of the ramp outwards to whole channels, as in the authors' code
+    magnitude: Positive | None = None  # factor on the lengths of the rotated vectors; None: 0.1 · ln(factor) + 1
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -82,7 +82,7 @@ class YarnScaling(Config):
 
 
 class Llama3Scaling(Config):
-    """Llama 3.1's rule: long waves divided by the factor, short ones kept, a linear blend between."""
+    """Llama 3.1's rule: divide low frequencies by the factor, keep high ones, blend linearly between."""
 
     kind: Literal["llama3"] = "llama3"
     factor: Factor
@@ -101,7 +101,7 @@ Scaling = Annotated[LinearScaling | NTKScaling | YarnScaling | Llama3Scaling, Fi
 
 
 class RotaryConfig(Config):
-    """Rotary positions (Su et al. 2021): pairs of channels of queries and keys are turned by their position.
+    """Rotary positions (Su et al. 2021): pairs of channels of queries and keys are rotated by their position.
 
     `halves` pairs channel i with i + d/2 (Llama's and GPT-NeoX's published weights), `neighbours` 2i with 2i + 1 (the paper).
     """
@@ -109,25 +109,25 @@ class RotaryConfig(Config):
     kind: Literal["rotary"] = "rotary"
     base: Annotated[float, Field(gt=1, le=1e12)] = 10_000.0
     pairing: Literal["halves", "neighbours"] = "halves"
-    # Of the head's channels, from the first; the rest is not turned.
+    # Share of the head's channels to rotate, from the first.
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     scaling: Scaling | None = None
 
-    def turned(self, head_dim: int) -> int:
-        """How many channels of a head are turned."""
+    def rotated_dim(self, head_dim: int) -> int:
+        """How many channels of a head are rotated."""
         return int(head_dim * self.fraction)
 
 
 class AlibiConfig(Config):
-    """Scores fall linearly with the distance, each head at its own slope (Press et al. 2021)."""
+    """Scores fall linearly with distance, with a fixed slope per head (Press et al. 2021)."""
 
     kind: Literal["alibi"] = "alibi"
 
 
 class BucketsConfig(Config):
-    """A learned number per head and bucket of distances (T5; Raffel et al. 2020, 2.1).
+    """A learned bias per head and bucket of distances (T5; Raffel et al. 2020, 2.1).
 
-    All layers of a stack that say the same here share it, whatever else they differ in.
+    All layers of a stack with equal settings here share one table.
     """
 
     kind: Literal["buckets"] = "buckets"
@@ -145,11 +145,11 @@ Relative = Annotated[RotaryConfig | AlibiConfig | BucketsConfig, Field(discrimin
 
 
 class DropoutConfig(Config):
-    """How dropped values are dropped, wherever a rate says that they are (D-03, D-54)."""
+    """The dropout convention, for every rate in the model (D-03, D-54)."""
 
-    # Kept values are divided by 1 - rate, or predictions multiplied by it.
+    # inverted: training divides kept values by 1 - rate; classic: prediction multiplies by it.
     style: Literal["inverted", "classic"] = "inverted"
-    mask: Literal["element", "batch"] = "element"  # every value on its own, or one mask for all rows of a batch
+    mask: Literal["element", "batch"] = "element"  # a mask per value, or one mask for all rows of a batch
 
 
 class AttentionConfig(Config):
@@ -160,7 +160,7 @@ class AttentionConfig(Config):
     kv_heads: Few | None = None  # None: as many as heads
     head_dim: Size | None = None  # None: dim / heads. Free, so W_Q W_K^T may have low rank (L0-35)
     value_dim: Size | None = None  # width of a value head; None: head_dim
-    scale: Literal["head_dim", "dim"] | Positive = "head_dim"  # scores are divided by its root; a number multiplies
+    scale: Literal["head_dim", "dim"] | Positive = "head_dim"  # divide scores by its root, or multiply by a number
     bias: bool | tuple[Projection, ...] = True  # all four projections, none, or those named
     qk_norm: NormConfig | None = None  # a norm over each query and key head before the rotation (Qwen3)
     cap: Positive | None = None  # scores become cap · tanh(scores / cap) (Gemma 2)
@@ -172,7 +172,7 @@ class AttentionConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _plain_positions(cls, data: Any) -> Any:
-        """`relative = {base = 500000}` speaks of rotary positions."""
+        """`relative = {base = 500000}` means rotary positions."""
         return with_kind(data, "relative", "rotary")
 
     @model_validator(mode="after")
@@ -186,7 +186,7 @@ class AttentionConfig(Config):
         return self
 
     def needs(self, dropout: DropoutConfig | None = None, training: bool = True) -> Needs:
-        """What the kernel must be able to do in training or in prediction, with the model's convention of dropout."""
+        """What the kernel must support in training or in prediction, with the model's dropout convention."""
         how = DropoutConfig() if dropout is None else dropout
         drops: Drops = "none"
         if self.dropout and (training or how.style == "classic"):
@@ -212,13 +212,13 @@ class ConvolutionConfig(Config):
     """Causal convolution over the tokens: y_t = Σ_k x_{t - k·dilation} W_k (L0-05); centred in an encoder."""
 
     kind: Literal["convolution"] = "convolution"
-    taps: Annotated[int, Field(gt=0, le=1024)] = 3  # how many tokens are weighed, itself among them
+    taps: Annotated[int, Field(gt=0, le=1024)] = 3  # how many tokens to combine, including the token itself
     dilation: Annotated[int, Field(gt=0, le=2**16)] = 1
     bias: bool = True
 
 
 class LinearConfig(Config):
-    """A linear function of the last `taps` tokens and nothing else (L0-03): a convolution of neighbours without a bias."""
+    """A linear function of the last `taps` tokens (L0-03): a convolution with dilation 1 and no bias."""
 
     kind: Literal["linear"] = "linear"
     taps: Annotated[int, Field(gt=0, le=1024)] = 8
@@ -227,7 +227,7 @@ class LinearConfig(Config):
 
 
 class RecurrentConfig(Config):
-    """A recurrent network along the tokens: a latent state instead of a look back (L1-74)."""
+    """A recurrent network over the tokens: a latent state instead of looking back (L1-74)."""
 
     kind: Literal["recurrent"] = "recurrent"
     cell: Literal["gru", "lstm"] = "gru"
@@ -240,7 +240,7 @@ class RecurrentConfig(Config):
 
 
 class CustomConfig(Config):
-    """A module of the user's own: `target = "my.module:MyMixer"` is called as MyMixer(dim, **options) (L0-07)."""
+    """A user's own module: `target = "my.module:MyMixer"` is called as MyMixer(dim, **options) (L0-07)."""
 
     kind: Literal["custom"] = "custom"
     target: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
@@ -281,7 +281,7 @@ class GatedConfig(Config):
 
 
 class NoFeedForwardConfig(Config):
-    """No feed-forward: the block is its mixer."""
+    """No feed-forward: the block has only a mixer."""
 
     kind: Literal["none"] = "none"
 
@@ -289,7 +289,7 @@ class NoFeedForwardConfig(Config):
 class MoEConfig(Config):
     """Mixture of experts: a router sends each token through `active` of `experts` feed-forwards (L2-67 … L2-76).
 
-    The lecture's gates are softmax over all experts, of which the largest are kept as they are; `renormalise` makes the
+    The lecture's gates are the softmax over all experts, of which the largest are kept unchanged; `renormalise` makes the
     kept ones sum to 1 (Mixtral, Qwen3; D-21).
     """
 
@@ -297,13 +297,17 @@ class MoEConfig(Config):
     experts: Annotated[int, Field(gt=0, le=4096)]
     active: Annotated[int, Field(gt=0, le=4096)] = 2
     expert: Annotated[MLPConfig | GatedConfig, Field(discriminator="kind")] = GatedConfig()
-    shared: Annotated[int, Field(ge=0, le=64)] = 0  # experts every token goes through, beside the routed ones (L2-75)
-    shared_hidden: Size | None = None  # width of one of them; None: as the routed ones
+    shared: Annotated[int, Field(ge=0, le=64)] = (
+        0  # experts that process every token, in addition to the routed ones (L2-75)
+    )
+    shared_hidden: Size | None = None  # width of one shared expert; None: that of a routed one
     shared_gate: bool = False  # their sum times sigmoid of a learned number per token (Qwen2-MoE)
     gate: Literal["softmax", "sigmoid"] = "softmax"
     renormalise: bool = False
     scale: Positive = 1.0  # factor on the routed sum
-    skip: Literal["block", "internal"] = "block"  # internal: the slide's u + ..., and the block adds nothing (D-22)
+    skip: Literal["block", "internal"] = (
+        "block"  # internal: the slide's u + ..., in place of the block's residual (D-22)
+    )
     balance: Weight = 0.0  # weight of the balance loss, per document (D-59)
     z: Weight = 0.0  # weight of the router's z-loss (Zoph et al. 2022, eq. 5)
     bias_rate: Weight = 0.0  # step of loss-free balancing (Wang et al. 2024); 0: off
@@ -312,12 +316,12 @@ class MoEConfig(Config):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.active > self.experts:
-            raise ValueError(f"active = {self.active} experts of experts = {self.experts} cannot be chosen")
+            raise ValueError(f"active = {self.active} must be at most experts = {self.experts}")
         if self.expert.dropout:
-            raise ValueError("experts have no dropout of their own; the block's dropout acts on their sum")
+            raise ValueError("experts have no dropout: leave it out; the block's dropout acts on their sum")
         if not self.shared and (self.shared_gate or self.shared_hidden):
             raise ValueError(
-                "shared_gate and shared_hidden speak of shared experts, of which there are none: set shared"
+                "shared_gate and shared_hidden belong to shared experts, but shared = 0: set shared, or leave them out"
             )
         return self
 

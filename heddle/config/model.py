@@ -1,7 +1,7 @@
-"""What a transformer is, as data: which stacks are present and, for every layer, what stands in it.
+"""A transformer as data: which stacks it has and, for every layer, what is in it.
 
-Read this first, with `config/layers.py` at hand for the choices inside a layer: together they are the whole vocabulary of
-the project. Nothing here imports torch.
+Read this first, with `config/layers.py` for the choices inside a layer: together they are the whole vocabulary of the project.
+Nothing here imports torch.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from heddle.config.base import Config, merge, plain, with_kind
+from heddle.config.base import Config, merge, to_data, with_kind
 from heddle.config.ids import SpecialIds
 from heddle.config.layers import (
     ActivationName,
@@ -31,51 +31,52 @@ from heddle.config.layers import (
 from heddle.config.possible import dropout_possible, stack_possible
 from heddle.errors import HeddleError
 
-Depth = Annotated[int, Field(gt=0, le=1000)]  # the deepest that was ever trained (Wang et al. 2022)
+Depth = Annotated[int, Field(gt=0, le=1000)]  # the deepest ever trained (Wang et al. 2022)
 Placement = Literal["pre", "post", "sandwich", "output", "literal", "bare"]
 
 
 class BlockConfig(Config):
-    """One layer: a mixer, in a decoder perhaps cross-attention, and a feed-forward, each inside a residual."""
+    """One layer: a mixer, cross-attention in the decoder of an encoder-decoder, and a feed-forward, each inside a residual."""
 
     mixer: MixerConfig
-    cross: AttentionConfig | None = None  # looks at the encoder's output (L1-78)
+    cross: AttentionConfig | None = None  # attends to the encoder's output (L1-78)
     ffn: FeedForwardConfig = MLPConfig()
     norm: NormConfig = LayerNormConfig()
-    # Where norms stand: before the branch (L2-35), after the sum (L2-24), before and after the branch (Gemma 2), after the
-    # branch (OLMo 2), deck 000 to the letter, whose skip starts behind the norm (D-01), or no residual at all.
+    # Where the norms are. pre: before the branch (L2-35); post: after the sum (L2-24); sandwich: before and after the branch
+    # (Gemma 2); output: after the branch (OLMo 2); literal: as written in deck 000, where the skip starts after the norm
+    # (D-01); bare: before the branch, without a residual.
     placement: Placement = "pre"
-    # parallel: mixer and feed-forward read the same x and their sum is added once, each behind a norm of its own (GPT-NeoX,
-    # Falcon 40B) or both behind one (Falcon 7B).
+    # parallel: mixer and feed-forward read the same x and their sum is added once, each after its own norm (GPT-NeoX,
+    # Falcon 40B) or both after one (Falcon 7B).
     wiring: Literal["serial", "parallel", "parallel_one_norm"] = "serial"
     dropout: Rate = 0.0  # on each branch's output, before the sum (L0-29)
 
     @model_validator(mode="before")
     @classmethod
     def _plain_mixer(cls, data: Any) -> Any:
-        """`mixer = {heads = 4}` speaks of attention."""
+        """`mixer = {heads = 4}` means attention."""
         return with_kind(data, "mixer", "attention")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         cross = self.cross
         if cross is not None and (cross.relative is not None or cross.window is not None):
-            raise ValueError("cross-attention looks at another sequence: it has no relative positions and no window")
+            raise ValueError("cross-attention attends to another sequence: leave out its relative positions and window")
         if self.wiring != "serial":
             if self.placement != "pre" or cross is not None or isinstance(self.ffn, NoFeedForwardConfig):
                 raise ValueError(
                     f"wiring = {self.wiring!r} needs placement = 'pre', a feed-forward and no cross-attention"
                 )
             if isinstance(self.ffn, MoEConfig) and self.ffn.skip == "internal":
-                raise ValueError("skip = 'internal' replaces the feed-forward's own residual; parallel wiring has none")
+                raise ValueError("skip = 'internal' replaces the feed-forward's residual; parallel wiring has none")
         return self
 
 
 class EntryConfig(Config):
-    """What happens to token embeddings before the first block."""
+    """What is applied to token embeddings before the first block."""
 
-    # Absolute positions; relative ones live in the mixer. `sinusoidal` puts sine and cosine side by side (Vaswani et al. 2017,
-    # 3.5), `sinusoidal_halves` all sines before all cosines (Marian).
+    # Absolute positions; relative ones belong to the mixer. `sinusoidal` alternates sines and cosines (Vaswani et al. 2017,
+    # 3.5), `sinusoidal_halves` has all sines before all cosines (Marian).
     positions: Literal["learned", "sinusoidal", "sinusoidal_halves", "none"] = "none"
     combine: Literal["sum", "concat"] = "sum"  # (L0-16, D-28)
     position_dim: Size | None = None  # with concat: width of the position part; None: half of dim
@@ -83,21 +84,23 @@ class EntryConfig(Config):
     offset: Annotated[int, Field(ge=0, le=2**16)] = 0
     scale: bool = False  # embeddings times √dim (Vaswani et al. 2017, 3.4; D-30)
     types: Annotated[int, Field(ge=0, le=2**16)] = 0  # token types (segments) with a vector each (BERT)
-    norm: NormConfig | None = None  # behind the sum
+    norm: NormConfig | None = None  # after the sum
     dropout: Rate = 0.0
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.combine == "concat" and self.positions == "none":
-            raise ValueError("combine = 'concat' needs positions to put beside the embeddings")
+            raise ValueError("combine = 'concat' needs positions to concatenate: set positions")
         if self.offset and self.positions != "learned":
-            raise ValueError("offset speaks of a table of learned positions, and there is none")
+            raise ValueError("offset applies to learned positions only: set positions = 'learned', or leave it out")
         if self.combine == "sum" and self.position_dim is not None:
-            raise ValueError("position_dim belongs to combine = 'concat'; summed positions are as wide as the model")
+            raise ValueError(
+                "position_dim applies to combine = 'concat' only; summed positions are as wide as the model"
+            )
         return self
 
     def token_dim(self, dim: int) -> int:
-        """Width of a token's own vector."""
+        """Width of a token's vector in the table."""
         return dim if self.combine == "sum" else dim - self.positions_dim(dim)
 
     def positions_dim(self, dim: int) -> int:
@@ -106,7 +109,7 @@ class EntryConfig(Config):
 
 
 class Override(Config):
-    """Layers that differ: `layers` is a number or a Python slice (`0`, `-1`, `::2`, `5::6`), `block` what differs there."""
+    """Layers that differ: `layers` is a number or a Python slice (`0`, `-1`, `::2`, `5::6`), `block` their differences."""
 
     layers: str
     block: dict[str, Any]
@@ -114,8 +117,8 @@ class Override(Config):
     @field_validator("block")
     @classmethod
     def _plain(cls, block: dict[str, Any]) -> dict[str, Any]:
-        """As a file would give it back: lists instead of tuples, tables instead of configs."""
-        return {key: plain(value) for key, value in block.items()}
+        """As read back from a file: lists instead of tuples, tables instead of configs."""
+        return {key: to_data(value) for key, value in block.items()}
 
     @model_validator(mode="after")
     def _said(self) -> Self:
@@ -123,12 +126,12 @@ class Override(Config):
             raise ValueError(f"layers = {self.layers!r} is neither a number nor a slice such as '5::6'")
         if path := _empty(self.block):
             raise ValueError(
-                f"{path} is empty; TOML cannot say that, so leave it out of `block` and set it in other layers"
+                f"{path} is None, which TOML cannot express: leave it out of `block` and set it in the other layers"
             )
         return self
 
     def chosen(self, depth: int) -> range:
-        """The layers meant, of a stack of `depth`."""
+        """The indices of these layers in a stack of `depth`."""
         if ":" not in self.layers:
             number = int(self.layers)
             return range(depth)[number : number + 1 or None]
@@ -136,7 +139,7 @@ class Override(Config):
 
 
 def _empty(data: dict[str, Any]) -> str:
-    """The first dotted path whose value is None, or nothing."""
+    """The first dotted path whose value is None, or an empty string."""
     for key, value in data.items():
         if value is None:
             return key
@@ -152,26 +155,26 @@ class StackConfig(Config):
     block: BlockConfig
     overrides: tuple[Override, ...] = ()
     entry: EntryConfig = EntryConfig()
-    final_norm: bool | None = None  # None: exactly when the norm stands before the branch (D-06)
+    final_norm: bool | None = None  # None: only if the norm is before the branch (D-06)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         for override in self.overrides:
             if not override.chosen(self.depth):
-                raise ValueError(f"overrides: layers = {override.layers!r} means none of the {self.depth} layers")
+                raise ValueError(f"overrides: layers = {override.layers!r} selects none of the {self.depth} layers")
         _ = self.blocks
         return self
 
     @cached_property
     def blocks(self) -> tuple[BlockConfig, ...]:
-        """What stands in each layer. Of two overrides of one layer the later one counts."""
+        """The config of each layer. If two overrides set the same key of a layer, the later one counts."""
         chosen = [each.chosen(self.depth) for each in self.overrides]
         which = [tuple(n for n, layers in enumerate(chosen) if number in layers) for number in range(self.depth)]
         made = {changes: self._block(changes) for changes in dict.fromkeys(which)}  # equal layers are one object
         return tuple(made[changes] for changes in which)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy, perhaps with other fields; its blocks are derived anew, unless they are given."""
+        """A copy with some fields replaced; its blocks are derived again, unless they are given."""
         copied = super().model_copy(update=update, deep=deep)
         if "blocks" not in (update or {}):
             copied.__dict__.pop("blocks", None)
@@ -185,11 +188,11 @@ class StackConfig(Config):
             data = merge(data, self.overrides[number].block)
         try:
             return BlockConfig.of(data, where="overrides.block")
-        except HeddleError as error:  # pydantic knows a refusal by its type
+        except HeddleError as error:  # pydantic reports only ValueErrors
             raise ValueError(str(error)) from None
 
     def ends_in_norm(self) -> bool:
-        """Whether a norm stands between the last block and the head."""
+        """Whether there is a norm between the last block and the head."""
         return self.block.placement == "pre" if self.final_norm is None else self.final_norm
 
 
@@ -211,7 +214,9 @@ class LanguageHeadConfig(Config):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if not self.transform and (self.activation, self.eps) != ("gelu", 1e-12):
-            raise ValueError("activation and eps speak of the head's transform, of which there is none: set transform")
+            raise ValueError(
+                "activation and eps belong to the head's transform: set transform = true, or leave them out"
+            )
         return self
 
 
@@ -235,7 +240,7 @@ class EmbeddingHeadConfig(Config):
 
 
 class NoHeadConfig(Config):
-    """A bare stack: hidden vectors are what comes out."""
+    """No head: the model's output is its hidden vectors."""
 
     kind: Literal["none"] = "none"
 
@@ -248,8 +253,8 @@ HeadConfig = Annotated[
 class InitialConfig(Config):
     """Initial weights (L0-13, D-45).
 
-    `normal` draws every matrix from N(0, std²) and, with `scale_residual`, what a branch adds to the stream smaller by the
-    root of the number of branches: nanoGPT's rule. `xavier` draws matrices uniformly by their sizes.
+    `normal` draws every matrix from N(0, std²); `scale_residual` divides the std of each branch's last matrix by the root of the
+    number of branches: nanoGPT's rule. `xavier` draws matrices uniformly by their sizes.
     """
 
     rule: Literal["normal", "xavier"] = "normal"
@@ -260,21 +265,21 @@ class InitialConfig(Config):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.rule == "xavier" and self != InitialConfig.model_construct(rule="xavier"):
-            raise ValueError("rule = 'xavier' draws by sizes alone: leave out std, position_std and scale_residual")
+            raise ValueError("rule = 'xavier' depends on sizes only: leave out std, position_std and scale_residual")
         return self
 
 
 class TransformerConfig(Config):
-    """A whole model. The family is which stacks are present.
+    """A whole model. Which stacks it has determines its family.
 
-    A decoder alone is a causal language model, an encoder alone sees both ways, and with both the decoder's cross-attention
-    looks at the encoder's output.
+    A decoder alone is a causal language model, an encoder alone sees both ways, and with both, the decoder's cross-attention
+    attends to the encoder's output.
     """
 
     vocab_size: Annotated[int, Field(gt=0, le=2**31)]
-    # Of the encoder's own table; None: one table for both.
+    # Ids of a separate table for the encoder; None: one table for both.
     source_vocab_size: Annotated[int, Field(gt=0, le=2**31)] | None = None
-    # The table's rows are rounded up to a multiple of this; extra entries are masked (L0-86).
+    # The table's rows are rounded up to a multiple of this; padding entries are masked (L0-86).
     pad_vocab_to: Annotated[int, Field(gt=0, le=2**16)] = 1
     dim: Size
     context: Annotated[int, Field(gt=0, le=2**31)]  # longest sequence in training; a hard limit with learned positions
@@ -283,14 +288,14 @@ class TransformerConfig(Config):
     head: HeadConfig = LanguageHeadConfig()
     dropout: DropoutConfig = DropoutConfig()
     initial: InitialConfig = InitialConfig()
-    # Of an imported model. None: it is heddle's own, and its tokenizer's end of a text is all there is.
+    # Of an imported model. None: heddle's own model, whose only special id is its tokenizer's end of text.
     ids: SpecialIds | None = None
-    architecture: str | None = None  # the class that it was published as; an export prefers it among those that fit
+    architecture: str | None = None  # the published class; an export prefers it among those that fit
 
     @model_validator(mode="before")
     @classmethod
     def _plain_head(cls, data: Any) -> Any:
-        """`head = {tied = false}` speaks of the usual head."""
+        """`head = {tied = false}` means a language head."""
         return with_kind(data, "head", "language")
 
     @model_validator(mode="after")
@@ -299,23 +304,21 @@ class TransformerConfig(Config):
             raise ValueError("a model needs an encoder, a decoder or both")
         both = self.encoder is not None and self.decoder is not None
         if self.source_vocab_size is not None and not both:
-            raise ValueError("source_vocab_size is of an encoder's own table beside a decoder's; there are not both")
+            raise ValueError("source_vocab_size needs both an encoder and a decoder: leave it out")
         for name, stack in self.stacks().items():
             stack_possible(name, stack, self.dim)
             dropout_possible(name, stack, self.dropout)
             crossing = [block.cross is not None for block in stack.blocks]
             if any(crossing) and (name == "encoder" or self.encoder is None):
-                raise ValueError(f"{name}.block.cross needs an encoder to look at, and stands in a decoder")
+                raise ValueError(f"{name}.block.cross needs an encoder, and is allowed only in a decoder")
             if name == "decoder" and both and not any(crossing):
-                raise ValueError("decoder.block.cross is missing: nothing would look at the encoder's output")
+                raise ValueError("decoder.block.cross is missing: without it the decoder cannot attend to the encoder")
         self._tables_possible()
         count = max(self.vocab_size, self.source_vocab_size or 0)
         if self.ids is not None and self.ids.largest() >= count:
-            raise ValueError(
-                f"ids speaks of the id {self.ids.largest()}, and the model has only {count}: 0 to {count - 1}"
-            )
+            raise ValueError(f"ids names the id {self.ids.largest()}, but the model's ids are 0 to {count - 1}")
         if self.initial.position_std and all(each.entry.positions != "learned" for each in self.stacks().values()):
-            raise ValueError("initial.position_std speaks of learned positions, and there are none")
+            raise ValueError("initial.position_std applies to learned positions only: leave it out")
         if self.decoder is not None and isinstance(self.head, ClassifierHeadConfig | EmbeddingHeadConfig) and both:
             raise ValueError(f"head.kind = {self.head.kind!r} reads one sequence; an encoder-decoder has two")
         return self
@@ -325,23 +328,23 @@ class TransformerConfig(Config):
         if min(widths.values()) < 1:
             raise ValueError(f"entry.position_dim leaves no room for tokens in dim = {self.dim}")
         if self.source_vocab_size is None and len(set(widths.values())) > 1:
-            raise ValueError("encoder and decoder share one table, so their entries must be equally wide")
+            raise ValueError("encoder and decoder share one table, so their entries must have the same token width")
         if isinstance(self.head, LanguageHeadConfig) and self.head.tied and widths[self.last()[0]] != self.dim:
             raise ValueError(
                 "head.tied needs token vectors as wide as the model; with combine = 'concat' set head.tied = false"
             )
 
     def stacks(self) -> dict[str, StackConfig]:
-        """The stacks that are present, by name, in the order they run."""
+        """The stacks by name, in the order in which they run."""
         found = {"encoder": self.encoder, "decoder": self.decoder}
         return {name: stack for name, stack in found.items() if stack is not None}
 
     def last(self) -> tuple[str, StackConfig]:
-        """Name and config of the stack under the head."""
+        """Name and config of the last stack, the one under the head."""
         return list(self.stacks().items())[-1]
 
     def shallow(self) -> Self:
-        """The same model with one layer per stack, to measure a part for the whole."""
+        """The same model with one layer per stack, for measuring."""
         data = self.to_dict()
         for name, stack in self.stacks().items():
             data[name] |= {"depth": 1, "overrides": [], "final_norm": stack.ends_in_norm()}
@@ -352,12 +355,12 @@ class TransformerConfig(Config):
         return -(-self.vocab_size // self.pad_vocab_to) * self.pad_vocab_to
 
     def source_rows(self) -> int:
-        """Rows of the encoder's own token table, rounded alike."""
+        """Rows of the encoder's token table, rounded the same way."""
         return -(-(self.source_vocab_size or self.vocab_size) // self.pad_vocab_to) * self.pad_vocab_to
 
 
 def with_kernel(config: TransformerConfig, kernel: str) -> TransformerConfig:
-    """The same model with another attention kernel everywhere.
+    """The same model with one attention kernel in all layers.
 
     Raises:
         HeddleError: there is no such kernel.

@@ -1,4 +1,4 @@
-"""Named models as data files, and one dial for people who just want a model of some size."""
+"""Named models as data files, and `sized`, a model from one number."""
 
 import tomllib
 from importlib import resources
@@ -18,10 +18,10 @@ def preset_names() -> list[str]:
 
 @checked()
 def preset(name: str) -> TransformerConfig:
-    """The model a preset describes.
+    """The model that a preset describes.
 
     Raises:
-        HeddleError: there is no preset of that name; the nearest one is named.
+        HeddleError: there is no preset of that name; the error names the nearest one.
     """
     table = _table(name)
     table.pop("train", None)
@@ -30,7 +30,7 @@ def preset(name: str) -> TransformerConfig:
 
 @checked()
 def preset_training(name: str) -> dict[str, Any]:
-    """What a preset says of its training: `batch_tokens` per step and the highest `learning_rate`, or nothing (L1-72, L1-73).
+    """A preset's training settings: `batch_tokens` per step and the highest `learning_rate`, or none (L1-72, L1-73).
 
     Raises:
         HeddleError: there is no preset of that name.
@@ -44,7 +44,7 @@ def _table(name: str) -> dict[str, Any]:
             f"unknown preset {name!r}.{did_you_mean(name, preset_names())} `heddle presets` lists them all."
         )
     data = tomllib.loads((resources.files("heddle.config") / "presets" / f"{name}.toml").read_text(encoding="utf-8"))
-    like = data.pop("like", None)  # a preset may say only where it differs from another
+    like = data.pop("like", None)  # a preset may list only its differences from another
     return merge(_table(like), data) if like else data
 
 
@@ -65,8 +65,8 @@ def sized(depth: int, *, vocab_size: int, context: int = 256, dim: int | None = 
         "qk_norm": norm,
         "relative": {"kind": "rotary"},
     }
-    # 8/3 of the width, as gated layers have it, in steps that small models can afford. As plain data, so that what is too
-    # large is refused in one line.
+    # Hidden width 8/3 of the width, as usual for gated layers, rounded finely enough for small models. Built from a table,
+    # so that sizes out of range are one-line errors.
     block = {"mixer": mixer, "ffn": {"kind": "gated", "hidden": -(-8 * width // 192) * 64}, "norm": norm}
     sizes = {"vocab_size": vocab_size, "pad_vocab_to": 64, "dim": width, "context": context}
     return TransformerConfig.of({**sizes, "decoder": {"depth": depth, "block": block}}, where="model")

@@ -1,4 +1,4 @@
-"""What a run is, as data: the text, the model, what it learns and how, and what was chosen by measurement on its machine.
+"""A run as data: the text, the model, the task, how it is trained, and what was chosen by measurement on its machine.
 
 The text under a field of `DataConfig`, `ModelChoice`, a task and `TrainConfig` is its help in `heddle train --help`.
 """
@@ -20,18 +20,17 @@ Count = Annotated[int, Field(gt=0, le=2**40)]  # so that step x batch, in tokens
 
 
 class DataConfig(Config):
-    """Which text, cut how."""
+    """The text to train on, and its tokenizer."""
 
     sources: tuple[str, ...] = ()
-    """Files, folders and globs; none: the Python standard library's own sources."""
+    """Files, folders and globs; defaults to the Python standard library's sources."""
     tokenizer: str = "bpe"
     """bytes, characters, words, bpe, wordpiece or unigram, trained on the text; or the path of a tokenizer.json or a run."""
     tokenizer_size: Annotated[int, Field(gt=0, le=2**20)] = 4096
-    """Most ids of a tokenizer trained here; bytes and characters have as many as they have."""
-    # <|endoftext|> is there beside them, except among the characters of a single document, which has no other to be
-    # told from.
+    """Largest vocabulary of a tokenizer trained here; not used for bytes and characters."""
+    # <|endoftext|> is added to these, except for the characters of a single document, which needs no separator.
     special_tokens: tuple[str, ...] = ()
-    """Tokens that are one id each and never cut, such as <start_translation>."""
+    """Tokens that are one id each and never split, such as <start_translation>."""
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Share of the text that is held out for evaluation."""
 
@@ -43,34 +42,34 @@ class DataConfig(Config):
 
 
 class ModelChoice(Config):
-    """A model by its name or by one dial, and whatever differs from it."""
+    """A model by name or by depth, and changes to it."""
 
     preset: str | None = None
-    """A named model, see `heddle presets`; none: a modern small GPT of `depth` blocks."""
+    """A named model, see `heddle presets`; defaults to a modern small GPT with `depth` blocks."""
     depth: Depth | None = None
-    """Blocks; none: the deepest that sees enough text in the time there is."""
+    """Number of blocks; defaults to the deepest model that sees enough text in the time given."""
     dim: PositiveInt | None = None
-    """Width of the hidden vectors; none: the preset's, or 64 for each block."""
+    """Width of the hidden vectors; defaults to the preset's, or 64 per block."""
     heads: PositiveInt | None = None
-    """Attention heads; none: the preset's, or one for 64 channels."""
+    """Attention heads; defaults to the preset's, or one per 64 channels."""
     kv_heads: PositiveInt | None = None
-    """Heads of keys and values, where several queries share one; none: the preset's, or as many as heads."""
+    """Key and value heads, each shared by several query heads; defaults to the preset's, or as many as heads."""
     context: PositiveInt | None = None
-    """Tokens in a training window, the longest text the model sees; none: the preset's, or 256."""
+    """Tokens in a training window, the longest text the model sees; defaults to the preset's, or 256."""
     pad_vocab_to: PositiveInt | None = None  # (D-13)
-    """The token table's rows are rounded up to a multiple of this; none: the preset's, or 64."""
+    """Round the rows of the token table up to a multiple of this; defaults to the preset's, or 64."""
     dropout: Rate | dict[str, Any] | None = None  # (D-03, D-54)
-    """One rate for embeddings, branches and attention; or a table of rate, style and mask. None: the preset's, or 0."""
+    """One rate for embeddings, branches and attention; or a table of rate, style and mask. Defaults to the preset's, or 0."""
     decoder: dict[str, Any] = Field(default_factory=dict)
-    """Anything deeper, as decoder.block.norm.kind=rms; `heddle presets NAME` shows what there is."""
+    """Any setting inside the decoder, such as decoder.block.norm.kind=rms; `heddle presets NAME` lists them."""
     head: dict[str, Any] = Field(default_factory=dict)
-    """The output layer, as head.tied=false."""
+    """The output layer, such as head.tied=false."""
     initial: dict[str, Any] = Field(default_factory=dict)
-    """Initial weights, as initial.std=0.01."""
+    """Initial weights, such as initial.std=0.01."""
 
     @checked(vocab_size=at_least(1), depth=at_least(1), context=at_least(1))
     def resolve(self, vocab_size: int, depth: int, context: int) -> TransformerConfig:
-        """The whole model, for a tokenizer of `vocab_size` ids; `depth` and `context` are what to take where none is said.
+        """The whole model, for a tokenizer of `vocab_size` ids; `depth` and `context` are the values to use by default.
 
         Raises:
             HeddleError: the sizes are impossible.
@@ -84,7 +83,7 @@ class ModelChoice(Config):
         tables = {"decoder": self.decoder, "head": self.head, "initial": self.initial}
         deep = {name: table for name, table in tables.items() if table}
         data = merge(data, deep)
-        # Attention alone has weights to drop; `heads` for a mixer that has none are refused below, not left out.
+        # Only attention has weights to drop; `heads` for a mixer without heads are refused below, not ignored.
         mixer = ("decoder.block.mixer.dropout",) if _pays_attention(data) else ()
         said: dict[str, Any] = {"vocab_size": vocab_size}
         places = {
@@ -100,12 +99,14 @@ class ModelChoice(Config):
         for key, value in {**dict(self), **self._dropout()}.items():
             for path in places.get(key, ()) if value is not None else ():
                 if path.startswith("decoder.") and base.decoder is None:
-                    raise HeddleError(f"preset = {self.preset!r} has no decoder, and {key} = {value!r} is of one")
+                    raise HeddleError(
+                        f"preset = {self.preset!r} has no decoder, so {key} = {value!r} has no effect: leave it out"
+                    )
                 set_path(said, path, value)
         return TransformerConfig.of(merge(merge(data, said), deep), where="model")
 
     def _dropout(self) -> dict[str, Any]:
-        """The rate, and how dropout is done, apart."""
+        """The rate and the convention, separately."""
         if not isinstance(self.dropout, dict):
             return {"rate": self.dropout, "dropout": None}
         how = dict(self.dropout)
@@ -113,17 +114,17 @@ class ModelChoice(Config):
 
 
 def _pays_attention(data: Any) -> bool:
-    """Whether the decoder's blocks in plain data have attention; what is malformed is refused elsewhere."""
+    """Whether the decoder's blocks in a table have attention; malformed tables are refused elsewhere."""
     for key in ("decoder", "block", "mixer"):
         data = data.get(key) if isinstance(data, dict) else None
     return isinstance(data, dict) and data.get("kind") == "attention"
 
 
 class NextTokenConfig(Config):
-    """What is learned: to predict each token from those before it (L1-24)."""
+    """Predict each token from those before it (L1-24)."""
 
     kind: Literal["next_token"] = "next_token"
-    """What is learned: next_token, each token from those before it."""
+    """What to learn: next_token predicts each token from those before it."""
 
 
 TaskConfig = NextTokenConfig  # with a second task: the union of both, tagged by `kind`
@@ -134,61 +135,62 @@ class TrainConfig(Config):
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Equal seeds, settings and texts give equal runs."""
-    # It is here, beside the seed, since both say where the weights begin and neither what the model is.
+    # Next to the seed: both say where the weights start, not what the model is.
     vectors: str | None = None
-    """A file of word vectors, word2vec's or GloVe's, that the token table begins with."""
+    """A file of word vectors, in word2vec's or GloVe's format, to start the token table from."""
     steps: Count | None = None
-    """Optimizer steps; none: as many as fit into `minutes` on this machine."""
+    """Optimizer steps; defaults to as many as fit into `minutes` on this machine."""
     minutes: Annotated[float, Field(gt=0, le=1e7)] = 3.0
-    """How long to train, where `steps` are not given."""
+    """How long to train, if `steps` is not given."""
     batch: Annotated[int, Field(gt=0, le=2**20)] | None = None
-    """Sequences in a step; none: by batch_tokens."""
+    """Sequences per step; defaults to batch_tokens divided by the context."""
     batch_tokens: Count | None = None  # (D-18)
-    """Tokens in a step, to the nearest whole number of sequences; none: 4,096 on a CPU, 65,536 on CUDA."""
+    """Tokens per step, rounded to whole sequences; defaults to 4,096 on a CPU, 65,536 on CUDA."""
     accumulate: Annotated[int, Field(gt=0, le=2**20)] = 1
-    """Cut a step into so many smaller batches, which need less memory; the gradient is the same."""
+    """Split each step into this many smaller batches, which need less memory; the gradient is the same."""
     optimizer: Literal["muon", "adamw"] = "muon"
-    """muon updates the blocks' matrices and AdamW the rest; adamw updates everything."""
+    """muon updates the blocks' matrices with Muon and the rest with AdamW; adamw updates everything with AdamW."""
     learning_rate: Positive | None = None
-    """The highest rate of AdamW's part; none: 6e-3 at width 256, with adamw 3e-3, falling with the width."""
+    """AdamW's highest learning rate; defaults to 6e-3 (3e-3 with optimizer=adamw) at width 256, less for wider models."""
     matrix_learning_rate: Positive = 0.02
-    """The highest rate of Muon's part."""
+    """Muon's highest learning rate."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    """On matrices only."""
+    """Weight decay, of matrices only."""
     betas: tuple[Rate, Rate] = (0.9, 0.99)
-    """AdamW's averages of the gradient and of its square."""
+    """Decay rates of AdamW's averages of the gradient and its square."""
     schedule: Literal["cosine", "linear", "constant"] = "linear"
-    """How learning rates fall after the warmup."""
+    """How learning rates decay after the warmup."""
     warmup: NonNegativeInt | None = None
-    """Steps in which learning rates rise; none: 2 % of all."""
+    """Steps over which learning rates rise; defaults to 2 % of all steps."""
     final: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The last learning rate, as a share of the highest."""
+    """The final learning rate, as a share of the highest."""
     clip: Annotated[float, Field(ge=0)] = 1.0
     """Largest norm of the whole gradient; 0: no clipping."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """What to compute in; auto: what trains faster on this machine."""
+    """Precision to compute in; auto: the one that trains faster on this machine."""
     products: Literal["auto", "torch", "onednn"] = "auto"
-    """Who multiplies fp32 matrices on a CPU; auto: for each kind of product, what was measured to be faster."""
+    """Library that multiplies fp32 matrices on a CPU; auto: the one measured to be faster for each kind of product."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile; auto: where the run is long and it was measured to be faster."""
+    """torch.compile; auto: if the run is long and compiling was measured to be faster."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where to compute; auto: cuda or mps where there is one. The same as --device."""
+    """Where to compute; auto: cuda or mps if available, else cpu. The same as --device."""
     threads: PositiveInt | None = None
-    """Threads to compute with; none: all cores."""
+    """Number of threads; defaults to all cores."""
     evaluate_every: Count | None = None
-    """Steps between two evaluations; none: twenty evaluations in a run."""
+    """Steps between evaluations; defaults to twenty evaluations per run."""
     save_every: Count | None = None
-    """Steps between two checkpoints; none: one with every evaluation."""
+    """Steps between checkpoints; defaults to one with every evaluation."""
     keep: PositiveInt = 2
-    """How many checkpoints stay."""
+    """How many checkpoints to keep."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.batch is not None and self.batch_tokens is not None:
-            raise ValueError(f"batch = {self.batch} and batch_tokens = {self.batch_tokens} say the same; leave one out")
+            both = f"batch = {self.batch} and batch_tokens = {self.batch_tokens}"
+            raise ValueError(f"{both} both set the batch size; leave one out")
         if self.batch is not None and self.batch % self.accumulate:
             raise ValueError(
-                f"batch = {self.batch} cannot be cut into accumulate = {self.accumulate} equal micro-batches"
+                f"batch = {self.batch} cannot be split into accumulate = {self.accumulate} equal micro-batches"
             )
         if self.compile == "on" and self.products == "onednn":
             raise ValueError("products = onednn has no effect with compile = on: leave one out")
@@ -196,7 +198,7 @@ class TrainConfig(Config):
 
 
 class RunConfig(Config):
-    """What a user says before a run."""
+    """A user's settings for a run."""
 
     data: DataConfig = DataConfig()
     model: ModelChoice = ModelChoice()
@@ -215,7 +217,7 @@ class RunConfig(Config):
         return data
 
     def with_preset_training(self) -> "RunConfig":
-        """The same, with what its preset says of training wherever the user says nothing (L1-72, L1-73).
+        """The same config, with the preset's training settings where the user gave none (L1-72, L1-73).
 
         Raises:
             HeddleError: there is no preset of that name.
@@ -228,20 +230,20 @@ class RunConfig(Config):
 
 
 class TakenVectors(Config):
-    """What the file of `train.vectors` gave when the run began; the rows themselves stand in the run's `vectors.safetensors`."""
+    """What was taken from the file `train.vectors` when the run started; the vectors are in the run's `vectors.safetensors`."""
 
-    found: PositiveInt  # ids that got their vector from the file
-    vocabulary: PositiveInt  # ids there are
-    unused: NonNegativeInt  # words of the file that are no single token
+    found: PositiveInt  # ids with a vector in the file
+    vocabulary: PositiveInt  # ids in all
+    unused: NonNegativeInt  # words in the file that are not a single token
     sha256: str  # of vectors.safetensors
 
 
-Way = Literal["forward", "inputs", "weights", "update"]
-"""A product: of a linear layer for its output, for the gradient of its inputs or of its weight; or of Muon for the update."""
+ProductKind = Literal["forward", "inputs", "weights", "update"]
+"""A kind of matrix product: a linear layer's output, the gradient of its inputs or of its weight, or Muon's update."""
 
 
 class Chosen(Config):
-    """What was decided by measurement when the run began; a resumed run reads it and never measures again."""
+    """What was decided by measurement when the run started; a resumed run reads it and does not measure again."""
 
     device: Literal["cpu", "cuda", "mps"]
     precision: Literal["bf16", "fp32"]
@@ -255,8 +257,8 @@ class Chosen(Config):
     save_every: PositiveInt
     peak: Positive  # measured matmul rate in `precision`, FLOP/s
     tokens_per_second: Positive  # measured before the run
-    onednn: tuple[Way, ...] = ()  # fp32 products that oneDNN computes; torch computes the others
-    vectors: TakenVectors | None = None  # what was found in the file of train.vectors
+    onednn: tuple[ProductKind, ...] = ()  # fp32 products that oneDNN computes; torch computes the others
+    vectors: TakenVectors | None = None  # what was taken from the file train.vectors
 
 
 VERSION = 2  # of run directories
@@ -276,10 +278,10 @@ class SavedConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _this_version(cls, data: Any) -> Any:
-        """A directory that another heddle wrote is refused as such, not for some key that it lacks."""
+        """Refuse a directory of another version for its version, not for a missing key."""
         if isinstance(data, dict) and data.get("version", VERSION) != VERSION:
             raise ValueError(
-                f"version = {data['version']!r} of run directories, and this heddle reads {VERSION}: "
-                "train it again, or export it with the version of heddle that made it"
+                f"run directory version {data['version']!r}, but this heddle reads version {VERSION}: "
+                "train it again, or export it with the version of heddle that wrote it"
             )
         return data

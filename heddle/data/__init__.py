@@ -1,4 +1,17 @@
-"""Text to batches: reading documents, the memory-mapped token store, the order of examples, and what a target is."""
+"""From text to batches: documents, the memory-mapped token store, the order of examples, and targets.
+
+In reading order:
+
+- `sources`: files, folders and globs to documents (`read_documents`).
+- `split`: which documents, or ends of them, are held out.
+- `parts`: writes the token files of a store; `store` builds and opens one (`build_store`, `TokenStore`).
+- `order`: which windows a step reads: a function of (seed, step).
+- `batch`: rows of ids to inputs and targets (`Batch`).
+- `series`: linear autoregression of numbers, the simplest model of a sequence.
+
+`build_store(read_documents(sources), tokenizer, directory)` makes a store, and `TokenStore.open(directory).corpus` is what a task
+reads.
+"""
 
 from heddle.data.batch import IGNORED as IGNORED
 from heddle.data.batch import Batch as Batch

@@ -1,4 +1,4 @@
-"""Batches: which tokens go in, and what is a target. That is decided here and nowhere else."""
+"""Batches: inputs, targets, and the functions that make targets of a text."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,23 +15,22 @@ from heddle.errors import HeddleError
 from heddle.nn.layout import Layout
 
 IGNORED = -100
-"""The target of a place that has none; its weight is 0."""
+"""The target of a position without a target; its weight is 0."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of tokens, where each is, what is to be predicted, and how much each prediction counts.
+    """Rows of tokens, their layout, the targets, and the weight of each target.
 
     Attributes:
         tokens: Int[B T], ids.
         layout: positions and segments of the tokens.
-        targets: Int[B ...], the id to be predicted at each place, or `IGNORED`; [B T] where tokens are scored, [B] where a
-            sequence is.
-        weights: Float[B ...], fp32, as `targets`: the share of each target in the loss, 0 where there is none.
-        source: Int[B S], what an encoder-decoder's encoder reads, or None.
+        targets: Int[B ...], the id or class to predict, or `IGNORED`; [B T] if tokens are scored, [B] if sequences are.
+        weights: Float[B ...], fp32, shaped like `targets`: the weight of each target in the loss; 0 for `IGNORED`.
+        source: Int[B S], ids for the encoder of an encoder-decoder, or None.
         source_layout: positions and segments of the source.
-        types: Int[B T], the tokens' types, or None.
-        source_types: Int[B S], the source's types, or None.
+        types: Int[B T], token types, or None.
+        source_types: Int[B S], token types of the source, or None.
     """
 
     tokens: Int[Tensor, "B T"]
@@ -44,7 +43,7 @@ class Batch:
     source_types: Int[Tensor, "B S"] | None = None
 
     def parts(self) -> dict[str, Any]:
-        """Its tensors and layouts by name, without those that are None."""
+        """The tensors and layouts by name, without those that are None."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     @checked()
@@ -83,17 +82,17 @@ def next_token_batch(rows: Integer[np.ndarray, "B N"]) -> Batch:
     if rows.shape[1] < 2:
         raise HeddleError(f"rows of {rows.shape[1]} token(s) hold no target; they need at least 2")
     ids = torch.from_numpy(rows.astype(np.int64))
-    # Copies: the two halves of one buffer would drag each other's memory through every move between devices.
+    # Copies: views would carry the memory of the whole buffer through every move between devices.
     tokens, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
     return Batch(tokens, Layout.plain(*tokens.shape), targets, torch.ones(tokens.shape))
 
 
 @checked()
 def start_shift(ids: npt.ArrayLike, start: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The third lecture's convention: ``start`` is put in front and row i predicts token i.
+    """The third lecture's convention: ``start`` is prepended, and row i predicts token i.
 
-    Ids [..., n] give n + 1 rows. The last row continues the text: it has no target (`IGNORED`), so nothing is lost
-    on it (L2-56, L2-60).
+    Ids [..., n] give n + 1 rows. The last row continues the text: its target is `IGNORED`, so it adds nothing to the loss
+    (L2-56, L2-60).
 
     Returns:
         Inputs and targets, each [..., n + 1].

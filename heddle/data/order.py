@@ -19,7 +19,7 @@ _ROUNDS = 8
 
 @checked(n=between(1, 2**63 - 1))
 def permute(indices: npt.NDArray[np.integer], n: int, seed: int) -> Indices:
-    """Where each of ``indices`` goes under the permutation of ``range(n)`` that ``seed`` names; any shape, O(1) memory.
+    """Where each of ``indices`` goes under the permutation of ``range(n)`` given by ``seed``; any shape, O(1) memory.
 
     Raises:
         HeddleError: an index outside ``range(n)``, or ``n`` outside 1 .. 2^63 - 1.
@@ -38,7 +38,7 @@ def permute(indices: npt.NDArray[np.integer], n: int, seed: int) -> Indices:
 
 @checked()
 def windows_per_epoch(store_length: int, context: int) -> int:
-    """How many windows of ``context + 1`` tokens one epoch has: the same in every epoch, whatever its offset.
+    """How many windows of ``context + 1`` tokens one epoch has; the same in every epoch.
 
     Raises:
         HeddleError: the store is shorter than one window.
@@ -47,7 +47,7 @@ def windows_per_epoch(store_length: int, context: int) -> int:
         raise HeddleError(f"context must be at least 1, not {context}")
     if store_length < context + 1:
         raise HeddleError(
-            f"the training part has {store_length} tokens, and a context of {context} needs at least {context + 1}: "
+            f"the training part has {store_length} tokens, but a context of {context} needs at least {context + 1}: "
             "give more text or a shorter context"
         )
     return max(1, (store_length - context) // context)
@@ -57,10 +57,10 @@ def windows_per_epoch(store_length: int, context: int) -> int:
 def windows(store_length: int, context: int, seed: int, step: int, batch: int) -> Indices:
     """Start offsets [B] of the windows that step ``step`` (from 0) reads: tokens ``start .. start + context`` each.
 
-    Example ``step * batch + j`` is entry j, so the sequence of examples does not depend on how it is cut into batches,
-    micro-batches or ranks. Each epoch visits its windows once, in an order keyed by (seed, epoch). Consecutive windows
-    lie ``context`` apart, so no target is seen twice in an epoch, and the whole grid is shifted by a hash of
-    (seed, epoch), so windows differ between epochs.
+    Entry j is example ``step * batch + j``, so the sequence of examples does not depend on batches, micro-batches or ranks.
+    Each epoch visits its windows once, in an order keyed by (seed, epoch). Consecutive windows are ``context`` apart, so no
+    target is seen twice in an epoch, and the whole grid is shifted by a hash of (seed, epoch), so windows differ between
+    epochs.
 
     Raises:
         HeddleError: the store is shorter than one window.
@@ -73,7 +73,7 @@ def windows(store_length: int, context: int, seed: int, step: int, batch: int) -
         epoch, first = divmod(example, count)
         taken = min(end - example, count - first)
         key = int(_keys(seed, np.array([epoch], dtype=_U64))[0])
-        # A store below two contexts has less room to shift than a whole context.
+        # A store shorter than two contexts has less room to shift than a whole context.
         offset = int(_keys(key, np.array([_ROUNDS], dtype=_U64))[0]) % min(context, store_length - count * context)
         order = permute(np.arange(first, first + taken), count, key)
         starts[filled : filled + taken] = offset + order * context
@@ -84,9 +84,9 @@ def windows(store_length: int, context: int, seed: int, step: int, batch: int) -
 
 @checked(store_length=at_least(1))
 def targets_left_out(store_length: int, context: int) -> int:
-    """How many of the ``store_length - 1`` targets one epoch does not have; every epoch leaves out others.
+    """How many of the ``store_length - 1`` targets one epoch leaves out; every epoch leaves out different ones.
 
-    They are fewer than two windows: the grid needs room to be shifted, and the rest fills no window.
+    They are fewer than two windows: the grid needs room to shift, and the rest does not fill a window.
     """
     return store_length - 1 - windows_per_epoch(store_length, context) * context
 
@@ -95,13 +95,13 @@ def targets_left_out(store_length: int, context: int) -> int:
 def held_out_windows(length: int, context: int, most: int | None = None) -> list[tuple[int, int]]:
     """Windows (start, end) that score every target of a held-out text once: ``length - 1`` targets in all.
 
-    Inputs are ``tokens[start:end]``, targets ``tokens[start + 1 : end + 1]``; windows do not overlap and the last may
-    be shorter. A text of one token has no target, hence no window.
+    Inputs are ``tokens[start:end]``, targets ``tokens[start + 1 : end + 1]``; windows do not overlap, and the last may be
+    shorter. A text of one token has no target, hence no window.
 
     Args:
-        most: take only so many of these windows, spread evenly over the whole text: one from each of as many equal
-            stretches, at a place that a hash fixes, so that nothing that repeats in the text repeats in the windows.
-            The same numbers give the same windows.
+        most: take only this many windows, spread evenly over the text: one from each of as many equal stretches, at a place
+            chosen by a hash, so that the sample cannot fall in step with a rhythm of the text. Equal arguments give equal
+            windows.
     """
     if context < 1:
         raise HeddleError(f"context must be at least 1, not {context}")

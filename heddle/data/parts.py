@@ -20,7 +20,7 @@ _SEAM = 1 << 12
 
 @runtime_checkable
 class Tokenizes(Protocol):
-    """What the store asks of a tokenizer."""
+    """What a store needs from a tokenizer."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -67,20 +67,20 @@ class PartWriter:
         if values.size and not 0 <= values.min() <= values.max() < self.vocab_size:
             wrong = int(values[(values < 0) | (values >= self.vocab_size)][0])
             raise HeddleError(
-                f"the tokenizer gave the id {wrong}, which its vocabulary of {self.vocab_size} does not have"
+                f"the tokenizer returned the id {wrong}, which its vocabulary of {self.vocab_size} does not have"
             )
-        # Not ndarray.tofile: on a full disk it raises an error without the system's number.
+        # Not ndarray.tofile: on a full disk it raises an error without errno.
         data = values.astype(self.dtype).data
         self._stream.write(data)
         self._digest.update(data)
         self.tokens += values.size
 
     def summary(self) -> dict[str, int | str]:
-        """The part's entry in ``meta.json``; refuses a part without a single target."""
+        """The part's entry in ``meta.json``; refuses a part without a target."""
         name = self.path.stem
         if self.tokens < 2:
             raise HeddleError(
-                f"the {name} part would have {self.tokens} token(s) and needs at least 2: give more text or set another "
+                f"the {name} part would have {self.tokens} token(s), but needs at least 2: give more text or set another "
                 "share, validation="
             )
         return {
@@ -93,17 +93,17 @@ class PartWriter:
 
 
 def first_bytes(spelt: bytes, text: str) -> int:
-    """UTF-8 bytes that the first token of ``text`` stands for; 0 where it does not spell them, as an unknown word's.
+    """UTF-8 bytes of ``text`` that its first token covers; 0 if the token does not spell them, as for an unknown word.
 
     Args:
-        spelt: what the token spells; some begin every word with a space.
+        spelt: the token's bytes; some tokenizers start every word with a space.
     """
     head = text[: len(spelt)].encode()
     return next((len(form) for form in (spelt, spelt.lstrip(b" ")) if head.startswith(form)), 0)
 
 
 def settle(stream: IO[bytes]) -> None:
-    """Bring what was written to the disk."""
+    """Flush a stream to the disk."""
     stream.flush()
     os.fsync(stream.fileno())
 
@@ -114,10 +114,10 @@ def map_tokens(path: Path, dtype: np.dtype[Any], tokens: int) -> np.memmap[Any, 
 
 
 def pieces(text: str, tokenizer: Tokenizes) -> Iterator[str]:
-    """Cut a huge text after lines where the cut changes no id; a text that fits, or has no such place, stays whole."""
+    """Cut a huge text after lines where the cut changes no id. A text that fits, or has no such place, is one piece."""
     start = 0
     for goal in range(_PIECE, len(text) - _SEAM, _PIECE):
-        # White space on either side is passed over: runs of it are what pre-tokenizers look ahead in.
+        # Skip places next to white space: pre-tokenizers look ahead in runs of it.
         candidates = re.compile(r"(?<=\S)\n(?=\S)").finditer(text, goal, goal + _PIECE)
         cuts = (found.end() for found in itertools.islice(candidates, 8))
         cut = next((cut for cut in cuts if cut - start >= _SEAM and _is_seam(text, cut, tokenizer)), None)
@@ -128,10 +128,10 @@ def pieces(text: str, tokenizer: Tokenizes) -> Iterator[str]:
 
 
 def _is_seam(text: str, cut: int, tokenizer: Tokenizes) -> bool:
-    """Whether the tokens around ``cut`` come out the same when the text is cut there.
+    """Whether cutting the text at ``cut`` leaves the tokens around it unchanged.
 
-    Looking at the neighbourhood is enough: BPE ids are right exactly if each pair of neighbours is, and pre-tokenizers
-    read forward from one boundary to the next.
+    The neighbourhood is enough: BPE ids are right exactly if each pair of neighbours is, and pre-tokenizers read forward from
+    one boundary to the next.
     """
     before, after = text[cut - _SEAM : cut], text[cut : cut + _SEAM]
     whole, left, right = tokenizer.encode_batch([before + after, before, after])

@@ -1,4 +1,4 @@
-"""Numbers instead of tokens: a series continued by a linear function of its last values, the simplest model of a sequence."""
+"""Linear autoregression: a series of numbers continued by a linear function of its last values, the simplest sequence model."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,21 +11,21 @@ Numbers = npt.NDArray[np.float64]
 def autoregression(series: npt.ArrayLike, order: int) -> Numbers:
     """Weights w [order] that minimise Σ_t (x_t - Σ_k w_k x_{t-k})², k = 1 … order (L0-03; golden `linear_autoregression`).
 
-    Where several weights are as good, such as for a constant series, the smallest ones are taken.
+    If several weights are equally good, as for a constant series, the smallest ones are returned.
 
     Args:
         series: x, at least 2 · order numbers, oldest first.
-        order: how many past values are weighed.
+        order: how many past values to use.
 
     Raises:
-        HeddleError: a series that is too short, not one-dimensional or not finite; an order below 1.
+        HeddleError: the series is too short, not one-dimensional or not finite; the order is below 1.
     """
     values = _numbers(series, "the series")
     if order < 1:
         raise HeddleError(f"order must be at least 1, not {order}")
     if len(values) < 2 * order:
         raise HeddleError(
-            f"the series has {len(values)} values, and {order} weights need at least {2 * order}: "
+            f"the series has {len(values)} values, but {order} weights need at least {2 * order}: "
             "give a longer series or a smaller order"
         )
     past = np.lib.stride_tricks.sliding_window_view(values[:-1], order)[:, ::-1]
@@ -33,7 +33,7 @@ def autoregression(series: npt.ArrayLike, order: int) -> Numbers:
 
 
 def predict(weights: npt.ArrayLike, series: npt.ArrayLike, steps: int = 1) -> Numbers:
-    """The next `steps` values [steps], each computed from the last ones, of which the newest may be predictions themselves.
+    """Predict the next `steps` values [steps], each from the last values, which may include earlier predictions.
 
     Args:
         weights: w [order], the weight of the newest value first.
@@ -41,12 +41,12 @@ def predict(weights: npt.ArrayLike, series: npt.ArrayLike, steps: int = 1) -> Nu
         steps: how many values to predict.
 
     Raises:
-        HeddleError: a series shorter than the weights, numbers that are not finite, negative steps.
+        HeddleError: the series is shorter than the weights, a number is not finite, or `steps` is negative.
     """
     w, values = _numbers(weights, "the weights"), _numbers(series, "the series")
     if len(values) < len(w):
         raise HeddleError(
-            f"the series has {len(values)} values, and {len(w)} weights need as many: give a longer series"
+            f"the series has {len(values)} values, but {len(w)} weights need as many: give a longer series"
         )
     if steps < 0:
         raise HeddleError(f"steps must be at least 0, not {steps}")
@@ -64,5 +64,5 @@ def _numbers(values: npt.ArrayLike, what: str) -> Numbers:
     if numbers.ndim != 1:
         raise HeddleError(f"{what} must be one list of numbers, not {numbers.ndim}-dimensional")
     if not np.isfinite(numbers).all():
-        raise HeddleError(f"{what} holds a value that is not finite: fill or leave out what is missing")
+        raise HeddleError(f"{what} must be finite: fill in or leave out NaN and infinite values")
     return numbers

@@ -15,9 +15,9 @@ from heddle.checks import SOME, checked
 from heddle.errors import HeddleError
 
 KNOWN = frozenset({".txt", ".md", ".jsonl"})
-"""The extensions that are taken from a folder, each also with ``.gz``. A file named by itself or by a glob may have any."""
+"""The extensions that are read from a folder, each also with ``.gz``. A file named directly or by a glob may have any."""
 
-# Tests, vendored packages and editors: they would be half of the library, and some are deliberately not UTF-8.
+# Tests, vendored packages and editors are half of the library, and some are deliberately not UTF-8.
 NOT_LIBRARY = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "__pycache__"}
 )
@@ -25,7 +25,7 @@ NOT_LIBRARY = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text and where it came from: a path, or ``path:line`` for a line of a ``.jsonl`` file."""
+    """One text and its origin: a path, or ``path:line`` for a line of a ``.jsonl`` file."""
 
     text: str
     origin: str
@@ -38,9 +38,9 @@ class Description:
     Attributes:
         documents: how many.
         bytes: UTF-8 bytes of their text.
-        sha256: of their own digests, in order.
-        squares: each document's bytes squared, summed: bytes² / squares documents of equal size would vary as much.
-        hashed: bytes of the documents that their hash holds out, at the share that the `Tally` was given.
+        sha256: SHA-256 of the documents' digests, in order.
+        squares: sum of each document's squared bytes: bytes² / squares documents of equal size would vary as much.
+        hashed: bytes of the documents that their hash holds out, at the share given to the `Tally`.
     """
 
     documents: int
@@ -51,12 +51,12 @@ class Description:
 
 
 def held_out(digest: bytes, validation: float) -> bool:
-    """Whether a document's SHA-256 puts it into the validation part: its content alone decides."""
+    """Whether a document's SHA-256, and so its content alone, puts it into the validation part."""
     return int.from_bytes(digest[:8], "big") < int(validation * 2**64)
 
 
 class Tally:
-    """Adds documents up to a `Description` while they stream by; ``validation`` is the share to be held out."""
+    """Accumulates a `Description` of a stream of documents; ``validation`` is the share to hold out."""
 
     def __init__(self, validation: float = 0.0) -> None:
         self.bytes = 0
@@ -65,7 +65,7 @@ class Tally:
         self._digest = hashlib.sha256()
 
     def add(self, data: bytes) -> bytes:
-        """Count one document's UTF-8 bytes; returns its own SHA-256 digest."""
+        """Count one document's UTF-8 bytes and return its SHA-256 digest."""
         own = hashlib.sha256(data).digest()
         self._documents += 1
         self.bytes += len(data)
@@ -83,9 +83,8 @@ def read_documents(sources: Sequence[str | Path]) -> Iterator[Document]:
     """Read every document of ``sources``: in the order given, and inside a folder or glob sorted by path.
 
     A source is a file, a folder (searched recursively for the `KNOWN` extensions, hidden names left out) or a glob.
-    A ``.jsonl`` file holds one document per line in the field ``text``; any other file is one document, byte for byte
-    (a CRLF stays a CRLF). Any file may be gzipped (``.gz``). Empty texts are left out, except that a file named by
-    itself must not be empty.
+    A ``.jsonl`` file has one document per line in the field ``text``; any other file is one document, byte for byte
+    (CRLF is kept). Any file may be gzipped (``.gz``). Empty texts are skipped, but a file named directly must not be empty.
 
     Raises:
         HeddleError: a source is missing, empty, binary, not UTF-8, a damaged gzip, or a line is not ``{"text": ...}``.
@@ -103,7 +102,7 @@ def read_documents(sources: Sequence[str | Path]) -> Iterator[Document]:
 
 @checked(sources=SOME)
 def describe(sources: Sequence[str | Path], tally: Tally | None = None) -> Description:
-    """Count the documents and bytes of ``sources`` and fingerprint them, reading everything once; ``tally`` can be watched."""
+    """Count the documents and bytes of ``sources`` and fingerprint them in one pass; pass a ``tally`` to watch progress."""
     tally = tally or Tally()
     for document in read_documents(sources):
         tally.add(document.text.encode())
@@ -111,10 +110,10 @@ def describe(sources: Sequence[str | Path], tally: Tally | None = None) -> Descr
 
 
 def python_library() -> list[Path]:
-    """The Python standard library's own sources on this machine: ``.py`` files, sorted by their path inside it.
+    """The Python standard library's sources on this machine: ``.py`` files, sorted by their path inside it.
 
-    Left out: installed packages, test suites, IDLE, lib2to3, turtledemo, what the build wrote about this machine, and
-    empty files. The same Python release gives the same list.
+    Excluded are installed packages, test suites, IDLE, lib2to3, turtledemo, files that the build generated for this machine,
+    and empty files. The same Python release gives the same list.
     """
     root = Path(sysconfig.get_path("stdlib"))
     files = [
@@ -123,14 +122,16 @@ def python_library() -> list[Path]:
         if file.suffix == ".py" and not file.name.startswith("_sysconfigdata") and file.stat().st_size > 0
     ]
     if not files:
-        raise HeddleError(f"{root}: no Python sources there; this Python was installed without its library's text")
+        raise HeddleError(
+            f"{root}: no Python sources; this Python was installed without its library's sources: name a text"
+        )
     return files
 
 
 def _files(source: str | Path) -> tuple[list[Path], bool]:
-    """The files of one source, sorted, and whether the source names a single file by itself."""
+    """The files of one source, sorted, and whether the source names a single file directly."""
     path = Path(source).expanduser()
-    # What exists is taken literally, so that a file called "notes [old].txt" can be named.
+    # An existing path is taken literally, so that a file called "notes [old].txt" can be named.
     if path.is_dir():
         return _folder(path), False
     if path.exists():
@@ -139,7 +140,7 @@ def _files(source: str | Path) -> tuple[list[Path], bool]:
         raise HeddleError(f"{source}: no such file or folder")
     matches = [Path(match) for match in glob.glob(str(path), recursive=True)]
     files = {match for match in matches if match.is_file()}
-    # "**" matches a folder and what is in it; any other pattern means the folder's own text.
+    # "**" matches a folder and its content; for any other pattern, a matched folder means its files.
     if not files or "**" not in path.parts:
         files |= {file for match in matches if match.is_dir() for file in _texts(match)}
     if not files:
@@ -196,13 +197,13 @@ def _read_file(file: Path) -> Iterator[Document]:
     except EOFError as error:
         raise HeddleError(f"{file}: the gzip data is cut short; copy or download the file again") from error
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise HeddleError(f"{file}: not a sound gzip file ({error})") from error
+        raise HeddleError(f"{file}: not a valid gzip file ({error})") from error
     except OSError as error:
         raise HeddleError(f"{file}: cannot be read: {error.strerror or error}") from error
 
 
 def _decode(data: bytes, file: Path, offset: int) -> str:
-    """UTF-8 to text; ``offset`` is where ``data`` begins in the (unzipped) file, for the message."""
+    """Decode UTF-8; ``offset`` is where ``data`` starts in the (unzipped) file, for the message."""
     if offset == 0 and data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise HeddleError(f"{file}: this looks like UTF-16; convert it first: iconv -f UTF-16 -t UTF-8")
     if (at := data.find(b"\0")) >= 0:
@@ -224,10 +225,10 @@ def _line_text(line: str, origin: str) -> str:
         raise HeddleError(f'{origin}: not a line of JSON; every line must be like {{"text": "..."}}') from error
     text = record.get("text") if isinstance(record, dict) else None
     if not isinstance(text, str):
-        raise HeddleError(f'{origin}: no field "text" holding a string; every line must be like {{"text": "..."}}')
+        raise HeddleError(f'{origin}: no field "text" with a string; every line must be like {{"text": "..."}}')
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        # JSON can spell half of a surrogate pair (\ud83d alone), which no UTF-8 text can hold.
-        raise HeddleError(f"{origin}: half of a surrogate pair at character {error.start}, which is no text") from error
+        # JSON can encode half of a surrogate pair (\ud83d alone), which UTF-8 cannot.
+        raise HeddleError(f"{origin}: half of a surrogate pair at character {error.start}; remove it") from error
     return text

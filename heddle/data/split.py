@@ -1,4 +1,4 @@
-"""Which part of a store a text goes to, so that the share asked for is what is held out."""
+"""Which part of a store a text goes to, so that the share held out is the share asked for."""
 
 import re
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ from typing import Literal
 from heddle.data.sources import Description, held_out
 
 # Documents drawn by hash hold out a share with a standard deviation of √((1 - f) / (f · K)) of f, where K is how many
-# documents of equal size would vary as much. Nine for each 1 / f bring it to a third.
+# documents of equal size would vary as much. Nine per 1 / f bring it to a third.
 MANY = 9
-# Where that is not so, a document larger than this part of what is to be held out would decide the share by itself.
+# With fewer documents, one larger than this part of what is to be held out would decide the share alone.
 LARGE = 16
 
 # Where a document may be cut, the best first: after lines, after sentences, after blanks.
@@ -19,7 +19,7 @@ BOUNDARIES = [re.compile(pattern) for pattern in (r"\n+", r"[.!?。！？]['\")\
 
 @dataclass(frozen=True, slots=True)
 class PartText:
-    """A text on its way to a part, `train` or `validation`; ``size`` is its UTF-8 bytes."""
+    """A text and the part that it goes to, `train` or `validation`; ``size`` is its UTF-8 bytes."""
 
     part: str
     text: str
@@ -32,9 +32,9 @@ class Split:
 
     Attributes:
         validation: the share asked for.
-        by: `characters`: the one document's beginning is for training, its end for validation. `documents`: each goes
+        by: `characters`: the start of the one document is for training, its end for validation. `documents`: each goes
             whole to one part, by a hash of its content. `both`: large ones are cut, the others go by their hash.
-        largest: UTF-8 bytes up to which a document stays whole; None: any does.
+        largest: UTF-8 bytes up to which a document stays whole; None: all stay whole.
     """
 
     validation: float
@@ -42,7 +42,7 @@ class Split:
     largest: int | None
 
     def divide(self, text: str, size: int, digest: bytes) -> Iterator[PartText]:
-        """A document of ``size`` bytes, whole or in two; its own SHA-256 decides where a whole one goes."""
+        """Yield a document of ``size`` bytes, whole or in two; its SHA-256 decides where a whole one goes."""
         if self.largest is None or size <= self.largest:
             yield PartText("validation" if held_out(digest, self.validation) else "train", text, size)
             return
@@ -55,7 +55,7 @@ class Split:
 
 
 def choose_split(described: Description, validation: float) -> Split:
-    """By whole documents where there are so many of them that the share asked for comes out; else large ones are cut."""
+    """Split by whole documents if there are enough of them to hold out the share asked for; otherwise cut large ones."""
     if described.documents == 1:
         return Split(validation, "characters", 0)
     smaller = min(validation, 1 - validation)
@@ -67,7 +67,7 @@ def choose_split(described: Description, validation: float) -> Split:
 
 
 def _boundary(text: str, goal: int, reach: int) -> int:
-    """The place nearest to ``goal``, at most ``reach`` characters away, where cutting hurts least."""
+    """The best place to cut, nearest to ``goal`` and at most ``reach`` characters away."""
     goal = max(1, goal)
     low, high = max(1, goal - reach), min(len(text), goal + reach)
     for pattern in BOUNDARIES:

@@ -1,4 +1,4 @@
-"""The memory-mapped token store: a text is tokenised once, and training reads slices of it without loading it."""
+"""The memory-mapped token store: a text is tokenised once, and training reads slices without loading the whole."""
 
 import hashlib
 import json
@@ -23,21 +23,21 @@ META_PARTIAL = f"{META}.partial"
 PARTS = ("train", "validation")
 Progress = Callable[[int, int], None]
 
-# How much text goes through the tokenizer at once, in characters: this, times some 40 bytes per id, bounds the memory.
+# Characters to tokenise at once; at some 40 bytes per id, this bounds the memory.
 _BATCH = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Train or validation.
+    """The training or the validation part of a corpus.
 
     Attributes:
-        tokens: Int[N], the ids; those of a store are mapped from the disk, read-only. Documents in the order of the
-            sources, with the end-of-text id between two of them where the store was built so.
+        tokens: Int[N], the ids; a store's are mapped from the disk, read-only. Documents are in the order of the sources,
+            separated by the end-of-text id if the store was built with it.
         bytes: UTF-8 bytes of the part's text.
-        documents: how many documents it is made of, or ends or beginnings of some.
-        first_token_bytes: UTF-8 bytes that its first token stands for, which is never a target.
-        sha256: of the file of ids; None: not from a store, or from one that was written without.
+        documents: number of documents, or starts or ends of documents, in the part.
+        first_token_bytes: UTF-8 bytes of the first token, which is never a target.
+        sha256: SHA-256 of the file of ids; None: not from a store, or from a store written without hashes.
     """
 
     tokens: npt.NDArray[Any]
@@ -53,22 +53,22 @@ class Part:
 
     @property
     def target_bytes(self) -> int:
-        """UTF-8 bytes of the text that the targets stand for. A token between documents stands for none, and blanks
-        that belong to no token count: this is the text's size, not a sum over tokens."""
+        """UTF-8 bytes of the text that the targets cover. This is the text's size, not a sum over tokens: separators add
+        nothing, and blanks that belong to no token count."""
         return self.bytes - self.first_token_bytes
 
     def bits_per_byte(self, loss: float) -> float:
-        """Bits per UTF-8 byte of the text at ``loss`` nats per target: the one definition.
+        """Bits per UTF-8 byte of the text at ``loss`` nats per target.
 
-        For a loss over some of the targets it is the estimate for the part, since every loss is brought to bytes at the
-        rate of the whole part.
+        For a loss over some of the targets this estimates the whole part, since every loss is converted at the part's ratio of
+        targets to bytes.
         """
         return loss / log(2) * self.targets / self.target_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The texts that a task reads: one to train on, one to score; None where there is none."""
+    """The texts that a task reads: one to train on and one to score, either of which may be None."""
 
     train: Part | None = None
     validation: Part | None = None
@@ -76,10 +76,10 @@ class Corpus:
 
 @checked()
 def part_of(documents: Iterable[Document], tokenizer: Tokenizes) -> Part:
-    """A part in memory: whole documents, with the end-of-text id between two of them where there is one.
+    """A part in memory: whole documents, separated by the end-of-text id if the tokenizer has one.
 
     Raises:
-        HeddleError: fewer than two tokens, which hold no target; or text that the tokenizer does not know.
+        HeddleError: there are fewer than two tokens, hence no target; or the tokenizer does not know some text.
     """
     ids: list[npt.NDArray[Any]] = []
     size = count = 0
@@ -93,7 +93,7 @@ def part_of(documents: Iterable[Document], tokenizer: Tokenizes) -> Part:
         size, count = size + len(document.text.encode()), count + 1
     tokens = np.concatenate([np.empty(0, dtype=np.uint32), *ids])
     if len(tokens) < 2:
-        raise HeddleError(f"the text has {len(tokens)} token(s); at least 2 are needed, one to see and one to predict")
+        raise HeddleError(f"the text has {len(tokens)} token(s); it needs at least 2, one to read and one to predict")
     return Part(tokens, size, count, first_bytes(tokenizer.token_bytes(int(tokens[0])), opening))
 
 
@@ -102,13 +102,13 @@ class TokenStore:
     """A directory of token ids in two parts.
 
     Attributes:
-        vocab_size: V, of the tokenizer that wrote it.
+        vocab_size: V, of the tokenizer that wrote the store.
         tokenizer: that tokenizer's fingerprint.
-        sources: SHA-256 of the documents it was built from, as `heddle.data.describe` computes it.
+        sources: SHA-256 of the documents, as `heddle.data.describe` computes it.
         separator: the id between documents, or None.
-        split: what was held out: `by` (see `heddle.data.split.Split`), the share of bytes asked for, `validation`, and
-            what came of it, `held_out`, and how many documents were cut in two, `cut`. In stores of earlier versions only
-            `by` is there.
+        split: what was held out: `by` (see `heddle.data.split.Split`), `validation`, the share of bytes asked for,
+            `held_out`, the actual share, and `cut`, how many documents were cut in two. Stores of earlier versions have only
+            `by`.
     """
 
     directory: Path
@@ -128,11 +128,11 @@ class TokenStore:
     @classmethod
     @checked()
     def open(cls, directory: str | Path) -> "TokenStore":
-        """Map an existing store.
+        """Open an existing store, mapping its files.
 
         Raises:
-            HeddleError: there is no store, it is of another format or version, or a file does not have the size that
-                ``meta.json`` states.
+            HeddleError: there is no store, it has another format or version, or a file does not have the size in
+                ``meta.json``.
         """
         directory = Path(directory)
         meta = _read_meta(directory)
@@ -140,7 +140,7 @@ class TokenStore:
             dtype = _dtype(meta["vocab_size"])
             if meta["dtype"] != dtype.name:
                 raise HeddleError(
-                    f"{directory / META}: dtype {meta['dtype']!r} does not go with the vocabulary; build it again"
+                    f"{directory / META}: dtype {meta['dtype']!r} does not match the vocabulary; build the store again"
                 )
             train, validation = (_map_part(directory / f"{name}.tokens", meta[name], dtype) for name in PARTS)
             return cls(
@@ -159,11 +159,10 @@ class TokenStore:
             ) from error
 
     def verify(self, *parts: str) -> None:
-        """Read the files of ids (of these parts, or both) and compare them with their hashes in ``meta.json``.
+        """Compare the files of ids (of these parts, or of both) with their hashes in ``meta.json``.
 
         Raises:
-            HeddleError: a file is not what was written; of a store without hashes, it holds an id that its vocabulary
-                does not have.
+            HeddleError: a file has changed or, in a store without hashes, contains an id outside the vocabulary.
         """
         for name in parts or PARTS:
             part: Part = getattr(self, name)
@@ -174,7 +173,7 @@ class TokenStore:
                 with file.open("rb") as stream:
                     wrong = hashlib.file_digest(stream, "sha256").hexdigest() != part.sha256
             if wrong:
-                raise HeddleError(f"{file}: damaged, not what was written; bring the file back or train a new run")
+                raise HeddleError(f"{file}: damaged, not what was written; restore the file or train a new run")
 
 
 @checked()
@@ -189,29 +188,29 @@ def build_store(
 ) -> TokenStore:
     """Tokenise ``documents`` into a new store at ``directory``.
 
-    ``meta.json`` is written last: what a killed build leaves never opens as a store, and the next build overwrites it.
+    ``meta.json`` is written last, so what a killed build leaves never opens as a store, and the next build overwrites it.
 
-    One document is split by characters: the first ``int(n * (1 - validation))`` are for training, the rest for
-    validation. Of many documents each goes whole to one part, by a hash of its content, so it stays there whatever is
-    added to the corpus. Where a few make up most of the text, the large ones are cut after a line, a sentence or a blank
-    (`heddle.data.split`). With ``end_of_text`` the tokenizer's end-of-text id stands between two documents of a part.
+    A single document is split by characters: the first ``int(n * (1 - validation))`` are for training, the rest for
+    validation. Each of many documents goes whole to one part, by a hash of its content, so it stays there when documents are
+    added. If a few documents make up most of the text, large ones are cut after a line, a sentence or a blank
+    (`heddle.data.split`). With ``end_of_text``, the tokenizer's end-of-text id separates the documents of a part.
 
     Args:
         validation: the share of the text to hold out.
-        progress: ``progress(done, total)`` hears the UTF-8 bytes tokenised and all there are.
-        described: what `describe` said of the same documents, with the same share. With it memory does not grow with the
-            corpus; without it all documents are held in memory.
+        progress: called as ``progress(done, total)`` with the UTF-8 bytes tokenised so far and in all.
+        described: the result of `describe` for the same documents and share. With it, memory does not grow with the corpus;
+            without it, all documents are held in memory.
 
     Raises:
-        HeddleError: no text, a part of fewer than two tokens, a share outside (0, 1), several documents to be
-            separated and no end-of-text id in the tokenizer, an id outside its vocabulary, text that is not what was
-            described, a store that is there already, or a full disk.
+        HeddleError: there is no text; a part has fewer than two tokens; the share is outside (0, 1); there are several
+            documents to separate and the tokenizer has no end-of-text id, or returns an id outside its vocabulary; the text
+            is not the one described; the store already exists; or the disk is full.
     """
     if not 0 < validation < 1:
-        raise HeddleError(f"validation must lie between 0 and 1, both excluded, not {validation}")
+        raise HeddleError(f"validation must be between 0 and 1, both excluded, not {validation}")
     directory = Path(directory)
     if (directory / META).exists():
-        raise HeddleError(f"{directory}: a token store is there already; delete it or choose another place")
+        raise HeddleError(f"{directory}: a token store already exists here; delete it or choose another directory")
     if described is None:
         documents = list(documents)
         described = _describe(documents, validation)
@@ -229,7 +228,7 @@ def build_store(
         with writers["train"], writers["validation"]:
             _encode(_divided(documents, split, tally), tokenizer, writers, progress, described.bytes)
         if tally.description() != described:
-            raise HeddleError("the text has changed since it was first read; start again")
+            raise HeddleError("the text has changed since it was first read; run the command again")
         written = {name: writer.summary() for name, writer in writers.items()}
         meta = {
             "format": FORMAT,
@@ -261,7 +260,7 @@ def _describe(documents: Iterable[Document], validation: float) -> Description:
 
 @contextmanager
 def _cleared_on_error(directory: Path) -> Iterator[None]:
-    """Make ``directory``; on an error take the files of an unfinished store out of it, and say what the system said."""
+    """Make ``directory``; on an error remove the files of the unfinished store and report the system's error."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         yield
@@ -301,7 +300,7 @@ def _encode(
 ) -> None:
     """Tokenise in batches of bounded size and append to the parts, in order."""
     done = 0
-    # None marks a later piece of the document before it.
+    # None marks a further piece of the previous document.
     batch: list[tuple[PartWriter, PartText | None, str]] = []
 
     def flush() -> None:
@@ -338,14 +337,14 @@ def _read_meta(directory: Path) -> dict[str, Any]:
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise HeddleError(f"{directory}: no token store there ({META}: {error.strerror})") from error
+        raise HeddleError(f"{directory}: not a token store ({META}: {error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise HeddleError(f"{path}: damaged, not JSON; build the store again") from error
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         raise HeddleError(f"{path}: not the description of a heddle token store")
     if meta.get("version") != VERSION:
         raise HeddleError(
-            f"{path}: version {meta.get('version')} of the format; this heddle reads {VERSION}. Build it again"
+            f"{path}: format version {meta.get('version')}, but this heddle reads version {VERSION}; build the store again"
         )
     return meta
 
@@ -357,6 +356,6 @@ def _map_part(path: Path, meta: dict[str, Any], dtype: np.dtype[Any]) -> Part:
         raise HeddleError(f"{path}: {error.strerror}; build the token store again") from error
     if size != meta["tokens"] * dtype.itemsize or not size:
         promised = f"{meta['tokens']} tokens of {dtype.itemsize} bytes"
-        raise HeddleError(f"{path}: {size} bytes, but {META} promises {promised}; build the store again")
+        raise HeddleError(f"{path}: {size} bytes, but {META} says {promised}; build the store again")
     tokens = map_tokens(path, dtype, meta["tokens"])
     return Part(tokens, meta["bytes"], meta["documents"], meta["first_token_bytes"], meta.get("sha256"))

@@ -1,4 +1,4 @@
-"""From logits to a token: what may be drawn, and the draw."""
+"""From logits to a token: which tokens may be drawn, and the draw."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,13 @@ from heddle.checks import checked, wrong
 from heddle.config.sampling import SamplingConfig
 from heddle.nn.numeric import wide_dtype
 
-Key = tuple[int, int]  # a row's seed, and the place in its text of the token to draw
+Key = tuple[int, int]  # a row's seed, and the position in its text of the token to draw
 
 
 def choose(logits: Float[Tensor, "B V"], sampling: SamplingConfig, keys: Sequence[Key]) -> Int[Tensor, " B"]:
-    """The next id of each row, as `draw` finds it among what `process` leaves.
+    """The next id of each row: `draw` from what `process` leaves.
 
-    The most probable id needs neither: it is the largest logit in any precision, of equals the first.
+    At temperature 0 neither is needed: it is the first of the largest logits, in any precision.
     """
     return logits.argmax(-1) if sampling.temperature == 0 else draw(process(logits, sampling), keys)
 
@@ -30,17 +30,17 @@ def log_probability(logits: Float[Tensor, "B V"], ids: Int[Tensor, " B"]) -> Flo
 
 @checked()
 def process(logits: Float[Tensor, "B V"], sampling: SamplingConfig) -> Float[Tensor, "B V"]:
-    """Logits of what may be drawn, in float64, -inf where nothing may (L2-60).
+    """Logits in float64, with -inf for ids that may not be drawn (L2-60).
 
-    In this order: divided by the temperature; all but the `top_k` largest blocked; of the rest, all but the fewest that
-    together hold the share `top_p`. Of equals the lowest ids stay, so that temperature 0 is the argmax with ties to the
-    lowest id (L0-74). What is -inf stays so.
+    In this order: divide by the temperature; block all but the `top_k` largest; of the rest, block all but the fewest whose
+    probabilities sum to `top_p`. Among equals the lowest ids are kept, so that temperature 0 is the argmax with ties to the
+    lowest id (L0-74). Entries of -inf remain -inf.
     """
     scores = logits.double()
     if sampling.temperature == 0:
         return torch.full_like(scores, -torch.inf).scatter(-1, scores.argmax(-1, keepdim=True), 0.0)
     if sampling.temperature != 1:
-        # From the largest down, so that no temperature is too small to divide by.
+        # Subtract the largest first, so that no temperature is too small to divide by.
         scores = (scores - scores.amax(-1, keepdim=True)) / sampling.temperature
     if sampling.top_k is not None:
         least = scores.topk(min(sampling.top_k, scores.shape[-1]), dim=-1).values[:, -1:]
@@ -52,15 +52,15 @@ def process(logits: Float[Tensor, "B V"], sampling: SamplingConfig) -> Float[Ten
 
 @checked()
 def draw(logits: Float[Tensor, "B V"], keys: Sequence[Key]) -> Int[Tensor, " B"]:
-    """One id for each row, with the probabilities softmax(logits).
+    """Draw one id for each row, with the probabilities softmax(logits).
 
-    A row's randomness is a function of its key alone, so a row draws the same alone as among others. It is one uniform
-    number, turned into an id by the inverse of the distribution over ids in ascending order.
+    A row's randomness depends only on its key, so a row draws the same ids alone as in a batch. It is one uniform number,
+    mapped to an id by the inverse cumulative distribution over ids in ascending order.
     """
     if len(keys) != logits.shape[0]:
         raise wrong("draw", "keys", keys, f"one pair of seed and position for each of {logits.shape[0]} rows")
     weight = logits.double().softmax(-1)
-    # An id that cannot be drawn has no place in the distribution, wherever rounding puts the cumulative sum beside it.
+    # An id with probability 0 must not be drawn, however the cumulative sum next to it is rounded.
     place = weight.cumsum(-1).masked_fill_(weight == 0, 0.0)
     level = torch.tensor([uniform(*key) for key in keys], dtype=torch.float64, device=logits.device)[:, None]
     reached = place > level * place.amax(-1, keepdim=True)
@@ -73,23 +73,23 @@ def uniform(seed: int, position: int) -> float:
 
 
 def _largest(scores: Tensor, count: Tensor, least: Tensor) -> Tensor:
-    """Where the `count` largest stand, of which `least` is the smallest; of equals the lowest ids."""
+    """A mask of the `count` largest, of which `least` is the smallest; among equals the lowest ids."""
     enough = scores >= least
-    if (enough.sum(-1, keepdim=True) == count).all():  # no tie, as nearly always
+    if (enough.sum(-1, keepdim=True) == count).all():  # no tie: the usual case
         return enough
     above, equal = scores > least, scores == least
     return above | (equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
 
 
 def _nucleus(scores: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """How many are the fewest whose probabilities reach `share`, and the least of them (Holtzman et al. 2020)."""
+    """The smallest number of ids whose probabilities reach `share`, and the least logit among them (Holtzman et al. 2020)."""
     width, vocabulary = 1024, scores.shape[-1]
-    while True:  # a share is nearly always reached early, and sorting a large vocabulary is slow
+    while True:  # the share is usually reached early, and sorting a large vocabulary is slow
         ordered = scores.topk(min(width, vocabulary), dim=-1).values
         weight = (ordered - scores.logsumexp(-1, keepdim=True)).exp()
         reached = weight.cumsum(-1)
         if width >= vocabulary or (reached[:, -1] >= share).all():
             break
         width *= 8
-    count = (reached - weight < share).sum(-1, keepdim=True).clamp(min=1)  # what stands before does not suffice
+    count = (reached - weight < share).sum(-1, keepdim=True).clamp(min=1)  # ids before which the share is not reached
     return count, ordered.gather(-1, count - 1)

@@ -1,4 +1,4 @@
-"""The token loop: texts of different lengths go on together, each as if it were alone. One alone is a case of it."""
+"""The token loop: texts of different lengths continue together, each as if it were alone."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ from heddle.nn.state import Cache
 
 Finish = Literal["end", "stop", "length", "context"]
 
-WORTH_PACKING = 32  # tokens of each text; packing the weights takes as long as the next ten to twenty of them
+WORTH_PACKING = 32  # tokens per text; packing the weights takes as long as generating ten to twenty tokens
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Event:
         row: the number of its prompt.
         token: its id.
         logprob: natural log of its probability under the model itself, before temperature and truncation.
-        finish: why the row ends with it, or None: `end` it is an end of text, `length` it is the last of `max_tokens`,
-            `context` the model cannot take it in. (`stop`, a stop text, is found where there is text.)
+        finish: why the row ends with this token, or None. `end`: it is an end of text; `length`: it is the last of
+            `max_tokens`; `context`: the context is full. (`stop`, a stop text, is found in `heddle.generate.text`.)
     """
 
     row: int
@@ -44,22 +44,22 @@ class Event:
 
 
 @dataclass
-class Row:
+class GrowingText:
     """A text as it grows."""
 
     number: int
     text: list[int]
-    last: int  # tokens in the text when max_tokens are drawn
+    last: int  # tokens in the text once max_tokens are drawn
     seed: int
-    start: int = 0  # where the tokens begin that the model sees
+    start: int = 0  # the first token that the model sees
 
 
 class Blocked:
-    """What is never drawn: ids without text, and what a model's config bans.
+    """Ids that are never drawn: those without text, and those that a model's config bans.
 
     Args:
-        banned: runs of ids; the last of a run is blocked where the text ends with the ones before it.
-        ends: ids that end a text, and need none.
+        banned: runs of ids; the last id of a run is blocked where the text ends with the ids before it.
+        ends: ids that end a text, which may be drawn although they have no text.
         vocabulary: how many ids have text; None: all.
         count: V.
 
@@ -75,10 +75,12 @@ class Blocked:
         self.always = sorted(single | {id for id in textless if id not in ends})
         self.runs = [tuple(run) for run in banned if len(run) > 1]
         if len(self.always) == count:
-            raise HeddleError("every id of the model is banned or has no text: there is nothing to draw")
+            raise HeddleError(
+                "every id of the model is banned or has no text, so nothing can be drawn; check config.ids"
+            )
 
     def masked(self, logits: Float[Tensor, "B V"], texts: Sequence[Sequence[int]]) -> Float[Tensor, "B V"]:
-        """The logits with -inf where nothing may be drawn after these texts; the same tensor where all may be."""
+        """The logits with -inf for ids that are blocked after these texts; the same tensor if none is."""
         if self.always:
             logits = logits.index_fill(-1, torch.tensor(self.always, device=logits.device), -torch.inf)
         found = [(row, run[-1]) for row, text in enumerate(texts) for run in self.runs if _ends_with(text, run[:-1])]
@@ -93,29 +95,29 @@ def _ends_with(text: Sequence[int], run: Sequence[int]) -> bool:
 
 
 class Loop:
-    """Texts that grow by one token a step. A text that has ended leaves; the others do not notice.
+    """Texts that grow by one token per step. A text that ends leaves the batch without affecting the others.
 
-    A row's tokens are a function of the model, its prompt, the sampling and its seed: what stands beside it changes
-    nothing but the last bits of sums. A draw's randomness is keyed by the seed and the place in the text, so a text cut
-    anywhere and taken up again goes on as it would have.
+    A row's tokens are a function of the model, its prompt, the sampling and its seed; other rows change only the last bits of
+    sums. A draw's randomness is keyed by the seed and the position in the text, so a text that is cut anywhere and resumed
+    continues the same way.
 
-    Without `sampling.window`, a prompt longer than the context is refused, and a text ends when the context is full.
-    That holds for rotary positions too: they could go on, but to where the model was never trained. With it, a longer
-    prompt is cut to its last `context` tokens, and a text that has filled the context goes on from its last
-    `context // 2`, which are computed again: about one more token computed for each one drawn, many in one pass.
+    Without `sampling.window`, a prompt longer than the context is refused, and a text ends when the context is full. This
+    applies to rotary positions too, since the model was never trained beyond the context. With it, a longer prompt is cut to
+    its last `context` tokens, and a text that has filled the context continues from its last `context // 2` tokens, which are
+    recomputed: about one extra token per drawn token, many in one pass.
 
     Args:
-        model: used in evaluation mode and left as it was; in the precision it has. Where it is in evaluation mode by itself and
-            texts may become long, its weights are packed (see `heddle.model.packing`), which only its memory tells.
-        prompts: ids, one list for each row.
+        model: used in evaluation mode, then returned to its mode; its precision is kept. If it is already in evaluation mode
+            and texts may become long, its weights are packed (see `heddle.model.packing`), which changes only its memory.
+        prompts: ids, one list per row.
         sampling: how to draw, and when to end.
-        end_of_text: an id that ends a text, and begins one whose prompt is empty (D-24). The ids that an imported
-            model's config names do so without being given here, and what it bans is never drawn.
-        seeds: one for each row; `sampling.seed` for all where left out, so that equal prompts go on alike.
-        vocabulary: how many ids have text, where the model has more; the others are not drawn, but for those that end.
+        end_of_text: an id that ends a text, and starts one whose prompt is empty (D-24). The special ids in an imported
+            model's config apply without being passed here, and the ids that it bans are never drawn.
+        seeds: one per row; None: `sampling.seed` for all rows, so that equal prompts continue alike.
+        vocabulary: how many ids have text, if the model has more; other ids are not drawn, except those that end a text.
 
     Raises:
-        HeddleError: a prompt is empty and there is no `end_of_text`; it is too long; or has ids unknown here.
+        HeddleError: a prompt is empty and there is no `end_of_text`, is too long, or has ids that the model does not have.
     """
 
     @checked()
@@ -130,7 +132,7 @@ class Loop:
     ) -> None:
         seeds = [sampling.seed] * len(prompts) if seeds is None else seeds
         if len(seeds) != len(prompts):
-            raise HeddleError(f"{len(seeds)} seeds for {len(prompts)} prompts; one for each is needed")
+            raise HeddleError(f"{len(seeds)} seeds for {len(prompts)} prompts; give one seed per prompt")
         model.check_predicts_next()
         self.model = model
         self.sampling = sampling
@@ -140,28 +142,28 @@ class Loop:
         self.blocked = Blocked(ids.banned, self.ends, vocabulary, model.vocab_size)
         self.context = model.config.context
         self.waiting = [self._row(number, *each) for number, each in enumerate(zip(prompts, seeds, strict=True))]
-        self.going: list[Row] = []  # in the order of the cache
+        self.active: list[GrowingText] = []  # in the order of the cache
         self.cache = model.new_cache(0)
-        self.parts = tuple(model.modules())
+        self.modules = tuple(model.modules())
         if sampling.max_tokens >= WORTH_PACKING and not model.training:
             pack(model, room=available_memory() // 2)
 
     def __bool__(self) -> bool:
-        """Whether any text goes on."""
-        return bool(self.waiting or self.going)
+        """Whether any text continues."""
+        return bool(self.waiting or self.active)
 
     @torch.inference_mode()
     def step(self) -> list[Event]:
-        """Draw every row's next token: at most two forward passes, one for rows that go on, one for rows that begin."""
-        with evaluating(self.model, self.parts):
+        """Draw every row's next token: at most two forward passes, one for rows that continue, one for rows that start."""
+        with evaluating(self.model, self.modules):
             logits = self._logits()
-        possible = self.blocked.masked(logits, [row.text for row in self.going])
-        ids = choose(possible, self.sampling, [(row.seed, len(row.text)) for row in self.going])
+        possible = self.blocked.masked(logits, [row.text for row in self.active])
+        ids = choose(possible, self.sampling, [(row.seed, len(row.text)) for row in self.active])
         logprobs = log_probability(logits, ids).tolist()
         events = []
-        for row, token, logprob in zip(self.going, ids.tolist(), logprobs, strict=True):
+        for row, token, logprob in zip(self.active, ids.tolist(), logprobs, strict=True):
             if not isfinite(logprob):
-                raise HeddleError(f"row {row.number}: the model's output is not a number; its weights are broken")
+                raise HeddleError(f"row {row.number}: the model's output is NaN or infinite; its weights are broken")
             row.text.append(token)
             events.append(Event(row.number, token, logprob, self._finish(row)))
         self.leave({event.row for event in events if event.finish})
@@ -174,34 +176,34 @@ class Loop:
         self.waiting = [row for row in self.waiting if row.number not in rows]
         self._take_out(rows)
 
-    def _row(self, number: int, prompt: Sequence[int], seed: int) -> Row:
+    def _row(self, number: int, prompt: Sequence[int], seed: int) -> GrowingText:
         text = list(prompt)
         if not text and self.begin is not None:
             text = [self.begin]
         if not text:
             raise HeddleError(
-                f"prompt {number} is empty, and there is no end-of-text token to begin with; give it text"
+                f"prompt {number} is empty, and there is no end-of-text token to start from; give it text"
             )
         wrong = next((token for token in text if not 0 <= token < self.model.vocab_size), None)
         if wrong is not None:
-            raise HeddleError(f"prompt {number} has the id {wrong}; this model knows 0 to {self.model.vocab_size - 1}")
+            raise HeddleError(f"prompt {number} has the id {wrong}; ids must be from 0 to {self.model.vocab_size - 1}")
         if len(text) > self.context and not self.sampling.window:
             raise HeddleError(
-                f"prompt {number} has {len(text)} tokens, the model's context is {self.context}; "
-                "shorten it, or set --window (in Python window=True) to go on from its last tokens"
+                f"prompt {number} has {len(text)} tokens, but the model's context is {self.context}; "
+                "shorten it, or set --window (in Python window=True) to continue from its last tokens"
             )
-        return Row(number, text, len(text) + self.sampling.max_tokens, seed, max(0, len(text) - self.context))
+        return GrowingText(number, text, len(text) + self.sampling.max_tokens, seed, max(0, len(text) - self.context))
 
     def _logits(self) -> Float[Tensor, "B V"]:
-        """Logits after every row's text, which the cache then holds; all rows are going."""
+        """Logits after every active row's text, which the cache then holds."""
         parts = []
-        if self.going:
-            parts.append(self._feed(self.cache, [row.text[-1:] for row in self.going]))
+        if self.active:
+            parts.append(self._feed(self.cache, [row.text[-1:] for row in self.active]))
         if self.waiting:
             cache = self.model.new_cache(len(self.waiting))
             parts.append(self._feed(cache, [row.text[row.start :] for row in self.waiting]))
             self.cache = self.cache.join(cache)
-            self.going, self.waiting = self.going + self.waiting, []
+            self.active, self.waiting = self.active + self.waiting, []
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _feed(self, cache: Cache, pieces: list[list[int]]) -> Float[Tensor, "B V"]:
@@ -216,31 +218,31 @@ class Loop:
             ends = torch.tensor(counts, device=hidden.device) - 1
             last = hidden[torch.arange(len(counts), device=hidden.device), ends]
         logits = self.model.logits(last)
-        return logits.cpu() if logits.device.type == "mps" else logits  # mps has no float64, which draws want
+        return logits.cpu() if logits.device.type == "mps" else logits  # mps has no float64, which draws need
 
-    def _finish(self, row: Row) -> Finish | None:
+    def _finish(self, row: GrowingText) -> Finish | None:
         if row.text[-1] in self.ends:
             return "end"
         if len(row.text) == row.last:
             return "length"
         return "context" if self._full(row) and not self.sampling.window else None
 
-    def _full(self, row: Row) -> bool:
-        """Whether the model cannot take in the row's last token."""
+    def _full(self, row: GrowingText) -> bool:
+        """Whether the row's last token does not fit into the context."""
         return len(row.text) - row.start > self.context
 
     def _begin_again(self) -> None:
-        """Full rows wait, to be computed from the last half of their context."""
-        self.waiting = self._take_out({row.number for row in self.going if self._full(row)})
+        """Move full rows to the waiting list, to be recomputed from the last half of their context."""
+        self.waiting = self._take_out({row.number for row in self.active if self._full(row)})
         for row in self.waiting:
             row.start = len(row.text) - max(1, self.context // 2)
 
-    def _take_out(self, numbers: set[int]) -> list[Row]:
-        """Remove these of the going rows, here and from the cache."""
-        out = [row for row in self.going if row.number in numbers]
+    def _take_out(self, numbers: set[int]) -> list[GrowingText]:
+        """Remove these rows from the active ones and from the cache."""
+        out = [row for row in self.active if row.number in numbers]
         if out:
-            self.cache = self.cache.select([i for i, row in enumerate(self.going) if row.number not in numbers])
-            self.going = [row for row in self.going if row.number not in numbers]
+            self.cache = self.cache.select([i for i, row in enumerate(self.active) if row.number not in numbers])
+            self.active = [row for row in self.active if row.number not in numbers]
         return out
 
 
@@ -252,7 +254,7 @@ def generate(
     end_of_text: int | None = None,
     seeds: Sequence[int] | None = None,
 ) -> Iterator[Event]:
-    """Every drawn token of every row as it comes; arguments and refusals are those of `Loop`."""
+    """Yield every drawn token of every row. Arguments and errors are those of `Loop`."""
     loop = Loop(model, prompts, sampling, end_of_text, seeds)
     while loop:
         yield from loop.step()
@@ -262,7 +264,7 @@ def generate(
 def stream(
     model: Transformer, prompt: Sequence[int], sampling: SamplingConfig, end_of_text: int | None = None
 ) -> Iterator[int]:
-    """The tokens with which one prompt goes on; the end of text is not among them."""
+    """Yield the tokens that continue one prompt, without the end of text."""
     for event in generate(model, [prompt], sampling, end_of_text):
         if event.finish != "end":
             yield event.token
@@ -270,12 +272,12 @@ def stream(
 
 @checked()
 @contextmanager
-def evaluating(model: nn.Module, parts: Sequence[nn.Module] | None = None) -> Iterator[None]:
+def evaluating(model: nn.Module, modules: Sequence[nn.Module] | None = None) -> Iterator[None]:
     """Evaluation mode inside; afterwards every module is in the mode it was in.
 
-    `parts` are all modules of the model where they are known already: finding them takes as long as some of a step's products.
+    `modules` are all modules of the model, if already known: finding them takes as long as some of a step's products.
     """
-    training = [module for module in (model.modules() if parts is None else parts) if module.training]
+    training = [module for module in (model.modules() if modules is None else modules) if module.training]
     for module in training:
         module.training = False
     try:

@@ -1,4 +1,4 @@
-"""Text in, text out: the token loop between a tokenizer's two ends."""
+"""Text in, text out: the token loop with a tokenizer at both ends."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from heddle.text import TextStream, Tokenizer
 
 @dataclass(frozen=True)
 class Piece:
-    """Some more text of one row.
+    """The next piece of one row's text.
 
     Attributes:
         row: the number of its prompt.
-        text: whole characters only; the pieces of a row, put together, are its text. Only a last piece may be empty.
-        tokens: how many the row has drawn so far.
+        text: whole characters; the pieces of a row, concatenated, are its text. Only the last piece may be empty.
+        tokens: how many tokens the row has drawn so far.
         finish: why the row ends here, or None: `end` of text, a `stop` text, the `length` asked for, a full `context`.
     """
 
@@ -36,14 +36,14 @@ def complete(
     sampling: SamplingConfig,
     seeds: Sequence[int] | None = None,
 ) -> Iterator[Piece]:
-    """What follows each prompt, piece by piece as it comes; several prompts go on together.
+    """Yield the text that follows each prompt, piece by piece; several prompts continue together.
 
-    Special tokens written out in a prompt are plain text. A text ends before the first of `sampling.stop`, wherever
-    tokens begin and end; text that may turn out to be one is held back until it does not. An imported model begins as its
-    published tokenizer begins a text, and ends at any of its own end ids. Ids without text are never drawn.
+    Special tokens written out in a prompt are ordinary text. A text ends before the first of `sampling.stop`, wherever tokens
+    start and end; text that may be the start of a stop text is held back until that is decided. An imported model starts a
+    text as its published tokenizer does, and ends at any of its end ids. Ids without text are never drawn.
 
     Raises:
-        HeddleError: as `Loop` does; or a prompt has text that the tokenizer does not know.
+        HeddleError: as in `Loop`; or a prompt has text that the tokenizer does not know.
     """
     loop = text_loop(model, tokenizer, prompts, sampling, seeds)
     last = [row.text[-1] if prompt else None for row, prompt in zip(loop.waiting, prompts, strict=True)]
@@ -65,16 +65,16 @@ def text_loop(
     sampling: SamplingConfig,
     seeds: Sequence[int] | None = None,
 ) -> Loop:
-    """The token loop behind `complete`; arguments and refusals are the same."""
+    """The token loop behind `complete`, with the same arguments and errors."""
     ids = [[*opening(model, tokenizer, prompt), *prompt_ids(tokenizer, prompt)] for prompt in prompts]
-    end = tokenizer.end_of_text if model.config.ids is None else None  # an imported model's are in its config
+    end = tokenizer.end_of_text if model.config.ids is None else None  # an imported model has its end ids in its config
     return Loop(model, ids, sampling, end, seeds, tokenizer.vocab_size)
 
 
 def opening(model: Transformer, tokenizer: Tokenizer, prompt: str) -> tuple[int, ...]:
-    """The ids that stand before a prompt's own: none of a model that heddle trained, else those of the published tokenizer.
+    """The ids before a prompt's own: none for a model that heddle trained, else those of the published tokenizer.
 
-    Where an imported model has none and the prompt is empty, the end of the text before is what it begins with.
+    If an imported model has none and the prompt is empty, an end of text comes first.
     """
     ids, end = model.config.ids, tokenizer.end_of_text
     if ids is None:
@@ -85,7 +85,7 @@ def opening(model: Transformer, tokenizer: Tokenizer, prompt: str) -> tuple[int,
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The ids a prompt is read as: those that training made of the same text, nothing before them and nothing after.
+    """The ids of a prompt, as training would encode it, with nothing before or after them.
 
     Raises:
         HeddleError: it has text that the tokenizer does not know.
@@ -95,17 +95,17 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
 
 @checked()
 def generate_text(model: Transformer, tokenizer: Tokenizer, prompt: str, **sampling: Any) -> str:
-    """The text that follows one prompt; keywords are those of `SamplingConfig`: `max_tokens=100, temperature=0`.
+    """The text that follows one prompt. Keywords are those of `SamplingConfig`, such as `max_tokens=100, temperature=0`.
 
     Raises:
-        HeddleError: as `complete` does; or a keyword is unknown or its value impossible.
+        HeddleError: as in `complete`; or a keyword is unknown or its value impossible.
     """
     wanted = SamplingConfig.of(sampling, where="sampling")
     return "".join(piece.text for piece in complete(model, tokenizer, [prompt], wanted))
 
 
 class RowText:
-    """One row's text as its tokens come: whole characters, nothing of a stop text. `previous` is the last id of its prompt."""
+    """One row's text as its tokens come: whole characters, without a stop text. `previous` is the last id of its prompt."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], previous: int | None = None) -> None:
         self.characters = TextStream(tokenizer, previous)
@@ -115,12 +115,12 @@ class RowText:
         self.finish: Finish | None = None
 
     def push(self, token: int, finish: Finish | None) -> str:
-        """The text that is certain after one more token, which is the last where `finish` says so."""
+        """The text that is certain after one more token, which is the last if `finish` is set."""
         self.tokens += 1
         self.finish = finish
         self.held += "" if finish == "end" else self.characters.push(token)
         self.held += self.characters.flush() if finish else ""
-        # Of several stop texts the first to be complete counts, so that how tokens cut the text changes nothing.
+        # Of several stop texts the first to be complete counts, so that token boundaries do not matter.
         found = [(start + len(stop), start) for stop in self.stop if (start := self.held.find(stop)) >= 0]
         if found:
             self.finish = "stop"
@@ -130,7 +130,7 @@ class RowText:
         return text
 
     def _open(self) -> int:
-        """How many characters at the end may be the beginning of a stop text."""
+        """How many characters at the end may be the start of a stop text."""
         longest = min(len(self.held), max(map(len, self.stop), default=1) - 1)
         lengths = range(longest, 0, -1)
         return next((n for n in lengths if any(stop.startswith(self.held[-n:]) for stop in self.stop)), 0)

@@ -1,4 +1,20 @@
-"""Stacks, the transformer, and how one is built and filled."""
+"""The transformer, assembled from the layers of `heddle.nn`, and what acts on a finished model.
+
+In reading order:
+
+- `stack`: the entry, the blocks and the final norm (`Stack`).
+- `head`: from hidden vectors to scores or to one vector per sequence (`LanguageHead`, `Classifier`, `Pooler`).
+- `transformer`: token tables, an encoder, a decoder or both, and a head (`Transformer`).
+- `roles`: what each parameter is: one table for the optimizer, the accounts and the initial weights.
+- `initialise`: initial weights by that table.
+- `device`, `precision`: where a model runs and in which dtype.
+- `build`: from a config to a model with initial weights.
+- `products`: which library multiplies fp32 matrices in training on a CPU.
+- `packing`: weights in the order that decoding on a CPU reads fastest.
+
+`model = build(config)` makes a model; `model(tokens, ...)` returns hidden vectors, and `model.logits(hidden)` scores of the next
+token. With `cache = model.new_cache(rows)`, calls with `cache=cache` continue the rows that it holds.
+"""
 
 from heddle.model.build import build as build
 from heddle.model.initialise import initialise as initialise

@@ -1,4 +1,4 @@
-"""From a config to a model: built on the meta device, then filled. Of heddle's own there are no buffers to bring back to life."""
+"""From a config to a model: built on the meta device, then initialised. heddle's own modules have no buffers to restore."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -24,9 +24,9 @@ def build(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Transformer:
-    """A model with initial weights. On `meta` it has shapes only, whatever its size.
+    """Build a model with initial weights. On `meta` it has shapes only, so a model of any size fits.
 
-    A user's own modules are filled by their constructors, with the same values from the same seed.
+    A user's own modules are initialised by their constructors; equal seeds give equal values.
 
     Args:
         device: `cpu`, `cuda`, `cuda:1`, `mps` or `meta`; `auto` is the first accelerator here, else the CPU.
@@ -48,7 +48,7 @@ def build(
 
 
 class _Undrawn(TorchFunctionMode):
-    """Torch's layers fill themselves when they are made. Without memory that does nothing, and takes as long as the rest."""
+    """Skips the initialisation in torch's constructors: on meta it does nothing, yet takes as long as the rest of the build."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -62,10 +62,10 @@ class _Undrawn(TorchFunctionMode):
 def materialise(
     model: nn.Module, device: torch.device | str, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> None:
-    """Give a model on the meta device its memory. What stands in it is left open, but for a user's own modules.
+    """Allocate memory for a model on the meta device. Its content is undefined, except in a user's own modules.
 
-    They are made anew, since only their constructors know what their buffers and plain tensors hold. All that is drawn is
-    drawn on the CPU, so that a seed gives the same on every device.
+    Those are rebuilt, since only their constructors know the content of their buffers and tensor attributes. Random numbers
+    are drawn on the CPU, so that a seed gives the same values on every device.
     """
     custom = [module for module in model.modules() if isinstance(module, Custom)]
     for module in custom:
@@ -80,7 +80,7 @@ def materialise(
 
 
 def in_dtype(module: nn.Module, dtype: torch.dtype) -> None:
-    """Bring floating-point weights and buffers to one dtype; integers, booleans and complex numbers stay what they are."""
+    """Cast floating-point weights and buffers to one dtype; integers, booleans and complex numbers keep theirs."""
     for tensor in chain(module.parameters(), module.buffers()):
         if tensor.is_floating_point():
             tensor.data = tensor.data.to(dtype)

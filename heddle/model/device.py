@@ -10,10 +10,10 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 
 @checked()
 def pick_device(name: str = "auto") -> torch.device:
-    """The device of a name; `auto` is the first of cuda, mps and cpu that this machine has.
+    """The device with this name; `auto` is the first of cuda, mps and cpu that this machine has.
 
     Raises:
-        HeddleError: the name is unknown, or this machine (or this torch) has no such device.
+        HeddleError: the name is unknown, or this machine or this build of torch has no such device.
     """
     if name not in DEVICES:
         raise HeddleError(f"device = {name!r} is not one of {', '.join(DEVICES)}.{did_you_mean(name, DEVICES)}")
@@ -23,25 +23,25 @@ def pick_device(name: str = "auto") -> torch.device:
     if not present[name]:
         others = " or ".join(device for device, there in present.items() if there)
         raise HeddleError(
-            f"device = {name!r}: torch {torch.__version__} finds no such device here; take {others} or auto"
+            f"device = {name!r}: torch {torch.__version__} finds no such device here; use {others} or auto"
         )
     return torch.device(name)
 
 
 @checked()
 def find_device(device: torch.device | str) -> torch.device:
-    """A device as torch names it (`cuda:1`, `meta`), or as `pick_device` does.
+    """The device with a name of torch's (`cuda:1`, `meta`) or of `pick_device`'s.
 
     Raises:
-        HeddleError: the name is unknown, or this machine (or this torch) has no such device.
+        HeddleError: the name is unknown, or this machine or this build of torch has no such device.
     """
     if isinstance(device, str):
         try:
             device = pick_device() if device == "auto" else torch.device(device)
         except RuntimeError:
-            return pick_device(str(device))  # which says what there is
+            return pick_device(str(device))  # raises the error that lists the names
     if device.type != "meta":
         pick_device(device.type)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise HeddleError(f"device = {str(device)!r}: there are {torch.cuda.device_count()} of them, numbered from 0")
+        raise HeddleError(f"device = {str(device)!r}: this machine has {torch.cuda.device_count()}, numbered from 0")
     return device

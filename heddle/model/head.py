@@ -1,4 +1,4 @@
-"""Heads: what hidden vectors become. Scores of the next token, of a class, or one vector for a whole sequence."""
+"""Heads: from hidden vectors to scores of the next token, scores of classes, or one vector per sequence."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from heddle.config.model import (
     LanguageHeadConfig,
     TransformerConfig,
 )
-from heddle.config.run import Way
+from heddle.config.run import ProductKind
 from heddle.errors import HeddleError
 from heddle.nn.activations import ACTIVATIONS
 from heddle.nn.dropout import Dropout
@@ -23,7 +23,7 @@ from heddle.nn.norm import LayerNorm
 from heddle.nn.numeric import capped, wide_dtype
 from heddle.nn.setting import Setting
 
-LOGITS_BYTES = 256 << 20  # fp32 logits that a loss makes at a time; fewer save little memory and cost time
+LOGITS_BYTES = 256 << 20  # fp32 logits that a loss holds at once; fewer save little memory and cost time
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,41 +31,41 @@ class Scores:
     """How features become scores: `capped(features @ tableᵀ + bias)`.
 
     Attributes:
-        table: Float[V D], a row for each id or class.
-        vocab_size: number of real rows; entries of the table beyond it have no probability.
+        table: Float[V D], one row per id or class.
+        vocab_size: number of real rows; later rows of the table are padding and have no probability.
         bias: Float[V], or None.
         cap: scores are cap · tanh(scores / cap), or None.
-        ways: which of the products oneDNN computes in training (see `heddle.model.products`).
+        by_onednn: which of the products oneDNN computes in training (see `heddle.model.products`).
     """
 
     table: Float[Tensor, "V D"]
     vocab_size: int
     bias: Float[Tensor, " V"] | None = None
     cap: float | None = None
-    ways: tuple[Way, ...] = ()
+    by_onednn: tuple[ProductKind, ...] = ()
 
     def to(self, dtype: torch.dtype) -> "Scores":
-        """The same with table and bias in another dtype."""
+        """The same, with table and bias in another dtype."""
         bias = None if self.bias is None else self.bias.to(dtype)
-        return Scores(self.table.to(dtype), self.vocab_size, bias, self.cap, self.ways)
+        return Scores(self.table.to(dtype), self.vocab_size, bias, self.cap, self.by_onednn)
 
     def finish(self, products: Float[Tensor, "*rows V"]) -> Float[Tensor, "*rows V"]:
-        """Scores from `features @ tableᵀ + bias`; entries beyond the real ones are -inf."""
+        """Scores from `features @ tableᵀ + bias`; padding entries are -inf."""
         return mask_padding(capped(products, self.cap), self.vocab_size)
 
 
 class Head(nn.Module):
-    """What hidden vectors become. Every head is called as `head(hidden, layout, table)`.
+    """From hidden vectors to a model's output. Every head is called as `head(hidden, layout, table)`.
 
-    A loss calls the two steps of a head that scores apart, so that it can take the scores chunk by chunk.
+    A loss calls `features` and `scoring` instead, so that it can compute the scores chunk by chunk.
     """
 
     def features(self, hidden: Float[Tensor, "*rows D"], layout: Layout | None) -> Float[Tensor, "*some D"]:
-        """What is scored: a vector for each place, or for each sequence.
+        """The vectors to score, one per token or one per sequence.
 
         Args:
-            hidden: Float[B T D]; a head that scores places takes any shape [… D].
-            layout: positions and segments of the places. A head that scores each place by itself does not look at it.
+            hidden: Float[B T D]; a head that scores tokens takes any shape [… D].
+            layout: layout of the tokens. A head that scores tokens does not use it.
         """
         raise NotImplementedError
 
@@ -73,25 +73,25 @@ class Head(nn.Module):
         """How features become scores.
 
         Args:
-            table: the model's token table, which a tied head scores with; others have a table of their own.
+            table: the model's token table, used by a tied head.
 
         Raises:
-            HeddleError: this head gives vectors, not scores.
+            HeddleError: this head returns vectors, not scores.
         """
-        raise HeddleError(f"a {type(self).__name__} gives vectors, not scores: there is nothing to predict")
+        raise HeddleError(f"a {type(self).__name__} head returns vectors, not scores, so it cannot predict")
 
 
 class LanguageHead(Head):
     """Scores of every token of the vocabulary: hidden @ Eᵀ (L0-73, L2-62).
 
     Args:
-        config: what it does beside the product.
-        rows: of the table, padding included.
+        config: transform, scale, bias and cap.
+        rows: rows of the table, padding included.
         dim: D.
-        vocab_size: number of real ids; entries beyond it are -inf (D-13).
+        vocab_size: number of real ids; later entries are padding and score -inf (D-13).
     """
 
-    ways: tuple[Way, ...] = ()  # which of its products oneDNN computes in training
+    by_onednn: tuple[ProductKind, ...] = ()  # which of its products oneDNN computes in training
 
     def __init__(self, config: LanguageHeadConfig, rows: int, dim: int, vocab_size: int) -> None:
         super().__init__()
@@ -103,14 +103,16 @@ class LanguageHead(Head):
         self.activation = ACTIVATIONS[config.activation]
 
     def features(self, hidden: Float[Tensor, "*rows D"], layout: Layout | None = None) -> Float[Tensor, "*rows D"]:
-        """The hidden vectors themselves, unless there is a transform or a scale (L2-61)."""
+        """The hidden vectors, transformed and scaled if so configured (L2-61)."""
         if self.dense is not None and self.norm is not None:
             hidden = self.norm(self.activation(self.dense(hidden)))
         return hidden if self.scale == 1.0 else hidden * self.scale
 
     def scoring(self, table: Float[Tensor, "V E"]) -> Scores:
-        """By its own table, or by the token table (L0-75)."""
-        return Scores(table if self.weight is None else self.weight, self.vocab_size, self.bias, self.cap, self.ways)
+        """Scores by the head's own table, or by the token table if tied (L0-75)."""
+        return Scores(
+            table if self.weight is None else self.weight, self.vocab_size, self.bias, self.cap, self.by_onednn
+        )
 
     def forward(
         self, hidden: Float[Tensor, "*rows D"], layout: Layout | None, table: Float[Tensor, "V E"]
@@ -125,7 +127,7 @@ class LanguageHead(Head):
 
 
 def mask_padding(logits: Float[Tensor, "*rows V"], vocab_size: int) -> Float[Tensor, "*rows V"]:
-    """Logits with the table's extra entries at -inf, in training as in sampling (L0-86)."""
+    """Logits with padding entries at -inf, in training as in sampling (L0-86)."""
     if logits.shape[-1] == vocab_size:
         return logits
     extra = torch.arange(logits.shape[-1], device=logits.device) >= vocab_size
@@ -133,15 +135,15 @@ def mask_padding(logits: Float[Tensor, "*rows V"], vocab_size: int) -> Float[Ten
 
 
 def pool(hidden: Float[Tensor, "B T D"], layout: Layout, how: str) -> Float[Tensor, "B D"]:
-    """One vector per row, of its real tokens: the `first`, the `last`, their `mean` or their `max` (L1-93).
+    """One vector per row from its real tokens: the `first`, the `last`, their `mean` or their `max` (L1-93).
 
-    A row of padding alone gives 0, as attention does.
+    A row of only padding gives 0, as in attention.
 
     Raises:
-        HeddleError: several texts are packed into one row, which would be mixed.
+        HeddleError: several texts are packed into one row, so their tokens would be mixed.
     """
     if layout.documents > 1:
-        raise HeddleError("one vector for each row cannot tell packed texts apart: give each text a row of its own")
+        raise HeddleError("pooling returns one vector per row, so texts cannot be packed: put each text in its own row")
     real = layout.real
     empty = ~real.any(1, keepdim=True)
     if how in ("first", "last"):
@@ -159,7 +161,7 @@ def pool(hidden: Float[Tensor, "B T D"], layout: Layout, how: str) -> Float[Tens
 
 
 class Pooler(Head):
-    """One vector per sequence: pooled, perhaps through tanh of a dense layer (BERT), perhaps of length 1."""
+    """One vector per sequence: pooled, optionally passed through a dense layer and tanh (BERT), optionally of length 1."""
 
     def __init__(self, dim: int, how: str, dense: bool = False, normalise: bool = False) -> None:
         super().__init__()
@@ -168,7 +170,7 @@ class Pooler(Head):
         self.normalise = normalise
 
     def features(self, hidden: Float[Tensor, "B T D"], layout: Layout | None) -> Float[Tensor, "B D"]:
-        """One vector per sequence; without a layout every row is a whole one."""
+        """One vector per sequence; without a layout, every row is one whole sequence."""
         layout = Layout.plain(hidden.shape[0], hidden.shape[1], hidden.device) if layout is None else layout
         pooled = pool(hidden, layout, self.how)
         pooled = pooled if self.dense is None else torch.tanh(self.dense(pooled))
@@ -188,12 +190,12 @@ class Classifier(Head):
         self.scores = nn.Linear(dim, classes)
 
     def features(self, hidden: Float[Tensor, "B T D"], layout: Layout | None) -> Float[Tensor, "B D"]:
-        """The pooled vectors, with some of their numbers dropped in training."""
+        """The pooled vectors, with dropout."""
         features: Tensor = self.dropout(self.pooler.features(hidden, layout))
         return features
 
     def scoring(self, table: Float[Tensor, "V E"]) -> Scores:
-        """By its own linear map."""
+        """Scores by the classifier's linear map."""
         return Scores(self.scores.weight, self.scores.out_features, self.scores.bias)
 
     def forward(self, hidden: Float[Tensor, "B T D"], layout: Layout | None, table: Tensor) -> Float[Tensor, "B C"]:
@@ -202,7 +204,7 @@ class Classifier(Head):
 
 
 def make_head(config: TransformerConfig) -> Head | None:
-    """The head a config describes; None for a bare model."""
+    """Build the head that a config describes; None for a bare model."""
     made: Any = config.head
     if isinstance(made, LanguageHeadConfig):
         return LanguageHead(made, config.table_rows(), config.dim, config.vocab_size)

@@ -1,4 +1,4 @@
-"""Initial weights: what the table of roles says of each parameter, in numbers."""
+"""Initial weights, by the table of roles."""
 
 from math import sqrt
 
@@ -13,9 +13,9 @@ CONSTANTS = {"zero": 0.0, "one": 1.0}
 
 
 def of_branches(config: TransformerConfig) -> dict[str, float]:
-    """Standard deviation of the last matrices of a stack's branches, by stack.
+    """Standard deviation of the last matrix of each branch, by stack.
 
-    Each branch adds to the stream, so each is made smaller by the root of their number: nanoGPT's rule.
+    Each branch adds to the residual stream, so each is divided by the root of the number of branches: nanoGPT's rule.
     """
     found = {}
     for name, stack in config.stacks().items():
@@ -27,13 +27,13 @@ def of_branches(config: TransformerConfig) -> dict[str, float]:
 @checked()
 @torch.no_grad()
 def initialise(model: nn.Module, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
-    """Fill every parameter but those of a user's own modules, which their constructors have filled.
+    """Initialise every parameter, except those of a user's own modules, which their constructors initialise.
 
-    The rule `xavier` draws what has two sizes uniformly by them, and the rest as `normal`. The same generator seed gives the
-    same weights on every device, since draws are on the CPU.
+    The rule `xavier` draws parameters of two or more dimensions uniformly by their sizes, and the others as `normal` does.
+    Random numbers are drawn on the CPU, so that a generator's seed gives the same weights on every device.
 
     Raises:
-        HeddleError: no row of the table of roles names a parameter of two or more dimensions.
+        HeddleError: the table of roles has no row for a parameter of two or more dimensions.
     """
     std, xavier, branches = config.initial.std, config.initial.rule == "xavier", of_branches(config)
     for name, parameter in model.named_parameters():

@@ -1,8 +1,8 @@
-"""Weights in the order that products of few rows want, beside the weights themselves: decoding reads every weight once a step.
+"""Copies of weights in oneDNN's layout, for fast products of few rows: decoding reads every weight once per step.
 
-torch's plain fp32 product of one row runs on one thread, and of eight rows reads weights at a third of the speed of memory.
-oneDNN reads them at full speed once they are in its own order. That order is a copy: it doubles the memory of the matrices.
-The copies are never part of a checkpoint, and a weight that has changed since is computed with as it is.
+torch's fp32 product of one row runs on one thread, and of eight rows it reads weights at a third of the memory's speed. oneDNN
+reads weights at full speed once they are in its layout. The copies double the memory of the matrices. They are never part of
+a checkpoint, and a copy whose weight has changed is not used.
 """
 
 import time
@@ -15,65 +15,66 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.config.run import Way
+from heddle.config.run import ProductKind
 from heddle.model.head import LanguageHead
-from heddle.model.products import faster_ways, has_onednn, linear, onednn
+from heddle.model.products import faster_kinds, has_onednn, linear, onednn
 from heddle.model.transformer import Transformer
 from heddle.nn.custom import without_custom
 
-ROWS = (1, 8, 128)  # rows at which products are timed; each answers for every number up to it, the last for more
-LEAST_MODEL = 16 << 20  # bytes of matrices; below it products are a small part of a step
-LEAST_WEIGHT = 128 << 10  # bytes; below it calling a product takes longer than the product
+# Rows at which products are timed; each stands for all counts up to it, the last for larger ones too.
+ROWS = (1, 8, 128)
+LEAST_MODEL = 16 << 20  # bytes of matrices; below this, products are a small part of a step
+LEAST_WEIGHT = 128 << 10  # bytes; below this, the call takes longer than the product
 SAMPLE = 48 << 20  # bytes of weights that one timing reads: more than caches hold, as in decoding
 PIECE = 4 << 20  # bytes of a weight that are timed as one product
-GAIN = 1.1  # how many times as fast a packed product has to be; less is noise
-TIMED, SECONDS = 32, 0.05  # products timed of each kind, and the time after which fewer have to do
+GAIN = 1.1  # least speedup for packing; less is noise
+TIMED, SECONDS = 32, 0.05  # products to time of each kind, and seconds after which fewer suffice
 
 Timing = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[bool, ...]]
 
 
 class Pack:
-    """One weight in oneDNN's order, and which weight that was.
+    """A weight in oneDNN's layout, and the identity of that weight.
 
     Args:
         weight: [out, in], on a CPU.
-        faster: for each of `ROWS`, whether its product is faster packed.
+        faster: for each of `ROWS`, whether the product is faster with the packed weight.
     """
 
     def __init__(self, weight: Tensor, faster: tuple[bool, ...]) -> None:
-        # The weight itself is kept, so that no other can come to stand at its address.
+        # Keep a reference to the weight, so that no other tensor can be allocated at its address.
         self.weight, self.pointer, self.version = weight, weight.data_ptr(), weight._version
         self.faster = faster
         self.laid = laid_out(weight) if any(faster) else None
 
     def current(self, weight: Tensor) -> bool:
-        """Whether it is of this very weight, and nobody has written to it since."""
+        """Whether this is a pack of `weight`, and `weight` has not been written to since."""
         return weight is self.weight and weight._version == self.version and weight.data_ptr() == self.pointer
 
     def serves(self, rows: int) -> bool:
-        """Whether a product of so many rows is to be computed with it."""
+        """Whether a product with this many rows should use the pack."""
         return self.laid is not None and self.faster[min(bisect_left(ROWS, rows), len(ROWS) - 1)]
 
 
 class Packed:
-    """What a module whose weight is packed does otherwise: a product with that weight may be computed with the pack.
+    """Mixin for a module whose weight may be packed: products with that weight use the pack.
 
-    Never where a gradient may be wanted. A call in which the weight could learn drops the pack, and so does `train()`:
-    what trains next may write to weights in ways that leave no trace.
+    A call in which the weight could get a gradient drops the pack, and so does `train()`, since training may write to weights
+    without changing their version.
 
     Attributes:
-        pack: of its weight, or None.
-        ways: which of its other products oneDNN computes (see `heddle.model.products`).
+        pack: the packed weight, or None.
+        by_onednn: which of its other products oneDNN computes (see `heddle.model.products`).
     """
 
     pack: Pack | None = None
-    ways: tuple[Way, ...] = ()
+    by_onednn: tuple[ProductKind, ...] = ()
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x weightᵀ + bias."""
         pack = self.pack
         if pack is None or torch.compiler.is_compiling():
-            return linear(x, weight, bias, self.ways)
+            return linear(x, weight, bias, self.by_onednn)
         if not pack.current(weight) or (torch.is_grad_enabled() and weight.requires_grad):
             self.pack = None
         elif (
@@ -83,43 +84,43 @@ class Packed:
             and not torch.is_autocast_enabled("cpu")
         ):
             return onednn(x, pack.laid, bias)
-        return linear(x, weight, bias, self.ways)
+        return linear(x, weight, bias, self.by_onednn)
 
     def train(self, mode: bool = True) -> Any:
-        """As every module's; what trains has no pack."""
+        """Set the mode, and drop the pack in training mode."""
         if mode:
             self.pack = None
         return super().train(mode)  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, object]:
-        # A copy has weights of its own, and packed ones cannot be copied.
+        # A copy has its own weights, and packed ones cannot be copied.
         return {**self.__dict__, "pack": None}
 
 
 class PackedLinear(Packed, nn.Linear):
-    """A linear layer as it was, with a pack."""
+    """A linear layer with a pack."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.product(x, self.weight, self.bias)
 
 
 class PackedHead(Packed, LanguageHead):
-    """A language head as it was, with a pack of its own table or of the token table that it is tied to."""
+    """A language head with a pack of its table, or of the token table if tied."""
 
 
 KINDS: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: PackedLinear, LanguageHead: PackedHead}
 
 
 def laid_out(weight: Tensor) -> Tensor:
-    """A weight in oneDNN's order. One order serves all numbers of rows: one made for a single row was slower for eight."""
+    """A weight in oneDNN's layout. One layout serves all numbers of rows: one made for a single row was slower for eight."""
     laid: Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.detach())
     return laid
 
 
 def faster_rows(plain: Sequence[Tensor], laid: Sequence[Tensor]) -> tuple[bool, ...]:
-    """For each of `ROWS`, whether products with packed weights are faster than with the same weights as they are.
+    """For each of `ROWS`, whether products with packed weights are faster than with ordinary ones.
 
-    They take turns, and of each the fastest product counts: what else the machine does only ever adds to the time.
+    Both are timed alternately, and the fastest time of each counts, since other load can only add to it.
     """
     answers = []
     for rows in ROWS:
@@ -128,7 +129,7 @@ def faster_rows(plain: Sequence[Tensor], laid: Sequence[Tensor]) -> tuple[bool, 
         begin = time.perf_counter()
         while not times[0] or (len(times[0]) < TIMED and time.perf_counter() - begin < SECONDS):
             for weights, taken in zip((plain, laid), times, strict=True):
-                # Many rows keep the processor busy whatever the caches hold, and reading all weights would take long.
+                # With many rows the product is bound by arithmetic, not by memory, so a few weights are enough.
                 for weight in weights[: len(weights) if rows <= 8 else 4]:
                     start = time.perf_counter()
                     onednn(x, weight) if weights is laid else F.linear(x, weight)
@@ -138,22 +139,22 @@ def faster_rows(plain: Sequence[Tensor], laid: Sequence[Tensor]) -> tuple[bool, 
 
 
 def packable() -> tuple[torch.dtype, ...]:
-    """The dtypes of weights that this machine and this torch can pack."""
+    """The dtypes of weights that can be packed on this machine with this build of torch."""
     if not has_onednn():
         return ()
     return (torch.float32, torch.bfloat16) if torch.ops.mkldnn._is_mkldnn_bf16_supported() else (torch.float32,)
 
 
 def pack(model: Transformer, room: int | None = None, timing: Timing = faster_rows) -> Transformer:
-    """Pack the weights of a model on a CPU whose products are faster so on this machine, and return it.
+    """Pack the weights of a model on a CPU whose products become faster on this machine, and return the model.
 
-    Of each shape some weights are packed and timed, which takes a fraction of a second in all. What is packed already, or was
-    found not to be faster, is left as it is. Weights elsewhere, in other dtypes, and models too small to gain are left alone.
-    Parameters, their names and what is saved stay the same; `model.train()` or a pass with gradients undoes it.
+    Some weights of each shape are packed and timed, which takes a fraction of a second in all. Weights that are packed
+    already or were found not to gain are skipped, as are weights on other devices or in other dtypes, and models too small to
+    gain. Parameters, their names and checkpoints do not change; `model.train()` or a pass with gradients undoes the packing.
 
     Args:
         model: the finished model, in the precision it predicts in.
-        room: bytes of memory that may be taken; None: as many as it takes. If they do not suffice, nothing is packed.
+        room: bytes of memory that packing may use; None: no limit. If they do not suffice, nothing is packed.
         timing: see `faster_rows`.
     """
     found: dict[tuple[torch.Size, torch.dtype], list[tuple[nn.Module, Tensor]]] = {}
@@ -172,34 +173,34 @@ def pack(model: Transformer, room: int | None = None, timing: Timing = faster_ro
     return model
 
 
-def faster_products(model: Transformer, tokens: int) -> tuple[Way, ...]:
+def faster_products(model: Transformer, tokens: int) -> tuple[ProductKind, ...]:
     """Which products of a model's training oneDNN computes faster on this CPU in fp32.
 
     Args:
-        model: its shapes count; it may be on the meta device.
-        tokens: in a pass.
+        model: only its shapes matter; it may be on the meta device.
+        tokens: tokens in a pass.
     """
     found = [(module, (weight.shape[0], weight.shape[1])) for module, weight in _multiplying(model)]
     matrices = [shape for module, shape in found if isinstance(module, nn.Linear)]
-    return faster_ways([shape for _, shape in found], tokens, matrices)
+    return faster_kinds([shape for _, shape in found], tokens, matrices)
 
 
-def use_products(model: Transformer, ways: tuple[Way, ...]) -> None:
-    """Let oneDNN compute these products of every linear layer and of the language head, in training and in prediction."""
+def use_products(model: Transformer, by_onednn: tuple[ProductKind, ...]) -> None:
+    """Use oneDNN for these products in every linear layer and the language head, in training and in prediction."""
     for module, _ in _multiplying(model):
         module.__class__ = KINDS.get(type(module), type(module))
-        module.ways = ways  # type: ignore[assignment]
+        module.by_onednn = by_onednn  # type: ignore[assignment]
 
 
 def unpack(model: nn.Module) -> None:
-    """Give back the memory that packed weights take."""
+    """Drop all packs and free their memory."""
     for module in model.modules():
         if isinstance(module, Packed):
             module.pack = None
 
 
 def _products(model: Transformer) -> list[tuple[nn.Module, Tensor]]:
-    """The modules that multiply with a weight which can be packed, and that weight."""
+    """The modules that multiply by a packable weight, each with that weight."""
     dtypes, found = packable(), []
     for module, weight in _multiplying(model):
         ordinary = type(weight) in (nn.Parameter, Tensor) and weight.device.type == "cpu" and weight.is_contiguous()
@@ -209,9 +210,9 @@ def _products(model: Transformer) -> list[tuple[nn.Module, Tensor]]:
 
 
 def _multiplying(model: Transformer) -> Iterator[tuple[nn.Module, Tensor]]:
-    """Every linear layer and the language head, with the weight it multiplies with."""
+    """Every linear layer and the language head, each with the weight it multiplies by."""
     for module in without_custom(model):
-        # Not subclasses: what they compute is theirs.
+        # Not subclasses, which may compute something else.
         if type(module) in (*KINDS, *KINDS.values()):
             yield module, module.weight if isinstance(module, nn.Linear) else model.head_weight()
 
@@ -221,9 +222,9 @@ def _has_pack(module: nn.Module, weight: Tensor) -> bool:
 
 
 def _pack_alike(pairs: list[tuple[nn.Module, Tensor]], timing: Timing) -> None:
-    """Time some of the weights of one shape, and pack them all if that is faster for any number of rows."""
+    """Time some weights of one shape, and pack all of them if that is faster for any number of rows."""
     first = pairs[0][1]
-    rows = len(first) // -(-first.nbytes // PIECE)  # of equal pieces; what is left over would be faster
+    rows = len(first) // -(-first.nbytes // PIECE)  # per piece; all are equal, since a smaller one would be faster
     pieces = (piece for _, weight in pairs for piece in weight.detach().split(rows) if len(piece) == rows)
     sample = list(islice(pieces, -(-SAMPLE // first[:rows].nbytes)))
     faster = timing(sample, [laid_out(piece) for piece in sample])

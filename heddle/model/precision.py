@@ -1,4 +1,4 @@
-"""What a model computes in. Matrices are cast; norms keep their fp32 gains, since their statistics are fp32 anyway."""
+"""The precision that a model computes in. Matrices are cast; norms keep fp32 gains, since their statistics are fp32."""
 
 import torch
 
@@ -19,19 +19,19 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 def cast(model: Transformer, precision: str, tables: bool = True) -> Transformer:
     """Cast the matrices of `model` in place and return it.
 
-    Training casts with `tables=False`: a table's gradient is a sum over many tokens, and a sum needs fp32. Prediction casts
-    tables too, which changes nothing but the memory: looking a row up and casting it gives the same as the reverse.
+    Training casts with `tables=False`: a table's gradient is a sum over many tokens and needs fp32. Prediction casts tables
+    too, which changes only the memory: looking up a row and casting it commute.
 
-    A user's own module is a unit that nobody can cast in parts, and stays in fp32. Where blocks hold nothing else to multiply
-    with, they compute in the precision of the tables, and all stays in fp32.
+    A user's own module stays in fp32 as a whole. If the blocks contain no matrices but a user's own, they compute in the
+    precision of the tables, and everything stays in fp32.
 
     Args:
         model: the transformer.
         precision: `fp32` or `bf16`.
-        tables: whether token tables are cast as well.
+        tables: whether to cast token tables too.
 
     Raises:
-        HeddleError: the precision is none of these.
+        HeddleError: the precision is unknown.
     """
     if precision not in DTYPES:
         near = did_you_mean(precision, DTYPES)
@@ -43,6 +43,6 @@ def cast(model: Transformer, precision: str, tables: bool = True) -> Transformer
         if isinstance(module, MATRICES) or module in token_tables:
             module.to(DTYPES[precision])
     if tables and isinstance(model.head, LanguageHead) and model.head.weight is not None:
-        # The head's own table is one, too; the norm beside it is not.
+        # The head's own table is a token table too; its norm is not.
         model.head.weight.data = model.head.weight.data.to(DTYPES[precision])
     return model

@@ -1,14 +1,16 @@
-"""Who multiplies fp32 matrices in training on a CPU: torch's own product, or oneDNN's, where that was measured to be faster.
+"""Which library multiplies fp32 matrices in training on a CPU: torch's default, or oneDNN if it was measured to be faster.
 
-torch hands fp32 products on x86 to MKL, which on some processors leaves half of their width idle; oneDNN, which torch carries
-for bf16, does not. A linear layer takes three products a step, Muon some more, and each kind may be faster with either library:
+On x86, torch uses MKL for fp32 products, which on some processors leaves half of the vector width idle; oneDNN, which torch
+ships for bf16, does not. A linear layer takes three products per step and Muon some more; either library may be faster for
+each kind:
 
     forward   y = x wᵀ + b      [N F] from [N D] and [F D]
     inputs    dx = dy w         [N D]
     weights   dw = dyᵀ x        [F D]
-    update    x xᵀ, (x xᵀ) x    of matrices that Muon makes orthogonal
+    update    x xᵀ, (x xᵀ) x    of matrices that Muon orthogonalises
 
-Both round to fp32, in another order, so a run is bit-equal to itself only with one choice: it is made once and written down.
+Both round to fp32, but sum in different orders, so a run repeats bit for bit only with the same choice: it is made once and
+stored in the run's config.
 """
 
 import time
@@ -22,53 +24,58 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from heddle.config.run import Way
+from heddle.config.run import ProductKind
 
 Shape = tuple[int, int]
 
-WAYS: tuple[Way, ...] = get_args(Way)
+PRODUCT_KINDS: tuple[ProductKind, ...] = get_args(ProductKind)
 
-GAIN = 1.03  # how many times as fast oneDNN has to be; less is noise
-LEAST_WORK = 1e9  # FLOPs of the forward products of a step; below it nothing is gained that could be measured
-ROWS, LARGEST, UPDATED = 1024, 1 << 20, 4  # what is timed: at most so many rows, numbers of a weight, and matrices
-TIMED, SECONDS = 7, 0.15  # products timed of each kind, and the time after which fewer have to do
+GAIN = 1.03  # least speedup for choosing oneDNN; less is noise
+LEAST_WORK = 1e9  # FLOPs of a step's forward products; below this, no measurable gain
+ROWS, LARGEST, UPDATED = 1024, 1 << 20, 4  # limits of what is timed: rows, elements of a weight, and matrices
+TIMED, SECONDS = 7, 0.15  # products to time of each kind, and seconds after which fewer suffice
 
 
 def has_onednn() -> bool:
-    """Whether this torch has oneDNN's linear product."""
+    """Whether this build of torch has oneDNN's linear product."""
     there = torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()
     return there and all(hasattr(torch.ops.mkldnn, name) for name in ("_linear_pointwise", "_reorder_linear_weight"))
 
 
 def onednn(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tensor:
-    """x weightᵀ + bias by oneDNN; the weight may be laid out in its order, and either may be transposed."""
+    """x weightᵀ + bias by oneDNN; the weight may be in oneDNN's layout, and either may be transposed."""
     out: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
     return out
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None, ways: Sequence[Way]) -> Tensor:
+def product(x: Tensor, weight: Tensor, bias: Tensor | None, by_onednn: Sequence[ProductKind]) -> Tensor:
     """x weightᵀ + bias."""
-    return onednn(x, weight, bias) if "forward" in ways else F.linear(x, weight, bias)
+    return onednn(x, weight, bias) if "forward" in by_onednn else F.linear(x, weight, bias)
 
 
-def of_inputs(gradient: Tensor, weight: Tensor, ways: Sequence[Way]) -> Tensor:
+def of_inputs(gradient: Tensor, weight: Tensor, by_onednn: Sequence[ProductKind]) -> Tensor:
     """The gradient of x [N D] from that of the output [N F]."""
-    return onednn(gradient, weight.T) if "inputs" in ways else gradient @ weight
+    return onednn(gradient, weight.T) if "inputs" in by_onednn else gradient @ weight
 
 
-def of_weights(gradient: Tensor, x: Tensor, ways: Sequence[Way]) -> Tensor:
+def of_weights(gradient: Tensor, x: Tensor, by_onednn: Sequence[ProductKind]) -> Tensor:
     """The gradient of the weight [F D] from that of the output [N F]."""
-    if "weights" not in ways:
+    if "weights" not in by_onednn:
         return gradient.T @ x
-    # oneDNN copies what stands first into rows; the narrower of the two costs less.
+    # oneDNN copies its first operand into rows, so put the narrower one first.
     return onednn(gradient.T, x.T) if gradient.shape[1] <= x.shape[1] else onednn(x.T, gradient.T).T
 
 
 def batched(
-    a: Tensor, b: Tensor, ways: Sequence[Way], base: Tensor | None = None, beta: float = 1.0, alpha: float = 1.0
+    a: Tensor,
+    b: Tensor,
+    by_onednn: Sequence[ProductKind],
+    base: Tensor | None = None,
+    beta: float = 1.0,
+    alpha: float = 1.0,
 ) -> Tensor:
-    """alpha a bᵀ of each pair, [N m n] from [N m k] and [N n k]; to it beta times a base is added."""
-    if "update" in ways and plain(a, b):
+    """alpha a bᵀ + beta base for each pair, [N m n] from [N m k] and [N n k]."""
+    if "update" in by_onednn and is_eager_fp32(a, b):
         out = torch.stack([onednn(left, right) for left, right in zip(a, b, strict=True)])
         out = out if alpha == 1.0 else out.mul_(alpha)
         return out if base is None else out.add_(base, alpha=beta)
@@ -76,13 +83,13 @@ def batched(
 
 
 class _Linear(torch.autograd.Function):
-    """F.linear, whose three products are computed by whom `ways` says."""
+    """F.linear, with the products in `by_onednn` computed by oneDNN and the others by torch."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, ways: Sequence[Way]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, by_onednn: Sequence[ProductKind]) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.ways = ways
-        return product(x, weight, bias, ways)
+        ctx.by_onednn = by_onednn
+        return product(x, weight, bias, by_onednn)
 
     @staticmethod
     @once_differentiable
@@ -90,21 +97,21 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
         rows = gradient.reshape(-1, weight.shape[0])
-        x_gradient = of_inputs(rows, weight, ctx.ways).view_as(x) if needs_x else None
-        weight_gradient = of_weights(rows, x.reshape(-1, weight.shape[1]), ctx.ways) if needs_weight else None
+        x_gradient = of_inputs(rows, weight, ctx.by_onednn).view_as(x) if needs_x else None
+        weight_gradient = of_weights(rows, x.reshape(-1, weight.shape[1]), ctx.by_onednn) if needs_weight else None
         return x_gradient, weight_gradient, rows.sum(0) if needs_bias else None, None
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, ways: Sequence[Way]) -> Tensor:
-    """F.linear by whom `ways` says; what oneDNN's product does not take goes to torch."""
-    if not ways or not plain(x, weight):
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, by_onednn: Sequence[ProductKind]) -> Tensor:
+    """F.linear, with the products in `by_onednn` computed by oneDNN; tensors that oneDNN does not take go to torch."""
+    if not by_onednn or not is_eager_fp32(x, weight):
         return F.linear(x, weight, bias)
-    out: Tensor = _Linear.apply(x, weight, bias, ways)  # type: ignore[no-untyped-call]
+    out: Tensor = _Linear.apply(x, weight, bias, by_onednn)  # type: ignore[no-untyped-call]
     return out
 
 
-def plain(*tensors: Tensor) -> bool:
-    """Whether these are ordinary fp32 tensors on a CPU, computed with as they are."""
+def is_eager_fp32(*tensors: Tensor) -> bool:
+    """Whether these are ordinary fp32 tensors on a CPU, outside compilation and autocast."""
     ordinary = all(type(t) in _ORDINARY and t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
     return ordinary and not torch.compiler.is_compiling() and not torch.is_autocast_enabled("cpu")
 
@@ -112,14 +119,14 @@ def plain(*tensors: Tensor) -> bool:
 _ORDINARY = (Tensor, torch.nn.Parameter)
 
 
-def faster_ways(layers: Sequence[Shape], rows: int, updated: Sequence[Shape] = ()) -> tuple[Way, ...]:
+def faster_kinds(layers: Sequence[Shape], rows: int, updated: Sequence[Shape] = ()) -> tuple[ProductKind, ...]:
     """Which kinds of products oneDNN computes faster on this machine.
 
-    A product is timed for each shape [F D], by both in turn; of each the fastest counts, since what else the machine does only
-    ever adds to the time. One answer serves the whole model: the sums over its layers are compared.
+    For each shape [F D], both libraries are timed alternately, and the fastest time of each counts, since other load can only
+    add to it. The choice is one for the whole model: sums over its layers are compared.
 
     Args:
-        layers: shapes of the weights that are multiplied with.
+        layers: shapes of the weights of linear layers.
         rows: N, tokens in a pass.
         updated: shapes of the matrices that Muon updates.
     """
@@ -127,43 +134,43 @@ def faster_ways(layers: Sequence[Shape], rows: int, updated: Sequence[Shape] = (
         return ()
     chosen = []
     with torch.inference_mode():
-        for way in WAYS:
+        for kind in PRODUCT_KINDS:
             of_torch = of_onednn = 0.0
-            for shape, count in Counter(updated if way == "update" else layers).items():
-                call, share = _product(way, shape, min(rows, ROWS))
+            for shape, count in Counter(updated if kind == "update" else layers).items():
+                call, share = _product(kind, shape, min(rows, ROWS))
                 seconds = _times(call)
                 of_torch += seconds[0] * count / share
                 of_onednn += seconds[1] * count / share
             if of_onednn * GAIN < of_torch:
-                chosen.append(way)
+                chosen.append(kind)
     return tuple(chosen)
 
 
-def _product(way: Way, shape: Shape, rows: int) -> tuple[Callable[[Sequence[Way]], Tensor], float]:
-    """A product to be timed, and how many, or how much, of the whole ones it is."""
-    if way == "update":
+def _product(kind: ProductKind, shape: Shape, rows: int) -> tuple[Callable[[Sequence[ProductKind]], Tensor], float]:
+    """A product to time, and how many, or what share, of the full-size products it is."""
+    if kind == "update":
         short, long = sorted(shape)
         x = torch.ones(min(UPDATED, max(1, LARGEST // (short * long))), short, long)
-        return lambda ways: batched(batched(x, x, ways), x.mT, ways), float(len(x))
+        return lambda by_onednn: batched(batched(x, x, by_onednn), x.mT, by_onednn), float(len(x))
     wide, dim = min(shape[0], max(1, LARGEST // shape[1])), shape[1]
     x, gradient, weight = torch.ones(rows, dim), torch.ones(rows, wide), torch.ones(wide, dim)
-    calls: dict[Way, Callable[[Sequence[Way]], Tensor]] = {
-        "forward": lambda ways: product(x, weight, None, ways),
-        "inputs": lambda ways: of_inputs(gradient, weight, ways),
-        "weights": lambda ways: of_weights(gradient, x, ways),
+    calls: dict[ProductKind, Callable[[Sequence[ProductKind]], Tensor]] = {
+        "forward": lambda by_onednn: product(x, weight, None, by_onednn),
+        "inputs": lambda by_onednn: of_inputs(gradient, weight, by_onednn),
+        "weights": lambda by_onednn: of_weights(gradient, x, by_onednn),
     }
-    return calls[way], wide / shape[0]
+    return calls[kind], wide / shape[0]
 
 
-def _times(call: Callable[[Sequence[Way]], Tensor]) -> tuple[float, float]:
-    """Seconds of torch's and of oneDNN's product."""
-    for ways in ((), WAYS):
-        call(ways)  # the first call makes what the others use
+def _times(call: Callable[[Sequence[ProductKind]], Tensor]) -> tuple[float, float]:
+    """Seconds that torch's and oneDNN's product take."""
+    for by_onednn in ((), PRODUCT_KINDS):
+        call(by_onednn)  # warm up: the first call allocates what later ones reuse
     times: tuple[list[float], list[float]] = ([], [])
     begin = time.perf_counter()
     while not times[0] or (len(times[0]) < TIMED and time.perf_counter() - begin < SECONDS):
-        for ways, mine in zip(((), WAYS), times, strict=True):
+        for by_onednn, mine in zip(((), PRODUCT_KINDS), times, strict=True):
             start = time.perf_counter()
-            call(ways)
+            call(by_onednn)
             mine.append(time.perf_counter() - start)
     return min(times[0]), min(times[1])

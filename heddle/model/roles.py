@@ -1,4 +1,4 @@
-"""What each parameter is: one ordered table over names, which the optimizer, the accounts and the initial values read."""
+"""What each parameter is: one ordered table over names, read by the optimizer, the accounts and the initial weights."""
 
 import re
 from typing import Literal, NamedTuple
@@ -9,104 +9,102 @@ Role = Literal["table", "matrix", "stack", "vector"]
 Initial = Literal["zero", "one", "normal", "position", "branch", "own"]
 
 
-class Row(NamedTuple):
-    """What the parameters are whose names fit a pattern.
+class ParameterRole(NamedTuple):
+    """What the parameters are whose names match a pattern.
 
     Attributes:
-        pattern: of the name.
-        part: what the accounts call it.
-        role: how an optimizer updates them: `matrix` and `stack` (of matrices [E m n], each as if it were alone) by Muon where
-            that is chosen; `table` and `vector` by AdamW, and vectors without decay. What has one dimension is a vector.
-        initial: what it is filled with: `zero`, `one`, `normal` numbers; `position`, normal with a spread of its own; `branch`, the
-            last matrix of a branch, whose output is added to the stream; `own`, by its module's constructor.
+        pattern: regular expression for the name.
+        component: what the accounts call them.
+        role: how the optimizer updates them: `matrix` and `stack` (matrices [E m n], each updated as if alone) by Muon if that
+            is chosen; `table` and `vector` by AdamW, vectors without decay. A parameter with one dimension is a vector.
+        initial: the initial values: `zero`; `one`; `normal`; `position`, normal with `position_std`; `branch`, for the last
+            matrix of a branch, whose output is added to the residual stream; `own`, set by the module's constructor.
     """
 
     pattern: str
-    part: str
+    component: str
     role: Role
     initial: Initial
 
 
 STACK = r"^(encoder|decoder)\."
 BLOCK = STACK + r"blocks\.\d+\."
-# The first row that fits decides; the accounts display parts in this order.
+# The first matching row decides; the accounts show components in this order.
 ROWS = (
-    Row(r"^embedding\.weight$", "token embedding", "table", "normal"),
-    Row(r"^source_embedding\.weight$", "source embedding", "table", "normal"),
-    Row(rf"{STACK}entry\.positions\.weight$", "positions", "table", "position"),
-    Row(rf"{STACK}entry\.types\.weight$", "token types", "table", "normal"),
-    Row(rf"{STACK}relative\.\d+\.weight$", "relative positions", "table", "normal"),
-    Row(rf"{BLOCK}mixer\.inner\..*weight$", "custom mixer", "matrix", "own"),
-    Row(rf"{BLOCK}mixer\.inner\.", "custom mixer", "table", "own"),
-    Row(rf"{BLOCK}mixer\.q\.weight$", "q", "matrix", "normal"),
-    Row(rf"{BLOCK}mixer\.k\.weight$", "k", "matrix", "normal"),
-    Row(rf"{BLOCK}mixer\.v\.weight$", "v", "matrix", "normal"),
-    Row(rf"{BLOCK}mixer\.o\.weight$", "o", "matrix", "branch"),
-    Row(rf"{BLOCK}cross\.[qkv]\.weight$", "cross-attention", "matrix", "normal"),
-    Row(rf"{BLOCK}cross\.o\.weight$", "cross-attention", "matrix", "branch"),
-    Row(rf"{BLOCK}mixer\.weight$", "convolution", "table", "branch"),
-    Row(rf"{BLOCK}mixer\.(input|carry)\.weight$", "recurrent", "matrix", "normal"),
-    Row(rf"{BLOCK}mixer\.output\.weight$", "recurrent", "matrix", "branch"),
-    Row(rf"{BLOCK}ffn\.(up|gate)\.weight$", "feed-forward", "matrix", "normal"),
-    Row(rf"{BLOCK}ffn\.down\.weight$", "feed-forward", "matrix", "branch"),
-    Row(rf"{BLOCK}ffn\.router\.weight$", "router", "table", "normal"),
-    Row(rf"{BLOCK}ffn\.router\.bias$", "router", "vector", "zero"),
-    Row(rf"{BLOCK}ffn\.experts\.(up|gate)$", "experts", "stack", "normal"),
-    Row(rf"{BLOCK}ffn\.experts\.down$", "experts", "stack", "branch"),
-    Row(rf"{BLOCK}ffn\.experts\.(up|gate|down)_bias$", "experts", "vector", "zero"),
-    Row(rf"{BLOCK}ffn\.shared\.(up|gate)\.weight$", "shared experts", "matrix", "normal"),
-    Row(rf"{BLOCK}ffn\.shared\.down\.weight$", "shared experts", "matrix", "branch"),
-    Row(rf"{BLOCK}ffn\.shared\.\w+\.bias$", "shared experts", "vector", "zero"),
-    Row(rf"{BLOCK}ffn\.shared_gate\.weight$", "shared experts", "matrix", "normal"),
-    Row(rf"{BLOCK}mixer\.[qkvo]\.bias$", "attention biases", "vector", "zero"),
-    Row(rf"{BLOCK}cross\.[qkvo]\.bias$", "cross-attention biases", "vector", "zero"),
-    Row(rf"{BLOCK}mixer\.bias$", "convolution biases", "vector", "zero"),
-    Row(rf"{BLOCK}mixer\.(input|carry|output)\.bias$", "recurrent biases", "vector", "zero"),
-    Row(rf"{BLOCK}ffn\.(up|gate|down)\.bias$", "feed-forward biases", "vector", "zero"),
-    Row(rf"{BLOCK}ffn\.inner\..*weight$", "custom feed-forward", "matrix", "own"),
-    Row(rf"{BLOCK}ffn\.inner\.", "custom feed-forward", "table", "own"),
-    Row(rf"{BLOCK}(mixer|cross)\.[qk]_norm\.weight$", "query and key norms", "vector", "one"),
-    Row(rf"{BLOCK}(mixer|cross)\.[qk]_norm\.bias$", "query and key norms", "vector", "zero"),
-    Row(rf"{BLOCK}\w+_residual\.\w+\.weight$", "norm gains", "vector", "one"),
-    Row(rf"{BLOCK}\w+_residual\.\w+\.bias$", "norm shifts", "vector", "zero"),
-    Row(rf"{STACK}entry\.norm\.weight$", "entry norm", "vector", "one"),
-    Row(rf"{STACK}entry\.norm\.bias$", "entry norm", "vector", "zero"),
-    Row(rf"{STACK}final_norm\.weight$", "final norm", "vector", "one"),
-    Row(rf"{STACK}final_norm\.bias$", "final norm", "vector", "zero"),
-    Row(r"^head\.weight$", "head", "table", "normal"),
-    Row(r"^head\.bias$", "head bias", "vector", "zero"),
-    Row(r"^head\.pooler\.dense\.weight$", "pooler", "table", "normal"),
-    Row(r"^head\.pooler\.dense\.bias$", "pooler", "vector", "zero"),
-    Row(r"^head\.scores\.weight$", "classifier", "table", "normal"),
-    Row(r"^head\.scores\.bias$", "classifier", "vector", "zero"),
-    Row(r"^head\.dense\.weight$", "head transform", "table", "normal"),
-    Row(r"^head\.norm\.weight$", "head transform", "vector", "one"),
-    Row(r"^head\.(dense|norm)\.bias$", "head transform", "vector", "zero"),
+    ParameterRole(r"^embedding\.weight$", "token embedding", "table", "normal"),
+    ParameterRole(r"^source_embedding\.weight$", "source embedding", "table", "normal"),
+    ParameterRole(rf"{STACK}entry\.positions\.weight$", "positions", "table", "position"),
+    ParameterRole(rf"{STACK}entry\.types\.weight$", "token types", "table", "normal"),
+    ParameterRole(rf"{STACK}relative\.\d+\.weight$", "relative positions", "table", "normal"),
+    ParameterRole(rf"{BLOCK}mixer\.inner\..*weight$", "custom mixer", "matrix", "own"),
+    ParameterRole(rf"{BLOCK}mixer\.inner\.", "custom mixer", "table", "own"),
+    ParameterRole(rf"{BLOCK}mixer\.q\.weight$", "q", "matrix", "normal"),
+    ParameterRole(rf"{BLOCK}mixer\.k\.weight$", "k", "matrix", "normal"),
+    ParameterRole(rf"{BLOCK}mixer\.v\.weight$", "v", "matrix", "normal"),
+    ParameterRole(rf"{BLOCK}mixer\.o\.weight$", "o", "matrix", "branch"),
+    ParameterRole(rf"{BLOCK}cross\.[qkv]\.weight$", "cross-attention", "matrix", "normal"),
+    ParameterRole(rf"{BLOCK}cross\.o\.weight$", "cross-attention", "matrix", "branch"),
+    ParameterRole(rf"{BLOCK}mixer\.weight$", "convolution", "table", "branch"),
+    ParameterRole(rf"{BLOCK}mixer\.(input|carry)\.weight$", "recurrent", "matrix", "normal"),
+    ParameterRole(rf"{BLOCK}mixer\.output\.weight$", "recurrent", "matrix", "branch"),
+    ParameterRole(rf"{BLOCK}ffn\.(up|gate)\.weight$", "feed-forward", "matrix", "normal"),
+    ParameterRole(rf"{BLOCK}ffn\.down\.weight$", "feed-forward", "matrix", "branch"),
+    ParameterRole(rf"{BLOCK}ffn\.router\.weight$", "router", "table", "normal"),
+    ParameterRole(rf"{BLOCK}ffn\.router\.bias$", "router", "vector", "zero"),
+    ParameterRole(rf"{BLOCK}ffn\.experts\.(up|gate)$", "experts", "stack", "normal"),
+    ParameterRole(rf"{BLOCK}ffn\.experts\.down$", "experts", "stack", "branch"),
+    ParameterRole(rf"{BLOCK}ffn\.experts\.(up|gate|down)_bias$", "experts", "vector", "zero"),
+    ParameterRole(rf"{BLOCK}ffn\.shared\.(up|gate)\.weight$", "shared experts", "matrix", "normal"),
+    ParameterRole(rf"{BLOCK}ffn\.shared\.down\.weight$", "shared experts", "matrix", "branch"),
+    ParameterRole(rf"{BLOCK}ffn\.shared\.\w+\.bias$", "shared experts", "vector", "zero"),
+    ParameterRole(rf"{BLOCK}ffn\.shared_gate\.weight$", "shared experts", "matrix", "normal"),
+    ParameterRole(rf"{BLOCK}mixer\.[qkvo]\.bias$", "attention biases", "vector", "zero"),
+    ParameterRole(rf"{BLOCK}cross\.[qkvo]\.bias$", "cross-attention biases", "vector", "zero"),
+    ParameterRole(rf"{BLOCK}mixer\.bias$", "convolution biases", "vector", "zero"),
+    ParameterRole(rf"{BLOCK}mixer\.(input|carry|output)\.bias$", "recurrent biases", "vector", "zero"),
+    ParameterRole(rf"{BLOCK}ffn\.(up|gate|down)\.bias$", "feed-forward biases", "vector", "zero"),
+    ParameterRole(rf"{BLOCK}ffn\.inner\..*weight$", "custom feed-forward", "matrix", "own"),
+    ParameterRole(rf"{BLOCK}ffn\.inner\.", "custom feed-forward", "table", "own"),
+    ParameterRole(rf"{BLOCK}(mixer|cross)\.[qk]_norm\.weight$", "query and key norms", "vector", "one"),
+    ParameterRole(rf"{BLOCK}(mixer|cross)\.[qk]_norm\.bias$", "query and key norms", "vector", "zero"),
+    ParameterRole(rf"{BLOCK}\w+_residual\.\w+\.weight$", "norm gains", "vector", "one"),
+    ParameterRole(rf"{BLOCK}\w+_residual\.\w+\.bias$", "norm shifts", "vector", "zero"),
+    ParameterRole(rf"{STACK}entry\.norm\.weight$", "entry norm", "vector", "one"),
+    ParameterRole(rf"{STACK}entry\.norm\.bias$", "entry norm", "vector", "zero"),
+    ParameterRole(rf"{STACK}final_norm\.weight$", "final norm", "vector", "one"),
+    ParameterRole(rf"{STACK}final_norm\.bias$", "final norm", "vector", "zero"),
+    ParameterRole(r"^head\.weight$", "head", "table", "normal"),
+    ParameterRole(r"^head\.bias$", "head bias", "vector", "zero"),
+    ParameterRole(r"^head\.pooler\.dense\.weight$", "pooler", "table", "normal"),
+    ParameterRole(r"^head\.pooler\.dense\.bias$", "pooler", "vector", "zero"),
+    ParameterRole(r"^head\.scores\.weight$", "classifier", "table", "normal"),
+    ParameterRole(r"^head\.scores\.bias$", "classifier", "vector", "zero"),
+    ParameterRole(r"^head\.dense\.weight$", "head transform", "table", "normal"),
+    ParameterRole(r"^head\.norm\.weight$", "head transform", "vector", "one"),
+    ParameterRole(r"^head\.(dense|norm)\.bias$", "head transform", "vector", "zero"),
 )
-OTHER = Row("", "other", "vector", "normal")  # a vector that no row names
-PARTS = tuple(dict.fromkeys(row.part for row in (*ROWS, OTHER)))
+OTHER = ParameterRole("", "other", "vector", "normal")  # a vector that no row names
+COMPONENTS = tuple(dict.fromkeys(row.component for row in (*ROWS, OTHER)))
 
 
-def row_of(name: str, dimensions: int) -> Row:
-    """What a parameter is.
+def row_of(name: str, dimensions: int) -> ParameterRole:
+    """The row of a parameter.
 
     Args:
-        name: as `named_parameters` has it.
-        dimensions: how many it has.
+        name: as `named_parameters` gives it.
+        dimensions: its number of dimensions.
 
     Raises:
-        HeddleError: it has two or more dimensions and no row names it, so nobody knows how to update it.
+        HeddleError: it has two or more dimensions and no row names it, so how to update it is unknown.
     """
     found = next((row for row in ROWS if re.search(row.pattern, name)), OTHER)
     if found is OTHER and dimensions > 1:
-        raise HeddleError(
-            f"{name} has {dimensions} dimensions and no row in heddle/model/roles.py says what it is: add one"
-        )
+        raise HeddleError(f"{name} has {dimensions} dimensions, but no row in heddle/model/roles.py names it: add one")
     return found
 
 
 def role(name: str, dimensions: int) -> str:
-    """What a parameter is for an optimizer: `table`, `matrix` (or a stack of them) or `vector`.
+    """A parameter's role for an optimizer: `table`, `matrix` (also for a stack of them) or `vector`.
 
     Raises:
         HeddleError: no row names a parameter of two or more dimensions.
@@ -116,5 +114,5 @@ def role(name: str, dimensions: int) -> str:
         return "vector"
     if found == "stack":
         return "matrix"
-    # A user's own weight of three dimensions, as of a convolution: not known to be a stack of matrices.
+    # A user's own weight of three dimensions, such as a convolution's, need not be a stack of matrices.
     return "table" if found == "matrix" and dimensions > 2 else found

@@ -23,16 +23,16 @@ from heddle.nn.output import Output
 from heddle.nn.position import SinusoidalPositions, make_relative
 from heddle.nn.scope import Pattern, Scope
 from heddle.nn.setting import Setting
-from heddle.nn.state import FORGETS, BlockState, Cache, Keys, Memory
+from heddle.nn.state import FORGETS, BlockState, Cache, EncoderOutput, Keys
 
 
 class Entry(nn.Module):
-    """What joins the token embeddings before the first block: positions, token types, a norm, dropout.
+    """What is applied to token embeddings before the first block: positions, token types, a norm, dropout.
 
-    Positions are summed or put beside the token vectors (L0-16, D-28).
+    Positions are added to the token vectors or concatenated with them (L0-16, D-28).
 
     Raises:
-        HeddleError: in `forward`, types are given and there is no table of them.
+        HeddleError: in `forward`, if types are passed and there is no table of them.
     """
 
     def __init__(self, config: EntryConfig, dim: int, context: int, dropout: Dropout) -> None:
@@ -52,7 +52,7 @@ class Entry(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         if types is not None:
             if self.types is None:
-                raise HeddleError("types are given to a stack that has none: leave them out, or set entry.types")
+                raise HeddleError("this stack has no table of token types: leave out types, or set entry.types")
             check_ids("types", types, self.types.weight.shape[0], tuple(layout.position.shape))
         x = x * self.scale if self.scale != 1.0 else x
         if self.positions is not None:
@@ -65,13 +65,13 @@ class Entry(nn.Module):
         return self.dropout(x)
 
     def _places(self, layout: Layout, dtype: torch.dtype) -> Float[Tensor, "B T d"]:
-        """The vectors of the tokens' positions: what is computed is computed in fp32 or wider, what is learned is looked up."""
+        """Vectors of the tokens' positions: looked up in a learned table, or computed in fp32 or wider."""
         assert self.positions is not None
         at = layout.position + self.offset
         if isinstance(self.positions, SinusoidalPositions):
             return self.positions(at, wide_dtype(dtype)).to(dtype)
         if layout.form not in ("plain", "uniform"):
-            # Padding may stand beyond the table. It takes the first row and is seen by nothing.
+            # Padding may lie beyond the table. It gets the first row and is seen by nothing.
             at = at.masked_fill(~layout.real, 0)
         check_ids("the layout's positions", at, self.places)
         places: Tensor = self.positions(at)
@@ -87,18 +87,18 @@ def _positions(kind: str, context: int, dim: int) -> nn.Module | None:
 
 
 class Stack(nn.Module):
-    """Blocks that see backwards (a decoder) or both ways (an encoder) (L0-25, L1-23, L1-76).
+    """Blocks that look back (a decoder) or both ways (an encoder) (L0-25, L1-23, L1-76).
 
-    Usable bare: vectors [B T D] in, vectors [B T D] out. Each layer has an attention pattern (`patterns`); layers with equal
-    ones share what is prepared for a pass. The stack owns the modules of relative positions, one for all layers that say the
-    same, whatever their windows, kernels and dropout.
+    A stack can be used alone: vectors [B T D] in, vectors [B T D] out. Each layer has an attention pattern (`patterns`), and
+    layers with equal patterns share one scope per pass. The stack has the modules of relative positions: layers with equal
+    relative positions share one module, even if their windows, kernels or dropout differ.
 
     Args:
         config: the blocks, the entry, the final norm.
         dim: D.
-        context: how many positions there are where positions are learned.
-        causal: whether tokens see only what comes before them.
-        dropout: how dropped values are dropped.
+        context: number of positions, if positions are learned.
+        causal: whether a token sees only itself and the tokens before it.
+        dropout: the dropout convention.
     """
 
     @checked(dim=at_least(1), context=at_least(1))
@@ -107,7 +107,7 @@ class Stack(nn.Module):
     ) -> None:
         super().__init__()
         setting = Setting(dim, causal, DropoutConfig() if dropout is None else dropout)
-        # Of what is given; positions that are concatenated to it come with the entry.
+        # Width of the input; the entry may concatenate positions to it.
         self.width = config.entry.token_dim(dim)
         self.longest = context if config.entry.positions == "learned" else None
         self.entry = Entry(config.entry, dim, context, setting.drop(config.entry.dropout))
@@ -116,7 +116,7 @@ class Stack(nn.Module):
         self.source_patterns = [None if block.cross is None else block.cross.pattern for block in self.layers()]
         relatives = [each for each in dict.fromkeys(pattern.relative for pattern in self.patterns) if each]
         self.relative = nn.ModuleList(make_relative(each) for each in relatives)
-        # By number, since a compiler cannot compare patterns: the first layer with the same one, and its relative positions.
+        # By index, since torch.compile cannot compare patterns: the first layer with an equal pattern, and its relative positions.
         self.like = [self.patterns.index(pattern) for pattern in self.patterns]
         self.source_like = [self.source_patterns.index(pattern) for pattern in self.source_patterns]
         self.relative_of = [relatives.index(each.relative) if each.relative else None for each in self.patterns]
@@ -127,24 +127,24 @@ class Stack(nn.Module):
         x: Float[Tensor, "B T d"],
         layout: Layout,
         cache: Cache | None = None,
-        memory: Memory | None = None,
+        encoded: EncoderOutput | None = None,
         types: Int[Tensor, "B T"] | None = None,
     ) -> Output:
-        """Hidden vectors [B T D], and what the routers did.
+        """Hidden vectors [B T D], and the routers' reports.
 
         Args:
             x: the tokens' vectors.
-            layout: where they are; with a cache, what `cache.advance` gave.
+            layout: the tokens' layout; with a cache, the one that `cache.advance` returned.
             cache: what the layers remember of earlier tokens.
-            memory: the encoder's output, for cross-attention.
-            types: the tokens' types, where there is a table of them.
+            encoded: the encoder's output, for cross-attention.
+            types: token types, if the stack has a table of them.
 
         Raises:
-            HeddleError: `x` has another width, or the layout another batch; or there are `types` and no table of them.
+            HeddleError: `x` has another width, the layout another shape, or `types` are passed and there is no table of them.
         """
         self._check(x, layout)
         keys = None if cache is None else cache.keys
-        own, other = self.scopes(layout, keys), self.source_scopes(layout, memory)
+        own, other = self.scopes(layout, keys), self.source_scopes(layout, encoded)
         states = [FORGETS] * len(self.blocks) if cache is None else cache.states
         x, routings = self.entry(x, layout, types), ()
         for block, scope, state, source in zip(self.blocks, own, states, other, strict=True):
@@ -153,7 +153,7 @@ class Stack(nn.Module):
         return Output(self.final_norm(x), routings)
 
     def scopes(self, queries: Layout, keys: Keys | None = None) -> list[Scope]:
-        """What each block's mixer attends to in this pass; keys default to the queries themselves."""
+        """The scope of each block's mixer in this pass; `keys` default to the queries."""
         scopes: list[Scope] = []
         for layer, (pattern, first, number) in enumerate(zip(self.patterns, self.like, self.relative_of, strict=True)):
             seen = queries if keys is None else keys[pattern.reach]
@@ -163,16 +163,16 @@ class Stack(nn.Module):
             )
         return scopes
 
-    def source_scopes(self, queries: Layout, memory: Memory | None) -> list[Scope | None]:
-        """What each block's cross-attention attends to; None where there is none."""
+    def source_scopes(self, queries: Layout, encoded: EncoderOutput | None) -> list[Scope | None]:
+        """The scope of each block's cross-attention, None for a block without one."""
         scopes: list[Scope | None] = []
         for layer, (pattern, first) in enumerate(zip(self.source_patterns, self.source_like, strict=True)):
-            if memory is None or pattern is None:
+            if encoded is None or pattern is None:
                 scopes.append(None)
             elif first < layer:
                 scopes.append(scopes[first])
             else:
-                scope = pattern.scope(queries, memory.layout, source=memory.hidden, training=self.training)
+                scope = pattern.scope(queries, encoded.layout, source=encoded.hidden, training=self.training)
                 scopes.append(scope)
         return scopes
 
@@ -183,13 +183,13 @@ class Stack(nn.Module):
             raise wrong("Stack", "layout", layout, "a Layout")
         if x.dim() != 3 or x.shape[-1] != self.width or layout.position.shape != x.shape[:2]:
             raise HeddleError(
-                f"a stack takes x [B T D] with D = {self.width} and a layout of the same [B T]; "
+                f"Stack: x must be [B T {self.width}] and the layout [B T]; "
                 f"x is {list(x.shape)}, the layout {list(layout.position.shape)}"
             )
 
     @contextmanager
     def watched(self) -> Iterator[list[Tensor]]:
-        """A list that fills, while entered, with what leaves the entry and then each block: L + 1 tensors [B T D] a pass."""
+        """While entered, collect the outputs of the entry and of each block in a list: L + 1 tensors [B T D] per pass."""
         kept: list[Tensor] = []
 
         def keep(module: nn.Module, given: Any, output: Any) -> None:
@@ -203,29 +203,28 @@ class Stack(nn.Module):
                 hook.remove()
 
     def layers(self) -> Iterator[Block]:
-        """The blocks, as what they are."""
+        """The blocks, typed."""
         for block in self.blocks:
             assert isinstance(block, Block)
             yield block
 
     def new_states(self) -> list[BlockState]:
-        """Empty memories, one for each block."""
+        """Empty states, one per block."""
         return [block.new_state() for block in self.layers()]
 
     def check_length(self, length: int) -> None:
-        """Refuse what learned positions cannot place.
+        """Refuse sequences that are longer than the learned positions.
 
         Raises:
-            HeddleError: there are fewer of them.
+            HeddleError: `length` exceeds them.
         """
         if self.longest is not None and length > self.longest:
             raise HeddleError(
-                f"{length} tokens are more than the {self.longest} positions this model has learned; "
-                "shorten the text or let it be windowed"
+                f"{length} tokens exceed the {self.longest} positions that this model has learned; shorten the text"
             )
 
     def check_layout(self, layout: Layout) -> None:
-        """The same of a layout, as far as the host knows: a row may be longer than each of the texts packed into it."""
-        # A compiled graph is one for all lengths of documents, as long as nobody asks for them.
+        """`check_length` for a layout, as far as the host knows: a packed row may be longer than each of its texts."""
+        # Reading `longest` specialises a compiled graph to it, so read it only if the width alone does not decide.
         if self.longest is not None and layout.width > self.longest:
             self.check_length(layout.width if layout.longest is None else layout.longest)

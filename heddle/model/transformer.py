@@ -1,4 +1,4 @@
-"""The transformer: tokens to hidden vectors, hidden vectors to logits. Training, prefill and decoding are the same call."""
+"""The transformer: tokens to hidden vectors to logits. Training, prefill and decoding are the same call."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ from heddle.nn.custom import without_custom
 from heddle.nn.embedding import Embedding, check_ids
 from heddle.nn.layout import Layout
 from heddle.nn.output import Output, Routing
-from heddle.nn.state import Cache, Memory
+from heddle.nn.state import Cache, EncoderOutput
 
 
 class Transformer(nn.Module):
     """A transformer: token tables, an encoder, a decoder or both, and a head (L0-09, L1-76 … L1-83, L3-04 … L3-06).
 
-    `forward` gives hidden vectors and the head is applied apart from it: a loss takes the language head chunk by chunk,
-    decoding takes it at the last position only.
+    `forward` returns hidden vectors; the head is applied separately, since a loss applies the language head chunk by chunk,
+    and decoding only at the last position.
     """
 
     @checked()
@@ -54,24 +54,24 @@ class Transformer(nn.Module):
         source_types: Int[Tensor, "B S"] | None = None,
         cache: Cache | None = None,
     ) -> Output:
-        """Hidden vectors [B T D] of `tokens`, and what the routers did: training, scoring, prefill and each decoding step.
+        """Hidden vectors [B T D] of `tokens`, and the routers' reports: training, scoring, prefill and each decoding step.
 
-        A decoder's vectors hold what follows every prefix (L0-01); an encoder's see the whole. With a cache, `tokens` are
-        the next ones of each of its rows, and it remembers them.
+        A decoder's vector at each position predicts what follows that prefix (L0-01); an encoder's vectors see the whole
+        sequence. With a cache, `tokens` are the next tokens of each of its rows, and the cache remembers them.
 
         Args:
             tokens: ids.
-            layout: where the tokens are. None: whole sequences, or the next T tokens of every row of the cache. For rows
+            layout: layout of the tokens. None: whole sequences, or the next T tokens of every row of the cache. For rows
                 with different numbers of new tokens: `cache.advance(counts)`, with tokens padded to the largest count.
-            source: ids that an encoder-decoder's encoder reads; with a cache, given in its first call and never again.
-            source_layout: where those are; None: whole sequences.
-            types: the tokens' types where there is a table of them; None: all are of type 0.
-            source_types: the source's.
+            source: ids for the encoder of an encoder-decoder; with a cache, passed only in the cache's first call.
+            source_layout: layout of the source; None: whole sequences.
+            types: token types, if the model has a table of them; None: all of type 0.
+            source_types: token types of the source.
             cache: what the decoder remembers, see `new_cache`.
 
         Raises:
-            HeddleError: something is given that this model has no use for, or a source is missing; shapes do not fit; there
-                are more tokens than learned positions. On a GPU ids out of range are an IndexError.
+            HeddleError: an argument does not apply to this model, or a source is missing; shapes do not match; there are more
+                tokens than learned positions. On a GPU, ids out of range are an IndexError.
         """
         check_ids("tokens", tokens, self.vocab_size)
         layout = self._layout(tokens, layout, cache)
@@ -80,18 +80,18 @@ class Transformer(nn.Module):
         last.check_layout(layout)
         if self.encoder is None or self.decoder is None:
             if not (source is None and source_layout is None and source_types is None):
-                raise HeddleError("this model reads tokens alone: leave out source, source_layout and source_types")
+                raise HeddleError("this model has no source: leave out source, source_layout and source_types")
             return last(self._embed(tokens), layout, cache, types=types)
-        memory, routings = self._memory(len(tokens), source, source_layout, source_types, cache)
-        out: Output = last(self._embed(tokens), layout, cache, memory, types)
+        encoded, routings = self._encode(len(tokens), source, source_layout, source_types, cache)
+        out: Output = last(self._embed(tokens), layout, cache, encoded, types)
         return Output(out.hidden, routings + out.routings)
 
     def states(
         self, tokens: Int[Tensor, "B T"], layout: Layout | None = None, **more: Any
     ) -> list[Float[Tensor, "B T D"]]:
-        """The outputs of the entry and of each block of the stack under the head, L + 1 tensors (L0-25).
+        """The outputs of the entry and of each block of the last stack, L + 1 tensors, before the final norm (L0-25).
 
-        Arguments are those of `forward`, which applies the final norm to the last of them.
+        Arguments are those of `forward`.
         """
         stack = self.encoder if self.decoder is None else self.decoder
         assert stack is not None
@@ -101,17 +101,17 @@ class Transformer(nn.Module):
 
     @checked(rows=at_least(0))
     def new_cache(self, rows: int) -> Cache:
-        """An empty cache for `rows` sequences, which grows as tokens come.
+        """An empty cache for `rows` sequences, which grows with their tokens.
 
         Raises:
-            HeddleError: there is no decoder.
+            HeddleError: the model has no decoder.
         """
         if self.decoder is None:
-            raise HeddleError("an encoder sees the whole at once: there is nothing to remember from token to token")
+            raise HeddleError("this model has no decoder, so it cannot use a cache: call it on whole sequences")
         return Cache(self.decoder.new_states(), rows, self.decoder.longest)
 
     def logits(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
-        """Scores of the next token (L0-73, L2-62). Entries beyond the vocabulary are -inf (D-13)."""
+        """Scores of the next token (L0-73, L2-62). Padding entries of the vocabulary are -inf (D-13)."""
         head = self.language_head()
         if not isinstance(hidden, Tensor) or not hidden.is_floating_point() or hidden.shape[-1:] != (self.config.dim,):
             needed = f"a tensor of floating-point numbers of shape [… {self.config.dim}]"
@@ -120,25 +120,25 @@ class Transformer(nn.Module):
         return scores
 
     def check_predicts_next(self) -> None:
-        """Refuse, in words, a model that is no language model.
+        """Refuse a model that is not a causal language model.
 
         Raises:
             HeddleError: it has an encoder, or a head that does not score tokens.
         """
         if self.encoder is not None or self.decoder is None:
-            raise HeddleError("this model has an encoder; predicting the next token takes a decoder alone")
+            raise HeddleError("this model has an encoder; predicting the next token needs a decoder-only model")
         self.language_head()
 
     @checked()
     def check_vocabulary(self, ids: int) -> None:
-        """Refuse a tokenizer whose number of ids is not this model's vocabulary (L1-62).
+        """Refuse a tokenizer whose number of ids differs from this model's vocabulary (L1-62).
 
         Raises:
-            HeddleError: it has more or fewer.
+            HeddleError: it has more or fewer ids.
         """
         if ids != self.vocab_size:
             raise HeddleError(
-                f"the tokenizer has {ids} ids, the model's vocab_size is {self.vocab_size}: they were not made for each other"
+                f"the tokenizer has {ids} ids, but the model's vocab_size is {self.vocab_size}: use the model's own tokenizer"
             )
 
     def language_head(self) -> LanguageHead:
@@ -148,7 +148,7 @@ class Transformer(nn.Module):
             HeddleError: this model has another head, or none.
         """
         if not isinstance(self.head, LanguageHead):
-            raise HeddleError(f"this model's head is of kind {self.config.head.kind!r}: it does not score tokens")
+            raise HeddleError(f"this model's head is of kind {self.config.head.kind!r}, which does not score tokens")
         return self.head
 
     def head_weight(self) -> Float[Tensor, "V D"]:
@@ -156,68 +156,66 @@ class Transformer(nn.Module):
         return self.language_head().scoring(self.embedding.weight).table
 
     def working_dtype(self) -> torch.dtype:
-        """What the blocks compute in: the dtype of their matrices, or of the token table where they have none.
+        """The dtype that the blocks compute in: that of their matrices, or of the token table if they have none.
 
-        Tables and norms may be kept wider.
+        Tables and norms may be wider.
         """
         matrix = self.first_matrix()
         return next((self.embedding if matrix is None else matrix).parameters()).dtype
 
     def first_matrix(self) -> nn.Module | None:
-        """The first module of the blocks that is computed with in the working precision; None where there is none."""
+        """The first module in the blocks whose weights are in the working precision, or None."""
         stack = self.encoder if self.decoder is None else self.decoder
         assert stack is not None
-        return next((part for part in without_custom(stack.blocks) if isinstance(part, MATRICES)), None)
+        return next((module for module in without_custom(stack.blocks) if isinstance(module, MATRICES)), None)
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.embedding.weight.device
 
     def _layout(self, tokens: Tensor, layout: Layout | None, cache: Cache | None) -> Layout:
-        """Where the tokens are; a layout of another batch would be broadcast over them (L1-15)."""
+        """The layout of the tokens, checked, since a layout of another batch would be broadcast over them (L1-15)."""
         rows, width = tokens.shape
         if cache is not None:
             if not isinstance(cache, Cache):
-                raise wrong("model", "cache", cache, "a Cache, as model.new_cache gives it,")
+                raise wrong("model", "cache", cache, "a Cache from model.new_cache")
             if self.decoder is None:
-                raise HeddleError("this model has no decoder, and a cache is for one")
+                raise HeddleError("this model has no decoder, so it cannot use a cache: leave out cache")
             if layout is None:
                 if rows != len(cache.lengths):
                     raise HeddleError(f"{rows} rows of tokens for a cache of {len(cache.lengths)} rows")
                 return cache.advance([width] * rows, tokens.device)
             if layout is not cache.queries:
-                raise wrong("model", "layout", layout, "with a cache, what the last cache.advance gave")
+                raise wrong("model", "layout", layout, "the layout that the last cache.advance returned")
         layout = Layout.plain(rows, width, tokens.device) if layout is None else layout
         _check_layout(tokens, layout)
         return layout
 
-    def _memory(
+    def _encode(
         self, rows: int, source: Tensor | None, layout: Layout | None, types: Tensor | None, cache: Cache | None
-    ) -> tuple[Memory, tuple[Routing, ...]]:
-        """The encoder's output: of the source, or from the cache's first call (L1-76)."""
+    ) -> tuple[EncoderOutput, tuple[Routing, ...]]:
+        """The encoder's output: for the source, or as the cache's first call left it (L1-76)."""
         assert self.encoder is not None
-        if cache is not None and cache.memory is not None:
+        if cache is not None and cache.encoded is not None:
             if not (source is None and layout is None and types is None):
-                raise HeddleError("this cache has read its source already: leave out source in later calls")
-            return cache.memory, ()
+                raise HeddleError("this cache has already read its source: leave out source after the first call")
+            return cache.encoded, ()
         if source is None:
-            when = "" if cache is None else " in the first call of a cache"
-            raise HeddleError(f"this model reads a source beside the tokens; give source{when}")
+            when = "" if cache is None else " in the first call with a cache"
+            raise HeddleError(f"this model reads a source as well as tokens: pass source{when}")
         count = self.vocab_size if self.config.source_vocab_size is None else self.config.source_vocab_size
         check_ids("source", source, count)
         if source.shape[0] != rows:
-            raise HeddleError(
-                f"{source.shape[0]} rows of source for {rows} rows of tokens; give each row a source of its own"
-            )
+            raise HeddleError(f"{source.shape[0]} rows of source for {rows} rows of tokens: pass one source per row")
         layout = Layout.plain(source.shape[0], source.shape[1], source.device) if layout is None else layout
         _check_layout(source, layout)
         self.encoder.check_layout(layout)
         out: Output = self.encoder(self._embed(source, self.source_embedding), layout, types=types)
-        memory = Memory(out.hidden, layout)
+        encoded = EncoderOutput(out.hidden, layout)
         if cache is not None:
-            cache.memory = memory
-        return memory, out.routings
+            cache.encoded = encoded
+        return encoded, out.routings
 
     def _embed(self, tokens: Tensor, table: Embedding | None = None) -> Float[Tensor, "B T d"]:
         embedding = self.embedding if table is None else table
@@ -225,10 +223,10 @@ class Transformer(nn.Module):
 
 
 def _check_layout(tokens: Tensor, layout: Layout) -> None:
-    """Refuse a layout of another batch, which would be spread over it (L1-15)."""
+    """Refuse a layout of another shape, which would be broadcast over the tokens (L1-15)."""
     if not isinstance(layout, Layout):
-        raise wrong("model", "layout", layout, "a Layout, such as Layout.padded(lengths, width),")
+        raise wrong("model", "layout", layout, "a Layout, such as Layout.padded(lengths, width)")
     if layout.position.shape != tokens.shape:
         raise HeddleError(
-            f"the layout is of [B T] = {list(layout.position.shape)}, the tokens are {list(tokens.shape)}"
+            f"the layout is for [B T] = {list(layout.position.shape)}, but the tokens are {list(tokens.shape)}"
         )

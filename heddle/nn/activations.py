@@ -1,4 +1,4 @@
-"""The activations of the lectures, one row each."""
+"""Activation functions, by name."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """The tanh approximation in GPT-2's code; at most 4.7324e-4 from the exact one (D-07)."""
+    """The tanh approximation of GELU in GPT-2's code; it differs by at most 4.7324e-4 (D-07)."""
     return F.gelu(x, approximate="tanh")
 
 

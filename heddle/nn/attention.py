@@ -18,13 +18,13 @@ from heddle.nn.state import STATELESS, Fixed, Growing, Rolling, State
 class Attention(nn.Module):
     """Concat(head_1, …, head_H) W_O with head_i = softmax(q_i k_iᵀ · scale) v_i (L0-41, L0-42; Vaswani et al. 2017, 3.2.2).
 
-    With fewer key heads than heads, each key head serves H/K neighbouring query heads (Ainslie et al. 2023). Head i owns the
-    columns i·d … (i+1)·d of each projection. In cross-attention keys and values are made of the encoder's output, which the
-    scope holds (L1-78, D-46).
+    With fewer key heads than query heads, each key head serves H/K neighbouring query heads (Ainslie et al. 2023). Head i has
+    columns i·d … (i+1)·d of each projection. In cross-attention, keys and values are computed from the encoder's output,
+    which the scope holds (L1-78, D-46).
 
     Args:
         config: heads, widths, norms, window, kernel.
-        setting: the stack it is for.
+        setting: the stack that the layer belongs to.
         crosses: whether keys and values come from another sequence.
     """
 
@@ -56,14 +56,14 @@ class Attention(nn.Module):
         return self.o(merge_heads(self.kernel(q, k, v, scope.mask)))
 
     def new_state(self) -> State:
-        """Remembers every key and value, the last `window` of them, or those of the encoder's output."""
+        """An empty state for all keys and values, for the last `window` of them, or for those of the encoder's output."""
         if self.crosses:
             return Fixed()
         return Growing() if self.pattern.reach is None else Rolling(self.pattern.reach)
 
 
 def attention_pattern(config: AttentionConfig, setting: Setting, crosses: bool = False) -> Pattern:
-    """What the tokens of an attention layer attend to."""
+    """The pattern of an attention layer."""
     rule: Rule = Causal() if setting.causal and not crosses else Everything()
     if config.window is not None:
         rule = rule & Window(config.window) if setting.causal else Window(config.window)
@@ -85,20 +85,20 @@ def score_scale(config: AttentionConfig, dim: int) -> float:
 
 
 def split_heads(x: Float[Tensor, "B T hd"], width: int) -> Float[Tensor, "B h T d"]:
-    """Cut the last axis into heads of `width` channels. The number of heads is read off, so a shard needs no other code."""
+    """Split the last axis into heads of `width` channels. The number of heads is inferred, so this works on a shard too."""
     return x.unflatten(-1, (-1, width)).transpose(1, 2)
 
 
 def merge_heads(x: Float[Tensor, "B h T d"]) -> Float[Tensor, "B T hd"]:
-    """Put the heads next to each other again."""
+    """Concatenate the heads."""
     return x.transpose(1, 2).flatten(2)
 
 
 def head_products(attention: Attention) -> tuple[Float[Tensor, "H D D"], Float[Tensor, "H D D"]]:
-    """W_Q^i (W_K^i)ᵀ and W_V^i W_O^i of every head, to look at (L0-34, L0-44, D-42).
+    """W_Q^i (W_K^i)ᵀ and W_V^i W_O^i of every head, for inspection (L0-34, L0-44, D-42).
 
-    The first says which pairs of vectors score high, x W_Q^i (W_K^i)ᵀ xᵀ, biases and norms aside; the second what a head
-    writes of what it reads. Both are D x D of rank at most d, so as weights they would save nothing.
+    The first decides which pairs of vectors score high, x W_Q^i (W_K^i)ᵀ xᵀ, ignoring biases and norms; the second maps what a
+    head reads to what it writes. Both are D x D with rank at most d, so storing them as weights would save nothing.
     """
 
     def columns(linear: nn.Linear, width: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""A block: residuals around branches. A new wiring is a new class; everything else is a row in a table."""
+"""A block: residuals around branches. A new wiring is a new class; any other choice is a row in a table."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,10 +34,9 @@ from heddle.nn.setting import Setting
 from heddle.nn.state import FORGETS, STATELESS, BlockState
 
 MATRICES = (nn.Linear, Convolution, Experts)
-"""The modules whose weights are computed with in a model's working precision; everything else stays in fp32."""
+"""The modules whose weights are cast to the working precision; everything else stays in fp32."""
 
-# One row per choice: config class to module class. To add one: a config class with its `kind`, a module, a row; every law
-# then covers it.
+# Config class -> module class. To add a choice, add a config class with a `kind`, a module and a row; every law then covers it.
 MIXERS: dict[type, Callable[[Any, Setting], nn.Module]] = {
     AttentionConfig: Attention,
     ConvolutionConfig: Convolution,
@@ -55,7 +54,7 @@ FEED_FORWARDS: dict[type, Callable[[Any, Setting], nn.Module]] = {
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a residual's norms are, and where its skip starts: at `x`, at `normed` behind the first norm, or nowhere."""
+    """Where a residual has norms, and where its skip starts: at `x`, after the first norm (`normed`), or nowhere (None)."""
 
     before: bool = False
     after: bool = False
@@ -70,14 +69,14 @@ PLACEMENT = {
     "output": Placement(after=True),
     "literal": Placement(before=True, skip="normed"),  # deck 000, equations (4) and (5) (L0-27, D-01)
     "bare": Placement(before=True, skip=None),  # no residual, to show what it is for (L0-53)
-    "none": Placement(),  # a residual without a norm of its own
+    "none": Placement(),  # a residual without a norm
 }
 
 
 class Residual(nn.Module):
-    """x + dropout(branch(x)), with norms where the placement says (L0-53; D-01: the skip starts from the un-normed x).
+    """x + dropout(branch(x)), with norms where the placement has them (L0-53; D-01: the skip starts from the un-normed x).
 
-    A block calls `enter` for the branch's input and `leave` with its output.
+    A block calls `enter` to get the branch's input and `leave` with the branch's output.
     """
 
     def __init__(self, placement: str, norm: Callable[[], nn.Module], dropout: float | Dropout = 0.0) -> None:
@@ -90,22 +89,27 @@ class Residual(nn.Module):
         self.dropout = dropout if isinstance(dropout, Dropout) else Dropout(dropout)
 
     def enter(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """What the branch is given."""
+        """The branch's input."""
         normed: Tensor = self.before(x)
         return normed
 
     def leave(
         self, x: Float[Tensor, "B T D"], entered: Float[Tensor, "B T D"], change: Float[Tensor, "..."]
     ) -> Float[Tensor, "B T D"]:
-        """The sum, of x, of what `enter` gave for it, and of what the branch made of that.
+        """The residual's output.
+
+        Args:
+            x: the residual's input.
+            entered: what `enter` returned for `x`.
+            change: the branch's output for `entered`.
 
         Raises:
-            HeddleError: the branch gave another shape (L0-56).
+            HeddleError: the branch changed the shape (L0-56).
         """
         if change.shape != x.shape:
             raise HeddleError(
-                "a residual adds a branch's output to its input, and the branch gave "
-                f"{list(change.shape)} for an input of {list(x.shape)}"
+                "a residual adds a branch's output to its input, so both must have the same shape; "
+                f"the branch returned {list(change.shape)} for an input of {list(x.shape)}"
             )
         change = self.dropout(self.after(change))
         if self.skip is not None:
@@ -115,9 +119,9 @@ class Residual(nn.Module):
 
 
 class Block(nn.Module):
-    """x = x + mixer(norm(x)); x = x + ffn(norm(x)), in the placement the config names (L2-35; golden `block_pre_norm`).
+    """x = x + mixer(norm(x)); x = x + ffn(norm(x)), with norms placed as configured (L2-35; golden `block_pre_norm`).
 
-    In a decoder beside an encoder, cross-attention comes between the two (golden `block_decoder_cross`).
+    In the decoder of an encoder-decoder, cross-attention comes between the two (golden `block_decoder_cross`).
     """
 
     def __init__(self, config: BlockConfig, setting: Setting) -> None:
@@ -126,7 +130,7 @@ class Block(nn.Module):
         def residual(placement: str) -> Residual:
             return Residual(placement, lambda: make_norm(config.norm, setting.dim), setting.drop(config.dropout))
 
-        # Deck 000 overwrites the stream by its norm in equation (4) only: its first skip starts from x, as usual (D-01).
+        # Deck 000 replaces x by its norm in equation (4) only: its first skip starts from x, as usual (D-01).
         first = "pre" if config.placement == "literal" else config.placement
         self.mixer_residual = residual(first)
         self.mixer: Any = MIXERS[type(config.mixer)](config.mixer, setting)
@@ -144,7 +148,7 @@ class Block(nn.Module):
         state: BlockState = FORGETS,
         source: Scope | None = None,
     ) -> Output:
-        """The tokens after this layer; `source` is what its cross-attention attends to."""
+        """The layer's output. `source` is the scope of its cross-attention."""
         h = self.mixer_residual.enter(x)
         x = self.mixer_residual.leave(x, h, self.mixer(h, scope, state.mixer))
         if self.cross is not None and self.cross_residual is not None and source is not None:
@@ -153,16 +157,16 @@ class Block(nn.Module):
         if self.ffn is None or self.ffn_residual is None:
             return Output(x)
         h = self.ffn_residual.enter(x)
-        fed: Output = self.ffn(h, scope.queries)
-        return Output(self.ffn_residual.leave(x, h, fed.hidden), fed.routings)
+        out: Output = self.ffn(h, scope.queries)
+        return Output(self.ffn_residual.leave(x, h, out.hidden), out.routings)
 
     def new_state(self) -> BlockState:
-        """Empty memories of the mixer and of cross-attention."""
+        """Empty states of the mixer and of cross-attention."""
         return BlockState(self.mixer.new_state(), STATELESS if self.cross is None else self.cross.new_state())
 
 
 class ParallelBlock(Block):
-    """x + mixer(norm(x)) + ffn(norm'(x)): one sum instead of two (GPT-NeoX, Falcon), with one norm for both or one for each."""
+    """x + mixer(norm(x)) + ffn(norm'(x)): one sum instead of two (GPT-NeoX, Falcon), with one shared norm or two."""
 
     def __init__(self, config: BlockConfig, setting: Setting) -> None:
         super().__init__(config, setting)
@@ -175,28 +179,28 @@ class ParallelBlock(Block):
         state: BlockState = FORGETS,
         source: Scope | None = None,
     ) -> Output:
-        """The tokens after this layer."""
+        """The layer's output."""
         assert self.ffn is not None
         assert self.ffn_residual is not None
         h = self.mixer_residual.enter(x)
         g = h if self.one_norm else self.ffn_residual.enter(x)
         x = self.mixer_residual.leave(x, h, self.mixer(h, scope, state.mixer))
-        fed: Output = self.ffn(g, scope.queries)
-        return Output(self.ffn_residual.leave(x, g, fed.hidden), fed.routings)
+        out: Output = self.ffn(g, scope.queries)
+        return Output(self.ffn_residual.leave(x, g, out.hidden), out.routings)
 
 
 WIRINGS: dict[str, type[Block]] = {"serial": Block, "parallel": ParallelBlock, "parallel_one_norm": ParallelBlock}
 
 
 def make_block(config: BlockConfig, setting: Setting) -> Block:
-    """The block a config describes."""
+    """Build the block that a config describes."""
     return WIRINGS[config.wiring](config, setting)
 
 
 def _of_feed_forward(config: BlockConfig) -> str:
     """The placement of the feed-forward's residual."""
     if config.wiring == "parallel_one_norm":
-        return "none"  # it reads what the mixer's norm gives
+        return "none"  # it reads the output of the mixer's norm
     if isinstance(config.ffn, MoEConfig) and config.ffn.skip == "internal":
         return "literal"  # the slide's u + ..., where u is the output of the norm (D-22)
     return config.placement

@@ -1,4 +1,4 @@
-"""A module of the user's own, as a mixer or as a feed-forward (L0-07): it fills its own weights and keeps its own precision."""
+"""A user's own module as a mixer or a feed-forward (L0-07). It initialises its own weights and keeps its precision."""
 
 import importlib
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ from heddle.nn.state import STATELESS, Growing, State
 
 
 class Custom(nn.Module):
-    """A module of the user's own, taken as a unit: what stands inside it is neither filled nor cast by anybody else.
+    """Wraps a user's own module. heddle neither initialises nor casts anything inside it.
 
-    `inner` is given vectors in the dtype of its own weights and buffers, in fp32 or wider where it has none; what comes out is
-    brought back to the dtype of the others.
+    `inner` receives vectors in the dtype of its weights and buffers, or in fp32 or wider if it has none; its output is
+    cast back to the input's dtype.
 
     Raises:
-        HeddleError: the target cannot be imported, is no class of modules, or cannot be called so.
+        HeddleError: the target cannot be imported, is not a subclass of `nn.Module`, or its constructor fails.
     """
 
     def __init__(self, config: CustomConfig, setting: Setting) -> None:
@@ -36,7 +36,7 @@ class Custom(nn.Module):
         self.inner = self.made()
 
     def made(self) -> nn.Module:
-        """A new module of the user's class, as its constructor fills it."""
+        """A new instance of the user's class, initialised by its constructor."""
         kind = found(self.config)
         try:
             made = kind(self.dim, **self.config.options)
@@ -45,21 +45,21 @@ class Custom(nn.Module):
                 raise HeddleError(_refusal(self.config, error)) from error
         else:
             return made
-        # A constructor may ask for values (`torch.linspace(0, 1, 3).tolist()`), and without memory there are none.
+        # A constructor may read values (`torch.linspace(0, 1, 3).tolist()`), which a meta tensor does not have.
         with torch.device("cpu"), torch.random.fork_rng(devices=()):
             return moved(self.made(), "meta")
 
     def call(self, x: Float[Tensor, "B T D"], *more: Any) -> Float[Tensor, "B T D"]:
-        """What the user's module makes of x.
+        """Call the user's module on `x`.
 
         Raises:
-            HeddleError: it is not a tensor of the same shape.
+            HeddleError: the output is not a tensor of the same shape.
         """
         out = self.inner(x.to(self._dtype(x)), *more)
         if not isinstance(out, Tensor) or out.shape != x.shape:
             gave = str(list(out.shape)) if isinstance(out, Tensor) else type(out).__name__
             raise HeddleError(
-                f"target = {self.config.target!r} was given x {list(x.shape)} and gave {gave}, not the same shape"
+                f"target = {self.config.target!r} must return the shape of its input: got x {list(x.shape)}, returned {gave}"
             )
         return out.to(x.dtype)
 
@@ -70,9 +70,10 @@ class Custom(nn.Module):
 
 
 class CustomMixer(Custom):
-    """A user's own mixer, called as `inner(x, layout)` and causal by itself; every earlier token is shown to it again.
+    """A user's own mixer, called as `inner(x, layout)`, which must itself be causal in a decoder.
 
-    That makes cached decoding right for any mixer, at the price of computing the past anew with each step.
+    A cache keeps its inputs, and every decoding step calls it on all of them: right for any mixer, at the cost of recomputing
+    the past.
     """
 
     def forward(self, x: Float[Tensor, "B T D"], scope: Scope, state: State = STATELESS) -> Float[Tensor, "B T D"]:
@@ -84,7 +85,7 @@ class CustomMixer(Custom):
         return out.gather(1, index.clamp(max=out.shape[1] - 1))
 
     def new_state(self) -> State:
-        """Remembers every token's vector."""
+        """An empty state for every token's vector."""
         return Growing()
 
 
@@ -96,10 +97,10 @@ class CustomFeedForward(Custom):
 
 
 def found(config: CustomConfig) -> type[nn.Module]:
-    """The user's class, imported. Nothing but a class of modules is taken, so that no config calls what it likes.
+    """Import the user's class. Only a subclass of `nn.Module` is accepted, so that a config cannot call arbitrary code.
 
     Raises:
-        HeddleError: it cannot be imported, or is no such class.
+        HeddleError: it cannot be imported, or is not such a class.
     """
     module, name = config.target.split(":")
     try:
@@ -108,7 +109,7 @@ def found(config: CustomConfig) -> type[nn.Module]:
         raise HeddleError(_refusal(config, error)) from error
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise HeddleError(
-            f"target = {config.target!r} is not a class derived from torch.nn.Module, so it is not called"
+            f"target = {config.target!r} is not a subclass of torch.nn.Module; name one as 'module:Class'"
         )
     return kind
 
@@ -116,19 +117,19 @@ def found(config: CustomConfig) -> type[nn.Module]:
 def _refusal(config: CustomConfig, error: Exception) -> str:
     said = " ".join(str(error).split())
     called = f"{config.target.split(':')[1]}(dim, **options)"
-    return f"target = {config.target!r}: {type(error).__name__}: {said}; it is imported and called as {called}"
+    return f"target = {config.target!r}: {type(error).__name__}: {said}; it must be importable and callable as {called}"
 
 
 def moved(module: nn.Module, device: torch.device | str) -> nn.Module:
-    """A module on another device, with the tensors it keeps as plain attributes, which `nn.Module.to` leaves behind."""
-    for part in module.modules():
-        plain = {name: value.to(device) for name, value in vars(part).items() if isinstance(value, Tensor)}
-        vars(part).update(plain)
+    """Move a module to a device, including tensors in ordinary attributes, which `nn.Module.to` leaves behind."""
+    for child in module.modules():
+        tensors = {name: value.to(device) for name, value in vars(child).items() if isinstance(value, Tensor)}
+        vars(child).update(tensors)
     return module.to(device)
 
 
 def without_custom(module: nn.Module) -> Iterator[nn.Module]:
-    """A module and all its parts, as `modules()` gives them, but for what stands inside a user's own."""
+    """Like `module.modules()`, without the modules inside a user's own."""
     yield module
     if not isinstance(module, Custom):
         for child in module.children():

@@ -1,4 +1,4 @@
-"""Dropout with its mask in the open, in the two conventions of the lectures (D-03)."""
+"""Dropout with an explicit mask, in both conventions of the lectures (D-03)."""
 
 import torch
 from jaxtyping import Float
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 def drop(x: Float[Tensor, "..."], keep: Float[Tensor, "..."], rate: float) -> Float[Tensor, "..."]:
-    """Inverted dropout with a given mask: kept values are divided by 1 - rate in training, prediction does nothing (L0-63)."""
+    """Inverted dropout with the mask `keep`: kept values are divided by 1 - rate, so prediction needs no factor (L0-63)."""
     return x * keep / (1.0 - rate)
 
 
@@ -14,9 +14,9 @@ class Dropout(nn.Module):
     """Drops each element with probability `rate` while training (Srivastava et al. 2014; L0-57, L0-62).
 
     Args:
-        rate: of dropped values; the probability of being retained, p in deck 000, is 1 - rate (L0-60).
-        classic: training scales nothing and prediction multiplies by 1 - rate (L0-61), instead of the reverse.
-        shared: one mask for all rows of a batch, axis 0 (L0-58, D-54), instead of one for each.
+        rate: probability of dropping a value; the retain probability, p in deck 000, is 1 - rate (L0-60).
+        classic: training does not scale and prediction multiplies by 1 - rate (L0-61), instead of the reverse.
+        shared: one mask for all rows of a batch (axis 0; L0-58, D-54) instead of one per row.
 
     Raises:
         ValueError: `rate` is not in [0, 1).
@@ -25,19 +25,19 @@ class Dropout(nn.Module):
     def __init__(self, rate: float, classic: bool = False, shared: bool = False) -> None:
         super().__init__()
         if not 0.0 <= rate < 1.0:
-            raise ValueError(f"dropout is the rate of dropped values, in [0, 1); got {rate}")
+            raise ValueError(f"dropout rate must be in [0, 1), got {rate}")
         self.rate = rate
         self.classic = classic
         self.shared = shared
 
     @property
     def active(self) -> bool:
-        """Whether values change: always while training, and with the classic convention in prediction as well."""
+        """Whether values change: in training, and with the classic convention in prediction too."""
         return self.rate > 0.0 and (self.training or self.classic)
 
     @property
-    def plain(self) -> bool:
-        """Whether this is what torch's fused kernels mean by dropout."""
+    def standard(self) -> bool:
+        """Whether this is the dropout of torch's fused kernels: inverted, with a mask for each element."""
         return not (self.classic or self.shared)
 
     def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

@@ -1,4 +1,4 @@
-"""Tables with a trained vector for each id."""
+"""Tables with one learned vector per id."""
 
 import torch
 from jaxtyping import Float, Int
@@ -8,13 +8,13 @@ from torch.nn import functional as F
 from heddle.checks import wrong
 from heddle.errors import HeddleError
 
-WHOLE = (torch.int64, torch.int32)  # what a table can be asked with
+WHOLE = (torch.int64, torch.int32)  # dtypes that can index a table
 
 
 class Embedding(nn.Module):
-    """A table with one row per id from 0: of tokens (L0-14), positions (L0-15), or types such as first and second sentence.
+    """A table with one row per id: tokens (L0-14), positions (L0-15), or types such as first and second sentence.
 
-    An id beyond it is an IndexError (D-23).
+    Ids start at 0; an id beyond the table raises IndexError (D-23).
     """
 
     def __init__(self, rows: int, dim: int) -> None:
@@ -26,13 +26,13 @@ class Embedding(nn.Module):
 
 
 def check_ids(name: str, ids: object, most: int, shape: tuple[int, ...] | None = None) -> None:
-    """Refuse what is no tensor of ids [B T] from 0 to `most` - 1.
+    """Refuse anything but a tensor of ids [B T] from 0 to `most` - 1.
 
-    Their values are looked at on a CPU only: a GPU would have to be waited for. Nor are they in a compiled graph, or where
-    nothing is computed.
+    Values are checked on a CPU only, since reading them from a GPU would wait for it. In a compiled graph or on the meta
+    device only type and shape are checked.
 
     Raises:
-        HeddleError: it has another type or shape, or an id is out of range.
+        HeddleError: wrong type or shape, or an id is out of range.
     """
     like = "[B T]" if shape is None else list(shape)
     if not isinstance(ids, Tensor) or ids.dtype not in WHOLE or ids.dim() != 2 or shape not in (None, tuple(ids.shape)):
@@ -41,4 +41,4 @@ def check_ids(name: str, ids: object, most: int, shape: tuple[int, ...] | None =
         return
     low, high = (int(end) for end in ids.aminmax())
     if low < 0 or high >= most:
-        raise HeddleError(f"model: {name} hold {low if low < 0 else high}; ids are 0 to {most - 1}")
+        raise HeddleError(f"model: {name} contain the id {low if low < 0 else high}; ids must be from 0 to {most - 1}")

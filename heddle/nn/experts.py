@@ -1,4 +1,4 @@
-"""Experts: stacked feed-forwards, and the ways in which tokens reach theirs. Every way computes the same (L2-67, L2-74)."""
+"""Experts: stacked feed-forwards, and two ways to dispatch tokens to them, with equal results (L2-67, L2-74)."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -15,10 +15,10 @@ from heddle.nn.activations import ACTIVATIONS
 
 
 class Experts(nn.Module):
-    """E feed-forwards of one shape, their weights stacked: down(act(up(x))), or down(act(gate(x)) · up(x)).
+    """E feed-forwards of one shape with stacked weights: down(act(up(x))), or down(act(gate(x)) · up(x)).
 
-    `loop` is the definition: each expert is given its tokens. `grouped` computes the same over the tokens sorted by expert,
-    with the gradient written out. Neither drops a token, and no token's output depends on another token.
+    `loop` is the definition: it calls each expert on its tokens. `grouped` computes the same with tokens sorted by expert and
+    the gradient written by hand. Neither drops a token, and no token's output depends on another token.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Experts(nn.Module):
         choice: Int[Tensor, "n K"],
         load: Int[Tensor, " E"],
     ) -> Float[Tensor, "n D"]:
-        """Σ_k gates[t, k] · expert_{choice[t, k]}(x_t); a choice of E is no expert. `load` counts the choices of each."""
+        """Σ_k gates[t, k] · expert_{choice[t, k]}(x_t); a choice of E means no expert. `load` counts each expert's choices."""
         if self.dispatch == "loop":
             return self._loop(x, gates, choice)
         weights = [each for each in (self.up, self.down, self.gate) if each is not None]
@@ -70,7 +70,7 @@ class Experts(nn.Module):
         return out
 
     def feed(self, x: Float[Tensor, "n D"], expert: int) -> Float[Tensor, "n D"]:
-        """One expert's output for all of x."""
+        """One expert's output for every row of x."""
 
         def bias(stacked: Tensor | None) -> Tensor | None:
             return None if stacked is None else stacked[expert]
@@ -93,11 +93,11 @@ SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-UP, DOWN, GATE = 0, 1, 2  # where each stands in the lists of stacked weights and biases; the gate's may be missing
+UP, DOWN, GATE = 0, 1, 2  # indices into the lists of stacked weights and biases; the gate may be missing
 
 
 def _spans(load: Tensor) -> list[tuple[int, int, int]]:
-    """Experts with at least one token as (expert, start, stop) among the sorted pairs; the one wait for the device."""
+    """Experts with at least one token, as (expert, start, stop) in the sorted pairs. The only wait for the device."""
     stops = [0, *load.cumsum(0).tolist()]
     return [(expert, start, stop) for expert, (start, stop) in enumerate(pairwise(stops)) if stop > start]
 
@@ -108,9 +108,9 @@ def _affine(rows: Tensor, expert: int, number: int, weights: list[Tensor], biase
 
 
 def _collect(rows: Tensor, place: Tensor, gates: Tensor | None = None) -> Tensor:
-    """Each token's K rows, weighed and added in the order of its choice: the same sum whoever else is there.
+    """Each token's K rows, weighted and summed in the order of its choice, so that other tokens cannot change the sum.
 
-    As a bag of embeddings it is one pass; indexing and `sum` took fifty times as long on a CPU.
+    `embedding_bag` does this in one pass; indexing and `sum` took fifty times as long on a CPU.
     """
     weights = None if gates is None else gates.to(rows.dtype)
     return F.embedding_bag(place, rows, per_sample_weights=weights, mode="sum")
@@ -126,16 +126,15 @@ def _experts(
     activation: str,
     keep: bool,
 ) -> list[Tensor]:
-    """The routed sum, and for its gradient: the pairs' order, their place in it, their outputs, and layers before the activation.
-
-    Weights and biases stand as `UP`, `DOWN` and `GATE` say.
+    """The routed sum and, for its gradient, the pairs' order, their place in it, their outputs, and the hidden layers before
+    the activation. Weights and biases are indexed by `UP`, `DOWN` and `GATE`.
     """
     pairs, hidden, gated, spans = choice.numel(), weights[UP].shape[1], len(weights) > GATE, _spans(load)
     order = choice.flatten().argsort(stable=True)
     token, place = order // choice.shape[1], torch.empty_like(choice)
     place.view(-1)[order] = torch.arange(pairs, device=x.device)
     outputs = x.new_empty(pairs, x.shape[1])
-    outputs[spans[-1][2] if spans else 0 :] = 0  # the pairs of padding stand last and go to nobody
+    outputs[spans[-1][2] if spans else 0 :] = 0  # padding's pairs come last and go to no expert
     longest = max((stop - start for _, start, stop in spans), default=0)
     before = x.new_empty(len(weights) - 1, pairs if keep else longest, hidden)
     for expert, start, stop in spans:
@@ -166,7 +165,7 @@ def _experts_gradient(
 ) -> list[Tensor]:
     """Gradients of x, the gates, the weights and the biases.
 
-    The hidden layer after the activation is computed again, expert by expert: that costs less than to keep it.
+    The hidden layer after the activation is recomputed, expert by expert, which costs less than keeping it.
     """
     gated, spans = len(weights) > GATE, _spans(load)
     token, scale = order // gates.shape[1], gates.flatten()[order][:, None]
@@ -193,7 +192,7 @@ def _experts_gradient(
         torch.mm(steps[UP], weights[UP][expert], out=x_parts[start:stop])
         if gated:
             x_parts[start:stop].addmm_(steps[GATE], weights[GATE][expert])
-        # What came into up, down and gate, and the gradient of what came out.
+        # The inputs of up, down and gate, and the gradients of their outputs.
         for gradient, step, entered in zip(gradients, steps, (rows, product, rows), strict=False):
             torch.mm(step.t(), entered, out=gradient[expert])
         for gradient, step in zip(bias_gradients, steps, strict=False):
@@ -201,7 +200,7 @@ def _experts_gradient(
     return [_collect(x_parts, place), scale_gradient[place], *gradients, *bias_gradients]
 
 
-# As operators of torch, so that a compiled graph holds them whole: how many tokens an expert gets is known only on the day.
+# Registered as torch operators, so that a compiled graph keeps them whole: tokens per expert are known only at run time.
 _grouped = torch.library.custom_op(
     "heddle::experts",
     _experts,
@@ -230,13 +229,13 @@ def _(x: Tensor, gates: Tensor, choice: Tensor, load: Tensor, weights: list[Tens
 def _(above: Tensor, x: Tensor, gates: Tensor, *rest: Any) -> list[Tensor]:
     weights, biased, _ = rest[-3:]
     biases = [weight.new_empty(weight.shape[:2]) for weight in weights] if biased else []
-    return [torch.empty_like(part) for part in (x, gates, *weights, *biases)]
+    return [torch.empty_like(each) for each in (x, gates, *weights, *biases)]
 
 
 class _Grouped(torch.autograd.Function):
     """`heddle::experts` with its gradient.
 
-    Autograd would make a whole stack of zeros for each expert's slice of the weights, and scatter rows one by one.
+    Autograd would allocate a whole stack of zeros for each expert's slice of the weights, and scatter rows one by one.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Feed-forward layers: each token on its own (L0-94, L1-12)."""
+"""Feed-forward layers, applied to each token independently (L0-94, L1-12)."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from heddle.nn.setting import Setting
 
 
 class MLP(nn.Module):
-    """down(act(up(x))) (L0-67, L1-20; golden `mlp`), with dropout after the activation if there is any."""
+    """down(dropout(act(up(x)))) (L0-67, L1-20; golden `mlp`)."""
 
     def __init__(self, config: MLPConfig, setting: Setting) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Where each token stands: its position, and which sequence it belongs to."""
+"""Where each token is: its position, and the sequence it belongs to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,23 +17,23 @@ PADDING = -1
 
 @dataclass(frozen=True)
 class Layout:
-    """Positions and segments of a batch of tokens, and on the host the form they have.
+    """Positions and segments of a batch of tokens, and their form, which is known on the host.
 
     Tokens see only tokens of their own segment; segment -1 is padding, which sees nothing and is seen by nothing. The
-    form lets fast paths be chosen without looking into tensors:
+    form lets code choose fast paths without reading tensors:
 
     - `plain`: every row is one whole sequence, positions 0..T-1;
-    - `padded`: as plain, with padding after each row's end;
+    - `padded`: like `plain`, with padding after each row's end;
     - `packed`: anything else that needs a full mask, such as several documents in a row or padding in front;
-    - `uniform`: the next tokens of cached rows that all have equal length;
+    - `uniform`: the next tokens of cached rows of equal length;
     - `ragged`: the next tokens of cached rows of different lengths.
 
     Attributes:
-        position: Int[B T], the place of each token in its own sequence, from 0.
-        segment: Int[B T], which sequence of its row a token belongs to; -1 is padding.
+        position: Int[B T], the position of each token in its sequence, from 0.
+        segment: Int[B T], the sequence within its row that a token belongs to; -1 is padding.
         form: see above.
         documents: the largest number of segments in any row, known on the host: segments are 0..documents-1, and -1.
-        longest: tokens of the longest segment, where packing has told the host; None: at most the width.
+        longest: tokens in the longest segment, if packing recorded it; None: at most the width.
     """
 
     position: Int[Tensor, "B T"]
@@ -56,10 +56,10 @@ class Layout:
         side: Literal["right", "left"] = "right",
         device: torch.device | str | None = None,
     ) -> "Layout":
-        """Rows of different lengths, filled up to `width` tokens after their end, or (side = left) before their start.
+        """Rows of different lengths, padded to `width` tokens after their end or, with side = "left", before their start.
 
         Raises:
-            HeddleError: a row is longer than that.
+            HeddleError: a row is longer than `width`.
         """
         _check_fits([[length] for length in lengths], width)
         length = torch.tensor(list(lengths), device=device)[:, None]
@@ -71,10 +71,10 @@ class Layout:
 
     @classmethod
     def packed(cls, lengths: Sequence[Sequence[int]], width: int, device: torch.device | str | None = None) -> "Layout":
-        """Several documents side by side in each row; `lengths[b]` are those of row b, the rest of the row is padding.
+        """Several documents in each row, of lengths `lengths[b]` in row b; the rest of the row is padding.
 
         Raises:
-            HeddleError: a row's documents are longer than `width` together.
+            HeddleError: a row's documents add up to more than `width`.
         """
         _check_fits(lengths, width)
         position = torch.zeros(len(lengths), width, dtype=torch.long)
@@ -117,10 +117,10 @@ class Layout:
 def _check_fits(lengths: Sequence[Sequence[int]], width: int) -> None:
     for row, each in enumerate(lengths):
         if min(each, default=0) < 0 or sum(each) > width:
-            raise HeddleError(f"row {row} holds {' + '.join(map(str, each))} tokens, and the layout's width is {width}")
+            raise HeddleError(f"row {row} has {' + '.join(map(str, each))} tokens, but the layout's width is {width}")
 
 
-# Batches of layouts travel through torch's own machinery (pipelines split them, compilation flattens them) as trees.
+# torch.compile and pipeline parallelism flatten and split layouts as trees.
 _pytree.register_pytree_node(
     Layout,
     lambda layout: ([layout.position, layout.segment], (layout.form, layout.documents, layout.longest)),

@@ -1,10 +1,10 @@
-"""Who may see whom: rules over positions, and a mask as a rule bound to two layouts. Users never build masks.
+"""Attention masks: rules over positions, and a mask as a rule bound to two layouts. Users never build masks.
 
-    Causal() & Window(4)          a rule, comparable and frozen: itself and the three before
-    Mask(rule, queries, keys)     the same rule for these tokens: same segment, no padding, and the rule holds
+    Causal() & Window(4)          a rule, frozen and comparable: a token sees itself and the three before it
+    Mask(rule, queries, keys)     the rule for these tokens: the rule holds, the segment is the same, neither is padding
 
-What `Mask.__call__` answers for one pair of slots by index is what `dense` and `part` answer for many pairs by broadcasting
-and `blocks` for FlexAttention, so they cannot disagree.
+`Mask.__call__` decides for one pair of slots. `dense` and `tile` call it with broadcast indices and `blocks` passes it to
+FlexAttention, so they cannot disagree.
 """
 
 from abc import ABC, abstractmethod
@@ -19,14 +19,14 @@ from heddle.nn.layout import Layout
 
 
 class Rule(ABC):
-    """Which positions a query position may look at, within one sequence."""
+    """Which key positions a query position may see within one sequence."""
 
     @abstractmethod
     def __call__(self, query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
         """True where the query may see the key; the two broadcast against each other."""
 
     def __and__(self, other: "Rule") -> "Rule":
-        """The rule that holds where both hold."""
+        """The rule that holds where both rules hold."""
         return Both(self, other)
 
 
@@ -40,7 +40,7 @@ class Everything(Rule):
 
 @dataclass(frozen=True)
 class Causal(Rule):
-    """A position sees itself and what came before: the lower triangle with its diagonal (L0-90, L1-31)."""
+    """A position sees itself and those before it: the lower triangle with its diagonal (L0-90, L1-31)."""
 
     def __call__(self, query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
         return key <= query
@@ -48,9 +48,9 @@ class Causal(Rule):
 
 @dataclass(frozen=True)
 class Window(Rule):
-    """A position sees those less than `size` away, on both sides (Beltagy et al. 2020, 3.1).
+    """A position sees those less than `size` away on either side (Beltagy et al. 2020, 3.1).
 
-    `Causal() & Window(4)` is a sliding window: itself and the three before it.
+    `Causal() & Window(4)` is a sliding window: a token sees itself and the three before it.
     """
 
     size: int
@@ -88,22 +88,22 @@ class Mask:
 
     @property
     def rows(self) -> int:
-        """How many rows of the batch differ: 1 when all of them share one mask, else B."""
+        """How many distinct masks the batch has: 1 if all rows share one, else B."""
         return 1 if self.queries.form in ("plain", "uniform") and self.keys.form == "plain" else self.queries.rows
 
     def dense(self) -> Bool[Tensor, "b 1 T S"]:
         """The whole mask; b is `rows`. Broadcast over heads, never copied (L1-35)."""
-        return self.part(0, self.queries.width, 0, self.keys.width)
+        return self.tile(0, self.queries.width, 0, self.keys.width)
 
-    def part(self, start: int, stop: int, first: int, last: int) -> Bool[Tensor, "b 1 t s"]:
-        """The mask of queries start … stop - 1 and keys first … last - 1: a tile of `dense`, made without it."""
+    def tile(self, start: int, stop: int, first: int, last: int) -> Bool[Tensor, "b 1 t s"]:
+        """The mask of queries start … stop - 1 and keys first … last - 1, computed without the rest of `dense`."""
         device = self.queries.position.device
         row = torch.arange(self.rows, device=device)[:, None, None, None]
         query = torch.arange(start, stop, device=device)[:, None]
         return self(row, query, torch.arange(first, last, device=device))
 
     def blocks(self) -> BlockMask:
-        """The same mask as torch's FlexAttention wants it: which tiles are empty, which are full, and this rule for the rest."""
+        """The mask for torch's FlexAttention: which tiles are empty, which are full, and this rule for the others."""
         device = self.queries.position.device
         return create_block_mask(
             lambda row, head, query, key: self(row, query, key),
@@ -115,13 +115,13 @@ class Mask:
         )
 
     def is_causal(self) -> bool:
-        """Whether, for every token that is not padding, this is exactly the lower triangle of a square."""
+        """Whether, ignoring padding, this is exactly the lower triangle of a square."""
         return self.rule == Causal() and self._in_order()
 
     def window(self) -> int | None:
-        """The n of `Causal() & Window(n)`, where that is exactly a band below the diagonal of a square; else None.
+        """The n of `Causal() & Window(n)` if the mask is exactly a band below the diagonal of a square, else None.
 
-        A window that is as long as the sequence stays a window: what a mask is, is a matter of its rule alone.
+        A window as long as the sequence still counts as a window: the answer depends on the rule alone.
         """
         match self.rule:
             case Both(Causal(), Window(size)) | Both(Window(size), Causal()) if self._in_order():
@@ -129,12 +129,12 @@ class Mask:
         return None
 
     def _in_order(self) -> bool:
-        """Whether slot and position are the same thing for every token that is not padding, on both sides of a square."""
-        # Padding after the end is out of sight only of queries that are themselves before it: the same layout, not just its form.
+        """Whether queries and keys form a square in which, ignoring padding, slot and position are the same number."""
+        # Causality hides padding after the end only if queries and keys have the same layout, not just the same form.
         same = self.keys.form == "plain" or self.keys is self.queries
         return self.queries.form in ("plain", "padded") and same and self.queries.width == self.keys.width
 
     def is_open(self) -> bool:
-        """Whether everything is seen, so that no mask is needed at all."""
+        """Whether every query sees every key, so that no mask is needed."""
         whole = self.queries.form == self.keys.form == "plain"
         return whole and (self.rule == Everything() or (self.is_causal() and self.queries.width == 1))

@@ -20,11 +20,11 @@ from heddle.nn.setting import Setting
 class Router(nn.Module):
     """Scores R x of every expert, the K best of them, and their gates (L2-71, L2-72; D-21).
 
-    Everything is computed in fp32 or wider, whatever the precision of x, so that the choice does not hang on rounding to
-    bf16. Equal scores go to the lowest index (L2-73). The gates are softmax over all experts, or sigmoid of each score,
-    kept as they are; `renormalise` makes the kept ones of a token sum to 1 (Mixtral, Qwen3); `scale` multiplies them.
-    With `balanced` there is a `bias` [E], which no gradient moves: it shifts who is chosen and never a gate (Wang et al.
-    2024); `balance_bias` updates it.
+    Everything is computed in fp32 or wider, for every dtype of x, so that rounding to bf16 cannot change the choice. Ties go
+    to the lowest index (L2-73). Gates are the softmax over all experts, or the sigmoid of each score, of which the chosen
+    ones are kept unchanged; `renormalise` makes a token's chosen gates sum to 1 (Mixtral, Qwen3); `scale` multiplies them.
+    With `balanced` there is a `bias` [E], which gets no gradient: it changes the choice but never a gate (Wang et al. 2024),
+    and `balance_bias` updates it.
     """
 
     def __init__(
@@ -45,40 +45,40 @@ class Router(nn.Module):
     def forward(
         self, x: Float[Tensor, "*rows D"]
     ) -> tuple[Float[Tensor, "*rows K"], Int[Tensor, "*rows K"], Float[Tensor, "*rows E"]]:
-        """The gates of the chosen experts, which they are, best first, and the scores of all."""
+        """The gates of the chosen experts, their indices, best first, and the scores of all experts."""
         wide = wide_dtype(x.dtype)
         logits = F.linear(x.to(wide), self.weight.to(wide))
-        with torch.no_grad():  # without a bias by the scores themselves: gates would add ties where they saturate
+        with torch.no_grad():  # without a bias, rank by scores: saturated gates would add ties
             merit = logits if self.bias is None else self._gates(logits) + self.bias
             choice = merit.sort(dim=-1, descending=True, stable=True).indices[..., : self.active]
-        if self.renormalise:  # the logarithms are subtracted, not the gates divided: their sum may be 0 in fp32
+        if self.renormalise:  # in log space: the gates' sum may be 0 in fp32
             gates = self._logarithms(logits).gather(-1, choice).softmax(-1)
         else:
             gates = self._gates(logits).gather(-1, choice)
         return gates * self.scale if self.scale != 1 else gates, choice, logits
 
     def shares(self, logits: Float[Tensor, "*rows E"]) -> Float[Tensor, "*rows E"]:
-        """The gates of all experts, made to sum to 1 for each token; what the balance loss evens out."""
+        """The gates of all experts, normalised to sum to 1 per token, as the balance loss uses them."""
         return self._logarithms(logits).softmax(-1)
 
     def _gates(self, logits: Tensor) -> Tensor:
         return logits.softmax(-1) if self.gate == "softmax" else logits.sigmoid()
 
     def _logarithms(self, logits: Tensor) -> Tensor:
-        """The logarithms of the gates, up to a number per token."""
+        """The logarithms of the gates, up to a constant per token."""
         return logits if self.gate == "softmax" else F.logsigmoid(logits)
 
 
 class MoE(nn.Module):
     """Σ shared(x) + Σ_i g_i · expert_i(x) over the K chosen experts (L2-74 without its u_t, which the block adds: D-22).
 
-    `shared` experts, which every token goes through, are one feed-forward `shared` times as wide: exactly their sum
-    (L2-75). `shared_gate` multiplies that sum by sigmoid of a learned number per token (Qwen2-MoE).
+    The `shared` experts, which process every token, are one feed-forward `shared` times as wide, which equals their sum
+    (L2-75). `shared_gate` multiplies that sum by the sigmoid of a learned score per token (Qwen2-MoE).
 
-    The loss terms are sums over documents, a document being one segment of one row, n tokens long: `balance` times
-    n · E · Σ_e f_e p_e, with f_e the share of its choices that went to expert e and p_e its mean gate before the choice,
-    normalised (Fedus et al. 2021, eq. 4; D-59), and `z` times Σ_t logsumexp(scores_t)² (Zoph et al. 2022, eq. 5). So
-    packed documents count as separate ones do, and padding counts nowhere.
+    The loss terms are sums over documents; a document is one segment of one row, n tokens long. They are `balance` times
+    n · E · Σ_e f_e p_e, with f_e the share of the document's choices that went to expert e and p_e its mean gate before the
+    choice, normalised (Fedus et al. 2021, eq. 4; D-59), and `z` times Σ_t logsumexp(scores_t)² (Zoph et al. 2022, eq. 5).
+    Packed documents therefore count like separate ones, and padding does not count.
     """
 
     def __init__(self, config: MoEConfig, setting: Setting) -> None:
@@ -128,9 +128,9 @@ class MoE(nn.Module):
 
 @torch.no_grad()
 def balance_bias(bias: Float[Tensor, " E"], load: Int[Tensor, " E"], rate: float) -> None:
-    """Make crowded experts less likely and idle ones more: bias += rate · sign(mean load - load) (Wang et al. 2024, alg. 1).
+    """Favour underused experts over crowded ones: bias += rate · sign(mean load - load) (Wang et al. 2024, alg. 1).
 
-    To be called once per step, with the load of the whole batch.
+    Call it once per step, with the load of the whole batch.
     """
     load = load.to(bias.dtype)
     bias.add_((load.mean() - load).sign(), alpha=rate)

@@ -1,4 +1,4 @@
-"""Norms over the last axis, statistics in fp32 whatever the input's precision. Gains and shifts are kept in fp32, too."""
+"""Norms over the last axis. Statistics are computed in fp32 or wider for every input dtype; gains and shifts stay fp32."""
 
 import torch
 from jaxtyping import Float
@@ -14,10 +14,10 @@ class LayerNorm(nn.Module):
 
     Args:
         dim: D.
-        eps: added to the variance; 0 leaves a constant row without a value (L0-50).
-        bias: whether there is a shift.
-        unbiased: variance over D - 1 instead of D (D-04).
-        eps_outside: eps is added to the deviation instead, as in The Annotated Transformer.
+        eps: added to the variance; with 0, a constant row has no defined value (L0-50).
+        bias: whether to learn a shift.
+        unbiased: divide the variance by D - 1 instead of D (D-04).
+        eps_outside: add eps to the standard deviation instead, as in The Annotated Transformer.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class LayerNorm(nn.Module):
         centred = wide - wide.mean(-1, keepdim=True)
         count = x.shape[-1] - int(self.unbiased)
         if self.eps_outside:
-            # A vector's length and not the root of a sum of squares: at a constant row the root's gradient is not finite.
+            # vector_norm, not the root of a sum of squares: the root's gradient is infinite for a constant row.
             deviation = torch.linalg.vector_norm(centred, dim=-1, keepdim=True) / count**0.5 + self.eps
         else:
             deviation = (centred.square().sum(-1, keepdim=True) / count + self.eps).sqrt()
@@ -62,7 +62,7 @@ class RMSNorm(nn.Module):
 
 
 def make_norm(config: LayerNormConfig | RMSNormConfig | NoNormConfig, dim: int) -> nn.Module:
-    """The norm a config describes, over vectors of width `dim`."""
+    """Build the norm that a config describes, for vectors of width `dim`."""
     if isinstance(config, LayerNormConfig):
         return LayerNorm(dim, config.eps, config.bias, config.unbiased, config.eps_outside)
     return RMSNorm(dim, config.eps) if isinstance(config, RMSNormConfig) else nn.Identity()

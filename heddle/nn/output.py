@@ -1,4 +1,4 @@
-"""What a layer, a stack and a model give: hidden vectors, and beside them what routers did."""
+"""The output of a layer, a stack or a model: hidden vectors and the routers' reports."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from torch.utils import _pytree
 
 @dataclass(frozen=True)
 class Routing:
-    """What a mixture of experts reports beside its output, as values that no module keeps.
+    """What a mixture of experts reports with its output. It is returned, never stored on a module.
 
     Attributes:
-        load: Int[E], how many (token, expert) pairs of real tokens went to each expert; they sum to n · K (L2-69).
-        terms: a number, the weighted balance and z losses, summed over documents, so that they add up over any split.
+        load: Int[E], how many (token, expert) pairs went to each expert, padding excluded; sums to n · K (L2-69).
+        terms: a scalar, the weighted balance and z losses summed over documents, so that any split of a batch adds up.
     """
 
     load: Int[Tensor, " E"]
@@ -29,7 +29,7 @@ _pytree.register_pytree_node(
 
 
 class Output(NamedTuple):
-    """Hidden vectors [B T D], and one `Routing` for each mixture of experts that they went through, in order."""
+    """Hidden vectors [B T D], and one `Routing` per mixture of experts that produced them, in layer order."""
 
     hidden: Tensor
     routings: tuple[Routing, ...] = ()

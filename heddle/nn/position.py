@@ -1,6 +1,6 @@
-"""Positions: absolute ones enter with the embeddings, rotary ones turn queries and keys, relative ones add to the scores.
+"""Positions: absolute ones join the embeddings, rotary ones rotate queries and keys, relative ones add to the scores.
 
-Nothing here is a buffer: everything that is not learned is computed from the positions, in fp32.
+There are no buffers: whatever is not learned is computed from the positions, in fp32.
 """
 
 from abc import ABC, abstractmethod
@@ -31,15 +31,15 @@ SHARED = ("plain", "padded", "uniform")  # forms in which all rows have the same
 
 
 def _position(layout: Layout) -> Int[Tensor, "b T"]:
-    """The positions; one row when all rows share them."""
+    """The positions; a single row if all rows share them."""
     return layout.position[:1] if layout.form in SHARED else layout.position
 
 
 class SinusoidalPositions(nn.Module):
     """Sines and cosines of the position at wavelengths from 2π to 10,000 · 2π (L3-11, L3-13; Vaswani et al. 2017, 3.5).
 
-    Channel 2i is sin(position · 10,000^(-2i/D)) and channel 2i + 1 its cosine; with `halves` all sines come first and then
-    all cosines, as in Marian's weights. A model of double precision asks for its own `dtype`.
+    Channel 2i is sin(position · 10,000^(-2i/D)) and channel 2i + 1 the cosine of the same angle; with `halves`, all sines come
+    before all cosines, as in Marian's weights. A model in double precision passes its `dtype`.
     """
 
     def __init__(self, dim: int, halves: bool = False) -> None:
@@ -56,21 +56,21 @@ class SinusoidalPositions(nn.Module):
 
 
 class Scaling(ABC):
-    """How rotary frequencies are slowed so that a model reads further than it was trained to."""
+    """Lowers rotary frequencies, so that a model can read a longer context than it was trained at."""
 
     @abstractmethod
     def __call__(self, frequency: Float[Tensor, " half"], base: float) -> Float[Tensor, " half"]:
-        """The frequencies base^(-2i/d), changed."""
+        """Rescale the frequencies base^(-2i/d)."""
 
     @property
     def magnitude(self) -> float:
-        """Factor on cosines and sines, and so on the length of the turned queries and keys."""
+        """Factor on cosines and sines, and so on the length of the rotated queries and keys."""
         return 1.0
 
 
 @dataclass(frozen=True)
 class Linear(Scaling):
-    """Positions divided by a factor (Chen et al. 2023)."""
+    """Divide positions by a factor (Chen et al. 2023)."""
 
     factor: float
 
@@ -80,7 +80,7 @@ class Linear(Scaling):
 
 @dataclass(frozen=True)
 class NTK(Scaling):
-    """The base times factor^(d / (d - 2)): the slowest channel is slowed by the factor, the fastest not at all."""
+    """Multiply the base by factor^(d / (d - 2)): the lowest frequency is divided by the factor, the highest unchanged."""
 
     factor: float
 
@@ -92,15 +92,15 @@ class NTK(Scaling):
 
 @dataclass(frozen=True)
 class Yarn(Scaling):
-    """Slow channels interpolated, fast ones kept, a ramp between, and longer vectors (Peng et al. 2023, 3.2 to 3.4).
+    """Interpolate low frequencies, keep high ones, blend between, and lengthen vectors (Peng et al. 2023, 3.2 to 3.4).
 
     Attributes:
-        factor: how much further the model is to read.
-        original: the context that the weights were trained at.
-        fast: channels that turn more often than this over `original` are kept.
-        slow: channels that turn less often are divided by the factor.
-        whole: the ramp's two ends are rounded to whole channels, outwards, as in the authors' code.
-        length: factor on the turned vectors; None: 0.1 · ln(factor) + 1 (their 3.4).
+        factor: new context length over `original`.
+        original: context length at which the weights were trained.
+        fast: channels with more rotations than this over `original` are kept.
+        slow: channels with fewer rotations than this are divided by the factor.
+        whole: round both ends of the ramp outwards to whole channels, as in the authors' code.
+        length: factor on the rotated vectors; None: 0.1 · ln(factor) + 1 (their 3.4).
     """
 
     factor: float
@@ -117,13 +117,13 @@ class Yarn(Scaling):
             low, high = floor(low), ceil(high)
         low, high = max(low, 0), min(high, 2 * half - 1)
         channel = torch.arange(half, device=frequency.device, dtype=frequency.dtype)
-        # Where both ends fall together the ramp is a step.
+        # If both ends coincide, the ramp is a step.
         ramp = ((channel - low) / (high - low if high != low else 0.001)).clamp(0, 1)
         return frequency / self.factor * ramp + frequency * (1 - ramp)
 
-    def _channel(self, turns: float, half: int, base: float) -> float:
-        """The channel, as a real number, that turns so often over the original context."""
-        return half * log(self.original / (turns * 2 * pi)) / log(base)
+    def _channel(self, rotations: float, half: int, base: float) -> float:
+        """The channel, as a real number, that makes this many rotations over the original context."""
+        return half * log(self.original / (rotations * 2 * pi)) / log(base)
 
     @property
     def magnitude(self) -> float:
@@ -132,13 +132,13 @@ class Yarn(Scaling):
 
 @dataclass(frozen=True)
 class Llama3(Scaling):
-    """Llama 3.1's rule: long waves divided by the factor, short ones kept, a linear blend between.
+    """Llama 3.1's rule: divide low frequencies by the factor, keep high ones, blend linearly between.
 
     Attributes:
-        factor: how much further the model is to read.
-        original: the context that the weights were trained at.
-        low: channels that turn less often than this over `original` are divided by the factor.
-        high: channels that turn more often are kept.
+        factor: new context length over `original`.
+        original: context length at which the weights were trained.
+        low: channels with fewer rotations than this over `original` are divided by the factor.
+        high: channels with more rotations than this are kept.
     """
 
     factor: float
@@ -147,13 +147,13 @@ class Llama3(Scaling):
     high: float = 4.0
 
     def __call__(self, frequency: Float[Tensor, " half"], base: float) -> Float[Tensor, " half"]:
-        turns = self.original * frequency / (2 * pi)
-        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
+        rotations = self.original * frequency / (2 * pi)
+        kept = ((rotations - self.low) / (self.high - self.low)).clamp(0, 1)
         return frequency / self.factor * (1 - kept) + frequency * kept
 
 
 class Rotation(NamedTuple):
-    """Cosine and sine of each position's angles, [b 1 T half], and which channels make a pair."""
+    """Cosine and sine of each position's angles, [b 1 T half], and whether pairs are neighbouring channels."""
 
     cos: Tensor
     sin: Tensor
@@ -161,42 +161,43 @@ class Rotation(NamedTuple):
 
 
 class Rotary(nn.Module):
-    """Rotary positions (Su et al. 2021, eq. 15): the score of a query and a key depends on their distance only.
+    """Rotary positions (Su et al. 2021, eq. 15): the score of a query and a key depends only on their distance.
 
-    Of the first `turned` channels, i turns with i + turned/2 (or 2i with 2i + 1) by position · base^(-2i/turned); the rest
-    stays. Angles are computed from the positions in fp32, once per forward pass for each distinct attention.
+    The first `rotated_dim` channels are rotated in pairs, i with i + rotated_dim/2 (or 2i with 2i + 1), by
+    position · base^(-2i/rotated_dim); the others are unchanged. Angles are computed from the positions in fp32, once per
+    forward pass for each distinct attention pattern.
 
     Args:
         head_dim: d, width of a query head.
-        base: the slowest channel's wavelength is nearly base · 2π.
-        turned: how many channels are turned, an even number; None: all.
-        neighbours: pairs are channels 2i and 2i + 1 (the paper), not i and i + turned/2 (Llama, GPT-NeoX).
-        scaling: how the frequencies are slowed; None: not at all.
+        base: the longest wavelength is nearly base · 2π.
+        rotated_dim: how many channels are rotated, an even number; None: all.
+        neighbours: pair channels 2i and 2i + 1 (the paper), not i and i + rotated_dim/2 (Llama, GPT-NeoX).
+        scaling: how the frequencies are lowered; None: not at all.
     """
 
     def __init__(
         self,
         head_dim: int,
         base: float = 10_000.0,
-        turned: int | None = None,
+        rotated_dim: int | None = None,
         neighbours: bool = False,
         scaling: Scaling | None = None,
     ) -> None:
         super().__init__()
         self.head_dim = head_dim
         self.base = base
-        self.turned = head_dim if turned is None else turned
+        self.rotated_dim = head_dim if rotated_dim is None else rotated_dim
         self.neighbours = neighbours
         self.scaling = scaling
 
     def frequencies(self, device: torch.device | str | None = None) -> Float[Tensor, " half"]:
-        """How far each pair of channels turns from one position to the next."""
-        exponent = torch.arange(0, self.turned, 2, device=device, dtype=torch.float32) / self.turned
+        """The angle, in radians, by which each pair of channels rotates from one position to the next."""
+        exponent = torch.arange(0, self.rotated_dim, 2, device=device, dtype=torch.float32) / self.rotated_dim
         frequency = self.base**-exponent
         return frequency if self.scaling is None else self.scaling(frequency, self.base)
 
     def forward(self, layout: Layout) -> Rotation:
-        """Cosine and sine of every position's angles; one row when all rows share their positions."""
+        """Cosine and sine of every position's angles; a single row if all rows share their positions."""
         position = _position(layout)
         angle = position[:, None, :, None].float() * self.frequencies(position.device)
         cos, sin = angle.cos(), angle.sin()
@@ -205,13 +206,14 @@ class Rotary(nn.Module):
         return Rotation(cos, sin, self.neighbours)
 
     def extra_repr(self) -> str:
-        return f"{self.turned} of {self.head_dim}, base={self.base:g}, neighbours={self.neighbours}, scaling={self.scaling}"
+        rotated = f"{self.rotated_dim} of {self.head_dim}"
+        return f"{rotated}, base={self.base:g}, neighbours={self.neighbours}, scaling={self.scaling}"
 
 
 def rotate(x: Float[Tensor, "B h T d"], rotation: Rotation | None) -> Float[Tensor, "B h T d"]:
-    """Rotate each pair of channels of `x` by its position's angle, in fp32 or wider; without a rotation `x` itself.
+    """Rotate each pair of channels of `x` by its position's angle, in fp32 or wider; with None, return `x` itself.
 
-    Channels without an angle are left as they are.
+    Channels beyond the rotated ones are unchanged.
     """
     if rotation is None:
         return x
@@ -220,8 +222,8 @@ def rotate(x: Float[Tensor, "B h T d"], rotation: Rotation | None) -> Float[Tens
     rest = x[..., 2 * half :]
     if neighbours:
         first, second = x[..., : 2 * half : 2], x[..., 1 : 2 * half : 2]
-        turned = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
-        parts = [turned.to(x.dtype), rest]
+        rotated = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
+        parts = [rotated.to(x.dtype), rest]
     else:
         first, second = x[..., :half], x[..., half : 2 * half]
         parts = [(first * cos - second * sin).to(x.dtype), (second * cos + first * sin).to(x.dtype), rest]
@@ -229,16 +231,16 @@ def rotate(x: Float[Tensor, "B h T d"], rotation: Rotation | None) -> Float[Tens
 
 
 def _distance(queries: Layout, keys: Layout) -> Int[Tensor, "b T S"]:
-    """How far each key stands behind its query (negative: before it); one row when all rows share their positions."""
+    """How far each key is after its query (negative: before it); a single row if all rows share their positions."""
     return _position(keys)[:, None, :] - _position(queries)[:, :, None]
 
 
 class Alibi(nn.Module):
-    """Scores fall linearly with the distance, each head at its own slope (Press et al. 2021, section 3). Nothing is learned.
+    """Scores that fall linearly with distance, with a fixed slope per head (Press et al. 2021, section 3).
 
-    With H heads, a power of two, head h has the slope 2^(-8(h+1)/H). Other numbers take the slopes of the power of two below
-    and then every other one of the power of two above, as the authors' code does. Without a causal mask the distance counts
-    on both sides alike.
+    If H is a power of two, head h has the slope 2^(-8(h+1)/H). Otherwise, as in the authors' code, the slopes are those of the
+    power of two below, followed by every other slope of the power of two above. Without a causal mask, the distance counts
+    equally on both sides.
     """
 
     def __init__(self, heads: int) -> None:
@@ -246,7 +248,7 @@ class Alibi(nn.Module):
         self.heads = heads
 
     def slopes(self, device: torch.device | str | None = None) -> Float[Tensor, " H"]:
-        """One slope for each head."""
+        """One slope per head."""
         power = 1 << (self.heads.bit_length() - 1)
         first = torch.arange(1, power + 1, device=device, dtype=torch.float32) * (8 / power)
         odd = 2 * torch.arange(self.heads - power, device=device, dtype=torch.float32) + 1
@@ -261,16 +263,17 @@ class Alibi(nn.Module):
 
 
 class Buckets(nn.Module):
-    """A learned number for each head and bucket of distances, added to the scores (T5; Raffel et al. 2020, 2.1).
+    """A learned bias for each head and bucket of distances, added to the scores (T5; Raffel et al. 2020, 2.1).
 
-    Half of the buckets hold one distance each; the others grow logarithmically up to `furthest`, and everything beyond shares
-    the last one. With `both_ways` half of them all are for keys after the query; otherwise those count as distance 0.
+    Half of the buckets hold one distance each; the others grow logarithmically up to `furthest`, and all larger distances
+    share the last one. With `both_ways`, half of all buckets are for keys after the query; otherwise such keys count as
+    distance 0.
 
     Args:
         heads: H.
-        buckets: how many, for both directions together.
-        furthest: the distance at which the last bucket ends.
-        both_ways: keys after the query are told apart: encoders.
+        buckets: number of buckets, both directions together.
+        furthest: all distances from here on share the last bucket.
+        both_ways: distinguish keys after the query, as encoders do.
     """
 
     def __init__(self, heads: int, buckets: int = 32, furthest: int = 128, both_ways: bool = False) -> None:
@@ -280,7 +283,7 @@ class Buckets(nn.Module):
         self.weight = nn.Parameter(torch.empty(buckets, heads))
 
     def bucket(self, distance: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
-        """The bucket of a key that stands `distance` positions after its query."""
+        """The bucket of a key that is `distance` positions after its query."""
         buckets = self.weight.shape[0] // (2 if self.both_ways else 1)
         exact = buckets // 2
         length = distance.abs() if self.both_ways else (-distance).clamp(min=0)
@@ -298,7 +301,7 @@ class Buckets(nn.Module):
         return f"heads={heads}, buckets={buckets}, furthest={self.furthest}, both_ways={self.both_ways}"
 
 
-# How each config slows rotary frequencies.
+# From each scaling config to its module.
 SCALINGS: dict[type, Callable[[Any], Scaling]] = {
     LinearScaling: lambda config: Linear(config.factor),
     NTKScaling: lambda config: NTK(config.factor),
@@ -311,12 +314,12 @@ SCALINGS: dict[type, Callable[[Any], Scaling]] = {
 
 @dataclass(frozen=True)
 class Relative:
-    """Relative positions, as layers of a stack may share them.
+    """The relative positions of a layer, comparable so that layers of a stack can share one module.
 
     Attributes:
-        config: which.
-        size: H, or with rotary positions d.
-        causal: whether tokens see only what comes before them.
+        config: which kind.
+        size: H, or d for rotary positions.
+        causal: whether a token sees only itself and the tokens before it.
     """
 
     config: RotaryConfig | AlibiConfig | BucketsConfig
@@ -333,11 +336,11 @@ def relative_of(config: AttentionConfig, dim: int, causal: bool) -> Relative | N
 
 
 def make_relative(relative: Relative) -> Rotary | Alibi | Buckets:
-    """The module of relative positions."""
+    """Build the module that computes relative positions."""
     config, size = relative.config, relative.size
     if isinstance(config, RotaryConfig):
         scaling = None if config.scaling is None else SCALINGS[type(config.scaling)](config.scaling)
-        return Rotary(size, config.base, config.turned(size), config.pairing == "neighbours", scaling)
+        return Rotary(size, config.base, config.rotated_dim(size), config.pairing == "neighbours", scaling)
     if isinstance(config, BucketsConfig):
         return Buckets(size, config.buckets, config.furthest, both_ways=not relative.causal)
     return Alibi(size)

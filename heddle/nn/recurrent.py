@@ -1,4 +1,4 @@
-"""Recurrent networks along the tokens: instead of looking back, a mixer carries a state of fixed size."""
+"""Recurrent networks over the tokens: a mixer that carries a state of fixed size instead of looking back."""
 
 from collections.abc import Callable
 
@@ -38,17 +38,17 @@ def lstm(
     return torch.sigmoid(out) * torch.tanh(c), c
 
 
-# Per cell: the equations of one step, how many gates it has, how many tensors it carries; the first is its output.
+# Per cell: the equations of one step, the number of gates, the number of tensors carried; the first is the output.
 CELLS: dict[str, tuple[Callable[..., Carried], int, int]] = {"gru": (gru, 3, 1), "lstm": (lstm, 4, 2)}
 
 
 class Recurrent(nn.Module):
-    """y_t = h_t W_o with h_t = cell(x_t, h_{t-1}), which starts at 0 in every segment (L1-74).
+    """y_t = h_t W_o with h_t = cell(x_t, h_{t-1}), where h starts at 0 in every segment (L1-74).
 
-    Padding leaves the state as it was and has output 0. What is carried on is the state after each row's last real token, in
-    fp32 or wider: every token adds to it, and bf16 would lose what is small. The products are made in the precision of x.
+    Padding leaves the state unchanged and has output 0. The state after each row's last real token is carried in fp32 or
+    wider, since every token adds to it and bf16 would lose small terms. Matrix products are computed in the precision of x.
 
-    The cells have the equations of `torch.nn.GRU` and `torch.nn.LSTM`, and their gates are in the same order.
+    Equations and gate order are those of `torch.nn.GRU` and `torch.nn.LSTM`.
     """
 
     def __init__(self, config: RecurrentConfig, setting: Setting) -> None:
@@ -62,7 +62,7 @@ class Recurrent(nn.Module):
         self.output = nn.Linear(hidden, dim, bias=bias)
 
     def new_state(self) -> State:
-        """What it remembers of a row: h, and of an LSTM c."""
+        """An empty state for h and, in an LSTM, c."""
         return Carry()
 
     def forward(self, x: Float[Tensor, "B T D"], scope: Scope, state: State = STATELESS) -> Float[Tensor, "B T D"]:
@@ -71,10 +71,10 @@ class Recurrent(nn.Module):
         return out
 
     def unroll(self, x: Tensor, at: Layout, carried: Carried | None) -> tuple[Tensor, Carried]:
-        """The outputs of all tokens, and what is carried on after the last of each row."""
+        """The outputs of all tokens, and the state after each row's last token."""
         wide = wide_dtype(x.dtype)
         held = carried or tuple(x.new_zeros(x.shape[0], self.hidden, dtype=wide) for _ in range(self.carries))
-        # Taking tokens one by one out of a tensor would make as many gradients of its full size; unbinding makes one.
+        # Indexing would allocate a gradient of the full size for every token; unbind allocates one in all.
         given = self.input(x).to(wide).unbind(1)
         real = at.real if at.form in ("padded", "packed", "ragged") else None
         steps_real = None if real is None else real[:, :, None].unbind(1)
@@ -94,7 +94,7 @@ class Recurrent(nn.Module):
 
 
 def first_of_segment(at: Layout) -> Bool[Tensor, "B T"]:
-    """Which tokens begin another segment than that of the last real token before them in their row."""
+    """Which tokens are in another segment than the last real token before them in their row."""
     real = at.real
     index = torch.arange(at.width, device=at.segment.device)
     last = torch.where(real, index, -1).cummax(dim=1).values

@@ -19,11 +19,11 @@ class Scope:
     """What a layer needs to know about the tokens of one pass, prepared once and shared by all layers of one pattern.
 
     Attributes:
-        queries: where the new tokens are.
-        keys: where the tokens are that they may attend to.
-        mask: who attends to whom, as the kernel wants it; None where no layer of the pattern pays attention.
-        rotation: of the new tokens' queries and keys; None without rotary positions.
-        source: Float[B S D], the vectors that keys and values are made of; None: the new tokens themselves.
+        queries: layout of the new tokens.
+        keys: layout of the tokens that they may attend to.
+        mask: the mask, lowered for the kernel; None if the pattern's layers use no attention.
+        rotation: rotation of the new tokens' queries and keys; None without rotary positions.
+        source: Float[B S D], the vectors that keys and values are computed from; None: the new tokens' own.
     """
 
     queries: Layout
@@ -38,12 +38,12 @@ class Pattern:
     """The attention pattern of a layer. Layers with equal patterns share one `Scope` in each pass.
 
     Attributes:
-        rule: who may attend to whom, by position.
-        reach: how many tokens its state keeps; None: all of them, or it keeps something else.
-        kernel: the kernel that its config names, or None for a mixer that pays no attention.
-        needs: what the kernel must be able to do in training.
-        predicting: what it must be able to do in prediction.
-        relative: what distances do to queries, keys or scores.
+        rule: which positions may attend to which.
+        reach: how many tokens the layer's state keeps; None: all, or the state keeps something other than tokens.
+        kernel: the kernel that the config names; None for a mixer without attention.
+        needs: what the kernel must support in training.
+        predicting: what the kernel must support in prediction.
+        relative: relative positions, if any.
     """
 
     rule: Rule
@@ -64,11 +64,11 @@ class Pattern:
         """Prepare a pass: choose the kernel, lower the mask, compute angles and biases.
 
         Args:
-            queries: where the new tokens are.
-            keys: where the tokens are that they may attend to; None: the new tokens themselves.
-            relative: the module of its relative positions, which other patterns may share.
+            queries: layout of the new tokens.
+            keys: layout of the tokens that they may attend to; None: the new tokens themselves.
+            relative: the module that computes relative positions; several patterns may share it.
             source: see `Scope`.
-            training: whether dropout is at work.
+            training: whether dropout is active.
         """
         keys = queries if keys is None else keys
         if self.kernel is None:
@@ -92,5 +92,5 @@ class Mixer(Protocol):
     def __call__(self, x: Float[Tensor, "B T D"], scope: Scope, state: State = STATELESS) -> Float[Tensor, "B T D"]: ...
 
     def new_state(self) -> State:
-        """An empty memory of what later tokens need of the earlier ones."""
+        """An empty state, which will hold what later tokens need from earlier ones."""
         ...

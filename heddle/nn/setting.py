@@ -1,4 +1,4 @@
-"""What all layers of a stack have in common."""
+"""What all layers of a stack share."""
 
 from dataclasses import dataclass, field
 
@@ -12,8 +12,8 @@ class Setting:
 
     Attributes:
         dim: D, the width of the hidden vectors.
-        causal: whether tokens see only what comes before them.
-        dropout: how dropped values are dropped.
+        causal: whether a token sees only itself and the tokens before it.
+        dropout: the dropout convention.
     """
 
     dim: int

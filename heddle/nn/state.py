@@ -1,4 +1,4 @@
-"""What a mixer remembers between calls. The cache belongs to the caller: it can be copied, forked for other rows, dropped."""
+"""What a mixer remembers between calls. The cache belongs to the caller, who can copy, fork or drop it."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -15,7 +15,7 @@ from heddle.checks import wrong
 from heddle.errors import HeddleError
 from heddle.nn.layout import PADDING, Form, Layout
 
-ROUND = 64  # capacities and visible widths come in multiples of this, so that few shapes are ever compiled
+ROUND = 64  # capacities and visible widths are multiples of this, so that few shapes are compiled
 
 
 def rounded(length: int) -> int:
@@ -24,9 +24,9 @@ def rounded(length: int) -> int:
 
 
 class State:
-    """A mixer's memory: tensors whose first axis is the rows.
+    """What a mixer remembers: tensors whose first axis is the rows.
 
-    A mixer first asks `read` for what can be used as it is; if there is nothing, it computes its new tensors and hands them
+    A mixer first calls `read` for tensors that it can use unchanged; if there are none, it computes new ones and passes them
     to `update`.
     """
 
@@ -34,15 +34,15 @@ class State:
         self.buffers: tuple[Tensor, ...] = ()
 
     def read(self) -> tuple[Tensor, ...] | None:
-        """What earlier calls left to be used as it is: a recurrent state, the keys and values of a source. None: nothing."""
+        """Tensors of earlier calls to use unchanged: a recurrent state, or the keys and values of a source. None: no such."""
         return None
 
     def update(self, new: tuple[Tensor, ...], queries: Layout, keys: Layout) -> tuple[Tensor, ...]:
-        """Remember the new tokens' tensors, which are at `queries`, and return those of all tokens that `keys` describes."""
+        """Store the new tokens' tensors, located by `queries`, and return those of all tokens that `keys` describes."""
         return new
 
     def reserve(self, capacity: int) -> None:
-        """Make room for `capacity` positions, keeping what is there."""
+        """Make room for `capacity` positions, keeping the content."""
 
     def select(self, rows: Sequence[int]) -> "State":
         """Copies of these rows."""
@@ -52,11 +52,11 @@ class State:
         return chosen
 
     def begin(self, like: "State", rows: int) -> None:
-        """Hold what `rows` rows remember that have seen nothing, in the shapes of another state of the same mixer."""
+        """Become the state of `rows` rows that have no tokens yet, with the shapes of another state of the same mixer."""
         self.buffers = tuple(buffer.new_zeros(rows, *buffer.shape[1:]) for buffer in like.buffers)
 
     def join(self, other: "State") -> "State":
-        """The rows of both, one after the other. Both are spent."""
+        """The rows of both, in order. Neither may be used afterwards."""
         both = copy(self)
         both.buffers = tuple(torch.cat(pair) for pair in zip(self.buffers, other.buffers, strict=True))
         return both
@@ -67,14 +67,14 @@ class State:
 
 
 STATELESS = State()
-"""Remembers nothing: training, evaluation, scoring."""
+"""Remembers nothing: for training, evaluation and scoring."""
 
 
 class Growing(State):
     """Remembers every token: slot j of a row holds its position j."""
 
     def reserve(self, capacity: int) -> None:
-        # Zeros, not empty memory: a slot beyond a row's end weighs exactly 0, and 0 · nan would not be 0.
+        # Zeros, not uninitialised memory: slots beyond a row's end get weight 0, but 0 · NaN is not 0.
         self.buffers = tuple(_grown(buffer, capacity) for buffer in self.buffers)
 
     def update(self, new: tuple[Tensor, ...], queries: Layout, keys: Layout) -> tuple[Tensor, ...]:
@@ -82,7 +82,7 @@ class Growing(State):
             self.buffers = _empty(new, rounded(keys.width))
         for buffer, tensor in zip(self.buffers, new, strict=True):
             if queries.form == "ragged":
-                # Padding writes too, at the positions after its row's end: later tokens overwrite it before anything sees it.
+                # Padding is written too, after its row's end; later tokens overwrite it before anything can see it.
                 row = torch.arange(queries.rows, device=tensor.device)[:, None]
                 buffer[row, :, queries.position] = tensor.transpose(1, 2)
             else:
@@ -97,10 +97,11 @@ class Growing(State):
 class Rolling(State):
     """Remembers the last `window` positions of each row: slot p % window holds position p.
 
-    A slot more takes what must not be kept, padding and tokens that are outdated before the call ends; it is never read.
+    One extra slot, which is never read, takes what must not be kept: padding, and tokens that leave the window within the
+    same call.
 
     Args:
-        window: how many positions are kept.
+        window: how many positions to keep.
     """
 
     def __init__(self, window: int) -> None:
@@ -108,10 +109,10 @@ class Rolling(State):
         self.window = window
 
     def update(self, new: tuple[Tensor, ...], queries: Layout, keys: Layout) -> tuple[Tensor, ...]:
-        """On a first call the new tensors [B K T d] alone, later the slots as they were and the new [B K window+T d]."""
+        """Return the new tensors alone [B K T d] on the first call, later the earlier slots and the new [B K window+T d]."""
         if not self.buffers:
             self.buffers = _empty(new, self.window + 1)
-        # Whether it is a first call is read off the keys, so that tensors and layout cannot disagree.
+        # The keys say whether this is the first call, so that tensors and layout cannot disagree.
         whole = new
         if keys.width > queries.width:
             old = (buffer[:, :, : self.window] for buffer in self.buffers)
@@ -143,23 +144,23 @@ class Fixed(State):
         return new
 
     def begin(self, like: State, rows: int) -> None:
-        """Refused: what rows remember of their source is made from it when they first look.
+        """Not possible: the keys and values of a source are computed in a row's first call.
 
         Raises:
             HeddleError: always.
         """
         raise HeddleError(
-            "rows that have not looked at their source yet cannot join rows that have: step them once before they join"
+            "rows that have not read their source cannot join rows that have; run a step of the new rows before they join"
         )
 
     def join(self, other: "State") -> "State":
-        """The rows of both; the shorter memory is filled up with zeros, which its layout has to call padding."""
+        """The rows of both; shorter rows are filled with zeros, which their layout must mark as padding."""
         _even(self, other)
         return super().join(other)
 
 
 class Carry(State):
-    """Remembers what a recurrent mixer carries from token to token, tensors [B ...]."""
+    """Remembers the state that a recurrent mixer carries from token to token, tensors [B ...]."""
 
     def read(self) -> tuple[Tensor, ...] | None:
         return self.buffers or None
@@ -181,7 +182,7 @@ def _grown(buffer: Tensor, capacity: int) -> Tensor:
 
 
 def _even(*states: State) -> None:
-    """Bring the tensors of all to the same number of slots."""
+    """Grow the tensors of all states to the same number of slots."""
     slots = max((buffer.shape[2] for state in states for buffer in state.buffers), default=0)
     for state in states:
         state.buffers = tuple(_grown(buffer, slots) for buffer in state.buffers)
@@ -189,10 +190,10 @@ def _even(*states: State) -> None:
 
 @dataclass(frozen=True)
 class Keys:
-    """Where the keys of a call stand, by how much a state remembers: `keys[None]` of all tokens, `keys[w]` of a window.
+    """Layouts of the keys of a call: `keys[w]` for states that remember a window of w, `keys[None]` for those that keep all.
 
     Attributes:
-        layouts: one for each window in the cache, and None for the states that keep every token.
+        layouts: one per window in the cache, and one under None.
     """
 
     layouts: dict[int | None, Layout]
@@ -202,12 +203,12 @@ class Keys:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """An encoder's output, for a decoder to look at.
+class EncoderOutput:
+    """An encoder's output, for a decoder's cross-attention.
 
     Attributes:
         hidden: Float[B S D].
-        layout: where its tokens stand; padding is seen by nothing.
+        layout: layout of the source's tokens; padding is seen by nothing.
     """
 
     hidden: Float[Tensor, "B S D"]
@@ -215,7 +216,7 @@ class Memory:
 
 
 class BlockState(NamedTuple):
-    """What one block remembers: its mixer, and its cross-attention where there is one."""
+    """What one block remembers: the state of its mixer and, if it has one, of its cross-attention."""
 
     mixer: State = STATELESS
     cross: State = STATELESS
@@ -226,44 +227,45 @@ FORGETS = BlockState()
 
 
 class Cache:
-    """What a decoder remembers of each row: one state per block and, on the host, how many tokens each row holds.
+    """What a decoder remembers of each row: one state per block and, on the host, the number of tokens in each row.
 
     The lengths are on the host so that no step waits for the device.
 
     Args:
-        states: one for each block, in the order of the layers.
+        states: one per block, in layer order.
         rows: B.
         longest: how many tokens a row may hold; None: any number.
 
     Attributes:
-        memory: an encoder's output, from the first call on.
-        keys: where the keys are that the tokens of the last `advance` may attend to.
+        encoded: an encoder's output, from the first call on.
+        queries: layout of the tokens of the last `advance`.
+        keys: layouts of the keys that those tokens may attend to.
     """
 
     def __init__(self, states: Sequence[BlockState], rows: int, longest: int | None = None) -> None:
         self.states = list(states)
         self.longest = longest
-        self.memory: Memory | None = None
+        self.encoded: EncoderOutput | None = None
         self.lengths = [0] * rows
         self.capacity = 0
         self.queries: Layout | None = None
         self.keys: Keys | None = None
 
     def advance(self, counts: Sequence[int], device: torch.device | str | None = None) -> Layout:
-        """Make room for the next tokens: the layout of max(counts) tokens in each row, of which `counts[b]` are real.
+        """Make room for the next tokens and return their layout: max(counts) in each row, of which `counts[b]` are real.
 
-        The next call of the model takes this layout. Rows that have fewer tokens than others end in padding.
+        Pass the layout to the next call of the model. Rows with fewer tokens than others end in padding.
 
         Raises:
-            HeddleError: there is not one count for each row, one is no whole number from 0 on, or a row becomes longer than
-                the model's learned positions.
+            HeddleError: there is not one count per row, a count is not a whole number of at least 0, or a row becomes longer
+                than the model's learned positions.
         """
         counts = self._checked(counts)
         start, width = torch.tensor(self.lengths, device=device), max(counts, default=0)
         fresh, even = not any(self.lengths), len(set(counts)) <= 1
         uniform = even and len(set(self.lengths)) == 1
         end = max(self.lengths, default=0) + width
-        # A first call sees just itself, so that it may take the fast path of a whole sequence.
+        # The first call sees only its own tokens, so it can take the fast path for whole sequences.
         visible = end if fresh else rounded(end)
         self._reserve(visible)
         position = start[:, None] + torch.arange(width, device=device)
@@ -285,14 +287,13 @@ class Cache:
         if not isinstance(counts, Sequence) or isinstance(counts, str):
             raise wrong("cache.advance", "counts", counts, "a list of whole numbers")
         if len(counts) != len(self.lengths):
-            raise HeddleError(f"{len(counts)} counts for a cache of {len(self.lengths)} rows; give one for each row")
+            raise HeddleError(f"{len(counts)} counts for a cache of {len(self.lengths)} rows; give one count per row")
         if odd := [count for count in counts if not isinstance(count, int) or count < 0]:
-            raise wrong("cache.advance", "counts", odd[0], "whole numbers from 0 on")
+            raise wrong("cache.advance", "counts", odd[0], "whole numbers of at least 0")
         longest = max((length + count for length, count in zip(self.lengths, counts, strict=True)), default=0)
         if self.longest is not None and longest > self.longest:
             raise HeddleError(
-                f"{longest} tokens are more than the {self.longest} positions this model has learned; "
-                "shorten the text or let it be windowed"
+                f"{longest} tokens exceed the {self.longest} positions that this model has learned; shorten the text"
             )
         return list(counts)
 
@@ -306,18 +307,18 @@ class Cache:
                 state.reserve(self.capacity)
 
     def select(self, rows: Sequence[int]) -> "Cache":
-        """A new cache holding copies of these rows: finished ones leave, a row named twice is forked."""
+        """A new cache with copies of these rows: leave out finished rows, name a row twice to fork it."""
         chosen = Cache(tree_map(lambda state: state.select(rows), self.states), len(rows), self.longest)
-        chosen.memory = self._chosen(rows)
+        chosen.encoded = self._chosen(rows)
         chosen.lengths = [self.lengths[row] for row in rows]
         chosen.capacity = self.capacity
         return chosen
 
     def join(self, other: "Cache") -> "Cache":
-        """A new cache with the rows of both, one after the other: new rows come in. Both are spent.
+        """A new cache with the rows of both, in order. Neither may be used afterwards.
 
         Raises:
-            HeddleError: rows that have looked at an encoder's output meet rows that have not.
+            HeddleError: rows that have read an encoder's output meet rows that have not.
         """
         if not self.lengths:
             return other
@@ -329,7 +330,7 @@ class Cache:
                     fresh.begin(used, rows)
         states = tree_map(lambda mine, theirs: mine.join(theirs), self.states, other.states)
         both = Cache(states, len(self.lengths) + len(other.lengths), self.longest)
-        both.memory = None if self.memory is None or other.memory is None else _beside(self.memory, other.memory)
+        both.encoded = None if self.encoded is None or other.encoded is None else _stacked(self.encoded, other.encoded)
         both.lengths = self.lengths + other.lengths
         both.capacity = max(self.capacity, other.capacity)
         return both
@@ -338,21 +339,21 @@ class Cache:
         """Memory held, in bytes."""
         return sum(state.bytes() for state in self._flat())
 
-    def _chosen(self, rows: Sequence[int]) -> Memory | None:
-        if self.memory is None:
+    def _chosen(self, rows: Sequence[int]) -> EncoderOutput | None:
+        if self.encoded is None:
             return None
-        hidden, layout = self.memory.hidden, self.memory.layout
+        hidden, layout = self.encoded.hidden, self.encoded.layout
         index = torch.tensor(list(rows), dtype=torch.long, device=hidden.device)
         position, segment = (places.index_select(0, index) for places in (layout.position, layout.segment))
-        return Memory(hidden.index_select(0, index), replace(layout, position=position, segment=segment))
+        return EncoderOutput(hidden.index_select(0, index), replace(layout, position=position, segment=segment))
 
 
-def _beside(first: Memory, second: Memory) -> Memory:
-    """Two encoders' outputs as one batch, the narrower filled up with padding."""
+def _stacked(first: EncoderOutput, second: EncoderOutput) -> EncoderOutput:
+    """Two encoder outputs as one batch, the narrower filled with padding."""
     one, other = first.layout, second.layout
     width = max(one.width, other.width)
 
-    def wide(each: Memory) -> tuple[Tensor, Tensor, Tensor]:
+    def wide(each: EncoderOutput) -> tuple[Tensor, Tensor, Tensor]:
         more = (0, width - each.layout.width)
         segment = F.pad(each.layout.segment, more, value=PADDING)
         return F.pad(each.hidden, (0, 0, *more)), F.pad(each.layout.position, more), segment
@@ -361,13 +362,13 @@ def _beside(first: Memory, second: Memory) -> Memory:
     forms = {one.form, other.form}
     whole = forms == {"plain"} and one.width == other.width
     form: Form = "plain" if whole else "padded" if forms <= {"plain", "padded"} else "packed"
-    return Memory(hidden, Layout(position, segment, form, max(one.documents, other.documents)))
+    return EncoderOutput(hidden, Layout(position, segment, form, max(one.documents, other.documents)))
 
 
 def _ring(start: Tensor, window: int, queries: Layout) -> Layout:
-    """Slots of a `Rolling` whose rows hold `start` tokens, and the queries after them."""
+    """Layout of the slots of a `Rolling` whose rows hold `start` tokens, followed by the queries."""
     newest = start[:, None] - 1
-    # The largest position before the start that falls into slot j; below 0 the slot is still empty.
+    # The largest position before the start that maps to slot j; negative if the slot is still empty.
     held = newest - (newest - torch.arange(window, device=start.device)) % window
     segment = torch.where(held >= 0, 0, PADDING)
     position = torch.cat((held.clamp(min=0), queries.position), dim=1)

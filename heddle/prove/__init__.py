@@ -1,4 +1,16 @@
-"""The lectures' requirement, that what predicts is the function that was trained, put to the proof for any model."""
+"""Checks, for any model, the lectures' requirement that the function that predicts is the function that was trained.
+
+In reading order:
+
+- `subject`: the model under test, its passes traced layer by layer, and its measured rounding error.
+- `verdict`: the outcome of a comparison: exact, rounding or different, and from which layer on.
+- `checks`: the checks of prediction, one function each; `learning`: the checks of loss and gradients.
+- `proof`: all checks of one model, and their summary.
+- `laptop`: a large model's choices at laptop size.
+- `run`: a trained run under test, with its tokenizer.
+
+`prove(model)`, `prove_config(config)` and `prove_run(run)` return a `Proof`, as `heddle prove` shows it.
+"""
 
 from heddle.prove.laptop import LARGE as LARGE
 from heddle.prove.laptop import laptop as laptop

@@ -146,12 +146,12 @@ def _relative(part: Part, width: int) -> Part:
     if part["kind"] == "buckets":
         return part | {"buckets": min(part["buckets"], 8), "furthest": min(part["furthest"], 20)}
     if part["kind"] == "rotary":
-        turned = int(width * part["fraction"])
+        rotated = int(width * part["fraction"])
         scaling = part["scaling"]
         if scaling is not None and "original" in scaling:
             scaling = scaling | {"original": min(scaling["original"], 24)}
-        # Channels are turned in pairs, and what was even of a wide head need not be of this one.
-        return part | {"fraction": part["fraction"] if turned and turned % 2 == 0 else 0.5, "scaling": scaling}
+        # Channels are rotated in pairs, and what was even of a wide head need not be of this one.
+        return part | {"fraction": part["fraction"] if rotated and rotated % 2 == 0 else 0.5, "scaling": scaling}
     return part
 
 

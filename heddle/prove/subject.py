@@ -188,7 +188,7 @@ class Subject:
         """The hidden vectors of the next tokens of a cache; its first call is given the source where there is one."""
         layout = None if counts is None else cache.advance(counts)
         given: dict[str, Any] = {"types": self.types(tokens)}
-        if self.both and cache.memory is None:
+        if self.both and cache.encoded is None:
             source = fixed_source(self, tokens.shape[0]) if source is None else source
             given |= {"source": source, "source_layout": source_layout, "source_types": self.source_types(source)}
         out: Tensor = self.model(tokens, layout, cache=cache, **given).hidden

@@ -1,4 +1,18 @@
-"""Text to ids and back: tokenizers of every kind, each saved as one `tokenizer.json`."""
+"""Text to ids and back: tokenizers of every kind, each saved as one `tokenizer.json`.
+
+In reading order:
+
+- `tokenizer`: the interface (`Tokenizer`), and training and loading a tokenizer.
+- `base`: what every tokenizer shares: special tokens, decoding, saving; `kinds`: the table of kinds.
+- `simple`: bytes and characters; `words`: words and WordPiece; `bpe`: byte-level BPE; `unigram`: SentencePiece's Unigram.
+- `wrapped`: tokenizers that the `tokenizers` library runs, such as published ones.
+- `bound`: limits the length of a piece, so that learning merges stays fast; `heartbeat`: progress during long calls.
+- `file`: reads and writes `tokenizer.json`; `spelling`: how its `decoder` spells ids.
+- `stream`: decodes ids one at a time, never splitting a character.
+- `compare`: one text in every kind of tokenizer.
+
+`train_tokenizer(kind, texts)` and `load_tokenizer(path)` return a `Tokenizer`, with `encode` and `decode`.
+"""
 
 from heddle.text.bpe import load_gpt2_merges as load_gpt2_merges
 from heddle.text.stream import TextStream as TextStream

@@ -1,4 +1,23 @@
-"""Training: task, objective, optimizer, one step, the loop around it, and what is decided before anything is spent."""
+"""Training: from text to a run directory, and from there to trained weights.
+
+In reading order:
+
+- `task`: the interface of what a run learns (`Task`); `next_token` is the task of language models, `tasks` the table of tasks.
+- `objective`: from a batch to a sum and a count (`CrossEntropy`); `loss` computes it chunk by chunk.
+- `optimizer`: fp32 masters, and which optimizer updates which parameter; `muon` updates matrices.
+- `schedule`: learning rates over time.
+- `step`: one training step (`train_step`).
+- `evaluate`: the loss of what was held out.
+- `plan`: sizes, steps and precision, chosen by measurement before a run.
+- `prepare`: makes a run directory: tokenizer, token store, plan.
+- `session`: opens a run directory, new or at its newest checkpoint (`Session`).
+- `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports.
+- `runtime`: allocator, and the seed of each step; `diagnose`: finds where a loss became NaN or infinite.
+- `fit`: training in memory, without files.
+
+`prepare(config, run)` and then `Trainer(run).run()` train a run, as `heddle train` does. `fit(model, tokenizer, text)` trains a
+model in place.
+"""
 
 from heddle.train.evaluate import Evaluation as Evaluation
 from heddle.train.evaluate import evaluate as evaluate

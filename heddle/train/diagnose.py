@@ -1,4 +1,4 @@
-"""Where a loss that is NaN or infinite comes from."""
+"""Finds where a loss that is NaN or infinite comes from."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from heddle.train.objective import CrossEntropy, Loss
 
 
 def first_bad_layer(objective: CrossEntropy, batch: Batch, gradients: Mapping[str, Tensor | None]) -> str:
-    """The first thing that is not finite, in the order it is computed: weights, a layer's output, the loss, a gradient."""
+    """The first NaN or infinite value in the order of computation: in weights, a layer's output, the loss or a gradient."""
     for name, parameter in objective.model.named_parameters():
         if not torch.isfinite(parameter).all():
             return f"weights of {name}"
@@ -37,5 +37,5 @@ def first_bad_layer(objective: CrossEntropy, batch: Batch, gradients: Mapping[st
     if found or not torch.isfinite(loss.total):
         return found[0] if found else "loss itself"
     bad = [name for name, gradient in gradients.items() if gradient is not None and not torch.isfinite(gradient).all()]
-    # Gradients are made from the last layer to the first.
+    # Gradients are computed from the last layer to the first.
     return f"gradient of {bad[-1]}" if bad else "gradient's norm" if gradients else "loss itself"

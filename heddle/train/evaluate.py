@@ -1,4 +1,4 @@
-"""Scoring what was held out: every target once, or an even sample of the examples."""
+"""Scoring held-out text: every target once, or an even sample of the examples."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ class Evaluation:
 
     Attributes:
         loss: nats per target.
-        standard_error: of `loss` as an estimate for everything held out; 0 where all of it was scored, None where a
-            single example of several says nothing about it.
+        standard_error: of `loss` as an estimate for everything held out; 0 if everything was scored, None if only one of
+            several examples was.
         tokens: number of targets scored.
-        share: of all held-out targets, those that were scored.
-        metrics: what the task reports beside the loss, such as perplexity.
+        share: share of all held-out targets that were scored.
+        metrics: what the task reports with the loss, such as perplexity.
     """
 
     loss: float
@@ -31,7 +31,7 @@ class Evaluation:
     metrics: Mapping[str, float]
 
     def to_dict(self) -> dict[str, float | None]:
-        """Everything in one table, as a run keeps it."""
+        """All values as one flat table, as a run stores them."""
         shown = {"loss": self.loss, "standard_error": self.standard_error, **self.metrics}
         return {**shown, "tokens": self.tokens, "share": self.share}
 
@@ -48,14 +48,14 @@ def evaluate(
     """Score what a task holds out.
 
     Args:
-        model: in any precision; it is put into evaluation mode and back.
-        task: which examples, and what is a target in them.
-        rows: examples at a time.
-        progress: hears the examples scored so far and all that will be.
-        most: targets to score; of more an even sample of about so many is scored, the same one every time. None: all.
+        model: in any precision; evaluated in evaluation mode, then returned to its previous mode.
+        task: provides the examples and their targets.
+        rows: examples per batch.
+        progress: called with the number of examples scored so far and in all.
+        most: targets to score; if there are more, an even sample of about this many, always the same. None: all.
 
     Raises:
-        HeddleError: the model cannot do what the task asks, or nothing is held out.
+        HeddleError: the model does not fit the task, or nothing is held out.
     """
     objective, training = task.objective(model), model.training
     chosen = task.held_out(rows, most)
@@ -80,7 +80,7 @@ def evaluate(
 
 
 def _standard_error(nats: list[float], weights: list[float], share: float) -> float | None:
-    """Of a mean over examples drawn without replacement (Cochran 1977, ratio estimator): what is not drawn varies as much."""
+    """Standard error of a mean over examples drawn without replacement (Cochran 1977, ratio estimator)."""
     if share == 1:
         return 0.0
     if len(nats) < 2:

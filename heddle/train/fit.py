@@ -27,22 +27,20 @@ def fit(
     learning_rate: float = 3e-3,
     config: TrainConfig | None = None,
 ) -> list[float]:
-    """Train `model` in place, in fp32, on a string; returns the loss of every step in nats per token.
+    """Train `model` in place, in fp32, on a string; return the loss of every step in nats per token.
 
-    The same step as a run's, without its files: no validation, no checkpoints. For those, see `heddle train`. The model
-    begins with the weights it has: `heddle.weights.take_over_vectors(model, tokenizer, file)` before this call puts word
-    vectors into them.
+    The step is that of a run, without validation, checkpoints or files; for those, use `heddle train`. Training starts from
+    the model's present weights; to start from word vectors, call
+    `heddle.weights.take_over_vectors(model, tokenizer, file)` first.
 
     Raises:
-        HeddleError: the tokenizer is another model's, the text is shorter than one window of context + 1 tokens, the config
-            names a file of vectors, or the loss becomes NaN or infinite.
+        HeddleError: the tokenizer does not match the model, the text is shorter than one window of context + 1 tokens, the
+            config names a file of vectors, or the loss becomes NaN or infinite.
     """
     config = config or TrainConfig()
     model.check_vocabulary(tokenizer.vocab_size)
     if config.vectors is not None:
-        raise HeddleError(
-            "fit takes the model as it is: call heddle.weights.take_over_vectors first, not train.vectors"
-        )
+        raise HeddleError("fit does not read train.vectors: call heddle.weights.take_over_vectors before fit")
     corpus = Corpus(part_of([Document(text, "text")], tokenizer))
     task = make_task(NextTokenConfig(), Reading(corpus, model.config, batch, config.seed))
     optimizer = Optimizer(model, config, learning_rate, "fp32")

@@ -1,4 +1,4 @@
-"""What a run tells: one event type, an append-only file of numbers, and any number of readers."""
+"""What a run reports: one event type, an append-only file of metrics, and any number of readers."""
 
 import json
 import os
@@ -14,14 +14,14 @@ from heddle.weights.files import WriteError, write_file
 
 @dataclass(frozen=True)
 class Report:
-    """One step's numbers, or an evaluation's; whoever wants to know reads it.
+    """The numbers of one step or of one evaluation.
 
     Attributes:
         step: optimizer steps done.
-        steps: how many there will be.
-        values: what goes to `metrics.jsonl`: functions of the config and the data alone, so two equal runs write equal files.
-        speed: what depends on the clock: tokens per second, share of the measured peak, seconds left.
-        sample: text the model wrote, or None.
+        steps: optimizer steps in all.
+        values: written to `metrics.jsonl`: functions of config and data alone, so that two equal runs write equal files.
+        speed: values that depend on the clock: tokens per second, share of the measured peak, seconds left.
+        sample: text that the model generated, or None.
     """
 
     step: int
@@ -36,7 +36,7 @@ class Metrics:
 
     Args:
         path: the file.
-        keep: on opening, lines after this step are dropped: they will be written again, equal bit for bit.
+        keep: on opening, lines after this step are dropped; the resumed run writes them again, bit for bit.
     """
 
     def __init__(self, path: Path, keep: int) -> None:
@@ -56,7 +56,7 @@ class Metrics:
                 self._file.flush()
 
     def sync(self) -> None:
-        """Make sure that what was written survives a crash of the machine.
+        """Flush to disk, so that what was written survives a crash of the machine.
 
         Raises:
             WriteError: the disk is full or cannot be written.
@@ -72,13 +72,13 @@ class Metrics:
             raise WriteError(f"cannot write {self._file.name}: {error.strerror}; the checkpoints stay") from error
 
     def close(self) -> None:
-        """Close the file; what a full disk did not take was reported when it was written."""
+        """Close the file. Errors of a full disk were raised when writing."""
         with suppress(OSError):
             self._file.close()
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a metrics file; a last line cut short by a kill is left out.
+    """The complete lines of a metrics file; an incomplete last line, from a killed run, is skipped.
 
     Raises:
         HeddleError: another line is damaged.
@@ -92,7 +92,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             lines.append({**line, "step": int(line["step"])})
         except (ValueError, TypeError, KeyError, RecursionError):
             raise HeddleError(
-                f"{path}:{number}: damaged, not a line of metrics; mend that line or delete the file"
+                f"{path}:{number}: damaged, not a line of metrics; fix that line or delete the file"
             ) from None
     return lines
 

@@ -1,4 +1,4 @@
-"""Cross-entropy of target ids, head included, chunk by chunk: the full logits never exist."""
+"""Cross-entropy of target ids, including the head, chunk by chunk: the full logits are never held."""
 
 from typing import Any
 
@@ -8,23 +8,23 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from heddle.checks import wrong
-from heddle.config.run import Way
+from heddle.config.run import ProductKind
 from heddle.errors import HeddleError
 from heddle.model.head import LOGITS_BYTES, Scores
-from heddle.model.products import of_inputs, of_weights, plain, product
+from heddle.model.products import is_eager_fp32, of_inputs, of_weights, product
 from heddle.nn.numeric import wide_dtype
 
 
 def chunk_rows(positions: int, vocabulary: int) -> int:
-    """How many positions' logits are held at once: equal chunks, since a small last one would waste a pass over the table."""
+    """How many positions' logits to hold at once; chunks are equal, since a small last one would waste a pass over the table."""
     most = max(64, LOGITS_BYTES // (4 * vocabulary))
     chunks = -(-positions // most)
     return -(-positions // chunks)
 
 
 def _logits(features: Tensor, scores: Scores) -> Float[Tensor, "N V"]:
-    """Scores of every id or class; of padding they are -inf."""
-    return scores.finish(product(features, scores.table, scores.bias, scores.ways))
+    """Scores of every id or class; padding entries are -inf."""
+    return scores.finish(product(features, scores.table, scores.bias, scores.by_onednn))
 
 
 def _surprise(logits: Float[Tensor, "N V"], targets: Tensor) -> Float[Tensor, " N"]:
@@ -33,10 +33,10 @@ def _surprise(logits: Float[Tensor, "N V"], targets: Tensor) -> Float[Tensor, " 
 
 
 def _probabilities(logits: Float[Tensor, "N V"], targets: Tensor) -> tuple[Float[Tensor, "N V"], Float[Tensor, " N"]]:
-    """Probabilities, and -log p of each target, in fp32 or wider, with one exponential for each score.
+    """Probabilities, and -log p of each target, in fp32 or wider, with one exponential per score.
 
-    The probability of a target may be too small for its logarithm. That of the largest score is not, and with
-    log p = score - log Σ exp(scores) one gives the other.
+    A target's probability may underflow, so its logarithm is derived from the largest score's, which cannot:
+    log p = score - log Σ exp(scores).
     """
     wide = wide_dtype(logits.dtype)
     probabilities = logits.softmax(-1, dtype=wide)
@@ -45,8 +45,8 @@ def _probabilities(logits: Float[Tensor, "N V"], targets: Tensor) -> tuple[Float
 
 
 def _in_lines(x: Float[Tensor, "N V"], dtype: torch.dtype) -> Float[Tensor, "N V"]:
-    """In another dtype, with rows that start at multiples of 64 elements: a product with its transpose is a fifth faster in
-    bf16 (V = 50,257). In fp32 it is no faster, so what has the dtype already is not copied.
+    """Cast to `dtype`, with rows that start at multiples of 64 elements: products with the transpose are a fifth faster in bf16
+    (V = 50,257). In fp32 they are not, so a tensor that already has the dtype is not copied.
     """
     if x.dtype == dtype:
         return x
@@ -54,7 +54,7 @@ def _in_lines(x: Float[Tensor, "N V"], dtype: torch.dtype) -> Float[Tensor, "N V
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Computes the gradient along with the loss, so that each chunk's logits are made once and dropped at once."""
+    """Computes the gradient together with the loss, so that each chunk's logits are computed once and then freed."""
 
     @staticmethod
     def forward(
@@ -64,11 +64,11 @@ class _CrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         weights: Tensor,
-        shape: tuple[int, float | None, tuple[Way, ...]],
+        shape: tuple[int, float | None, tuple[ProductKind, ...]],
         chunk: int,
     ) -> Tensor:
-        vocab_size, cap, ways = shape
-        scores = Scores(table, vocab_size, bias, cap, ways).to(features.dtype)
+        vocab_size, cap, by_onednn = shape
+        scores = Scores(table, vocab_size, bias, cap, by_onednn).to(features.dtype)
         wide = wide_dtype(features.dtype)
         total = torch.zeros((), dtype=wide, device=features.device)
         feature_gradients, table_gradient = [], None
@@ -82,15 +82,15 @@ class _CrossEntropy(torch.autograd.Function):
             # d surprise / d logits = p - onehot
             gradient.scatter_add_(1, targets[part, None], -torch.ones_like(targets[part, None], dtype=wide))
             if cap is not None:
-                # The slope of cap · tanh(x / cap). That of padding, which is -inf, does not matter.
+                # The derivative of cap · tanh(x / cap). At padding, which is -inf, it does not matter.
                 gradient *= 1 - (logits.to(wide).clamp(min=-cap) / cap) ** 2
             if bias_gradient is not None:
                 bias_gradient += (gradient * weight).sum(0)
             gradient = _in_lines(gradient, features.dtype)
-            # The weights go to the narrow side of both products: V/D times fewer multiplications.
-            feature_gradients.append((of_inputs(gradient, scores.table, ways) * weight).to(features.dtype))
-            share = of_weights(gradient, (features[part] * weight).to(features.dtype), ways)
-            # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix again.
+            # Weight the narrow side of both products: V/D times fewer multiplications.
+            feature_gradients.append((of_inputs(gradient, scores.table, by_onednn) * weight).to(features.dtype))
+            share = of_weights(gradient, (features[part] * weight).to(features.dtype), by_onednn)
+            # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix.
             table_gradient = share if table_gradient is None else table_gradient.to(wide).add_(share)
         ctx.save_for_backward(torch.cat(feature_gradients), table_gradient, bias_gradient)
         ctx.dtypes = table.dtype, None if bias is None else bias.dtype
@@ -100,8 +100,8 @@ class _CrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
         feature_gradient, table_gradient, bias_gradient = ctx.saved_tensors
-        # A factor without dimensions stays fp32 in the product: cast to bf16 it would tilt every gradient below the head.
-        # With dimensions it makes the product fp32, which is what the table wants, in a single pass.
+        # A 0-d factor stays fp32 in the product: rounded to bf16 it would bias every gradient below the head.
+        # With dimensions it promotes the product to fp32, as the table needs, in a single pass.
         of_table = (table_gradient * factor[None, None]).to(ctx.dtypes[0])
         of_bias = None if bias_gradient is None else (bias_gradient * factor).to(ctx.dtypes[1])
         return feature_gradient * factor, of_table, of_bias, None, None, None, None
@@ -116,14 +116,14 @@ def cross_entropy(
 ) -> Float[Tensor, ""]:
     """Sum of weights · -log p(target), with logits = capped(features @ tableᵀ + bias) (L1-24, L2-59).
 
-    Equal to torch's `cross_entropy` of the full logits. The gradient is computed in the forward pass; where none is wanted,
-    chunks are only scored.
+    Equal to torch's `cross_entropy` of the full logits. The gradient is computed in the forward pass; if none is needed, chunks
+    are only scored.
 
     Args:
-        features: what the head scores, N rows of width D, in any precision; the loss is fp32 or wider.
+        features: vectors to score, N rows of width D, in any precision; the loss is fp32 or wider.
         targets: ids below `scores.vocab_size`.
         weights: 0 where there is no target.
-        scores: how the head scores, as its `scoring` says.
+        scores: the head's `scoring(table)`.
         chunk: rows at a time; None: as many as fit into 256 MiB of logits.
 
     Raises:
@@ -132,16 +132,16 @@ def cross_entropy(
     if not torch.compiler.is_compiling():
         _check(features, targets, weights, scores)
         if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
-            raise wrong("cross_entropy", "chunk", chunk, "a whole number of at least 1, or None,")
+            raise wrong("cross_entropy", "chunk", chunk, "a whole number of at least 1, or None")
     table, bias = scores.table, scores.bias
-    ways = scores.ways if scores.ways and plain(features, table) else ()
+    by_onednn = scores.by_onednn if scores.by_onednn and is_eager_fp32(features, table) else ()
     chunk = chunk_rows(features.shape[0], table.shape[0]) if chunk is None else chunk
     wanted = any(tensor is not None and tensor.requires_grad for tensor in (features, table, bias))
     if torch.is_grad_enabled() and wanted:
-        shape = (scores.vocab_size, scores.cap, ways)
+        shape = (scores.vocab_size, scores.cap, by_onednn)
         summed: Tensor = _CrossEntropy.apply(features, table, bias, targets, weights, shape, chunk)  # type: ignore[no-untyped-call]
         return summed
-    scores = Scores(table, scores.vocab_size, bias, scores.cap, ways).to(features.dtype)
+    scores = Scores(table, scores.vocab_size, bias, scores.cap, by_onednn).to(features.dtype)
     total = torch.zeros((), dtype=wide_dtype(features.dtype), device=features.device)
     for start in range(0, features.shape[0], chunk):
         part = slice(start, start + chunk)
@@ -150,9 +150,9 @@ def cross_entropy(
 
 
 def _check(features: Tensor, targets: Tensor, weights: Tensor, scores: Scores) -> None:
-    """Refuse what would break further in, or be computed all the same: shapes would be spread over one another."""
+    """Refuse arguments that would fail deeper inside, or would silently broadcast."""
     if not isinstance(scores, Scores):
-        raise wrong("cross_entropy", "scores", scores, "a Scores, as a head's scoring(table) gives it,")
+        raise wrong("cross_entropy", "scores", scores, "a Scores from a head's scoring(table)")
     named = {
         "features": (features, 2),
         "scores.table": (scores.table, 2),
@@ -178,5 +178,6 @@ def _check(features: Tensor, targets: Tensor, weights: Tensor, scores: Scores) -
         low, high = (int(end) for end in targets.aminmax())
         if low < 0 or high >= scores.vocab_size:
             raise HeddleError(
-                f"cross_entropy: targets hold {low if low < 0 else high}; ids are 0 to {scores.vocab_size - 1}"
+                f"cross_entropy: targets contain the id {low if low < 0 else high}; "
+                f"ids must be from 0 to {scores.vocab_size - 1}"
             )

@@ -1,7 +1,7 @@
-"""Muon: momentum whose matrices are made orthogonal before the update (Jordan et al. 2024), on any machine.
+"""Muon: updates by orthogonalised momentum (Jordan et al. 2024), on any machine.
 
-torch's own Muon multiplies in bf16 whatever the precision, one matrix at a time. This one multiplies in the precision it is
-given, stacks equal shapes into batched products, and updates stacks of matrices such as experts.
+torch's Muon always multiplies in bf16, one matrix at a time. This one multiplies in a given precision, batches matrices of equal
+shape, and updates stacks of matrices such as experts.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.config.run import Way
+from heddle.config.run import ProductKind
 from heddle.model.products import batched
 
 Iteration = tuple[tuple[float, float, float], ...]  # (a, b, c) of each step x <- a x + b (x xᵀ) x + c (x xᵀ)² x
@@ -21,32 +21,33 @@ Iteration = tuple[tuple[float, float, float], ...]  # (a, b, c) of each step x <
 # torch's, from Jordan's post: five equal steps, which bring singular values between 0.15 % and 100 % of the Frobenius norm
 # to 0.7 … 1.2.
 FIVE: Iteration = ((3.4445, -4.7750, 2.0315),) * 5
-# Each step is the best polynomial for what the step before leaves (Amsel et al. 2025, "Polar Express", Theorem 3.1, from 1 %
-# up). Three steps bring singular values between 1 % and 100 % of the largest to 0.73 … 1.27.
+# Each step is the best polynomial for the range that the step before leaves (Amsel et al. 2025, "Polar Express", Theorem 3.1,
+# from 1 % up). Three steps bring singular values between 1 % and 100 % of the largest to 0.73 … 1.27.
 THREE: Iteration = (
     (8.0934, -23.6204, 17.4462),
     (3.6366, -2.7219, 0.5365),
     (2.6613, -1.9772, 0.4526),
 )
-STACK = 1 << 23  # numbers in a batch of matrices: enough to fill the machine, little beside what training holds
+# Elements in a batch of matrices: enough to use the machine fully, little compared with training's memory.
+STACK = 1 << 23
 EPS = 1e-7
 
 
 class Muon(torch.optim.Optimizer):
     """Updates matrices by their orthogonalised momentum, with decoupled weight decay.
 
-    The update is that of `torch.optim.Muon` (Nesterov momentum, a rate scaled by √max(1, rows / columns)); the iteration that
-    makes it orthogonal is an argument. Each matrix [..., m, n] of a stack is updated as if it were alone.
+    The update is that of `torch.optim.Muon` (Nesterov momentum, a rate scaled by √max(1, rows / columns)); the orthogonalising
+    iteration is an argument. Each matrix [..., m, n] of a stack is updated as if it were alone.
 
     Args:
-        parameters: of two or more dimensions.
+        parameters: parameters of two or more dimensions.
         lr: learning rate.
-        weight_decay: share of a weight, times `lr`, that each step takes away.
-        momentum: share of the remembered gradient that each step keeps.
-        dtype: what the products are computed in.
+        weight_decay: share of a weight, times `lr`, that each step subtracts.
+        momentum: share of the momentum that each step keeps.
+        dtype: dtype of the products.
         iteration: coefficients of each step; `THREE` or `FIVE`.
         tight: divide by a bound of the spectral norm first (see `orthogonalise`).
-        ways: which of its products oneDNN computes (see `heddle.model.products`).
+        by_onednn: which of its products oneDNN computes (see `heddle.model.products`).
     """
 
     def __init__(
@@ -58,10 +59,10 @@ class Muon(torch.optim.Optimizer):
         dtype: torch.dtype = torch.float32,
         iteration: Iteration = THREE,
         tight: bool = True,
-        ways: tuple[Way, ...] = (),
+        by_onednn: tuple[ProductKind, ...] = (),
     ) -> None:
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
-        self.dtype, self.iteration, self.tight, self.ways = dtype, iteration, tight, ways
+        self.dtype, self.iteration, self.tight, self.by_onednn = dtype, iteration, tight, by_onednn
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -82,10 +83,10 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
         torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
         for pieces in _stacks([parameter.shape for parameter in parameters]):
-            # Nesterov: the direction looks one step ahead. It is made in the stack, so that no copy of all gradients exists.
+            # Nesterov momentum, computed within the stack, so that the gradients are never all copied at once.
             ahead = [torch.lerp(_cut(gradients[p.index], p), _cut(buffers[p.index], p), momentum) for p in pieces]
             stack = torch.cat([(x if x.shape[1] <= x.shape[2] else x.mT).to(self.dtype) for x in ahead])
-            made = orthogonalise(stack, self.iteration, self.tight, self.ways).split([len(x) for x in ahead])
+            made = orthogonalise(stack, self.iteration, self.tight, self.by_onednn).split([len(x) for x in ahead])
             for piece, update in zip(pieces, made, strict=True):
                 matrices = _cut(parameters[piece.index], piece)
                 rows, columns = matrices.shape[1:]
@@ -94,35 +95,35 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalise(
-    matrices: Float[Tensor, "N m n"], iteration: Iteration, tight: bool, ways: tuple[Way, ...] = ()
+    matrices: Float[Tensor, "N m n"], iteration: Iteration, tight: bool, by_onednn: tuple[ProductKind, ...] = ()
 ) -> Float[Tensor, "N m n"]:
-    """Each matrix with its singular values brought near 1 by a Newton-Schulz iteration, in the dtype it has.
+    """Bring the singular values of each matrix near 1 by a Newton-Schulz iteration, in the matrices' dtype.
 
-    The iteration starts from singular values of at most 1. Dividing by the Frobenius norm ensures that, but makes those of a
-    matrix of even rank 128 eleven times smaller than they need to be. `tight` divides by ‖(x xᵀ)²‖^¼ instead, the
-    Schatten 8-norm, less than twice the largest there: the first step computes that product anyway.
+    The iteration needs singular values of at most 1. Dividing by the Frobenius norm ensures that, but for a matrix of rank 128
+    with equal singular values it makes them eleven times smaller than necessary. `tight` divides by ‖(x xᵀ)²‖^¼ instead, the
+    Schatten 8-norm, which is less than twice the largest singular value there; the first step computes that product anyway.
 
     Args:
-        matrices: m <= n saves work; any finite values.
+        matrices: any finite values; m <= n saves work.
         iteration: coefficients of each step.
         tight: divide by the Schatten 8-norm, not by the Frobenius norm.
-        ways: which products oneDNN computes.
+        by_onednn: which products oneDNN computes.
     """
     norm = torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True, dtype=torch.float32).clamp(min=EPS)
     x: Tensor = matrices / norm.to(matrices.dtype)
     for number, (a, b, c) in enumerate(iteration):
-        gram = batched(x, x, ways)
-        # A product of the Gram matrix with itself is one with its transpose.
+        gram = batched(x, x, by_onednn)
+        # The Gram matrix is symmetric, so its square is a product with its transpose.
         if tight and number == 0:
-            square = batched(gram, gram, ways)
+            square = batched(gram, gram, by_onednn)
             fourth = torch.linalg.vector_norm(square, dim=(1, 2), keepdim=True, dtype=torch.float32)
-            # The margin is for rounding. A matrix of zeros stays one.
+            # The margin is for rounding. A matrix of zeros stays zero.
             bound = (1.02 * fourth.sqrt()).clamp(min=EPS)  # of the largest singular value, squared
             x = (x / bound.sqrt()).to(x.dtype)
             factor = (gram * (b / bound) + square * (c / bound**2)).to(x.dtype)
         else:
-            factor = batched(gram, gram, ways, base=gram, beta=b, alpha=c)
-        x = batched(factor, x.mT, ways, base=x, beta=a)
+            factor = batched(gram, gram, by_onednn, base=gram, beta=b, alpha=c)
+        x = batched(factor, x.mT, by_onednn, base=x, beta=a)
     return x
 
 
@@ -141,7 +142,7 @@ def _cut(tensor: Tensor, piece: _Piece) -> Float[Tensor, "N m n"]:
 
 
 def _stacks(shapes: Sequence[torch.Size]) -> list[list[_Piece]]:
-    """Which matrices go through the iteration together: those of equal shape, transposed or not, up to `STACK` numbers."""
+    """Which matrices to iterate together: those of equal shape, transposed or not, up to `STACK` elements."""
     groups: dict[tuple[int, ...], list[_Piece]] = {}
     for index, shape in enumerate(shapes):
         most = max(1, STACK // shape[-2:].numel())

@@ -8,7 +8,7 @@ from heddle.config.run import NextTokenConfig
 from heddle.data.batch import Batch, next_token_batch
 from heddle.data.order import held_out_windows, targets_left_out, windows
 from heddle.data.store import Part
-from heddle.errors import HeddleError, counted
+from heddle.errors import HeddleError, pluralize
 from heddle.generate.text import generate_text
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
@@ -16,14 +16,14 @@ from heddle.train.objective import NextToken
 from heddle.train.task import Examples, HeldOut, Reading, Task, listed
 
 SHORTEST = 4  # tokens of a context worth advising
-LEAST = 4  # windows of a sample, so that they say how far they differ
+LEAST = 4  # windows in a sample, so that its standard error can be estimated
 
 
 class NextTokenTask(Task):
-    """Windows of a text, in which every token's target is the next.
+    """Windows of a text, in which every token's target is the next token.
 
     Raises:
-        HeddleError: the text to train on, or the one held out beside it, cannot fill a window.
+        HeddleError: the training text or the held-out text is too short to fill a window.
     """
 
     def __init__(self, config: NextTokenConfig, reading: Reading) -> None:
@@ -33,7 +33,7 @@ class NextTokenTask(Task):
             check_length(self.corpus.train, self.corpus.validation, self.length)
 
     def examples(self, step: int) -> Examples:
-        """The windows of one step: every window once in an epoch, in an order keyed by (seed, epoch)."""
+        """The windows of one step: every window once per epoch, in an order keyed by (seed, epoch)."""
         train = self._part(held_out=False)
         starts = windows(len(train.tokens), self.length, self.reading.seed, step, self.reading.rows)
         return Examples(starts, length=self.length)
@@ -48,12 +48,12 @@ class NextTokenTask(Task):
         part = self._part(held_out=True)
         if part.targets < 1:
             raise HeddleError(
-                f"the text to score has {len(part.tokens)} token(s); at least 2 are needed, one to see and one to predict"
+                f"the text to score has {len(part.tokens)} token(s); it needs at least 2, one to read and one to predict"
             )
         whole = most is None or most >= part.targets
         number = None if whole else max(LEAST, -(-(most or 0) // self.length))
         found = held_out_windows(len(part.tokens), self.length, number)
-        # Of one length at a time; only the last one may be shorter.
+        # Batches of one length each; only the last window may be shorter.
         full = len(found) - (found[-1][1] - found[-1][0] < self.length)
         cuts = [found[start : min(start + rows, full)] for start in range(0, full, rows)] + [found[full:]]
         batches = tuple(
@@ -68,9 +68,9 @@ class NextTokenTask(Task):
         return NextToken(model)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
-        """Perplexity exp(loss); bits per UTF-8 byte of the text, which compares across tokenizers; and the bytes scored.
+        """Perplexity exp(loss); bits per UTF-8 byte of the text, comparable across tokenizers; and the bytes scored.
 
-        Bits are brought to bytes at the rate of the whole part (`Part.bits_per_byte`).
+        Targets are converted to bytes at the rate of the whole part (`Part.bits_per_byte`).
         """
         part = self._part(held_out=True)
         return {
@@ -80,24 +80,24 @@ class NextTokenTask(Task):
         }
 
     def remarks(self) -> list[str]:
-        """How much of a short text no window reaches in one time through it."""
+        """How much of a short text one epoch does not read."""
         tokens = len(self._part(held_out=False).tokens)
         left = targets_left_out(tokens, self.length)
         if left <= 0.1 * (tokens - 1):
             return []
         return [
-            f"each time through the training text reads {tokens - 1 - left:,} of its {tokens - 1:,} targets, others every "
-            f"time: it is {tokens / self.length:.1f} windows of context = {self.length} long"
+            f"each epoch reads {tokens - 1 - left:,} of the training text's {tokens - 1:,} targets, different ones each time: "
+            f"the text is {tokens / self.length:.1f} windows of context = {self.length} long"
         ]
 
     def describe(self, examples: Examples) -> str:
-        """The windows' first tokens."""
-        return f"windows that begin at {'validation' if examples.held_out else 'training'} tokens {listed(examples)}"
+        """Where the windows start."""
+        return f"windows that start at {'validation' if examples.held_out else 'training'} tokens {listed(examples)}"
 
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
-        """What the model writes after the first tokens of the validation text."""
+        """Text that the model generates after the first tokens of the validation text."""
         first = self._part(held_out=True).tokens[:8].tolist()
-        # A special token is no text: it could not be read back by every tokenizer.
+        # A special token has no text, so not every tokenizer could read it back.
         length = next((place for place, token in enumerate(first) if token == tokenizer.end_of_text), len(first))
         prompt = tokenizer.decode(first[:length])
         wanted = {"max_tokens": tokens, "seed": seed, "temperature": 0.8, "window": True}
@@ -115,9 +115,9 @@ def check_length(train: Part, held_out: Part | None, context: int) -> None:
     sizes = [len(part.tokens) for part in (train, held_out) if part is not None]
     longest = min(sizes) - 1  # a window and the token after it
     if longest < context:
-        beside = "" if held_out is None else f" and validation {len(held_out.tokens):,}"
-        # A model of a few tokens learns nothing worth having.
+        also = "" if held_out is None else f" and validation {len(held_out.tokens):,}"
+        # A model of a few tokens learns nothing useful.
         shorter = f"set context={longest} or less, or " if longest >= SHORTEST else ""
         raise HeddleError(
-            f"context = {context}, but training has {counted(len(train.tokens), 'token')}{beside}: {shorter}give more text"
+            f"context = {context}, but training has {pluralize(len(train.tokens), 'token')}{also}: {shorter}give more text"
         )

@@ -16,13 +16,13 @@ from heddle.train.loss import cross_entropy
 
 @dataclass(frozen=True)
 class Loss:
-    """A sum of weighted terms and the number of targets it runs over; the mean is `total / count`.
+    """A sum over targets and their count; the mean is `total / count`.
 
     Attributes:
-        total: nats, summed: what is reported.
+        total: sum of nats, which is reported.
         count: sum of the target weights.
-        extra: what routers add to what is minimised, a sum over tokens as well; 0 without any.
-        loads: for each mixture of experts, how many tokens chose each expert.
+        extra: the routers' terms, which are minimised too, as a sum over tokens; 0 without routers.
+        loads: per mixture of experts, how many tokens chose each expert.
     """
 
     total: Float[Tensor, ""]
@@ -32,9 +32,9 @@ class Loss:
 
 
 class CrossEntropy(nn.Module):
-    """-log p of each target by the model's head, summed over the batch. The root that compilation and parallelism wrap.
+    """-log p of each target by the model's head, summed over the batch. Compilation and parallelism wrap this module.
 
-    Whatever scores has this one loss: a language head's targets are [B T], a classifier's [B].
+    It serves every head that scores: a language head's targets are [B T], a classifier's [B].
 
     Raises:
         HeddleError: the model has no head.
@@ -44,7 +44,7 @@ class CrossEntropy(nn.Module):
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         if model.head is None:
-            raise HeddleError("this model has no head, so it predicts nothing that could be scored")
+            raise HeddleError("this model has no head, so there is nothing to score; give it a head")
         self.model = model
 
     def forward(self, batch: Batch) -> Loss:
@@ -56,24 +56,24 @@ class CrossEntropy(nn.Module):
         return Loss(total, batch.weights.sum(), extra, tuple(routing.load for routing in routings))
 
     def by_row(self, batch: Batch) -> dict[str, Float[Tensor, " B"]]:
-        """What evaluation adds up, each row's sum apart: `loss`, the weighted nats; a subclass may have more."""
+        """Sums per row for evaluation: `loss`, the weighted nats; a subclass may add more."""
         features, _ = self._features(batch)
         rows = zip(features, batch.targets, batch.weights, strict=True)
         return {"loss": torch.stack([self._nats(*row) for row in rows])}
 
     def _features(self, batch: Batch) -> tuple[Tensor, tuple[Routing, ...]]:
-        """What the head scores, [B T D] or [B D], and what routers did."""
+        """The features to score, [B T D] or [B D], and the routers' reports."""
         source = (batch.source, batch.source_layout, batch.types, batch.source_types)
         hidden, routings = self.model(batch.tokens, batch.layout, *source)
         assert self.model.head is not None
         return self.model.head.features(hidden, batch.layout), routings
 
     def _nats(self, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Of features [... D] with targets and weights [...], summed."""
+        """Sum of weighted nats, from features [... D] and targets and weights [...]."""
         assert self.model.head is not None
         return cross_entropy(
             features.reshape(-1, features.shape[-1]),
-            targets.flatten().clamp(min=0),  # `IGNORED` weighs nothing, so any id will do
+            targets.flatten().clamp(min=0),  # `IGNORED` has weight 0, so any id will do
             weights.flatten(),
             self.model.head.scoring(self.model.embedding.weight),
         )

@@ -1,4 +1,4 @@
-"""The optimizer step: fp32 masters, a table of who updates which parameter, clipping, and state that is plain tensors."""
+"""The optimizer step: fp32 masters, an update rule per parameter, clipping, and state as tensors."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from heddle.checks import POSITIVE, checked, one_of
 from heddle.config.layers import MoEConfig
-from heddle.config.run import TrainConfig, Way
+from heddle.config.run import ProductKind, TrainConfig
 from heddle.model.precision import DTYPES, cast
 from heddle.model.roles import role
 from heddle.model.transformer import Transformer
@@ -21,14 +21,14 @@ DECAYED = ("table", "matrix")
 class Optimizer:
     """Owns the fp32 masters of a model and updates them; the model itself computes on a copy in the working precision.
 
-    With `precision="fp32"` the masters are the model's own parameters and nothing is copied.
+    With `precision="fp32"` the masters are the model's parameters and nothing is copied.
 
     Args:
-        model: built in fp32; its matrices are cast in place.
+        model: a model in fp32; its matrices are cast in place.
         config: rates, decay, betas, and which optimizer updates the matrices.
         learning_rate: AdamW's highest rate.
         precision: `fp32` or `bf16`.
-        ways: which of Muon's products oneDNN computes (see `heddle.model.products`).
+        by_onednn: which of Muon's products oneDNN computes (see `heddle.model.products`).
     """
 
     @checked(learning_rate=POSITIVE, precision=one_of(DTYPES))
@@ -38,7 +38,7 @@ class Optimizer:
         config: TrainConfig,
         learning_rate: float,
         precision: str,
-        ways: tuple[Way, ...] = (),
+        by_onednn: tuple[ProductKind, ...] = (),
     ) -> None:
         full = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         cast(model, precision, tables=False)
@@ -53,11 +53,11 @@ class Optimizer:
         routers = [module.router for module in model.modules() if isinstance(module, MoE)]
         self.routers = list(zip(routers, rates, strict=True))
         self.names = {id(master): name for name, master in self.masters.items()}
-        self.optimizers = self._make(config, learning_rate, precision, ways)
+        self.optimizers = self._make(config, learning_rate, precision, by_onednn)
         self.highest = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
 
     def _make(
-        self, config: TrainConfig, learning_rate: float, precision: str, ways: tuple[Way, ...]
+        self, config: TrainConfig, learning_rate: float, precision: str, by_onednn: tuple[ProductKind, ...]
     ) -> list[torch.optim.Optimizer]:
         roles: dict[str, list[Tensor]] = {"table": [], "matrix": [], "vector": []}
         for name, master in self.masters.items():
@@ -66,7 +66,7 @@ class Optimizer:
         if config.optimizer == "muon" and roles["matrix"]:
             matrices = roles.pop("matrix")
             rate, decay = config.matrix_learning_rate, config.weight_decay
-            optimizers.append(Muon(matrices, rate, decay, dtype=DTYPES[precision], ways=ways))
+            optimizers.append(Muon(matrices, rate, decay, dtype=DTYPES[precision], by_onednn=by_onednn))
         groups = [
             {"params": parameters, "weight_decay": config.weight_decay if kind in DECAYED else 0.0}
             for kind, parameters in roles.items()
@@ -77,7 +77,7 @@ class Optimizer:
         return optimizers
 
     def collect(self) -> None:
-        """Move the working copies' gradients to the masters, adding up in fp32."""
+        """Move the working copies' gradients to the masters, accumulating in fp32."""
         for working, master in self.copies:
             if working.grad is not None:
                 gradient = working.grad.to(master.dtype)
@@ -85,9 +85,9 @@ class Optimizer:
                 working.grad = None
 
     def step(self, factor: float, clip: float) -> float:
-        """Clip, update every parameter at `factor` times its highest rate, refresh the copies; returns the gradient's norm.
+        """Clip, update every parameter at `factor` times its highest rate, and refresh the copies; return the gradient's norm.
 
-        With a norm that is NaN or infinite nothing is updated and the gradients stay.
+        If the norm is NaN or infinite, nothing is updated and the gradients are kept.
         """
         norm = torch.nn.utils.get_total_norm(
             [master.grad for master in self.masters.values() if master.grad is not None]
@@ -95,7 +95,7 @@ class Optimizer:
         length = norm.item()
         if not isfinite(length):
             return length
-        if clip and length > clip:  # a factor of 1 would be a pass over every gradient for nothing
+        if clip and length > clip:  # a factor of 1 would waste a pass over every gradient
             torch.nn.utils.clip_grads_with_norm_(list(self.masters.values()), clip, norm)
         for optimizer, rates in zip(self.optimizers, self.highest, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -112,13 +112,13 @@ class Optimizer:
             working.copy_(master)
 
     def balance(self, loads: Sequence[Tensor]) -> None:
-        """Shift the choice of experts towards those that few tokens chose, where that is how balance is kept."""
+        """Update the routers' balancing biases, if they have any, towards experts that few tokens chose."""
         for (router, rate), load in zip(self.routers, loads, strict=True):
             if router.bias is not None:
                 balance_bias(router.bias, load, rate)
 
     def state(self) -> dict[str, Tensor]:
-        """Everything the optimizers remember, as tensors named `what/parameter`."""
+        """The optimizers' state, as tensors named `what/parameter`."""
         return {
             f"{what}/{self.names[id(master)]}": value.reshape(1) if value.dim() == 0 else value
             for optimizer in self.optimizers
@@ -128,7 +128,7 @@ class Optimizer:
 
     @torch.no_grad()
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take up what `state` gave, bit for bit."""
+        """Restore what `state` returned, bit for bit."""
         remembered: dict[str, dict[str, Tensor]] = {name: {} for name in self.masters}
         for key, value in state.items():
             what, name = key.split("/", 1)

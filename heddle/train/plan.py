@@ -1,4 +1,4 @@
-"""Before anything is spent: sizes by this machine's measured rate, the numbers of what will happen, and what will not work."""
+"""Planning a run: choose sizes by this machine's measured rate, state what will happen, and refuse what cannot work."""
 
 import os
 import shutil
@@ -15,27 +15,28 @@ from heddle.account.memory import training_bytes
 from heddle.account.parameters import parameters
 from heddle.checks import checked, one_of
 from heddle.config.model import TransformerConfig
-from heddle.config.run import Chosen, RunConfig, TakenVectors, Way
+from heddle.config.run import Chosen, ProductKind, RunConfig, TakenVectors
 from heddle.data.store import Corpus, Part, TokenStore
-from heddle.errors import HeddleError, counted
+from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
-from heddle.model.products import WAYS, has_onednn
+from heddle.model.products import PRODUCT_KINDS, has_onednn
 from heddle.train.optimizer import Optimizer
 from heddle.train.runtime import keep_memory
 from heddle.train.step import train_step
 from heddle.train.task import Reading
 from heddle.train.tasks import make_task
 
-CONTEXT = 256  # of a model that says nothing
+CONTEXT = 256  # default context
 TOKENS_PER_STEP = {"cpu": 4096, "mps": 16384, "cuda": 65536}
-TOKENS_PER_PARAMETER = 2.5  # the depth dial takes the largest model that sees at least this many in the time given
+TOKENS_PER_PARAMETER = 2.5  # without a depth, choose the largest model that sees at least this many in the given time
 DEPTHS = range(2, 13)
-RATES = {"muon": 6e-3, "adamw": 3e-3}  # AdamW's highest at width 256: matrices bear less than tables and vectors
-SHARE = 0.9  # of the time given that goes into steps; the rest into evaluations, samples and saving
-PATIENCE = 1.0  # seconds after which the measuring of a model's steps ends
-WORTH_COMPILING = 20.0  # minutes of training below which a compilation does not pay itself back
+# AdamW's highest rate at width 256; matrices tolerate less than tables and vectors.
+RATES = {"muon": 6e-3, "adamw": 3e-3}
+SHARE = 0.9  # share of the given time for steps; the rest is for evaluations, samples and saving
+PATIENCE = 1.0  # seconds after which to stop measuring a model's steps
+WORTH_COMPILING = 20.0  # minutes of training below which compilation does not pay off
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,13 @@ class Plan:
 
 @checked(device=one_of(TOKENS_PER_STEP))
 def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVectors | None = None) -> Plan:
-    """Decide everything a config leaves open, by measurement where that is the question.
+    """Decide everything that a config leaves open, by measurement where speed decides.
 
     Args:
-        vectors: what was taken from a file of word vectors, to be kept with what is decided.
+        vectors: what was taken from a file of word vectors; stored with the decisions.
 
     Raises:
-        HeddleError: what was asked for cannot work; one line says what to change.
+        HeddleError: the request cannot work; one line says what to change.
     """
     train = config.train
     threads = pick_threads(train.threads)
@@ -77,7 +78,7 @@ def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVector
     rows = max(1, batch // train.accumulate)
     precision: str = train.precision
     if precision == "auto":
-        # Measuring needs the memory too.
+        # Measuring needs this memory too.
         check_memory(min(training_bytes(smallest, rows, name, train.optimizer) for name in DTYPES), device)
         precision = faster_precision(smallest, rows, device, config)
     found = _sized(config, store.vocab_size, batch, device, precision)
@@ -100,7 +101,7 @@ def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVector
             "save_every": train.save_every or evaluate_every,
             "peak": matmul_rate(DTYPES[precision], device=device),
             "tokens_per_second": rate,
-            "onednn": () if compile_ else found.ways,  # a compiler chooses its own
+            "onednn": () if compile_ else found.by_onednn,  # a compiler makes its own choice
             "vectors": vectors,
         }
     )
@@ -116,10 +117,10 @@ def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVector
 
 
 def pick_threads(wanted: int | None) -> int:
-    """How many threads to compute with. Far more than there are cores is refused: the system could not start them."""
+    """How many threads to compute with. Far more threads than cores are refused, since the system could not start them."""
     cores = os.cpu_count() or 1
     if wanted is not None and wanted > cores:
-        there = counted(cores, "core")
+        there = pluralize(cores, "core")
         raise HeddleError(f"threads = {wanted}: this machine has {there}, and more threads only slow it down")
     return wanted or torch.get_num_threads()
 
@@ -129,12 +130,12 @@ def _multiple(number: int, of: int) -> int:
 
 
 def check_memory(needed: int, device: str) -> None:
-    """Refuse what does not fit."""
+    """Refuse a run that needs more memory than is free."""
     there = available_memory(device)
     if needed > there:
         raise HeddleError(
-            f"training needs about {needed / 2**30:.1f} GiB and {there / 2**30:.1f} GiB are free: "
-            "take a smaller model, a smaller batch, or more accumulate"
+            f"training needs about {needed / 2**30:.1f} GiB, but only {there / 2**30:.1f} GiB are free: "
+            "use a smaller model, a smaller batch, or a larger accumulate"
         )
 
 
@@ -144,16 +145,16 @@ def measure(
     device: str,
     precision: str,
     config: RunConfig,
-    ways: tuple[Way, ...] = (),
+    by_onednn: tuple[ProductKind, ...] = (),
     compiled: bool = False,
 ) -> float:
-    """Training rate in tokens per second: the median of real steps on random tokens, after one to warm up.
+    """Training rate in tokens per second: the median of real steps on random tokens, after a warmup step.
 
-    Ten steps are timed, fewer where they take over `PATIENCE` seconds together. Of `ways` see `heddle.model.products`.
+    Ten steps are timed, or fewer if they take over `PATIENCE` seconds together. For `by_onednn`, see `heddle.model.products`.
     """
     built = build(model, device)
-    use_products(built, ways)
-    optimizer = Optimizer(built, config.train, 1e-5, precision, ways)
+    use_products(built, by_onednn)
+    optimizer = Optimizer(built, config.train, 1e-5, precision, by_onednn)
     task = make_task(config.task, Reading(random_corpus(model, rows), model, rows))
     objective = task.objective(built)
     step = torch.compile(objective) if compiled else objective
@@ -170,7 +171,7 @@ def measure(
 
 
 def random_corpus(model: TransformerConfig, rows: int) -> Corpus:
-    """A text of so many windows of random ids, to measure with."""
+    """A text of `rows` windows of random ids, for measuring."""
     ids = np.random.default_rng(0).integers(0, model.vocab_size, (rows + 1) * model.context + 1)
     return Corpus(Part(ids, bytes=len(ids), documents=1, first_token_bytes=1))
 
@@ -178,7 +179,7 @@ def random_corpus(model: TransformerConfig, rows: int) -> Corpus:
 def faster_precision(model: TransformerConfig, rows: int, device: str, config: RunConfig) -> str:
     """The precision in which one block of the model, with its head, trains faster on this machine.
 
-    A precision whose matrix products are slower than those of fp32 cannot win, and is not tried.
+    A precision whose matrix products are slower than those of fp32 cannot win and is not tried.
     """
     one = model.shallow()
     rows = max(1, min(rows, 2048 // model.context))
@@ -186,40 +187,42 @@ def faster_precision(model: TransformerConfig, rows: int, device: str, config: R
     if tried == ["fp32"]:
         return "fp32"
     tokens = rows * one.context
-    ways = {name: pick_products(config.train.products, one, tokens, device, name) for name in tried}
-    rates = {name: measure(one, rows, device, name, config, ways[name]) for name in tried}
+    by_onednn = {name: pick_products(config.train.products, one, tokens, device, name) for name in tried}
+    rates = {name: measure(one, rows, device, name, config, by_onednn[name]) for name in tried}
     return max(rates, key=lambda name: rates[name])
 
 
-def pick_products(wanted: str, model: TransformerConfig, tokens: int, device: str, precision: str) -> tuple[Way, ...]:
-    """Which products oneDNN is to compute: none but fp32 ones on a CPU, and of those what is asked for, or measured to be faster.
+def pick_products(
+    wanted: str, model: TransformerConfig, tokens: int, device: str, precision: str
+) -> tuple[ProductKind, ...]:
+    """Which fp32 products on a CPU oneDNN should compute: those that were asked for, or measured to be faster.
 
     Raises:
-        HeddleError: it is asked for and this torch has it not.
+        HeddleError: oneDNN is asked for, but not available.
     """
     if wanted == "onednn" and not (device == "cpu" and has_onednn()):
-        raise HeddleError("products = onednn: torch has oneDNN here for no device of this run; leave it out")
-    # Those in bf16 are oneDNN's in torch, too.
+        raise HeddleError("products = onednn: this build of torch has no oneDNN for this device; leave it out")
+    # In bf16, torch already uses oneDNN.
     if device != "cpu" or precision != "fp32" or wanted == "torch":
         return ()
-    return WAYS if wanted == "onednn" else faster_products(build(model, "meta"), tokens)
+    return PRODUCT_KINDS if wanted == "onednn" else faster_products(build(model, "meta"), tokens)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model that may be trained, with what was found out about it."""
+    """A model that may be trained, with its measurements."""
 
     model: TransformerConfig
     memory: int  # bytes
-    ways: tuple[Way, ...]  # products that oneDNN computes
+    by_onednn: tuple[ProductKind, ...]  # products that oneDNN computes
     rate: float  # tokens per second
 
 
 def _sized(config: RunConfig, vocab_size: int, batch: int, device: str, precision: str) -> Candidate:
-    """The model, its measured rate, the bytes it needs. Without a name or a depth: the deepest that sees enough tokens in time.
+    """The model, its measured rate and its memory. Without a preset or a depth: the deepest that sees enough tokens in time.
 
-    A deeper model is expected to be slower by as much as it has more parameters (6 FLOPs for each and token), and is measured
-    before it is taken. Larger models use a machine better, so the search climbs until it agrees with itself.
+    The rate of a deeper model is predicted from its number of parameters (6 FLOPs per parameter and token), and measured
+    before the model is chosen. Larger models use a machine better, so the search repeats until the depth no longer changes.
     """
     choice, train = config.model, config.train
     rows = batch // train.accumulate
@@ -229,9 +232,9 @@ def _sized(config: RunConfig, vocab_size: int, batch: int, device: str, precisio
         return model, training_bytes(model, rows, precision, train.optimizer)
 
     def candidate(model: TransformerConfig, memory: int) -> Candidate:
-        few = _few(rows, model)
-        ways = pick_products(train.products, model, few * model.context, device, precision)
-        return Candidate(model, memory, ways, measure(model, few, device, precision, config, ways))
+        few = _measured_rows(rows, model)
+        by_onednn = pick_products(train.products, model, few * model.context, device, precision)
+        return Candidate(model, memory, by_onednn, measure(model, few, device, precision, config, by_onednn))
 
     def enough(model: TransformerConfig, rate: float) -> bool:
         tokens = train.minutes * 60 * SHARE * rate if train.steps is None else train.steps * batch * model.context
@@ -263,18 +266,18 @@ def _sized(config: RunConfig, vocab_size: int, batch: int, device: str, precisio
 
 
 def _compile(config: RunConfig, found: Candidate, rows: int, device: str, precision: str, tokens: int) -> bool:
-    """Whether to compile: when asked, or when there is a compiler, time enough, and it was measured to be faster."""
+    """Whether to compile: if asked to, or if there is a compiler, enough time, and it was measured to be faster."""
     train = config.train
     if train.compile != "auto":
         return train.compile == "on"
     compiler = any(shutil.which(name) for name in ("c++", "g++", "clang++")) and train.products != "onednn"
     if not compiler or tokens / found.rate / 60 < WORTH_COMPILING:
         return False
-    few = _few(rows, found.model)
-    eager = measure(found.model, few, device, precision, config, found.ways)
+    few = _measured_rows(rows, found.model)
+    eager = measure(found.model, few, device, precision, config, found.by_onednn)
     return measure(found.model, few, device, precision, config, compiled=True) > 1.03 * eager
 
 
-def _few(rows: int, model: TransformerConfig) -> int:
-    """Rows to measure with: a long step is measured on fewer, which errs to the slow side and spares the wait."""
+def _measured_rows(rows: int, model: TransformerConfig) -> int:
+    """Rows to measure with: for a long step fewer, which saves time and errs on the slow side."""
     return max(1, min(rows, 4096 // model.context))

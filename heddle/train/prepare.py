@@ -1,4 +1,4 @@
-"""From text to a run directory that a `Trainer` can take up: tokenizer, token store, sizes, and a check of what will work."""
+"""From text to a run directory for a `Trainer`: tokenizer, token store, plan, and checks before anything is trained."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from heddle.config.presets import preset
 from heddle.config.run import DataConfig, RunConfig, SavedConfig, TakenVectors
 from heddle.data.sources import Description, Tally, describe, python_library, read_documents
 from heddle.data.store import TokenStore, build_store
-from heddle.errors import HeddleError, counted
+from heddle.errors import HeddleError, pluralize
 from heddle.model.device import pick_device
 from heddle.text.base import Kind
 from heddle.text.heartbeat import heartbeat
@@ -33,25 +33,27 @@ FAMILIES = {
 
 @checked()
 def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) -> Plan:
-    """Make the directory of a new run, whole or not at all, and return what will happen in it.
+    """Make the directory of a new run, completely or not at all, and return its plan.
 
     Args:
-        config: what the user said.
-        run: where; it must not exist.
-        tell: hears one line about each phase.
+        config: the user's settings.
+        run: the directory, which must not exist.
+        tell: called with one line per phase.
 
     Raises:
-        HeddleError: the text cannot be read, the run exists, or what was asked for cannot work.
+        HeddleError: the text cannot be read, the run exists, or the settings cannot work.
     """
     run = Path(run)
     if run.exists():
-        raise HeddleError(f"{run} already exists: go on with `heddle train --resume {run}`, or choose another --name")
+        raise HeddleError(
+            f"{run} already exists: continue it with `heddle train --resume {run}`, or choose another --name"
+        )
     if being_written(run):
         raise HeddleError(f"{run} is being prepared by another process; choose another --name")
     config = config.with_preset_training()
     check_trainable(config)
     device = pick_device(config.train.device)
-    # Refuses impossible sizes before any work.
+    # Refuse impossible sizes before any work.
     smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT)
     vectors = config.train.vectors
     if vectors is not None:
@@ -63,17 +65,17 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
     tally = Tally(config.data.validation)
     with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
         described = describe(sources, tally)
-    tell(f"{counted(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB")
+    tell(f"{pluralize(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB")
     if vectors is not None:
         tell(f"checking {vectors}")
         for _ in read_vectors(vectors, tell):
-            pass  # what is damaged at its end is refused before anything is trained, a tokenizer too
+            pass  # read to the end, so that a damaged file is refused before a tokenizer or a model is trained
     with write_directory(run) as partial:
         tokenizer = make_tokenizer(config.data, sources, described, tell)
         tokenizer.save(partial / "tokenizer.json")
         taken = None if vectors is None else take_rows(vectors, tokenizer, partial, tell)
         if taken and isinstance(smallest.head, LanguageHeadConfig) and smallest.head.tied:
-            tell("the head is tied, so it scores with these vectors; head.tied=false gives it weights of its own")
+            tell("the head is tied, so it scores with these vectors too; set head.tied=false for separate weights")
         tell("cutting the text into tokens")
         several = described.documents > 1 and tokenizer.end_of_text is not None
         store = cut(partial / "data", config.data, sources, tokenizer, several, described, tell)
@@ -89,18 +91,18 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
 
 
 def check_trainable(config: RunConfig) -> None:
-    """Refuse a preset that has other stacks than the task takes.
+    """Refuse a preset whose stacks do not fit the task.
 
     Raises:
-        HeddleError: that; or there is no preset of that name.
+        HeddleError: they do not fit, or there is no preset of that name.
     """
     name, wanted = config.model.preset, task_class(config.task).stacks
     stacks = wanted if name is None else tuple(preset(name).stacks())
     if stacks != wanted:
         found, needed = (FAMILIES[each] for each in (stacks, wanted))
         raise HeddleError(
-            f"preset = {name!r} is {found}: task.kind = {config.task.kind!r} trains {needed} alone; "
-            "`heddle presets` says which is what"
+            f"preset = {name!r} is {found}, but task.kind = {config.task.kind!r} trains only {needed}; "
+            "`heddle presets` lists what each preset is"
         )
 
 
@@ -110,27 +112,27 @@ def resolve_sources(data: DataConfig) -> list[Path | str]:
 
 
 def name_sources(data: DataConfig) -> str:
-    """The sources, as one would say them."""
+    """The sources, in words."""
     return ", ".join(data.sources) if data.sources else "the Python standard library's sources on this machine"
 
 
 def make_tokenizer(data: DataConfig, sources: Sequence[Path | str], described: Description, tell: Tell) -> Tokenizer:
-    """The tokenizer a config asks for: trained on the text, or loaded from a file or a run.
+    """The tokenizer that a config asks for: trained on the text, or loaded from a file or a run.
 
     Raises:
-        HeddleError: it names neither a kind nor a file.
+        HeddleError: `tokenizer` names neither a kind nor a file.
     """
     if data.tokenizer in TRAINABLE:
         tell(f"training a tokenizer ({data.tokenizer})")
-        # One document has no boundary to mark; a character vocabulary then holds exactly the text's characters.
+        # One document has no boundary to mark, so a character vocabulary holds exactly the text's characters.
         whole = data.tokenizer == "characters" and described.documents == 1
         special: tuple[str, ...] = () if whole else (END_OF_TEXT,)
         special += data.special_tokens
         texts = (document.text for document in read_documents(sources))
         tokenizer = train_tokenizer(data.tokenizer, texts, data.tokenizer_size, special, tell)
-        # Bytes and characters have as many ids as they have.
+        # The sizes of byte and character vocabularies are fixed by the text.
         if KINDS[tokenizer.kind].least is not None and tokenizer.vocab_size < data.tokenizer_size:
-            tell(f"{tokenizer.vocab_size:,} ids, as the text does not give tokenizer_size = {data.tokenizer_size:,}")
+            tell(f"{tokenizer.vocab_size:,} ids: the text is too short for tokenizer_size = {data.tokenizer_size:,}")
         return tokenizer
     if not Path(data.tokenizer).exists():
         kinds = ", ".join(TRAINABLE)
@@ -147,7 +149,7 @@ def cut(
     described: Description,
     tell: Tell,
 ) -> TokenStore:
-    """The text as tokens, in two parts; what takes long says how far it is."""
+    """Tokenise the text into two parts, reporting progress."""
     done = 0
 
     def count(bytes_: int, total: int) -> None:
@@ -160,7 +162,7 @@ def cut(
 
 
 def describe_split(store: TokenStore) -> str:
-    """What was held out, in a line."""
+    """What was held out, in one line."""
     share, asked, cut = store.split["held_out"], store.split["validation"], store.split["cut"]
     there = store.train.documents + store.validation.documents - cut
     how = {
@@ -168,20 +170,18 @@ def describe_split(store: TokenStore) -> str:
         "documents": f"{store.validation.documents:,} of {there:,} documents, drawn by their content",
         "both": f"the ends of {cut:,} of {there:,} documents, too few or too uneven to hold out whole ones alone",
     }[store.split["by"]]
-    missed = (
-        "" if abs(share - asked) <= 0.25 * min(asked, 1 - asked) else f", where validation = {asked:g} was asked for"
-    )
+    missed = "" if abs(share - asked) <= 0.25 * min(asked, 1 - asked) else f"; validation = {asked:g} was asked for"
     return f"held out for validation: {share:.1%} of the text, {how}{missed}"
 
 
 def check_width(config: RunConfig, vectors: str, model: TransformerConfig) -> None:
-    """Refuse a file whose vectors are not as wide as the token table will be; of the file only its first line is read.
+    """Refuse a file whose vectors are not as wide as the token table. Only the file's first line is read.
 
     Args:
-        model: what the config comes to, but for its depth.
+        model: the model that the config describes, apart from its depth.
 
     Raises:
-        HeddleError: that, with what to set; or the file cannot be read; or the width is left to the time there is.
+        HeddleError: the widths differ, with what to set; the file cannot be read; or the width depends on the time given.
     """
     width, choice = vector_width(vectors), config.model
     entry = model.last()[1].entry
@@ -194,21 +194,23 @@ def check_width(config: RunConfig, vectors: str, model: TransformerConfig) -> No
     try:
         choice.model_copy(update={"dim": wanted}).resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT)
     except HeddleError as error:
-        advice += f" and mend what then does not fit: {error}"
-    raise HeddleError(f"{vectors}: its vectors have {counted(width, 'number')} and {there}: {advice}")
+        advice += f" and fix what then does not fit: {error}"
+    raise HeddleError(f"{vectors}: its vectors have {pluralize(width, 'number')} and {there}: {advice}")
 
 
 def take_rows(vectors: str, tokenizer: Tokenizer, run: Path, tell: Tell) -> TakenVectors:
-    """Keep in a run what a file of vectors has for its tokens, so that the run never needs that file again.
+    """Store a file's vectors for a run's tokens in the run, so that the run never needs the file again.
 
     Raises:
-        HeddleError: the file cannot be read, or no word of it is a token.
+        HeddleError: the file cannot be read, or none of its words is a token.
     """
     rows = find_rows(tokenizer, vectors, tell)
     known = rows.coverage
     if not known.found:
-        raise HeddleError(f"{vectors}: no word of it is one of the {known.vocabulary:,} tokens; try tokenizer=words")
-    tell(f"{vectors} knows {known.found:,} of {counted(known.vocabulary, 'token')} ({known.share:.0%})")
+        raise HeddleError(
+            f"{vectors}: none of its words is one of the {known.vocabulary:,} tokens; try tokenizer=words"
+        )
+    tell(f"{vectors} knows {known.found:,} of {pluralize(known.vocabulary, 'token')} ({known.share:.0%})")
     return TakenVectors(
         found=known.found,
         vocabulary=known.vocabulary,

@@ -1,4 +1,4 @@
-"""The process a training run lives in: threads, allocator, and the randomness of a step."""
+"""The process of a training run: its allocator, and the seed of each step."""
 
 import ctypes
 import sys
@@ -9,9 +9,9 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # glibc's names for mal
 
 
 def keep_memory() -> bool:
-    """Ask the C library not to map every large tensor anew, which costs a page fault per 4 KiB on each step.
+    """Tell the C library to reuse memory instead of mapping every large tensor, which costs a page fault per 4 KiB each step.
 
-    Worth up to 1.25 times the speed on CPU. Returns whether it could be done: only glibc has the switch.
+    Training on a CPU becomes up to 1.25 times as fast. Returns whether it worked: only glibc has this switch.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -20,10 +20,10 @@ def keep_memory() -> bool:
     except (OSError, AttributeError):
         return False
     settings = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1, _M_TOP_PAD: 64 << 20}
-    done = [mallopt(name, value) == 1 for name, value in settings.items()]  # all are tried, also after a refusal
+    done = [mallopt(name, value) == 1 for name, value in settings.items()]  # try all, even after a failure
     return all(done)
 
 
 def seed_step(seed: int, step: int) -> None:
-    """Make what a step draws (dropout) a function of (seed, step), so that resuming needs no generator state."""
+    """Make a step's random numbers (dropout) a function of (seed, step), so that resuming needs no generator state."""
     torch.manual_seed((seed * 0x9E3779B1 + step) % 2**63)

@@ -12,7 +12,7 @@ SHAPES: dict[str, Callable[[float], float]] = {
 
 
 def factor(step: int, steps: int, warmup: int, shape: str, final: float) -> float:
-    """The factor at `step` (from 0) of `steps`: a linear rise over `warmup` steps, then the shape down to `final`."""
+    """The factor at `step` (from 0) of `steps`: a linear warmup over `warmup` steps, then a decay to `final` by `shape`."""
     if step < warmup:
         return (step + 1) / warmup
     progress = (step - warmup) / max(1, steps - warmup)

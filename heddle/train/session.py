@@ -1,4 +1,4 @@
-"""A run opened for training: its model, optimizer and task, new or as its newest valid checkpoint has them."""
+"""A run opened for training: model, optimizer and task, new or from the newest valid checkpoint."""
 
 import os
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from heddle.checks import checked
 from heddle.config.run import Chosen, NextTokenConfig, SavedConfig, TrainConfig
 from heddle.data.batch import Batch
 from heddle.data.store import TokenStore
-from heddle.errors import HeddleError, counted
+from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.device import pick_device
 from heddle.model.packing import use_products
@@ -26,7 +26,7 @@ from heddle.train.optimizer import Optimizer
 from heddle.train.runtime import keep_memory
 from heddle.train.task import Reading, Task
 from heddle.train.tasks import make_task
-from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, State
+from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, CheckpointState
 from heddle.weights.files import Hold, sweep
 from heddle.weights.run import damage, newest_valid, read_config, read_state, save_checkpoint
 from heddle.weights.tensors import compare, specs_of
@@ -39,12 +39,12 @@ class Run:
 
     Attributes:
         directory: where it is.
-        config: its `config.json`; of it
-        train: how it is trained,
-        chosen: what was decided when it began.
+        config: its `config.json`.
+        train: the config's training part.
+        chosen: the config's record of what was decided before the run.
         tokenizer: its `tokenizer.json`.
         store: its `data/`.
-        hold: the lock, which ends with `hold.release()`, with this value or with the process.
+        hold: the lock, held until `hold.release()`, until this object is collected, or until the process ends.
     """
 
     directory: Path
@@ -61,14 +61,12 @@ class Opening:
     """What was found when a run was opened.
 
     Attributes:
-        source: the checkpoint that training continues from, or None.
+        source: the checkpoint to continue from, or None.
         notes: a line for each newer checkpoint that is damaged.
         damaged: what is wrong with weights that were published before; the end of training replaces them.
-        precision: what is computed in: that of the run, or fp32 where a run from another machine continues and that is
-            over twice as fast here.
+        precision: the run's precision, or fp32 if the run comes from another machine and fp32 is over twice as fast here.
         peak: rate of matrix products in that precision, FLOP/s.
-        moved: a line for each thing that is computed differently than where the run started, so that the result is not
-            bit-equal to it.
+        moved: a line for each difference from the machine where the run started, which keeps the result from being bit-equal.
     """
 
     source: Path | None
@@ -81,16 +79,16 @@ class Opening:
 
 @dataclass
 class Session:
-    """All that a training is made of. `open_session` opens one.
+    """Everything that training uses. `open_session` opens one.
 
     Attributes:
         run: the directory.
-        opening: what was found there.
-        model: in the working precision.
-        optimizer: with the fp32 masters.
+        opening: what was found when the run was opened.
+        model: the model, in the working precision.
+        optimizer: the optimizer, with the fp32 masters.
         task: what is learned.
-        eager: the objective as the task gives it.
-        objective: what steps call: the objective, compiled where that was chosen; whoever wraps it puts the wrapper here.
+        eager: the objective, uncompiled.
+        objective: the objective that steps call, compiled if so chosen; assign a wrapper here to wrap it.
         step: steps done.
     """
 
@@ -104,12 +102,12 @@ class Session:
     step: int
 
     def weights(self) -> dict[str, Tensor]:
-        """All that makes the model: the masters, and what a user's own module keeps beside its parameters."""
+        """The whole content of the model: the masters, and the buffers of a user's own modules."""
         masters = self.optimizer.masters
         return {name: masters.get(name, tensor).detach() for name, tensor in self.model.state_dict().items()}
 
     def save(self) -> None:
-        """Write a checkpoint: weights, what the optimizers remember, and the step."""
+        """Write a checkpoint: weights, optimizer state and step."""
         state = {"step": self.step, "data": self.run.store.sources}
         optimizer, keep = self.optimizer.state(), self.run.train.keep
         save_checkpoint(self.run.directory, self.step, self.weights(), optimizer, state, keep)
@@ -117,16 +115,15 @@ class Session:
 
 @checked()
 def open_session(run: str | Path) -> Session:
-    """Open a run for training, from its newest valid checkpoint, or from the start where there is none.
+    """Open a run for training, from its newest valid checkpoint, or from the start if there is none.
 
-    The session has the directory for itself until `session.run.hold.release()` or until it is collected; others may read the run
-    meanwhile.
+    The session locks the directory until `session.run.hold.release()` or until it is collected; reading the run needs no lock.
 
     Args:
         run: a directory with `config.json`, `tokenizer.json` and `data/`.
 
     Raises:
-        HeddleError: the directory is not a training run, its parts do not belong together, or it is being trained already.
+        HeddleError: the directory is not a training run, its files do not belong together, or it is already being trained.
     """
     opened = _open(Path(run))
     try:
@@ -141,11 +138,11 @@ def _open(run: Path) -> Run:
     config = read_config(run)
     if config.train is None or config.chosen is None:
         came = "imported, not trained here" if config.origin else "saved without its training"
-        raise HeddleError(f"{run} was {came}; there is nothing to resume")
+        raise HeddleError(f"{run} was {came}, so it cannot be resumed")
     tokenizer: Tokenizer = load_tokenizer(run / "tokenizer.json")
     store = TokenStore.open(run / "data")
     if store.tokenizer != tokenizer.fingerprint():
-        raise HeddleError(f"{run}: data/ was cut by another tokenizer than tokenizer.json; train a new run")
+        raise HeddleError(f"{run}: data/ was made with a tokenizer other than tokenizer.json; train a new run")
     if tokenizer.vocab_size != config.model.vocab_size:
         raise HeddleError(
             f"{run}: tokenizer.json has {tokenizer.vocab_size} ids, config.json {config.model.vocab_size}"
@@ -155,31 +152,31 @@ def _open(run: Path) -> Run:
 
 
 def _start(run: Run) -> Session:
-    """Build everything, and bring it to where the newest valid checkpoint left it."""
+    """Build everything, and restore the newest valid checkpoint."""
     keep_memory()
     config, train, chosen = run.config, run.train, run.chosen
     device = pick_device(chosen.device)
     for folder in (run.directory, run.directory / CHECKPOINTS):
         if folder.is_dir():
-            sweep(folder)  # what a killed training left, before anything is looked for
+            sweep(folder)  # remove what a killed training left, before reading anything
     source, notes = newest_valid(run.directory)
     damaged = damage(run.directory)
     before = None if source is None else _read(run, source)
     precision, peak, moved = _adapt(chosen, device, resumed=before is not None)
     model = build(config.model, device, train.seed)
-    ways = chosen.onednn if has_onednn() else ()
-    use_products(model, ways)
+    by_onednn = chosen.onednn if has_onednn() else ()
+    use_products(model, by_onednn)
     if before is not None:
         model.load_state_dict(before.model, strict=True)
     elif chosen.vectors is not None:
         put_rows(model, *load_rows(run.directory / VECTORS, chosen.vectors.sha256))
-    optimizer = Optimizer(model, train, chosen.learning_rate, precision, ways)
+    optimizer = Optimizer(model, train, chosen.learning_rate, precision, by_onednn)
     if before is not None:
         optimizer.load_state(before.optimizer)
     task = make_task(
         config.task or NextTokenConfig(), Reading(run.store.corpus, config.model, chosen.batch, train.seed)
     )
-    eager = task.objective(model)  # only now, when the model is in its working precision
+    eager = task.objective(model)  # after the model is in its working precision
     return Session(
         run=run,
         opening=Opening(source, notes, damaged, precision, peak, moved),
@@ -193,27 +190,27 @@ def _start(run: Run) -> Session:
 
 
 def _adapt(chosen: Chosen, device: torch.device, resumed: bool) -> tuple[str, float, list[str]]:
-    """The precision to compute in here, its peak, and what differs from where the run started; sets the threads."""
+    """The precision to compute in, its peak, and what differs from where the run started. Also sets the threads."""
     wanted, peak, cores, moved = chosen.precision, chosen.peak, os.cpu_count() or 1, []
     torch.set_num_threads(min(chosen.threads, cores))
     if chosen.threads > cores:
-        moved.append(f"{chosen.threads} threads were chosen and this machine has {counted(cores, 'core')}")
-    # A run that starts was measured here, or its user asked for the precision.
+        moved.append(f"{chosen.threads} threads were chosen, but this machine has {pluralize(cores, 'core')}")
+    # A new run was measured here, or its user chose the precision.
     precision: str = usable_precision(wanted, device) if resumed else wanted
     if precision != wanted:
         moved.append(f"{wanted} is over twice as slow as {precision} here, so {precision} is used")
         peak = matmul_rate(DTYPES[precision], device=device)
     if chosen.onednn and not has_onednn():
-        moved.append("oneDNN computed some of its products, and torch has none here")
+        moved.append("oneDNN computed some of its products, but this build of torch has no oneDNN")
     return precision, peak, moved
 
 
-def _read(run: Run, checkpoint: Path) -> State:
-    """What to continue from; a checkpoint that does not belong to the run's other files is refused."""
+def _read(run: Run, checkpoint: Path) -> CheckpointState:
+    """Read a checkpoint; one that does not belong to the run's other files is refused."""
     if read_config(checkpoint) != run.config:
         raise HeddleError(
             f"{run.directory / CONFIG} is not the one that {checkpoint.name} was trained with; "
-            f"bring it back: cp {checkpoint / CONFIG} {run.directory / CONFIG}"
+            f"restore it: cp {checkpoint / CONFIG} {run.directory / CONFIG}"
         )
     before = read_state(checkpoint)
     if before.state.get("data") != run.store.sources:

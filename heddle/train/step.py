@@ -1,4 +1,4 @@
-"""One training step: batch -> loss -> gradient -> every parameter updated. The whole of training, once the rest is set up."""
+"""One training step: batch -> loss -> gradient -> update."""
 
 from collections.abc import Callable
 from math import isfinite, nan
@@ -12,11 +12,11 @@ from heddle.train.objective import Loss
 from heddle.train.optimizer import Optimizer
 
 Reduce = Callable[[Tensor], Tensor]
-"""A tensor summed over all ranks, on every rank the same."""
+"""Sums a tensor over all ranks; every rank gets the sum."""
 
 
 def alone(tensor: Tensor) -> Tensor:
-    """The sum over the ranks of one process: what it has."""
+    """The sum over ranks for a single process: the tensor itself."""
     return tensor
 
 
@@ -30,25 +30,25 @@ def train_step(
     clip: float,
     reduce: Reduce = alone,
 ) -> tuple[float, float]:
-    """Update the parameters once; returns (mean loss in nats per target, norm of the gradient before clipping).
+    """Update the parameters once; return (mean loss in nats per target, norm of the gradient before clipping).
 
-    If either is NaN or infinite, nothing is updated and the gradients are left to be looked at.
+    If either is NaN or infinite, nothing is updated and the gradients are kept for inspection.
 
-    The loss is the sum over all targets divided by their count over the WHOLE batch, so cutting the batch into micro-batches,
-    or among ranks, changes nothing (dropout aside), however unevenly the targets fall.
+    The loss is the sum over all targets divided by their count over the WHOLE batch, so splitting the batch into micro-batches
+    or among ranks changes nothing (except dropout), even if the targets are spread unevenly.
 
     Args:
-        objective: from a batch to its loss, as a task gives it, compiled or wrapped.
-        optimizer: of the objective's model.
+        objective: from a batch to its loss, as `task.objective` returns it, possibly compiled or wrapped.
+        optimizer: the optimizer of the objective's model.
         batch: this rank's rows.
-        accumulate: micro-batches to cut them into.
-        factor: of the highest learning rates.
-        clip: largest norm of the gradient; 0: any.
-        reduce: sums over ranks. Where there are several, the objective's wrapper must leave the MEAN of the ranks' gradients,
-            as `DistributedDataParallel` and FSDP do.
+        accumulate: number of micro-batches.
+        factor: factor on the highest learning rates.
+        clip: largest norm of the gradient; 0: no clipping.
+        reduce: sums over ranks. With several ranks, the objective's wrapper must leave the MEAN of the ranks' gradients, as
+            `DistributedDataParallel` and FSDP do.
     """
     count, ranks = reduce(torch.stack([batch.weights.sum(), batch.weights.new_ones(())]))
-    share = count / ranks  # the mean over ranks of what is divided by it is the sum over ranks divided by the count
+    share = count / ranks  # dividing by it turns the mean over ranks into the sum over ranks divided by the count
     total = torch.zeros((), device=count.device)
     loads: list[Tensor] = []
     for part in batch.split(accumulate):

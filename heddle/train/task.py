@@ -1,7 +1,7 @@
-"""What a run learns: which examples a step reads, what is a target in them, what is minimised, and what is reported.
+"""The interface of a task: which examples a step reads, what their targets are, what is minimised, and what is reported.
 
-A task is a config class with its `kind` (`heddle.config.run`), a class here below, and a row in `heddle.train.tasks`. The trainer,
-`fit`, the plan and the evaluation know the interface alone.
+A task is a config class with its `kind` (`heddle.config.run`), a subclass of `Task`, and a row in `heddle.train.tasks`. The
+trainer, `fit`, the plan and the evaluation use only this interface.
 """
 
 from abc import ABC, abstractmethod
@@ -25,10 +25,10 @@ class Reading:
 
     Attributes:
         corpus: the texts.
-        model: what it is read for: its ids and its context.
-        rows: examples in a step.
-        seed: of the order of examples.
-        context: length of a window; None: the model's.
+        model: the config of the model to train, for its ids and its context.
+        rows: examples per step.
+        seed: seed of the order of examples.
+        context: tokens per window; None: the model's context.
     """
 
     corpus: Corpus
@@ -39,18 +39,18 @@ class Reading:
 
     @property
     def length(self) -> int:
-        """Tokens of a window."""
+        """Tokens per window."""
         return self.model.context if self.context is None else self.context
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Which examples: a few numbers, from which a task reads a batch.
+    """Which examples to read, as a few numbers from which a task makes a batch.
 
     Attributes:
-        places: Int[B], where each is found: the token at which it begins, or its number.
-        held_out: whether they are of the validation part.
-        length: tokens of each, where that says how much to read.
+        places: Int[B], where each example is: its first token, or its number.
+        held_out: whether they are from the validation part.
+        length: tokens per example, if the task needs it to read them.
     """
 
     places: npt.NDArray[np.int64]
@@ -60,11 +60,11 @@ class Examples:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out examples to be scored.
+    """Held-out examples to score.
 
     Attributes:
-        batches: the examples, as many at a time as were asked for.
-        share: of all held-out targets, those that these hold; 1 where nothing was left out.
+        batches: the examples, in batches of the requested size.
+        share: share of all held-out targets that these contain; 1 if none was left out.
     """
 
     batches: tuple[Examples, ...]
@@ -72,10 +72,10 @@ class HeldOut:
 
 
 class Task(ABC):
-    """One thing to learn. The base of every task.
+    """What a run learns. The base class of all tasks.
 
     Attributes:
-        stacks: which stacks a model for it has.
+        stacks: the stacks that a model for this task must have.
     """
 
     stacks: ClassVar[tuple[str, ...]] = ("decoder",)
@@ -85,54 +85,54 @@ class Task(ABC):
 
     @abstractmethod
     def examples(self, step: int) -> Examples:
-        """Which examples step `step` (from 0) reads: a function of (seed, step), however they are cut or shared among ranks."""
+        """Which examples step `step` (from 0) reads: a function of (seed, step), independent of micro-batches and ranks."""
 
     @abstractmethod
     def batch(self, examples: Examples) -> Batch:
-        """The examples, on the CPU. What is a target is decided here and only here."""
+        """Read the examples, on the CPU. Only this method decides what the targets are."""
 
     @abstractmethod
     def held_out(self, rows: int, most: int | None = None) -> HeldOut:
-        """What evaluation scores: `rows` examples at a time, the same ones every time.
+        """The examples that evaluation scores, the same ones every time.
 
         Args:
-            rows: examples in a batch.
-            most: targets to score; of more an even sample of about so many is taken. None: all.
+            rows: examples per batch.
+            most: targets to score; if there are more, an even sample of about this many. None: all.
 
         Raises:
-            HeddleError: nothing is held out that has a target.
+            HeddleError: no held-out example has a target.
         """
 
     def objective(self, model: Transformer) -> CrossEntropy:
-        """What is minimised.
+        """The module whose loss is minimised.
 
         Raises:
-            HeddleError: the model cannot do what this task asks.
+            HeddleError: the model does not fit this task.
         """
         return CrossEntropy(model)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
-        """What evaluation reports beside the loss.
+        """What evaluation reports with the loss.
 
         Args:
-            means: what the objective's `by_row` adds up, as means over targets: `loss` in nats, and what else it has.
-            share: of all held-out targets, those that were scored.
+            means: the sums of the objective's `by_row` as means over targets: `loss` in nats, and any others.
+            share: share of all held-out targets that were scored.
         """
         return {name: mean for name, mean in means.items() if name != "loss"}
 
     def remarks(self) -> list[str]:
-        """What a user should know of how its texts will be read, a line each."""
+        """What a user should know about how the texts will be read, one line each."""
         return []
 
     def describe(self, examples: Examples) -> str:
-        """Where examples are found, in words, for whoever looks for what went wrong."""
+        """Where examples are, in words, for error messages."""
         return f"examples {listed(examples)}"
 
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
-        """Something that the model makes by itself, to be shown while it trains; None: nothing that one could read."""
+        """Text that the model generates, to show during training; None: nothing to show."""
         return None
 
 
 def listed(examples: Examples, most: int = 8) -> str:
-    """The places of the first few examples."""
+    """The places of the first few examples, as text."""
     return ", ".join(str(place) for place in examples.places[:most]) + (", …" if len(examples.places) > most else "")

@@ -1,4 +1,4 @@
-"""Which task a config stands for."""
+"""The table of tasks: from a config to its class."""
 
 from heddle.checks import checked
 from heddle.config.base import Config
@@ -12,11 +12,11 @@ TASKS: dict[type[Config], type[Task]] = {NextTokenConfig: NextTokenTask}
 
 @checked()
 def make_task(config: Config, reading: Reading) -> Task:
-    """The task that a config describes, over what it reads.
+    """Make the task that a config describes.
 
     Args:
-        config: a task's, such as `NextTokenConfig()`.
-        reading: the texts, the model's sizes, and the examples in a step.
+        config: the task's config, such as `NextTokenConfig()`.
+        reading: the texts, the model's sizes, and the examples per step.
 
     Raises:
         HeddleError: no task has such a config, or the texts are too short for it.
@@ -25,12 +25,12 @@ def make_task(config: Config, reading: Reading) -> Task:
 
 
 def task_class(config: Config) -> type[Task]:
-    """The class of tasks that a config stands for.
+    """The task class of a config.
 
     Raises:
         HeddleError: there is none.
     """
     if type(config) not in TASKS:
         known = ", ".join(kind.__name__ for kind in TASKS)
-        raise HeddleError(f"make_task: config = a {type(config).__name__}: a task's is needed, such as {known}")
+        raise HeddleError(f"make_task: config = a {type(config).__name__}: must be a task's config, such as {known}")
     return TASKS[type(config)]

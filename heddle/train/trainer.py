@@ -24,14 +24,14 @@ from heddle.weights.files import WriteError
 from heddle.weights.run import newest_valid, publish
 
 Reader = Callable[[Report], None]
-ENDING = 1 << 16  # targets that the end of a run scores in any case; more, where a tenth of its tokens is more
+ENDING = 1 << 16  # least number of targets to score at the end of a run; a tenth of its training tokens if that is more
 
 
 class Interrupted(Exception):
-    """The run was asked to stop; everything up to `step` is saved. `signal` is the number of what asked."""
+    """The run was asked to stop by `signal`; everything up to `step` is saved."""
 
     def __init__(self, run: Path, step: int, steps: int, signal: int = signal.SIGINT) -> None:
-        super().__init__(f"stopped at step {step} of {steps}, saved; go on with: {resume_command(run)}")
+        super().__init__(f"stopped at step {step} of {steps}, saved; continue with: {resume_command(run)}")
         self.step = step
         self.signal = signal
 
@@ -39,17 +39,17 @@ class Interrupted(Exception):
 class Trainer:
     """Trains what a run directory describes: step, report, evaluate, save, finish.
 
-    It has the directory for itself until `run` ends or the trainer is collected; others may read the run meanwhile.
+    It locks the directory until `run` ends or the trainer is collected; reading the run needs no lock.
 
     Args:
         run: a directory with `config.json`, `tokenizer.json` and `data/`.
-        readers: called with every `Report`; the one way to watch.
+        readers: functions to call with every `Report`.
 
     Attributes:
         session: the model, the optimizer, the task and the step (see `heddle.train.session`).
 
     Raises:
-        HeddleError: the directory is not a training run, its parts do not belong together, or it is being trained already.
+        HeddleError: the directory is not a training run, its files do not belong together, or it is already being trained.
     """
 
     @checked()
@@ -59,24 +59,24 @@ class Trainer:
         self.stop = threading.Event()
         self._signal: int = signal.SIGINT
         model, chosen = self.session.run.config.model, self.session.run.chosen
-        # Scoring costs a third of training; a fifth of the tokens between two evaluations makes it some 7 % of the time.
+        # Scoring a token costs a third of training on it, so scoring a fifth of the tokens between evaluations adds about 7 %.
         between = chosen.evaluate_every * chosen.batch * model.context
         self.probe, self.ending = between // 5, max(ENDING, between * 2)
         self.flops_per_token = flops(model).per_token
 
     def run(self) -> Evaluation:
-        """Train to the last step, score what was held out, of very much an even sample, and publish both.
+        """Train to the last step, score the held-out text (an even sample if it is long), and publish weights and score.
 
         A trainer runs once; to continue, make another.
 
         Raises:
-            Interrupted: SIGINT or SIGTERM came; the run is saved and can be resumed.
-            HeddleError: the loss became NaN or infinite, the disk is full, or this trainer has run; the last good
-                checkpoint stays.
+            Interrupted: SIGINT or SIGTERM arrived; the run is saved and can be resumed.
+            HeddleError: the loss became NaN or infinite, the disk is full, or this trainer has already run; the last good
+                checkpoint is kept.
         """
         directory, hold = self.session.run.directory, self.session.run.hold
         if not hold.release.alive:
-            raise HeddleError(f"this trainer of {directory} has run; make a new one to continue")
+            raise HeddleError(f"this trainer of {directory} has already run; make a new one to continue")
         try:
             return self._run()
         except WriteError as error:
@@ -140,9 +140,9 @@ class Trainer:
         )
 
     def _look(self) -> Report:
-        """Score a sample of what was held out, always the same; show now and then what the model makes by itself.
+        """Score the same sample of the held-out text every time, and sometimes sample text from the model.
 
-        It comes before the checkpoint of the same step, so that weights gone wrong are not saved.
+        This runs before the checkpoint of the same step, so that weights with a NaN or infinite loss are not saved.
         """
         session, chosen = self.session, self.session.run.chosen
         scored = evaluate(session.model, session.task, most=self.probe)
@@ -157,7 +157,7 @@ class Trainer:
         return Report(session.step, chosen.steps, values, {}, sample)
 
     def sample(self, seed: int, tokens: int = 60) -> str | None:
-        """Something that the model makes by itself, of about so many tokens; None where the task has nothing to show."""
+        """Text of about `tokens` tokens that the model generates; None if the task has nothing to show."""
         return self.session.task.sample(self.session.model, self.session.run.tokenizer, seed, tokens)
 
     def _finish(self) -> Evaluation:
@@ -168,7 +168,7 @@ class Trainer:
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:
-        """While training, the first SIGINT or SIGTERM asks to stop after the step; a second one works as usual."""
+        """While training, the first SIGINT or SIGTERM asks to stop after the step; a second one acts as usual."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -189,7 +189,7 @@ class Trainer:
 
 
 def resume_command(run: Path) -> str:
-    """The command that continues a run, as a shell takes it."""
+    """The shell command that continues a run."""
     return f"heddle train --resume {shlex.quote(str(run))}"
 
 

@@ -1,4 +1,18 @@
-"""Weights on disk: run directories and checkpoints, written completely or not at all; import and export of published families."""
+"""Weights on disk: run directories and checkpoints, written completely or not at all; import and export of published families.
+
+In reading order:
+
+- `files`: directories that appear completely or not at all, and the manifest of their hashes.
+- `tensors`: safetensors files, read strictly.
+- `run`: the run directory (`save`, `load`); `checkpoints`: its `checkpoints/step-N`.
+- `mapping`: two-way tables between a published family's tensors and heddle's (`TensorRow`).
+- `families`: one module per published family, with its table and its config.
+- `published`: a published model's directory; `hub`: downloads one; `ids`: its special ids.
+- `convert`: import into a run, and export for Hugging Face transformers.
+- `vectors`: word vectors from files, as initial values of a token table.
+
+`load(run)` returns a run's model and tokenizer, and `save` writes them. `import_model` and `export_model` convert published models.
+"""
 
 from heddle.weights.convert import export_model as export_model
 from heddle.weights.convert import import_model as import_model

@@ -24,7 +24,7 @@ CHECKPOINTS = "checkpoints"
 _STEP = re.compile(r"step-(\d+)")
 
 
-class State(NamedTuple):
+class CheckpointState(NamedTuple):
     """The state that training continues from: `model, optimizer, state = read_state(checkpoint)`."""
 
     model: dict[str, Tensor]
@@ -110,7 +110,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 @checked()
-def read_state(directory: str | Path) -> State:
+def read_state(directory: str | Path) -> CheckpointState:
     """Read what `save_checkpoint` wrote, to the CPU.
 
     Raises:
@@ -124,7 +124,7 @@ def read_state(directory: str | Path) -> State:
         raise HeddleError(f"{file}: cannot be read ({error}); use another checkpoint") from None
     if not isinstance(data, dict):
         raise HeddleError(f"{file}: not a training state; use another checkpoint")
-    return State(read_tensors(directory / MODEL), read_tensors(directory / OPTIMIZER), data)
+    return CheckpointState(read_tensors(directory / MODEL), read_tensors(directory / OPTIMIZER), data)
 
 
 def discard(directory: Path) -> None:

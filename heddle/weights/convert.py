@@ -217,7 +217,7 @@ def expressible(config: TransformerConfig, whole: bool = False) -> tuple[str | N
     if not found[0].against:
         return found[0].family.architecture, []
     if whole:
-        others = [family for family in ALL if set(family.parts.stacks) != set(config.stacks())]
+        others = [family for family in ALL if set(family.options.stacks) != set(config.stacks())]
         every = (*found, *(Fit(family, *family.reasons(config)) for family in others))
         return None, [f"{fit.family.architecture}: {'; '.join(fit.against)}" for fit in every]
     return None, [fit.brief() for fit in found[:NEAREST]]
@@ -247,7 +247,7 @@ class Fit(NamedTuple):
 def fits(config: TransformerConfig) -> list[Fit]:
     """The families with the model's stacks, nearest first; ties go to the family it was imported from, then by `ALL`."""
     has = set(config.stacks())
-    found = [Fit(family, *family.reasons(config)) for family in ALL if set(family.parts.stacks) == has]
+    found = [Fit(family, *family.reasons(config)) for family in ALL if set(family.options.stacks) == has]
     return sorted(found, key=lambda fit: (len(fit.distinct()), fit.family.architecture != config.architecture))
 
 

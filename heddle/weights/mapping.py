@@ -118,7 +118,7 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
-class Row:
+class TensorRow:
     """One tensor of the family, the names of heddle's tensors with its numbers, and the transform.
 
     `{i}` is the layer. `{e}` is the expert: the family has a tensor for each, heddle stacks them along the first axis.
@@ -135,19 +135,21 @@ class Row:
     when: Callable[[TransformerConfig], bool] | None = None
 
 
-def pair(theirs: str, ours: str, when: Callable[[TransformerConfig], bool] | None = None) -> tuple[Row, Row]:
+def pair(
+    theirs: str, ours: str, when: Callable[[TransformerConfig], bool] | None = None
+) -> tuple[TensorRow, TensorRow]:
     """The rows of a weight and its bias."""
-    weight, bias = (Row(f"{theirs}.{part}", (f"{ours}.{part}",), when=when) for part in ("weight", "bias"))
+    weight, bias = (TensorRow(f"{theirs}.{part}", (f"{ours}.{part}",), when=when) for part in ("weight", "bias"))
     return weight, bias
 
 
-def fused(theirs: str, ours: str, weight: Transform, bias: Transform) -> tuple[Row, Row]:
+def fused(theirs: str, ours: str, weight: Transform, bias: Transform) -> tuple[TensorRow, TensorRow]:
     """The rows of queries, keys and values that the family stores as one tensor."""
     weights, biases = (tuple(f"{ours}.{name}.{part}" for name in "qkv") for part in ("weight", "bias"))
-    return Row(theirs + ".weight", weights, weight), Row(theirs + ".bias", biases, bias)
+    return TensorRow(theirs + ".weight", weights, weight), TensorRow(theirs + ".bias", biases, bias)
 
 
-def rows_of(table: Iterable[Row], config: TransformerConfig, names: Collection[str]) -> list[Row]:
+def rows_of(table: Iterable[TensorRow], config: TransformerConfig, names: Collection[str]) -> list[TensorRow]:
     """The rows for heddle's tensors `names`, written out for every layer.
 
     Raises:
@@ -175,7 +177,7 @@ def rows_of(table: Iterable[Row], config: TransformerConfig, names: Collection[s
 
 
 def to_theirs(
-    table: Iterable[Row], config: TransformerConfig, ours: Mapping[str, Tensor], gradients: bool = False
+    table: Iterable[TensorRow], config: TransformerConfig, ours: Mapping[str, Tensor], gradients: bool = False
 ) -> dict[str, Tensor]:
     """A heddle model's tensors (or their gradients), with the family's names and shapes."""
     found: dict[str, Tensor] = {}
@@ -192,7 +194,7 @@ def to_theirs(
 
 
 def to_ours(
-    table: Iterable[Row], config: TransformerConfig, wanted: Mapping[str, Tensor], theirs: Mapping[str, Tensor]
+    table: Iterable[TensorRow], config: TransformerConfig, wanted: Mapping[str, Tensor], theirs: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """The family's tensors with heddle's names and shapes. `wanted` are the model's tensors, on any device."""
     found: dict[str, Tensor] = {}
@@ -237,7 +239,7 @@ class Names:
 
 
 def import_tensors(
-    table: Iterable[Row],
+    table: Iterable[TensorRow],
     names: Names,
     config: TransformerConfig,
     model: Mapping[str, Tensor],

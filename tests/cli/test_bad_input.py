@@ -31,7 +31,7 @@ TEXTS: dict[str, tuple[bytes | None, str]] = {
     "bad.jsonl": (b'{"text": "a"}\n{"txt": "b"}', 'bad.jsonl:2: no field "text" holding a string'),
     "broken.jsonl": (b"{", "broken.jsonl:1: not a line of JSON"),
     "cut.txt.gz": (gzip.compress(b"warp and weft" * 9)[:-9], "cut.txt.gz: the gzip data is cut short"),
-    "plain.txt.gz": (b"not packed", "plain.txt.gz: not a sound gzip file"),
+    "plain.txt.gz": (b"not packed", "plain.txt.gz: not a valid gzip file"),
     "*.none": (None, "*.none: the pattern matches no file"),
     "folder": (None, "folder: no text in this folder"),
 }
@@ -67,7 +67,7 @@ def test_text_that_is_too_short(refused: Refused, run_a: Path, tmp_path: Path) -
     assert line.endswith("training has 33 tokens and validation 4: give more text")
     (tmp_path / "a.txt").write_text("a")
     assert "needs at least 2" in refused("train", "a.txt", *TINY)
-    assert "at least 2 are needed" in refused("eval", "a", "a.txt")
+    assert "it needs at least 2" in refused("eval", "a", "a.txt")
 
 
 SETTINGS = {
@@ -88,7 +88,7 @@ SETTINGS = {
     "dim=4194304": "decoder.block.ffn.hidden = 11184832: input should be less than or equal to 4194304",
     f"dim={10**40}": "input should be less than or equal to 4194304",
     "dim=" + 5000 * "9": "model.dim",
-    "batch=3 accumulate=2": "batch = 3 cannot be cut into accumulate = 2 equal micro-batches",
+    "batch=3 accumulate=2": "batch = 3 cannot be split into accumulate = 2 equal micro-batches",
     f"batch={10**20}": "train.batch",
     "batch=1000000 context=64": "training needs about",
     f"steps={10**20}": "train.steps",
@@ -109,7 +109,7 @@ SETTINGS = {
     "sources=b.txt": "corpus.txt and sources=b.txt are the same setting; give it once",
     "learning-rate=1 learning_rate=2": "learning_rate is given twice",
     "preset=gpt2": "unknown preset 'gpt2'. Did you mean 'gpt2-xl', 'gpt2-large' or 'gpt2-small'?",
-    "preset=bert-base-like": "'bert-base-like' is an encoder: task.kind = 'next_token' trains a decoder alone;",
+    "preset=bert-base-like": "'bert-base-like' is an encoder, but task.kind = 'next_token' trains only a decoder;",
     "preset=laptop-translate": "preset = 'laptop-translate' is an encoder-decoder: task.kind = 'next_token' trains a decoder",
     "=3": "'=3' is not of the form key=value",
     "model=3": "model = 3",
@@ -170,7 +170,7 @@ def test_a_plain_name_is_offered(refused: Refused, corpus: str) -> None:
 
 def test_what_is_there_is_not_overwritten(refused: Refused, run_a: Path, corpus: str, tmp_path: Path) -> None:
     line = refused("train", corpus, *TINY, "--name", "a")
-    assert line == "runs/a already exists: go on with `heddle train --resume runs/a`, or choose another --name"
+    assert line == "runs/a already exists: continue it with `heddle train --resume runs/a`, or choose another --name"
     assert "tokenizer.json already exists" in refused("tokenizer", "train", "runs/a", corpus)
 
 
@@ -228,9 +228,7 @@ def test_a_config_of_another_model(refused: Refused, run_a: Path, size: tuple[st
     (run_a / "config.json").write_text(json.dumps(data))
     for command in (["generate", "a"], ["eval", "a"], ["export", "a", "out"]):
         assert "runs/a/config.json" in refused(*command)
-    expected = (
-        "config.json 300" if size[0] == "vocab_size" else "bring it back: cp runs/a/checkpoints/step-4/config.json"
-    )
+    expected = "config.json 300" if size[0] == "vocab_size" else "restore it: cp runs/a/checkpoints/step-4/config.json"
     assert expected in refused("train", "--resume", "a")
 
 
@@ -282,7 +280,7 @@ GENERATE = {
     "--top-p 2": "top_p = 2.0",
     "--seed -1": "seed = -1",
     f"--seed {2**64}": "seed = ",
-    "--prompt 01234567890123456789": "prompt 0 has 20 tokens, the model's context is 16; "
+    "--prompt 01234567890123456789": "prompt 0 has 20 tokens, but the model's context is 16; "
     "shorten it, or set --window (in Python window=True) to go on from its last tokens",
 }
 

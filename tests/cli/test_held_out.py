@@ -116,7 +116,7 @@ def test_text_that_an_epoch_leaves_out_is_said(heddle: Heddle, tmp_path: Path) -
     assert "reads 90 of its 99 targets" not in said  # a tenth is no loss to speak of
     said = heddle("train", "short.txt", *TINY, "context=51", "validation=0.5", "--dry-run").out
     assert (
-        "each time through the training text reads 51 of its 99 targets, others every time: it is 2.0 windows of context = 51"
+        "each epoch reads 51 of the training text's 99 targets, different ones each time: the text is 2.0 windows of context = 51"
         in said
     )
 

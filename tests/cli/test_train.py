@@ -357,7 +357,7 @@ def test_an_interrupted_training_says_so(heddle: Heddle, corpus: str, monkeypatc
     told = heddle("train", corpus, *TINY, "steps=9", "--json")
     assert told.code == 130
     assert told.json == {"run": "runs/001", "step": 4, "steps": 9, "finished": False}
-    assert "stopped at step 4 of 9, saved; go on with: heddle train --resume runs/001" in told.err
+    assert "stopped at step 4 of 9, saved; continue with: heddle train --resume runs/001" in told.err
 
 
 def test_the_task_is_a_setting(heddle: Heddle, refused: Callable[..., str], corpus: str, tmp_path: Path) -> None:

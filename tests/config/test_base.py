@@ -137,7 +137,7 @@ def test_an_alias_replaces_what_it_stands_for() -> None:
     choice = RunConfig.of({"model": {"L": 2, "decoder": {"block": {"mixer": {"n_heads": 1}}}}}).model
     assert choice.resolve(100, 1, 16).decoder.block.mixer.heads == 1
     assert full_key("n_layer") == "model.n_layer"
-    with pytest.raises(HeddleError, match=r"decoder: L = 2 and depth = 3 contradict each other; say 'depth' once"):
+    with pytest.raises(HeddleError, match=r"decoder: L = 2 and depth = 3 contradict each other; set only 'depth'"):
         TransformerConfig.of({**TINY, "decoder": {**TINY["decoder"], "L": 2, "depth": 3}})
     with pytest.raises(HeddleError, match=r"^unknown key 'n_layer' in config\. heddle calls it 'depth'\.$"):
         TransformerConfig.of({**TINY, "n_layer": 2})
@@ -172,7 +172,7 @@ def test_files_are_read(tmp_path: Path) -> None:
         ("bad.json", b'{"a": }', "not valid JSON"),
         ("bad.toml", b"a = = 1", "not valid TOML"),
         ("deep.json", b"[" * 100_000, "not valid JSON"),
-        ("list.json", b"[1, 2]", "holds list, a table of keys is needed"),
+        ("list.json", b"[1, 2]", "must be a table of keys, not list"),
         ("bytes.toml", b"\xff\xfe\x00", "cannot be read as text"),
         ("wrong.toml", b"vocab = 3", "unknown key 'vocab' in "),
     ],
@@ -191,7 +191,7 @@ def test_an_unreadable_file_is_refused_with_its_name(
 
 
 def test_a_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(HeddleError, match=r"is a directory; a \.toml or \.json file is needed"):
+    with pytest.raises(HeddleError, match=r"is a directory, not a \.toml or \.json file"):
         read_table(tmp_path)
 
 
@@ -303,7 +303,7 @@ def test_none_is_no_value_unless_it_is_a_choice() -> None:
 @pytest.mark.parametrize("place", ["decoder", "decoder.block", "decoder.block.mixer"])
 @pytest.mark.parametrize("name", ["dim", "d_model", "hidden_size"])
 def test_a_second_width_is_refused(place: str, name: str) -> None:
-    with pytest.raises(HeddleError, match="All of a model has one width: set 'dim' at the top"):
+    with pytest.raises(HeddleError, match="A model has one width: set 'dim' at the top"):
         TransformerConfig.of(TINY).override({f"{place}.{name}": 8})
 
 
@@ -312,7 +312,7 @@ def test_a_second_width_is_refused(place: str, name: str) -> None:
 )
 def test_true_is_not_the_number_one(path: str) -> None:
     name = path.rsplit(".", 1)[-1].replace("L", "depth")
-    with pytest.raises(HeddleError, match=rf"{name} = true: a number is needed"):
+    with pytest.raises(HeddleError, match=rf"{name} = true: must be a number"):
         TransformerConfig.of(TINY).override({path: True})
 
 
@@ -322,7 +322,7 @@ def test_keys_that_toml_does_not_know_are_written_as_texts() -> None:
 
 
 def test_what_stands_deeper_is_named_with_its_place() -> None:
-    with pytest.raises(HeddleError, match=r"unknown key 'depth' in config\. Say where it stands: 'decoder\.depth'\."):
+    with pytest.raises(HeddleError, match=r"unknown key 'depth' in config\. Give the full path: 'decoder\.depth'\."):
         preset("gpt2-small").override({"depth": 2})
 
 

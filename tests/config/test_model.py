@@ -72,7 +72,7 @@ def test_key_heads_divide_the_heads(heads: int, kv_heads: int) -> None:
 def test_rotation_needs_pairs() -> None:
     relative = RotaryConfig()
     assert model(dim=8, relative=relative).decoder.block.mixer.relative == relative
-    with pytest.raises(HeddleError, match="rotary positions turn pairs of channels; head_dim = 3 is odd"):
+    with pytest.raises(HeddleError, match="rotary positions rotate pairs of channels; head_dim = 3 is odd"):
         model(dim=6, relative=relative)
     assert model(dim=6, relative=relative, head_dim=4).dim == 6
 
@@ -97,7 +97,7 @@ def test_tables_are_rounded_up(size: int, multiple: int, rows: int) -> None:
 def test_a_head_without_a_transform_has_no_activation_in_it() -> None:
     assert model().override({"head.transform": True, "head.activation": "relu", "head.eps": 1e-5}).head.eps == 1e-5
     for changes in ({"head.activation": "relu"}, {"head.eps": 1e-5}):
-        with pytest.raises(HeddleError, match="speak of the head's transform, of which there is none: set transform"):
+        with pytest.raises(HeddleError, match="belong to the head's transform: set transform"):
             model().override(changes)
 
 
@@ -194,7 +194,7 @@ def test_equal_layers_are_one_object() -> None:
 def test_options_of_one_rule_are_refused_with_the_other(option: dict[str, object]) -> None:
     config = model().override({"decoder.entry.positions": "learned"})
     assert config.override({"initial": option}).initial == InitialConfig.of(option)
-    with pytest.raises(HeddleError, match="rule = 'xavier' draws by sizes alone: leave out std"):
+    with pytest.raises(HeddleError, match="rule = 'xavier' depends on sizes only: leave out std"):
         config.override({"initial": {"rule": "xavier", **option}})
     said = InitialConfig(rule="xavier").to_dict()  # all of them, as a run's config.json has them
     assert config.override({"initial": said}).initial == InitialConfig(rule="xavier")
@@ -202,15 +202,15 @@ def test_options_of_one_rule_are_refused_with_the_other(option: dict[str, object
 
 def test_a_deviation_of_positions_needs_positions_that_are_learned() -> None:
     for kind in ("none", "sinusoidal"):
-        with pytest.raises(HeddleError, match=r"initial\.position_std speaks of learned positions, and there are none"):
+        with pytest.raises(HeddleError, match=r"initial\.position_std applies to learned positions only"):
             model().override({"initial.position_std": 0.01, "decoder.entry.positions": kind})
 
 
 @pytest.mark.parametrize(
     ("ids", "line"),
     [
-        ({"end": [3, 10]}, "ids speaks of the id 10, and the model has only 10: 0 to 9"),
-        ({"banned": [[1, 12]]}, "ids speaks of the id 12"),
+        ({"end": [3, 10]}, "ids names the id 10, but the model's ids are 0 to 9"),
+        ({"banned": [[1, 12]]}, "ids names the id 12"),
         ({"banned": [[]]}, "an empty run of ids"),
         ({"begin": -1}, "ids.begin = -1"),
         ({"stop": 3}, "unknown key 'ids.stop'"),

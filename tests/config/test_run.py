@@ -89,7 +89,10 @@ def test_the_impossible_is_refused_when_it_is_resolved(said: dict[str, Any], lin
     ("data", "line"),
     [
         ({"train": {"lr": 1e-3}}, "unknown key 'train.lr' in config. heddle calls it 'learning_rate'."),
-        ({"train": {"batch": 10, "accumulate": 4}}, "batch = 10 cannot be cut into accumulate = 4 equal micro-batches"),
+        (
+            {"train": {"batch": 10, "accumulate": 4}},
+            "batch = 10 cannot be split into accumulate = 4 equal micro-batches",
+        ),
         ({"train": {"optimizer": "adam"}}, "config: train.optimizer = 'adam': input should be 'muon' or 'adamw'"),
         ({"train": {"betas": [0.9]}}, "train.betas"),
         ({"train": {"betas": [0.9, 1.0]}}, "train.betas"),
@@ -123,7 +126,8 @@ def test_the_run_of_another_version_is_refused_as_such(version: Any) -> None:
     """In one line that says what to do, whatever else has changed since."""
     saved = SavedConfig(model=sized(1, vocab_size=10)).to_dict()
     with pytest.raises(
-        HeddleError, match=r"^runs/a: version = .* this heddle reads 2: train it again, or export"
+        HeddleError,
+        match=r"^runs/a: run directory version .*, but this heddle reads version 2: train it again, or export",
     ) as error:
         SavedConfig.of({**saved, "version": version, "older": 3}, "runs/a")
     assert "\n" not in str(error.value)
@@ -148,7 +152,7 @@ def test_a_run_has_a_task() -> None:
         ({"top_k": 0}, "top_k = 0"),
         ({"max_tokens": 0}, "max_tokens = 0"),
         ({"seed": 2**63}, "seed = 9223372036854775808"),
-        ({"stop": ["a", ""]}, "stop holds an empty text"),
+        ({"stop": ["a", ""]}, "stop contains an empty text"),
         ({"topk": 3}, r"unknown key 'topk' in config\. Did you mean 'top_[kp]'"),
     ],
 )
@@ -180,7 +184,7 @@ def test_what_a_run_says_of_dropout_and_padding_reaches_the_model() -> None:
     assert (plain.dropout.style, plain.decoder.block.dropout) == ("inverted", 0.2)
     with pytest.raises(HeddleError, match=r"dropout\.style"):
         RunConfig.of({"model": {"dropout": {"style": "new"}}}).model.resolve(100, 1, 16)
-    with pytest.raises(HeddleError, match=r"batch = 4 and batch_tokens = 1024 say the same; leave one out"):
+    with pytest.raises(HeddleError, match=r"batch = 4 and batch_tokens = 1024 both set the batch size; leave one out"):
         RunConfig.of({"train": {"batch": 4, "batch_tokens": 1024}})
 
 

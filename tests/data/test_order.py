@@ -114,7 +114,7 @@ def test_the_shortest_store_has_one_window() -> None:
     assert windows(65, 64, 3, 5, 4).tolist() == [0, 0, 0, 0]
     starts = windows(100, 64, 3, 0, 500)
     assert set(starts.tolist()) == set(range(36))
-    with pytest.raises(HeddleError, match="64 tokens, and a context of 64 needs at least 65"):
+    with pytest.raises(HeddleError, match="64 tokens, but a context of 64 needs at least 65"):
         windows(64, 64, 0, 0, 1)
     with pytest.raises(HeddleError, match="context must be at least 1"):
         windows(64, 0, 0, 0, 1)

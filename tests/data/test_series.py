@@ -49,11 +49,11 @@ def test_a_constant_series_goes_on() -> None:
 @pytest.mark.parametrize(
     ("series", "order", "message"),
     [
-        ([1, 2, 3], 2, "has 3 values, and 2 weights need at least 4"),
-        ([], 1, "has 0 values, and 1 weights need at least 2"),
+        ([1, 2, 3], 2, "has 3 values, but 2 weights need at least 4"),
+        ([], 1, "has 0 values, but 1 weights need at least 2"),
         ([1, 2, 3], 0, "order must be at least 1"),
         ([[1, 2], [3, 4]], 1, "not 2-dimensional"),
-        ([1, float("nan"), 3], 1, "not finite"),
+        ([1, float("nan"), 3], 1, "must be finite"),
         (["one", "two"], 1, "numbers only"),
     ],
 )
@@ -63,7 +63,7 @@ def test_what_cannot_be_fitted_is_refused(series: Any, order: int, message: str)
 
 
 def test_what_cannot_be_continued_is_refused() -> None:
-    with pytest.raises(HeddleError, match="has 1 values, and 2 weights need as many"):
+    with pytest.raises(HeddleError, match="has 1 values, but 2 weights need as many"):
         predict([1, 1], [1], 1)
     with pytest.raises(HeddleError, match="steps must be at least 0"):
         predict([1], [1], -1)

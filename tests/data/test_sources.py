@@ -158,9 +158,9 @@ def test_damaged_gzip_is_refused(tmp_path: Path) -> None:
     file.write_bytes(whole[:-20])
     assert "cut short" in refusal(file)
     file.write_bytes(b"plain text")
-    assert "not a sound gzip file" in refusal(file)
+    assert "not a valid gzip file" in refusal(file)
     file.write_bytes(whole[:1000] + bytes(100) + whole[1100:])
-    assert "not a sound gzip file" in refusal(file)
+    assert "not a valid gzip file" in refusal(file)
 
 
 def test_an_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

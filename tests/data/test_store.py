@@ -330,7 +330,7 @@ def test_one_document_needs_no_end_of_text(tmp_path: Path) -> None:
 
 def test_a_store_is_not_overwritten_but_a_killed_build_is(tmp_path: Path) -> None:
     (tmp_path / "train.tokens").write_bytes(b"half")
-    assert "no token store there" in refusal(lambda: TokenStore.open(tmp_path))
+    assert "not a token store" in refusal(lambda: TokenStore.open(tmp_path))
     build_store(tmp_path, documents("long enough text"), Bytes(), 0.2, end_of_text=True)
     again = lambda: build_store(tmp_path, documents("another text"), Bytes(), 0.2, end_of_text=True)  # noqa: E731
     assert "already" in refusal(again)
@@ -363,7 +363,7 @@ def test_foreign_and_cut_stores_are_refused(tmp_path: Path) -> None:
     assert "dtype" in with_meta(vocab_size=100_000)
     assert "damaged" in with_meta(train={})
     assert "damaged" in with_meta(sources=3)
-    assert "promises 13 tokens" in with_meta(train={**meta["train"], "tokens": 13})
+    assert "says 13 tokens" in with_meta(train={**meta["train"], "tokens": 13})
     (tmp_path / "meta.json").write_text("{")
     assert "not JSON" in refusal(open_it)
     (tmp_path / "meta.json").write_text(json.dumps(meta))
@@ -375,10 +375,10 @@ def test_foreign_and_cut_stores_are_refused(tmp_path: Path) -> None:
     assert f"{tmp_path / 'train.tokens'}: damaged" in refusal(store.verify)
     store.verify("validation")
     (tmp_path / "train.tokens").write_bytes(whole[:-1])
-    assert "promises 12 tokens" in refusal(open_it)
+    assert "says 12 tokens" in refusal(open_it)
     (tmp_path / "train.tokens").unlink()
     assert "No such file" in refusal(open_it)
-    assert "no token store there" in refusal(lambda: TokenStore.open(tmp_path / "nowhere"))
+    assert "not a token store" in refusal(lambda: TokenStore.open(tmp_path / "nowhere"))
 
 
 def test_a_store_from_before_there_were_hashes_opens(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_a_full_context_ends_the_text(make: Make, positions: str) -> None:
         assert len(events) == 17 - length  # the last one is drawn after all 16 positions
         assert [event.finish for event in events] == [None] * (16 - length) + ["context"]
     assert list(generate(model, [[3] * 10], SamplingConfig(max_tokens=7)))[-1].finish == "length"
-    with pytest.raises(HeddleError, match=r"prompt 0 has 17 tokens, the model's context is 16; .*window"):
+    with pytest.raises(HeddleError, match=r"prompt 0 has 17 tokens, but the model's context is 16; .*window"):
         Loop(model, [[3] * 17], SamplingConfig())
 
 
@@ -192,7 +192,7 @@ def test_no_prompts_no_events(make: Make) -> None:
 
 @pytest.mark.parametrize("wrong", [61, 63, -1])
 def test_unknown_ids_are_refused(make: Make, wrong: int) -> None:
-    with pytest.raises(HeddleError, match=f"prompt 1 has the id {wrong}; this model knows 0 to 60"):
+    with pytest.raises(HeddleError, match=f"prompt 1 has the id {wrong}; ids must be from 0 to 60"):
         Loop(make(), [[1], [1, wrong]], GREEDY)
 
 
@@ -243,7 +243,7 @@ def test_ids_without_text_are_never_drawn(make: Make) -> None:
         drawn += loop.step()
     assert {token for token in tokens(drawn) if token >= 40} == {58}  # what ends a text needs none
     assert all(event.finish == "end" for event in drawn if event.token == 58)
-    with pytest.raises(HeddleError, match="nothing to draw"):
+    with pytest.raises(HeddleError, match="nothing can be drawn"):
         Loop(make(), [[1]], sampling, vocabulary=0)
 
 
@@ -269,7 +269,7 @@ def test_broken_weights_are_named(make: Make, value: float, sampling: dict[str, 
     model = make()
     with torch.no_grad():
         model.decoder.final_norm.weight[3] = value
-    with pytest.raises(HeddleError, match="row 0: the model's output is not a number"):
+    with pytest.raises(HeddleError, match="row 0: the model's output is NaN or infinite"):
         list(stream(model, [3], SamplingConfig(**sampling)))
 
 

@@ -146,7 +146,7 @@ def test_an_empty_prompt_without_an_end_of_text_is_refused(make: Make) -> None:
 
 def test_long_prompts_are_refused_or_windowed(make: Make, bytes_: Tokenizer) -> None:
     model = make(vocab_size=257, context=16)
-    with pytest.raises(HeddleError, match="36 tokens, the model's context is 16"):
+    with pytest.raises(HeddleError, match="36 tokens, but the model's context is 16"):
         generate_text(model, bytes_, "🧵" * 9)
     four, nine = (generate_text(model, bytes_, "🧵" * n, window=True, temperature=0, max_tokens=20) for n in (4, 9))
     assert four == nine  # 16 bytes are four of them
@@ -158,7 +158,7 @@ def test_unknown_keywords_are_refused(make: Make, bytes_: Tokenizer) -> None:
 
 
 def test_a_tokenizer_of_another_model_is_refused(make: Make, bytes_: Tokenizer) -> None:
-    with pytest.raises(HeddleError, match="this model knows 0 to 60"):
+    with pytest.raises(HeddleError, match="ids must be from 0 to 60"):
         generate_text(make(), bytes_, "text")
 
 

@@ -192,13 +192,22 @@ def test_all_kernels_are_compared_on_the_same_module() -> None:
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("tests.model.modules:make", "is not a class derived from torch.nn.Module, so it is not called"),
-        ("tests.model.modules:Plain", "is not a class derived from torch.nn.Module, so it is not called"),
-        ("builtins:print", "is not a class derived from torch.nn.Module, so it is not called"),
-        ("os:urandom", "is not a class derived from torch.nn.Module, so it is not called"),
-        ("tests.model.modules:Missing", "has no attribute 'Missing'; it is imported and called as Missing(dim"),
-        ("tests.model.nothing:Mixer", "ModuleNotFoundError: No module named 'tests.model.nothing'; it is imported"),
-        ("tests.model.modules:Broken", "ZeroDivisionError: no module of width 8; it is imported and called as"),
+        ("tests.model.modules:make", "is not a subclass of torch.nn.Module"),
+        ("tests.model.modules:Plain", "is not a subclass of torch.nn.Module"),
+        ("builtins:print", "is not a subclass of torch.nn.Module"),
+        ("os:urandom", "is not a subclass of torch.nn.Module"),
+        (
+            "tests.model.modules:Missing",
+            "has no attribute 'Missing'; it must be importable and callable as Missing(dim",
+        ),
+        (
+            "tests.model.nothing:Mixer",
+            "ModuleNotFoundError: No module named 'tests.model.nothing'; it must be importable",
+        ),
+        (
+            "tests.model.modules:Broken",
+            "ZeroDivisionError: no module of width 8; it must be importable and callable as",
+        ),
     ],
 )
 @pytest.mark.parametrize("place", ["mixer", "ffn"])
@@ -221,9 +230,9 @@ def test_options_that_it_does_not_know() -> None:
 
 
 GAVE = [
-    (custom("Short"), "gave [2, 8, 8]"),
-    (custom("Short", width=True), "gave [2, 9, 1]"),
-    (custom("Pair"), "gave tuple"),
+    (custom("Short"), "returned [2, 8, 8]"),
+    (custom("Short", width=True), "returned [2, 9, 1]"),
+    (custom("Pair"), "returned tuple"),
 ]
 
 
@@ -233,7 +242,7 @@ def test_another_shape_is_refused(mixer: Any, gave: str, wiring: str) -> None:
     """Also where the sum would have spread it over all channels."""
     with pytest.raises(HeddleError) as caught:
         build(config(mixer, wiring=wiring))(tokens())
-    assert f"{mixer['target']!r} was given x [2, 9, 8] and {gave}" in str(caught.value)
+    assert f"{mixer['target']!r} must return the shape of its input: got x [2, 9, 8], {gave}" in str(caught.value)
 
 
 def test_a_transformer_made_directly_is_whole() -> None:

@@ -25,7 +25,7 @@ def test_auto_is_the_fastest_there_is(monkeypatch: pytest.MonkeyPatch, cuda: boo
 @pytest.mark.parametrize("name", ["cuda", "mps"])
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     present(monkeypatch, cuda=False, mps=False)
-    with pytest.raises(HeddleError, match=f"device = '{name}'.*take cpu or auto"):
+    with pytest.raises(HeddleError, match=f"device = '{name}'.*use cpu or auto"):
         pick_device(name)
 
 

@@ -14,11 +14,11 @@ from heddle.model.head import pool
 from heddle.nn import Layout
 from heddle.train import CrossEntropy
 
-WAYS = ["first", "last", "mean", "max"]
+PRODUCT_KINDS = ["first", "last", "mean", "max"]
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("how", PRODUCT_KINDS)
 def test_only_real_tokens_are_pooled(how: str, side: str) -> None:
     """As each row alone; a row of padding gives 0, with a gradient of 0."""
     hidden = torch.randn(3, 5, 4, dtype=torch.float64, requires_grad=True)
@@ -33,9 +33,9 @@ def test_only_real_tokens_are_pooled(how: str, side: str) -> None:
     assert (hidden.grad[layout.segment < 0] == 0).all()
 
 
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("how", PRODUCT_KINDS)
 def test_packed_texts_have_no_common_vector(how: str) -> None:
-    with pytest.raises(HeddleError, match="give each text a row of its own"):
+    with pytest.raises(HeddleError, match="put each text in its own row"):
         pool(torch.randn(1, 5, 4), Layout.packed([[3, 2]], 5), how)
 
 

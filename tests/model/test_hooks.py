@@ -18,8 +18,7 @@ from heddle.generate import generate
 from heddle.model import Stack, Transformer, build
 from heddle.nn.block import FEED_FORWARDS, MIXERS, Block
 from heddle.nn.norm import LayerNorm, RMSNorm
-from heddle.train import NextToken, Optimizer, evaluate, make_task, train_step
-from heddle.train.task import Reading
+from heddle.train import NextToken, Optimizer, Reading, evaluate, make_task, train_step
 
 ATTENTION = {"kind": "attention", "heads": 2, "relative": {"kind": "rotary"}, "qk_norm": {"kind": "rms"}}
 MOE = {"kind": "moe", "experts": 3, "active": 1, "expert": {"kind": "gated", "hidden": 8}}

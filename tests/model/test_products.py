@@ -11,32 +11,43 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.config import AttentionConfig, BlockConfig, GatedConfig, StackConfig, TrainConfig, TransformerConfig
-from heddle.config.run import Way
+from heddle.config.run import ProductKind
 from heddle.data import next_token_batch
 from heddle.model import Transformer, build, products
 from heddle.model.packing import PackedHead, PackedLinear, faster_products, pack, use_products
-from heddle.model.products import WAYS, batched, faster_ways, has_onednn, linear, of_inputs, of_weights, product
+from heddle.model.products import (
+    PRODUCT_KINDS,
+    batched,
+    faster_kinds,
+    has_onednn,
+    linear,
+    of_inputs,
+    of_weights,
+    product,
+)
 from heddle.train import NextToken, Optimizer, train_step
 
 pytestmark = pytest.mark.skipif(not has_onednn(), reason="this torch has no oneDNN")
-SETS = [each for size in range(len(WAYS) + 1) for each in combinations(WAYS, size)]
+SETS = [each for size in range(len(PRODUCT_KINDS) + 1) for each in combinations(PRODUCT_KINDS, size)]
 
 
 def drawn(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-@pytest.mark.parametrize("ways", SETS, ids="-".join)
+@pytest.mark.parametrize("by_onednn", SETS, ids="-".join)
 @pytest.mark.parametrize("shape", [(6, 10), (10, 6), (7, 7), (1, 9)])
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("leading", [(5,), (2, 3), (1,)])
-def test_it_is_torchs_linear(ways: tuple[Way, ...], shape: tuple[int, int], biased: bool, leading: Any) -> None:
+def test_it_is_torchs_linear(
+    by_onednn: tuple[ProductKind, ...], shape: tuple[int, int], biased: bool, leading: Any
+) -> None:
     """Output and the three gradients; the witness computes in float64."""
     given = [drawn(*leading, shape[1]), drawn(*shape), *([drawn(shape[0])] if biased else [])]
     above = drawn(*leading, shape[0])
     mine = [each.clone().requires_grad_() for each in given]
     exact = [each.double().requires_grad_() for each in given]
-    out = linear(mine[0], mine[1], mine[2] if biased else None, ways)
+    out = linear(mine[0], mine[1], mine[2] if biased else None, by_onednn)
     expected = F.linear(*exact)
     torch.testing.assert_close(out, expected.float(), atol=1e-5, rtol=1e-5)
     out.backward(above)
@@ -47,11 +58,11 @@ def test_it_is_torchs_linear(ways: tuple[Way, ...], shape: tuple[int, int], bias
 
 def test_only_what_is_wanted_has_a_gradient() -> None:
     x, weight = drawn(4, 6), drawn(5, 6).requires_grad_()
-    linear(x, weight, None, WAYS).sum().backward()
+    linear(x, weight, None, PRODUCT_KINDS).sum().backward()
     assert x.grad is None
     assert weight.grad is not None
     x, weight = drawn(4, 6).requires_grad_(), drawn(5, 6)
-    linear(x, weight, None, WAYS).sum().backward()
+    linear(x, weight, None, PRODUCT_KINDS).sum().backward()
     assert weight.grad is None
     assert x.grad is not None
 
@@ -60,13 +71,13 @@ def test_only_what_is_wanted_has_a_gradient() -> None:
 def test_pairs_of_matrices(base: bool) -> None:
     a, b, c = drawn(3, 4, 7), drawn(3, 5, 7), drawn(3, 4, 5)
     exact = 2.0 * a.double() @ b.double().mT + (0.5 * c.double() if base else 0.0)
-    for ways in ((), ("update",)):
-        found = batched(a, b, ways, c, 0.5, 2.0) if base else batched(a, b, ways) * 2.0
+    for by_onednn in ((), ("update",)):
+        found = batched(a, b, by_onednn, c, 0.5, 2.0) if base else batched(a, b, by_onednn) * 2.0
         torch.testing.assert_close(found, exact.float(), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_each_way_is_asked_of_onednn_alone(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", PRODUCT_KINDS)
+def test_each_kind_is_asked_of_onednn_alone(kind: ProductKind, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     real = products.onednn
 
@@ -76,15 +87,15 @@ def test_each_way_is_asked_of_onednn_alone(way: Way, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(products, "onednn", counted)
     x, weight, gradient = drawn(4, 6), drawn(5, 6), drawn(4, 5)
-    calls: dict[Way, Callable[[Any], Tensor]] = {
-        "forward": lambda ways: product(x, weight, None, ways),
-        "inputs": lambda ways: of_inputs(gradient, weight, ways),
-        "weights": lambda ways: of_weights(gradient, x, ways),
-        "update": lambda ways: batched(x[None], x[None], ways),
+    calls: dict[ProductKind, Callable[[Any], Tensor]] = {
+        "forward": lambda by_onednn: product(x, weight, None, by_onednn),
+        "inputs": lambda by_onednn: of_inputs(gradient, weight, by_onednn),
+        "weights": lambda by_onednn: of_weights(gradient, x, by_onednn),
+        "update": lambda by_onednn: batched(x[None], x[None], by_onednn),
     }
     for name, call in calls.items():
-        call((way,))
-        assert len(asked) == (name == way), name
+        call((kind,))
+        assert len(asked) == (name == kind), name
         asked.clear()
 
 
@@ -99,9 +110,9 @@ def test_each_way_is_asked_of_onednn_alone(way: Way, monkeypatch: pytest.MonkeyP
 )
 def test_what_onednn_does_not_take_is_torchs(given: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "onednn", lambda *given: pytest.fail("asked"))
-    assert linear(*given, None, WAYS).shape == (3, 5)
+    assert linear(*given, None, PRODUCT_KINDS).shape == (3, 5)
     with torch.autocast("cpu", torch.bfloat16):
-        assert linear(drawn(3, 4), drawn(5, 4), None, WAYS).dtype == torch.bfloat16
+        assert linear(drawn(3, 4), drawn(5, 4), None, PRODUCT_KINDS).dtype == torch.bfloat16
 
 
 def made(**head: Any) -> Transformer:
@@ -120,9 +131,9 @@ HEADS = [
 ]
 
 
-def prepared(head: dict[str, Any], ways: tuple[Way, ...]) -> Transformer:
+def prepared(head: dict[str, Any], by_onednn: tuple[ProductKind, ...]) -> Transformer:
     model = made(**head)
-    use_products(model, ways)
+    use_products(model, by_onednn)
     return model.train()
 
 
@@ -136,7 +147,7 @@ def train(model: Transformer, precision: str = "fp32") -> list[float]:
 @pytest.mark.parametrize("head", HEADS, ids=["tied", "biased and capped", "transformed"])
 def test_a_model_learns_the_same(head: dict[str, Any]) -> None:
     """Every gradient and three losses; and what it then predicts is what a model without the choice predicts."""
-    plain, model = prepared(head, ()), prepared(head, WAYS)
+    plain, model = prepared(head, ()), prepared(head, PRODUCT_KINDS)
     batch = next_token_batch(np.random.default_rng(0).integers(0, 61, (4, 17)))
     for each in (plain, model):
         NextToken(each)(batch).total.backward()
@@ -166,7 +177,7 @@ def test_every_layer_and_the_head_take_part(monkeypatch: pytest.MonkeyPatch) -> 
         return real(*given)
 
     model = made(kind="language")
-    use_products(model, WAYS)
+    use_products(model, PRODUCT_KINDS)
     assert isinstance(model.language_head(), PackedHead)
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     assert all(isinstance(layer, PackedLinear) for layer in layers)
@@ -178,7 +189,7 @@ def test_every_layer_and_the_head_take_part(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_bf16_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "onednn", lambda *given: pytest.fail("asked"))
-    train(prepared(HEADS[0], WAYS), "bf16")
+    train(prepared(HEADS[0], PRODUCT_KINDS), "bf16")
 
 
 def test_a_users_own_layer_is_left_alone() -> None:
@@ -187,16 +198,16 @@ def test_a_users_own_layer_is_left_alone() -> None:
 
     model = made(kind="language")
     model.decoder.blocks[0].mixer.q = Own(32, 32)
-    use_products(model, WAYS)
+    use_products(model, PRODUCT_KINDS)
     assert type(model.decoder.blocks[0].mixer.q) is Own
 
 
 def test_packs_and_products_live_together() -> None:
     model = made(kind="language")
-    use_products(model, WAYS)
+    use_products(model, PRODUCT_KINDS)
     pack(model.eval())
-    assert model.language_head().ways == WAYS
-    assert model.train().language_head().ways == WAYS
+    assert model.language_head().by_onednn == PRODUCT_KINDS
+    assert model.train().language_head().by_onednn == PRODUCT_KINDS
 
 
 @pytest.fixture
@@ -221,12 +232,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], None]
     return cost.update
 
 
-def test_the_faster_one_is_chosen_for_each_way(clock: Callable[[dict[str, float]], None]) -> None:
+def test_the_faster_one_is_chosen_for_each_kind(clock: Callable[[dict[str, float]], None]) -> None:
     clock({"forward": 0.5, "inputs": 0.98, "weights": 2.0, "update": 0.8})
-    assert faster_ways([(8, 4), (4, 8), (8, 4)], 16, [(8, 4)]) == ("forward", "update")
-    assert faster_ways([(8, 4), (4, 8), (8, 4)], 16) == ("forward",)
+    assert faster_kinds([(8, 4), (4, 8), (8, 4)], 16, [(8, 4)]) == ("forward", "update")
+    assert faster_kinds([(8, 4), (4, 8), (8, 4)], 16) == ("forward",)
     clock({"inputs": 0.8, "weights": 0.1})
-    assert faster_products(made(kind="language"), 16) == WAYS
+    assert faster_products(made(kind="language"), 16) == PRODUCT_KINDS
 
 
 def test_a_tiny_model_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +256,7 @@ def test_measuring_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(products, "_times", watched)
     before = torch.random.get_rng_state()
-    faster_ways([(512, 512)] * 4, 1024, [(512, 512)])
-    assert len(timed) == len(WAYS)
+    faster_kinds([(512, 512)] * 4, 1024, [(512, 512)])
+    assert len(timed) == len(PRODUCT_KINDS)
     assert all(seconds > 0 for pair in timed for seconds in pair)
     assert torch.equal(torch.random.get_rng_state(), before)

@@ -65,11 +65,11 @@ def test_a_matrix_that_no_row_names_is_refused_by_all_three() -> None:
         lambda: weights(model),
         lambda: initialise(model, config),
     ):
-        with pytest.raises(HeddleError, match=r"^odd\.extra has 2 dimensions and no row") as error:
+        with pytest.raises(HeddleError, match=r"^odd\.extra has 2 dimensions, but no row") as error:
             use()
         assert "\n" not in str(error.value)
 
 
 def test_a_vector_that_no_row_names_is_a_vector() -> None:
     assert role("odd.scale", 1) == "vector"
-    assert row_of("odd.scale", 1).part == "other"
+    assert row_of("odd.scale", 1).component == "other"

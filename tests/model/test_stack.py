@@ -12,7 +12,7 @@ from heddle.errors import HeddleError
 from heddle.model import Stack
 from heddle.nn import LayerNorm, Layout, RMSNorm
 from heddle.nn.kernels import KERNELS, Lowered
-from heddle.nn.state import Memory
+from heddle.nn.state import EncoderOutput
 from tests.models import COMBINATIONS, config_of, name_of
 
 
@@ -135,8 +135,8 @@ def test_what_crosses_is_lowered_once(cross: dict[str, Any], monkeypatch: pytest
     calls = {"lower": 0}
     for kernel in dict.fromkeys(KERNELS.values()):
         monkeypatch.setattr(kernel, "lower", staticmethod(counted(kernel.lower, calls)))
-    memory = Memory(torch.randn(1, 1000, 16), Layout.plain(1, 1000))
-    stack.eval()(torch.randn(1, 4, 16), Layout.plain(1, 4), memory=memory)
+    encoded = EncoderOutput(torch.randn(1, 1000, 16), Layout.plain(1, 1000))
+    stack.eval()(torch.randn(1, 4, 16), Layout.plain(1, 4), encoded=encoded)
     assert calls == {"lower": 2}, "once for the layers' own, once for the source"
 
 
@@ -152,7 +152,7 @@ def test_the_kernel_is_chosen_for_training(training: bool, wanted: str) -> None:
 
 def test_types_without_a_table_are_refused() -> None:
     stack, x = stack_of(config_of()), torch.randn(1, 3, 16, dtype=torch.float64)
-    with pytest.raises(HeddleError, match=r"types are given to a stack that has none"):
+    with pytest.raises(HeddleError, match=r"this stack has no table of token types"):
         stack(x, Layout.plain(1, 3), types=torch.zeros(1, 3, dtype=torch.long))
 
 

@@ -129,7 +129,7 @@ def test_an_id_beyond_the_table_is_an_error() -> None:
     model = awake(config_of())
     model(torch.tensor([[0, VOCABULARY - 1]]))
     for wrong in (VOCABULARY, -1):
-        with pytest.raises(HeddleError, match=f"tokens hold {wrong}; ids are 0 to {VOCABULARY - 1}"):
+        with pytest.raises(HeddleError, match=f"tokens contain the id {wrong}; ids must be from 0 to {VOCABULARY - 1}"):
             model(torch.tensor([[wrong]]))
 
 
@@ -235,10 +235,10 @@ def test_shapes_are_named_by_their_letters() -> None:
     said = programs.run("model.refusals")
     assert said.splitlines() == [
         "model: tokens = a tensor of int64 and shape [3]: must be a tensor of whole numbers of shape [B T]",
-        "the layout is of [B T] = [1, 3], the tokens are [2, 3]",
-        "a stack takes x [B T D] with D = 16 and a layout of the same [B T]; x is [2, 3, 15], the layout [2, 3]",
-        "a stack takes x [B T D] with D = 16 and a layout of the same [B T]; x is [2, 3, 16], the layout [1, 3]",
-        *["1 rows of source for 2 rows of tokens; give each row a source of its own"] * 2,
+        "the layout is for [B T] = [1, 3], but the tokens are [2, 3]",
+        "Stack: x must be [B T 16] and the layout [B T]; x is [2, 3, 15], the layout [2, 3]",
+        "Stack: x must be [B T 16] and the layout [B T]; x is [2, 3, 16], the layout [1, 3]",
+        *["1 rows of source for 2 rows of tokens: pass one source per row"] * 2,
     ]
 
 
@@ -276,10 +276,10 @@ def test_nothing_that_is_said_goes_unheard() -> None:
     encoder = awake(TransformerConfig.of({**BOTH.to_dict(), "decoder": None}))
     for model in (decoder, encoder):
         for said in ({"source": tokens}, {"source_layout": layout}, {"source_types": types}):
-            with pytest.raises(HeddleError, match="this model reads tokens alone"):
+            with pytest.raises(HeddleError, match="this model has no source"):
                 model(tokens, **said)
     plain = {"encoder.entry.types": 0, "decoder.entry.types": 0}
-    both, no_types = awake(BOTH.override(plain)), "types are given to a stack that has none"
+    both, no_types = awake(BOTH.override(plain)), "this stack has no table of token types"
     for refused in (
         lambda: decoder(tokens, types=types),
         lambda: decoder(tokens, cache=decoder.new_cache(1), types=types),
@@ -326,8 +326,8 @@ def test_a_step_takes_the_tokens_that_count(mixer: str, counts: tuple[int, int])
 def test_counts_and_rows_that_cannot_be() -> None:
     model, tokens = decoder_of(MIXERS["recurrent"]), tokens_of(2, 6)
     for counts, said in (
-        ((-1, 2), "cache.advance: counts = -1: must be whole numbers from 0 on"),
-        ([1, 1, 1], "3 counts for a cache of 2 rows; give one for each row"),
+        ((-1, 2), "cache.advance: counts = -1: must be whole numbers of at least 0"),
+        ([1, 1, 1], "3 counts for a cache of 2 rows; give one count per row"),
     ):
         cache = model.new_cache(2)
         with pytest.raises(HeddleError, match=said):
@@ -337,22 +337,22 @@ def test_counts_and_rows_that_cannot_be() -> None:
         model(tokens, cache=model.new_cache(3))
     cache = model.new_cache(2)
     layout = cache.advance([3, 1])
-    with pytest.raises(HeddleError, match=r"the layout is of \[B T\] = \[2, 3\], the tokens are \[2, 6\]"):
+    with pytest.raises(HeddleError, match=r"the layout is for \[B T\] = \[2, 3\], but the tokens are \[2, 6\]"):
         model(tokens, layout, cache=cache)
-    with pytest.raises(HeddleError, match=r"with a cache, what the last cache\.advance gave"):
+    with pytest.raises(HeddleError, match=r"the layout that the last cache\.advance returned"):
         model(tokens, Layout.plain(2, 6), cache=model.new_cache(2))
 
 
 def test_a_cache_reads_its_source_once() -> None:
     model, tokens = awake(BOTH), tokens_of(2, 4)
     cache = model.new_cache(2)
-    with pytest.raises(HeddleError, match="give source in the first call of a cache"):
+    with pytest.raises(HeddleError, match="pass source in the first call with a cache"):
         model(tokens, cache=cache)
     cache = model.new_cache(2)
     model(tokens, source=tokens, cache=cache)
-    with pytest.raises(HeddleError, match="has read its source already"):
+    with pytest.raises(HeddleError, match="has already read its source"):
         model(tokens, source=tokens, cache=cache)
-    with pytest.raises(HeddleError, match="nothing to remember"):
+    with pytest.raises(HeddleError, match="cannot use a cache"):
         awake(TransformerConfig.of({**BOTH.to_dict(), "decoder": None})).new_cache(2)
 
 
@@ -374,7 +374,7 @@ def test_rows_that_never_looked_at_their_source_do_not_join_those_that_did() -> 
     model, tokens = awake(BOTH), tokens_of(1, 4)
     used, fresh = model.new_cache(1), model.new_cache(1)
     model(tokens, source=tokens, cache=used)
-    with pytest.raises(HeddleError, match="step them once before they join"):
+    with pytest.raises(HeddleError, match="run a step of the new rows before they join"):
         used.join(fresh)
 
 
@@ -385,7 +385,7 @@ def test_every_position_that_was_learned_can_be_used_and_no_other() -> None:
     packed = model(tokens, Layout.packed([[12, 12]], 24)).hidden
     torch.testing.assert_close(packed[:, 12:], model(tokens[:, 12:]).hidden)
     for layout in (Layout.packed([[13]], 24), Layout.plain(1, 24)):
-        with pytest.raises(HeddleError, match="tokens are more than the 12 positions"):
+        with pytest.raises(HeddleError, match="tokens exceed the 12 positions"):
             model(tokens, layout)
     ragged, rows = model.new_cache(2), tokens[:, :12].expand(2, -1)
     model(rows[:, :11], ragged.advance([11, 1]), cache=ragged)
@@ -394,10 +394,10 @@ def test_every_position_that_was_learned_can_be_used_and_no_other() -> None:
     torch.testing.assert_close(found[0, 0], model(torch.cat((rows[:1, :11], rows[:1, 9:10]), dim=1)).hidden[0, -1])
     cache = model.new_cache(1)
     model(tokens[:, :12], cache=cache)
-    with pytest.raises(HeddleError, match="13 tokens are more than the 12 positions"):
+    with pytest.raises(HeddleError, match="13 tokens exceed the 12 positions"):
         model(tokens[:, :1], cache=cache)
     cache.longest = None
-    with pytest.raises(HeddleError, match="the layout's positions hold 12; ids are 0 to 11"):
+    with pytest.raises(HeddleError, match="the layout's positions contain the id 12; ids must be from 0 to 11"):
         model(tokens[:, :1], cache=cache)
 
 

@@ -130,7 +130,7 @@ def test_it_remembers_only_what_it_can_reach() -> None:
 
 
 def test_impossible_ones_are_refused() -> None:
-    with pytest.raises(HeddleError, match="odd number of taps, not 4"):
+    with pytest.raises(HeddleError, match="odd number of taps, got 4"):
         convolution(4, causal=False)
     with pytest.raises(HeddleError, match="looks ahead"):
         convolution(3, causal=False).new_state()

@@ -50,7 +50,7 @@ def test_what_does_not_fit_is_refused() -> None:
         lambda: Layout.padded([3, 10], 4, "left"),
         lambda: Layout.packed([[2], [3, 3]], 4),
     ):
-        with pytest.raises(HeddleError, match=r"row 1 holds .* tokens, and the layout's width is 4"):
+        with pytest.raises(HeddleError, match=r"row 1 has .* tokens, but the layout's width is 4"):
             made()
 
 

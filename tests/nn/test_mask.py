@@ -184,7 +184,7 @@ def test_a_part_is_cut_out_of_the_whole(rule: Rule, pair: tuple[Layout, Layout])
     whole = mask.dense()
     assert whole.shape[0] == mask.rows
     for start, stop, first, last in ((0, 1, 0, 1), (0, pair[0].width, 1, pair[1].width), (0, 1, 0, pair[1].width)):
-        assert torch.equal(mask.part(start, stop, first, last), whole[:, :, start:stop, first:last])
+        assert torch.equal(mask.tile(start, stop, first, last), whole[:, :, start:stop, first:last])
 
 
 @pytest.mark.parametrize(

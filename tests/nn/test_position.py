@@ -53,19 +53,19 @@ def test_a_rotation_is_a_product_of_complex_numbers(base: float) -> None:
     """(a + ib) · e^(i · position · base^(-2j/d)), with a from the first half of the channels and b from the second."""
     x = torch.randn(2, 3, 7, 8, dtype=torch.float64)
     layout = Layout.plain(2, 7)
-    turned = rotate(x, Rotary(8, base)(layout))
+    rotated = rotate(x, Rotary(8, base)(layout))
     pairs = torch.complex(x[..., :4], x[..., 4:])
     frequency = base ** (-2 * torch.arange(4, dtype=torch.float64) / 8)
     angle = torch.arange(7, dtype=torch.float64)[:, None] * frequency
     wanted = pairs * torch.polar(torch.ones_like(angle), angle)
-    torch.testing.assert_close(turned, torch.cat((wanted.real, wanted.imag), -1), rtol=0, atol=1e-5)  # angles are fp32
+    torch.testing.assert_close(rotated, torch.cat((wanted.real, wanted.imag), -1), rtol=0, atol=1e-5)  # angles are fp32
 
 
 def test_position_zero_is_not_turned_and_lengths_stay() -> None:
     x = torch.randn(1, 2, 5, 6, dtype=torch.float64)
-    turned = rotate(x, Rotary(6)(Layout.plain(1, 5)))
-    assert torch.equal(turned[:, :, 0], x[:, :, 0])
-    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1), rtol=0, atol=1e-6)
+    rotated = rotate(x, Rotary(6)(Layout.plain(1, 5)))
+    assert torch.equal(rotated[:, :, 0], x[:, :, 0])
+    torch.testing.assert_close(rotated.norm(dim=-1), x.norm(dim=-1), rtol=0, atol=1e-6)
 
 
 def test_a_score_depends_on_the_distance_only() -> None:
@@ -142,7 +142,7 @@ def test_sines_follow_the_position_not_the_slot_and_are_not_learned() -> None:
 def test_only_the_first_channels_turn() -> None:
     x, layout = torch.randn(2, 3, 7, 10), Layout.plain(2, 7)
     for neighbours in (False, True):
-        found = rotate(x, Rotary(10, turned=4, neighbours=neighbours)(layout))
+        found = rotate(x, Rotary(10, rotated_dim=4, neighbours=neighbours)(layout))
         assert torch.equal(found[..., 4:], x[..., 4:])
         alone = rotate(x[..., :4], Rotary(4, neighbours=neighbours)(layout))
         assert torch.equal(found[..., :4], alone)

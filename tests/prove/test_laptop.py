@@ -136,9 +136,9 @@ def test_a_fraction_of_the_channels_is_still_pairs(fraction: float) -> None:
     for heads in (4, 3):
         config = wide(mixer={**mixer, "heads": heads})
         (chosen,) = {block.mixer for block in layers(laptop(config))}
-        turned = chosen.relative.turned(chosen.width(laptop(config).dim))
-        assert turned % 2 == 0 < turned
-        assert (turned == chosen.width(laptop(config).dim)) == (fraction == 1.0)
+        rotated = chosen.relative.rotated_dim(chosen.width(laptop(config).dim))
+        assert rotated % 2 == 0 < rotated
+        assert (rotated == chosen.width(laptop(config).dim)) == (fraction == 1.0)
 
 
 def test_stacks_that_share_a_table_share_it_when_small() -> None:

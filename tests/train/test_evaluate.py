@@ -100,7 +100,7 @@ def test_text_becomes_a_part() -> None:
 
 @pytest.mark.parametrize("texts", [[], ["a"]])
 def test_text_without_a_target_is_refused(texts: list[str]) -> None:
-    with pytest.raises(HeddleError, match=rf"has {len(texts)} token\(s\); at least 2"):
+    with pytest.raises(HeddleError, match=rf"has {len(texts)} token\(s\); it needs at least 2"):
         part_of([Document(text, "here") for text in texts], train_tokenizer("bytes", []))
 
 
@@ -147,7 +147,7 @@ def test_progress_counts_examples() -> None:
 
 
 def test_a_text_of_one_token_is_refused() -> None:
-    with pytest.raises(HeddleError, match=r"1 token\(s\); at least 2"):
+    with pytest.raises(HeddleError, match=r"1 token\(s\); it needs at least 2"):
         evaluate(model(), text(1), CONTEXT)
 
 

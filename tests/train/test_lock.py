@@ -57,7 +57,7 @@ def test_it_ends_with_the_trainer(begin: Begin) -> None:
     finished = Trainer(run)
     finished.run()
     assert not is_held(run)
-    with pytest.raises(HeddleError, match="has run; make a new one"):
+    with pytest.raises(HeddleError, match="has already run; make a new one"):
         finished.run()
     damaged = begin("damaged", steps=2)
     (damaged / "config.json").write_text((damaged / "config.json").read_text().replace('"cpu"', '"mps"'))

@@ -161,4 +161,4 @@ def test_onednn_makes_the_same_update(iteration: Iteration, tight: bool, monkeyp
 def test_the_optimizer_hands_its_choice_on() -> None:
     optimizer = Optimizer(build(preset("laptop-moe")), TrainConfig(optimizer="muon"), 1e-3, "fp32", ("update",))
     assert isinstance(optimizer.optimizers[0], Muon)
-    assert optimizer.optimizers[0].ways == ("update",)
+    assert optimizer.optimizers[0].by_onednn == ("update",)

@@ -17,7 +17,7 @@ from heddle.account.parameters import parameters
 from heddle.config import SavedConfig, TransformerConfig, sized
 from heddle.config.run import RunConfig, TrainConfig
 from heddle.errors import HeddleError
-from heddle.model.products import WAYS
+from heddle.model.products import PRODUCT_KINDS
 from heddle.train import Trainer, prepare
 from heddle.train.plan import SHARE, TOKENS_PER_PARAMETER, faster_precision, measure
 
@@ -88,7 +88,7 @@ class TestRefusals:
         """A model of 10^12 weights, whatever the machine."""
         text = refusal(config(model={"dim": 300_000, "heads": 10}, precision=precision), run)
         assert text.startswith("training needs about ")
-        assert text.endswith("take a smaller model, a smaller batch, or more accumulate")
+        assert text.endswith("use a smaller model, a smaller batch, or a larger accumulate")
 
     def test_a_batch_beyond_memory(
         self, config: Make, run: Path, planning: ModuleType, monkeypatch: pytest.MonkeyPatch
@@ -118,7 +118,9 @@ class TestRefusals:
 
     def test_a_run_that_is_there(self, config: Make, run: Path) -> None:
         run.mkdir()
-        with pytest.raises(HeddleError, match=r"already exists: go on with `heddle train --resume .*another --name"):
+        with pytest.raises(
+            HeddleError, match=r"already exists: continue it with `heddle train --resume .*another --name"
+        ):
             prepare(config(), run)
         assert list(run.iterdir()) == []
 
@@ -248,7 +250,7 @@ def test_a_precision_that_cannot_win_is_not_tried(planning: ModuleType, monkeypa
     """A CPU without bf16 units would spend minutes on it: its matrix products are compared first."""
     tried: list[str] = []
 
-    def measure(model: Any, rows: int, device: str, precision: str, config: Any, ways: Any) -> float:
+    def measure(model: Any, rows: int, device: str, precision: str, config: Any, by_onednn: Any) -> float:
         tried.append(precision)
         return {"fp32": 1.0, "bf16": 2.0}[precision]
 
@@ -267,7 +269,7 @@ def test_who_multiplies(planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(planning, "has_onednn", lambda: True)
     assert planning.pick_products("auto", model, 8, "cpu", "fp32") == ("inputs",)
     assert planning.pick_products("torch", model, 8, "cpu", "fp32") == ()
-    assert planning.pick_products("onednn", model, 8, "cpu", "fp32") == WAYS
+    assert planning.pick_products("onednn", model, 8, "cpu", "fp32") == PRODUCT_KINDS
     assert planning.pick_products("auto", model, 8, "cuda", "fp32") == ()
     assert planning.pick_products("auto", model, 8, "cpu", "bf16") == ()
     with pytest.raises(HeddleError, match="products = onednn"):
@@ -285,8 +287,10 @@ def test_who_multiplies_is_kept(
     """In the run's config, for whoever continues it; a compiler makes its own choice."""
     given: list[Any] = []
 
-    def measure(model: Any, rows: int, device: str, precision: str, config: Any, ways: Any = (), **how: Any) -> float:
-        given.append(ways)
+    def measure(
+        model: Any, rows: int, device: str, precision: str, config: Any, by_onednn: Any = (), **how: Any
+    ) -> float:
+        given.append(by_onednn)
         return 1e5
 
     monkeypatch.setattr(planning, "measure", measure)
@@ -301,7 +305,7 @@ def test_a_compiler_and_onednn_are_not_both_asked_for(planning: ModuleType) -> N
     """A compiled model chooses its own products."""
     with pytest.raises(HeddleError, match="products = onednn"):
         RunConfig.of({"train": {"products": "onednn", "compile": "on"}})
-    found = planning.Candidate(sized(1, vocab_size=9, dim=16), 0, WAYS, 1.0)
+    found = planning.Candidate(sized(1, vocab_size=9, dim=16), 0, PRODUCT_KINDS, 1.0)
     assert planning._compile(RunConfig(train=TrainConfig(products="onednn")), found, 4, "cpu", "fp32", 10**9) is False
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from heddle.errors import HeddleError
-from heddle.model.products import WAYS, has_onednn
+from heddle.model.products import PRODUCT_KINDS, has_onednn
 from heddle.train import Interrupted, Report, Trainer
 from heddle.weights import load
 from heddle.weights.checkpoints import checkpoints
@@ -128,9 +128,9 @@ def test_what_does_not_belong_together_is_refused(begin: Begin, tmp_path: Path) 
 
     cases = {
         "config.json is not the one that step-2": lambda copy, config: config["model"].update(dim=32),
-        "bring it back: cp ": lambda copy, config: config["train"].update(seed=5),
+        "restore it: cp ": lambda copy, config: config["train"].update(seed=5),
         "data/ is not what step-2 was trained on": other_words,
-        "cut by another tokenizer": characters,
+        "made with a tokenizer other than": characters,
         "has 257 ids, config.json 300": lambda copy, config: config["model"].update(vocab_size=300),
         "was imported, not trained here": lambda copy, config: config.update(chosen=None, origin="gpt2"),
         "was saved without its training": lambda copy, config: config.update(chosen=None),
@@ -236,7 +236,7 @@ def test_a_run_moved_to_a_machine_with_fewer_cores(begin: Begin, monkeypatch: py
     data = json.loads((run / "config.json").read_text())
     data["chosen"]["threads"] = 8
     (run / "config.json").write_text(json.dumps(data))
-    assert Trainer(run).session.opening.moved == ["8 threads were chosen and this machine has 1 core"]
+    assert Trainer(run).session.opening.moved == ["8 threads were chosen, but this machine has 1 core"]
     assert wanted == [1, 1]
 
 
@@ -246,9 +246,11 @@ def test_a_run_moved_to_a_torch_without_onednn(begin: Begin, monkeypatch: pytest
     run = begin(steps=3, precision="fp32", products="onednn")
     started = Trainer(run)
     session = started.session
-    assert session.run.chosen.onednn == session.model.language_head().ways == WAYS
+    assert session.run.chosen.onednn == session.model.language_head().by_onednn == PRODUCT_KINDS
     started.run()
     monkeypatch.setattr("heddle.train.session.has_onednn", lambda: False)
     moved = Trainer(run)
-    assert moved.session.opening.moved == ["oneDNN computed some of its products, and torch has none here"]
-    assert moved.session.model.language_head().ways == ()
+    assert moved.session.opening.moved == [
+        "oneDNN computed some of its products, but this build of torch has no oneDNN"
+    ]
+    assert moved.session.model.language_head().by_onednn == ()

@@ -90,9 +90,7 @@ def test_a_run_of_another_version_is_refused(begin: Begin) -> None:
     assert data["version"] == 2
     assert data["task"] == {"kind": "next_token"}
     (run / "config.json").write_text(json.dumps({**data, "version": 1}))
-    with pytest.raises(
-        HeddleError, match=r"config\.json: version = 1 of run directories, .*: train it again, or export"
-    ):
+    with pytest.raises(HeddleError, match=r"config\.json: run directory version 1, .*: train it again, or export"):
         open_session(run)
     assert not is_held(run)
 

@@ -64,7 +64,7 @@ def test_a_signal_saves_and_says_how_to_go_on(
         assert err == ""
         step = checkpoints(run)[0][0]
         assert 5 <= step < 30
-        assert f"stopped at step {step} of 30, saved; go on with: heddle train --resume {run.name}" in out
+        assert f"stopped at step {step} of 30, saved; continue with: heddle train --resume {run.name}" in out
         assert not (run / "model.safetensors").exists()
         Trainer(run).run()
         for file in ("model.safetensors", "metrics.jsonl", "checkpoints/step-30/optimizer.safetensors"):

@@ -41,7 +41,7 @@ def test_every_step_reads_the_windows_of_its_seed() -> None:
         for row, start in enumerate(examples.places):
             assert batch.tokens[row].tolist() == [(start + place) % 41 for place in range(8)]
             assert batch.targets[row].tolist() == [(start + place) % 41 for place in range(1, 9)]
-    assert task.describe(examples) == f"windows that begin at training tokens {', '.join(map(str, examples.places))}"
+    assert task.describe(examples) == f"windows that start at training tokens {', '.join(map(str, examples.places))}"
 
 
 @pytest.mark.parametrize("length", [2, 8, 9, 17, 30])

@@ -95,7 +95,7 @@ def test_a_weight_gone_wrong_is_named(begin: Begin, precision: str) -> None:
     text = one_line(error)
     starts = ", ".join(map(str, trainer.session.task.examples(5).places))
     assert text.startswith("step 6: loss is nan (first seen in the weights of decoder.blocks.0.ffn.up.weight")
-    assert f"windows that begin at training tokens {starts})" in text
+    assert f"windows that start at training tokens {starts})" in text
     assert f"the last good checkpoint is {run / 'checkpoints' / 'step-4'}" in text
     assert newest_valid(run)[0] == run / "checkpoints" / "step-4"
     assert not (run / "model.safetensors").exists()

@@ -144,7 +144,7 @@ class TestRefusals:
             ({"dim": None, "depth": None, "heads": None}, "the model's width is chosen by time: set dim=12"),
             (
                 {"heads": 8},
-                "the model's 16: set dim=12 and mend what then does not fit: model: dim = 12 is not divisible",
+                "the model's 16: set dim=12 and fix what then does not fit: model: dim = 12 is not divisible",
             ),
         ],
     )
@@ -154,7 +154,7 @@ class TestRefusals:
         file = write(tmp_path / "v", width=12)
         said = self.refusal(config(model=model, vectors=str(file)), tmp_path / "run")
         assert said.startswith(f"{file}: its vectors have 12 numbers and {advice}")
-        assert said.endswith("set dim=12") or "mend" in advice
+        assert said.endswith("set dim=12") or "fix" in advice
 
     def test_a_width_of_tokens_beside_positions(self, config: Callable[..., RunConfig], tmp_path: Path) -> None:
         file = write(tmp_path / "v", width=12)
@@ -187,7 +187,7 @@ class TestRefusals:
 
 
 def test_a_file_that_knows_nothing_is_refused(config: Callable[..., RunConfig], file: Path, quick: None) -> None:
-    with pytest.raises(HeddleError, match="no word of it is one of the 257 tokens; try tokenizer=words"):
+    with pytest.raises(HeddleError, match="none of its words is one of the 257 tokens; try tokenizer=words"):
         prepare(config(vectors=str(file)), file.with_name("run"))
     assert not file.with_name("run").exists()
 
@@ -203,5 +203,5 @@ def test_fit_takes_the_model_as_it_is() -> None:
     import heddle
 
     model = heddle.build(heddle.sized(1, vocab_size=257, context=16, dim=16))
-    with pytest.raises(HeddleError, match=r"take_over_vectors first"):
+    with pytest.raises(HeddleError, match=r"call heddle.weights.take_over_vectors before fit"):
         fit(model, heddle.train_tokenizer("bytes", []), "text", steps=1, config=TrainConfig(vectors="v.txt"))

@@ -482,7 +482,7 @@ def test_why_a_model_cannot_be_exported_can_be_read(name: str) -> None:
     assert "{" not in message
     assert message.split(". ", 1)[1].startswith(lines[0])
     assert 1 <= len(lines) <= 3
-    stacks = {family.architecture: set(family.parts.stacks) for family in ALL}
+    stacks = {family.architecture: set(family.options.stacks) for family in ALL}
     assert all(stacks[line.split(":")[0]] == set(config.stacks()) for line in lines)
     counts = [len(FAMILIES[line.split(":")[0]].reasons(config)[0]) for line in lines]
     assert counts == sorted(counts)

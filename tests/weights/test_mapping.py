@@ -13,7 +13,7 @@ from heddle.weights.mapping import (
     Fused,
     Grouped,
     OneRow,
-    Row,
+    TensorRow,
     Transform,
     Transposed,
     Vocabulary,
@@ -60,7 +60,7 @@ def test_grouped_heads_stand_with_their_key_and_value(heads: int, kv_heads: int,
 
 def test_experts_are_one_tensor_each_on_the_disk() -> None:
     ours = {"decoder.experts": torch.arange(12.0).reshape(3, 2, 2)}
-    table = (Row("experts.{e}.w", ("decoder.experts",)),)
+    table = (TensorRow("experts.{e}.w", ("decoder.experts",)),)
     theirs = to_theirs(table, PADDED, ours)
     assert list(theirs) == ["experts.0.w", "experts.1.w", "experts.2.w"]
     assert theirs["experts.1.w"].tolist() == [[4.0, 5.0], [6.0, 7.0]]
@@ -68,14 +68,14 @@ def test_experts_are_one_tensor_each_on_the_disk() -> None:
 
 
 def test_a_shift_is_of_weights_and_not_of_gradients() -> None:
-    ours, table = {"decoder.gain": torch.tensor([1.5, 0.0])}, (Row("gain", ("decoder.gain",), shift=1.0),)
+    ours, table = {"decoder.gain": torch.tensor([1.5, 0.0])}, (TensorRow("gain", ("decoder.gain",), shift=1.0),)
     assert to_theirs(table, PADDED, ours)["gain"].tolist() == [0.5, -1.0]
     assert to_theirs(table, PADDED, ours, gradients=True)["gain"].tolist() == [1.5, 0.0]
     assert to_ours(table, PADDED, ours, {"gain": torch.tensor([0.5, -1.0])})["decoder.gain"].tolist() == [1.5, 0.0]
 
 
 def test_a_shift_is_of_each_expert_both_ways() -> None:
-    ours, table = {"decoder.gain": torch.tensor([[1.5], [0.0]])}, (Row("{e}.gain", ("decoder.gain",), shift=1.0),)
+    ours, table = {"decoder.gain": torch.tensor([[1.5], [0.0]])}, (TensorRow("{e}.gain", ("decoder.gain",), shift=1.0),)
     theirs = to_theirs(table, PADDED, ours)
     assert {name: tensor.tolist() for name, tensor in theirs.items()} == {"0.gain": [0.5], "1.gain": [-1.0]}
     assert to_theirs(table, PADDED, ours, gradients=True)["0.gain"].tolist() == [1.5]
@@ -125,7 +125,7 @@ def test_a_table_works_on_the_meta_device() -> None:
 def test_layers_are_written_out() -> None:
     config = PADDED.override({"decoder.depth": 3})
     ours = {f"decoder.layer.{i}": torch.full((2,), float(i)) for i in range(3)}
-    table = (Row("h.{i}.w", ("decoder.layer.{i}",)),)
+    table = (TensorRow("h.{i}.w", ("decoder.layer.{i}",)),)
     theirs = to_theirs(table, config, ours)
     assert list(theirs) == ["h.0.w", "h.1.w", "h.2.w"]
     back = to_ours(table, config, ours, theirs)

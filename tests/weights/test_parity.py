@@ -105,7 +105,7 @@ def test_logits_and_all_gradients_are_equal(published: PreTrainedModel, tmp_path
     assert all("experts." in name and not ours[name].any() for name in idle)  # no token came to this expert
     unturned = type(published).__name__.startswith(("Bert", "Bart", "Marian"))
     for name in compared - set(idle):
-        # A key's bias moves all scores of a query alike, so its gradient is 0 but for rounding, unless keys are turned.
+        # A key's bias moves all scores of a query alike, so its gradient is 0 but for rounding, unless keys are rotated.
         measure = re.sub(r"(self\.key|attn\.k_proj)\.bias$", r"\1.weight", name) if unturned else name
         assert (ours[name] - theirs[name]).abs().max() < 1e-5 * theirs[measure].abs().max(), name
 

@@ -405,5 +405,5 @@ def test_a_strangers_run_calls_nothing(tmp_path: Path) -> None:
             data["model"]["decoder"]["block"]["mixer"]["target"] = target  # type: ignore[index]
 
         edit(tmp_path / "own" / "config.json", change)
-        assert f"target = {target!r} is not a class derived from torch.nn.Module" in refusal(tmp_path / "own")
+        assert f"target = {target!r} is not a subclass of torch.nn.Module" in refusal(tmp_path / "own")
     assert modules.CALLED == []

@@ -1,9 +1,13 @@
-"""Attention kernels: softmax(q kᵀ · scale) v under a mask, five ways that agree by law.
+"""Attention kernels: softmax(q kᵀ · scale) v under a mask, implemented five times; a law checks that they agree.
 
-`reference` is the definition. `blockwise` is FlashAttention written to be read: tiles of queries and keys, a running softmax,
-memory linear in the length. `plain` walks through blocks of query rows and leaves out the keys that a causal block cannot see;
-for short sequences on CPU it is the fastest. `sdpa` and `flex` are torch's fused kernels. `auto` is a table: mask, then length
-and device. A mask is lowered once per forward pass into what the kernel wants; every layer receives the lowered thing.
+- `base`: what kernels share: the lowered mask (`Lowered`), the scores (`Scoring`), `masked_softmax` and `Kernel`.
+- `reference`: the definition.
+- `blockwise`: FlashAttention, written for reading: tiles of queries and keys, a running softmax, memory linear in the length.
+- `plain`: blocks of query rows, without the keys that a causal block cannot see; the fastest for short sequences on a CPU.
+- `fused`: torch's kernels, `sdpa` and `flex`.
+- `table`: all kernels by name (`KERNELS`), and `auto`, which chooses by the layer's needs, the device and the length.
+
+A mask is lowered once per forward pass into the form that the chosen kernel takes, and all layers of a pattern share it.
 """
 
 from heddle.nn.kernels.base import Bias as Bias

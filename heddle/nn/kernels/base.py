@@ -1,6 +1,6 @@
-"""What kernels have in common: the lowered mask, what a score is, and the masked softmax.
+"""What kernels share: the lowered mask, the definition of a score, and the masked softmax.
 
-In every kernel a score is cap(q·k · scale) + bias, and then -inf where the mask blocks it.
+In every kernel a score is cap(q·k · scale) + bias, or -inf where the mask blocks it.
 """
 
 from abc import ABC, abstractmethod
@@ -17,23 +17,23 @@ from heddle.errors import HeddleError
 from heddle.nn.dropout import Dropout
 from heddle.nn.mask import Mask
 
-Bias = Float[Tensor, "a H T S"]  # a is 1 where all rows share their positions, else B
+Bias = Float[Tensor, "a H T S"]  # a is 1 if all rows share their positions, else B
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A mask, and what is added to the scores, as a kernel wants them.
+    """A mask and a bias in the form that a kernel takes.
 
     Attributes:
-        kernel: which kernel it was lowered for.
-        mask: what was lowered; `blockwise` asks it tile by tile.
-        causal: the lower triangle of a square, or a band below its diagonal; `allowed` is then not needed.
-        window: how wide that band is; None: all of the triangle.
-        allowed: Bool[b 1 T S], or None when it is not needed.
-        dead: Bool[b 1 T 1], queries that see nothing at all and whose output is exactly 0 (D-10); None when there are none,
-            or the kernel finds them by itself.
-        bias: Float[a H T S], added to the scores before the mask (ALiBi, T5's buckets); None: nothing.
-        blocks: the mask as FlexAttention wants it; None for other kernels, and when everything is seen.
+        kernel: the kernel that the mask was lowered for.
+        mask: the mask before lowering; `blockwise` evaluates it tile by tile.
+        causal: the mask is the lower triangle of a square, or a band below its diagonal, so `allowed` is not needed.
+        window: width of that band; None: the whole triangle.
+        allowed: Bool[b 1 T S], or None if not needed.
+        dead: Bool[b 1 T 1], queries that see no key and whose output is exactly 0 (D-10); None if there are none, or if the
+            kernel finds them.
+        bias: Float[a H T S], added to the scores before the mask (ALiBi, T5's buckets), or None.
+        blocks: the mask for FlexAttention; None for other kernels, and if every query sees every key.
     """
 
     kernel: Literal["reference", "blockwise", "plain", "sdpa", "flex"]
@@ -49,19 +49,19 @@ class Lowered:
 def masked_softmax(
     scores: Float[Tensor, "*b T S"], allowed: Bool[Tensor, "..."], dead: Bool[Tensor, "..."] | None = None
 ) -> Float[Tensor, "*b T S"]:
-    """Softmax over the allowed keys; blocked ones weigh exactly 0 (L0-92), and so does a row with no allowed key (D-10).
+    """Softmax over the allowed keys. Blocked keys get weight 0 exactly (L0-92), and so do all keys of a dead row (D-10).
 
-    Blocking is -inf before the softmax, by selection, never by multiplying (D-08, D-09). `dead` marks the rows without any
-    allowed key; left out, they are found.
+    Scores are set to -inf before the softmax, by selection and never by multiplication (D-08, D-09). `dead` marks the rows
+    without any allowed key; None: computed from `allowed`.
     """
     dead = ~allowed.any(-1, keepdim=True) if dead is None else dead
-    # A dead row first sees everything and is then set to 0: softmax of -inf alone is nan, and nan survives into gradients.
+    # A dead row first sees everything and is then set to 0: the softmax of only -inf is NaN, and so is its gradient.
     weights = scores.masked_fill(~(allowed | dead), -torch.inf).softmax(-1)
     return weights.masked_fill(dead, 0.0)
 
 
 class Scoring(NamedTuple):
-    """What a score is, apart from the tensors."""
+    """The definition of a score, apart from the tensors."""
 
     scale: float
     cap: float | None
@@ -71,7 +71,7 @@ class Scoring(NamedTuple):
     block: int
 
     def spans(self, queries: int, keys: int) -> list[tuple[int, int, int, int]]:
-        """Blocks of query rows as (start, stop, first, last): the rows, and the keys that any of them can see."""
+        """Blocks of query rows as (start, stop, first, last): rows start … stop - 1 see keys first … last - 1 at most."""
         spans = []
         for start in range(0, queries, self.block):
             stop = min(start + self.block, queries)
@@ -81,8 +81,8 @@ class Scoring(NamedTuple):
 
 
 def dead_queries(mask: Mask, allowed: Tensor | None) -> Tensor | None:
-    """Queries that see nothing; None when the form says that there are none."""
-    # Every rule lets a position see itself, so a query sees something wherever its own position is among the keys.
+    """Queries that see no key; None if the form rules them out."""
+    # Every rule lets a position see itself, so a query whose position is among the keys sees at least one.
     among = mask.queries.form == "uniform" or (mask.queries.form == "plain" and mask.queries.width <= mask.keys.width)
     if among and mask.keys.form == "plain":
         return None
@@ -96,8 +96,8 @@ class Kernel(nn.Module, ABC):
 
     Args:
         scale: factor on q kᵀ.
-        dropout: on the attention weights; a rate, or how it is done.
-        cap: the scores' bound, see `capped`; None: none.
+        dropout: of the attention weights; a rate, or a `Dropout`.
+        cap: bound of the scores, see `capped`; None: no bound.
     """
 
     def __init__(self, scale: float, dropout: float | Dropout = 0.0, cap: float | None = None) -> None:
@@ -109,22 +109,22 @@ class Kernel(nn.Module, ABC):
     @staticmethod
     @abstractmethod
     def lower(mask: Mask, bias: Bias | None = None) -> Lowered:
-        """What this kernel needs of the mask and the bias; called once per forward pass and attention pattern."""
+        """Convert the mask and the bias to the form that this kernel takes. Called once per forward pass and pattern."""
 
     @abstractmethod
     def forward(
         self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
     ) -> Float[Tensor, "B H T e"]:
-        """The weighted averages of the values."""
+        """The weighted averages of the values, [B H T e]."""
 
     def check_needs(self, name: str) -> None:
-        """Refuse a cap, or dropout that is at work, where this kernel cannot do it (`heddle.config.kernels`).
+        """Refuse a cap or active dropout that this kernel does not support (`heddle.config.kernels`).
 
         Raises:
-            HeddleError: that, with what to do.
+            HeddleError: it does not; the message says what to set instead.
         """
         drops: Drops = "none"
         if self.dropout.active:
-            drops = "inverted" if self.dropout.plain else "any"
+            drops = "inverted" if self.dropout.standard else "any"
         if (why := refusal(name, Needs(self.cap is not None, drops))) is not None:
             raise HeddleError(why)

@@ -1,4 +1,4 @@
-"""FlashAttention written to be read: tiles of queries and keys under a running softmax."""
+"""FlashAttention, written for reading: tiles of queries and keys under a running softmax."""
 
 from typing import Any, NamedTuple
 
@@ -18,8 +18,8 @@ class Running(NamedTuple):
 
     Attributes:
         maximum: m, [... T 1]; -inf before the first allowed key.
-        total: the sum of the powers, [... T 1].
-        weighted: the sum of the values times their powers, [... T e].
+        total: Σ e^(s - m), [... T 1].
+        weighted: Σ e^(s - m) v, [... T e].
     """
 
     maximum: Tensor
@@ -28,13 +28,13 @@ class Running(NamedTuple):
 
     @staticmethod
     def start(shape: tuple[int, ...], width: int, like: Tensor) -> "Running":
-        """Nothing seen yet, by queries of this shape and for values of this width."""
+        """The sums before any key, for queries of this shape and values of this width."""
         return Running(like.new_full((*shape, 1), -torch.inf), like.new_zeros(*shape, 1), like.new_zeros(*shape, width))
 
     def add(self, scores: Tensor, values: Tensor) -> "Running":
-        """The same after more keys; what was summed so far is rescaled to the new largest score."""
+        """The sums after more keys; earlier sums are rescaled to the new largest score."""
         maximum = torch.maximum(self.maximum, scores.amax(-1, keepdim=True))
-        safe = maximum.masked_fill(maximum == -torch.inf, 0.0)  # -inf - -inf is nan, for rows that saw nothing yet
+        safe = maximum.masked_fill(maximum == -torch.inf, 0.0)  # rows that saw nothing yet: -inf - -inf would be NaN
         power, rescale = (scores - safe).exp(), (self.maximum - safe).exp()
         return Running(
             maximum,
@@ -54,7 +54,7 @@ class Running(NamedTuple):
 class _Tiles(torch.autograd.Function):
     """FlashAttention (Dao et al. 2022, algorithms 1 and 4) over tiles of queries and keys; q is [B, K, G, T, d].
 
-    Kept for the backward pass are the inputs, the output and its rows' logsumexp; weights are made again tile by tile.
+    The backward pass keeps the inputs, the output and each row's logsumexp, and recomputes the weights tile by tile.
     """
 
     @staticmethod
@@ -79,7 +79,7 @@ class _Tiles(torch.autograd.Function):
 
     @staticmethod
     def keys(scoring: Scoring, first: int, last: int) -> list[tuple[int, int]]:
-        """The tiles of keys from `first` to `last`; they begin at multiples of the block."""
+        """The tiles of keys from `first` to `last`, which start at multiples of the block."""
         return [
             (left, min(left + scoring.block, last))
             for left in range(first - first % scoring.block, last, scoring.block)
@@ -89,7 +89,7 @@ class _Tiles(torch.autograd.Function):
     def scores(
         q: Tensor, k: Tensor, bias: Tensor | None, scoring: Scoring, mask: Mask | None, tile: tuple[int, int, int, int]
     ) -> tuple[Tensor, Tensor | None]:
-        """One tile of scores [B, K, G · t, s], and how fast the cap lets them grow (None: it is 1)."""
+        """One tile of scores [B, K, G · t, s], and the derivative of the cap at them (None: 1)."""
         start, stop, left, right = tile
         scores, growth = q @ k.transpose(-2, -1) * scoring.scale, None
         if scoring.cap is not None:
@@ -99,7 +99,7 @@ class _Tiles(torch.autograd.Function):
         if bias is not None:
             apart = apart + bias[:, :, start:stop, left:right].unflatten(1, (scoring.kv_heads, -1))
         if mask is not None:
-            apart = apart.masked_fill(~mask.part(start, stop, left, right)[:, :, None], -torch.inf)
+            apart = apart.masked_fill(~mask.tile(start, stop, left, right)[:, :, None], -torch.inf)
         return apart.flatten(2, 3), growth
 
     @staticmethod
@@ -110,13 +110,13 @@ class _Tiles(torch.autograd.Function):
         q_gradient = torch.zeros_like(q, dtype=wide, memory_format=torch.contiguous_format)
         k_gradient, v_gradient = torch.zeros_like(k, dtype=wide), torch.zeros_like(v, dtype=wide)
         bias_gradient = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[3] else None
-        # Rows that saw nothing: all their scores are -inf, and e^(-inf - 0) is the 0 that is wanted.
+        # Rows that saw nothing have only scores of -inf, and e^(-inf - 0) = 0 is the right weight.
         logsumexp = logsumexp.masked_fill(logsumexp == -torch.inf, 0.0)
         for start, stop, first, last in scoring.spans(q.shape[3], k.shape[2]):
             block, above, result, total = (
                 tensor[:, :, :, start:stop].flatten(2, 3).to(wide) for tensor in (q, gradient, out, logsumexp)
             )
-            mean = (above * result).sum(-1, keepdim=True)  # Σ weight · its gradient, without the weights
+            mean = (above * result).sum(-1, keepdim=True)  # Σ weight · gradient of the weight, without the weights
             for left, right in _Tiles.keys(scoring, first, last):
                 tile, keys, values = (
                     (start, stop, left, right),
@@ -138,16 +138,16 @@ class _Tiles(torch.autograd.Function):
 
 
 class Blockwise(Kernel):
-    """FlashAttention written to be read, for any mask, block size and device (L2-16 … L2-20; Dao et al. 2022).
+    """FlashAttention, written for reading, for any mask, block size and device (L2-16 … L2-20; Dao et al. 2022).
 
-    Beyond its inputs and outputs it holds O(n · d) numbers, and a tile: the mask is asked for each tile, and causal tiles that
-    nobody can see are left out (C-14). It works in fp32 or wider and cannot drop attention weights.
+    Besides inputs and outputs it holds O(n · d) numbers and one tile: the mask is evaluated per tile, and tiles that a causal
+    mask blocks entirely are skipped (C-14). It computes in fp32 or wider and cannot drop attention weights.
 
     Args:
-        block: how many queries and how many keys a tile has.
+        block: queries in a tile, and keys in a tile.
 
     Raises:
-        HeddleError: in `forward`, when dropout is at work.
+        HeddleError: in `forward`, if dropout is active.
     """
 
     def __init__(

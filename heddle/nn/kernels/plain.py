@@ -1,4 +1,4 @@
-"""Attention as plain matrix products over blocks of query rows: the fastest for short sequences on CPU."""
+"""Attention as plain matrix products over blocks of query rows: the fastest kernel for short sequences on a CPU."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ BLOCK = 128  # query rows at a time: larger blocks waste causal work, smaller on
 
 
 class _Blocks(torch.autograd.Function):
-    """Attention over blocks of query rows, with its gradient written out; q is [N, G, T, d], k and v are [N, S, ·].
+    """Attention over blocks of query rows, with the gradient written by hand; q is [N, G, T, d], k and v are [N, S, ·].
 
-    Autograd makes the gradient of a slice a whole tensor of zeros with the slice in it, once per block. Written out, each
-    block adds to the keys it saw and to nothing else, which takes a third off the time of attention.
+    For the gradient of a slice, autograd allocates a whole tensor of zeros, once per block. Here each block adds only to the
+    keys it saw, which takes a third off the time of attention.
     """
 
     @staticmethod
@@ -35,16 +35,16 @@ class _Blocks(torch.autograd.Function):
         group, out = q.shape[1], q.new_empty(*q.shape[:3], v.shape[2])
         kept, learns = [], any(ctx.needs_input_grad)
         for index, (start, stop, first, last) in enumerate(scoring.spans(q.shape[2], k.shape[1])):
-            part = None if bias is None else bias[:, :, start:stop, first:last]
-            scores = _Blocks.scores(q[:, :, start:stop], k[:, first:last], part, scoring, allowed, start, first)
-            weights = scores.softmax(-1).to(v.dtype)  # torch's softmax works in fp32 inside
+            added = None if bias is None else bias[:, :, start:stop, first:last]
+            scores = _Blocks.scores(q[:, :, start:stop], k[:, first:last], added, scoring, allowed, start, first)
+            weights = scores.softmax(-1).to(v.dtype)  # torch's softmax computes in fp32 internally
             dropped = weights if keeps is None else weights * keeps[index]
             out[:, :, start:stop] = torch.bmm(dropped, v[:, first:last]).unflatten(1, (group, stop - start))
-            if learns:  # all of them are the square that blocks are there to avoid
+            if learns:  # in prediction, keeping them all would hold the square that blocks avoid
                 kept.append(weights)
         ctx.save_for_backward(q, k, v, *kept, *(keeps or ()))
         ctx.scoring, ctx.drops = scoring, keeps is not None
-        # Only what was given a bias that learns needs its gradient.
+        # Only a bias that learns needs a gradient.
         ctx.bias = None if bias is None or not ctx.needs_input_grad[3] else (bias.shape, bias.dtype)
         return out
 
@@ -61,7 +61,7 @@ class _Blocks(torch.autograd.Function):
             hidden = key > row
             hidden = hidden if scoring.window is None else hidden | (row - key >= scoring.window)
         if hidden is not None and scoring.cap is None and bias is None:
-            # Adding the triangle inside the matrix product saves two passes over the scores.
+            # Adding the mask inside the matrix product saves two passes over the scores.
             triangle = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device).masked_fill(hidden, -torch.inf)
             return torch.baddbmm(triangle.expand(q.shape[0], -1, -1), flat, k.transpose(1, 2), alpha=scoring.scale)
         scores = torch.bmm(flat * scoring.scale, k.transpose(1, 2))
@@ -112,7 +112,7 @@ class _Blocks(torch.autograd.Function):
             q_share = torch.bmm(above, k[:, first:last]).mul_(scoring.scale)
             q_gradient[:, :, start:stop] = q_share.unflatten(1, (group, stop - start))
             k_share = torch.bmm(above.transpose(1, 2), block)
-            if k_gradient is None and first == 0 and last == k.shape[1]:  # the last block mostly saw all keys
+            if k_gradient is None and first == 0 and last == k.shape[1]:  # the last block usually saw all keys
                 k_gradient, v_gradient = k_share, v_share
                 continue
             if k_gradient is None or v_gradient is None:
@@ -124,7 +124,7 @@ class _Blocks(torch.autograd.Function):
 
 
 class Plain(Kernel):
-    """Plain matrix products over blocks of query rows, without the keys that no row of a causal block can see."""
+    """Plain matrix products over blocks of query rows, skipping the keys that no row of a block can see."""
 
     @staticmethod
     def lower(mask: Mask, bias: Bias | None = None) -> Lowered:
@@ -140,11 +140,11 @@ class Plain(Kernel):
     ) -> Float[Tensor, "B H T e"]:
         rows, heads, queries, _ = q.shape
         kv_heads, group = k.shape[1], heads // k.shape[1]
-        # [B·K, H/K, T, d]: the heads that share keys stand together.
+        # [B·K, H/K, T, d]: heads that share keys are grouped.
         q = q.unflatten(1, (kv_heads, group)).flatten(0, 1)
         allowed, keeps = lowered.allowed, None
         if allowed is not None and lowered.dead is not None:
-            allowed = allowed | lowered.dead  # such a row sees everything first, and is 0 in the end
+            allowed = allowed | lowered.dead  # a dead row sees everything here; its output is set to 0 below
         scoring = Scoring(self.scale, self.cap, lowered.causal, lowered.window, kv_heads, BLOCK)
         if self.dropout.active:
             spans = scoring.spans(queries, k.shape[2])

@@ -1,4 +1,4 @@
-"""The definition of attention, with places to look."""
+"""The definition of attention, with tap points for hooks."""
 
 import torch
 from jaxtyping import Float
@@ -11,13 +11,13 @@ from heddle.nn.mask import Mask
 from heddle.nn.numeric import capped, wide_dtype
 
 MOST_SCORES = 2**32
-"""Scores of one head that are held at once; as many in fp32 are 16 GiB."""
+"""The most scores of one head held at once: 16 GiB in fp32."""
 
 
 class Reference(Kernel):
-    """The definition, in fp32 or wider, with two named places to look (D-35).
+    """The definition of attention, in fp32 or wider, with two tap points for hooks (D-35).
 
-    `scores` are scaled, capped, biased and masked, -inf where blocked (L0-91); `weights` are what the softmax makes of them.
+    `scores` are scaled, capped, biased and masked, -inf where blocked (L0-91); `weights` are their softmax.
     """
 
     def __init__(self, scale: float, dropout: float | Dropout = 0.0, cap: float | None = None) -> None:
@@ -27,16 +27,16 @@ class Reference(Kernel):
 
     @staticmethod
     def lower(mask: Mask, bias: Bias | None = None) -> Lowered:
-        """The mask of the whole square.
+        """Compute the whole mask.
 
         Raises:
-            HeddleError: the square of scores is too large for nearly any machine (L2-15).
+            HeddleError: the square of scores is too large to hold (L2-15).
         """
         real = type(mask.queries.position) is Tensor and mask.queries.position.device.type != "meta"
         if real and mask.queries.width * mask.keys.width > MOST_SCORES:
             raise HeddleError(
-                f"kernel = 'reference' would hold {mask.queries.width} × {mask.keys.width} scores of every head at once; "
-                "set kernel = 'auto', or 'blockwise', which holds no square under any mask"
+                f"kernel = 'reference' would hold {mask.queries.width} × {mask.keys.width} scores per head at once; "
+                "set kernel = 'auto', or 'blockwise', which never holds the whole square"
             )
         allowed = mask.dense()
         return Lowered("reference", mask, allowed=allowed, dead=~allowed.any(-1, keepdim=True), bias=bias)
@@ -53,6 +53,6 @@ class Reference(Kernel):
         scores = capped(q.to(wide) @ keys.transpose(-2, -1) * self.scale, self.cap)
         scores = scores if lowered.bias is None else scores + lowered.bias
         scores = self.scores(scores.masked_fill(~lowered.allowed, -torch.inf))
-        # A row of -inf alone would be nan in the softmax and in its gradient.
+        # A row of only -inf would be NaN in the softmax and in its gradient.
         weights = masked_softmax(scores.masked_fill(lowered.dead, 0.0), lowered.allowed, lowered.dead)
         return (self.dropout(self.weights(weights)) @ values).to(q.dtype)

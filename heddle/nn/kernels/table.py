@@ -1,4 +1,4 @@
-"""The table of kernels, and the one that hands each pass to the kernel chosen for it."""
+"""The table of kernels, and `auto`, which runs the kernel chosen for each pass."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from heddle.nn.mask import Mask
 
 
 class Auto(Kernel):
-    """The kernel that the mask was lowered for: `heddle.config.kernels.choose` has chosen it for all layers of a pattern."""
+    """Runs the kernel that the mask was lowered for, which `heddle.config.kernels.choose` chose for all layers of a pattern."""
 
     def __init__(self, scale: float, dropout: float | Dropout = 0.0, cap: float | None = None) -> None:
         super().__init__(scale, dropout, cap)
@@ -24,7 +24,7 @@ class Auto(Kernel):
 
     @staticmethod
     def lower(mask: Mask, bias: Bias | None = None) -> Lowered:
-        """The mask for a layer that needs nothing special."""
+        """Lower the mask for a layer without special needs."""
         return KERNELS[choose("auto", Needs(), mask.queries.position.device.type, mask.keys.width)].lower(mask, bias)
 
     def forward(

@@ -7,14 +7,14 @@ from heddle.config.layers import LayerNormConfig, MLPConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.weights.families.family import (
     Family,
-    Parts,
+    FamilyOptions,
     Tensors,
     one_block,
     our_activation,
     read_fields,
     their_activation,
 )
-from heddle.weights.mapping import Names, OneRow, Row, Vocabulary, pair
+from heddle.weights.mapping import Names, OneRow, TensorRow, Vocabulary, pair
 
 ARCHITECTURE = "BartForConditionalGeneration"
 DEFAULTS: dict[str, Any] = {
@@ -38,16 +38,16 @@ IDS = {
     "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 2, "forced_eos_token_id": 2,
 }  # fmt: skip
 EPS = 1e-5  # Hugging Face transformers has no field for it
-PARTS = Parts(stacks=("encoder", "decoder"), norm=LayerNormConfig(), ffns=(MLPConfig(),))
+OPTIONS = FamilyOptions(stacks=("encoder", "decoder"), norm=LayerNormConfig(), ffns=(MLPConfig(),))
 LAYERS = {"encoder": "model.encoder.layers.{i}.", "decoder": "model.decoder.layers.{i}."}
 
 
-def _attention(theirs: str, ours: str) -> tuple[Row, ...]:
+def _attention(theirs: str, ours: str) -> tuple[TensorRow, ...]:
     names = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
     return tuple(row for their, our in names.items() for row in pair(f"{theirs}.{their}", f"{ours}.{our}"))
 
 
-def _stack(stack: str) -> tuple[Row, ...]:
+def _stack(stack: str) -> tuple[TensorRow, ...]:
     theirs, ours = LAYERS[stack], f"{stack}.blocks.{{i}}."
     return (
         *_attention(theirs + "self_attn", ours + "mixer"),
@@ -68,24 +68,26 @@ def two_tables(config: TransformerConfig) -> bool:
     return config.source_vocab_size is not None
 
 
-SHARED_TABLE = Row("model.shared.weight", ("embedding.weight",), Vocabulary())
+SHARED_TABLE = TensorRow("model.shared.weight", ("embedding.weight",), Vocabulary())
 # What BART and Marian share.
 SHARED = (
-    Row("model.encoder.embed_tokens.weight", ("source_embedding.weight",), Vocabulary(source=True), when=two_tables),
-    Row("model.decoder.embed_tokens.weight", ("embedding.weight",), Vocabulary(), when=two_tables),
+    TensorRow(
+        "model.encoder.embed_tokens.weight", ("source_embedding.weight",), Vocabulary(source=True), when=two_tables
+    ),
+    TensorRow("model.decoder.embed_tokens.weight", ("embedding.weight",), Vocabulary(), when=two_tables),
     *_stack("encoder"),
     *_stack("decoder"),
     *_attention(LAYERS["decoder"] + "encoder_attn", "decoder.blocks.{i}.cross"),
     *pair(LAYERS["decoder"] + "encoder_attn_layer_norm", "decoder.blocks.{i}.cross_residual.outside"),
-    Row("final_logits_bias", ("head.bias",), OneRow()),
-    Row("lm_head.weight", ("head.weight",), Vocabulary()),
+    TensorRow("final_logits_bias", ("head.bias",), OneRow()),
+    TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
 )
 TABLE = (
     # Files with two tables also have this one, which no layer reads; so the row for the decoder's comes later.
     SHARED_TABLE,
     *SHARED,
-    Row("model.encoder.embed_positions.weight", ("encoder.entry.positions.weight",)),
-    Row("model.decoder.embed_positions.weight", ("decoder.entry.positions.weight",)),
+    TensorRow("model.encoder.embed_positions.weight", ("encoder.entry.positions.weight",)),
+    TensorRow("model.decoder.embed_positions.weight", ("decoder.entry.positions.weight",)),
     *pair("model.encoder.layernorm_embedding", "encoder.entry.norm"),
     *pair("model.decoder.layernorm_embedding", "decoder.entry.norm"),
 )
@@ -210,7 +212,7 @@ BART = Family(
     table=TABLE,
     names=NAMES,
     layers=LAYERS,
-    parts=PARTS,
+    options=OPTIONS,
     ids=IDS,
     rewrite=spelt_out,
     plainer=without_zeros,

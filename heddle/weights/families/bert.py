@@ -7,8 +7,15 @@ from typing import Any
 from heddle.config.layers import LayerNormConfig, MLPConfig
 from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, LanguageHeadConfig, TransformerConfig
 from heddle.errors import HeddleError
-from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
-from heddle.weights.mapping import Names, Row, Vocabulary, pair
+from heddle.weights.families.family import (
+    Family,
+    FamilyOptions,
+    one_block,
+    our_activation,
+    read_fields,
+    their_activation,
+)
+from heddle.weights.mapping import Names, TensorRow, Vocabulary, pair
 
 MASKED, POOLED, BOTH = "BertForMaskedLM", "BertModel", "BertForPreTraining"
 CLASSIFIED = "BertForSequenceClassification"
@@ -21,7 +28,7 @@ DEFAULTS: dict[str, Any] = {
 CLASSES: dict[str, Any] = {**DEFAULTS, "id2label": None, "num_labels": None, "classifier_dropout": None}
 # As a decoder, a BERT is causal.
 FIXED = {"position_embedding_type": "absolute", "is_decoder": False}
-PARTS = Parts(stacks=("encoder",), norm=LayerNormConfig(), ffns=(MLPConfig(),))
+OPTIONS = FamilyOptions(stacks=("encoder",), norm=LayerNormConfig(), ffns=(MLPConfig(),))
 
 THEIRS, OURS = "bert.encoder.layer.{i}.", "encoder.blocks.{i}."
 
@@ -31,9 +38,9 @@ def _untied(config: TransformerConfig) -> bool:
 
 
 BODY = (
-    Row("bert.embeddings.word_embeddings.weight", ("embedding.weight",), Vocabulary()),
-    Row("bert.embeddings.position_embeddings.weight", ("encoder.entry.positions.weight",)),
-    Row("bert.embeddings.token_type_embeddings.weight", ("encoder.entry.types.weight",)),
+    TensorRow("bert.embeddings.word_embeddings.weight", ("embedding.weight",), Vocabulary()),
+    TensorRow("bert.embeddings.position_embeddings.weight", ("encoder.entry.positions.weight",)),
+    TensorRow("bert.embeddings.token_type_embeddings.weight", ("encoder.entry.types.weight",)),
     *pair("bert.embeddings.LayerNorm", "encoder.entry.norm"),
     *pair(THEIRS + "attention.self.query", OURS + "mixer.q"),
     *pair(THEIRS + "attention.self.key", OURS + "mixer.k"),
@@ -47,11 +54,11 @@ BODY = (
 MASKED_TABLE = (
     *BODY,
     # If the head is not tied, nothing reads this bias; the next one replaces it.
-    Row("cls.predictions.bias", ("head.bias",), Vocabulary()),
-    Row("cls.predictions.decoder.bias", ("head.bias",), Vocabulary(), when=_untied),
+    TensorRow("cls.predictions.bias", ("head.bias",), Vocabulary()),
+    TensorRow("cls.predictions.decoder.bias", ("head.bias",), Vocabulary(), when=_untied),
     *pair("cls.predictions.transform.dense", "head.dense"),
     *pair("cls.predictions.transform.LayerNorm", "head.norm"),
-    Row("cls.predictions.decoder.weight", ("head.weight",), Vocabulary()),
+    TensorRow("cls.predictions.decoder.weight", ("head.weight",), Vocabulary()),
 )
 POOLED_TABLE = (
     *(replace(row, theirs=row.theirs.removeprefix("bert.")) for row in BODY),
@@ -164,7 +171,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
 def _family(
     architecture: str,
     to_config: Callable[[Mapping[str, Any]], TransformerConfig],
-    table: tuple[Row, ...],
+    table: tuple[TensorRow, ...],
     prefix: str,
     unread: tuple[str, ...],
     head: Any,
@@ -186,7 +193,7 @@ def _family(
             instead={"cls.predictions.decoder.bias": "cls.predictions.bias"},
         ),
         layers={"encoder": prefix + "encoder.layer.{i}."},
-        parts=replace(PARTS, head=head),
+        options=replace(OPTIONS, head=head),
         also=(BOTH,) if architecture == MASKED else (),
         ids={"pad_token_id": 0},
     )

@@ -7,8 +7,15 @@ from heddle.config.layers import LayerNormConfig, MLPConfig, RotaryConfig
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import rotary
-from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
-from heddle.weights.mapping import Grouped, Names, Row, Vocabulary, fused, pair
+from heddle.weights.families.family import (
+    Family,
+    FamilyOptions,
+    one_block,
+    our_activation,
+    read_fields,
+    their_activation,
+)
+from heddle.weights.mapping import Grouped, Names, TensorRow, Vocabulary, fused, pair
 
 ARCHITECTURE = "FalconForCausalLM"
 DEFAULTS: dict[str, Any] = {
@@ -24,7 +31,7 @@ FIXED = {**rotary.FIXED, "apply_residual_connection_post_layernorm": False}
 # first token; it divides that by the root of the head's width, unlike any other model; and its eager attention adds it twice,
 # its fused one once.
 ALIBI = "Falcon's alibi is divided by the root of the head's width and rounded to bf16, and heddle's is neither"
-PARTS = Parts(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(),))
+OPTIONS = FamilyOptions(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(),))
 
 THEIRS, OURS = "transformer.h.{i}.", "decoder.blocks.{i}."
 
@@ -38,7 +45,7 @@ def _one(config: TransformerConfig) -> bool:
 
 
 TABLE = (
-    Row("transformer.word_embeddings.weight", ("embedding.weight",), Vocabulary()),
+    TensorRow("transformer.word_embeddings.weight", ("embedding.weight",), Vocabulary()),
     *pair(THEIRS + "input_layernorm", OURS + "mixer_residual.before", when=_one),
     *pair(THEIRS + "post_attention_layernorm", OURS + "ffn_residual.before", when=_one),
     *pair(THEIRS + "ln_attn", OURS + "mixer_residual.before", when=_two),
@@ -48,7 +55,7 @@ TABLE = (
     *pair(THEIRS + "mlp.dense_h_to_4h", OURS + "ffn.up"),
     *pair(THEIRS + "mlp.dense_4h_to_h", OURS + "ffn.down"),
     *pair("transformer.ln_f", "decoder.final_norm"),
-    Row("lm_head.weight", ("head.weight",), Vocabulary()),
+    TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
 )
 
 
@@ -154,6 +161,6 @@ FALCON = Family(
         copies={"lm_head.weight": ("transformer.word_embeddings.weight",)},
     ),
     layers={"decoder": THEIRS},
-    parts=PARTS,
+    options=OPTIONS,
     ids={"bos_token_id": 11, "eos_token_id": 11},
 )

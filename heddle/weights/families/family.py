@@ -25,7 +25,7 @@ from heddle.errors import HeddleError
 from heddle.nn.position import Yarn
 from heddle.weights.families import layers
 from heddle.weights.families.rotary import plain_base
-from heddle.weights.mapping import Names, Row
+from heddle.weights.mapping import Names, TensorRow
 
 # Hugging Face's names of activations and heddle's. For each of heddle's, the first one is written.
 ACTIVATIONS = {
@@ -73,8 +73,8 @@ def as_it_is(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerCo
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The kinds of parts in a family's blocks that its `from_config` can read, the usual one first."""
+class FamilyOptions:
+    """The kinds of layers that a family's `from_config` can read, the usual one first."""
 
     norm: LayerNormConfig | RMSNormConfig
     ffns: tuple[Any, ...]
@@ -96,7 +96,7 @@ class Family:
         names: variants of names in its files.
         also: other classes whose files hold these weights, and more.
         layers: the start of the names in layer `{i}`, for each stack.
-        parts: the kinds of layers in it.
+        options: the kinds of layers in it.
         ids: the special ids that the Hugging Face class defaults to.
         rewrite: rewrites a model exactly into this family's form, before it is written.
         plainer: rewrites an imported model exactly into a plainer one.
@@ -106,10 +106,10 @@ class Family:
     architecture: str
     to_config: Callable[[Mapping[str, Any]], TransformerConfig]
     from_config: Callable[[TransformerConfig], dict[str, Any]]
-    table: tuple[Row, ...]
+    table: tuple[TensorRow, ...]
     names: Names
     layers: Mapping[str, str]
-    parts: Parts
+    options: FamilyOptions
     also: tuple[str, ...] = ()
     ids: Mapping[str, int] = field(default_factory=dict)
     rewrite: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = as_it_is
@@ -117,7 +117,7 @@ class Family:
 
     def theirs(self, config: TransformerConfig) -> dict[str, Any]:
         """The family's nearest config.json, for a config with layers of any kind."""
-        return self.from_config(nearest(config, self.parts))
+        return self.from_config(nearest(config, self.options))
 
     def reasons(self, config: TransformerConfig) -> tuple[list[str], list[str]]:
         """Why the family cannot express `config` (empty if it can), and the lost settings that matter only in training.
@@ -126,8 +126,8 @@ class Family:
         """
         config, _ = self.rewrite(config, {})
         has = set(config.stacks())
-        if has != set(self.parts.stacks):
-            return [f"the model has {_named(has)}, but {self.architecture} has {_named(self.parts.stacks)}"], []
+        if has != set(self.options.stacks):
+            return [f"the model has {_named(has)}, but {self.architecture} has {_named(self.options.stacks)}"], []
         try:
             back = self.to_config(self.theirs(config))
         except HeddleError as error:
@@ -142,32 +142,32 @@ def _named(stacks: Any) -> str:
     return " and ".join(f"{'an' if name == 'encoder' else 'a'} {name}" for name in sorted(stacks, reverse=True))
 
 
-def nearest(config: TransformerConfig, parts: Parts) -> TransformerConfig:
-    """The config with every part of a kind that `parts` does not have replaced by the usual one.
+def nearest(config: TransformerConfig, options: FamilyOptions) -> TransformerConfig:
+    """The config with every layer of a kind that `options` does not have replaced by the usual one.
 
     So a family can read its fields from any config; the later comparison finds what was replaced.
     """
     changes: dict[str, Any] = {}
     for name, stack in config.stacks().items():
-        blocks = tuple(_nearest_block(block, parts) for block in stack.blocks)
+        blocks = tuple(_nearest_block(block, options) for block in stack.blocks)
         # `blocks` is cached next to the fields, and the copy would keep the old value.
         changes[name] = stack.model_copy(update={"block": blocks[0], "blocks": blocks})
-    if not isinstance(config.head, type(parts.head)):
-        changes["head"] = parts.head
+    if not isinstance(config.head, type(options.head)):
+        changes["head"] = options.head
     return config.model_copy(update=changes)
 
 
-def _nearest_block(block: BlockConfig, parts: Parts) -> BlockConfig:
+def _nearest_block(block: BlockConfig, options: FamilyOptions) -> BlockConfig:
     mixer = block.mixer if isinstance(block.mixer, AttentionConfig) else AttentionConfig(heads=1)
-    if not any(isinstance(mixer.relative, type(each)) for each in parts.relatives):
-        mixer = mixer.model_copy(update={"relative": parts.relatives[0]})
+    if not any(isinstance(mixer.relative, type(each)) for each in options.relatives):
+        mixer = mixer.model_copy(update={"relative": options.relatives[0]})
     ffn: Any = block.ffn
-    if not any(isinstance(ffn, type(each)) for each in parts.ffns):
+    if not any(isinstance(ffn, type(each)) for each in options.ffns):
         shared = {key: getattr(ffn, key) for key in ("hidden", "activation", "bias", "dropout") if hasattr(ffn, key)}
-        ffn = parts.ffns[0].model_copy(update=shared) if isinstance(ffn, MLPConfig | GatedConfig) else parts.ffns[0]
+        ffn = options.ffns[0].model_copy(update=shared) if isinstance(ffn, MLPConfig | GatedConfig) else options.ffns[0]
     norm = block.norm
-    if not isinstance(norm, type(parts.norm)):
-        norm = parts.norm.model_copy(update={"eps": getattr(norm, "eps", parts.norm.eps)})
+    if not isinstance(norm, type(options.norm)):
+        norm = options.norm.model_copy(update={"eps": getattr(norm, "eps", options.norm.eps)})
     return block.model_copy(update={"mixer": mixer, "ffn": ffn, "norm": norm})
 
 
@@ -300,7 +300,7 @@ def _resolved_attention(mixer: AttentionConfig, dim: int) -> dict[str, Any]:
 def _resolved_rotary(relative: RotaryConfig, head_dim: int) -> dict[str, Any]:
     scaling, data = relative.scaling, relative.model_dump(mode="json")
     if isinstance(scaling, NTKScaling):
-        data |= {"base": plain_base(relative, relative.turned(head_dim)), "scaling": None}
+        data |= {"base": plain_base(relative, relative.rotated_dim(head_dim)), "scaling": None}
     elif isinstance(scaling, YarnScaling):
         data["scaling"]["magnitude"] = Yarn(scaling.factor, scaling.original, length=scaling.magnitude).magnitude
     return data

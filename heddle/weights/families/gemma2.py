@@ -7,8 +7,15 @@ from heddle.config.layers import GatedConfig, RMSNormConfig, RotaryConfig
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import layers, llama, rotary
-from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
-from heddle.weights.mapping import Names, Row
+from heddle.weights.families.family import (
+    Family,
+    FamilyOptions,
+    one_block,
+    our_activation,
+    read_fields,
+    their_activation,
+)
+from heddle.weights.mapping import Names, TensorRow
 
 ARCHITECTURE = "Gemma2ForCausalLM"
 DEFAULTS: dict[str, Any] = {
@@ -22,17 +29,17 @@ DEFAULTS: dict[str, Any] = {
 # Older files' settings for the cache in generation.
 IDLE = ("cache_implementation",)
 FIXED = {**rotary.FIXED, "use_bidirectional_attention": False}
-PARTS = Parts(norm=RMSNormConfig(), ffns=(GatedConfig(),), relatives=(RotaryConfig(),))
+OPTIONS = FamilyOptions(norm=RMSNormConfig(), ffns=(GatedConfig(),), relatives=(RotaryConfig(),))
 
 THEIRS, OURS = llama.THEIRS, llama.OURS
 TABLE = (
     *(row for row in llama.TABLE if "norm" not in row.theirs and not row.theirs.endswith("_proj.bias")),
     *(row for row in llama.TABLE if ".self_attn." in row.theirs and row.theirs.endswith("_proj.bias")),
-    Row(THEIRS + "input_layernorm.weight", (OURS + "mixer_residual.before.weight",), shift=1.0),
-    Row(THEIRS + "post_attention_layernorm.weight", (OURS + "mixer_residual.after.weight",), shift=1.0),
-    Row(THEIRS + "pre_feedforward_layernorm.weight", (OURS + "ffn_residual.before.weight",), shift=1.0),
-    Row(THEIRS + "post_feedforward_layernorm.weight", (OURS + "ffn_residual.after.weight",), shift=1.0),
-    Row("model.norm.weight", ("decoder.final_norm.weight",), shift=1.0),
+    TensorRow(THEIRS + "input_layernorm.weight", (OURS + "mixer_residual.before.weight",), shift=1.0),
+    TensorRow(THEIRS + "post_attention_layernorm.weight", (OURS + "mixer_residual.after.weight",), shift=1.0),
+    TensorRow(THEIRS + "pre_feedforward_layernorm.weight", (OURS + "ffn_residual.before.weight",), shift=1.0),
+    TensorRow(THEIRS + "post_feedforward_layernorm.weight", (OURS + "ffn_residual.after.weight",), shift=1.0),
+    TensorRow("model.norm.weight", ("decoder.final_norm.weight",), shift=1.0),
 )
 
 
@@ -100,6 +107,6 @@ GEMMA2 = Family(
     table=TABLE,
     names=Names(prefix="model.", copies={"lm_head.weight": ("model.embed_tokens.weight",)}),
     layers={"decoder": THEIRS},
-    parts=PARTS,
+    options=OPTIONS,
     ids={"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0},
 )

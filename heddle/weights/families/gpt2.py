@@ -7,8 +7,15 @@ from typing import Any
 from heddle.config.layers import LayerNormConfig, MLPConfig
 from heddle.config.model import TransformerConfig
 from heddle.weights.families import layers
-from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
-from heddle.weights.mapping import Fused, Names, Row, Transposed, Vocabulary, fused, pair
+from heddle.weights.families.family import (
+    Family,
+    FamilyOptions,
+    one_block,
+    our_activation,
+    read_fields,
+    their_activation,
+)
+from heddle.weights.mapping import Fused, Names, TensorRow, Transposed, Vocabulary, fused, pair
 
 ARCHITECTURE = "GPT2LMHeadModel"
 DEFAULTS: dict[str, Any] = {
@@ -17,23 +24,23 @@ DEFAULTS: dict[str, Any] = {
     "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "tie_word_embeddings": True,
     "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
 }  # fmt: skip
-PARTS = Parts(norm=LayerNormConfig(), ffns=(MLPConfig(),))
+OPTIONS = FamilyOptions(norm=LayerNormConfig(), ffns=(MLPConfig(),))
 
 THEIRS, OURS = "transformer.h.{i}.", "decoder.blocks.{i}."
 TABLE = (
-    Row("transformer.wte.weight", ("embedding.weight",), Vocabulary()),
-    Row("transformer.wpe.weight", ("decoder.entry.positions.weight",)),
+    TensorRow("transformer.wte.weight", ("embedding.weight",), Vocabulary()),
+    TensorRow("transformer.wpe.weight", ("decoder.entry.positions.weight",)),
     *pair(THEIRS + "ln_1", OURS + "mixer_residual.before"),
     *fused(THEIRS + "attn.c_attn", OURS + "mixer", Fused(1, 3, each=Transposed()), Fused(0, 3)),
-    Row(THEIRS + "attn.c_proj.weight", (OURS + "mixer.o.weight",), Transposed()),
-    Row(THEIRS + "attn.c_proj.bias", (OURS + "mixer.o.bias",)),
+    TensorRow(THEIRS + "attn.c_proj.weight", (OURS + "mixer.o.weight",), Transposed()),
+    TensorRow(THEIRS + "attn.c_proj.bias", (OURS + "mixer.o.bias",)),
     *pair(THEIRS + "ln_2", OURS + "ffn_residual.before"),
-    Row(THEIRS + "mlp.c_fc.weight", (OURS + "ffn.up.weight",), Transposed()),
-    Row(THEIRS + "mlp.c_fc.bias", (OURS + "ffn.up.bias",)),
-    Row(THEIRS + "mlp.c_proj.weight", (OURS + "ffn.down.weight",), Transposed()),
-    Row(THEIRS + "mlp.c_proj.bias", (OURS + "ffn.down.bias",)),
+    TensorRow(THEIRS + "mlp.c_fc.weight", (OURS + "ffn.up.weight",), Transposed()),
+    TensorRow(THEIRS + "mlp.c_fc.bias", (OURS + "ffn.up.bias",)),
+    TensorRow(THEIRS + "mlp.c_proj.weight", (OURS + "ffn.down.weight",), Transposed()),
+    TensorRow(THEIRS + "mlp.c_proj.bias", (OURS + "ffn.down.bias",)),
     *pair("transformer.ln_f", "decoder.final_norm"),
-    Row("lm_head.weight", ("head.weight",), Vocabulary()),
+    TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
 )
 
 
@@ -140,6 +147,6 @@ GPT2 = Family(
         copies={"lm_head.weight": ("transformer.wte.weight",)},
     ),
     layers={"decoder": THEIRS},
-    parts=PARTS,
+    options=OPTIONS,
     ids={"bos_token_id": 50256, "eos_token_id": 50256},
 )

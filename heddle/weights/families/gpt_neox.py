@@ -7,8 +7,15 @@ from heddle.config.layers import LayerNormConfig, MLPConfig, RotaryConfig
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import rotary
-from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
-from heddle.weights.mapping import Grouped, Names, Row, Vocabulary, fused, pair
+from heddle.weights.families.family import (
+    Family,
+    FamilyOptions,
+    one_block,
+    our_activation,
+    read_fields,
+    their_activation,
+)
+from heddle.weights.mapping import Grouped, Names, TensorRow, Vocabulary, fused, pair
 
 ARCHITECTURE = "GPTNeoXForCausalLM"
 FRACTION = 0.25
@@ -19,11 +26,11 @@ DEFAULTS: dict[str, Any] = {
     "use_parallel_residual": True, "attention_bias": True,
     **rotary.DEFAULTS, "rotary_pct": None, "rotary_emb_base": None, "partial_rotary_factor": None,
 }  # fmt: skip
-PARTS = Parts(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(),))
+OPTIONS = FamilyOptions(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(),))
 
 THEIRS, OURS = "gpt_neox.layers.{i}.", "decoder.blocks.{i}."
 TABLE = (
-    Row("gpt_neox.embed_in.weight", ("embedding.weight",), Vocabulary()),
+    TensorRow("gpt_neox.embed_in.weight", ("embedding.weight",), Vocabulary()),
     *pair(THEIRS + "input_layernorm", OURS + "mixer_residual.before"),
     *pair(THEIRS + "post_attention_layernorm", OURS + "ffn_residual.before"),
     *fused(THEIRS + "attention.query_key_value", OURS + "mixer", Grouped(), Grouped()),
@@ -31,7 +38,7 @@ TABLE = (
     *pair(THEIRS + "mlp.dense_h_to_4h", OURS + "ffn.up"),
     *pair(THEIRS + "mlp.dense_4h_to_h", OURS + "ffn.down"),
     *pair("gpt_neox.final_layer_norm", "decoder.final_norm"),
-    Row("embed_out.weight", ("head.weight",), Vocabulary()),
+    TensorRow("embed_out.weight", ("head.weight",), Vocabulary()),
 )
 
 
@@ -123,6 +130,6 @@ GPT_NEOX = Family(
         copies={"embed_out.weight": ("gpt_neox.embed_in.weight",)},
     ),
     layers={"decoder": THEIRS},
-    parts=PARTS,
+    options=OPTIONS,
     ids={"bos_token_id": 0, "eos_token_id": 2},
 )

@@ -7,8 +7,15 @@ from heddle.config.layers import GatedConfig, RMSNormConfig, RotaryConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import rotary
-from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
-from heddle.weights.mapping import Names, Row, Vocabulary
+from heddle.weights.families.family import (
+    Family,
+    FamilyOptions,
+    one_block,
+    our_activation,
+    read_fields,
+    their_activation,
+)
+from heddle.weights.mapping import Names, TensorRow, Vocabulary
 
 ARCHITECTURE = "LlamaForCausalLM"
 DEFAULTS: dict[str, Any] = {
@@ -19,29 +26,29 @@ DEFAULTS: dict[str, Any] = {
     **rotary.DEFAULTS,
 }  # fmt: skip
 
-PARTS = Parts(norm=RMSNormConfig(), ffns=(GatedConfig(),), relatives=(RotaryConfig(),))
+OPTIONS = FamilyOptions(norm=RMSNormConfig(), ffns=(GatedConfig(),), relatives=(RotaryConfig(),))
 
 THEIRS, OURS = "model.layers.{i}.", "decoder.blocks.{i}."
 TABLE = (
-    Row("model.embed_tokens.weight", ("embedding.weight",), Vocabulary()),
-    Row(THEIRS + "input_layernorm.weight", (OURS + "mixer_residual.before.weight",)),
-    Row(THEIRS + "self_attn.q_proj.weight", (OURS + "mixer.q.weight",)),
-    Row(THEIRS + "self_attn.q_proj.bias", (OURS + "mixer.q.bias",)),
-    Row(THEIRS + "self_attn.k_proj.weight", (OURS + "mixer.k.weight",)),
-    Row(THEIRS + "self_attn.k_proj.bias", (OURS + "mixer.k.bias",)),
-    Row(THEIRS + "self_attn.v_proj.weight", (OURS + "mixer.v.weight",)),
-    Row(THEIRS + "self_attn.v_proj.bias", (OURS + "mixer.v.bias",)),
-    Row(THEIRS + "self_attn.o_proj.weight", (OURS + "mixer.o.weight",)),
-    Row(THEIRS + "self_attn.o_proj.bias", (OURS + "mixer.o.bias",)),
-    Row(THEIRS + "post_attention_layernorm.weight", (OURS + "ffn_residual.before.weight",)),
-    Row(THEIRS + "mlp.gate_proj.weight", (OURS + "ffn.gate.weight",)),
-    Row(THEIRS + "mlp.gate_proj.bias", (OURS + "ffn.gate.bias",)),
-    Row(THEIRS + "mlp.up_proj.weight", (OURS + "ffn.up.weight",)),
-    Row(THEIRS + "mlp.up_proj.bias", (OURS + "ffn.up.bias",)),
-    Row(THEIRS + "mlp.down_proj.weight", (OURS + "ffn.down.weight",)),
-    Row(THEIRS + "mlp.down_proj.bias", (OURS + "ffn.down.bias",)),
-    Row("model.norm.weight", ("decoder.final_norm.weight",)),
-    Row("lm_head.weight", ("head.weight",), Vocabulary()),
+    TensorRow("model.embed_tokens.weight", ("embedding.weight",), Vocabulary()),
+    TensorRow(THEIRS + "input_layernorm.weight", (OURS + "mixer_residual.before.weight",)),
+    TensorRow(THEIRS + "self_attn.q_proj.weight", (OURS + "mixer.q.weight",)),
+    TensorRow(THEIRS + "self_attn.q_proj.bias", (OURS + "mixer.q.bias",)),
+    TensorRow(THEIRS + "self_attn.k_proj.weight", (OURS + "mixer.k.weight",)),
+    TensorRow(THEIRS + "self_attn.k_proj.bias", (OURS + "mixer.k.bias",)),
+    TensorRow(THEIRS + "self_attn.v_proj.weight", (OURS + "mixer.v.weight",)),
+    TensorRow(THEIRS + "self_attn.v_proj.bias", (OURS + "mixer.v.bias",)),
+    TensorRow(THEIRS + "self_attn.o_proj.weight", (OURS + "mixer.o.weight",)),
+    TensorRow(THEIRS + "self_attn.o_proj.bias", (OURS + "mixer.o.bias",)),
+    TensorRow(THEIRS + "post_attention_layernorm.weight", (OURS + "ffn_residual.before.weight",)),
+    TensorRow(THEIRS + "mlp.gate_proj.weight", (OURS + "ffn.gate.weight",)),
+    TensorRow(THEIRS + "mlp.gate_proj.bias", (OURS + "ffn.gate.bias",)),
+    TensorRow(THEIRS + "mlp.up_proj.weight", (OURS + "ffn.up.weight",)),
+    TensorRow(THEIRS + "mlp.up_proj.bias", (OURS + "ffn.up.bias",)),
+    TensorRow(THEIRS + "mlp.down_proj.weight", (OURS + "ffn.down.weight",)),
+    TensorRow(THEIRS + "mlp.down_proj.bias", (OURS + "ffn.down.bias",)),
+    TensorRow("model.norm.weight", ("decoder.final_norm.weight",)),
+    TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
 )
 
 
@@ -128,6 +135,6 @@ LLAMA = Family(
         copies={"lm_head.weight": ("model.embed_tokens.weight",)},
     ),
     layers={"decoder": THEIRS},
-    parts=PARTS,
+    options=OPTIONS,
     ids={"bos_token_id": 1, "eos_token_id": 2},
 )

@@ -8,7 +8,7 @@ from heddle.config.layers import MoEConfig
 from heddle.config.model import TransformerConfig
 from heddle.weights.families import llama, mistral, rotary
 from heddle.weights.families.family import one_block, our_activation, read_fields, their_activation, without
-from heddle.weights.mapping import Row
+from heddle.weights.mapping import TensorRow
 
 ARCHITECTURE = "MixtralForCausalLM"
 BASE = 1e6
@@ -20,10 +20,10 @@ DEFAULTS: dict[str, Any] = {
 THEIRS, OURS = llama.THEIRS + "block_sparse_moe.", llama.OURS + "ffn."
 TABLE = (
     *(row for row in llama.TABLE if ".mlp." not in row.theirs),
-    Row(THEIRS + "gate.weight", (OURS + "router.weight",)),
-    Row(THEIRS + "experts.{e}.w1.weight", (OURS + "experts.gate",)),
-    Row(THEIRS + "experts.{e}.w3.weight", (OURS + "experts.up",)),
-    Row(THEIRS + "experts.{e}.w2.weight", (OURS + "experts.down",)),
+    TensorRow(THEIRS + "gate.weight", (OURS + "router.weight",)),
+    TensorRow(THEIRS + "experts.{e}.w1.weight", (OURS + "experts.gate",)),
+    TensorRow(THEIRS + "experts.{e}.w3.weight", (OURS + "experts.up",)),
+    TensorRow(THEIRS + "experts.{e}.w2.weight", (OURS + "experts.down",)),
 )
 
 
@@ -72,5 +72,5 @@ MIXTRAL = replace(
     to_config=to_config,
     from_config=from_config,
     table=TABLE,
-    parts=replace(llama.PARTS, ffns=(MoEConfig(experts=2),)),
+    options=replace(llama.OPTIONS, ffns=(MoEConfig(experts=2),)),
 )

@@ -8,7 +8,7 @@ from heddle.config.layers import GatedConfig, MoEConfig
 from heddle.config.model import TransformerConfig
 from heddle.weights.families import layers, llama, qwen3, qwen3_moe, rotary
 from heddle.weights.families.family import Tensors, one_block, read_fields, without
-from heddle.weights.mapping import Row
+from heddle.weights.mapping import TensorRow
 
 ARCHITECTURE = "Qwen2MoeForCausalLM"
 DEFAULTS: dict[str, Any] = {
@@ -21,10 +21,10 @@ THEIRS, OURS = qwen3_moe.THEIRS, qwen3_moe.OURS
 TABLE = (
     *llama.TABLE,
     *qwen3_moe.EXPERT_ROWS,
-    Row(THEIRS + "shared_expert.gate_proj.weight", (OURS + "shared.gate.weight",)),
-    Row(THEIRS + "shared_expert.up_proj.weight", (OURS + "shared.up.weight",)),
-    Row(THEIRS + "shared_expert.down_proj.weight", (OURS + "shared.down.weight",)),
-    Row(THEIRS + "shared_expert_gate.weight", (OURS + "shared_gate.weight",)),
+    TensorRow(THEIRS + "shared_expert.gate_proj.weight", (OURS + "shared.gate.weight",)),
+    TensorRow(THEIRS + "shared_expert.up_proj.weight", (OURS + "shared.up.weight",)),
+    TensorRow(THEIRS + "shared_expert.down_proj.weight", (OURS + "shared.down.weight",)),
+    TensorRow(THEIRS + "shared_expert_gate.weight", (OURS + "shared_gate.weight",)),
 )
 
 
@@ -80,7 +80,7 @@ QWEN2_MOE = replace(
     to_config=to_config,
     from_config=from_config,
     table=TABLE,
-    parts=replace(llama.PARTS, ffns=(MoEConfig(experts=2, shared=1), GatedConfig())),
+    options=replace(llama.OPTIONS, ffns=(MoEConfig(experts=2, shared=1), GatedConfig())),
     ids={},
     rewrite=gated,
 )

@@ -7,7 +7,7 @@ from typing import Any
 from heddle.config.model import TransformerConfig
 from heddle.weights.families import layers, llama, rotary
 from heddle.weights.families.family import read_fields, without
-from heddle.weights.mapping import Row
+from heddle.weights.mapping import TensorRow
 
 ARCHITECTURE = "Qwen3ForCausalLM"
 # With `use_sliding_window`, the layers that `layer_types` names have a window, or else those from `max_window_layers` on.
@@ -20,8 +20,8 @@ DEFAULTS: dict[str, Any] = {
 
 TABLE = (
     *llama.TABLE,
-    Row(llama.THEIRS + "self_attn.q_norm.weight", (llama.OURS + "mixer.q_norm.weight",)),
-    Row(llama.THEIRS + "self_attn.k_norm.weight", (llama.OURS + "mixer.k_norm.weight",)),
+    TensorRow(llama.THEIRS + "self_attn.q_norm.weight", (llama.OURS + "mixer.q_norm.weight",)),
+    TensorRow(llama.THEIRS + "self_attn.k_norm.weight", (llama.OURS + "mixer.k_norm.weight",)),
 )
 
 

@@ -9,7 +9,7 @@ from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import layers, llama, qwen3, rotary
 from heddle.weights.families.family import one_block, our_activation, read_fields, their_activation, without
-from heddle.weights.mapping import Row
+from heddle.weights.mapping import TensorRow
 
 ARCHITECTURE = "Qwen3MoeForCausalLM"
 # Fields that other versions of Hugging Face transformers write; a window applies to all layers here.
@@ -26,10 +26,10 @@ DEFAULTS: dict[str, Any] = {
 
 THEIRS, OURS = llama.THEIRS + "mlp.", llama.OURS + "ffn."
 EXPERT_ROWS = (
-    Row(THEIRS + "gate.weight", (OURS + "router.weight",)),
-    Row(THEIRS + "experts.{e}.gate_proj.weight", (OURS + "experts.gate",)),
-    Row(THEIRS + "experts.{e}.up_proj.weight", (OURS + "experts.up",)),
-    Row(THEIRS + "experts.{e}.down_proj.weight", (OURS + "experts.down",)),
+    TensorRow(THEIRS + "gate.weight", (OURS + "router.weight",)),
+    TensorRow(THEIRS + "experts.{e}.gate_proj.weight", (OURS + "experts.gate",)),
+    TensorRow(THEIRS + "experts.{e}.up_proj.weight", (OURS + "experts.up",)),
+    TensorRow(THEIRS + "experts.{e}.down_proj.weight", (OURS + "experts.down",)),
 )
 TABLE = (*qwen3.TABLE, *EXPERT_ROWS)
 
@@ -120,5 +120,5 @@ QWEN3_MOE = replace(
     from_config=from_config,
     table=TABLE,
     ids={},
-    parts=replace(llama.PARTS, ffns=(MoEConfig(experts=2), GatedConfig())),
+    options=replace(llama.OPTIONS, ffns=(MoEConfig(experts=2), GatedConfig())),
 )

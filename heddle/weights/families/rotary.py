@@ -106,11 +106,11 @@ def _magnitude(table: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"attention_factor": (each * grown + 1) / (all_dim * grown + 1)}
 
 
-def plain_base(relative: RotaryConfig, turned: int) -> float:
+def plain_base(relative: RotaryConfig, rotated_dim: int) -> float:
     """The base, including the NTK rule, which is just a larger base: base · factor^(d / (d - 2))."""
-    if not isinstance(relative.scaling, NTKScaling) or turned <= 2:
+    if not isinstance(relative.scaling, NTKScaling) or rotated_dim <= 2:
         return relative.base
-    return float(relative.base * relative.scaling.factor ** (turned / (turned - 2)))
+    return float(relative.base * relative.scaling.factor ** (rotated_dim / (rotated_dim - 2)))
 
 
 def their_rotary(relative: RotaryConfig, head_dim: int, partial: bool = False) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def their_rotary(relative: RotaryConfig, head_dim: int, partial: bool = False) -
         head_dim: d.
         partial: whether the family can rotate only a fraction of the channels.
     """
-    base, scaling = plain_base(relative, relative.turned(head_dim)), relative.scaling
+    base, scaling = plain_base(relative, relative.rotated_dim(head_dim)), relative.scaling
     kind = "default" if scaling is None or isinstance(scaling, NTKScaling) else scaling.kind
     said = {theirs: getattr(scaling, ours) for theirs, ours in KINDS[kind].items()}
     slowed = {"rope_type": kind, **{key: value for key, value in said.items() if value is not None}}

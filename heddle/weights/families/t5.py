@@ -6,8 +6,15 @@ from typing import Any
 from heddle.config.layers import BucketsConfig, GatedConfig, MLPConfig, RMSNormConfig
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
-from heddle.weights.families.family import Family, Parts, one_block, our_activation, read_fields, their_activation
-from heddle.weights.mapping import Names, Row, Vocabulary
+from heddle.weights.families.family import (
+    Family,
+    FamilyOptions,
+    one_block,
+    our_activation,
+    read_fields,
+    their_activation,
+)
+from heddle.weights.mapping import Names, TensorRow, Vocabulary
 
 ARCHITECTURE = "T5ForConditionalGeneration"
 DEFAULTS: dict[str, Any] = {
@@ -17,7 +24,7 @@ DEFAULTS: dict[str, Any] = {
     "scale_decoder_outputs": None, "dense_act_fn": None, "is_gated_act": None,
 }  # fmt: skip
 FIXED = {"is_encoder_decoder": True}
-PARTS = Parts(
+OPTIONS = FamilyOptions(
     stacks=("encoder", "decoder"),
     norm=RMSNormConfig(),
     ffns=(MLPConfig(), GatedConfig()),
@@ -25,11 +32,11 @@ PARTS = Parts(
 )
 
 
-def _attention(theirs: str, ours: str) -> tuple[Row, ...]:
-    return tuple(Row(f"{theirs}.{name}.weight", (f"{ours}.{name}.weight",)) for name in "qkvo")
+def _attention(theirs: str, ours: str) -> tuple[TensorRow, ...]:
+    return tuple(TensorRow(f"{theirs}.{name}.weight", (f"{ours}.{name}.weight",)) for name in "qkvo")
 
 
-def _feed_forward(number: int, stack: str) -> tuple[Row, ...]:
+def _feed_forward(number: int, stack: str) -> tuple[TensorRow, ...]:
     theirs, ours = f"{stack}.block.{{i}}.layer.{number}.", f"{stack}.blocks.{{i}}."
 
     def gated(config: TransformerConfig) -> bool:
@@ -39,35 +46,35 @@ def _feed_forward(number: int, stack: str) -> tuple[Row, ...]:
         return not gated(config)
 
     return (
-        Row(theirs + "layer_norm.weight", (ours + "ffn_residual.before.weight",)),
-        Row(theirs + "DenseReluDense.wi.weight", (ours + "ffn.up.weight",), when=plain),
-        Row(theirs + "DenseReluDense.wi_0.weight", (ours + "ffn.gate.weight",), when=gated),
-        Row(theirs + "DenseReluDense.wi_1.weight", (ours + "ffn.up.weight",), when=gated),
-        Row(theirs + "DenseReluDense.wo.weight", (ours + "ffn.down.weight",)),
+        TensorRow(theirs + "layer_norm.weight", (ours + "ffn_residual.before.weight",)),
+        TensorRow(theirs + "DenseReluDense.wi.weight", (ours + "ffn.up.weight",), when=plain),
+        TensorRow(theirs + "DenseReluDense.wi_0.weight", (ours + "ffn.gate.weight",), when=gated),
+        TensorRow(theirs + "DenseReluDense.wi_1.weight", (ours + "ffn.up.weight",), when=gated),
+        TensorRow(theirs + "DenseReluDense.wo.weight", (ours + "ffn.down.weight",)),
     )
 
 
-def _stack(stack: str) -> tuple[Row, ...]:
+def _stack(stack: str) -> tuple[TensorRow, ...]:
     theirs, ours = f"{stack}.block.{{i}}.layer.0.", f"{stack}.blocks.{{i}}."
     buckets = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     return (
-        Row(buckets, (f"{stack}.relative.0.weight",)),
+        TensorRow(buckets, (f"{stack}.relative.0.weight",)),
         *_attention(theirs + "SelfAttention", ours + "mixer"),
-        Row(theirs + "layer_norm.weight", (ours + "mixer_residual.before.weight",)),
-        Row(f"{stack}.final_layer_norm.weight", (f"{stack}.final_norm.weight",)),
+        TensorRow(theirs + "layer_norm.weight", (ours + "mixer_residual.before.weight",)),
+        TensorRow(f"{stack}.final_layer_norm.weight", (f"{stack}.final_norm.weight",)),
     )
 
 
 CROSS_THEIRS, CROSS_OURS = "decoder.block.{i}.layer.1.", "decoder.blocks.{i}."
 TABLE = (
-    Row("shared.weight", ("embedding.weight",), Vocabulary()),
+    TensorRow("shared.weight", ("embedding.weight",), Vocabulary()),
     *_stack("encoder"),
     *_feed_forward(1, "encoder"),
     *_stack("decoder"),
     *_attention(CROSS_THEIRS + "EncDecAttention", CROSS_OURS + "cross"),
-    Row(CROSS_THEIRS + "layer_norm.weight", (CROSS_OURS + "cross_residual.before.weight",)),
+    TensorRow(CROSS_THEIRS + "layer_norm.weight", (CROSS_OURS + "cross_residual.before.weight",)),
     *_feed_forward(2, "decoder"),
-    Row("lm_head.weight", ("head.weight",), Vocabulary()),
+    TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
 )
 
 
@@ -184,6 +191,6 @@ T5 = Family(
         },
     ),
     layers={"encoder": "encoder.block.{i}.", "decoder": "decoder.block.{i}."},
-    parts=PARTS,
+    options=OPTIONS,
     ids={"eos_token_id": 1, "pad_token_id": 0},
 )
