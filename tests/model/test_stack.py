@@ -146,7 +146,7 @@ def test_the_kernel_is_chosen_for_training(training: bool, wanted: str) -> None:
     capped = {"heads": 2, "cap": 5.0, "dropout": 0.1}
     stack = Stack(StackConfig.of({"depth": 1, "block": {"mixer": capped, "cross": capped}}), 16, 8).train(training)
     layout = Layout.plain(1, 1000)
-    scopes = [*stack.scopes(layout), *stack.source_scopes(layout, Memory(torch.randn(1, 1000, 16), layout))]
+    scopes = [*stack.scopes(layout), *stack.source_scopes(layout, EncoderOutput(torch.randn(1, 1000, 16), layout))]
     assert [scope.mask.kernel for scope in scopes if scope and scope.mask] == [wanted, wanted]
 
 
