@@ -110,7 +110,7 @@ SETTINGS = {
     "learning-rate=1 learning_rate=2": "learning_rate is given twice",
     "preset=gpt2": "unknown preset 'gpt2'. Did you mean 'gpt2-xl', 'gpt2-large' or 'gpt2-small'?",
     "preset=bert-base-like": "'bert-base-like' is an encoder, but task.kind = 'next_token' trains only a decoder;",
-    "preset=laptop-translate": "preset = 'laptop-translate' is an encoder-decoder, but task.kind = 'next_token' trains only a decoder",
+    "preset=laptop-translate": "preset = 'laptop-translate' is an encoder-decoder, but task.kind = 'next_token'",
     "=3": "'=3' is not of the form key=value",
     "model=3": "model = 3",
     "train.steps.more=3": "'steps' is a value, not a table of keys",
