@@ -146,7 +146,7 @@ def test_what_is_bounded_stays_as_it_is() -> None:
 
 def test_an_encoder_has_no_cache() -> None:
     assert count(KINDS["encoder"], length=8).memory.cache == ()
-    with pytest.raises(HeddleError, match="nothing to remember"):
+    with pytest.raises(HeddleError, match="cannot use a cache"):
         cache_size(KINDS["encoder"], 1, 8)
 
 

@@ -28,7 +28,7 @@ TEXTS: dict[str, tuple[bytes | None, str]] = {
     "binary.txt": (bytes(range(256)), "binary.txt: a binary file, not text (a zero byte at byte 0)"),
     "latin.txt": ("Fäden".encode("latin-1"), "latin.txt: not UTF-8 at byte 1 (0xe4); convert it with iconv"),
     "wide.txt": ("text".encode("utf-16"), "wide.txt: this looks like UTF-16"),
-    "bad.jsonl": (b'{"text": "a"}\n{"txt": "b"}', 'bad.jsonl:2: no field "text" holding a string'),
+    "bad.jsonl": (b'{"text": "a"}\n{"txt": "b"}', 'bad.jsonl:2: no field "text" with a string'),
     "broken.jsonl": (b"{", "broken.jsonl:1: not a line of JSON"),
     "cut.txt.gz": (gzip.compress(b"warp and weft" * 9)[:-9], "cut.txt.gz: the gzip data is cut short"),
     "plain.txt.gz": (b"not packed", "plain.txt.gz: not a valid gzip file"),
@@ -110,7 +110,7 @@ SETTINGS = {
     "learning-rate=1 learning_rate=2": "learning_rate is given twice",
     "preset=gpt2": "unknown preset 'gpt2'. Did you mean 'gpt2-xl', 'gpt2-large' or 'gpt2-small'?",
     "preset=bert-base-like": "'bert-base-like' is an encoder, but task.kind = 'next_token' trains only a decoder;",
-    "preset=laptop-translate": "preset = 'laptop-translate' is an encoder-decoder: task.kind = 'next_token' trains a decoder",
+    "preset=laptop-translate": "preset = 'laptop-translate' is an encoder-decoder, but task.kind = 'next_token'",
     "=3": "'=3' is not of the form key=value",
     "model=3": "model = 3",
     "train.steps.more=3": "'steps' is a value, not a table of keys",
@@ -140,7 +140,7 @@ def test_changes_that_are_given_twice(refused: Refused) -> None:
         ("[data]\nsources = 3\n", "run.toml: data.sources"),
         (
             '[model]\npreset = "bert-base-like"\ncontext = 16\n',
-            "preset = 'bert-base-like' is an encoder: task.kind = 'next_token' trains",
+            "preset = 'bert-base-like' is an encoder, but task.kind = 'next_token' trains",
         ),
         (None, "run.toml: no such file"),
     ],
@@ -281,7 +281,7 @@ GENERATE = {
     "--seed -1": "seed = -1",
     f"--seed {2**64}": "seed = ",
     "--prompt 01234567890123456789": "prompt 0 has 20 tokens, but the model's context is 16; "
-    "shorten it, or set --window (in Python window=True) to go on from its last tokens",
+    "shorten it, or set --window (in Python window=True) to continue from its last tokens",
 }
 
 

@@ -309,7 +309,7 @@ def test_numbers_that_are_not_finite_are_refused(run: Path, tiny: TransformerCon
 def test_another_models_tokenizer_is_refused(tmp_path: Path, tiny: TransformerConfig) -> None:
     special = [f"<|{number}|>" for number in range(30)]
     tokenizer = train_tokenizer("bytes", [], special=special)
-    with pytest.raises(HeddleError, match="the tokenizer has 286 ids, the model's vocab_size is 257"):
+    with pytest.raises(HeddleError, match="the tokenizer has 286 ids, but the model's vocab_size is 257"):
         save(build(tiny), tmp_path / "other", tokenizer)
     save(build(tiny), tmp_path / "other")
     tokenizer.save(tmp_path / "other")
