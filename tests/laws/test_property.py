@@ -149,7 +149,7 @@ def scored(model: Transformer, hidden: Tensor, layout: Layout) -> Tensor:
     """What comes out of the head, whatever kind it is; of a vocabulary the real entries."""
     if isinstance(model.head, LanguageHead):
         return model.logits(hidden)[..., : model.config.vocab_size]
-    return hidden if model.head is None else model.head(hidden, layout)
+    return hidden if model.head is None else model.head(hidden, layout, model.embedding.weight)
 
 
 def predicts_what_was_trained(config: TransformerConfig) -> None:
