@@ -177,7 +177,7 @@ def test_fewer_ids_than_were_asked_for_are_said(heddle: Heddle, corpus: str) -> 
     """Also where they are the default's; bytes have as many as they have."""
     for words, expected in (["tokenizer=words"], True), (["tokenizer=words", "tokenizer_size=10"], False), ([], False):
         told = heddle("train", corpus, *TINY, *words, "--dry-run")
-        assert ("ids, as the text does not give tokenizer_size = 4,096" in told.out) is expected, words
+        assert ("ids: the text is too short for tokenizer_size = 4,096" in told.out) is expected, words
         assert told.code == 0
 
 
@@ -194,7 +194,7 @@ class TestVectors:
         assert (taken["found"], taken["unused"]) == (3, 1)
         share = f"3 of {taken['vocabulary']} tokens ({3 / taken['vocabulary']:.0%})"
         said = heddle("train", *told).out
-        assert f"v.txt knows {share}\nthe head is tied, so it scores with these vectors; head.tied=false" in said
+        assert f"v.txt knows {share}\nthe head is tied, so it scores with these vectors too; set head.tied=false" in said
         assert "the head is tied" not in heddle("train", *told, "head.tied=false").out
         assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "v.txt"]
 

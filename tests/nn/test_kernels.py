@@ -489,7 +489,7 @@ def test_torchs_kernel_refuses_what_it_cannot_do() -> None:
         KERNELS["sdpa"](0.5, cap=30.0)(*inputs(1, 2, 5), lowered)
     kernel = KERNELS["sdpa"](0.5, Dropout(0.5, classic=True))
     for training in (True, False):
-        with pytest.raises(HeddleError, match="kernel = 'sdpa' can only do inverted dropout"):
+        with pytest.raises(HeddleError, match="kernel = 'sdpa' supports only inverted dropout"):
             kernel.train(training)(*inputs(1, 2, 5), lowered)
 
 

@@ -360,7 +360,7 @@ def test_an_untied_bart_has_a_table_on_each_side() -> None:
         (LLAMA, {"use_rope": False}, "use_rope = False"),
         (MISTRAL, {"attention_bias": True}, "attention_bias = True"),
         (MISTRAL, {"sliding_window": 0}, "window"),
-        (MIXTRAL, {"num_experts_per_tok": 9}, "active = 9 experts of experts = 8"),
+        (MIXTRAL, {"num_experts_per_tok": 9}, "active = 9 must be at most experts = 8"),
         (QWEN2_MOE, {"shared_expert_intermediate_size": 0}, "shared_hidden"),
         (QWEN3, {"use_sliding_window": True, "layer_types": ["full_attention"]}, "for each of 32 layers"),
         (QWEN3, {"layer_types": ["sliding_attention"]}, "for each of 32 layers"),

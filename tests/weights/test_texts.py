@@ -29,7 +29,7 @@ def test_greedy_texts_are_those_of_transformers(tmp_path: Path, architecture: st
 def test_every_family_is_drawn_and_every_field_of_its_class() -> None:
     assert set(DRAWS) == {family.architecture for family in ALL}
     assert {name: undrawn(name) for name in DRAWS} == {name: [] for name in DRAWS}
-    assert set(WRITERS) == {family.architecture for family in ALL if family.parts.stacks == ("decoder",)}
+    assert set(WRITERS) == {family.architecture for family in ALL if family.options.stacks == ("decoder",)}
 
 
 @pytest.mark.parametrize("architecture", DRAWS)
