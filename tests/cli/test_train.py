@@ -194,7 +194,9 @@ class TestVectors:
         assert (taken["found"], taken["unused"]) == (3, 1)
         share = f"3 of {taken['vocabulary']} tokens ({3 / taken['vocabulary']:.0%})"
         said = heddle("train", *told).out
-        assert f"v.txt knows {share}\nthe head is tied, so it scores with these vectors too; set head.tied=false" in said
+        assert (
+            f"v.txt knows {share}\nthe head is tied, so it scores with these vectors too; set head.tied=false" in said
+        )
         assert "the head is tied" not in heddle("train", *told, "head.tied=false").out
         assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "v.txt"]
 
