@@ -87,9 +87,9 @@ def run(argv: list[str] | None = None) -> None:
     """
     open_closed()
     words = sys.argv[1:] if argv is None else argv
-    # Threads that spin for long make training ten times slower as soon as another program wants a core; threads that never
-    # spin cost an eighth of the speed on a quiet machine. A short spin, then sleep, costs nothing measurable in either case.
-    # torch reads the setting when it is loaded, which happens later.
+    # Threads that never spin cost an eighth of the speed on a quiet machine, more in short steps; threads that spin for long make
+    # training many times slower as soon as another program wants a core (docs/benchmarks.md). torch reads the setting when it
+    # is loaded, which happens later.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # A script installed by pip does not search the current directory, where a custom mixer is.
