@@ -66,7 +66,7 @@ AXES: dict[str, Sequence[Any]] = {
     ),
     "placement": ("pre", "post", "sandwich", "output", "literal", "bare"),
     "wiring": ("serial", "parallel", "parallel_one_norm"),
-    # The first layer pays attention; this stands in the second.
+    # The first layer pays attention; this one is in the second.
     "second": (
         None,
         ConvolutionConfig(taps=3, dilation=2),
@@ -330,7 +330,7 @@ def others_than(tokens: Tensor) -> Tensor:
     return (tokens + 1) % VOCABULARY
 
 
-# Stacks without any attention, beside those in which it stands in the first layer.
+# Stacks without attention, and stacks with attention in the first layer.
 ALONE = [
     config_of(first=ConvolutionConfig(taps=3), positions="none"),
     config_of(first=LinearConfig(taps=4), positions="learned"),

@@ -47,7 +47,7 @@ def changed(fault: Fault) -> dict[str, CodeType]:
 
 
 def told(code: CodeType) -> tuple[Any, ...]:
-    """What a function's code says beside its instructions, without where it stands in the file."""
+    """A function's code apart from its instructions and its line numbers."""
     return code.co_code, code.co_names, *(told(each) if isinstance(each, CodeType) else each for each in code.co_consts)
 
 
