@@ -155,7 +155,7 @@ def training(
     from heddle.config import TrainConfig
     from heddle.data import next_token_batch
     from heddle.model.packing import use_products
-    from heddle.train import NextToken, Optimizer, train_step
+    from heddle.train import CrossEntropy, Optimizer, train_step
     from heddle.train.plan import pick_products
     from heddle.train.runtime import keep_memory
 
@@ -164,7 +164,7 @@ def training(
     by_onednn = pick_products("auto", model.config, batch * context, "cpu", precision)
     use_products(model, by_onednn)
     made = Optimizer(model, TrainConfig(optimizer=optimizer), 1e-4, precision, by_onednn)
-    objective = NextToken(model)
+    objective = CrossEntropy(model)
     ids = np.random.default_rng(0).integers(0, 4096, (batch, context + 1))
     given = next_token_batch(ids)
     return lambda: train_step(objective, made, given, 1, 1.0, 1.0)

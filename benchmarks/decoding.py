@@ -41,9 +41,7 @@ def heddle_decodes(arguments: argparse.Namespace) -> Callable[[Ids], Ids]:
     from heddle.weights import load
 
     if arguments.library == "unpacked":
-        from heddle.generate import stream
-
-        stream.pack = lambda *anything: None
+        sys.modules["heddle.generate.engine"].pack = lambda *anything: None  # type: ignore[attr-defined]
     model, _ = load(Path(arguments.weights), "cpu")
     cast(model, arguments.precision)
     sampling = SamplingConfig(max_tokens=arguments.tokens, temperature=0)

@@ -677,7 +677,7 @@ def compare_texts(architecture: str, name: str, count: int, folder: Path, length
     from transformers import PreTrainedTokenizerFast
 
     from heddle.config import SamplingConfig
-    from heddle.generate.text import text_loop
+    from heddle.generate.text import text_engine
     from heddle.weights import import_model, load
 
     style = STYLES[name]
@@ -704,11 +704,11 @@ def compare_texts(architecture: str, name: str, count: int, folder: Path, length
     import_model(folder / "published", folder / "run")
     loaded, tokenizer = load(folder / "run", "cpu")
     assert tokenizer is not None
-    loop = text_loop(loaded, tokenizer, prompts, SamplingConfig(temperature=0.0, max_tokens=length))
+    engine = text_engine(loaded, tokenizer, prompts, SamplingConfig(temperature=0.0, max_tokens=length))
     found: list[list[int]] = [[] for _ in prompts]
     ended = 0
-    while loop:
-        for event in loop.step():
+    while engine:
+        for event in engine.step():
             found[event.row].append(event.token)
             ended += event.finish == "end"
     return Texts(

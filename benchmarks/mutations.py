@@ -135,7 +135,7 @@ def learned_and_drawn(subject: Any, tokens: Any) -> dict[str, Any]:
     from heddle.data.batch import next_token_batch
     from heddle.generate import generate
     from heddle.nn import Layout
-    from heddle.train import NextToken
+    from heddle.train import CrossEntropy
 
     model, found = subject.model, {}
     torch.manual_seed(0)
@@ -143,7 +143,7 @@ def learned_and_drawn(subject: Any, tokens: Any) -> dict[str, Any]:
     batch = replace(next_token_batch(tokens.numpy()), layout=Layout.packed([[9, 14]] * 3, 23))
     leaves = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with torch.enable_grad():
-        loss = NextToken(model)(batch)
+        loss = CrossEntropy(model)(batch)
         gradients = torch.autograd.grad(loss.total + loss.extra, leaves, materialize_grads=True)
     found["learned"] = {"output": torch.cat([loss.total.detach()[None], *[each.flatten() for each in gradients]])}
     model.eval()
@@ -217,7 +217,7 @@ def five_steps(name: str) -> dict[str, Any]:
     from heddle.config.run import TrainConfig
     from heddle.data.batch import next_token_batch
     from heddle.data.order import windows
-    from heddle.train import NextToken, Optimizer, train_step
+    from heddle.train import CrossEntropy, Optimizer, train_step
     from heddle.train.runtime import seed_step
     from heddle.train.schedule import factor
 
@@ -229,7 +229,7 @@ def five_steps(name: str) -> dict[str, Any]:
         for parameter in model.parameters():  # biases start at 0, where half of all faults would go unnoticed
             if parameter.dim() == 1:
                 parameter.add_(0.2 * torch.randn(parameter.shape, generator=draw))
-    optimizer, objective = Optimizer(model, train, 1e-2, precision), NextToken(model.train())
+    optimizer, objective = Optimizer(model, train, 1e-2, precision), CrossEntropy(model.train())
     ids = np.random.default_rng(0).integers(0, 61, 200)
     for step in range(5):
         seed_step(0, step)

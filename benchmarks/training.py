@@ -70,7 +70,7 @@ def heddle_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Any],
     from heddle.config import TrainConfig
     from heddle.data import next_token_batch
     from heddle.model.packing import use_products
-    from heddle.train import NextToken, Optimizer, train_step
+    from heddle.train import CrossEntropy, Optimizer, train_step
     from heddle.train.plan import pick_products
     from heddle.weights import load
 
@@ -81,7 +81,7 @@ def heddle_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Any],
     print(f"oneDNN computes: {', '.join(by_onednn) or 'nothing of it'}", file=sys.stderr)
     config = TrainConfig(optimizer="adamw", weight_decay=DECAY, betas=BETAS)
     optimizer = Optimizer(model.train(), config, RATE, arguments.precision)
-    objective = torch.compile(NextToken(model)) if arguments.compile else NextToken(model)
+    objective = torch.compile(CrossEntropy(model)) if arguments.compile else CrossEntropy(model)
 
     def step(ids: Any) -> float:
         batch = next_token_batch(ids).to(arguments.device)

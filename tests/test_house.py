@@ -363,6 +363,45 @@ def test_constructors_take_few_arguments() -> None:
     assert not faults, "\n".join(faults)
 
 
+LONGEST_PATH = 1200
+# What the reader's path must show; each in one of its files.
+SHOWN = {
+    "nn/mask.py": "class Causal",
+    "nn/kernels/reference.py": ".softmax(",
+    "nn/scope.py": "class Pattern",
+    "nn/attention.py": "class Attention",
+    "nn/block.py": "class Block",
+    "model/stack.py": "class Stack",
+    "model/transformer.py": "class Transformer",
+    "model/head.py": "class LanguageHead",
+    "data/batch.py": "def next_token_batch",
+    "train/objective.py": "class CrossEntropy",
+    "train/loss.py": "def cross_entropy",
+    "train/step.py": "def train_step",
+    "train/optimizer.py": "class Optimizer",
+    "generate/sampling.py": "def draw",
+    "generate/stream.py": "def stream",
+}
+
+
+def reading_path() -> list[Path]:
+    """The files that the README's numbered list names, in its order, without the engine, which stands beside the path."""
+    _, found, rest = (ROOT / "README.md").read_text().partition("\n## Reading the code\n")
+    assert found
+    numbered = re.findall(r"^(?:\d+\. |    ).*$", rest.partition("\n## ")[0], re.MULTILINE)
+    names = re.findall(r"\]\((heddle/[\w/]+\.py)\)", "\n".join(numbered))
+    return [ROOT / name for name in names if name != "heddle/generate/engine.py"]
+
+
+def test_the_readers_path_is_short_and_whole() -> None:
+    path = reading_path()
+    assert [str(each.relative_to(HEDDLE)) for each in path] == list(SHOWN)
+    for each, shown in zip(path, SHOWN.values(), strict=True):
+        assert shown in each.read_text(), f"{each.name} no longer has {shown!r}"
+    lengths = {each.name: code_lines(ast.parse(each.read_text()), each.read_text()) for each in path}
+    assert sum(lengths.values()) <= LONGEST_PATH, lengths
+
+
 def test_a_long_function_is_found() -> None:
     body = "\n".join(f"    x = {number}" for number in range(LONGEST_FUNCTION))
     assert length_faults(f"def f():\n{body}")

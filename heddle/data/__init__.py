@@ -16,7 +16,6 @@ reads.
 from heddle.data.batch import IGNORED as IGNORED
 from heddle.data.batch import Batch as Batch
 from heddle.data.batch import next_token_batch as next_token_batch
-from heddle.data.batch import start_shift as start_shift
 from heddle.data.order import held_out_windows as held_out_windows
 from heddle.data.order import permute as permute
 from heddle.data.order import targets_left_out as targets_left_out
@@ -49,7 +48,6 @@ __all__ = [
     "permute",
     "python_library",
     "read_documents",
-    "start_shift",
     "targets_left_out",
     "windows",
     "windows_per_epoch",

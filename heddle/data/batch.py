@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from jaxtyping import Float, Int, Integer
 from torch import Tensor
 from torch.utils import _pytree
 
-from heddle.checks import checked, wrong
+from heddle.checks import checked
 from heddle.errors import HeddleError
 from heddle.nn.layout import Layout
 
@@ -76,6 +75,8 @@ _pytree.register_pytree_node(
 def next_token_batch(rows: Integer[np.ndarray, "B N"]) -> Batch:
     """A batch in which every token predicts the next; N = T + 1 ids per row give T inputs and T targets (L0-89).
 
+    Rows that begin with a start token also predict their first own token (L2-56, D-24).
+
     Raises:
         HeddleError: rows of fewer than two ids, which hold no target.
     """
@@ -85,27 +86,3 @@ def next_token_batch(rows: Integer[np.ndarray, "B N"]) -> Batch:
     # Copies: views would carry the memory of the whole buffer through every move between devices.
     tokens, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
     return Batch(tokens, Layout.plain(*tokens.shape), targets, torch.ones(tokens.shape))
-
-
-@checked()
-def start_shift(ids: npt.ArrayLike, start: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The third lecture's convention: ``start`` is prepended, and row i predicts token i.
-
-    Ids [..., n] give n + 1 rows. The last row continues the text: its target is `IGNORED`, so it adds nothing to the loss
-    (L2-56, L2-60).
-
-    Returns:
-        Inputs and targets, each [..., n + 1].
-    """
-    try:
-        found = np.asarray(ids)
-    except ValueError:  # rows of different lengths
-        found = np.empty(1)
-    if found.size and found.dtype.kind not in "iu":
-        raise wrong("start_shift", "ids", ids, "an array of whole numbers")
-    ids = found.astype(np.int64)
-    edge = (*ids.shape[:-1], 1)
-    return (
-        np.concatenate([np.full(edge, start), ids], axis=-1),
-        np.concatenate([ids, np.full(edge, IGNORED)], axis=-1),
-    )

@@ -1,4 +1,4 @@
-"""Text in, text out: the token loop with a tokenizer at both ends."""
+"""Text in, text out: the engine with a tokenizer at both ends."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,8 @@ from typing import Any
 
 from heddle.checks import checked
 from heddle.config.sampling import SamplingConfig
-from heddle.generate.stream import Finish, Loop
+from heddle.generate.engine import Engine
+from heddle.generate.stream import Finish
 from heddle.model.transformer import Transformer
 from heddle.text import TextStream, Tokenizer
 
@@ -43,32 +44,32 @@ def complete(
     text as its published tokenizer does, and ends at any of its end ids. Ids without text are never drawn.
 
     Raises:
-        HeddleError: as in `Loop`; or a prompt has text that the tokenizer does not know.
+        HeddleError: as in `Engine`; or a prompt has text that the tokenizer does not know.
     """
-    loop = text_loop(model, tokenizer, prompts, sampling, seeds)
-    last = [row.text[-1] if prompt else None for row, prompt in zip(loop.waiting, prompts, strict=True)]
+    engine = text_engine(model, tokenizer, prompts, sampling, seeds)
+    last = [row.ids[-1] if prompt else None for row, prompt in zip(engine.waiting, prompts, strict=True)]
     texts = [RowText(tokenizer, sampling.stop, previous) for previous in last]
-    while loop:
-        for event in loop.step():
+    while engine:
+        for event in engine.step():
             text = texts[event.row]
             piece = text.push(event.token, event.finish)
             if text.finish == "stop":
-                loop.leave({event.row})
+                engine.leave({event.row})
             if piece or text.finish:
                 yield Piece(event.row, piece, text.tokens, text.finish)
 
 
-def text_loop(
+def text_engine(
     model: Transformer,
     tokenizer: Tokenizer,
     prompts: Sequence[str],
     sampling: SamplingConfig,
     seeds: Sequence[int] | None = None,
-) -> Loop:
-    """The token loop behind `complete`, with the same arguments and errors."""
+) -> Engine:
+    """The engine behind `complete`, with the same arguments and errors."""
     ids = [[*opening(model, tokenizer, prompt), *prompt_ids(tokenizer, prompt)] for prompt in prompts]
     end = tokenizer.end_of_text if model.config.ids is None else None  # an imported model has its end ids in its config
-    return Loop(model, ids, sampling, end, seeds, tokenizer.vocab_size)
+    return Engine(model, ids, sampling, end, seeds, tokenizer.vocab_size)
 
 
 def opening(model: Transformer, tokenizer: Tokenizer, prompt: str) -> tuple[int, ...]:

@@ -8,12 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.config.model import (
-    ClassifierHeadConfig,
-    EmbeddingHeadConfig,
-    LanguageHeadConfig,
-    TransformerConfig,
-)
+from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, LanguageHeadConfig, TransformerConfig
 from heddle.config.run import ProductKind
 from heddle.errors import HeddleError
 from heddle.nn.activations import ACTIVATIONS
@@ -50,8 +45,12 @@ class Scores:
         return Scores(self.table.to(dtype), self.vocab_size, bias, self.cap, self.by_onednn)
 
     def finish(self, products: Float[Tensor, "*rows V"]) -> Float[Tensor, "*rows V"]:
-        """Scores from `features @ tableᵀ + bias`; padding entries are -inf."""
-        return mask_padding(capped(products, self.cap), self.vocab_size)
+        """Scores from `features @ tableᵀ + bias`; padding entries are -inf, in training as in sampling (L0-86)."""
+        scores = capped(products, self.cap)
+        if scores.shape[-1] == self.vocab_size:
+            return scores
+        extra = torch.arange(scores.shape[-1], device=scores.device) >= self.vocab_size
+        return scores.masked_fill(extra, -torch.inf)
 
 
 class Head(nn.Module):
@@ -79,6 +78,17 @@ class Head(nn.Module):
             HeddleError: this head returns vectors, not scores.
         """
         raise HeddleError(f"a {type(self).__name__} head returns vectors, not scores, so it cannot predict")
+
+    def forward(
+        self, hidden: Float[Tensor, "*rows D"], layout: Layout | None, table: Tensor
+    ) -> Float[Tensor, "*some V"]:
+        features = self.features(hidden, layout)
+        scores = self.scoring(table).to(features.dtype)
+        return scores.finish(self.product(features, scores.table, scores.bias))
+
+    def product(self, x: Float[Tensor, "*rows D"], weight: Float[Tensor, "V D"], bias: Tensor | None) -> Tensor:
+        """x weightᵀ + bias, the largest product of a decoding step."""
+        return F.linear(x, weight, bias)
 
 
 class LanguageHead(Head):
@@ -110,28 +120,8 @@ class LanguageHead(Head):
 
     def scoring(self, table: Float[Tensor, "V E"]) -> Scores:
         """Scores by the head's own table, or by the token table if tied (L0-75)."""
-        return Scores(
-            table if self.weight is None else self.weight, self.vocab_size, self.bias, self.cap, self.by_onednn
-        )
-
-    def forward(
-        self, hidden: Float[Tensor, "*rows D"], layout: Layout | None, table: Float[Tensor, "V E"]
-    ) -> Float[Tensor, "*rows V"]:
-        features = self.features(hidden, layout)
-        scores = self.scoring(table).to(features.dtype)
-        return scores.finish(self.product(features, scores.table, scores.bias))
-
-    def product(self, x: Float[Tensor, "*rows D"], weight: Float[Tensor, "V D"], bias: Tensor | None) -> Tensor:
-        """x weightᵀ + bias, the largest product of a decoding step."""
-        return F.linear(x, weight, bias)
-
-
-def mask_padding(logits: Float[Tensor, "*rows V"], vocab_size: int) -> Float[Tensor, "*rows V"]:
-    """Logits with padding entries at -inf, in training as in sampling (L0-86)."""
-    if logits.shape[-1] == vocab_size:
-        return logits
-    extra = torch.arange(logits.shape[-1], device=logits.device) >= vocab_size
-    return logits.masked_fill(extra, -torch.inf)
+        table = table if self.weight is None else self.weight
+        return Scores(table, self.vocab_size, self.bias, self.cap, self.by_onednn)
 
 
 def pool(hidden: Float[Tensor, "B T D"], layout: Layout, how: str) -> Float[Tensor, "B D"]:
@@ -144,20 +134,17 @@ def pool(hidden: Float[Tensor, "B T D"], layout: Layout, how: str) -> Float[Tens
     """
     if layout.documents > 1:
         raise HeddleError("pooling returns one vector per row, so texts cannot be packed: put each text in its own row")
-    real = layout.real
-    empty = ~real.any(1, keepdim=True)
-    if how in ("first", "last"):
-        place = torch.arange(layout.width, device=hidden.device)
-        far = layout.width if how == "first" else -1
-        index = place.expand_as(real).where(real, far)
-        index = (index.amin(1) if how == "first" else index.amax(1)).clamp(0, layout.width - 1)
-        found = hidden.gather(1, index[:, None, None].expand(-1, 1, hidden.shape[-1]))[:, 0]
+    real, rows = layout.real, torch.arange(layout.rows, device=hidden.device)
+    if how == "first":
+        found = hidden[rows, real.int().argmax(1)]
+    elif how == "last":
+        found = hidden[rows, layout.width - 1 - real.flip(1).int().argmax(1)]
     elif how == "max":
         found = hidden.masked_fill(~real[..., None], -torch.inf).amax(1)
     else:
         wide = hidden.to(wide_dtype(hidden.dtype)).masked_fill(~real[..., None], 0.0)
         found = (wide.sum(1) / real.sum(1, keepdim=True).clamp(min=1)).to(hidden.dtype)
-    return found.masked_fill(empty, 0.0)
+    return found.masked_fill(~real.any(1, keepdim=True), 0.0)
 
 
 class Pooler(Head):
@@ -191,16 +178,11 @@ class Classifier(Head):
 
     def features(self, hidden: Float[Tensor, "B T D"], layout: Layout | None) -> Float[Tensor, "B D"]:
         """The pooled vectors, with dropout."""
-        features: Tensor = self.dropout(self.pooler.features(hidden, layout))
-        return features
+        return self.dropout(self.pooler.features(hidden, layout))
 
     def scoring(self, table: Float[Tensor, "V E"]) -> Scores:
         """Scores by the classifier's linear map."""
         return Scores(self.scores.weight, self.scores.out_features, self.scores.bias)
-
-    def forward(self, hidden: Float[Tensor, "B T D"], layout: Layout | None, table: Tensor) -> Float[Tensor, "B C"]:
-        out: Tensor = self.scores(self.features(hidden, layout))
-        return out
 
 
 def make_head(config: TransformerConfig) -> Head | None:

@@ -1,6 +1,6 @@
 """A stack: entry, blocks, final norm. Masks are lowered once per pass and attention pattern, not once per layer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import sqrt
 from typing import Any
@@ -19,9 +19,9 @@ from heddle.nn.embedding import Embedding, check_ids
 from heddle.nn.layout import Layout
 from heddle.nn.norm import make_norm
 from heddle.nn.numeric import wide_dtype
-from heddle.nn.output import Output
+from heddle.nn.output import Hidden, Output
 from heddle.nn.position import SinusoidalPositions, make_relative
-from heddle.nn.scope import Pattern, Scope
+from heddle.nn.scope import Scope
 from heddle.nn.setting import Setting
 from heddle.nn.state import FORGETS, BlockState, Cache, EncoderOutput, Keys
 
@@ -47,9 +47,7 @@ class Entry(nn.Module):
         self.norm = None if config.norm is None else make_norm(config.norm, dim)
         self.dropout = dropout
 
-    def forward(
-        self, x: Float[Tensor, "B T d"], layout: Layout, types: Int[Tensor, "B T"] | None = None
-    ) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Float[Tensor, "B T d"], layout: Layout, types: Int[Tensor, "B T"] | None = None) -> Hidden:
         if types is not None:
             if self.types is None:
                 raise HeddleError("this stack has no table of token types: leave out types, or set entry.types")
@@ -74,8 +72,7 @@ class Entry(nn.Module):
             # Padding may lie beyond the table. It gets the first row and is seen by nothing.
             at = at.masked_fill(~layout.real, 0)
         check_ids("the layout's positions", at, self.places)
-        places: Tensor = self.positions(at)
-        return places.to(dtype)
+        return self.positions(at).to(dtype)
 
 
 def _positions(kind: str, context: int, dim: int) -> nn.Module | None:
@@ -84,6 +81,13 @@ def _positions(kind: str, context: int, dim: int) -> nn.Module | None:
     if kind == "learned":
         return Embedding(context, dim)
     return SinusoidalPositions(dim, halves=kind == "sinusoidal_halves")
+
+
+def distinct(items: Iterable[Any]) -> tuple[list[Any], list[int]]:
+    """The distinct items, and for each item its index among them."""
+    every = list(items)
+    found = list(dict.fromkeys(every))
+    return found, [found.index(item) for item in every]
 
 
 class Stack(nn.Module):
@@ -112,14 +116,13 @@ class Stack(nn.Module):
         self.longest = context if config.entry.positions == "learned" else None
         self.entry = Entry(config.entry, dim, context, setting.drop(config.entry.dropout))
         self.blocks = nn.ModuleList(make_block(block, setting) for block in config.blocks)
-        self.patterns: list[Pattern] = [block.mixer.pattern for block in self.layers()]
-        self.source_patterns = [None if block.cross is None else block.cross.pattern for block in self.layers()]
+        # Layers name their pattern by its index, since torch.compile cannot compare patterns.
+        self.patterns, self.pattern_of = distinct(block.mixer.pattern for block in self.layers())
+        crossing = [None if block.cross is None else block.cross.pattern for block in self.layers()]
+        self.source_patterns, self.source_of = distinct(crossing)
         relatives = [each for each in dict.fromkeys(pattern.relative for pattern in self.patterns) if each]
-        self.relative = nn.ModuleList(make_relative(each) for each in relatives)
-        # By index, since torch.compile cannot compare patterns: the first layer with an equal pattern, and its relative positions.
-        self.like = [self.patterns.index(pattern) for pattern in self.patterns]
-        self.source_like = [self.source_patterns.index(pattern) for pattern in self.source_patterns]
         self.relative_of = [relatives.index(each.relative) if each.relative else None for each in self.patterns]
+        self.relative = nn.ModuleList(make_relative(each) for each in relatives)
         self.final_norm = make_norm(config.block.norm, dim) if config.ends_in_norm() else nn.Identity()
 
     def forward(
@@ -140,7 +143,8 @@ class Stack(nn.Module):
             types: token types, if the stack has a table of them.
 
         Raises:
-            HeddleError: `x` has another width, the layout another shape, or `types` are passed and there is no table of them.
+            HeddleError: `x` has another width, the layout another shape, `types` are passed and there is no table of them, or
+                there are more tokens than learned positions.
         """
         self._check(x, layout)
         keys = None if cache is None else cache.keys
@@ -154,38 +158,38 @@ class Stack(nn.Module):
 
     def scopes(self, queries: Layout, keys: Keys | None = None) -> list[Scope]:
         """The scope of each block's mixer in this pass; `keys` default to the queries."""
-        scopes: list[Scope] = []
-        for layer, (pattern, first, number) in enumerate(zip(self.patterns, self.like, self.relative_of, strict=True)):
+        scopes = []
+        for pattern, number in zip(self.patterns, self.relative_of, strict=True):
             seen = queries if keys is None else keys[pattern.reach]
             relative = None if number is None else self.relative[number]
-            scopes.append(
-                scopes[first] if first < layer else pattern.scope(queries, seen, relative, training=self.training)
-            )
-        return scopes
+            scopes.append(pattern.scope(queries, seen, relative, training=self.training))
+        return [scopes[index] for index in self.pattern_of]
 
     def source_scopes(self, queries: Layout, encoded: EncoderOutput | None) -> list[Scope | None]:
         """The scope of each block's cross-attention, None for a block without one."""
-        scopes: list[Scope | None] = []
-        for layer, (pattern, first) in enumerate(zip(self.source_patterns, self.source_like, strict=True)):
-            if encoded is None or pattern is None:
-                scopes.append(None)
-            elif first < layer:
-                scopes.append(scopes[first])
-            else:
-                scope = pattern.scope(queries, encoded.layout, source=encoded.hidden, training=self.training)
-                scopes.append(scope)
-        return scopes
+        if encoded is None:
+            return [None] * len(self.blocks)
+        keys, hidden = encoded.layout, encoded.hidden
+        scopes = [
+            None if pattern is None else pattern.scope(queries, keys, source=hidden, training=self.training)
+            for pattern in self.source_patterns
+        ]
+        return [scopes[index] for index in self.source_of]
 
     def _check(self, x: object, layout: object) -> None:
-        if not isinstance(x, Tensor) or not x.is_floating_point():
+        if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() != 3 or x.shape[-1] != self.width:
             raise wrong("Stack", "x", x, f"a tensor of floating-point numbers of shape [B T {self.width}]")
         if not isinstance(layout, Layout):
-            raise wrong("Stack", "layout", layout, "a Layout")
-        if x.dim() != 3 or x.shape[-1] != self.width or layout.position.shape != x.shape[:2]:
-            raise HeddleError(
-                f"Stack: x must be [B T {self.width}] and the layout [B T]; "
-                f"x is {list(x.shape)}, the layout {list(layout.position.shape)}"
-            )
+            raise wrong("Stack", "layout", layout, "a Layout, such as Layout.padded(lengths, width)")
+        places, tokens = list(layout.position.shape), list(x.shape[:2])
+        if places != tokens:  # it would be broadcast over the tokens (L1-15)
+            raise HeddleError(f"the layout is for [B T] = {places}, but the tokens are {tokens}")
+        # Reading `longest` specialises a compiled graph to it, so read it only if the width alone does not decide:
+        # a packed row may be longer than each of its texts.
+        if self.longest is not None and layout.width > self.longest:
+            longest = layout.width if layout.longest is None else layout.longest
+            if longest > self.longest:
+                raise HeddleError(f"{longest} tokens exceed the {self.longest} learned positions; shorten the text")
 
     @contextmanager
     def watched(self) -> Iterator[list[Tensor]]:
@@ -211,20 +215,3 @@ class Stack(nn.Module):
     def new_states(self) -> list[BlockState]:
         """Empty states, one per block."""
         return [block.new_state() for block in self.layers()]
-
-    def check_length(self, length: int) -> None:
-        """Refuse sequences that are longer than the learned positions.
-
-        Raises:
-            HeddleError: `length` exceeds them.
-        """
-        if self.longest is not None and length > self.longest:
-            raise HeddleError(
-                f"{length} tokens exceed the {self.longest} positions that this model has learned; shorten the text"
-            )
-
-    def check_layout(self, layout: Layout) -> None:
-        """`check_length` for a layout, as far as the host knows: a packed row may be longer than each of its texts."""
-        # Reading `longest` specialises a compiled graph to it, so read it only if the width alone does not decide.
-        if self.longest is not None and layout.width > self.longest:
-            self.check_length(layout.width if layout.longest is None else layout.longest)

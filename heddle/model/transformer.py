@@ -15,7 +15,7 @@ from heddle.nn.block import MATRICES
 from heddle.nn.custom import without_custom
 from heddle.nn.embedding import Embedding, check_ids
 from heddle.nn.layout import Layout
-from heddle.nn.output import Output, Routing
+from heddle.nn.output import Hidden, Output, Routing
 from heddle.nn.state import Cache, EncoderOutput
 
 
@@ -75,28 +75,23 @@ class Transformer(nn.Module):
         """
         check_ids("tokens", tokens, self.vocab_size)
         layout = self._layout(tokens, layout, cache)
-        last = self.encoder if self.decoder is None else self.decoder
-        assert last is not None
-        last.check_layout(layout)
         if self.encoder is None or self.decoder is None:
             if not (source is None and source_layout is None and source_types is None):
                 raise HeddleError("this model has no source: leave out source, source_layout and source_types")
-            return last(self._embed(tokens), layout, cache, types=types)
+            return self.last_stack()(self._embed(tokens), layout, cache, types=types)
         encoded, routings = self._encode(len(tokens), source, source_layout, source_types, cache)
-        out: Output = last(self._embed(tokens), layout, cache, encoded, types)
+        out: Output = self.decoder(self._embed(tokens), layout, cache, encoded, types)
+        if cache is not None:
+            cache.encoded = encoded
         return Output(out.hidden, routings + out.routings)
 
-    def states(
-        self, tokens: Int[Tensor, "B T"], layout: Layout | None = None, **more: Any
-    ) -> list[Float[Tensor, "B T D"]]:
+    def states(self, tokens: Int[Tensor, "B T"], *more: Any, **named: Any) -> list[Hidden]:
         """The outputs of the entry and of each block of the last stack, L + 1 tensors, before the final norm (L0-25).
 
         Arguments are those of `forward`.
         """
-        stack = self.encoder if self.decoder is None else self.decoder
-        assert stack is not None
-        with stack.watched() as kept:
-            self(tokens, layout, **more)
+        with self.last_stack().watched() as kept:
+            self(tokens, *more, **named)
         return kept
 
     @checked(rows=at_least(0))
@@ -114,10 +109,8 @@ class Transformer(nn.Module):
         """Scores of the next token (L0-73, L2-62). Padding entries of the vocabulary are -inf (D-13)."""
         head = self.language_head()
         if not isinstance(hidden, Tensor) or not hidden.is_floating_point() or hidden.shape[-1:] != (self.config.dim,):
-            needed = f"a tensor of floating-point numbers of shape [… {self.config.dim}]"
-            raise wrong("model.logits", "hidden", hidden, needed)
-        scores: Tensor = head(hidden, None, self.embedding.weight)
-        return scores
+            raise wrong("model.logits", "hidden", hidden, f"floating-point numbers of shape [… {self.config.dim}]")
+        return head(hidden, None, self.embedding.weight)
 
     def check_predicts_next(self) -> None:
         """Refuse a model that is not a causal language model.
@@ -155,6 +148,12 @@ class Transformer(nn.Module):
         """The language head's matrix: the token table itself when tied (L0-75)."""
         return self.language_head().scoring(self.embedding.weight).table
 
+    def last_stack(self) -> Stack:
+        """The stack below the head: the decoder, or the encoder if there is no decoder."""
+        stack = self.encoder if self.decoder is None else self.decoder
+        assert stack is not None
+        return stack
+
     def working_dtype(self) -> torch.dtype:
         """The dtype that the blocks compute in: that of their matrices, or of the token table if they have none.
 
@@ -165,9 +164,8 @@ class Transformer(nn.Module):
 
     def first_matrix(self) -> nn.Module | None:
         """The first module in the blocks whose weights are in the working precision, or None."""
-        stack = self.encoder if self.decoder is None else self.decoder
-        assert stack is not None
-        return next((module for module in without_custom(stack.blocks) if isinstance(module, MATRICES)), None)
+        modules = without_custom(self.last_stack().blocks)
+        return next((module for module in modules if isinstance(module, MATRICES)), None)
 
     @property
     def device(self) -> torch.device:
@@ -175,22 +173,17 @@ class Transformer(nn.Module):
         return self.embedding.weight.device
 
     def _layout(self, tokens: Tensor, layout: Layout | None, cache: Cache | None) -> Layout:
-        """The layout of the tokens, checked, since a layout of another batch would be broadcast over them (L1-15)."""
+        """The layout of the tokens, which the stack then checks."""
         rows, width = tokens.shape
-        if cache is not None:
-            if not isinstance(cache, Cache):
-                raise wrong("model", "cache", cache, "a Cache from model.new_cache")
-            if self.decoder is None:
-                raise HeddleError("this model has no decoder, so it cannot use a cache: leave out cache")
-            if layout is None:
-                if rows != len(cache.lengths):
-                    raise HeddleError(f"{rows} rows of tokens for a cache of {len(cache.lengths)} rows")
-                return cache.advance([width] * rows, tokens.device)
-            if layout is not cache.queries:
-                raise wrong("model", "layout", layout, "the layout that the last cache.advance returned")
-        layout = Layout.plain(rows, width, tokens.device) if layout is None else layout
-        _check_layout(tokens, layout)
-        return layout
+        if cache is None:
+            return Layout.plain(rows, width, tokens.device) if layout is None else layout
+        if not isinstance(cache, Cache):
+            raise wrong("model", "cache", cache, "a Cache from model.new_cache")
+        if self.decoder is None:
+            raise HeddleError("this model has no decoder, so it cannot use a cache: leave out cache")
+        if layout is not None and layout is not cache.queries:
+            raise wrong("model", "layout", layout, "the layout that the last cache.advance returned")
+        return cache.advance([width] * rows, tokens.device) if layout is None else layout
 
     def _encode(
         self, rows: int, source: Tensor | None, layout: Layout | None, types: Tensor | None, cache: Cache | None
@@ -208,25 +201,9 @@ class Transformer(nn.Module):
         check_ids("source", source, count)
         if source.shape[0] != rows:
             raise HeddleError(f"{source.shape[0]} rows of source for {rows} rows of tokens: pass one source per row")
-        layout = Layout.plain(source.shape[0], source.shape[1], source.device) if layout is None else layout
-        _check_layout(source, layout)
-        self.encoder.check_layout(layout)
+        layout = Layout.plain(rows, source.shape[1], source.device) if layout is None else layout
         out: Output = self.encoder(self._embed(source, self.source_embedding), layout, types=types)
-        encoded = EncoderOutput(out.hidden, layout)
-        if cache is not None:
-            cache.encoded = encoded
-        return encoded, out.routings
+        return EncoderOutput(out.hidden, layout), out.routings
 
     def _embed(self, tokens: Tensor, table: Embedding | None = None) -> Float[Tensor, "B T d"]:
-        embedding = self.embedding if table is None else table
-        return embedding(tokens).to(self.working_dtype())
-
-
-def _check_layout(tokens: Tensor, layout: Layout) -> None:
-    """Refuse a layout of another shape, which would be broadcast over the tokens (L1-15)."""
-    if not isinstance(layout, Layout):
-        raise wrong("model", "layout", layout, "a Layout, such as Layout.padded(lengths, width)")
-    if layout.position.shape != tokens.shape:
-        raise HeddleError(
-            f"the layout is for [B T] = {list(layout.position.shape)}, but the tokens are {list(tokens.shape)}"
-        )
+        return (self.embedding if table is None else table)(tokens).to(self.working_dtype())

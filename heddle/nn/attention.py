@@ -9,6 +9,7 @@ from heddle.config.layers import AttentionConfig
 from heddle.nn.kernels import KERNELS
 from heddle.nn.mask import Causal, Everything, Rule, Window
 from heddle.nn.norm import make_norm
+from heddle.nn.output import Hidden
 from heddle.nn.position import relative_of, rotate
 from heddle.nn.scope import Pattern, Scope
 from heddle.nn.setting import Setting
@@ -43,7 +44,7 @@ class Attention(nn.Module):
         self.k_norm = nn.Identity() if config.qk_norm is None else make_norm(config.qk_norm, self.head_dim)
         self.kernel = KERNELS[config.kernel](score_scale(config, dim), setting.drop(config.dropout), config.cap)
 
-    def forward(self, x: Float[Tensor, "B T D"], scope: Scope, state: State = STATELESS) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Hidden, scope: Scope, state: State = STATELESS) -> Hidden:
         q = rotate(self.q_norm(split_heads(self.q(x), self.head_dim)), scope.rotation)
         kept = state.read()
         if kept is None:
@@ -67,14 +68,9 @@ def attention_pattern(config: AttentionConfig, setting: Setting, crosses: bool =
     rule: Rule = Causal() if setting.causal and not crosses else Everything()
     if config.window is not None:
         rule = rule & Window(config.window) if setting.causal else Window(config.window)
-    return Pattern(
-        rule,
-        config.window,
-        config.kernel,
-        config.needs(setting.dropout),
-        config.needs(setting.dropout, training=False),
-        relative_of(config, setting.dim, setting.causal),
-    )
+    needs, predicting = (config.needs(setting.dropout, training) for training in (True, False))
+    relative = relative_of(config, setting.dim, setting.causal)
+    return Pattern(rule, config.window, config.kernel, needs, predicting, relative)
 
 
 def score_scale(config: AttentionConfig, dim: int) -> float:
@@ -104,9 +100,7 @@ def head_products(attention: Attention) -> tuple[Float[Tensor, "H D D"], Float[T
     def columns(linear: nn.Linear, width: int) -> Tensor:
         return linear.weight.unflatten(0, (-1, width)).transpose(1, 2)  # [h, D, width], as the lectures write X W
 
-    q, k = columns(attention.q, attention.head_dim), columns(attention.k, attention.head_dim)
-    v = columns(attention.v, attention.value_dim)
-    o = attention.o.weight.T.unflatten(0, (-1, attention.value_dim))  # [H, value_dim, D]
-    group = q.shape[0] // k.shape[0]
-    k, v = k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0)
+    q, o = columns(attention.q, attention.head_dim), attention.o.weight.T.unflatten(0, (-1, attention.value_dim))
+    k, v = columns(attention.k, attention.head_dim), columns(attention.v, attention.value_dim)
+    k, v = (each.repeat_interleave(len(q) // len(k), dim=0) for each in (k, v))
     return q @ k.transpose(1, 2), v @ o

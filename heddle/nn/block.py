@@ -7,16 +7,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from heddle.config.layers import (
-    AttentionConfig,
-    ConvolutionConfig,
-    CustomConfig,
-    GatedConfig,
-    LinearConfig,
-    MLPConfig,
-    MoEConfig,
-    RecurrentConfig,
-)
+from heddle.config import layers
 from heddle.config.model import BlockConfig
 from heddle.errors import HeddleError
 from heddle.nn.attention import Attention
@@ -27,7 +18,7 @@ from heddle.nn.experts import Experts
 from heddle.nn.feedforward import MLP, Gated
 from heddle.nn.moe import MoE
 from heddle.nn.norm import make_norm
-from heddle.nn.output import Output
+from heddle.nn.output import Hidden, Output
 from heddle.nn.recurrent import Recurrent
 from heddle.nn.scope import Scope
 from heddle.nn.setting import Setting
@@ -38,17 +29,17 @@ MATRICES = (nn.Linear, Convolution, Experts)
 
 # Config class -> module class. To add a choice, add a config class with a `kind`, a module and a row; every law then covers it.
 MIXERS: dict[type, Callable[[Any, Setting], nn.Module]] = {
-    AttentionConfig: Attention,
-    ConvolutionConfig: Convolution,
-    LinearConfig: Convolution,
-    RecurrentConfig: Recurrent,
-    CustomConfig: CustomMixer,
+    layers.AttentionConfig: Attention,
+    layers.ConvolutionConfig: Convolution,
+    layers.LinearConfig: Convolution,
+    layers.RecurrentConfig: Recurrent,
+    layers.CustomConfig: CustomMixer,
 }
 FEED_FORWARDS: dict[type, Callable[[Any, Setting], nn.Module]] = {
-    MLPConfig: MLP,
-    GatedConfig: Gated,
-    MoEConfig: MoE,
-    CustomConfig: CustomFeedForward,
+    layers.MLPConfig: MLP,
+    layers.GatedConfig: Gated,
+    layers.MoEConfig: MoE,
+    layers.CustomConfig: CustomFeedForward,
 }
 
 
@@ -88,14 +79,11 @@ class Residual(nn.Module):
         self.outside = norm() if where.outside else nn.Identity()
         self.dropout = dropout if isinstance(dropout, Dropout) else Dropout(dropout)
 
-    def enter(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+    def enter(self, x: Hidden) -> Hidden:
         """The branch's input."""
-        normed: Tensor = self.before(x)
-        return normed
+        return self.before(x)
 
-    def leave(
-        self, x: Float[Tensor, "B T D"], entered: Float[Tensor, "B T D"], change: Float[Tensor, "..."]
-    ) -> Float[Tensor, "B T D"]:
+    def leave(self, x: Hidden, entered: Hidden, change: Float[Tensor, "..."]) -> Hidden:
         """The residual's output.
 
         Args:
@@ -108,14 +96,12 @@ class Residual(nn.Module):
         """
         if change.shape != x.shape:
             raise HeddleError(
-                "a residual adds a branch's output to its input, so both must have the same shape; "
-                f"the branch returned {list(change.shape)} for an input of {list(x.shape)}"
+                f"a branch's output is added to its input, so its shape must be {list(x.shape)}, not {list(change.shape)}"
             )
         change = self.dropout(self.after(change))
         if self.skip is not None:
             change = (x if self.skip == "x" else entered) + change
-        out: Tensor = self.outside(change)
-        return out
+        return self.outside(change)
 
 
 class Block(nn.Module):
@@ -141,13 +127,7 @@ class Block(nn.Module):
         if (feed_forward := FEED_FORWARDS.get(type(config.ffn))) is not None:
             self.ffn, self.ffn_residual = feed_forward(config.ffn, setting), residual(_of_feed_forward(config))
 
-    def forward(
-        self,
-        x: Float[Tensor, "B T D"],
-        scope: Scope,
-        state: BlockState = FORGETS,
-        source: Scope | None = None,
-    ) -> Output:
+    def forward(self, x: Hidden, scope: Scope, state: BlockState = FORGETS, source: Scope | None = None) -> Output:
         """The layer's output. `source` is the scope of its cross-attention."""
         h = self.mixer_residual.enter(x)
         x = self.mixer_residual.leave(x, h, self.mixer(h, scope, state.mixer))
@@ -172,13 +152,7 @@ class ParallelBlock(Block):
         super().__init__(config, setting)
         self.one_norm = config.wiring == "parallel_one_norm"
 
-    def forward(
-        self,
-        x: Float[Tensor, "B T D"],
-        scope: Scope,
-        state: BlockState = FORGETS,
-        source: Scope | None = None,
-    ) -> Output:
+    def forward(self, x: Hidden, scope: Scope, state: BlockState = FORGETS, source: Scope | None = None) -> Output:
         """The layer's output."""
         assert self.ffn is not None
         assert self.ffn_residual is not None
@@ -201,6 +175,6 @@ def _of_feed_forward(config: BlockConfig) -> str:
     """The placement of the feed-forward's residual."""
     if config.wiring == "parallel_one_norm":
         return "none"  # it reads the output of the mixer's norm
-    if isinstance(config.ffn, MoEConfig) and config.ffn.skip == "internal":
+    if isinstance(config.ffn, layers.MoEConfig) and config.ffn.skip == "internal":
         return "literal"  # the slide's u + ..., where u is the output of the norm (D-22)
     return config.placement

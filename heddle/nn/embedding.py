@@ -25,8 +25,8 @@ class Embedding(nn.Module):
         return F.embedding(ids, self.weight)
 
 
-def check_ids(name: str, ids: object, most: int, shape: tuple[int, ...] | None = None) -> None:
-    """Refuse anything but a tensor of ids [B T] from 0 to `most` - 1.
+def check_ids(name: str, ids: object, most: int, shape: tuple[int, ...] | None = None, where: str = "model") -> None:
+    """Refuse anything but a tensor of ids of this shape, by default [B T], from 0 to `most` - 1.
 
     Values are checked on a CPU only, since reading them from a GPU would wait for it. In a compiled graph or on the meta
     device only type and shape are checked.
@@ -35,10 +35,13 @@ def check_ids(name: str, ids: object, most: int, shape: tuple[int, ...] | None =
         HeddleError: wrong type or shape, or an id is out of range.
     """
     like = "[B T]" if shape is None else list(shape)
-    if not isinstance(ids, Tensor) or ids.dtype not in WHOLE or ids.dim() != 2 or shape not in (None, tuple(ids.shape)):
-        raise wrong("model", name, ids, f"a tensor of whole numbers of shape {like}")
+    fits = isinstance(ids, Tensor) and (ids.dim() == 2 if shape is None else tuple(ids.shape) == shape)
+    if not isinstance(ids, Tensor) or not fits or ids.dtype not in WHOLE:
+        raise wrong(where, name, ids, f"a tensor of whole numbers of shape {like}")
     if torch.compiler.is_compiling() or type(ids) is not Tensor or ids.device.type != "cpu" or not ids.numel():
         return
     low, high = (int(end) for end in ids.aminmax())
     if low < 0 or high >= most:
-        raise HeddleError(f"model: {name} contain the id {low if low < 0 else high}; ids must be from 0 to {most - 1}")
+        raise HeddleError(
+            f"{where}: {name} contain the id {low if low < 0 else high}; ids must be from 0 to {most - 1}"
+        )

@@ -17,12 +17,14 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from heddle.nn.layout import Layout
 
+Places = Int[Tensor, "..."]  # slots or positions of tokens
+
 
 class Rule(ABC):
     """Which key positions a query position may see within one sequence."""
 
     @abstractmethod
-    def __call__(self, query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    def __call__(self, query: Places, key: Places) -> Bool[Tensor, "..."]:
         """True where the query may see the key; the two broadcast against each other."""
 
     def __and__(self, other: "Rule") -> "Rule":
@@ -34,7 +36,7 @@ class Rule(ABC):
 class Everything(Rule):
     """Every position sees every position: encoders and cross-attention."""
 
-    def __call__(self, query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    def __call__(self, query: Places, key: Places) -> Bool[Tensor, "..."]:
         return torch.ones(torch.broadcast_shapes(query.shape, key.shape), dtype=torch.bool, device=query.device)
 
 
@@ -42,7 +44,7 @@ class Everything(Rule):
 class Causal(Rule):
     """A position sees itself and those before it: the lower triangle with its diagonal (L0-90, L1-31)."""
 
-    def __call__(self, query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    def __call__(self, query: Places, key: Places) -> Bool[Tensor, "..."]:
         return key <= query
 
 
@@ -55,7 +57,7 @@ class Window(Rule):
 
     size: int
 
-    def __call__(self, query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    def __call__(self, query: Places, key: Places) -> Bool[Tensor, "..."]:
         return (query - key).abs() < self.size
 
 
@@ -66,7 +68,7 @@ class Both(Rule):
     first: Rule
     second: Rule
 
-    def __call__(self, query: Int[Tensor, "..."], key: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    def __call__(self, query: Places, key: Places) -> Bool[Tensor, "..."]:
         return self.first(query, key) & self.second(query, key)
 
 
@@ -78,9 +80,7 @@ class Mask:
     queries: Layout
     keys: Layout
 
-    def __call__(
-        self, row: Int[Tensor, "..."], query: Int[Tensor, "..."], key: Int[Tensor, "..."]
-    ) -> Bool[Tensor, "..."]:
+    def __call__(self, row: Places, query: Places, key: Places) -> Bool[Tensor, "..."]:
         """Whether slot `query` of `row` may see slot `key`; the three broadcast against each other."""
         segment = self.queries.segment[row, query]
         same = (segment == self.keys.segment[row, key]) & (segment >= 0)
@@ -104,15 +104,8 @@ class Mask:
 
     def blocks(self) -> BlockMask:
         """The mask for torch's FlexAttention: which tiles are empty, which are full, and this rule for the others."""
-        device = self.queries.position.device
-        return create_block_mask(
-            lambda row, head, query, key: self(row, query, key),
-            self.rows,
-            None,
-            self.queries.width,
-            self.keys.width,
-            device=device,
-        )
+        rows, queries, keys, device = self.rows, self.queries.width, self.keys.width, self.queries.position.device
+        return create_block_mask(lambda row, head, query, key: self(row, query, key), rows, None, queries, keys, device)
 
     def is_causal(self) -> bool:
         """Whether, ignoring padding, this is exactly the lower triangle of a square."""

@@ -95,7 +95,7 @@ class MoE(nn.Module):
             wide = expert.model_copy(update={"hidden": config.shared * config.shared_width(dim)})
             self.shared = Gated(wide, setting) if isinstance(wide, GatedConfig) else MLP(wide, setting)
             self.shared_gate = nn.Linear(dim, 1, bias=False) if config.shared_gate else None
-        self.balance, self.z = config.balance, config.z
+        self.balance, self.z, self.bias_rate = config.balance, config.z, config.bias_rate
 
     def forward(self, x: Float[Tensor, "B T D"], queries: Layout) -> Output:
         gates, choice, logits = self.router(x)

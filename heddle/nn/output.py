@@ -28,8 +28,12 @@ _pytree.register_pytree_node(
 )
 
 
-class Output(NamedTuple):
-    """Hidden vectors [B T D], and one `Routing` per mixture of experts that produced them, in layer order."""
+Hidden = Float[Tensor, "B T D"]
+"""Hidden vectors: one of width D for each token."""
 
-    hidden: Tensor
+
+class Output(NamedTuple):
+    """Hidden vectors, and one `Routing` per mixture of experts that produced them, in layer order."""
+
+    hidden: Hidden
     routings: tuple[Routing, ...] = ()

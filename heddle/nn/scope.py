@@ -1,7 +1,6 @@
 """What tokens attend to: `Pattern`, fixed for a layer when it is built, and `Scope`, prepared from it once per pass."""
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -11,7 +10,6 @@ from heddle.nn.kernels import KERNELS, Lowered
 from heddle.nn.layout import Layout
 from heddle.nn.mask import Mask, Rule
 from heddle.nn.position import Alibi, Buckets, Relative, Rotary, Rotation
-from heddle.nn.state import STATELESS, State
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,8 @@ class Pattern:
         queries: Layout,
         keys: Layout | None = None,
         relative: nn.Module | None = None,
-        source: Float[Tensor, "B S D"] | None = None,
+        source: Tensor | None = None,
+        *,
         training: bool = False,
     ) -> Scope:
         """Prepare a pass: choose the kernel, lower the mask, compute angles and biases.
@@ -78,19 +77,3 @@ class Pattern:
         needs = self.needs if training else self.predicting
         kernel = choose(self.kernel, needs, queries.position.device.type, keys.width)
         return Scope(queries, keys, KERNELS[kernel].lower(Mask(self.rule, queries, keys), bias), rotation, source)
-
-
-class Mixer(Protocol):
-    """The first branch of a block, in which tokens exchange information.
-
-    Attributes:
-        pattern: what its tokens attend to.
-    """
-
-    pattern: Pattern
-
-    def __call__(self, x: Float[Tensor, "B T D"], scope: Scope, state: State = STATELESS) -> Float[Tensor, "B T D"]: ...
-
-    def new_state(self) -> State:
-        """An empty state, which will hold what later tokens need from earlier ones."""
-        ...

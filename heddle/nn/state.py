@@ -287,14 +287,14 @@ class Cache:
         if not isinstance(counts, Sequence) or isinstance(counts, str):
             raise wrong("cache.advance", "counts", counts, "a list of whole numbers")
         if len(counts) != len(self.lengths):
-            raise HeddleError(f"{len(counts)} counts for a cache of {len(self.lengths)} rows; give one count per row")
+            raise HeddleError(
+                f"{len(counts)} rows of new tokens for a cache of {len(self.lengths)} rows; give one count per row"
+            )
         if odd := [count for count in counts if not isinstance(count, int) or count < 0]:
             raise wrong("cache.advance", "counts", odd[0], "whole numbers of at least 0")
         longest = max((length + count for length, count in zip(self.lengths, counts, strict=True)), default=0)
         if self.longest is not None and longest > self.longest:
-            raise HeddleError(
-                f"{longest} tokens exceed the {self.longest} positions that this model has learned; shorten the text"
-            )
+            raise HeddleError(f"{longest} tokens exceed the {self.longest} learned positions; shorten the text")
         return list(counts)
 
     def _flat(self) -> list[State]:

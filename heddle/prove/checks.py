@@ -29,7 +29,7 @@ from heddle.prove.caches import (
     rows_alone,
 )
 from heddle.prove.learning import kernel_gradients, training_loss
-from heddle.prove.subject import Subject, attentions, cut, last_stack
+from heddle.prove.subject import Subject, attentions, cut
 from heddle.prove.verdict import Comparison, NotApplicable
 
 Check = Callable[[Subject], Iterator[Comparison]]
@@ -87,7 +87,7 @@ def layers_alone(subject: Subject) -> Iterator[Comparison]:
 
     So does the last norm: a stack is its entry, its blocks in order, and that norm (L0-24, L0-25, L3-26).
     """
-    stack, given = last_stack(subject.model), []
+    stack, given = subject.model.last_stack(), []
     hook = stack.register_forward_pre_hook(lambda module, arguments: given.append(arguments))
     try:
         with torch.no_grad(), stack.watched() as states:
@@ -154,7 +154,7 @@ def padding_gradients(subject: Subject) -> Iterator[Comparison]:
         def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, kept: list[Tensor] = kept) -> None:
             kept.append(output.detach().transpose(1, 2))
 
-        kernels = [module for module in last_stack(model).modules() if isinstance(module, Kernel)]
+        kernels = [module for module in model.last_stack().modules() if isinstance(module, Kernel)]
         hooks = [kernel.register_forward_hook(keep) for kernel in kernels]
         try:
             x, hidden = subject.differentiable(subject.tokens(3), layout)

@@ -22,7 +22,7 @@ from heddle.nn.layout import Layout
 from heddle.nn.moe import MoE
 from heddle.prove.subject import Subject, attentions
 from heddle.prove.verdict import Comparison, NotApplicable, Trace
-from heddle.train.objective import NextToken
+from heddle.train.objective import CrossEntropy
 
 SMALLEST = 1e-6  # of the largest gradient: a parameter whose own is smaller may be all rounding, as a bias of keys is
 RATE = 0.25  # of attention weights that are dropped where dropping is tried
@@ -38,7 +38,8 @@ def training_loss(subject: Subject) -> Iterator[Comparison]:
     """
     model = copy.deepcopy(subject.model).double()
     try:
-        objective = NextToken(model)
+        model.check_predicts_next()
+        objective = CrossEntropy(model)
     except HeddleError as refused:
         raise NotApplicable(f"training has no objective for it: {refused}") from None
     rows = subject.tokens(3, subject.length + 1)
@@ -87,7 +88,7 @@ def kernel_gradients(subject: Subject) -> Iterator[Comparison]:
                 yield _compared(f"{kernel}, weights dropped" if drops else kernel, found, wanted[drops])
 
 
-def _objective(objective: NextToken, *batches: Batch) -> Trace:
+def _objective(objective: CrossEntropy, *batches: Batch) -> Trace:
     """What training computes of micro-batches: the loss, what routers add to it, their loads, and every gradient."""
     losses = [objective(batch) for batch in batches]
     total, extra = sum(loss.total for loss in losses), sum(loss.extra for loss in losses)

@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_leaves
 from heddle.config.layers import AttentionConfig, ConvolutionConfig, CustomConfig, LinearConfig, MoEConfig
 from heddle.config.model import TransformerConfig
 from heddle.model.head import LanguageHead
-from heddle.model.stack import Stack
 from heddle.model.transformer import Transformer
 from heddle.nn.convolution import distances
 from heddle.nn.custom import Custom
@@ -198,7 +197,7 @@ class Subject:
     def traced(self, call: Callable[[], Tensor], model: Transformer | None = None) -> Trace:
         """What every block of the last stack gave during `call`, and the scores of what came out."""
         model = self.model if model is None else model
-        with last_stack(model).watched() as kept:
+        with model.last_stack().watched() as kept:
             hidden = call()
         found = {"entry" if i == 0 else f"layer {i - 1}": state for i, state in enumerate(kept)}
         head = model.head
@@ -221,13 +220,6 @@ class Subject:
         # Products in another order round differently at any place: no place is allowed less than half of the worst.
         least = max(found.values()) / 2
         return {place: max(bound, least) * finer for place, bound in found.items()}, scales
-
-
-def last_stack(model: Transformer) -> Stack:
-    """The stack under the head."""
-    stack = model.encoder if model.decoder is None else model.decoder
-    assert stack is not None
-    return stack
 
 
 def attentions(config: TransformerConfig, stack: str | None = None) -> list[AttentionConfig]:

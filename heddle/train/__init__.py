@@ -27,7 +27,6 @@ from heddle.train.loss import cross_entropy as cross_entropy
 from heddle.train.next_token import NextTokenTask as NextTokenTask
 from heddle.train.objective import CrossEntropy as CrossEntropy
 from heddle.train.objective import Loss as Loss
-from heddle.train.objective import NextToken as NextToken
 from heddle.train.optimizer import Optimizer as Optimizer
 from heddle.train.plan import Plan as Plan
 from heddle.train.plan import plan as plan
@@ -50,7 +49,6 @@ __all__ = [
     "HeldOut",
     "Interrupted",
     "Loss",
-    "NextToken",
     "NextTokenTask",
     "Optimizer",
     "Plan",

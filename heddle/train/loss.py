@@ -9,27 +9,16 @@ from torch.autograd.function import once_differentiable
 
 from heddle.checks import wrong
 from heddle.config.run import ProductKind
-from heddle.errors import HeddleError
 from heddle.model.head import LOGITS_BYTES, Scores
 from heddle.model.products import is_eager_fp32, of_inputs, of_weights, product
+from heddle.nn.embedding import check_ids
 from heddle.nn.numeric import wide_dtype
 
 
 def chunk_rows(positions: int, vocabulary: int) -> int:
     """How many positions' logits to hold at once; chunks are equal, since a small last one would waste a pass over the table."""
-    most = max(64, LOGITS_BYTES // (4 * vocabulary))
-    chunks = -(-positions // most)
+    chunks = -(-positions // max(64, LOGITS_BYTES // (4 * vocabulary)))
     return -(-positions // chunks)
-
-
-def _logits(features: Tensor, scores: Scores) -> Float[Tensor, "N V"]:
-    """Scores of every id or class; padding entries are -inf."""
-    return scores.finish(product(features, scores.table, scores.bias, scores.by_onednn))
-
-
-def _surprise(logits: Float[Tensor, "N V"], targets: Tensor) -> Float[Tensor, " N"]:
-    """-log p of each target, in fp32 or wider."""
-    return -logits.log_softmax(-1, dtype=wide_dtype(logits.dtype)).gather(1, targets[:, None])[:, 0]
 
 
 def _probabilities(logits: Float[Tensor, "N V"], targets: Tensor) -> tuple[Float[Tensor, "N V"], Float[Tensor, " N"]]:
@@ -54,7 +43,7 @@ def _in_lines(x: Float[Tensor, "N V"], dtype: torch.dtype) -> Float[Tensor, "N V
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Computes the gradient together with the loss, so that each chunk's logits are computed once and then freed."""
+    """Computes the gradient, if one is needed, together with the loss: each chunk's logits are computed once and then freed."""
 
     @staticmethod
     def forward(
@@ -66,6 +55,7 @@ class _CrossEntropy(torch.autograd.Function):
         weights: Tensor,
         shape: tuple[int, float | None, tuple[ProductKind, ...]],
         chunk: int,
+        learns: bool,
     ) -> Tensor:
         vocab_size, cap, by_onednn = shape
         scores = Scores(table, vocab_size, bias, cap, by_onednn).to(features.dtype)
@@ -76,9 +66,11 @@ class _CrossEntropy(torch.autograd.Function):
         for start in range(0, features.shape[0], chunk):
             part = slice(start, start + chunk)
             weight = weights[part, None]
-            logits = _logits(features[part], scores)
+            logits = scores.finish(product(features[part], scores.table, scores.bias, by_onednn))
             gradient, surprise = _probabilities(logits, targets[part])
             total = total + (surprise * weights[part]).sum()
+            if not learns:
+                continue
             # d surprise / d logits = p - onehot
             gradient.scatter_add_(1, targets[part, None], -torch.ones_like(targets[part, None], dtype=wide))
             if cap is not None:
@@ -92,8 +84,9 @@ class _CrossEntropy(torch.autograd.Function):
             share = of_weights(gradient, (features[part] * weight).to(features.dtype), by_onednn)
             # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix.
             table_gradient = share if table_gradient is None else table_gradient.to(wide).add_(share)
-        ctx.save_for_backward(torch.cat(feature_gradients), table_gradient, bias_gradient)
-        ctx.dtypes = table.dtype, None if bias is None else bias.dtype
+        if learns:
+            ctx.save_for_backward(torch.cat(feature_gradients), table_gradient, bias_gradient)
+            ctx.dtypes = table.dtype, None if bias is None else bias.dtype
         return total
 
     @staticmethod
@@ -104,7 +97,7 @@ class _CrossEntropy(torch.autograd.Function):
         # With dimensions it promotes the product to fp32, as the table needs, in a single pass.
         of_table = (table_gradient * factor[None, None]).to(ctx.dtypes[0])
         of_bias = None if bias_gradient is None else (bias_gradient * factor).to(ctx.dtypes[1])
-        return feature_gradient * factor, of_table, of_bias, None, None, None, None
+        return feature_gradient * factor, of_table, of_bias, None, None, None, None, None
 
 
 def cross_entropy(
@@ -116,8 +109,7 @@ def cross_entropy(
 ) -> Float[Tensor, ""]:
     """Sum of weights · -log p(target), with logits = capped(features @ tableᵀ + bias) (L1-24, L2-59).
 
-    Equal to torch's `cross_entropy` of the full logits. The gradient is computed in the forward pass; if none is needed, chunks
-    are only scored.
+    Equal to torch's `cross_entropy` of the full logits. The gradient is computed in the forward pass, if one is needed.
 
     Args:
         features: vectors to score, N rows of width D, in any precision; the loss is fp32 or wider.
@@ -136,48 +128,20 @@ def cross_entropy(
     table, bias = scores.table, scores.bias
     by_onednn = scores.by_onednn if scores.by_onednn and is_eager_fp32(features, table) else ()
     chunk = chunk_rows(features.shape[0], table.shape[0]) if chunk is None else chunk
-    wanted = any(tensor is not None and tensor.requires_grad for tensor in (features, table, bias))
-    if torch.is_grad_enabled() and wanted:
-        shape = (scores.vocab_size, scores.cap, by_onednn)
-        summed: Tensor = _CrossEntropy.apply(features, table, bias, targets, weights, shape, chunk)  # type: ignore[no-untyped-call]
-        return summed
-    scores = Scores(table, scores.vocab_size, bias, scores.cap, by_onednn).to(features.dtype)
-    total = torch.zeros((), dtype=wide_dtype(features.dtype), device=features.device)
-    for start in range(0, features.shape[0], chunk):
-        part = slice(start, start + chunk)
-        total = total + (_surprise(_logits(features[part], scores), targets[part]) * weights[part]).sum()
-    return total
+    learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (features, table, bias))
+    shape = (scores.vocab_size, scores.cap, by_onednn)
+    summed: Tensor = _CrossEntropy.apply(features, table, bias, targets, weights, shape, chunk, learns)  # type: ignore[no-untyped-call]
+    return summed
 
 
 def _check(features: Tensor, targets: Tensor, weights: Tensor, scores: Scores) -> None:
-    """Refuse arguments that would fail deeper inside, or would silently broadcast."""
-    if not isinstance(scores, Scores):
-        raise wrong("cross_entropy", "scores", scores, "a Scores from a head's scoring(table)")
-    named = {
-        "features": (features, 2),
-        "scores.table": (scores.table, 2),
-        "targets": (targets, 1),
-        "weights": (weights, 1),
-    }
-    if scores.bias is not None:
-        named["scores.bias"] = (scores.bias, 1)
-    for name, (tensor, rank) in named.items():
-        floating = name != "targets"
-        if not isinstance(tensor, Tensor) or tensor.dim() != rank or tensor.is_floating_point() != floating:
-            sort = "floating-point" if floating else "whole"
-            raise wrong("cross_entropy", name, tensor, f"a tensor of {sort} numbers with {rank} dimension(s)")
-    (rows, width), entries = features.shape, scores.table.shape[0]
-    fitting = {"scores.table": (entries, width), "targets": (rows,), "weights": (rows,), "scores.bias": (entries,)}
-    for name, shape in fitting.items():
-        if name in named and tuple(named[name][0].shape) != shape:
-            needed = (
-                f"a shape of {list(shape)}, as features is {list(features.shape)} and the table has {entries} rows,"
-            )
-            raise wrong("cross_entropy", name, named[name][0], needed)
-    if targets.device.type == "cpu" and type(targets) is Tensor and rows:
-        low, high = (int(end) for end in targets.aminmax())
-        if low < 0 or high >= scores.vocab_size:
-            raise HeddleError(
-                f"cross_entropy: targets contain the id {low if low < 0 else high}; "
-                f"ids must be from 0 to {scores.vocab_size - 1}"
-            )
+    """Refuse arguments that would fail deeper inside, or would silently broadcast: one target and weight for each feature."""
+    if not isinstance(features, Tensor) or not features.is_floating_point() or features.dim() != 2:
+        raise wrong("cross_entropy", "features", features, "a tensor of floating-point numbers of shape [N D]")
+    table, bias = (getattr(scores, name, None) for name in ("table", "bias"))
+    fits = isinstance(table, Tensor) and table.shape[1:] == features.shape[1:]
+    if table is None or not fits or getattr(bias, "shape", bias) not in (None, table.shape[:1]):
+        raise wrong("cross_entropy", "scores", scores, "the result of head.scoring(table), for features of this width")
+    check_ids("targets", targets, scores.vocab_size, tuple(features.shape[:1]), "cross_entropy")
+    if not isinstance(weights, Tensor) or weights.shape != targets.shape or not weights.is_floating_point():
+        raise wrong("cross_entropy", "weights", weights, f"a floating-point number for each of {len(targets)} targets")

@@ -12,7 +12,7 @@ from heddle.errors import HeddleError, pluralize
 from heddle.generate.text import generate_text
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
-from heddle.train.objective import NextToken
+from heddle.train.objective import CrossEntropy
 from heddle.train.task import Examples, HeldOut, Reading, Task, listed
 
 SHORTEST = 4  # tokens of a context worth advising
@@ -63,9 +63,10 @@ class NextTokenTask(Task):
         )
         return HeldOut(batches, sum(stop - start for start, stop in found) / part.targets)
 
-    def objective(self, model: Transformer) -> NextToken:
-        """-log p(next token)."""
-        return NextToken(model)
+    def objective(self, model: Transformer) -> CrossEntropy:
+        """-log p(next token), for a causal language model."""
+        model.check_predicts_next()
+        return CrossEntropy(model)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """Perplexity exp(loss); bits per UTF-8 byte of the text, comparable across tokenizers; and the bytes scored.

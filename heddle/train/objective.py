@@ -50,9 +50,7 @@ class CrossEntropy(nn.Module):
     def forward(self, batch: Batch) -> Loss:
         features, routings = self._features(batch)
         total = self._nats(features, batch.targets, batch.weights)
-        extra = torch.zeros_like(total)
-        for routing in routings:
-            extra = extra + routing.terms
+        extra = sum((routing.terms for routing in routings), torch.zeros_like(total))
         return Loss(total, batch.weights.sum(), extra, tuple(routing.load for routing in routings))
 
     def by_row(self, batch: Batch) -> dict[str, Float[Tensor, " B"]]:
@@ -71,22 +69,6 @@ class CrossEntropy(nn.Module):
     def _nats(self, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Sum of weighted nats, from features [... D] and targets and weights [...]."""
         assert self.model.head is not None
-        return cross_entropy(
-            features.reshape(-1, features.shape[-1]),
-            targets.flatten().clamp(min=0),  # `IGNORED` has weight 0, so any id will do
-            weights.flatten(),
-            self.model.head.scoring(self.model.embedding.weight),
-        )
-
-
-class NextToken(CrossEntropy):
-    """-log p(next token), summed over the batch's targets (L1-24).
-
-    Raises:
-        HeddleError: the model is not a causal language model.
-    """
-
-    @checked()
-    def __init__(self, model: Transformer) -> None:
-        model.check_predicts_next()
-        super().__init__(model)
+        features, targets = features.reshape(-1, features.shape[-1]), targets.flatten()
+        targets = targets.clamp(min=0)  # `IGNORED` has weight 0, so any id will do
+        return cross_entropy(features, targets, weights.flatten(), self.model.head.scoring(self.model.embedding.weight))

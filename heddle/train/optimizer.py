@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from heddle.checks import POSITIVE, checked, one_of
-from heddle.config.layers import MoEConfig
 from heddle.config.run import ProductKind, TrainConfig
 from heddle.model.precision import DTYPES, cast
 from heddle.model.roles import role
@@ -42,18 +41,16 @@ class Optimizer:
     ) -> None:
         full = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         cast(model, precision, tables=False)
-        self.working = dict(model.named_parameters())
-        self.masters: dict[str, nn.Parameter] = {}
-        for name, parameter in self.working.items():
-            same = parameter.dtype == full[name].dtype
-            self.masters[name] = parameter if same else nn.Parameter(full[name])
-        self.copies = [(w, self.masters[n]) for n, w in self.working.items() if self.masters[n] is not w]
-        experts = [block.ffn for stack in model.config.stacks().values() for block in stack.blocks]
-        rates = [ffn.bias_rate for ffn in experts if isinstance(ffn, MoEConfig)]
-        routers = [module.router for module in model.modules() if isinstance(module, MoE)]
-        self.routers = list(zip(routers, rates, strict=True))
+        working = dict(model.named_parameters())
+        self.masters = {
+            name: w if w.dtype == full[name].dtype else nn.Parameter(full[name]) for name, w in working.items()
+        }
+        self.copies = [(w, self.masters[name]) for name, w in working.items() if self.masters[name] is not w]
+        self.mixtures = [module for module in model.modules() if isinstance(module, MoE)]
         self.names = {id(master): name for name, master in self.masters.items()}
         self.optimizers = self._make(config, learning_rate, precision, by_onednn)
+        grouped = [(each, group) for each in self.optimizers for group in each.param_groups]
+        self.updaters = {self.names[id(master)]: each for each, group in grouped for master in group["params"]}
         self.highest = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
 
     def _make(
@@ -64,9 +61,8 @@ class Optimizer:
             roles[role(name, master.dim())].append(master)
         optimizers: list[torch.optim.Optimizer] = []
         if config.optimizer == "muon" and roles["matrix"]:
-            matrices = roles.pop("matrix")
-            rate, decay = config.matrix_learning_rate, config.weight_decay
-            optimizers.append(Muon(matrices, rate, decay, dtype=DTYPES[precision], by_onednn=by_onednn))
+            rates = config.matrix_learning_rate, config.weight_decay
+            optimizers.append(Muon(roles.pop("matrix"), *rates, dtype=DTYPES[precision], by_onednn=by_onednn))
         groups = [
             {"params": parameters, "weight_decay": config.weight_decay if kind in DECAYED else 0.0}
             for kind, parameters in roles.items()
@@ -89,9 +85,7 @@ class Optimizer:
 
         If the norm is NaN or infinite, nothing is updated and the gradients are kept.
         """
-        norm = torch.nn.utils.get_total_norm(
-            [master.grad for master in self.masters.values() if master.grad is not None]
-        )
+        norm = torch.nn.utils.get_total_norm([each.grad for each in self.masters.values() if each.grad is not None])
         length = norm.item()
         if not isfinite(length):
             return length
@@ -113,9 +107,9 @@ class Optimizer:
 
     def balance(self, loads: Sequence[Tensor]) -> None:
         """Update the routers' balancing biases, if they have any, towards experts that few tokens chose."""
-        for (router, rate), load in zip(self.routers, loads, strict=True):
-            if router.bias is not None:
-                balance_bias(router.bias, load, rate)
+        for mixture, load in zip(self.mixtures, loads, strict=True):
+            if mixture.router.bias is not None:
+                balance_bias(mixture.router.bias, load, mixture.bias_rate)
 
     def state(self) -> dict[str, Tensor]:
         """The optimizers' state, as tensors named `what/parameter`."""
@@ -129,12 +123,7 @@ class Optimizer:
     @torch.no_grad()
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned, bit for bit."""
-        remembered: dict[str, dict[str, Tensor]] = {name: {} for name in self.masters}
         for key, value in state.items():
             what, name = key.split("/", 1)
-            remembered[name][what] = value.reshape(()) if what == "step" else value.to(self.masters[name].device)
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                for master in group["params"]:
-                    if found := remembered[self.names[id(master)]]:
-                        optimizer.state[master] = found
+            master = self.masters[name]
+            self.updaters[name].state[master][what] = value.reshape(()) if what == "step" else value.to(master.device)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils import _pytree
 
-from heddle.data.batch import IGNORED, Batch, next_token_batch, start_shift
+from heddle.data.batch import IGNORED, Batch, next_token_batch
 from heddle.errors import HeddleError
 from heddle.model.head import Scores
 from heddle.nn import Layout
@@ -46,24 +46,17 @@ def test_a_model_that_knows_the_next_token_loses_nothing() -> None:
 
 
 @pytest.mark.lecture("L2-56", "L2-60")
-def test_start_shift_as_in_the_lecture() -> None:
+def test_a_start_token_shifts_as_in_the_lecture() -> None:
+    """The lecture's last input has no target: it continues the text, which is generation's part."""
     case = golden("start_shift")
     ids, out = case["inputs"]["ids"], case["outputs"]
-    inputs, targets = start_shift(ids, case["inputs"]["start"])
-    assert inputs.tolist() == out["inputs"]
-    assert targets.tolist() == out["targets_no_end"]
+    batch = next_token_batch(np.array([[case["inputs"]["start"], *ids]]))
+    assert batch.tokens.tolist() == [out["inputs"][:-1]]
+    assert batch.targets.tolist() == [out["targets_no_end"][:-1]]
+    assert (out["inputs"][-1], out["targets_no_end"][-1]) == (ids[-1], IGNORED)
     packed = next_token_batch(np.array([ids]))
     assert packed.tokens.tolist() == [out["packed_inputs_without_start"]]
     assert packed.targets.tolist() == [out["packed_targets_without_start"]]
-
-
-@pytest.mark.lecture("L2-56")
-def test_start_shift_gives_one_row_more() -> None:
-    inputs, targets = start_shift(np.array([[1, 3], [2, 0]], dtype=np.uint16), 4)
-    assert inputs.tolist() == [[4, 1, 3], [4, 2, 0]]
-    assert targets.tolist() == [[1, 3, IGNORED], [2, 0, IGNORED]]
-    inputs, targets = start_shift([], 4)
-    assert (inputs.tolist(), targets.tolist()) == ([4], [IGNORED])
 
 
 def test_rows_without_a_target_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""The token loop: what it draws is what the model says, whatever stands beside it."""
+"""The token loop and the engine: what it draws is what the model says, whatever stands beside it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 
 from heddle.config import SamplingConfig, SpecialIds
 from heddle.errors import HeddleError
-from heddle.generate import Event, Loop, generate, stream
+from heddle.generate import Engine, Event, generate, stream
 from heddle.model import Transformer, packing
 from heddle.model.packing import Packed, packable
 
@@ -131,6 +131,20 @@ def test_a_text_cut_anywhere_goes_on_as_it_would_have(make: Make) -> None:
     assert whole[12:22] == rest
 
 
+@pytest.mark.parametrize("window", [False, True])
+@pytest.mark.parametrize("temperature", [0.0, 2.0])
+@pytest.mark.parametrize("prompt", [[1, 2], [5] * 14], ids=len)
+def test_one_text_is_the_engines_row(make: Make, prompt: list[int], temperature: float, window: bool) -> None:
+    """The plain loop and the engine draw the same tokens, past a full context and up to the end of text."""
+    model = make(context=16, dtype=torch.float64)
+    sampling = SamplingConfig(max_tokens=60, temperature=temperature, seed=3, window=window)
+    whole = list(stream(model, prompt, sampling))
+    assert whole == tokens(list(generate(model, [prompt], sampling)))
+    assert len(whole) == (60 if window else 17 - len(prompt))
+    end = whole[-1]
+    assert list(stream(model, prompt, sampling, end)) == whole[: whole.index(end)]
+
+
 def test_the_end_of_text_ends_and_is_not_streamed(make: Make) -> None:
     model = make()
     whole = list(stream(model, [1, 2], GREEDY))
@@ -145,7 +159,7 @@ def test_an_empty_prompt_begins_with_the_end_of_text(make: Make) -> None:
     model = make()
     assert list(stream(model, [], GREEDY, end_of_text=60)) == list(stream(model, [60], GREEDY, end_of_text=60))
     with pytest.raises(HeddleError, match="prompt 1 is empty"):
-        Loop(model, [[1], []], GREEDY)
+        Engine(model, [[1], []], GREEDY)
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
@@ -157,7 +171,7 @@ def test_a_full_context_ends_the_text(make: Make, positions: str) -> None:
         assert [event.finish for event in events] == [None] * (16 - length) + ["context"]
     assert list(generate(model, [[3] * 10], SamplingConfig(max_tokens=7)))[-1].finish == "length"
     with pytest.raises(HeddleError, match=r"prompt 0 has 17 tokens, but the model's context is 16; .*window"):
-        Loop(model, [[3] * 17], SamplingConfig())
+        Engine(model, [[3] * 17], SamplingConfig())
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
@@ -193,12 +207,12 @@ def test_no_prompts_no_events(make: Make) -> None:
 @pytest.mark.parametrize("wrong", [61, 63, -1])
 def test_unknown_ids_are_refused(make: Make, wrong: int) -> None:
     with pytest.raises(HeddleError, match=f"prompt 1 has the id {wrong}; ids must be from 0 to 60"):
-        Loop(make(), [[1], [1, wrong]], GREEDY)
+        Engine(make(), [[1], [1, wrong]], GREEDY)
 
 
 def test_seeds_are_one_for_each_prompt(make: Make) -> None:
     with pytest.raises(HeddleError, match="1 seeds for 2 prompts"):
-        Loop(make(), [[1], [2]], GREEDY, seeds=[1])
+        Engine(make(), [[1], [2]], GREEDY, seeds=[1])
 
 
 def test_ids_beyond_the_vocabulary_are_never_drawn(make: Make) -> None:
@@ -231,20 +245,20 @@ def test_an_imported_model_begins_with_its_own_id(make: Make) -> None:
     assert list(stream(with_ids(make(), begin=7), [], GREEDY)) == list(stream(make(), [7], GREEDY))
     assert list(stream(with_ids(make(), begin=7), [], GREEDY, end_of_text=60)) == list(stream(make(), [7], GREEDY, 60))
     with pytest.raises(HeddleError, match="prompt 0 is empty"):
-        Loop(with_ids(make(), end=7), [[]], GREEDY)
+        Engine(with_ids(make(), end=7), [[]], GREEDY)
 
 
 def test_ids_without_text_are_never_drawn(make: Make) -> None:
     sampling = SamplingConfig(max_tokens=60, temperature=1e6)
     model = with_ids(make(), end=58)
-    loop = Loop(model, [[1]] * 8, sampling, seeds=range(8), vocabulary=40)
+    engine = Engine(model, [[1]] * 8, sampling, seeds=range(8), vocabulary=40)
     drawn = []
-    while loop:
-        drawn += loop.step()
+    while engine:
+        drawn += engine.step()
     assert {token for token in tokens(drawn) if token >= 40} == {58}  # what ends a text needs none
     assert all(event.finish == "end" for event in drawn if event.token == 58)
     with pytest.raises(HeddleError, match="nothing can be drawn"):
-        Loop(make(), [[1]], sampling, vocabulary=0)
+        Engine(make(), [[1]], sampling, vocabulary=0)
 
 
 def test_banned_ids_are_never_drawn_and_runs_of_them_never_completed(make: Make) -> None:
@@ -289,13 +303,13 @@ def test_the_model_is_left_as_it_was(make: Make) -> None:
 
 
 def test_rows_can_be_ended_from_outside(make: Make) -> None:
-    loop = Loop(make(), PROMPTS, GREEDY)
-    loop.leave({1})
-    first = loop.step()
-    loop.leave({0, 3})
+    engine = Engine(make(), PROMPTS, GREEDY)
+    engine.leave({1})
+    first = engine.step()
+    engine.leave({0, 3})
     rest = []
-    while loop:
-        rest += loop.step()
+    while engine:
+        rest += engine.step()
     assert [event.row for event in first] == [0, 2, 3]
     assert {event.row for event in rest} == {2}
     assert [*tokens(first)[1:2], *tokens(rest)] == list(stream(make(), PROMPTS[2], GREEDY))
@@ -340,16 +354,16 @@ def test_a_few_tokens_are_not_worth_packing(make: Make) -> None:
 
 @pytest.mark.usefixtures("small_counts")
 def test_training_between_two_steps_of_a_loop_is_seen(make: Make) -> None:
-    """The loop is over a model, not over a copy of what it was."""
+    """The engine is over a model, not over a copy of what it was."""
     model, twin = make().eval(), make().train()
     texts = []
     for each in (model, twin):
-        loop = Loop(each, [[1, 2, 3]], SamplingConfig(max_tokens=40, temperature=0))
-        events = [loop.step()[0] for _ in range(5)]
+        engine = Engine(each, [[1, 2, 3]], SamplingConfig(max_tokens=40, temperature=0))
+        events = [engine.step()[0] for _ in range(5)]
         mode = each.training
         each.train().logits(each(torch.tensor([[1, 2, 3]])).hidden).logsumexp(-1).sum().backward()
         torch.optim.SGD(each.parameters(), lr=0.1).step()
         each.train(mode)
-        texts.append(events + [loop.step()[0] for _ in range(10)])
+        texts.append(events + [engine.step()[0] for _ in range(10)])
     assert tokens(texts[0]) == tokens(texts[1])
     assert [event.logprob for event in texts[0]] == pytest.approx([event.logprob for event in texts[1]], abs=1e-4)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from heddle.config import SamplingConfig, SpecialIds, sized
 from heddle.errors import HeddleError
 from heddle.generate import Piece, complete, generate, generate_text
-from heddle.generate.text import RowText, text_loop
+from heddle.generate.text import RowText, text_engine
 from heddle.model import Transformer, build
 from heddle.text import Tokenizer, load_tokenizer, train_tokenizer
 
@@ -187,7 +187,7 @@ def test_an_imported_model_begins_as_its_tokenizer_begins(make: Make, beginning:
     sampling = SamplingConfig(max_tokens=8, temperature=0)
 
     def fed(model: Transformer, tokenizer: Tokenizer, prompt: str) -> list[int]:
-        return text_loop(model, tokenizer, [prompt], sampling).waiting[0].text
+        return text_engine(model, tokenizer, [prompt], sampling).waiting[0].ids
 
     own, other = make(vocab_size=257), imported(make(vocab_size=257), begin=256, end=256)
     assert fed(other, beginning, "ab") == [256, 97, 98]

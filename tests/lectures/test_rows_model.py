@@ -22,7 +22,7 @@ from heddle.model import Transformer, build
 from heddle.nn import Attention, Causal, Layout, Pattern, Setting
 from heddle.nn.block import make_block
 from heddle.nn.moe import MoE
-from heddle.train.objective import NextToken
+from heddle.train.objective import CrossEntropy
 
 ROOT = Path(__file__).parents[2]
 TEXT = "the warp is held and the weft is thrown. " * 40
@@ -202,7 +202,7 @@ def test_a_model_and_its_tokenizer_agree_on_the_vocabulary(tmp_path: Path) -> No
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_the_loss_of_padded_texts_is_that_of_the_texts(side: Literal["right", "left"]) -> None:
     model = random(build(config_of({"mixer": ATTENTION}, entry={"positions": "learned"}), dtype=torch.float64))
-    objective = NextToken(model)
+    objective = CrossEntropy(model)
     lengths, ids = (7, 3, 1), torch.randint(30, (3, 8), generator=torch.Generator().manual_seed(1))
     alone = [
         objective(next_token_batch(row[None, : length + 1].numpy())) for row, length in zip(ids, lengths, strict=True)

@@ -18,7 +18,7 @@ from heddle.generate import generate
 from heddle.model import Stack, Transformer, build
 from heddle.nn.block import FEED_FORWARDS, MIXERS, Block
 from heddle.nn.norm import LayerNorm, RMSNorm
-from heddle.train import NextToken, Optimizer, Reading, evaluate, make_task, train_step
+from heddle.train import CrossEntropy, Optimizer, Reading, evaluate, make_task, train_step
 
 ATTENTION = {"kind": "attention", "heads": 2, "relative": {"kind": "rotary"}, "qk_norm": {"kind": "rms"}}
 MOE = {"kind": "moe", "experts": 3, "active": 1, "expert": {"kind": "gated", "hidden": 8}}
@@ -76,7 +76,7 @@ def ids(rows: int, length: int) -> Tensor:
 @pytest.mark.parametrize("name", DECODERS)
 def test_training_calls_each_module_once_a_micro_batch(name: str) -> None:
     model = decoder(DECODERS[name]).train()
-    objective, optimizer = NextToken(model), Optimizer(model, TrainConfig(), 1e-3, "fp32")
+    objective, optimizer = CrossEntropy(model), Optimizer(model, TrainConfig(), 1e-3, "fp32")
     with counted(model) as found:
         train_step(objective, optimizer, next_token_batch(ids(4, 9).numpy()), 2, 1.0, 1.0)
     once(found, 2)

@@ -25,7 +25,7 @@ from heddle.model.products import (
     of_weights,
     product,
 )
-from heddle.train import NextToken, Optimizer, train_step
+from heddle.train import CrossEntropy, Optimizer, train_step
 
 pytestmark = pytest.mark.skipif(not has_onednn(), reason="this torch has no oneDNN")
 SETS = [each for size in range(len(PRODUCT_KINDS) + 1) for each in combinations(PRODUCT_KINDS, size)]
@@ -141,7 +141,7 @@ def train(model: Transformer, precision: str = "fp32") -> list[float]:
     """The losses of three steps."""
     optimizer = Optimizer(model, TrainConfig(), 1e-3, precision)
     batch = next_token_batch(np.random.default_rng(0).integers(0, 61, (4, 17)))
-    return [train_step(NextToken(model), optimizer, batch, 2, 1.0, 1.0)[0] for _ in range(3)]
+    return [train_step(CrossEntropy(model), optimizer, batch, 2, 1.0, 1.0)[0] for _ in range(3)]
 
 
 @pytest.mark.parametrize("head", HEADS, ids=["tied", "biased and capped", "transformed"])
@@ -150,7 +150,7 @@ def test_a_model_learns_the_same(head: dict[str, Any]) -> None:
     plain, model = prepared(head, ()), prepared(head, PRODUCT_KINDS)
     batch = next_token_batch(np.random.default_rng(0).integers(0, 61, (4, 17)))
     for each in (plain, model):
-        NextToken(each)(batch).total.backward()
+        CrossEntropy(each)(batch).total.backward()
     for (name, one), other in zip(model.named_parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(
             one.grad, other.grad, atol=1e-5, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
@@ -183,7 +183,7 @@ def test_every_layer_and_the_head_take_part(monkeypatch: pytest.MonkeyPatch) -> 
     assert all(isinstance(layer, PackedLinear) for layer in layers)
     monkeypatch.setattr(products, "onednn", counted)
     optimizer = Optimizer(model.train(), TrainConfig(), 1e-2, "fp32")
-    train_step(NextToken(model), optimizer, next_token_batch(np.zeros((2, 9), dtype=np.int64)), 1, 1.0, 1.0)
+    train_step(CrossEntropy(model), optimizer, next_token_batch(np.zeros((2, 9), dtype=np.int64)), 1, 1.0, 1.0)
     assert asked == 3 * len(layers) + 3
 
 

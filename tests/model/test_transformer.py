@@ -236,8 +236,8 @@ def test_shapes_are_named_by_their_letters() -> None:
     assert said.splitlines() == [
         "model: tokens = a tensor of int64 and shape [3]: must be a tensor of whole numbers of shape [B T]",
         "the layout is for [B T] = [1, 3], but the tokens are [2, 3]",
-        "Stack: x must be [B T 16] and the layout [B T]; x is [2, 3, 15], the layout [2, 3]",
-        "Stack: x must be [B T 16] and the layout [B T]; x is [2, 3, 16], the layout [1, 3]",
+        "Stack: x = a tensor of float32 and shape [2, 3, 15]: must be a tensor of floating-point numbers of shape [B T 16]",
+        "the layout is for [B T] = [1, 3], but the tokens are [2, 3]",
         *["1 rows of source for 2 rows of tokens: pass one source per row"] * 2,
     ]
 
@@ -327,13 +327,13 @@ def test_counts_and_rows_that_cannot_be() -> None:
     model, tokens = decoder_of(MIXERS["recurrent"]), tokens_of(2, 6)
     for counts, said in (
         ((-1, 2), "cache.advance: counts = -1: must be whole numbers of at least 0"),
-        ([1, 1, 1], "3 counts for a cache of 2 rows; give one count per row"),
+        ([1, 1, 1], "3 rows of new tokens for a cache of 2 rows; give one count per row"),
     ):
         cache = model.new_cache(2)
         with pytest.raises(HeddleError, match=said):
             cache.advance(counts)  # type: ignore[arg-type]
         assert cache.lengths == [0, 0]
-    with pytest.raises(HeddleError, match="2 rows of tokens for a cache of 3 rows"):
+    with pytest.raises(HeddleError, match="2 rows of new tokens for a cache of 3 rows"):
         model(tokens, cache=model.new_cache(3))
     cache = model.new_cache(2)
     layout = cache.advance([3, 1])
@@ -385,7 +385,7 @@ def test_every_position_that_was_learned_can_be_used_and_no_other() -> None:
     packed = model(tokens, Layout.packed([[12, 12]], 24)).hidden
     torch.testing.assert_close(packed[:, 12:], model(tokens[:, 12:]).hidden)
     for layout in (Layout.packed([[13]], 24), Layout.plain(1, 24)):
-        with pytest.raises(HeddleError, match="tokens exceed the 12 positions"):
+        with pytest.raises(HeddleError, match="tokens exceed the 12 learned positions"):
             model(tokens, layout)
     ragged, rows = model.new_cache(2), tokens[:, :12].expand(2, -1)
     model(rows[:, :11], ragged.advance([11, 1]), cache=ragged)
@@ -394,7 +394,7 @@ def test_every_position_that_was_learned_can_be_used_and_no_other() -> None:
     torch.testing.assert_close(found[0, 0], model(torch.cat((rows[:1, :11], rows[:1, 9:10]), dim=1)).hidden[0, -1])
     cache = model.new_cache(1)
     model(tokens[:, :12], cache=cache)
-    with pytest.raises(HeddleError, match="13 tokens exceed the 12 positions"):
+    with pytest.raises(HeddleError, match="13 tokens exceed the 12 learned positions"):
         model(tokens[:, :1], cache=cache)
     cache.longest = None
     with pytest.raises(HeddleError, match="the layout's positions contain the id 12; ids must be from 0 to 11"):

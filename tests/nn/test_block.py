@@ -145,4 +145,4 @@ def test_a_residual_says_both_shapes(change: tuple[int, ...]) -> None:
     x = torch.zeros(1, 2, 4)
     with pytest.raises(HeddleError) as caught:
         Residual("pre", nn.Identity).leave(x, x, torch.zeros(change))
-    assert str(caught.value).endswith(f"the branch returned {list(change)} for an input of [1, 2, 4]")
+    assert str(caught.value).endswith(f"its shape must be [1, 2, 4], not {list(change)}")

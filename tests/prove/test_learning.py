@@ -77,12 +77,12 @@ def wrapped(change: Callable[..., tuple[Any, ...]]) -> Callable[[pytest.MonkeyPa
 
 def shifted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault: every token predicts itself."""
-    sound = objective.NextToken.forward
+    sound = objective.CrossEntropy.forward
 
-    def forward(self: objective.NextToken, batch: Batch) -> objective.Loss:
+    def forward(self: objective.CrossEntropy, batch: Batch) -> objective.Loss:
         return sound(self, Batch(batch.tokens, batch.layout, batch.tokens, batch.weights))
 
-    monkeypatch.setattr(objective.NextToken, "forward", forward)
+    monkeypatch.setattr(objective.CrossEntropy, "forward", forward)
 
 
 def uneven_terms(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from heddle.config import sized
 from heddle.config.run import TrainConfig
 from heddle.data.batch import next_token_batch
 from heddle.model import build
-from heddle.train import NextToken, Optimizer, train_step
+from heddle.train import CrossEntropy, Optimizer, train_step
 from tests.graphs import captured
 
 
@@ -21,8 +21,8 @@ def main() -> None:
             config = sized(2, vocab_size=41, context=16, dim=32).override({"decoder.block.dropout": dropout})
             models = [build(config) for _ in range(2)]
             sides = [Optimizer(model, TrainConfig(), 1e-3, precision) for model in models]
-            plain = NextToken(models[0])
-            compiled, graphs = captured(NextToken(models[1]))
+            plain = CrossEntropy(models[0])
+            compiled, graphs = captured(CrossEntropy(models[1]))
             for step in range(3):
                 batch = next_token_batch(draw.integers(0, 41, (4, 17)))
                 losses = []

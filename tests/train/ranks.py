@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from heddle.config.run import TrainConfig
 from heddle.model import build
-from heddle.train import NextToken, Optimizer, train_step
+from heddle.train import CrossEntropy, Optimizer, train_step
 from tests.train.test_wrapped import STEPS, config, uneven
 
 
@@ -26,7 +26,7 @@ def main() -> None:
 
     model = build(config())
     optimizer = Optimizer(model, TrainConfig(optimizer=optimizer), 1e-2, precision)
-    objective = DistributedDataParallel(NextToken(model))
+    objective = DistributedDataParallel(CrossEntropy(model))
     found = []
     for step in range(STEPS):
         mine = uneven(step).split(2)[rank]

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from heddle.config import TransformerConfig
+from heddle.config import NextTokenConfig, TransformerConfig
 from heddle.data.batch import IGNORED, Batch, next_token_batch
+from heddle.data.store import Corpus
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
-from heddle.train import NextToken
+from heddle.train import CrossEntropy, NextTokenTask, Reading
 
 Array = npt.NDArray[np.float64]
 SMALL: dict[str, Any] = {
@@ -77,7 +78,7 @@ def numpy_loss(made: Transformer, hidden: Array, given: Batch) -> float:
 def test_the_loss_is_that_of_the_heads_formula(head: dict[str, Any]) -> None:
     """Scale, transform, bias, cap and a padded vocabulary are part of the loss; each changes it."""
     made, given = model(head), batch()
-    loss = NextToken(made)(given)
+    loss = CrossEntropy(made)(given)
     with torch.no_grad():
         hidden = made(given.tokens).hidden.numpy()
     assert loss.total.item() == pytest.approx(numpy_loss(made, hidden, given), rel=1e-12)
@@ -92,7 +93,7 @@ def test_its_gradient_is_that_of_torchs_loss_on_the_predicted_scores(head: dict[
     logits = made.logits(made(given.tokens).hidden).flatten(0, 1)
     surprise = F.cross_entropy(logits, given.targets.flatten(), ignore_index=IGNORED, reduction="none")
     wanted = torch.autograd.grad((surprise * given.weights.flatten()).sum(), leaves)
-    found = torch.autograd.grad(NextToken(made)(given).total, leaves)
+    found = torch.autograd.grad(CrossEntropy(made)(given).total, leaves)
     for name, mine, right in zip(names, found, wanted, strict=True):
         assert right.abs().max() > 1e-6 or ".k." in name, name  # a bias of the keys moves no weight of attention
         torch.testing.assert_close(mine, right, rtol=1e-9, atol=1e-9, msg=name)
@@ -103,7 +104,7 @@ def test_a_tied_table_learns_from_both_ends() -> None:
     tied, untied = model({}), model({"tied": False})
     untied.load_state_dict({**tied.state_dict(), "head.weight": tied.embedding.weight.detach()})
     for made in (tied, untied):
-        NextToken(made)(batch()).total.backward()
+        CrossEntropy(made)(batch()).total.backward()
     gradients = [table.grad for table in (tied.embedding.weight, untied.embedding.weight, untied.head.weight)]
     both, below, above = gradients
     assert min(below.abs().max(), above.abs().max()) > 0.1
@@ -127,7 +128,7 @@ def test_routers_add_their_terms_and_tell_their_loads() -> None:
         block.ffn.router.register_forward_hook(lambda module, inputs, out: kept.append((out[1], out[2])))
         for block in made.decoder.blocks
     ]
-    loss = NextToken(made)(given)
+    loss = CrossEntropy(made)(given)
     for hook in hooks:
         hook.remove()
     terms = 0.0
@@ -145,6 +146,7 @@ def test_routers_add_their_terms_and_tell_their_loads() -> None:
 
 def test_only_a_decoder_that_scores_tokens_has_one() -> None:
     encoder = {"decoder": None, "encoder": SMALL["decoder"]}
+    task = NextTokenTask(NextTokenConfig(), Reading(Corpus(), TransformerConfig.of(SMALL)))
     for config in ({**SMALL, **encoder}, {**SMALL, "head": {"kind": "classifier", "classes": 3}}):
         with pytest.raises(HeddleError, match=r"predicting the next token|does not score tokens"):
-            NextToken(build(TransformerConfig.of(config)))
+            task.objective(build(TransformerConfig.of(config)))

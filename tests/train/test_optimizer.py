@@ -12,7 +12,7 @@ from heddle.config.run import TrainConfig
 from heddle.data.batch import Batch, next_token_batch
 from heddle.model import Transformer, build
 from heddle.model.roles import role
-from heddle.train import NextToken, Optimizer, train_step
+from heddle.train import CrossEntropy, Optimizer, train_step
 from heddle.train.muon import Muon
 from heddle.train.optimizer import DECAYED
 
@@ -83,7 +83,7 @@ def test_adamw_is_torchs(name: str) -> None:
     """Against torch's AdamW, unfused, on a plain copy with a plain loss."""
     train = TrainConfig(optimizer="adamw", weight_decay=0.1, betas=(0.8, 0.9), clip=0.5)
     ours, plain = build(MODELS[name]), build(MODELS[name])
-    optimizer, objective = Optimizer(ours, train, 1e-2, "fp32"), NextToken(ours)
+    optimizer, objective = Optimizer(ours, train, 1e-2, "fp32"), CrossEntropy(ours)
     decayed = [parameter for parameter in plain.parameters() if parameter.dim() > 1]
     others = [parameter for parameter in plain.parameters() if parameter.dim() == 1]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
@@ -156,15 +156,15 @@ def test_state_comes_back(kind: str, precision: str) -> None:
     through, before = Optimizer(whole, train, 1e-2, precision), Optimizer(first, train, 1e-2, precision)
     given = list(batches(5))
     for batch in given:
-        train_step(NextToken(whole), through, batch, 1, 1.0, 1.0)
+        train_step(CrossEntropy(whole), through, batch, 1, 1.0, 1.0)
     for batch in given[:3]:
-        train_step(NextToken(first), before, batch, 1, 1.0, 1.0)
+        train_step(CrossEntropy(first), before, batch, 1, 1.0, 1.0)
     second = build(TINY, seed=9)
     second.load_state_dict({name: master.detach() for name, master in before.masters.items()})
     after = Optimizer(second, train, 1e-2, precision)
     after.load_state({name: value.clone() for name, value in before.state().items()})
     for batch in given[3:]:
-        train_step(NextToken(second), after, batch, 1, 1.0, 1.0)
+        train_step(CrossEntropy(second), after, batch, 1, 1.0, 1.0)
     expected, found = states(whole, through), states(second, after)
     assert expected.keys() == found.keys()
     for key, value in expected.items():

@@ -13,7 +13,7 @@ from heddle.config import TransformerConfig, sized
 from heddle.config.run import TrainConfig
 from heddle.data.batch import IGNORED, Batch, next_token_batch
 from heddle.model import build
-from heddle.train import NextToken, Optimizer, train_step
+from heddle.train import CrossEntropy, Optimizer, train_step
 
 CONFIG = sized(2, vocab_size=41, context=8, dim=16)
 STILL = TrainConfig(optimizer="adamw", learning_rate=1e-30, weight_decay=0.0, clip=0.0)
@@ -30,7 +30,7 @@ def uneven(rows: int = 4) -> Batch:
 
 def ready(config: TransformerConfig = CONFIG, train: TrainConfig = STILL, precision: str = "fp32") -> Any:
     model = build(config)
-    return model, NextToken(model), Optimizer(model, train, train.learning_rate or 1e-3, precision)
+    return model, CrossEntropy(model), Optimizer(model, train, train.learning_rate or 1e-3, precision)
 
 
 def gradient_of(accumulate: int, precision: str = "fp32") -> dict[str, Tensor]:
@@ -150,9 +150,9 @@ def test_nothing_is_turned_by_what_is_no_number() -> None:
 def test_masters_move_by_less_than_bf16_can_say() -> None:
     """Steps far below the spacing of bf16 numbers add up in the masters until the working copy moves too."""
     train = TrainConfig(optimizer="adamw", weight_decay=0.0, learning_rate=2e-5)
-    _, objective, optimizer = ready(train=train, precision="bf16")
+    model, objective, optimizer = ready(train=train, precision="bf16")
     name = "decoder.blocks.0.ffn.up.weight"
-    working, master = optimizer.working[name], optimizer.masters[name]
+    working, master = dict(model.named_parameters())[name], optimizer.masters[name]
     assert (working.dtype, master.dtype) == (torch.bfloat16, torch.float32)
     first, seen = master.detach().clone(), working.detach().clone()
     batch = uneven()

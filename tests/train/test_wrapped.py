@@ -15,7 +15,7 @@ from heddle.config import TransformerConfig, sized
 from heddle.config.run import TrainConfig
 from heddle.data.batch import Batch, next_token_batch
 from heddle.model import build
-from heddle.train import Loss, NextToken, Optimizer, train_step
+from heddle.train import CrossEntropy, Loss, Optimizer, train_step
 from tests import programs
 
 STEPS = 20
@@ -60,7 +60,7 @@ def trained(wrap: Any = lambda objective: objective, **train: Any) -> tuple[list
     """The losses and the norms of twenty steps in one process, and the model."""
     model = build(config())
     optimizer = Optimizer(model, TrainConfig(**train), 1e-2, "fp32")
-    objective = wrap(NextToken(model))
+    objective = wrap(CrossEntropy(model))
     found = [train_step(objective, optimizer, uneven(step), 2, 1.0, 1.0) for step in range(STEPS)]
     return found, model
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.imports import DRAWS, STYLES, WRITERS, compare_texts, trial, undrawn
 from heddle.config import SamplingConfig
-from heddle.generate.text import text_loop
+from heddle.generate.text import text_engine
 from heddle.weights import export_model, import_model, load, read_config, save
 from heddle.weights.convert import ALL
 
@@ -56,4 +56,4 @@ def test_special_ids_survive_loading_and_saving(tmp_path: Path) -> None:
     for name in ("saved", "again"):
         found, cut = load(tmp_path / name, "cpu")
         assert cut is not None
-        assert text_loop(found, cut, ["a"], SamplingConfig()).waiting[0].text == [258, 97]
+        assert text_engine(found, cut, ["a"], SamplingConfig()).waiting[0].ids == [258, 97]

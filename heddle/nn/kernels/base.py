@@ -1,4 +1,4 @@
-"""What kernels share: the lowered mask, the definition of a score, and the masked softmax.
+"""What kernels share: the lowered mask and the definition of a score.
 
 In every kernel a score is cap(q·k · scale) + bias, or -inf where the mask blocks it.
 """
@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
@@ -46,20 +45,6 @@ class Lowered:
     blocks: BlockMask | None = None
 
 
-def masked_softmax(
-    scores: Float[Tensor, "*b T S"], allowed: Bool[Tensor, "..."], dead: Bool[Tensor, "..."] | None = None
-) -> Float[Tensor, "*b T S"]:
-    """Softmax over the allowed keys. Blocked keys get weight 0 exactly (L0-92), and so do all keys of a dead row (D-10).
-
-    Scores are set to -inf before the softmax, by selection and never by multiplication (D-08, D-09). `dead` marks the rows
-    without any allowed key; None: computed from `allowed`.
-    """
-    dead = ~allowed.any(-1, keepdim=True) if dead is None else dead
-    # A dead row first sees everything and is then set to 0: the softmax of only -inf is NaN, and so is its gradient.
-    weights = scores.masked_fill(~(allowed | dead), -torch.inf).softmax(-1)
-    return weights.masked_fill(dead, 0.0)
-
-
 class Scoring(NamedTuple):
     """The definition of a score, apart from the tensors."""
 
@@ -73,7 +58,7 @@ class Scoring(NamedTuple):
     def spans(self, queries: int, keys: int) -> list[tuple[int, int, int, int]]:
         """Blocks of query rows as (start, stop, first, last): rows start … stop - 1 see keys first … last - 1 at most."""
         spans = []
-        for start in range(0, queries, self.block):
+        for start in range(0, max(queries, 1), self.block):
             stop = min(start + self.block, queries)
             first = 0 if self.window is None else max(0, start - self.window + 1)
             spans.append((start, stop, first, stop if self.causal else keys))

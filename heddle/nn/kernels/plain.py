@@ -32,21 +32,35 @@ class _Blocks(torch.autograd.Function):
         allowed: Tensor | None,
         keeps: tuple[Tensor, ...] | None,
     ) -> Tensor:
-        group, out = q.shape[1], q.new_empty(*q.shape[:3], v.shape[2])
-        kept, learns = [], any(ctx.needs_input_grad)
-        for index, (start, stop, first, last) in enumerate(scoring.spans(q.shape[2], k.shape[1])):
-            added = None if bias is None else bias[:, :, start:stop, first:last]
-            scores = _Blocks.scores(q[:, :, start:stop], k[:, first:last], added, scoring, allowed, start, first)
-            weights = scores.softmax(-1).to(v.dtype)  # torch's softmax computes in fp32 internally
-            dropped = weights if keeps is None else weights * keeps[index]
-            out[:, :, start:stop] = torch.bmm(dropped, v[:, first:last]).unflatten(1, (group, stop - start))
-            if learns:  # in prediction, keeping them all would hold the square that blocks avoid
-                kept.append(weights)
+        out, kept = _Blocks.attend(q, k, v, bias, scoring, allowed, keeps, any(ctx.needs_input_grad))
         ctx.save_for_backward(q, k, v, *kept, *(keeps or ()))
         ctx.scoring, ctx.drops = scoring, keeps is not None
         # Only a bias that learns needs a gradient.
         ctx.bias = None if bias is None or not ctx.needs_input_grad[3] else (bias.shape, bias.dtype)
         return out
+
+    @staticmethod
+    def attend(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        scoring: Scoring,
+        allowed: Tensor | None,
+        keeps: tuple[Tensor, ...] | None,
+        learns: bool = False,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The output and, if `learns`, the weights of each block: in prediction they would be the square that blocks avoid."""
+        outs, kept = [], []
+        for index, (start, stop, first, last) in enumerate(scoring.spans(q.shape[2], k.shape[1])):
+            added = None if bias is None else bias[:, :, start:stop, first:last]
+            scores = _Blocks.scores(q[:, :, start:stop], k[:, first:last], added, scoring, allowed, start, first)
+            weights = scores.softmax(-1).to(v.dtype)  # torch's softmax computes in fp32 internally
+            dropped = weights if keeps is None else weights * keeps[index]
+            outs.append(torch.bmm(dropped, v[:, first:last]).unflatten(1, (q.shape[1], stop - start)))
+            if learns:
+                kept.append(weights)
+        return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2), kept
 
     @staticmethod
     def scores(
@@ -151,6 +165,10 @@ class Plain(Kernel):
             shapes = [(rows, heads, stop - start, last - first) for start, stop, first, last in spans]
             drawn = [self.dropout(q.new_ones(shape)).expand(shape) for shape in shapes]
             keeps = tuple(keep.unflatten(1, (kv_heads, group)).flatten(0, 1).flatten(1, 2) for keep in drawn)
-        out: Tensor = _Blocks.apply(q, k.flatten(0, 1), v.flatten(0, 1), lowered.bias, scoring, allowed, keeps)  # type: ignore[no-untyped-call]
+        given = (q, k.flatten(0, 1), v.flatten(0, 1), lowered.bias, scoring, allowed, keeps)
+        if torch.is_grad_enabled():
+            out: Tensor = _Blocks.apply(*given)  # type: ignore[no-untyped-call]
+        else:  # the same, without the cost of an autograd function
+            out, _ = _Blocks.attend(*given)
         out = out.unflatten(0, (rows, kv_heads)).flatten(1, 2)
         return out if lowered.dead is None else out.masked_fill(lowered.dead, 0.0)

@@ -1,17 +1,31 @@
 """The definition of attention, with tap points for hooks."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from heddle.errors import HeddleError
 from heddle.nn.dropout import Dropout
-from heddle.nn.kernels.base import Bias, Kernel, Lowered, masked_softmax
+from heddle.nn.kernels.base import Bias, Kernel, Lowered
 from heddle.nn.mask import Mask
 from heddle.nn.numeric import capped, wide_dtype
 
 MOST_SCORES = 2**32
 """The most scores of one head held at once: 16 GiB in fp32."""
+
+
+def masked_softmax(
+    scores: Float[Tensor, "*b T S"], allowed: Bool[Tensor, "..."], dead: Bool[Tensor, "..."] | None = None
+) -> Float[Tensor, "*b T S"]:
+    """Softmax over the allowed keys. Blocked keys get weight 0 exactly (L0-92), and so do all keys of a dead row (D-10).
+
+    Scores are set to -inf before the softmax, by selection and never by multiplication (D-08, D-09). `dead` marks the rows
+    without any allowed key; None: computed from `allowed`.
+    """
+    dead = ~allowed.any(-1, keepdim=True) if dead is None else dead
+    # A dead row first sees everything and is then set to 0: the softmax of only -inf is NaN, and so is its gradient.
+    weights = scores.masked_fill(~(allowed | dead), -torch.inf).softmax(-1)
+    return weights.masked_fill(dead, 0.0)
 
 
 class Reference(Kernel):
