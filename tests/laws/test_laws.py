@@ -304,10 +304,10 @@ def test_more_tokens_than_positions_are_refused(config: TransformerConfig) -> No
     model = awake(config)
     full, cache = tokens_of(1, CONTEXT), model.new_cache(1)
     model(full)
-    with pytest.raises(HeddleError, match=rf"^{CONTEXT + 1} tokens exceed the {CONTEXT} positions"):
+    with pytest.raises(HeddleError, match=rf"^{CONTEXT + 1} tokens exceed the {CONTEXT} learned positions"):
         model(tokens_of(1, CONTEXT + 1))
     model(full, cache=cache)
-    with pytest.raises(HeddleError, match=f"^{CONTEXT + 1} tokens exceed the {CONTEXT} positions"):
+    with pytest.raises(HeddleError, match=f"^{CONTEXT + 1} tokens exceed the {CONTEXT} learned positions"):
         model(tokens_of(1, 1), cache=cache)
     assert cache.lengths == [CONTEXT], "a refused step leaves the cache as it was"
 

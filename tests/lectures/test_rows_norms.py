@@ -59,5 +59,5 @@ def test_a_residual_around_a_change_of_width_is_refused() -> None:
     x = torch.zeros(1, 2, 4)
     h = residual.enter(x)
     assert residual.leave(x, h, narrow(h)).shape == (1, 2, 4)
-    with pytest.raises(HeddleError, match=r"returned \[1, 2, 5\] for an input of \[1, 2, 4\]"):
+    with pytest.raises(HeddleError, match=r"must be \[1, 2, 4\], not \[1, 2, 5\]"):
         residual.leave(x, h, wide(h))
