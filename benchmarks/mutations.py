@@ -222,7 +222,7 @@ def five_steps(name: str) -> dict[str, Any]:
     from heddle.train.schedule import factor
 
     config, said, precision = STEPS[name]
-    train = TrainConfig.of({"clip": 0.5, "weight_decay": 0.5, "betas": [0.8, 0.99], **said})
+    train = TrainConfig.of({"clip": 0.5, "weight_decay": 0.5, "betas": [0.8, 0.99], "final": 0.1, **said})
     model = heddle.build(TransformerConfig.of(config), seed=1)
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -238,7 +238,7 @@ def five_steps(name: str) -> dict[str, Any]:
             torch.arange(24) > torch.tensor([[24], [9], [2], [17]]), 0.0
         )
         batch = replace(next_token_batch(rows), weights=weights)
-        train_step(objective, optimizer, batch, 2, factor(step, 5, 2, "linear", 0.1), train.clip)
+        train_step(objective, optimizer, batch, 2, factor(step, 5, 2, train), train.clip)
     return {key: master.detach().clone() for key, master in optimizer.masters.items()}
 
 

@@ -158,8 +158,10 @@ class TrainConfig(Config):
     """Weight decay, of matrices only."""
     betas: tuple[Rate, Rate] = (0.9, 0.99)
     """Decay rates of AdamW's averages of the gradient and its square."""
-    schedule: Literal["cosine", "linear", "constant"] = "linear"
-    """How learning rates decay after the warmup."""
+    schedule: Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"] = "linear"
+    """How learning rates decay after the warmup; wsd: constant, then linear; inverse_sqrt: as one over the root of the step."""
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """Share of all steps over which schedule=wsd decays."""
     warmup: NonNegativeInt | None = None
     """Steps over which learning rates rise; defaults to 2 % of all steps."""
     final: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -194,6 +196,13 @@ class TrainConfig(Config):
             )
         if self.compile == "on" and self.products == "onednn":
             raise ValueError("products = onednn has no effect with compile = on: leave one out")
+        # Compared with the defaults, since a saved config states every field.
+        if self.schedule != "wsd" and self.decay != TrainConfig.model_fields["decay"].default:
+            raise ValueError(
+                f"decay = {self.decay} has no effect with schedule = {self.schedule}: leave it out, or set wsd"
+            )
+        if self.schedule in ("constant", "inverse_sqrt") and self.final:
+            raise ValueError(f"final = {self.final} has no effect with schedule = {self.schedule}: leave it out")
         return self
 
 

@@ -50,7 +50,7 @@ def fit(
     for step in range(steps):
         seed_step(config.seed, step)
         given = task.batch(task.examples(step)).to(model.device)
-        scale = factor(step, steps, steps // 50, config.schedule, config.final)
+        scale = factor(step, steps, steps // 50, config)
         loss, norm = train_step(objective, optimizer, given, 1, scale, config.clip)
         if not (isfinite(loss) and isfinite(norm)):
             raise HeddleError(f"step {step + 1}: loss is {loss}, the gradient's norm {norm}; lower learning_rate")

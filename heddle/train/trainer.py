@@ -114,7 +114,7 @@ class Trainer:
         seed_step(train.seed, session.step)
         examples = session.task.examples(session.step)
         batch = session.task.batch(examples).to(chosen.device)
-        scale = factor(session.step, chosen.steps, chosen.warmup, train.schedule, train.final)
+        scale = factor(session.step, chosen.steps, chosen.warmup, train)
         loss, norm = train_step(session.objective, session.optimizer, batch, train.accumulate, scale, train.clip)
         if not (isfinite(loss) and isfinite(norm)):
             gradients = {name: master.grad for name, master in session.optimizer.masters.items()}

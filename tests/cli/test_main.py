@@ -62,7 +62,7 @@ def test_the_help_of_train_lists_every_key(heddle: Heddle) -> None:
         assert [key for key, _ in listed] == list(field.annotation.model_fields), name  # type: ignore[union-attr]
     said = " ".join(shown.split())
     assert "validation Share of the text that is held out for evaluation. [default: 0.1]" in said
-    assert "schedule How learning rates decay after the warmup. [cosine, linear, constant; default: linear]" in said
+    assert "step. [cosine, linear, constant, wsd, inverse_sqrt; default: linear]" in said
     assert "Settings" not in heddle("eval", "--help").out
 
 

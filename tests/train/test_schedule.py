@@ -2,45 +2,102 @@
 
 from itertools import pairwise
 from math import cos, pi
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle.train.schedule import SHAPES, factor
+from heddle.config import TrainConfig
+from heddle.errors import HeddleError
+from heddle.train.schedule import SCHEDULES, factor
 
-SHAPE = st.sampled_from(sorted(SHAPES))
+
+def values(steps: int, warmup: int, **said: Any) -> list[float]:
+    """The factor of every step."""
+    return [factor(step, steps, warmup, TrainConfig(**said)) for step in range(steps)]
 
 
 def test_it_warms_up_in_a_straight_line() -> None:
-    assert [factor(step, 100, 4, "cosine", 0.0) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
+    for schedule in SCHEDULES:
+        assert values(100, 4, schedule=schedule)[:4] == [0.25, 0.5, 0.75, 1.0]
 
 
 @pytest.mark.parametrize(
-    ("shape", "middle", "end"),
-    [("linear", 0.55, 0.1 + 0.9 / 10), ("cosine", 0.55, 0.1 + 0.9 * (1 + cos(0.9 * pi)) / 2), ("constant", 1.0, 1.0)],
+    ("said", "middle", "end"),
+    [
+        ({"schedule": "linear", "final": 0.1}, 0.55, 0.1 + 0.9 / 10),
+        ({"schedule": "cosine", "final": 0.1}, 0.55, 0.1 + 0.9 * (1 + cos(0.9 * pi)) / 2),
+        ({"schedule": "constant"}, 1.0, 1.0),
+        ({"schedule": "wsd", "final": 0.1, "decay": 0.25}, 1.0, 0.1 + 0.9 / 3),
+        ({"schedule": "wsd", "decay": 1.0}, 0.5, 0.1),
+    ],
+    ids=str,
 )
-def test_shapes(shape: str, middle: float, end: float) -> None:
-    values = [factor(step, 12, 2, shape, 0.1) for step in range(12)]
-    assert values[2] == 1.0
-    assert values[7] == pytest.approx(middle)
-    assert values[11] == pytest.approx(end)
+def test_schedules(said: dict[str, Any], middle: float, end: float) -> None:
+    found = values(12, 2, **said)
+    assert found[2] == 1.0
+    assert found[7] == pytest.approx(middle)
+    assert found[11] == pytest.approx(end)
+
+
+def test_wsd_is_constant_until_its_decay() -> None:
+    """The last quarter of all 100 steps decays, whatever the warmup."""
+    found = values(100, 20, schedule="wsd", decay=0.25)
+    assert found[19:76] == [1.0] * 57
+    assert found[76:] == pytest.approx([(99 - step) / 25 + 1 / 25 for step in range(76, 100)])
+
+
+@pytest.mark.parametrize("warmup", [1, 4, 4000])
+def test_inverse_sqrt_is_equation_3(warmup: int) -> None:
+    """lr(s) = D^-0.5 min(s^-0.5, s w^-1.5), for steps s from 1 (Vaswani et al. 2017), over its largest value."""
+    steps = 3 * warmup
+
+    def rate(step: int) -> float:
+        return 512**-0.5 * min(step**-0.5, step * warmup**-1.5)
+
+    highest = max(rate(step) for step in range(1, steps + 1))
+    said = TrainConfig(schedule="inverse_sqrt")
+    for step in {1, 2, warmup, warmup + 1, steps} & set(range(1, steps + 1)):
+        assert factor(step - 1, steps, warmup, said) == pytest.approx(rate(step) / highest)
 
 
 def test_a_cosine_is_flat_at_both_ends() -> None:
-    values = [factor(step, 1000, 0, "cosine", 0.0) for step in range(1000)]
-    drops = [before - after for before, after in pairwise(values)]
+    found = values(1000, 0, schedule="cosine")
+    drops = [before - after for before, after in pairwise(found)]
     assert max(drops[0], drops[-1]) < max(drops) / 100
     assert max(drops) == pytest.approx(pi / 2 / 1000, rel=1e-3)
 
 
-@given(st.integers(1, 500), st.integers(0, 500), SHAPE, st.floats(0, 1))
-def test_it_stays_between_nothing_and_the_highest(steps: int, warmup: int, shape: str, final: float) -> None:
-    values = [factor(step, steps, warmup, shape, final) for step in range(steps)]
-    assert all(0 < value <= 1 + 1e-12 or (value >= 0 and final == 0) for value in values)
-    after = values[warmup:]
+@given(
+    st.integers(1, 500), st.integers(0, 500), st.sampled_from(sorted(SCHEDULES)), st.floats(0, 1), st.floats(0.01, 1)
+)
+def test_it_stays_between_nothing_and_the_highest(
+    steps: int, warmup: int, schedule: str, final: float, decay: float
+) -> None:
+    final = 0.0 if schedule in ("constant", "inverse_sqrt") else final
+    said = {"schedule": schedule, "final": final} | ({"decay": decay} if schedule == "wsd" else {})
+    found = values(steps, warmup, **said)
+    assert all(0 < value <= 1 + 1e-12 or (value >= 0 and final == 0) for value in found)
+    after = found[warmup:]
     assert all(value >= final - 1e-12 for value in after)
     assert all(later <= earlier + 1e-12 for earlier, later in pairwise(after))
-    rise = values[:warmup]
+    rise = found[:warmup]
     assert rise == sorted(rise)
-    assert max(values) == 1.0 or warmup > steps
+    assert max(found) == 1.0 or warmup > steps
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"decay": 0.5},
+        {"schedule": "cosine", "decay": 0.5},
+        {"schedule": "constant", "final": 0.1},
+        {"schedule": "inverse_sqrt", "final": 0.1},
+    ],
+    ids=str,
+)
+def test_what_would_have_no_effect_is_refused(said: dict[str, Any]) -> None:
+    with pytest.raises(HeddleError, match="has no effect with schedule"):
+        TrainConfig.of(said)
+    assert TrainConfig.of(TrainConfig(schedule="wsd", decay=0.5).to_dict()).decay == 0.5
