@@ -178,7 +178,7 @@ TABLE: dict[str, Row] = {
     "config.ModelChoice.resolve": Row(
         config.ModelChoice().resolve,
         {"vocab_size": 9, "depth": 1, "context": 8},
-        {"vocab_size": NO_COUNT, "depth": NO_COUNT, "context": NO_COUNT},
+        {"vocab_size": NO_COUNT, "depth": NO_COUNT, "context": NO_COUNT, "task": ["masked", {}]},
     ),
     "config.parse_overrides": Row(
         config.parse_overrides, {"pairs": []}, {"pairs": [None, "dim=3", [3], Bad(["dim"], "key=value")]}
@@ -192,6 +192,7 @@ TABLE: dict[str, Row] = {
             "vocab_size": NO_COUNT,
             "context": NO_COUNT,
             "dim": NO_COUNT_OR_NONE,
+            "stack": [None, 3, "both"],
         },
     ),
     "data.Batch.split": Row(
@@ -522,8 +523,14 @@ TABLE: dict[str, Row] = {
     "train.open_session": Row(train.open_session, {"run": "run"}, {"run": [*NO_PATH, Bad("none", "none")]}),
     "train.plan": Row(
         train.plan,
-        {"config": config.RunConfig(), "store": STORE, "device": "cpu"},
-        {"config": NO_CONFIG, "store": [None, "data"], "device": [None, "tpu", "auto"], "vectors": [3, {}]},
+        {"config": config.RunConfig(), "store": STORE, "tokenizer": TOKENIZER, "device": "cpu"},
+        {
+            "config": NO_CONFIG,
+            "store": [None, "data"],
+            "tokenizer": NO_TOKENIZER,
+            "device": [None, "tpu", "auto"],
+            "vectors": [3, {}],
+        },
     ),
     "train.prepare": Row(
         train.prepare,
@@ -625,7 +632,7 @@ UNCHECKED = {
     "text": {"a word": ("END_OF_TEXT",), "a protocol": ("Tokenizer",)},
     "train": {
         RECORDS: ("Evaluation", "Examples", "HeldOut", "Interrupted", "Loss", "Plan", "Reading", "Report", "Session"),
-        "what tasks are made from": ("NextTokenTask", "Task"),
+        "what tasks are made from": ("MaskedTask", "NextTokenTask", "Task"),
     },
     "weights": {RECORDS: ("Coverage", "Loaded")},
 }

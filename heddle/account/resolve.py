@@ -62,7 +62,7 @@ def _model(data: Mapping[str, Any], path: Path) -> TransformerConfig:
         return SavedConfig.of(data, where).model
     if {"model", "data", "train"} & set(data):
         run = RunConfig.of(data, where)
-        return run.model.resolve(run.data.tokenizer_size, DEPTH, CONTEXT)
+        return run.model.resolve(run.data.tokenizer_size, DEPTH, CONTEXT, run.task)
     if "model_type" in data or "architectures" in data:
         raise HeddleError(f"{path} is another library's config; import the model with `heddle import`.")
     # `heddle presets NAME --json` also prints `training`.

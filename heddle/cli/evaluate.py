@@ -41,7 +41,7 @@ def evaluate(run: str, /, *files: str, context: int | None = None, device: str =
     if files and tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json to tokenize the text with")
     part = part_of(read_documents(files), tokenizer) if tokenizer and files else _held_out(path)
-    reading = Reading(Corpus(validation=part), config.model, context=length)
+    reading = Reading(Corpus(validation=part), config.model, context=length, tokenizer=tokenizer)
     task = make_task(config.task or NextTokenConfig(), reading)
     with bar(console(as_json=True), "scoring") as done:
         result = score(model, task, progress=done)

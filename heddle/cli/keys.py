@@ -29,14 +29,21 @@ def keys() -> str:
 
 
 def _section(name: str, configs: list[Any], written: dict[str, dict[str, str]], width: int) -> str:
+    # Of a section that is one of several, `kind` is shown once, and the other keys with the kind that has them.
+    kinds = [config.model_fields["kind"].default for config in configs] if len(configs) > 1 else []
     fields = [
-        (key, field, written[config.__name__][key]) for config in configs for key, field in config.model_fields.items()
+        (key, field, f"with kind={kind}: {text}" if kind and key != "kind" else text)
+        for kind, config in zip(kinds or [""], configs, strict=True)
+        for key, field in config.model_fields.items()
+        for text in [written[config.__name__][key]]
+        if key != "kind" or config is configs[0]
     ]
     first = max(len(key) for key, _, _ in fields)
     lines = [f"[{name}] {TITLES[name]}"]
     for key, field, text in fields:
         default = _shown(field.get_default(call_default_factory=True))
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        choices = tuple(kinds) if key == "kind" else choices
         facts = "; ".join([", ".join(choices)] * bool(choices) + [f"default: {default}"] * bool(default))
         indent = " " * (first + 4)
         said = f"{text} [{facts}]" if facts else text

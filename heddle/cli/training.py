@@ -59,11 +59,11 @@ def _train(run: Path, out: Console, json: bool) -> None:
     out.print(f"\nfinished: {said} over {over}\n", markup=False)
     for sample in samples:
         out.print(sample + "\n" + "-" * 40, markup=False)
+    if session.run.config.model.encoder is None:
+        opening = _opening(samples[0] if samples else "")
+        out.print(f"generate text:  heddle generate {name} --prompt {opening}", markup=False)
     out.print(
-        f"generate text:  heddle generate {name} --prompt {_opening(samples[0] if samples else '')}\n"
-        f"score text:     heddle eval {name}\n"
-        f"count sizes:    heddle count {name}\n"
-        f"prove it:       heddle prove {name}",
+        f"score text:     heddle eval {name}\ncount sizes:    heddle count {name}\nprove it:       heddle prove {name}",
         markup=False,
     )
     if json:

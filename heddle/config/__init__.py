@@ -53,6 +53,7 @@ from heddle.config.presets import preset_names as preset_names
 from heddle.config.presets import sized as sized
 from heddle.config.run import Chosen as Chosen
 from heddle.config.run import DataConfig as DataConfig
+from heddle.config.run import MaskedConfig as MaskedConfig
 from heddle.config.run import ModelChoice as ModelChoice
 from heddle.config.run import NextTokenConfig as NextTokenConfig
 from heddle.config.run import RunConfig as RunConfig
@@ -82,6 +83,7 @@ __all__ = [
     "LinearScaling",
     "Llama3Scaling",
     "MLPConfig",
+    "MaskedConfig",
     "MoEConfig",
     "ModelChoice",
     "NTKScaling",

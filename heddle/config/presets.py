@@ -4,7 +4,7 @@ import tomllib
 from importlib import resources
 from typing import Any
 
-from heddle.checks import at_least, checked
+from heddle.checks import at_least, checked, one_of
 from heddle.config.base import merge
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError, did_you_mean
@@ -48,9 +48,19 @@ def _table(name: str) -> dict[str, Any]:
     return merge(_table(like), data) if like else data
 
 
-@checked(depth=at_least(1), vocab_size=at_least(1), context=at_least(1), dim=at_least(1))
-def sized(depth: int, *, vocab_size: int, context: int = 256, dim: int | None = None) -> TransformerConfig:
+@checked(
+    depth=at_least(1),
+    vocab_size=at_least(1),
+    context=at_least(1),
+    dim=at_least(1),
+    stack=one_of(("encoder", "decoder")),
+)
+def sized(
+    depth: int, *, vocab_size: int, context: int = 256, dim: int | None = None, stack: str = "decoder"
+) -> TransformerConfig:
     """A modern small GPT from one number: width 64 x depth, heads of 64 channels, everything else follows.
+
+    With `stack="encoder"`, the same blocks see both ways.
 
     RMSNorm before each branch, rotary positions, normed queries and keys, SwiGLU, no biases and a tied head: the choices
     that learned fastest at laptop size.
@@ -69,4 +79,4 @@ def sized(depth: int, *, vocab_size: int, context: int = 256, dim: int | None = 
     # so that sizes out of range are one-line errors.
     block = {"mixer": mixer, "ffn": {"kind": "gated", "hidden": -(-8 * width // 192) * 64}, "norm": norm}
     sizes = {"vocab_size": vocab_size, "pad_vocab_to": 64, "dim": width, "context": context}
-    return TransformerConfig.of({**sizes, "decoder": {"depth": depth, "block": block}}, where="model")
+    return TransformerConfig.of({**sizes, stack: {"depth": depth, "block": block}}, where="model")

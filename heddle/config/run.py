@@ -3,7 +3,7 @@
 The text under a field of `DataConfig`, `ModelChoice`, a task and `TrainConfig` is its help in `heddle train --help`.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
@@ -16,6 +16,7 @@ from heddle.errors import HeddleError
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(gt=0, le=2**40)]  # so that step x batch, in tokens, stays far inside int64
 
 
@@ -41,6 +42,20 @@ class DataConfig(Config):
         return (sources,) if isinstance(sources, str) else sources
 
 
+class TaskSettings(Config):
+    """What all tasks' settings have in common.
+
+    Attributes:
+        stacks: the stacks that a model for this task has.
+        head: the kind of its head.
+        special_tokens: tokens that a tokenizer trained for this task gets.
+    """
+
+    stacks: ClassVar[tuple[str, ...]] = ("decoder",)
+    head: ClassVar[str] = "language"
+    special_tokens: ClassVar[tuple[str, ...]] = ()
+
+
 class ModelChoice(Config):
     """A model by name or by depth, and changes to it."""
 
@@ -60,48 +75,60 @@ class ModelChoice(Config):
     """Round the rows of the token table up to a multiple of this; defaults to the preset's, or 64."""
     dropout: Rate | dict[str, Any] | None = None  # (D-03, D-54)
     """One rate for embeddings, branches and attention; or a table of rate, style and mask. Defaults to the preset's, or 0."""
+    encoder: dict[str, Any] = Field(default_factory=dict)
+    """Any setting inside the encoder, such as encoder.block.norm.kind=rms; `heddle presets NAME` lists them."""
     decoder: dict[str, Any] = Field(default_factory=dict)
-    """Any setting inside the decoder, such as decoder.block.norm.kind=rms; `heddle presets NAME` lists them."""
+    """Any setting inside the decoder, in the same way."""
     head: dict[str, Any] = Field(default_factory=dict)
     """The output layer, such as head.tied=false."""
     initial: dict[str, Any] = Field(default_factory=dict)
     """Initial weights, such as initial.std=0.01."""
 
     @checked(vocab_size=at_least(1), depth=at_least(1), context=at_least(1))
-    def resolve(self, vocab_size: int, depth: int, context: int) -> TransformerConfig:
+    def resolve(self, vocab_size: int, depth: int, context: int, task: TaskSettings | None = None) -> TransformerConfig:
         """The whole model, for a tokenizer of `vocab_size` ids; `depth` and `context` are the values to use by default.
+
+        Args:
+            vocab_size: V.
+            depth: number of blocks, if the choice has none.
+            context: tokens in a window, if the choice has none.
+            task: what the model will learn, which decides its head and, without a preset, its stack; None: the next token.
 
         Raises:
             HeddleError: the sizes are impossible.
         """
+        task = NextTokenConfig() if task is None else task
         if self.preset is None:
             wanted = self.depth or depth
-            base = sized(wanted, vocab_size=vocab_size, context=self.context or context, dim=self.dim)
+            base = sized(
+                wanted, vocab_size=vocab_size, context=self.context or context, dim=self.dim, stack=task.stacks[-1]
+            )
         else:
             base = preset(self.preset)
         data = base.to_dict()
-        tables = {"decoder": self.decoder, "head": self.head, "initial": self.initial}
+        if base.head.kind != task.head:
+            data["head"] = {"kind": task.head}
+        tables = {"encoder": self.encoder, "decoder": self.decoder, "head": self.head, "initial": self.initial}
         deep = {name: table for name, table in tables.items() if table}
+        for name in sorted({"encoder", "decoder"} & set(deep) - set(base.stacks())):
+            raise HeddleError(f"this model has no {name}: leave out the settings of [model.{name}]")
         data = merge(data, deep)
+        stack = base.last()[0]
         # Only attention has weights to drop; `heads` for a mixer without heads are refused below, not ignored.
-        mixer = ("decoder.block.mixer.dropout",) if _pays_attention(data) else ()
+        mixer = (f"{stack}.block.mixer.dropout",) if _has_attention(data, stack) else ()
         said: dict[str, Any] = {"vocab_size": vocab_size}
         places = {
             "dim": ("dim",),
             "context": ("context",),
-            "depth": ("decoder.depth",),
-            "heads": ("decoder.block.mixer.heads",),
-            "kv_heads": ("decoder.block.mixer.kv_heads",),
+            "depth": (f"{stack}.depth",),
+            "heads": (f"{stack}.block.mixer.heads",),
+            "kv_heads": (f"{stack}.block.mixer.kv_heads",),
             "pad_vocab_to": ("pad_vocab_to",),
-            "rate": ("decoder.entry.dropout", "decoder.block.dropout", *mixer),
+            "rate": (f"{stack}.entry.dropout", f"{stack}.block.dropout", *mixer),
             "dropout": ("dropout",),
         }
         for key, value in {**dict(self), **self._dropout()}.items():
             for path in places.get(key, ()) if value is not None else ():
-                if path.startswith("decoder.") and base.decoder is None:
-                    raise HeddleError(
-                        f"preset = {self.preset!r} has no decoder, so {key} = {value!r} has no effect: leave it out"
-                    )
                 set_path(said, path, value)
         return TransformerConfig.of(merge(merge(data, said), deep), where="model")
 
@@ -113,21 +140,47 @@ class ModelChoice(Config):
         return {"rate": how.pop("rate", None), "dropout": how or None}
 
 
-def _pays_attention(data: Any) -> bool:
-    """Whether the decoder's blocks in a table have attention; malformed tables are refused elsewhere."""
-    for key in ("decoder", "block", "mixer"):
+def _has_attention(data: Any, stack: str) -> bool:
+    """Whether a stack's blocks in a table have attention; malformed tables are refused elsewhere."""
+    for key in (stack, "block", "mixer"):
         data = data.get(key) if isinstance(data, dict) else None
     return isinstance(data, dict) and data.get("kind") == "attention"
 
 
-class NextTokenConfig(Config):
+class NextTokenConfig(TaskSettings):
     """Predict each token from those before it (L1-24)."""
 
     kind: Literal["next_token"] = "next_token"
-    """What to learn: next_token predicts each token from those before it."""
+    """What to learn: next_token predicts each token from those before it; masked, hidden tokens from both sides."""
 
 
-TaskConfig = NextTokenConfig  # with a second task: the union of both, tagged by `kind`
+class MaskedConfig(TaskSettings):
+    """Predict hidden tokens from both sides (Devlin et al. 2019, 3.1; L3-04)."""
+
+    stacks: ClassVar[tuple[str, ...]] = ("encoder",)
+    special_tokens: ClassVar[tuple[str, ...]] = ("[MASK]",)
+
+    kind: Literal["masked"] = "masked"
+    """Predict hidden tokens from those on both sides."""
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """Share of the tokens to predict."""
+    masked: Share = 0.8
+    """Share of the tokens to predict that are replaced by the mask token."""
+    random: Share = 0.1
+    """Share of the tokens to predict that are replaced by random tokens; the rest are left as they are."""
+    whole_words: bool = False
+    """Predict all tokens of a word or none."""
+
+    @model_validator(mode="after")
+    def _shares(self) -> Self:
+        if self.masked + self.random > 1:
+            raise ValueError(
+                f"masked = {self.masked} and random = {self.random} add up to more than 1; lower one of them"
+            )
+        return self
+
+
+TaskConfig = Annotated[NextTokenConfig | MaskedConfig, Field(discriminator="kind")]
 
 
 class TrainConfig(Config):
@@ -213,6 +266,14 @@ class RunConfig(Config):
     model: ModelChoice = ModelChoice()
     task: TaskConfig = NextTokenConfig()
     train: TrainConfig = TrainConfig()
+
+    @field_validator("task", mode="before")
+    @classmethod
+    def _by_kind(cls, task: Any) -> Any:
+        """`task = "masked"` is that kind with its defaults; settings without a kind belong to the default task."""
+        if isinstance(task, str):
+            return {"kind": task}
+        return {"kind": "next_token", **task} if isinstance(task, dict) else task
 
     @model_validator(mode="before")
     @classmethod

@@ -24,6 +24,7 @@ from heddle.train.evaluate import evaluate as evaluate
 from heddle.train.fit import fit as fit
 from heddle.train.journal import Report as Report
 from heddle.train.loss import cross_entropy as cross_entropy
+from heddle.train.masked import MaskedTask as MaskedTask
 from heddle.train.next_token import NextTokenTask as NextTokenTask
 from heddle.train.objective import CrossEntropy as CrossEntropy
 from heddle.train.objective import Loss as Loss
@@ -49,6 +50,7 @@ __all__ = [
     "HeldOut",
     "Interrupted",
     "Loss",
+    "MaskedTask",
     "NextTokenTask",
     "Optimizer",
     "Plan",

@@ -3,11 +3,10 @@
 import os
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from statistics import median
 
-import numpy as np
 import torch
 
 from heddle.account.machine import available_memory, matmul_rate, slowdown
@@ -16,12 +15,13 @@ from heddle.account.parameters import parameters
 from heddle.checks import checked, one_of
 from heddle.config.model import TransformerConfig
 from heddle.config.run import Chosen, ProductKind, RunConfig, TakenVectors
-from heddle.data.store import Corpus, Part, TokenStore
+from heddle.data.store import TokenStore
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
 from heddle.model.products import PRODUCT_KINDS, has_onednn
+from heddle.text.tokenizer import Tokenizer
 from heddle.train.optimizer import Optimizer
 from heddle.train.runtime import keep_memory
 from heddle.train.step import train_step
@@ -58,7 +58,9 @@ class Plan:
 
 
 @checked(device=one_of(TOKENS_PER_STEP))
-def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVectors | None = None) -> Plan:
+def plan(
+    config: RunConfig, store: TokenStore, tokenizer: Tokenizer, device: str, vectors: TakenVectors | None = None
+) -> Plan:
     """Decide everything that a config leaves open, by measurement where speed decides.
 
     Args:
@@ -71,8 +73,9 @@ def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVector
     threads = pick_threads(train.threads)
     torch.set_num_threads(threads)
     keep_memory()
-    smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT)
-    make_task(config.task, Reading(store.corpus, smallest))  # refuses texts that are too short for it
+    smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task)
+    reading = Reading(store.corpus, smallest, tokenizer=tokenizer)
+    make_task(config.task, reading)  # refuses texts that are too short for it
     tokens = train.batch_tokens or TOKENS_PER_STEP[device]
     batch = train.batch or _multiple(max(1, round(tokens / smallest.context)), train.accumulate)
     rows = max(1, batch // train.accumulate)
@@ -80,12 +83,14 @@ def plan(config: RunConfig, store: TokenStore, device: str, vectors: TakenVector
     if precision == "auto":
         # Measuring needs this memory too.
         check_memory(min(training_bytes(smallest, rows, name, train.optimizer) for name in DTYPES), device)
-        precision = faster_precision(smallest, rows, device, config)
-    found = _sized(config, store.vocab_size, batch, device, precision)
+        precision = faster_precision(replace(reading, rows=rows), device, config)
+    found = _sized(config, reading, batch, device, precision)
     model, rate = found.model, found.rate
     tokens_per_step = batch * model.context
     steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / tokens_per_step))
-    compile_ = _compile(config, found, rows, device, precision, steps * tokens_per_step)
+    compile_ = _compile(
+        config, replace(reading, model=model, rows=rows), found, device, precision, steps * tokens_per_step
+    )
     evaluate_every = train.evaluate_every or ceil(steps / 20)
     chosen = Chosen.of(
         {
@@ -140,22 +145,29 @@ def check_memory(needed: int, device: str) -> None:
 
 
 def measure(
-    model: TransformerConfig,
-    rows: int,
+    reading: Reading,
     device: str,
     precision: str,
     config: RunConfig,
     by_onednn: tuple[ProductKind, ...] = (),
     compiled: bool = False,
 ) -> float:
-    """Training rate in tokens per second: the median of real steps on random tokens, after a warmup step.
+    """Training rate in tokens per second: the median of real steps after a warmup step.
 
-    Ten steps are timed, or fewer if they take over `PATIENCE` seconds together. For `by_onednn`, see `heddle.model.products`.
+    Args:
+        reading: the texts, the model, and the rows of a micro-batch.
+        device: device type.
+        precision: `fp32` or `bf16`.
+        config: the task and the optimizer.
+        by_onednn: see `heddle.model.products`.
+        compiled: whether to compile the objective.
+
+    Ten steps are timed, or fewer if they take over `PATIENCE` seconds together.
     """
-    built = build(model, device)
+    built = build(reading.model, device)
     use_products(built, by_onednn)
     optimizer = Optimizer(built, config.train, 1e-5, precision, by_onednn)
-    task = make_task(config.task, Reading(random_corpus(model, rows), model, rows))
+    task = make_task(config.task, reading)
     objective = task.objective(built)
     step = torch.compile(objective) if compiled else objective
     batch = task.batch(task.examples(0)).to(device)
@@ -170,25 +182,20 @@ def measure(
     return batch.tokens.numel() / median(times)
 
 
-def random_corpus(model: TransformerConfig, rows: int) -> Corpus:
-    """A text of `rows` windows of random ids, for measuring."""
-    ids = np.random.default_rng(0).integers(0, model.vocab_size, (rows + 1) * model.context + 1)
-    return Corpus(Part(ids, bytes=len(ids), documents=1, first_token_bytes=1))
-
-
-def faster_precision(model: TransformerConfig, rows: int, device: str, config: RunConfig) -> str:
+def faster_precision(reading: Reading, device: str, config: RunConfig) -> str:
     """The precision in which one block of the model, with its head, trains faster on this machine.
 
     A precision whose matrix products are slower than those of fp32 cannot win and is not tried.
     """
-    one = model.shallow()
-    rows = max(1, min(rows, 2048 // model.context))
+    one = reading.model.shallow()
+    rows = max(1, min(reading.rows, 2048 // one.context))
     tried = [name for name, dtype in DTYPES.items() if name == "fp32" or slowdown(dtype, device) < 1]
     if tried == ["fp32"]:
         return "fp32"
     tokens = rows * one.context
     by_onednn = {name: pick_products(config.train.products, one, tokens, device, name) for name in tried}
-    rates = {name: measure(one, rows, device, name, config, by_onednn[name]) for name in tried}
+    shallow = replace(reading, model=one, rows=rows)
+    rates = {name: measure(shallow, device, name, config, by_onednn[name]) for name in tried}
     return max(rates, key=lambda name: rates[name])
 
 
@@ -218,7 +225,7 @@ class Candidate:
     rate: float  # tokens per second
 
 
-def _sized(config: RunConfig, vocab_size: int, batch: int, device: str, precision: str) -> Candidate:
+def _sized(config: RunConfig, reading: Reading, batch: int, device: str, precision: str) -> Candidate:
     """The model, its measured rate and its memory. Without a preset or a depth: the deepest that sees enough tokens in time.
 
     The rate of a deeper model is predicted from its number of parameters (6 FLOPs per parameter and token), and measured
@@ -228,13 +235,14 @@ def _sized(config: RunConfig, vocab_size: int, batch: int, device: str, precisio
     rows = batch // train.accumulate
 
     def sized(depth: int) -> tuple[TransformerConfig, int]:
-        model = choice.resolve(vocab_size, depth, CONTEXT)
+        model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task)
         return model, training_bytes(model, rows, precision, train.optimizer)
 
     def candidate(model: TransformerConfig, memory: int) -> Candidate:
         few = _measured_rows(rows, model)
         by_onednn = pick_products(train.products, model, few * model.context, device, precision)
-        return Candidate(model, memory, by_onednn, measure(model, few, device, precision, config, by_onednn))
+        rate = measure(replace(reading, model=model, rows=few), device, precision, config, by_onednn)
+        return Candidate(model, memory, by_onednn, rate)
 
     def enough(model: TransformerConfig, rate: float) -> bool:
         tokens = train.minutes * 60 * SHARE * rate if train.steps is None else train.steps * batch * model.context
@@ -265,7 +273,7 @@ def _sized(config: RunConfig, vocab_size: int, batch: int, device: str, precisio
     return best
 
 
-def _compile(config: RunConfig, found: Candidate, rows: int, device: str, precision: str, tokens: int) -> bool:
+def _compile(config: RunConfig, reading: Reading, found: Candidate, device: str, precision: str, tokens: int) -> bool:
     """Whether to compile: if asked to, or if there is a compiler, enough time, and it was measured to be faster."""
     train = config.train
     if train.compile != "auto":
@@ -273,9 +281,9 @@ def _compile(config: RunConfig, found: Candidate, rows: int, device: str, precis
     compiler = any(shutil.which(name) for name in ("c++", "g++", "clang++")) and train.products != "onednn"
     if not compiler or tokens / found.rate / 60 < WORTH_COMPILING:
         return False
-    few = _measured_rows(rows, found.model)
-    eager = measure(found.model, few, device, precision, config, found.by_onednn)
-    return measure(found.model, few, device, precision, config, compiled=True) > 1.03 * eager
+    few = replace(reading, rows=_measured_rows(reading.rows, reading.model))
+    eager = measure(few, device, precision, config, found.by_onednn)
+    return measure(few, device, precision, config, compiled=True) > 1.03 * eager
 
 
 def _measured_rows(rows: int, model: TransformerConfig) -> int:

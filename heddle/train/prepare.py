@@ -18,7 +18,7 @@ from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
 from heddle.train.plan import CONTEXT, DEPTHS, Plan, plan
 from heddle.train.task import Reading
-from heddle.train.tasks import make_task, task_class
+from heddle.train.tasks import make_task
 from heddle.weights.files import being_written, sweep, write_directory
 from heddle.weights.vectors import VECTORS, find_rows, read_vectors, save_rows, vector_width
 
@@ -54,7 +54,7 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
     check_trainable(config)
     device = pick_device(config.train.device)
     # Refuse impossible sizes before any work.
-    smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT)
+    smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task)
     vectors = config.train.vectors
     if vectors is not None:
         check_width(config, vectors, smallest)
@@ -71,7 +71,7 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
         for _ in read_vectors(vectors, tell):
             pass  # read to the end, so that a damaged file is refused before a tokenizer or a model is trained
     with write_directory(run) as partial:
-        tokenizer = make_tokenizer(config.data, sources, described, tell)
+        tokenizer = make_tokenizer(config, sources, described, tell)
         tokenizer.save(partial / "tokenizer.json")
         taken = None if vectors is None else take_rows(vectors, tokenizer, partial, tell)
         if taken and isinstance(smallest.head, LanguageHeadConfig) and smallest.head.tied:
@@ -81,8 +81,8 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
         store = cut(partial / "data", config.data, sources, tokenizer, several, described, tell)
         tell(describe_split(store))
         tell("measuring this machine")
-        planned = plan(config, store, device.type, taken)
-        for line in make_task(config.task, Reading(store.corpus, planned.model)).remarks():
+        planned = plan(config, store, tokenizer, device.type, taken)
+        for line in make_task(config.task, Reading(store.corpus, planned.model, tokenizer=tokenizer)).remarks():
             tell(line)
         parts = {"data": config.data, "task": config.task, "train": config.train, "chosen": planned.chosen}
         saved = SavedConfig(model=planned.model, **parts)
@@ -96,7 +96,7 @@ def check_trainable(config: RunConfig) -> None:
     Raises:
         HeddleError: they do not fit, or there is no preset of that name.
     """
-    name, wanted = config.model.preset, task_class(config.task).stacks
+    name, wanted = config.model.preset, config.task.stacks
     stacks = wanted if name is None else tuple(preset(name).stacks())
     if stacks != wanted:
         found, needed = (FAMILIES[each] for each in (stacks, wanted))
@@ -116,18 +116,19 @@ def name_sources(data: DataConfig) -> str:
     return ", ".join(data.sources) if data.sources else "the Python standard library's sources on this machine"
 
 
-def make_tokenizer(data: DataConfig, sources: Sequence[Path | str], described: Description, tell: Tell) -> Tokenizer:
+def make_tokenizer(config: RunConfig, sources: Sequence[Path | str], described: Description, tell: Tell) -> Tokenizer:
     """The tokenizer that a config asks for: trained on the text, or loaded from a file or a run.
 
     Raises:
         HeddleError: `tokenizer` names neither a kind nor a file.
     """
+    data = config.data
     if data.tokenizer in TRAINABLE:
         tell(f"training a tokenizer ({data.tokenizer})")
         # One document has no boundary to mark, so a character vocabulary holds exactly the text's characters.
         whole = data.tokenizer == "characters" and described.documents == 1
         special: tuple[str, ...] = () if whole else (END_OF_TEXT,)
-        special += data.special_tokens
+        special = tuple(dict.fromkeys((*special, *config.task.special_tokens, *data.special_tokens)))
         texts = (document.text for document in read_documents(sources))
         tokenizer = train_tokenizer(data.tokenizer, texts, data.tokenizer_size, special, tell)
         # The sizes of byte and character vocabularies are fixed by the text.
@@ -192,7 +193,7 @@ def check_width(config: RunConfig, vectors: str, model: TransformerConfig) -> No
     there = f"the model's {entry.token_dim(model.dim):,}" if chosen else "the model's width is chosen by time"
     advice = f"set dim={wanted}"
     try:
-        choice.model_copy(update={"dim": wanted}).resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT)
+        choice.model_copy(update={"dim": wanted}).resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task)
     except HeddleError as error:
         advice += f" and fix what then does not fit: {error}"
     raise HeddleError(f"{vectors}: its vectors have {pluralize(width, 'number')} and {there}: {advice}")

@@ -174,7 +174,8 @@ def _start(run: Run) -> Session:
     if before is not None:
         optimizer.load_state(before.optimizer)
     task = make_task(
-        config.task or NextTokenConfig(), Reading(run.store.corpus, config.model, chosen.batch, train.seed)
+        config.task or NextTokenConfig(),
+        Reading(run.store.corpus, config.model, chosen.batch, train.seed, tokenizer=run.tokenizer),
     )
     eager = task.objective(model)  # after the model is in its working precision
     return Session(

@@ -6,7 +6,7 @@ trainer, `fit`, the plan and the evaluation use only this interface.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ class Reading:
         rows: examples per step.
         seed: seed of the order of examples.
         context: tokens per window; None: the model's context.
+        tokenizer: the texts' tokenizer, if the task asks what its ids mean.
     """
 
     corpus: Corpus
@@ -36,6 +37,7 @@ class Reading:
     rows: int = 1
     seed: int = 0
     context: int | None = None
+    tokenizer: Tokenizer | None = None
 
     @property
     def length(self) -> int:
@@ -51,11 +53,13 @@ class Examples:
         places: Int[B], where each example is: its first token, or its number.
         held_out: whether they are from the validation part.
         length: tokens per example, if the task needs it to read them.
+        keys: Int[B], a number for each example from which the task draws what is random in it; None: nothing is, or the places.
     """
 
     places: npt.NDArray[np.int64]
     held_out: bool = False
     length: int = 0
+    keys: npt.NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,13 +76,7 @@ class HeldOut:
 
 
 class Task(ABC):
-    """What a run learns. The base class of all tasks.
-
-    Attributes:
-        stacks: the stacks that a model for this task must have.
-    """
-
-    stacks: ClassVar[tuple[str, ...]] = ("decoder",)
+    """What a run learns. The base class of all tasks."""
 
     def __init__(self, config: Any, reading: Reading) -> None:
         self.config, self.reading = config, reading

@@ -2,12 +2,13 @@
 
 from heddle.checks import checked
 from heddle.config.base import Config
-from heddle.config.run import NextTokenConfig
+from heddle.config.run import MaskedConfig, NextTokenConfig
 from heddle.errors import HeddleError
+from heddle.train.masked import MaskedTask
 from heddle.train.next_token import NextTokenTask
 from heddle.train.task import Reading, Task
 
-TASKS: dict[type[Config], type[Task]] = {NextTokenConfig: NextTokenTask}
+TASKS: dict[type[Config], type[Task]] = {NextTokenConfig: NextTokenTask, MaskedConfig: MaskedTask}
 
 
 @checked()
@@ -21,16 +22,7 @@ def make_task(config: Config, reading: Reading) -> Task:
     Raises:
         HeddleError: no task has such a config, or the texts are too short for it.
     """
-    return task_class(config)(config, reading)
-
-
-def task_class(config: Config) -> type[Task]:
-    """The task class of a config.
-
-    Raises:
-        HeddleError: there is none.
-    """
     if type(config) not in TASKS:
         known = ", ".join(kind.__name__ for kind in TASKS)
         raise HeddleError(f"make_task: config = a {type(config).__name__}: must be a task's config, such as {known}")
-    return TASKS[type(config)]
+    return TASKS[type(config)](config, reading)

@@ -6,6 +6,7 @@ import pytest
 
 from heddle.config import (
     GatedConfig,
+    MaskedConfig,
     ModelChoice,
     NextTokenConfig,
     RMSNormConfig,
@@ -138,8 +139,9 @@ def test_a_run_has_a_task() -> None:
     assert "[task]" in RunConfig().to_toml()
     with pytest.raises(HeddleError, match=r"task\.kind = 'next'.*next_token"):
         RunConfig.of({"task": {"kind": "next"}})
-    with pytest.raises(HeddleError, match=r"task.*next_token"):
-        RunConfig.of({"task": "next_token"})
+    assert RunConfig.of({"task": "masked"}).task == RunConfig.of({"task": {"kind": "masked"}}).task == MaskedConfig()
+    with pytest.raises(HeddleError, match=r"task.*share"):
+        RunConfig.of({"task": {"share": 0.2}})
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,14 +17,17 @@ from heddle.account.memory import training_bytes
 from heddle.account.parameters import parameters
 from heddle.config import SavedConfig, TransformerConfig, sized
 from heddle.config.run import RunConfig, TrainConfig
+from heddle.data.store import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.model.products import PRODUCT_KINDS
-from heddle.train import Trainer, prepare
+from heddle.train import Reading, Trainer, prepare
 from heddle.train.plan import SHARE, TOKENS_PER_PARAMETER, faster_precision, measure
 
 from .conftest import Begin
 
 Make = Callable[..., RunConfig]
+TEXT = Part(np.arange(100, dtype=np.uint16) % 41, 100, 1, 1)
+READING = Reading(Corpus(TEXT), sized(1, vocab_size=41, context=8, dim=16), rows=4)
 
 
 @pytest.fixture
@@ -176,9 +180,9 @@ def test_the_depth_follows_from_the_time(
         """A machine that is better used by larger models."""
         return 2e9 * parameters(model).total ** -0.7
 
-    def measure(model: TransformerConfig, *arguments: Any, **settings: Any) -> float:
-        measured.append(model)
-        return rate(model)
+    def measure(reading: Reading, *arguments: Any, **settings: Any) -> float:
+        measured.append(reading.model)
+        return rate(reading.model)
 
     monkeypatch.setattr(planning, "measure", measure)
     depths = []
@@ -243,22 +247,21 @@ def test_compiling(
     monkeypatch.setattr(planning.shutil, "which", lambda name: "/bin/true" if compiler else None)
     config, tokens = RunConfig(train=TrainConfig(compile=wanted)), int(minutes * 60 * 1e5)
     found = planning.Candidate(sized(1, vocab_size=9, dim=16), 0, (), 1e5)
-    assert planning._compile(config, found, 4, "cpu", "fp32", tokens) is expected
+    assert planning._compile(config, READING, found, "cpu", "fp32", tokens) is expected
 
 
 def test_a_precision_that_cannot_win_is_not_tried(planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU without bf16 units would spend minutes on it: its matrix products are compared first."""
     tried: list[str] = []
 
-    def measure(model: Any, rows: int, device: str, precision: str, config: Any, by_onednn: Any) -> float:
+    def measure(reading: Reading, device: str, precision: str, config: Any, by_onednn: Any) -> float:
         tried.append(precision)
         return {"fp32": 1.0, "bf16": 2.0}[precision]
 
     monkeypatch.setattr(planning, "measure", measure)
-    model = sized(1, vocab_size=41, context=8, dim=16)
     for slower, expected in ((200.0, "fp32"), (0.25, "bf16")):
         monkeypatch.setattr(planning, "slowdown", lambda *arguments, slower=slower: slower)
-        assert faster_precision(model, 4, "cpu", RunConfig()) == expected
+        assert faster_precision(READING, "cpu", RunConfig()) == expected
     assert sorted(tried) == ["bf16", "fp32"]
 
 
@@ -287,9 +290,7 @@ def test_who_multiplies_is_kept(
     """In the run's config, for whoever continues it; a compiler makes its own choice."""
     given: list[Any] = []
 
-    def measure(
-        model: Any, rows: int, device: str, precision: str, config: Any, by_onednn: Any = (), **how: Any
-    ) -> float:
+    def measure(reading: Any, device: str, precision: str, config: Any, by_onednn: Any = (), **how: Any) -> float:
         given.append(by_onednn)
         return 1e5
 
@@ -306,22 +307,24 @@ def test_a_compiler_and_onednn_are_not_both_asked_for(planning: ModuleType) -> N
     with pytest.raises(HeddleError, match="products = onednn"):
         RunConfig.of({"train": {"products": "onednn", "compile": "on"}})
     found = planning.Candidate(sized(1, vocab_size=9, dim=16), 0, PRODUCT_KINDS, 1.0)
-    assert planning._compile(RunConfig(train=TrainConfig(products="onednn")), found, 4, "cpu", "fp32", 10**9) is False
+    assert (
+        planning._compile(RunConfig(train=TrainConfig(products="onednn")), READING, found, "cpu", "fp32", 10**9)
+        is False
+    )
 
 
 def test_a_slow_model_is_measured_in_few_steps(planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(float(10 * tick) for tick in range(100))
     monkeypatch.setattr(planning.time, "perf_counter", lambda: next(clock))
-    assert measure(sized(1, vocab_size=41, context=8, dim=16), 4, "cpu", "fp32", RunConfig()) == 4 * 8 / 10
+    assert measure(READING, "cpu", "fp32", RunConfig()) == 4 * 8 / 10
     assert next(clock) == 30.0  # the clock was read once to warm up, twice for the one step that counts
 
 
 def test_measuring_is_training(planning: ModuleType) -> None:
     """For real: a rate comes out, and both precisions are tried."""
-    model = sized(1, vocab_size=41, context=8, dim=16)
     before = torch.random.get_rng_state()
-    assert measure(model, 4, "cpu", "bf16", RunConfig()) > 0
-    assert faster_precision(model, 4, "cpu", RunConfig()) in ("fp32", "bf16")
+    assert measure(READING, "cpu", "bf16", RunConfig()) > 0
+    assert faster_precision(READING, "cpu", RunConfig()) in ("fp32", "bf16")
     assert torch.equal(torch.random.get_rng_state(), before)
 
 

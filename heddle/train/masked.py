@@ -1,0 +1,162 @@
+"""Masked language modelling: predict hidden tokens from those on both sides (Devlin et al. 2019, 3.1; L3-04)."""
+
+from math import exp
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from heddle.config.run import MaskedConfig
+from heddle.data.batch import IGNORED, Batch
+from heddle.data.order import held_out_windows, windows
+from heddle.data.store import Part
+from heddle.errors import HeddleError, pluralize
+from heddle.model.transformer import Transformer
+from heddle.nn.layout import Layout
+from heddle.text.tokenizer import Tokenizer
+from heddle.train.objective import CrossEntropy
+from heddle.train.task import Examples, HeldOut, Reading, Task, listed
+
+MASKS = ("[MASK]", "<mask>")  # names of the mask token: BERT's and RoBERTa's
+LEAST = 4  # windows in a sample, so that its standard error can be estimated
+
+Ids = npt.NDArray[np.int64]
+
+
+class MaskedTask(Task):
+    """Windows of a text in which some tokens are targets, and most of those are hidden behind the mask token.
+
+    The number of targets in a window is the configured share of its tokens, rounded, and at least one. Which they are, and
+    what replaces them, is a function of the seed and the example's number, so it does not depend on micro-batches, ranks or
+    where a run was resumed. Special tokens are neither targets nor replacements.
+
+    Raises:
+        HeddleError: there is no tokenizer, or it has no mask token; or the training text is too short to fill a window.
+    """
+
+    def __init__(self, config: MaskedConfig, reading: Reading) -> None:
+        super().__init__(config, reading)
+        if reading.tokenizer is None:
+            raise HeddleError("the task 'masked' needs the tokenizer of the text, for its mask token")
+        special = reading.tokenizer.special
+        mask = next((special[name] for name in MASKS if name in special), None)
+        if mask is None:
+            raise HeddleError(
+                f"the tokenizer has no mask token: add {MASKS[0]} to special_tokens, or train a tokenizer"
+            )
+        self.mask = mask
+        self.ordinary = np.setdiff1d(np.arange(reading.tokenizer.vocab_size), list(special.values()))
+        self.continues = continuing(reading.tokenizer) if config.whole_words else None
+        train, length = reading.corpus.train, reading.length
+        if train is not None and len(train.tokens) <= length:
+            raise HeddleError(
+                f"context = {length}, but training has {pluralize(len(train.tokens), 'token')}: "
+                f"set context={len(train.tokens) - 1} or less, or give more text"
+            )
+
+    def examples(self, step: int) -> Examples:
+        """The windows of one step: every window once per epoch, in an order keyed by (seed, epoch), each masked anew."""
+        rows, length = self.reading.rows, self.reading.length
+        starts = windows(len(self._part(held_out=False).tokens), length, self.reading.seed, step, rows)
+        return Examples(starts, length=length, keys=np.arange(step * rows, (step + 1) * rows))
+
+    def batch(self, examples: Examples) -> Batch:
+        """The windows with some tokens replaced; the targets are the tokens that were there."""
+        text = self._part(examples.held_out).tokens
+        found = np.stack([text[start : start + examples.length] for start in examples.places]).astype(np.int64)
+        keys = examples.places if examples.keys is None else examples.keys
+        tokens, targets = found.copy(), np.full_like(found, IGNORED)
+        for row, key in enumerate(keys):
+            draw = np.random.default_rng([self.reading.seed, examples.held_out, int(key)])
+            chosen = self._chosen(found[row], draw)
+            targets[row, chosen] = found[row, chosen]
+            level = draw.random(len(chosen))
+            tokens[row, chosen[level < self.config.masked]] = self.mask
+            random = chosen[(level >= self.config.masked) & (level < self.config.masked + self.config.random)]
+            tokens[row, random] = draw.choice(self.ordinary, len(random))
+        weights = torch.from_numpy((targets != IGNORED).astype(np.float32))
+        return Batch(torch.from_numpy(tokens), Layout.plain(*tokens.shape), torch.from_numpy(targets), weights)
+
+    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+        """Windows that do not overlap and cover the text; their masks are the same every time."""
+        length, tokens = self.reading.length, len(self._part(held_out=True).tokens)
+        # A window of next-token prediction reads one token more than it scores; here every token is read and may be scored.
+        number = None if most is None else max(LEAST, round(most / (self.config.share * length)))
+        found = held_out_windows(tokens + 1, length, number)
+        full = len(found) - (found[-1][1] - found[-1][0] < length)
+        cuts = [found[start : min(start + rows, full)] for start in range(0, full, rows)] + [found[full:]]
+        batches = [Examples(np.array([a for a, _ in cut]), True, cut[0][1] - cut[0][0]) for cut in cuts if cut]
+        return HeldOut(tuple(batches), sum(stop - start for start, stop in found) / tokens)
+
+    def objective(self, model: Transformer) -> CrossEntropy:
+        """-log p of the hidden tokens, for an encoder that scores tokens."""
+        if model.decoder is not None:
+            raise HeddleError("the task 'masked' needs an encoder, since a decoder sees only what is on the left")
+        model.language_head()
+        return CrossEntropy(model)
+
+    def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
+        """Perplexity of the hidden tokens, exp(loss)."""
+        return {"perplexity": exp(min(means["loss"], 700.0))}
+
+    def describe(self, examples: Examples) -> str:
+        """Where the windows start."""
+        return f"windows that start at {'validation' if examples.held_out else 'training'} tokens {listed(examples)}"
+
+    @torch.no_grad()
+    def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
+        """The beginning of the validation text with its hidden tokens filled in: [the model's], or [the model's / the text's]."""
+        length = min(tokens, self.reading.length, len(self._part(held_out=True).tokens))
+        batch = self.batch(Examples(np.zeros(1, dtype=np.int64), True, length, keys=np.array([seed]))).to(model.device)
+        training = model.training
+        model.eval()
+        best = model.logits(model(batch.tokens, batch.layout).hidden)[0].argmax(-1).tolist()
+        model.train(training)
+        text, previous = b"", None
+        for token, target, found in zip(batch.tokens[0].tolist(), batch.targets[0].tolist(), best, strict=True):
+            right = token if target == IGNORED else target
+            here = tokenizer.after(previous, right)
+            if target != IGNORED:
+                guess = tokenizer.after(previous, found).strip()
+                blank = here[: len(here) - len(here.lstrip())]
+                here = blank + b"[" + guess + (b"" if found == target else b" / " + here.strip()) + b"]"
+            text, previous = text + here, right
+        return text.decode(errors="replace")
+
+    def _chosen(self, ids: Ids, draw: np.random.Generator) -> Ids:
+        """The places of the targets in a window, in ascending order."""
+        places = np.flatnonzero(np.isin(ids, self.ordinary))
+        wanted = min(len(places), max(1, round(self.config.share * len(ids))))
+        if self.continues is None:
+            return np.sort(draw.choice(places, wanted, replace=False))
+        # A word is a place that begins one, with the places after it that continue it.
+        begins = ~self.continues[ids[places]] | (np.diff(places, prepend=-2) > 1)
+        words = np.split(places, np.flatnonzero(begins)[1:]) if len(places) else []
+        chosen: list[int] = []
+        for number in draw.permutation(len(words)):
+            if len(chosen) >= wanted:
+                break
+            if not chosen or len(chosen) + len(words[number]) <= wanted:
+                chosen += words[number].tolist()
+        return np.sort(np.array(chosen, dtype=np.int64))
+
+    def _part(self, held_out: bool) -> Part:
+        part = self.reading.corpus.validation if held_out else self.reading.corpus.train
+        if part is None:
+            raise HeddleError(f"this task was given no text to {'score' if held_out else 'train on'}")
+        return part
+
+
+def continuing(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
+    """Bool[V]: which ids continue the word before them, since they begin with a letter or digit and no blank."""
+    special = set(tokenizer.special.values())
+    ordinary = [id for id in range(tokenizer.vocab_size) if id not in special]
+    # Some kinds put a blank between a word and what follows it, unless that continues the word.
+    before = next((id for id in ordinary if tokenizer.after(None, id)[-1:].isalnum()), None)
+    found = np.zeros(tokenizer.vocab_size, dtype=bool)
+    if before is not None:
+        for id in ordinary:
+            first = tokenizer.after(before, id)[:1]
+            # A byte from 128 on is part of a character that is not ASCII.
+            found[id] = first.isalnum() or first >= b"\x80"
+    return found
