@@ -15,10 +15,10 @@ In reading order:
 """
 
 from heddle.account.flops import Flops as Flops
-from heddle.account.flops import counted as counted
 from heddle.account.flops import flops as flops
 from heddle.account.flops import training_flops_per_token as training_flops_per_token
 from heddle.account.formulas import Line as Line
+from heddle.account.forward import counted as counted
 from heddle.account.machine import available_memory as available_memory
 from heddle.account.machine import copy_rate as copy_rate
 from heddle.account.machine import matmul_rate as matmul_rate

@@ -137,14 +137,10 @@ def _memory(report: Accounts, whole: bool) -> Iterable[RenderableType]:
         for row in held.attention
     ]
     if square:
-        yield _attention(square)
+        headings = ("length", "all scores, n²", "blockwise, n·d", "q, k, v, output", "quadratic FLOPs")
+        yield _table("One layer's attention, fp32", headings, square)
     if held.deck:
         yield _deck("The lectures' closed forms", held.deck)
-
-
-def _attention(rows: Sequence[Sequence[str]]) -> Table:
-    headings = ("length", "all scores, n²", "blockwise, n·d", "q, k, v, output", "quadratic FLOPs")
-    return _table("One layer's attention, fp32", headings, rows)
 
 
 def _shares(parts: Mapping[str, int], total: int) -> list[tuple[str, ...]]:

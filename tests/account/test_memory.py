@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from heddle.account import attention_table, cache_size, kept, memory, states, training_bytes
+from heddle.account import attention_table, cache_size, kept, memory, states, training_bytes, walk
 from heddle.account.formulas import flash_bytes, score_bytes
 from heddle.account.memory import parameter_bytes
-from heddle.account.walk import first_layer, walk
 from heddle.config import TrainConfig, TransformerConfig, preset
 from heddle.model import Transformer, build
 from heddle.model.precision import cast
@@ -195,5 +194,5 @@ def test_feed_forward_numbers_are_those_of_the_real_layer() -> None:
     up = model.get_submodule("decoder.blocks.0.ffn.up")
     up.register_forward_hook(lambda m, i, o: seen.append(o.numel()))
     model(tokens(2, 30))
-    walked = [p.numbers for p in first_layer(walk(config, 2, 30)).products if p.name.endswith("ffn.up")]
+    walked = [p.numbers for p in walk(config, 2, 30).products("feed-forward") if p.name.endswith("0.ffn.up")]
     assert seen == walked == [2 * 30 * 40]

@@ -19,7 +19,7 @@ from tests.models import (
     BOTH,
     COMBINATIONS,
     CONTEXT,
-    ENCODERS,
+    EVERY,
     HEADS,
     REFUSED,
     awake,
@@ -29,7 +29,6 @@ from tests.models import (
     tokens_of,
 )
 
-EVERY = [*COMBINATIONS, *ENCODERS, *BOTH]
 DECODERS = [*COMBINATIONS, *BOTH]
 
 
