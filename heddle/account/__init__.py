@@ -1,11 +1,12 @@
-"""Parameters, FLOPs and memory of a model, counted by walking it on the meta device.
+"""Parameters, FLOPs and memory of a model, counted from the model itself on the meta device.
 
 In reading order:
 
-- `walk`: one forward pass over shapes alone, which records every matrix product.
-- `parameters`: how many there are, by component; `flops`: those of a forward pass and of training.
+- `parameters`: how many there are, by component.
+- `walk`: the matrix products that each module states; `forward`: a real forward pass, counted by torch, which checks them.
+- `flops`: those of a forward pass and of training.
 - `memory`: bytes of weights, of training, of the cache, and of what a forward pass keeps for its backward.
-- `repeats`: measures deep models with few layers.
+- `repeats`: measures deep models with few layers, and recurrent layers with few tokens.
 - `formulas`: the lectures' closed forms, for comparison.
 - `resolve`: from a name to a model: a preset, a run or a file.
 - `report`: all of it for one model, as data (`count` returns `Accounts`); `render`: the same as tables.

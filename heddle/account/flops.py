@@ -40,13 +40,13 @@ class Flops:
         quadratic_share: scores and weighted sum over the whole layer (C-06).
         crossover: the length at which that share is one half; 6d for a GPT-2-like layer, None without attention.
         counted: the result of torch's counter for the same pass, by kernel; `none` if no layer has attention.
-        deck: the lectures' closed forms and the walk's results (C-01 … C-07, C-14); empty if they do not apply.
+        deck: the lectures' closed forms beside the walk (C-01 … C-07, C-14); empty if they do not apply.
         prefix_rows: rows of tokens for one prediction after every prefix, in one pass and separately (C-13); None for an
             encoder, which predicts nothing after a prefix.
         path: layers until the last token has seen the first (C-17); None if it never does, or if that is unknown.
         steps: sequential operations on that path: one for a layer, and one for each token in a recurrent layer (L1-75);
             None if there is no path.
-        unknown: custom modules that cannot run on the meta device, so that nothing of them is counted.
+        unknown: custom modules that cannot run on the meta device, and are not counted.
     """
 
     batch: int
@@ -124,8 +124,8 @@ def training_flops_per_token(config: TransformerConfig, length: int) -> int:
 def looks_back(block: BlockConfig, causal: bool = True) -> Sequence[int] | None:
     """How many tokens back a layer can look, as a list of distances; None: to the beginning.
 
-    An encoder looks ahead as well, which is a negative distance. What a custom mixer sees is unknown: it counts as if it saw
-    only the token itself.
+    An encoder looks ahead as well, which is a negative distance. What a custom mixer sees is unknown: it is treated as if it
+    saw only the token itself.
     """
     mixer = block.mixer
     if isinstance(mixer, AttentionConfig):

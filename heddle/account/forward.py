@@ -1,11 +1,10 @@
-"""A real forward pass over shapes alone. Torch's counter around it is the check of what `heddle.account.walk` states.
+"""A real forward pass over shapes alone. Torch's counter around it checks what `heddle.account.walk` states.
 
-No module is replaced. What a pass cannot do without values is chosen in the config: experts are dispatched as `grouped`, and a
-custom module that needs values is exchanged for one that returns its input.
+The config chooses what can run without values: experts are dispatched as `grouped`, and in place of a custom module that needs
+values there is one that returns its input.
 """
 
-from collections.abc import Callable, Container
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Container
 from math import prod
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Size, Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from heddle.account.repeats import measured, stepped, with_blocks
-from heddle.account.walk import stated
+from heddle.account.walk import walk
 from heddle.checks import at_least, checked
 from heddle.config.kernels import choose, missing, together
 from heddle.config.layers import AttentionConfig, CustomConfig, MoEConfig
@@ -85,19 +84,6 @@ def without_values(config: TransformerConfig, skipped: Container[str] | None, **
     return with_blocks(config, change)
 
 
-def runnable(
-    made: Callable[[Container[str]], Transformer],
-    batch: int,
-    length: int,
-    mode: AbstractContextManager[Any],
-) -> Transformer:
-    """The model that `made` builds without the custom modules of given names: those that cannot run in a mode."""
-    model = made(())
-    with mode:
-        unknown = stated(model, batch, length).unknown()
-    return made(unknown) if unknown else model
-
-
 def source_for(model: Transformer, tokens: Tensor) -> Tensor | None:
     """The source of an encoder-decoder, as long as its tokens; None for any other model."""
     return torch.zeros_like(tokens) if model.encoder is not None and model.decoder is not None else None
@@ -132,16 +118,11 @@ def counted(
 
 def count_pass(config: TransformerConfig, batch: int, length: int, *, training: bool = False) -> int:
     """`counted` for exactly this config: all its layers, token by token where they are recurrent."""
-
-    def made(skipped: Container[str]) -> Transformer:
-        # The balance loss multiplies too, but is not part of the pass.
-        return build(without_values(config, skipped, balance=0.0), "meta").eval()
-
-    model = runnable(made, batch, length, nullcontext())
-    with (
-        FlopCounterMode(display=False, custom_mapping=EXPERTS_FLOPS) as counter,
-        torch.set_grad_enabled(training),
-    ):
+    unknown = walk(config, batch, length).unknown()
+    # The balance loss multiplies too, but is not part of the pass.
+    model = build(without_values(config, unknown, balance=0.0), "meta").eval()
+    counter = FlopCounterMode(display=False, custom_mapping=EXPERTS_FLOPS)
+    with counter, torch.set_grad_enabled(training):
         out = forward(model, batch, length)
         if training:
             out.sum().backward()
@@ -155,9 +136,8 @@ def _experts(x: Size, gates: Size, choice: Size, load: Size, weights: list[Size]
 
 def _experts_gradient(above: Size, x: Size, gates: Size, *more: Any, **rest: Any) -> int:
     """FLOPs of its gradient: two products of the same size for each one."""
-    weights = more[5]
-    return 2 * _experts(x, gates, gates, more[0], weights)
+    return 2 * _experts(x, gates, gates, more[0], more[5])
 
 
-# Torch's counter knows no operator but its own.
+# Torch's counter knows only torch's own operators.
 EXPERTS_FLOPS = {torch.ops.heddle.experts: _experts, torch.ops.heddle.experts_gradient: _experts_gradient}

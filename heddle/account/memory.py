@@ -9,10 +9,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from heddle.account.formulas import Line, flash_bytes, score_bytes
-from heddle.account.forward import attentions, kernels_taken, prepared, runnable, source_for, without_values
+from heddle.account.forward import attentions, kernels_taken, prepared, source_for, without_values
 from heddle.account.parameters import deck_applies, weights
 from heddle.account.repeats import measured, stepped
-from heddle.account.walk import FEED_FORWARD, PROJECTIONS, SCORES, WEIGHTED_SUM, Walk, walk
+from heddle.account.walk import FEED_FORWARD, PROJECTIONS, SCORES, WEIGHTED_SUM, Walk, stated, walk
 from heddle.checks import at_least, checked, one_of
 from heddle.config.layers import AttentionConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
@@ -25,19 +25,19 @@ from heddle.nn.layout import Layout
 from heddle.nn.state import EncoderOutput, Fixed, Growing, State
 
 FP32 = 4
-# Numbers in fp32 that an optimizer remembers of each parameter: of the blocks' matrices, of everything else.
+# Numbers in fp32 that an optimizer keeps for each parameter: of the blocks' matrices, of everything else.
 MOMENTS = {"adamw": (2, 2), "muon": (1, 2)}
 
 
 @dataclass(frozen=True)
 class States:
-    """What training holds besides activations, in bytes. Products may be in bf16; what adds up over time is in fp32.
+    """What training holds besides activations, in bytes. Products may be in bf16; whatever accumulates is in fp32.
 
     Attributes:
-        weights: the fp32 weights that the optimizer changes.
+        weights: the fp32 weights that the optimizer updates.
         copy: the bf16 copy that linear maps use; 0 in fp32, where the weights themselves are used.
-        gradients: in fp32, and those of the copy until they are added up there.
-        moments: what the optimizer remembers, in fp32.
+        gradients: in fp32, and those of the copy before they are added to these.
+        moments: the optimizer's state, in fp32.
         total: all of them.
     """
 
@@ -52,13 +52,13 @@ class States:
 
 @dataclass(frozen=True)
 class CacheSize:
-    """A cache filled with `length` tokens in each of `batch` rows, beside a source as long for an encoder-decoder.
+    """A cache with `length` tokens in each of `batch` rows, and in an encoder-decoder with a source of the same length.
 
     Attributes:
-        per_token: bytes for one more token of one row, in layers that see everything.
-        bounded: bytes of one row that stay as they are however long it gets: windows, and what is carried along.
+        per_token: bytes for one more token of one row, in layers that keep all tokens.
+        bounded: bytes of one row whatever its length: windows and recurrent states.
         memory: bytes of one row for the source: its encoding, and keys and values of each cross-attention.
-        held: bytes for all rows at the capacity that was taken, which is `length` rounded up.
+        held: bytes for all rows at the cache's capacity, which is `length` rounded up.
     """
 
     precision: str
@@ -79,10 +79,10 @@ class Kept:
 
 @dataclass(frozen=True)
 class AttentionRow:
-    """One layer's attention at one length, in bytes: the square against the line (L2-12, L2-16).
+    """One layer's attention at one length, in bytes: what is quadratic in it and what is linear (L2-12, L2-16).
 
     Attributes:
-        scores: all score matrices held at once, B·H·n²·bytes (C-08).
+        scores: all score matrices at once, B·H·n²·bytes (C-08).
         flash: what a blockwise kernel holds instead, n·d·bytes + 2·H·n·4 for each row of the batch (C-09).
         qkvo: queries, keys, values and output (C-11).
         quadratic_share: scores and weighted sum over the whole layer's FLOPs (C-06).
@@ -97,15 +97,15 @@ class AttentionRow:
 
 @dataclass(frozen=True)
 class Memory:
-    """Where a model's memory goes for `batch` rows of `length` tokens; every number is in bytes.
+    """A model's memory for `batch` rows of `length` tokens, in bytes.
 
     Attributes:
         weights: for prediction, by precision.
         training: by optimizer and precision.
         cache: by precision.
         kept: activations, by kernel and precision.
-        logits: all logits at once, by precision; a loss that takes the head in chunks never holds them.
-        attention: lengths from 1,024 on, doubling past this one.
+        logits: all logits at once, by precision; a loss that applies the head in chunks never holds them.
+        attention: one row for each length in `doublings`.
         deck: the lectures' closed forms beside the walk (C-08, C-09, C-12), fp32.
     """
 
@@ -122,7 +122,7 @@ class Memory:
 
 @checked(batch=at_least(1), length=at_least(1))
 def memory(config: TransformerConfig, batch: int = 1, length: int | None = None) -> Memory:
-    """Measure the model a config describes, without holding it."""
+    """The memory of the model that a config describes, measured on shapes alone."""
     length = config.context if length is None else length
     scores = isinstance(config.head, LanguageHeadConfig)
     rows = batch * length * config.table_rows()
@@ -140,21 +140,22 @@ def memory(config: TransformerConfig, batch: int = 1, length: int | None = None)
 
 
 def _kept_by_kernel(config: TransformerConfig, batch: int, length: int) -> tuple[Kept, ...]:
-    """What is kept with the kernel that a CPU takes, then with an accelerator's."""
+    """What is kept with the kernel for a CPU, then with that for an accelerator."""
     kernels: list[str | None] = [*dict.fromkeys(kernels_taken(config, length).values())] or [None]
     return tuple(kept(config, batch, length, name, kernel) for kernel in kernels for name in DTYPES)
 
 
 def parameter_bytes(config: TransformerConfig, precision: str) -> int:
-    """A model that predicts in a precision: norms stay in fp32."""
+    """Bytes of the weights in prediction: norms stay in fp32."""
     return measured(config, lambda some: {"bytes": _held(cast(build(some, "meta"), precision))})["bytes"]
 
 
 @checked(optimizer=one_of(MOMENTS), precision=one_of(DTYPES))
 def states(config: TransformerConfig, optimizer: str, precision: str) -> States:
-    """What training holds besides activations. Muon has the layers' matrices and remembers one number for each of theirs.
+    """What training holds besides activations.
 
-    Experts are stacks of matrices. Routers, convolutions and everything else are AdamW's with either.
+    Muon updates the layers' matrices, those of experts included, and keeps one number for each of theirs; AdamW updates
+    everything else and keeps two.
     """
     return States(optimizer, precision, **measured(config, lambda some: _states(some, optimizer, precision)))
 
@@ -176,11 +177,11 @@ def _states(config: TransformerConfig, optimizer: str, precision: str) -> dict[s
 
 @checked(rows=at_least(1), optimizer=one_of(MOMENTS), precision=one_of(DTYPES))
 def training_bytes(config: TransformerConfig, rows: int, precision: str, optimizer: str) -> int:
-    """The most that training's tensors hold at once, for micro-batches of `rows` whole contexts: a little too much.
+    """An upper bound of what training's tensors hold at once, for micro-batches of `rows` whole contexts.
 
-    It is the states, what a forward pass keeps, what the loss makes (gradients of the head's table and of the hidden
-    vectors, one chunk of logits a few times over), and one more gradient of the table on its way. A process on a CPU
-    may hold half as much again, since its C library gives freed memory back late.
+    It adds up the states, what a forward pass keeps, what the loss allocates (gradients of the head's table and of the
+    hidden vectors, a few copies of one chunk of logits), and a second gradient of the table. A process on a CPU may hold
+    half as much again, since its C library returns freed memory late.
     """
     numbers = rows * config.context
     loss = numbers * config.dim * DTYPES[precision].itemsize + FP32 * config.table_rows() * config.dim
@@ -244,11 +245,11 @@ def kept(
 
 def _kept(config: TransformerConfig, batch: int, length: int, precision: str) -> int:
     mode = FakeTensorMode()
-
-    def made(skipped: Container[str]) -> Transformer:
-        return _faked(cast(build(without_values(config, skipped), "meta"), precision, tables=False), mode)
-
-    model = runnable(made, batch, length, mode)
+    model = _faked(config, (), precision, mode)
+    with mode:
+        unknown = stated(model, batch, length).unknown()
+    if unknown:
+        model = _faked(config, unknown, precision, mode)
     own = {tensor.untyped_storage()._cdata for module in model.modules() for _, tensor in _tensors(module)}
     sizes: dict[int, int] = {}
 
@@ -266,8 +267,9 @@ def _kept(config: TransformerConfig, batch: int, length: int, precision: str) ->
     return sum(sizes.values())
 
 
-def _faked(model: Transformer, mode: FakeTensorMode) -> Transformer:
-    """Move a model from the meta device to a CPU's tensors without memory."""
+def _faked(config: TransformerConfig, skipped: Container[str], precision: str, mode: FakeTensorMode) -> Transformer:
+    """A model for training whose tensors have no memory, yet seem to be on a CPU."""
+    model = cast(build(without_values(config, skipped), "meta"), precision, tables=False)
     with mode:
         for module in model.modules():
             for name, old in _tensors(module):
@@ -288,7 +290,7 @@ def _held(model: nn.Module) -> int:
 
 
 def doublings(length: int) -> tuple[int, ...]:
-    """1,024, 2,048, … 8,192, then this length and 131,072, in order."""
+    """1,024, 2,048, 4,096, 8,192, 131,072 and this length, in order."""
     return tuple(sorted({1024, 2048, 4096, 8192, length, 131_072}))
 
 

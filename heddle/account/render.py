@@ -33,13 +33,13 @@ def render(report: Accounts, whole: bool = False) -> list[RenderableType]:
 
 
 def amount(size: float) -> str:
-    """Bytes for people: 48.0 MiB."""
+    """Bytes in a readable unit: 48.0 MiB."""
     unit, name = next(((unit, name) for unit, name in UNITS if size >= unit), (1, "B"))
     return f"{size / unit:,.1f} {name}" if unit > 1 else f"{size:,.0f} B"
 
 
 def short(number: float) -> str:
-    """A count for people: 124.4M."""
+    """A count in a readable unit: 124.4M."""
     unit, name = next(((unit, name) for unit, name in SHORT if number >= unit), (1, ""))
     return f"{number / unit:.4g}{name}"
 
