@@ -1,4 +1,4 @@
-"""The matrix products of a model, stated from the shapes of its modules; nothing is run.
+"""The matrix products of a model, stated from the shapes of its modules; only custom modules are run.
 
 `STATED` has a row for each module class that multiplies: a function from such a module, its name and the vectors that enter it
 to its products. The check is `counted` in `heddle.account.forward`: torch's counter around a real forward pass.
@@ -144,7 +144,7 @@ def _pooled(module: nn.Module, name: str, x: Tensor) -> Iterator[Product]:
 
 
 def _attention(module: Attention, name: str, x: Tensor) -> Iterator[Product]:
-    """Projections, then scores and weighted sum over all pairs of queries and keys, whatever the mask blocks."""
+    """Projections, then scores (C-01) and weighted sum (C-02) of all pairs of queries and keys, whatever the mask blocks."""
     batch, length, _ = x.shape
     yield from _linears(module, name, PROJECTIONS, batch * length)
     rows = batch * length * (module.q.out_features // module.head_dim)  # one per head

@@ -19,6 +19,7 @@ from tests.models import (
     BOTH,
     COMBINATIONS,
     CONTEXT,
+    ENCODERS,
     EVERY,
     HEADS,
     REFUSED,
