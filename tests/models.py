@@ -363,13 +363,15 @@ BOTH = [
     for number, options in enumerate(ALIKE)
 ]
 
+EVERY = [*COMBINATIONS, *ENCODERS, *BOTH]
+
 
 def name_of(config: TransformerConfig) -> str:
     """A combination in a few words, for the name of a test."""
     stack = config.last()[1]
     kinds = [block.mixer.kind for block in stack.blocks]
     words = [*dict.fromkeys(kinds), stack.block.norm.kind, stack.block.placement, stack.block.wiring]
-    mixer: Any = stack.block.mixer
+    mixer: Any = stack.blocks[0].mixer
     if kinds[0] == "attention":
         relative = [] if mixer.relative is None else [mixer.relative.kind]
         words[0] = "+".join([mixer.kernel, *relative, f"kv{mixer.key_heads()}"])

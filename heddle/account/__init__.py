@@ -1,11 +1,12 @@
-"""Parameters, FLOPs and memory of a model, counted by walking it on the meta device.
+"""Parameters, FLOPs and memory of a model, counted from the model itself on the meta device.
 
 In reading order:
 
-- `walk`: one forward pass over shapes alone, which records every matrix product.
-- `parameters`: how many there are, by component; `flops`: those of a forward pass and of training.
+- `parameters`: how many there are, by component.
+- `walk`: the matrix products that each module states; `forward`: a real forward pass, counted by torch, which checks them.
+- `flops`: those of a forward pass and of training.
 - `memory`: bytes of weights, of training, of the cache, and of what a forward pass keeps for its backward.
-- `repeats`: measures deep models with few layers.
+- `repeats`: measures deep models with few layers, and recurrent layers with few tokens.
 - `formulas`: the lectures' closed forms, for comparison.
 - `resolve`: from a name to a model: a preset, a run or a file.
 - `report`: all of it for one model, as data (`count` returns `Accounts`); `render`: the same as tables.
@@ -15,10 +16,10 @@ In reading order:
 """
 
 from heddle.account.flops import Flops as Flops
-from heddle.account.flops import counted as counted
 from heddle.account.flops import flops as flops
 from heddle.account.flops import training_flops_per_token as training_flops_per_token
 from heddle.account.formulas import Line as Line
+from heddle.account.forward import counted as counted
 from heddle.account.machine import available_memory as available_memory
 from heddle.account.machine import copy_rate as copy_rate
 from heddle.account.machine import matmul_rate as matmul_rate

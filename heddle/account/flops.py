@@ -10,27 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from heddle.account.formulas import Line, causal_share, layer_flops, prefix_rows
+from heddle.account.forward import counted, kernels_taken
 from heddle.account.parameters import deck_applies
-from heddle.account.repeats import measured, shortened
-from heddle.account.walk import (
-    CONVOLUTION,
-    EXPERTS,
-    FEED_FORWARD,
-    HEAD,
-    PROJECTIONS,
-    RECURRENT,
-    ROUTER,
-    SHARED,
-    Walk,
-    first_layer,
-    forward,
-    kernels_taken,
-    model_for_walking,
-    walk,
-)
+from heddle.account.walk import HEAD, SCORES, WEIGHTED_SUM, walk
 from heddle.checks import at_least, checked
 from heddle.config.layers import AttentionConfig, ConvolutionConfig, LinearConfig, RecurrentConfig
 from heddle.config.model import BlockConfig, TransformerConfig
@@ -56,13 +40,13 @@ class Flops:
         quadratic_share: scores and weighted sum over the whole layer (C-06).
         crossover: the length at which that share is one half; 6d for a GPT-2-like layer, None without attention.
         counted: the result of torch's counter for the same pass, by kernel; `none` if no layer has attention.
-        deck: the lectures' closed forms and the walk's results (C-01 … C-07, C-14); empty if they do not apply.
+        deck: the lectures' closed forms beside the walk (C-01 … C-07, C-14); empty if they do not apply.
         prefix_rows: rows of tokens for one prediction after every prefix, in one pass and separately (C-13); None for an
             encoder, which predicts nothing after a prefix.
         path: layers until the last token has seen the first (C-17); None if it never does, or if that is unknown.
         steps: sequential operations on that path: one for a layer, and one for each token in a recurrent layer (L1-75);
             None if there is no path.
-        unknown: custom modules that cannot run on the meta device, so that nothing of them is counted.
+        unknown: custom modules that cannot run on the meta device, and are not counted.
     """
 
     batch: int
@@ -84,15 +68,18 @@ class Flops:
 
 @checked(batch=at_least(1), length=at_least(1))
 def flops(config: TransformerConfig, batch: int = 1, length: int | None = None) -> Flops:
-    """Walk the model that a config describes; `length` defaults to its context and may exceed the learned positions."""
+    """The FLOPs of the model that a config describes.
+
+    Args:
+        length: tokens in a row; None: the config's context. It may exceed the learned positions.
+    """
     length = config.context if length is None else length
-    steps = walk(shortened(config)[0], batch, length)
-    parts = measured(config, lambda some: by_part(walk(some, batch, length)))
-    layer = by_part(first_layer(steps))
+    steps = walk(config, batch, length)
+    parts, layer = steps.by_part(), steps.first_layer().by_part()
     total = sum(parts.values())
     blocks = config.last()[1].blocks
     reached = path([looks_back(block, config.decoder is not None) for block in blocks], length)
-    square = layer["scores"] + layer["weighted sum"]
+    square = layer[SCORES] + layer[WEIGHTED_SUM]
     straight = sum(layer.values()) - square
     count = _counts(config, batch, length)
     return Flops(
@@ -110,7 +97,7 @@ def flops(config: TransformerConfig, batch: int = 1, length: int | None = None) 
         prefix_rows=None if config.decoder is None else prefix_rows(length),
         path=reached,
         steps=None if reached is None else sequential_steps(blocks[:reached], length),
-        unknown=tuple(each.name for each in steps.foreign if each.flops is None),
+        unknown=steps.unknown(),
     )
 
 
@@ -131,55 +118,14 @@ def _counts(config: TransformerConfig, batch: int, length: int) -> dict[str, int
 @checked(length=at_least(1))
 def training_flops_per_token(config: TransformerConfig, length: int) -> int:
     """FLOPs of forward and backward for one token of a sequence of `length`, including the head."""
-    parts = measured(config, lambda some: by_part(walk(some, 1, length)))
-    return TRAINING * sum(parts.values()) // length
-
-
-def by_part(steps: Walk) -> dict[str, int]:
-    """FLOPs of a walk, summed by part: always the usual parts, the others if the model has them."""
-
-    def products(part: str) -> int:
-        return sum(product.flops for product in steps.products if product.part == part)
-
-    usual = {
-        PROJECTIONS: products(PROJECTIONS),
-        "scores": sum(each.score_flops for each in steps.attentions),
-        "weighted sum": sum(each.sum_flops for each in steps.attentions),
-        FEED_FORWARD: products(FEED_FORWARD),
-        HEAD: products(HEAD),
-    }
-    others = {part: products(part) for part in (CONVOLUTION, RECURRENT, ROUTER, EXPERTS, SHARED)}
-    for what, fits in (("custom mixer", False), ("custom feed-forward", True)):
-        others[what] = sum(each.flops or 0 for each in steps.foreign if each.name.endswith(".ffn") == fits)
-    return usual | {part: number for part, number in others.items() if number}
-
-
-@checked(batch=at_least(1), length=at_least(1))
-def counted(
-    config: TransformerConfig, batch: int, length: int, kernel: str | None = "sdpa", *, training: bool = False
-) -> int:
-    """The result of torch's counter for the same forward pass with a kernel; with `training`, also for the backward pass.
-
-    Raises:
-        HeddleError: the kernel does not support the model.
-    """
-    return measured(config, lambda some: {"flops": _counted(some, batch, length, kernel, training)})["flops"]
-
-
-def _counted(config: TransformerConfig, batch: int, length: int, kernel: str | None, training: bool) -> int:
-    model, _ = model_for_walking(config, length, kernel)
-    with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(training):
-        out = forward(model, batch, length)
-        if training:
-            out.sum().backward()
-    return int(counter.get_total_flops())
+    return TRAINING * sum(walk(config, 1, length).by_part().values()) // length
 
 
 def looks_back(block: BlockConfig, causal: bool = True) -> Sequence[int] | None:
     """How many tokens back a layer can look, as a list of distances; None: to the beginning.
 
-    An encoder looks ahead as well, which is a negative distance. What a custom mixer sees is unknown: it counts as if it saw
-    only the token itself.
+    An encoder looks ahead as well, which is a negative distance. What a custom mixer sees is unknown: it is treated as if it
+    saw only the token itself.
     """
     mixer = block.mixer
     if isinstance(mixer, AttentionConfig):
@@ -242,7 +188,7 @@ def _deck(
     lines.append(Line("forward", "L(24nd² + 4n²d) + 2ndV", config.last()[1].depth * one + head, total))
     windows = any(looks_back(block) is not None for block in config.last()[1].blocks)
     if "plain" in count and length % BLOCK == 0 and config.decoder is not None and not windows:
-        square = parts["scores"] + parts["weighted sum"]
+        square = parts[SCORES] + parts[WEIGHTED_SUM]
         kept = round(causal_share(length, BLOCK) * square)
         lines.append(Line("attention, blocks skipped", "(n + b)/2n", kept, count["plain"] - (total - square)))
     return tuple(lines)

@@ -1,4 +1,4 @@
-"""The lectures' closed forms, for comparison only: the counts come from walking a built model."""
+"""The lectures' closed forms, for comparison only: the counts come from the built model."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ class Line:
         name: what is counted.
         formula: the closed form, as text.
         value: the closed form with this model's numbers.
-        walked: the result of the walk.
+        walked: the count of the built model.
     """
 
     name: str

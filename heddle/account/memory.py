@@ -1,6 +1,6 @@
 """Memory in bytes: weights, what training holds, the cache of decoding, what a forward pass keeps for its backward."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -9,45 +9,35 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from heddle.account.formulas import Line, flash_bytes, score_bytes
+from heddle.account.forward import attentions, kernels_taken, prepared, source_for, without_values
 from heddle.account.parameters import deck_applies, weights
-from heddle.account.repeats import measured
-from heddle.account.walk import (
-    FEED_FORWARD,
-    at_once,
-    attentions,
-    first_layer,
-    guard,
-    kernels_taken,
-    lengthened,
-    source_for,
-    walk,
-)
+from heddle.account.repeats import measured, stepped
+from heddle.account.walk import FEED_FORWARD, PROJECTIONS, SCORES, WEIGHTED_SUM, Walk, stated, walk
 from heddle.checks import at_least, checked, one_of
 from heddle.config.layers import AttentionConfig
-from heddle.config.model import LanguageHeadConfig, TransformerConfig, with_kernel
+from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.model.build import build
 from heddle.model.head import LOGITS_BYTES
 from heddle.model.precision import DTYPES, cast
 from heddle.model.roles import role
 from heddle.model.transformer import Transformer
-from heddle.nn.experts import Experts
-from heddle.nn.recurrent import Recurrent
-from heddle.nn.state import Fixed, Growing, State
+from heddle.nn.layout import Layout
+from heddle.nn.state import EncoderOutput, Fixed, Growing, State
 
 FP32 = 4
-# Numbers in fp32 that an optimizer remembers of each parameter: of the blocks' matrices, of everything else.
+# Numbers in fp32 that an optimizer keeps for each parameter: of the blocks' matrices, of everything else.
 MOMENTS = {"adamw": (2, 2), "muon": (1, 2)}
 
 
 @dataclass(frozen=True)
 class States:
-    """What training holds besides activations, in bytes. Products may be in bf16; what adds up over time is in fp32.
+    """What training holds besides activations, in bytes. Products may be in bf16; whatever accumulates is in fp32.
 
     Attributes:
-        weights: the fp32 weights that the optimizer changes.
+        weights: the fp32 weights that the optimizer updates.
         copy: the bf16 copy that linear maps use; 0 in fp32, where the weights themselves are used.
-        gradients: in fp32, and those of the copy until they are added up there.
-        moments: what the optimizer remembers, in fp32.
+        gradients: in fp32, and those of the copy before they are added to these.
+        moments: the optimizer's state, in fp32.
         total: all of them.
     """
 
@@ -62,13 +52,13 @@ class States:
 
 @dataclass(frozen=True)
 class CacheSize:
-    """A cache filled with `length` tokens in each of `batch` rows, beside a source as long for an encoder-decoder.
+    """A cache with `length` tokens in each of `batch` rows, and in an encoder-decoder with a source of the same length.
 
     Attributes:
-        per_token: bytes for one more token of one row, in layers that see everything.
-        bounded: bytes of one row that stay as they are however long it gets: windows, and what is carried along.
+        per_token: bytes for one more token of one row, in layers that keep all tokens.
+        bounded: bytes of one row whatever its length: windows and recurrent states.
         memory: bytes of one row for the source: its encoding, and keys and values of each cross-attention.
-        held: bytes for all rows at the capacity that was taken, which is `length` rounded up.
+        held: bytes for all rows at the cache's capacity, which is `length` rounded up.
     """
 
     precision: str
@@ -89,10 +79,10 @@ class Kept:
 
 @dataclass(frozen=True)
 class AttentionRow:
-    """One layer's attention at one length, in bytes: the square against the line (L2-12, L2-16).
+    """One layer's attention at one length, in bytes: what is quadratic in it and what is linear (L2-12, L2-16).
 
     Attributes:
-        scores: all score matrices held at once, B·H·n²·bytes (C-08).
+        scores: all score matrices at once, B·H·n²·bytes (C-08).
         flash: what a blockwise kernel holds instead, n·d·bytes + 2·H·n·4 for each row of the batch (C-09).
         qkvo: queries, keys, values and output (C-11).
         quadratic_share: scores and weighted sum over the whole layer's FLOPs (C-06).
@@ -107,15 +97,15 @@ class AttentionRow:
 
 @dataclass(frozen=True)
 class Memory:
-    """Where a model's memory goes for `batch` rows of `length` tokens; every number is in bytes.
+    """A model's memory for `batch` rows of `length` tokens, in bytes.
 
     Attributes:
         weights: for prediction, by precision.
         training: by optimizer and precision.
         cache: by precision.
         kept: activations, by kernel and precision.
-        logits: all logits at once, by precision; a loss that takes the head in chunks never holds them.
-        attention: lengths from 1,024 on, doubling past this one.
+        logits: all logits at once, by precision; a loss that applies the head in chunks never holds them.
+        attention: one row for each length in `doublings`.
         deck: the lectures' closed forms beside the walk (C-08, C-09, C-12), fp32.
     """
 
@@ -132,7 +122,7 @@ class Memory:
 
 @checked(batch=at_least(1), length=at_least(1))
 def memory(config: TransformerConfig, batch: int = 1, length: int | None = None) -> Memory:
-    """Measure the model a config describes, without holding it."""
+    """The memory of the model that a config describes, measured on shapes alone."""
     length = config.context if length is None else length
     scores = isinstance(config.head, LanguageHeadConfig)
     rows = batch * length * config.table_rows()
@@ -150,21 +140,22 @@ def memory(config: TransformerConfig, batch: int = 1, length: int | None = None)
 
 
 def _kept_by_kernel(config: TransformerConfig, batch: int, length: int) -> tuple[Kept, ...]:
-    """What is kept with the kernel that a CPU takes, then with an accelerator's."""
+    """What is kept with the kernel for a CPU, then with that for an accelerator."""
     kernels: list[str | None] = [*dict.fromkeys(kernels_taken(config, length).values())] or [None]
     return tuple(kept(config, batch, length, name, kernel) for kernel in kernels for name in DTYPES)
 
 
 def parameter_bytes(config: TransformerConfig, precision: str) -> int:
-    """A model that predicts in a precision: norms stay in fp32."""
+    """Bytes of the weights in prediction: norms stay in fp32."""
     return measured(config, lambda some: {"bytes": _held(cast(build(some, "meta"), precision))})["bytes"]
 
 
 @checked(optimizer=one_of(MOMENTS), precision=one_of(DTYPES))
 def states(config: TransformerConfig, optimizer: str, precision: str) -> States:
-    """What training holds besides activations. Muon has the layers' matrices and remembers one number for each of theirs.
+    """What training holds besides activations.
 
-    Experts are stacks of matrices. Routers, convolutions and everything else are AdamW's with either.
+    Muon updates the layers' matrices, those of experts included, and keeps one number for each of theirs; AdamW updates
+    everything else and keeps two.
     """
     return States(optimizer, precision, **measured(config, lambda some: _states(some, optimizer, precision)))
 
@@ -186,11 +177,11 @@ def _states(config: TransformerConfig, optimizer: str, precision: str) -> dict[s
 
 @checked(rows=at_least(1), optimizer=one_of(MOMENTS), precision=one_of(DTYPES))
 def training_bytes(config: TransformerConfig, rows: int, precision: str, optimizer: str) -> int:
-    """The most that training's tensors hold at once, for micro-batches of `rows` whole contexts: a little too much.
+    """An upper bound of what training's tensors hold at once, for micro-batches of `rows` whole contexts.
 
-    It is the states, what a forward pass keeps, what the loss makes (gradients of the head's table and of the hidden
-    vectors, one chunk of logits a few times over), and one more gradient of the table on its way. A process on a CPU
-    may hold half as much again, since its C library gives freed memory back late.
+    It adds up the states, what a forward pass keeps, what the loss allocates (gradients of the head's table and of the
+    hidden vectors, a few copies of one chunk of logits), and a second gradient of the table. A process on a CPU may hold
+    half as much again, since its C library returns freed memory late.
     """
     numbers = rows * config.context
     loss = numbers * config.dim * DTYPES[precision].itemsize + FP32 * config.table_rows() * config.dim
@@ -202,24 +193,25 @@ def training_bytes(config: TransformerConfig, rows: int, precision: str, optimiz
 
 @checked(batch=at_least(1), length=at_least(1), precision=one_of(DTYPES))
 def cache_size(config: TransformerConfig, batch: int, length: int, precision: str = "fp32") -> CacheSize:
-    """Fill a cache with `length` tokens in each of `batch` rows, on the meta device, and measure it.
+    """The size of a cache that is filled with `length` tokens in each of `batch` rows, from a real one on the meta device.
 
     Raises:
         HeddleError: there is no decoder.
     """
+    config = prepared(config, length, "reference")
     return CacheSize(precision, **measured(config, lambda some: _cache_size(some, batch, length, precision)))
 
 
 def _cache_size(config: TransformerConfig, batch: int, length: int, precision: str) -> dict[str, int]:
-    model = cast(build(with_kernel(lengthened(config, length), "reference"), "meta"), precision).eval()
-    _runnable(model)
-    tokens = torch.zeros(batch, length, dtype=torch.long, device="meta")
+    model = cast(build(without_values(config, None), "meta"), precision).eval()
+    cache, encoded = model.new_cache(batch), 0
+    if config.encoder is not None:  # given, so that the encoder need not run
+        hidden = torch.empty(batch, length, config.dim, dtype=model.working_dtype(), device="meta")
+        cache.encoded, encoded = EncoderOutput(hidden, Layout.plain(batch, length, "meta")), hidden.nbytes
     with torch.no_grad():
-        cache = model.new_cache(batch)
-        model(tokens, source=source_for(model, tokens), cache=cache)
-    source = cache.encoded
+        model(torch.zeros(batch, 1, dtype=torch.long, device="meta"), cache=cache)
+    cache.advance([length - 1] * batch, "meta")  # makes room for the other tokens
     states: list[State] = tree_leaves(cache.states)
-    encoded = 0 if source is None else source.hidden.numel() * source.hidden.element_size()
 
     def row(kinds: type[State] | tuple[type[State], ...], but: bool = False) -> int:
         return sum(state.bytes() for state in states if isinstance(state, kinds) != but) // batch
@@ -227,58 +219,69 @@ def _cache_size(config: TransformerConfig, batch: int, length: int, precision: s
     # Of every buffer [B K capacity d], what one token of one row takes.
     growing = [buffer for state in states if isinstance(state, Growing) for buffer in state.buffers]
     per_token = sum(buffer[0, :, 0].numel() * buffer.element_size() for buffer in growing)
-    bounded = row((Growing, Fixed), but=True)
-    memory_bytes = row(Fixed) + encoded // batch
-    return {"per_token": per_token, "bounded": bounded, "memory": memory_bytes, "held": cache.bytes() + encoded}
+    sizes = {"per_token": per_token, "bounded": row((Growing, Fixed), but=True)}
+    return sizes | {"memory": row(Fixed) + encoded // batch, "held": cache.bytes() + encoded}
 
 
 @checked(batch=at_least(1), length=at_least(1), precision=one_of(DTYPES))
 def kept(
     config: TransformerConfig, batch: int, length: int, precision: str = "fp32", kernel: str | None = None
 ) -> Kept:
-    """Run a forward pass on tensors without memory and add up what autograd saves, each storage once, weights left out.
+    """Run a forward pass on tensors without memory and add up what autograd saves, each storage once, without the weights.
 
-    `kernel` defaults to the one that the config takes on a CPU. The tensors pretend to be on a CPU rather than on the
-    meta device, where `sdpa` would save its whole score matrix. Experts are counted as `grouped` dispatches them.
+    The tensors pretend to be on a CPU rather than on the meta device, where `sdpa` would save its whole score matrix.
+
+    Args:
+        kernel: None: the one that the config takes on a CPU.
     """
     name = kernel or kernels_taken(config, length).get("cpu", "none")
-    found = measured(config, lambda some: {"bytes": _kept(some, batch, length, precision, name)})
-    return Kept(name, precision, found["bytes"])
+
+    def measure(some: TransformerConfig, tokens: int) -> dict[str, int]:
+        return {"bytes": _kept(some, batch, tokens, precision)}
+
+    config = prepared(config, length, None if name == "none" else name)
+    return Kept(name, precision, measured(config, lambda some: stepped(some, length, measure))["bytes"])
 
 
-def _kept(config: TransformerConfig, batch: int, length: int, precision: str, kernel: str) -> int:
-    chosen = lengthened(config, length)
-    model = build(chosen if kernel == "none" else with_kernel(chosen, kernel), "meta")
-    cast(model, precision, tables=False)
-    _runnable(model)
+def _kept(config: TransformerConfig, batch: int, length: int, precision: str) -> int:
+    mode = FakeTensorMode()
+    model = _faked(config, (), precision, mode)
+    with mode:
+        unknown = stated(model, batch, length).unknown()
+    if unknown:
+        model = _faked(config, unknown, precision, mode)
+    own = {tensor.untyped_storage()._cdata for module in model.modules() for _, tensor in _tensors(module)}
     sizes: dict[int, int] = {}
 
-    with FakeTensorMode():
-        named = (*model.named_parameters(), *model.named_buffers())
-        held = {n: torch.empty(t.shape, dtype=t.dtype, requires_grad=t.requires_grad) for n, t in named}
-        own = {tensor.untyped_storage()._cdata for tensor in held.values()}
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in own:
+            sizes[storage._cdata] = storage.nbytes()
+        return tensor
 
-        def note(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            if storage._cdata not in own:
-                sizes[storage._cdata] = storage.nbytes()
-            return tensor
-
+    with mode:
         tokens = torch.zeros(batch, length, dtype=torch.long)
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            output = torch.func.functional_call(model, held, (tokens, None, source_for(model, tokens)))
+            output = model(tokens, source=source_for(model, tokens))
         del output  # until here its graph keeps every saved storage alive, so no address is used twice
     return sum(sizes.values())
 
 
-def _runnable(model: Transformer) -> None:
-    """Replace, in a copy that is only measured, what looks into tensors or takes its tokens one by one."""
-    for module in model.modules():
-        if isinstance(module, Experts):
-            module.dispatch = "grouped"
-        elif isinstance(module, Recurrent):
-            at_once(module)
-    guard(model)
+def _faked(config: TransformerConfig, skipped: Container[str], precision: str, mode: FakeTensorMode) -> Transformer:
+    """A model for training whose tensors have no memory, yet seem to be on a CPU."""
+    model = cast(build(without_values(config, skipped), "meta"), precision, tables=False)
+    with mode:
+        for module in model.modules():
+            for name, old in _tensors(module):
+                new = torch.empty(old.shape, dtype=old.dtype)
+                setattr(module, name, nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new)
+    return model
+
+
+def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """A module's own tensors. Custom modules may hold some in ordinary attributes too."""
+    plain = [(name, value) for name, value in vars(module).items() if isinstance(value, Tensor)]
+    return [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False), *plain]
 
 
 def _held(model: nn.Module) -> int:
@@ -287,7 +290,7 @@ def _held(model: nn.Module) -> int:
 
 
 def doublings(length: int) -> tuple[int, ...]:
-    """1,024, 2,048, … 8,192, then this length and 131,072, in order."""
+    """1,024, 2,048, 4,096, 8,192, 131,072 and this length, in order."""
     return tuple(sorted({1024, 2048, 4096, 8192, length, 131_072}))
 
 
@@ -295,53 +298,45 @@ def doublings(length: int) -> tuple[int, ...]:
 def attention_table(
     config: TransformerConfig, lengths: Iterable[int], batch: int = 1, precision: str = "fp32"
 ) -> tuple[AttentionRow, ...]:
-    """One layer's attention at each length, read off a walk: n² against n·d. Empty where no layer pays attention."""
+    """One layer's attention at each length, from the walk: n² against n·d. Empty if no layer has attention."""
     width = DTYPES[precision].itemsize
     one = one_layer(config)
     if one is None:
         return ()
-    rows = []
-    for length in lengths:
-        layer = first_layer(walk(one, batch, length))
-        square = sum(each.score_flops + each.sum_flops for each in layer.attentions)
-        straight = sum(product.flops for product in layer.products) + sum(each.flops or 0 for each in layer.foreign)
-        running = sum(2 * each.rows * each.heads * each.queries * FP32 for each in layer.attentions)
-        rows.append(
-            AttentionRow(
-                length=length,
-                scores=sum(each.scores for each in layer.attentions) * width,
-                flash=sum(each.output for each in layer.attentions) * width + running,
-                qkvo=sum(each.inputs + each.output for each in layer.attentions) * width,
-                quadratic_share=square / (square + straight),
-            )
-        )
-    return tuple(rows)
+    return tuple(_attention_row(walk(one, batch, length).first_layer(), width) for length in lengths)
+
+
+def _attention_row(layer: Walk, width: int) -> AttentionRow:
+    parts = layer.by_part()
+    scores = sum(product.numbers for product in layer.products(SCORES))
+    output = sum(product.numbers for product in layer.products(WEIGHTED_SUM))
+    inputs = sum(product.numbers for product in layer.products(PROJECTIONS) if not product.name.endswith(".o"))
+    running = sum(2 * product.rows * FP32 for product in layer.products(SCORES))
+    share = (parts[SCORES] + parts[WEIGHTED_SUM]) / sum(parts.values())
+    return AttentionRow(layer.length, scores * width, output * width + running, (inputs + output) * width, share)
 
 
 def one_layer(config: TransformerConfig) -> TransformerConfig | None:
-    """The same model with one layer in each stack, the first under the head that pays attention; None if none does."""
-    last = config.last()[0]
-    data = config.to_dict()
+    """The same model with one layer in each stack, under the head the first with attention; None if none has."""
+    last, stacks = config.last()[0], {}
     for name, stack in config.stacks().items():
-        blocks = list(stack.blocks)
+        blocks = stack.blocks
         if name == last:
-            crossing = [block for block in blocks if block.cross is not None]
-            blocks = [block for block in crossing or blocks if attentions(block)]
+            crossing = tuple(block for block in blocks if block.cross is not None)
+            blocks = tuple(block for block in crossing or blocks if attentions(block))
             if not blocks:
                 return None
-        data[name] |= {"depth": 1, "overrides": [], "block": blocks[0].to_dict()}
-    return TransformerConfig.of(data)
+        stacks[name] = stack.model_copy(update={"depth": 1, "blocks": blocks[:1]})
+    return config.model_copy(update=stacks)
 
 
 def _deck(config: TransformerConfig, batch: int, length: int) -> tuple[Line, ...]:
     """The lectures' closed forms for one layer in fp32, beside the walk."""
-    one = one_layer(config)
-    block = config.last()[1].blocks[0]
+    one, block = one_layer(config), config.last()[1].blocks[0]
     assert one is not None
     assert isinstance(block.mixer, AttentionConfig)
-    (row,) = attention_table(config, (length,), batch)
-    layer = first_layer(walk(one, batch, length))
-    hidden = next(product.numbers for product in layer.products if product.part == FEED_FORWARD)
+    layer = walk(one, batch, length).first_layer()
+    row, hidden = _attention_row(layer, FP32), layer.products(FEED_FORWARD)[0].numbers
     heads, width = block.mixer.heads, block.ffn.width(config.dim)  # type: ignore[union-attr]
     return (
         Line("all scores", "B·h·n²·4", score_bytes(length, heads, batch), row.scores),

@@ -1,4 +1,4 @@
-"""Parameters, counted by walking a built model; the lectures' sum is then reconciled with what the walk found."""
+"""Parameters of a built model by component, and the difference between their number and the lectures' sum."""
 
 import re
 from collections import Counter
@@ -56,7 +56,7 @@ class Weight:
 
 @dataclass(frozen=True)
 class Item:
-    """One reason why the exact count is not the lecture's sum; `formula` is empty where no closed form holds here."""
+    """One reason why the exact count differs from the lecture's sum; `formula` is empty if no closed form applies."""
 
     name: str
     formula: str
@@ -65,20 +65,20 @@ class Item:
 
 @dataclass(frozen=True)
 class Parameters:
-    """What a model consists of, in numbers.
+    """The number of parameters of a model, in total and by component.
 
     Attributes:
-        total: every parameter, as `sum(p.numel())` says.
-        active: those that one token goes through: of routed experts only the chosen ones (L2-68, C-16).
-        parts: part to count, over the whole model; sums to `total`. The head is 0 when it is the token table itself.
+        total: every parameter: `sum(p.numel())`.
+        active: those that one token uses: of routed experts, only the chosen ones (L2-68, C-16).
+        parts: count by component; sums to `total`. The head is 0 if it is tied to the token table.
         groups: the lecture's three parts and the final norm (L0-78); sums to `total`.
-        block: part to count, within the first block of the stack under the head.
+        block: count by component in the first block of the stack under the head.
         untied: the total with a head of its own (L0-76).
-        deck: deck 000's sum, line by line (L0-79 … L0-84); its last line is the sum itself. Empty where it does not apply.
+        deck: deck 000's sum, line by line (L0-79 … L0-84); the last line is the sum itself. Empty if it does not apply.
         difference: from the deck's sum to `total`, item by item; empty without a sum.
-        rule: 12Ld² (L1-52); None for what is not one stack of attention.
+        rule: 12Ld² (L1-52); None unless the model is one stack of attention layers.
         rule_share: the rule over `total` (L1-57), or None.
-        rule_holds: whether the blocks' matrices really are 12Ld² (D-19).
+        rule_holds: whether the blocks' matrices have exactly 12Ld² numbers (D-19).
     """
 
     total: int
@@ -113,13 +113,13 @@ def _weight(name: str, parameter: nn.Parameter, pooled: bool) -> Weight:
 
 @checked()
 def parameter_count(config: TransformerConfig) -> int:
-    """How many numbers a model of this config learns."""
+    """The number of parameters of the model that a config describes."""
     return sum(weight.count for weight in weights(build(config, "meta")))
 
 
 @checked()
 def parameters(config: TransformerConfig) -> Parameters:
-    """Count the model a config describes, built without memory on the meta device."""
+    """Count the parameters of the model that a config describes, built on the meta device."""
     model = build(config, "meta")
     found = weights(model)
     parts = _sums(found)
@@ -143,14 +143,14 @@ def parameters(config: TransformerConfig) -> Parameters:
 
 
 def rule_applies(config: TransformerConfig) -> bool:
-    """Whether 12Ld² speaks of such a model at all: one stack, all of whose layers pay attention."""
+    """Whether 12Ld² applies to a model: one stack, with attention in every layer."""
     return len(config.stacks()) == 1 and all(isinstance(b.mixer, AttentionConfig) for b in config.last()[1].blocks)
 
 
 def deck_applies(config: TransformerConfig) -> bool:
-    """Whether the lectures' sums can be set beside this model: equal layers of attention and one feed-forward, scoring tokens.
+    """Whether the lectures' sums apply: equal layers of attention and one feed-forward, and a language head.
 
-    Layers may differ in what has no weights, such as windows.
+    Layers may differ in settings without weights, such as windows.
     """
     stack = config.last()[1]
     if not rule_applies(config) or not isinstance(config.head, LanguageHeadConfig) or stack.entry.combine != "sum":
@@ -160,7 +160,7 @@ def deck_applies(config: TransformerConfig) -> bool:
 
 
 def _sizes(block: BlockConfig, dim: int) -> tuple[Any, ...] | None:
-    """What decides how large a layer's matrices are; None for a layer that the lectures' sums do not know."""
+    """The settings that determine the sizes of a layer's matrices; None for a layer outside the lectures' sums."""
     mixer, ffn = block.mixer, block.ffn
     if not isinstance(mixer, AttentionConfig) or not isinstance(ffn, MLPConfig | GatedConfig):
         return None
@@ -169,12 +169,12 @@ def _sizes(block: BlockConfig, dim: int) -> tuple[Any, ...] | None:
 
 
 def _tied(config: TransformerConfig) -> bool:
-    """Whether the token table scores tokens too."""
+    """Whether the head uses the token table."""
     return isinstance(config.head, LanguageHeadConfig) and config.head.tied
 
 
 def _idle(model: Transformer) -> int:
-    """Parameters of routed experts that one token does not go through."""
+    """Parameters of routed experts that one token does not use."""
     idle = 0
     for module in model.modules():
         if isinstance(module, MoE):
@@ -185,7 +185,7 @@ def _idle(model: Transformer) -> int:
 
 
 def _sums(found: tuple[Weight, ...]) -> dict[str, int]:
-    """Part to count, in the order of display: the usual parts always, the others where there are any."""
+    """Count by component, in the order of display: the usual ones always, the others if there are any."""
     counts: Counter[str] = Counter()
     for weight in found:
         counts[weight.part] += weight.count
@@ -195,7 +195,7 @@ def _sums(found: tuple[Weight, ...]) -> dict[str, int]:
 def _groups(found: tuple[Weight, ...], tied: bool) -> dict[str, int]:
     """The lecture's three parts; a shared table counts as the final linear layer, as there (L0-80, L0-81).
 
-    Relative positions, which layers share, count as the blocks'.
+    Relative positions, which layers share, count as part of the blocks.
     """
     parts = _sums(found)
     table = parts["token embedding"]
@@ -207,7 +207,7 @@ def _groups(found: tuple[Weight, ...], tied: bool) -> dict[str, int]:
 
 
 def _deck(config: TransformerConfig, found: tuple[Weight, ...]) -> tuple[Line, ...]:
-    """Deck 000's sum at this config's own numbers, each line with what the walk found for it."""
+    """Deck 000's sum with this config's numbers, each line beside the model's own count."""
     parts = _sums(found)
     dim, depth, words = config.dim, config.last()[1].depth, config.vocab_size
     qkv = sum(parts[name] for name in "qkv")
@@ -230,7 +230,7 @@ def _deck(config: TransformerConfig, found: tuple[Weight, ...]) -> tuple[Line, .
 
 
 def _difference(config: TransformerConfig, parts: Mapping[str, int], deck: tuple[Line, ...]) -> tuple[Item, ...]:
-    """What leads from the deck's sum to the exact count; items of 0 are left out."""
+    """The items that add up to the exact count minus the deck's sum; items of 0 are left out."""
     dim, depth = config.dim, config.last()[1].depth
     lines = {line.name: line for line in deck}
     square = depth * dim**2

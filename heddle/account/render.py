@@ -33,13 +33,13 @@ def render(report: Accounts, whole: bool = False) -> list[RenderableType]:
 
 
 def amount(size: float) -> str:
-    """Bytes for people: 48.0 MiB."""
+    """Bytes in a readable unit: 48.0 MiB."""
     unit, name = next(((unit, name) for unit, name in UNITS if size >= unit), (1, "B"))
     return f"{size / unit:,.1f} {name}" if unit > 1 else f"{size:,.0f} B"
 
 
 def short(number: float) -> str:
-    """A count for people: 124.4M."""
+    """A count in a readable unit: 124.4M."""
     unit, name = next(((unit, name) for unit, name in SHORT if number >= unit), (1, ""))
     return f"{number / unit:.4g}{name}"
 
@@ -137,14 +137,10 @@ def _memory(report: Accounts, whole: bool) -> Iterable[RenderableType]:
         for row in held.attention
     ]
     if square:
-        yield _attention(square)
+        headings = ("length", "all scores, n²", "blockwise, n·d", "q, k, v, output", "quadratic FLOPs")
+        yield _table("One layer's attention, fp32", headings, square)
     if held.deck:
         yield _deck("The lectures' closed forms", held.deck)
-
-
-def _attention(rows: Sequence[Sequence[str]]) -> Table:
-    headings = ("length", "all scores, n²", "blockwise, n·d", "q, k, v, output", "quadratic FLOPs")
-    return _table("One layer's attention, fp32", headings, rows)
 
 
 def _shares(parts: Mapping[str, int], total: int) -> list[tuple[str, ...]]:

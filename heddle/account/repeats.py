@@ -1,13 +1,14 @@
-"""Measures deep models with few layers: repeated layers are measured a few times and counted as often as they occur."""
+"""Measures large models by small ones: of repeated layers a few, and of the tokens of a recurrent layer a few."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from heddle.config.layers import CustomConfig
-from heddle.config.model import StackConfig, TransformerConfig
+from heddle.config.layers import CustomConfig, LinearConfig, RecurrentConfig
+from heddle.config.model import BlockConfig, StackConfig, TransformerConfig
 
 FEW = 3  # the first repetition may share kept tensors with the layer before; the others are equal
 LONGEST = 12  # most layers in one repetition
+STEPS = (3, 4)  # consecutive numbers of tokens that recurrent layers are measured with; the first token may differ
 
 Numbers = dict[str, int]
 
@@ -59,13 +60,42 @@ def repetition(kinds: Sequence[Any]) -> tuple[int, int, int]:
     return best
 
 
+def stepped(
+    config: TransformerConfig, length: int, measure: Callable[[TransformerConfig, int], Mapping[str, int]]
+) -> Numbers:
+    """The result of `measure` for a model and `length` tokens, in which recurrent layers take only a few tokens.
+
+    Linear layers take their place in the pass over all tokens. What the recurrent ones add grows by the same amount with each
+    token, so it is measured with `STEPS` tokens.
+    """
+
+    def change(name: str, block: BlockConfig) -> BlockConfig:
+        recurrent = isinstance(block.mixer, RecurrentConfig)
+        return block.model_copy(update={"mixer": LinearConfig(taps=1)}) if recurrent else block
+
+    mixers = [block.mixer for stack in config.stacks().values() for block in stack.blocks]
+    if length <= STEPS[1] or not any(isinstance(mixer, RecurrentConfig) for mixer in mixers):
+        return dict(measure(config, length))
+    linear = with_blocks(config, change)
+    total = dict(measure(linear, length))
+    near, far = ((measure(config, tokens), measure(linear, tokens)) for tokens in STEPS)
+    for key in total:
+        added, more = (with_steps[key] - without[key] for with_steps, without in (near, far))
+        total[key] += added + (more - added) * (length - STEPS[0])
+    return total
+
+
+def with_blocks(config: TransformerConfig, change: Callable[[str, BlockConfig], BlockConfig]) -> TransformerConfig:
+    """The same model with each block changed; `change` gets a block's name, `decoder.blocks.0`, and its config."""
+    stacks = {}
+    for name, stack in config.stacks().items():
+        blocks = tuple(change(f"{name}.blocks.{number}", block) for number, block in enumerate(stack.blocks))
+        stacks[name] = stack.model_copy(update={"blocks": blocks})
+    return config.model_copy(update=stacks)
+
+
 def _with_layers(config: TransformerConfig, name: str, stack: StackConfig, numbers: list[int]) -> TransformerConfig:
-    """The model with only these layers of one of its stacks, with the overrides that applied to them."""
-    overrides = [
-        {"layers": str(place), "block": each.block}
-        for each in stack.overrides
-        for place, number in enumerate(numbers)
-        if number in each.chosen(stack.depth)
-    ]
-    changed = stack.to_dict() | {"depth": len(numbers), "overrides": overrides}
-    return type(config).of({**config.to_dict(), name: changed})
+    """The same model, in which one stack has only these layers of `stack`."""
+    blocks = tuple(stack.blocks[number] for number in numbers)
+    short = stack.model_copy(update={"depth": len(blocks), "blocks": blocks, "overrides": ()})
+    return config.model_copy(update={name: short})

@@ -1,4 +1,4 @@
-"""The account of a model before it exists: parameters, FLOPs and memory, as data."""
+"""The account of a model that need not exist yet: parameters, FLOPs and memory, as data."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -8,10 +8,10 @@ from typing import Any
 
 from heddle.account.flops import Flops, flops
 from heddle.account.formulas import rule
+from heddle.account.forward import attentions
 from heddle.account.memory import Memory, doublings, memory
 from heddle.account.parameters import Parameters, Weight, parameter_count, parameters, rule_applies, weights
 from heddle.account.repeats import measured
-from heddle.account.walk import attentions
 from heddle.checks import at_least, checked
 from heddle.config.layers import (
     ConvolutionConfig,
@@ -77,7 +77,7 @@ class Accounts:
     """The account of one model.
 
     Attributes:
-        layout: the parameters in the order in which a token meets them, equal layers as one group; they sum to the total.
+        layout: the parameters in the order of the model, equal layers as one group; they sum to the total.
         name: the given name, or empty.
         family: which stacks are present: `encoder`, `decoder` or `encoder-decoder`.
         printed: the count that a lecture prints for this preset, or None.
@@ -95,7 +95,7 @@ class Accounts:
     notes: tuple[str, ...]
 
     def has_foreign_mixer(self) -> bool:
-        """Whether a layer has a custom mixer, so that it is unknown what it sees."""
+        """Whether a layer has a custom mixer, of which it is unknown what it attends to."""
         return any(isinstance(block.mixer, CustomConfig) for block in self.config.last()[1].blocks)
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from heddle.config.presets import preset, preset_names
 from heddle.config.run import RunConfig, SavedConfig
 from heddle.errors import HeddleError, did_you_mean
 
-# For counting a run file that sets neither; a real run chooses them by measurement.
+# For a run file that sets neither; a real run chooses them by measurement.
 DEPTH, CONTEXT = 4, 256
 
 

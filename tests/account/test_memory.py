@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from heddle.account import attention_table, cache_size, kept, memory, states, training_bytes
+from heddle.account import attention_table, cache_size, kept, memory, states, training_bytes, walk
 from heddle.account.formulas import flash_bytes, score_bytes
-from heddle.account.memory import parameter_bytes
-from heddle.account.walk import first_layer, walk
+from heddle.account.memory import _tensors, parameter_bytes
 from heddle.config import TrainConfig, TransformerConfig, preset
 from heddle.model import Transformer, build
 from heddle.model.precision import cast
@@ -53,7 +52,7 @@ def test_the_cache_of_gpt2() -> None:
 
 def really_kept(model: Transformer, batch: int, length: int) -> int:
     """Bytes that autograd saves in a real forward pass, each address once, the parameters' left out."""
-    own = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    own = {tensor.data_ptr() for module in model.modules() for _, tensor in _tensors(module)}
     sizes: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -78,13 +77,34 @@ def test_what_is_kept_is_what_a_real_pass_keeps(name: str, precision: str, kerne
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_what_a_users_own_mixer_keeps_is_counted(precision: str) -> None:
-    """Its buffers are part of the model, not of what a pass keeps."""
-    mixer = {"kind": "custom", "target": "tests.model.modules:Mean"}
+@pytest.mark.parametrize("name", ["Mean", "Keeping"])
+def test_what_a_users_own_mixer_keeps_is_counted(name: str, precision: str) -> None:
+    """Its buffers, and its tensors in ordinary attributes, are part of the model, not of what a pass keeps."""
+    mixer = {"kind": "custom", "target": f"tests.model.modules:{name}"}
     block = {"mixer": mixer, "norm": {"kind": "rms"}}
     config = TransformerConfig.of({**TINY.to_dict(), "decoder": {"depth": 1, "block": block}})
     model = cast(build(config), precision, tables=False)
     assert kept(config, 2, 24, precision).bytes == really_kept(model, 2, 24)
+
+
+class Hiding(nn.Module):
+    """A mixer whose tensor is in a list, where nothing can move it to another device."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.map = nn.Linear(dim, dim)
+        self.scales = [torch.ones(dim)]
+
+    def forward(self, x: Tensor, layout: object) -> Tensor:
+        return self.map(x) * self.scales[0]
+
+
+def test_what_cannot_run_on_a_cpu_without_memory_is_left_out() -> None:
+    mixer = {"kind": "custom", "target": f"{__name__}:Hiding"}
+    block = {"mixer": mixer, "ffn": {"kind": "none"}, "norm": {"kind": "none"}}
+    config = TransformerConfig.of({**TINY.to_dict(), "decoder": {"depth": 1, "block": block}})
+    assert walk(config, 2, 24).by_part()["custom mixer"] == 2 * 2 * 24 * 32**2
+    assert kept(config, 2, 24).bytes == 2 * 24 * 8  # the ids, for the gradient of the table
 
 
 def test_what_is_kept_grows_as_the_kernel_says() -> None:
@@ -195,5 +215,5 @@ def test_feed_forward_numbers_are_those_of_the_real_layer() -> None:
     up = model.get_submodule("decoder.blocks.0.ffn.up")
     up.register_forward_hook(lambda m, i, o: seen.append(o.numel()))
     model(tokens(2, 30))
-    walked = [p.numbers for p in first_layer(walk(config, 2, 30)).products if p.name.endswith("ffn.up")]
+    walked = [p.numbers for p in walk(config, 2, 30).products("feed-forward") if p.name.endswith("0.ffn.up")]
     assert seen == walked == [2 * 30 * 40]

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from heddle.account import count
-from heddle.account.flops import _counted, by_part
+from heddle.account.forward import count_pass
 from heddle.account.memory import _cache_size, _kept, _states
-from heddle.account.repeats import measured, repetition, shortened
-from heddle.account.walk import walk
-from heddle.config import TransformerConfig, sized
-from tests.account.kinds import CROSS, model, stack
+from heddle.account.repeats import measured, repetition, shortened, stepped
+from heddle.config import RecurrentConfig, TransformerConfig, sized
+from tests.models import config_of
 
 
 @pytest.mark.parametrize(
@@ -32,25 +31,26 @@ def test_the_longest_repetition_is_found(kinds: str, found: tuple[int, int, int]
     assert repetition(kinds) == found
 
 
-EXPERTS = {"kind": "moe", "experts": 4, "expert": {"kind": "gated", "hidden": 5}, "shared": 1}
+def deep(changes: dict[str, list[dict[str, Any]]] | None = None, **options: Any) -> TransformerConfig:
+    """A model with overrides in some of its stacks."""
+    config = config_of(positions="learned", kernel="plain", kv_heads=2, **options)
+    return config.override({f"{name}.overrides": each for name, each in (changes or {}).items()})
+
+
 WINDOW = {"layers": "::2", "block": {"mixer": {"window": 3}}}
 LAST = {"layers": "-1", "block": {"ffn": {"kind": "none"}}}
 MODELS = {
-    "equal": model(decoder=stack(depth=9)),
-    "in turns": model(decoder=stack(depth=9, overrides=[WINDOW])),
-    "in turns, the last another": model(decoder=stack(depth=10, overrides=[WINDOW, LAST])),
-    "experts": model(decoder=stack(ffn=EXPERTS, depth=8)),
-    "both": model(
-        encoder=stack({"kind": "recurrent"}, depth=7),
-        decoder=stack(block=CROSS, depth=8, overrides=[LAST]),
-    ),
+    "equal": deep(depth=9),
+    "in turns": deep({"decoder": [WINDOW]}, depth=9),
+    "in turns, the last another": deep({"decoder": [WINDOW, LAST]}, depth=10),
+    "experts": deep(depth=8, ffn="moe", shared=1),
+    "both": deep({"decoder": [LAST]}, family="both", first=RecurrentConfig(), depth=8),
 }
 MEASURES: dict[str, Callable[[TransformerConfig], Any]] = {
     "states": lambda config: _states(config, "muon", "bf16"),
     "cache": lambda config: _cache_size(config, 2, 5, "fp32") if config.decoder else {},
-    "kept": lambda config: {"bytes": _kept(config, 2, 5, "fp32", "plain")},
-    "counted": lambda config: {"flops": _counted(config, 2, 5, "plain", training=True)},
-    "walked": lambda config: by_part(walk(config, 2, 5)),
+    "kept": lambda config: {"bytes": _kept(config, 2, 5, "fp32")},
+    "counted": lambda config: {"flops": count_pass(config, 2, 5, training=True)},
 }
 
 
@@ -61,6 +61,27 @@ def test_a_few_layers_say_what_all_would(config: TransformerConfig, measure: Any
     assert left_out.keys() == config.stacks().keys()
     assert all(stack.depth < config.stacks()[name].depth for name, stack in short.stacks().items())
     assert measured(config, measure) == dict(measure(config))
+
+
+RECURRENT = {
+    "gru": config_of(first=RecurrentConfig(hidden=6), kernel="plain", depth=1),
+    "beside attention": config_of(second=RecurrentConfig(cell="lstm"), kernel="plain"),
+    "both": config_of(
+        family="both", first=RecurrentConfig(cell="lstm", bias=False), kernel="plain", ffn="moe", depth=1
+    ),
+}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("config", RECURRENT.values(), ids=RECURRENT)
+def test_a_few_tokens_say_what_all_would(config: TransformerConfig, precision: str) -> None:
+    """A recurrent layer's cost grows by the same amount with each token, even where attention beside it skips blocks."""
+    for length in (3, 5, 140):  # a block of the kernel has 128 queries
+        for measure in (
+            lambda some, tokens: {"bytes": _kept(some, 2, tokens, precision)},
+            lambda some, tokens: {"flops": count_pass(some, 2, tokens, training=True)},
+        ):
+            assert stepped(config, length, measure) == measure(config, length)
 
 
 def test_a_deep_model_is_accounted_for_at_once() -> None:

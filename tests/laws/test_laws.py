@@ -20,6 +20,7 @@ from tests.models import (
     COMBINATIONS,
     CONTEXT,
     ENCODERS,
+    EVERY,
     HEADS,
     REFUSED,
     awake,
@@ -29,7 +30,6 @@ from tests.models import (
     tokens_of,
 )
 
-EVERY = [*COMBINATIONS, *ENCODERS, *BOTH]
 DECODERS = [*COMBINATIONS, *BOTH]
 
 
