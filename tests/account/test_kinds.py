@@ -231,8 +231,9 @@ def test_training_holds_what_the_real_optimizer_holds(name: str, optimizer: str,
     from heddle.config import TrainConfig
     from heddle.train.optimizer import Optimizer
 
-    made = Optimizer(build(NAMED[name]), TrainConfig.of({"optimizer": optimizer}), 1e-3, precision)
-    for working in made.working.values():
+    model = build(NAMED[name])
+    made = Optimizer(model, TrainConfig.of({"optimizer": optimizer}), 1e-3, precision)
+    for working in model.parameters():
         working.grad = torch.zeros_like(working) if working.requires_grad else None
     of_copies = sum(w.grad.nbytes for w, _ in made.copies if w.grad is not None)
     made.collect()
