@@ -37,7 +37,7 @@ FAULTS = [
     Fault("mask off by one", "nn/mask.py", toy="llama", check="cached one by one",
           old="return key <= query", new="return key < query + 2"),
     Fault("triangle off by one", "nn/kernels/plain.py", toy="llama", check="gradient to the future",
-          old="hidden = key > row\n", new="hidden = key > row + 1\n"),
+          old="blocked = key > row\n", new="blocked = key > row + 1\n"),
     Fault("mask inverted", "nn/kernels/plain.py", toy="llama", check="cached one by one",
           old="masked_fill(~seen, -torch.inf)", new="masked_fill(seen, -torch.inf)"),
     Fault("multiply, then replace", "nn/kernels/reference.py", toy="llama", check="kernels",

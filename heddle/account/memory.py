@@ -220,7 +220,7 @@ def _cache_size(config: TransformerConfig, batch: int, length: int, precision: s
     growing = [buffer for state in states if isinstance(state, Growing) for buffer in state.buffers]
     per_token = sum(buffer[0, :, 0].numel() * buffer.element_size() for buffer in growing)
     sizes = {"per_token": per_token, "bounded": row((Growing, Fixed), but=True)}
-    return sizes | {"memory": row(Fixed) + encoded // batch, "held": cache.bytes() + encoded}
+    return sizes | {"memory": row(Fixed) + encoded // batch, "held": cache.bytes()}
 
 
 @checked(batch=at_least(1), length=at_least(1), precision=one_of(DTYPES))

@@ -96,7 +96,7 @@ def _flops(report: Accounts, whole: bool) -> Iterable[RenderableType]:
     yield f"Matrix products only{square}; torch's counter: {seen}."
     yield f"Training is three forward passes: {cost.training:,} FLOPs, {short(cost.per_token)} for each token."
     if cost.crossover is not None:
-        half = f"one half at length {cost.crossover:,.0f}"
+        half = f"one half of its FLOPs at length {cost.crossover:,.0f}"
         yield f"The quadratic part of a layer is {cost.quadratic_share:.2%}; {half}."
     if cost.prefix_rows is not None:
         together, alone = cost.prefix_rows

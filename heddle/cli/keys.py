@@ -35,7 +35,7 @@ def _section(name: str, configs: list[Any], written: dict[str, dict[str, str]], 
         (key, field, f"with kind={kind}: {text}" if kind and key != "kind" else text)
         for kind, config in zip(kinds or [""], configs, strict=True)
         for key, field in config.model_fields.items()
-        for text in [written[config.__name__][key]]
+        for text in [written[config.__name__].get(key, "")]
         if key != "kind" or config is configs[0]
     ]
     first = max(len(key) for key, _, _ in fields)

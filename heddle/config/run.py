@@ -208,7 +208,7 @@ class TrainConfig(Config):
     matrix_learning_rate: Positive = 0.02
     """Muon's highest learning rate."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    """Weight decay, of matrices only."""
+    """Weight decay, of matrices and tables only."""
     betas: tuple[Rate, Rate] = (0.9, 0.99)
     """Decay rates of AdamW's averages of the gradient and its square."""
     schedule: Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"] = "linear"

@@ -30,6 +30,9 @@ class Batch:
         source_layout: positions and segments of the source.
         types: Int[B T], token types, or None.
         source_types: Int[B S], token types of the source, or None.
+
+    Raises:
+        HeddleError: a target that is `IGNORED` has weight.
     """
 
     tokens: Int[Tensor, "B T"]
@@ -40,6 +43,11 @@ class Batch:
     source_layout: Layout | None = None
     types: Int[Tensor, "B T"] | None = None
     source_types: Int[Tensor, "B S"] | None = None
+
+    def __post_init__(self) -> None:
+        on_cpu = type(self.targets) is Tensor and self.targets.device.type == "cpu"
+        if on_cpu and not torch.compiler.is_compiling() and self.weights[self.targets == IGNORED].any():
+            raise HeddleError(f"a target of {IGNORED} is no target, so its weight must be 0; some have weight")
 
     def parts(self) -> dict[str, Any]:
         """The tensors and layouts by name, without those that are None."""
@@ -75,7 +83,7 @@ _pytree.register_pytree_node(
 def next_token_batch(rows: Integer[np.ndarray, "B N"]) -> Batch:
     """A batch in which every token predicts the next; N = T + 1 ids per row give T inputs and T targets (L0-89).
 
-    Rows that begin with a start token also predict their first own token (L2-56, D-24).
+    Rows that begin with a start token also predict the text's first token (L2-56, D-24).
 
     Raises:
         HeddleError: rows of fewer than two ids, which hold no target.

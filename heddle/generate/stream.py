@@ -152,7 +152,7 @@ class TextRules:
 def evaluating(model: nn.Module, modules: Iterable[nn.Module] = ()) -> Iterator[None]:
     """Evaluation mode inside; afterwards every module is in the mode it was in.
 
-    `modules` are all modules of the model, if already known: finding them takes as long as some of a step's products.
+    `modules` are all modules of the model, if already known: finding them takes as long as some matrix products.
     """
     training = [module for module in modules or model.modules() if module.training]
     for module in training:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from math import sqrt
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from heddle.checks import at_least, checked, wrong
 from heddle.config.layers import DropoutConfig
 from heddle.config.model import EntryConfig, StackConfig
 from heddle.errors import HeddleError
-from heddle.nn.block import Block, make_block
+from heddle.nn.block import WIRINGS, Block
 from heddle.nn.dropout import Dropout
 from heddle.nn.embedding import Embedding, check_ids
 from heddle.nn.layout import Layout
@@ -38,7 +37,7 @@ class Entry(nn.Module):
     def __init__(self, config: EntryConfig, dim: int, context: int, dropout: Dropout) -> None:
         super().__init__()
         width = config.positions_dim(dim)
-        self.scale = sqrt(dim) if config.scale else 1.0
+        self.scale = dim**0.5 if config.scale else 1.0
         self.offset = config.offset
         self.concat = config.combine == "concat"
         self.places = context + config.offset
@@ -115,7 +114,7 @@ class Stack(nn.Module):
         self.width = config.entry.token_dim(dim)
         self.longest = context if config.entry.positions == "learned" else None
         self.entry = Entry(config.entry, dim, context, setting.drop(config.entry.dropout))
-        self.blocks = nn.ModuleList(make_block(block, setting) for block in config.blocks)
+        self.blocks = nn.ModuleList(WIRINGS[block.wiring](block, setting) for block in config.blocks)
         # Layers name their pattern by its index, since torch.compile cannot compare patterns.
         self.patterns, self.pattern_of = distinct(block.mixer.pattern for block in self.layers())
         crossing = [None if block.cross is None else block.cross.pattern for block in self.layers()]

@@ -166,11 +166,6 @@ class ParallelBlock(Block):
 WIRINGS: dict[str, type[Block]] = {"serial": Block, "parallel": ParallelBlock, "parallel_one_norm": ParallelBlock}
 
 
-def make_block(config: BlockConfig, setting: Setting) -> Block:
-    """Build the block that a config describes."""
-    return WIRINGS[config.wiring](config, setting)
-
-
 def _of_feed_forward(config: BlockConfig) -> str:
     """The placement of the feed-forward's residual."""
     if config.wiring == "parallel_one_norm":

@@ -26,7 +26,7 @@ class Layout:
     - `padded`: like `plain`, with padding after each row's end;
     - `packed`: anything else that needs a full mask, such as several documents in a row or padding in front;
     - `uniform`: the next tokens of cached rows of equal length;
-    - `ragged`: the next tokens of cached rows of different lengths.
+    - `ragged`: the next tokens of cached rows of different lengths, or different numbers of them.
 
     Attributes:
         position: Int[B T], the position of each token in its sequence, from 0.

@@ -4,7 +4,7 @@
     Mask(rule, queries, keys)     the rule for these tokens: the rule holds, the segment is the same, neither is padding
 
 `Mask.__call__` decides for one pair of slots. `dense` and `tile` call it with broadcast indices and `blocks` passes it to
-FlexAttention, so they cannot disagree.
+FlexAttention, so these agree; kernels that build a triangle of their own ask `is_causal` and `window`, and laws compare them.
 """
 
 from abc import ABC, abstractmethod

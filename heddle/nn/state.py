@@ -34,7 +34,7 @@ class State:
         self.buffers: tuple[Tensor, ...] = ()
 
     def read(self) -> tuple[Tensor, ...] | None:
-        """Tensors of earlier calls to use unchanged: a recurrent state, or the keys and values of a source. None: no such."""
+        """Tensors of earlier calls to use unchanged: a recurrent state, or the keys and values of a source. or None."""
         return None
 
     def update(self, new: tuple[Tensor, ...], queries: Layout, keys: Layout) -> tuple[Tensor, ...]:
@@ -337,7 +337,8 @@ class Cache:
 
     def bytes(self) -> int:
         """Memory held, in bytes."""
-        return sum(state.bytes() for state in self._flat())
+        encoded = 0 if self.encoded is None else self.encoded.hidden.numel() * self.encoded.hidden.element_size()
+        return encoded + sum(state.bytes() for state in self._flat())
 
     def _chosen(self, rows: Sequence[int]) -> EncoderOutput | None:
         if self.encoded is None:

@@ -11,7 +11,7 @@ from heddle.config import TransformerConfig, preset
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.nn import Attention, Dropout, Layout, Setting
-from heddle.nn.block import make_block
+from heddle.nn.block import WIRINGS
 
 SIZES = {"vocab_size": 7, "dim": 16, "context": 8}
 
@@ -76,7 +76,7 @@ def test_each_place_has_a_rate_of_its_own() -> None:
     block = {"mixer": {"kind": "attention", "heads": 2, "dropout": 0.1}, "dropout": 0.2, "placement": "post"}
     stack = {"depth": 1, "block": block, "entry": {"dropout": 0.4}}
     with torch.device("meta"):
-        made = make_block(TransformerConfig.of({**SIZES, "decoder": stack}).decoder.block, Setting(16))
+        made = WIRINGS["serial"](TransformerConfig.of({**SIZES, "decoder": stack}).decoder.block, Setting(16))
     assert isinstance(made.mixer, Attention)
     rates = [each.dropout.rate for each in (made.mixer.kernel, made.mixer_residual, made.ffn_residual)]
     assert rates == [0.1, 0.2, 0.2]

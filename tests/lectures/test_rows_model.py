@@ -20,7 +20,7 @@ from heddle.errors import HeddleError
 from heddle.generate import generate
 from heddle.model import Transformer, build
 from heddle.nn import Attention, Causal, Layout, Pattern, Setting
-from heddle.nn.block import make_block
+from heddle.nn.block import WIRINGS
 from heddle.nn.moe import MoE
 from heddle.train.objective import CrossEntropy
 
@@ -275,7 +275,7 @@ def test_a_word_at_two_places_is_one_vector_and_two_inputs() -> None:
 @pytest.mark.lecture("L3-14")
 def test_the_four_building_blocks_stand_alone() -> None:
     x, layout = torch.randn(1, 3, 8), Layout.plain(1, 3)
-    attention = make_block(config_of({"mixer": ATTENTION}).decoder.block, Setting(8)).mixer
+    attention = WIRINGS["serial"](config_of({"mixer": ATTENTION}).decoder.block, Setting(8)).mixer
     assert isinstance(attention, parts.Attention)
     assert attention(x, Pattern(Causal(), kernel="auto").scope(layout, layout)).shape == x.shape
     assert parts.MLP(MLPConfig(hidden=32), Setting(8))(x).hidden.shape == x.shape
@@ -342,7 +342,7 @@ def test_experts_leave_attention_as_it_is() -> None:
 @pytest.mark.lecture("L2-70", "L2-76", "D-22")
 @pytest.mark.parametrize("skip", ["block", "internal"])
 def test_a_router_reads_the_normed_state_and_one_skip_is_added(skip: str) -> None:
-    block = make_block(
+    block = WIRINGS["serial"](
         config_of({"mixer": ATTENTION, "ffn": {**MOE, "skip": skip}}).decoder.block, Setting(16)
     ).double()
     for parameter in block.parameters():

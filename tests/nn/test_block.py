@@ -9,7 +9,7 @@ from torch import nn
 from heddle.config import AttentionConfig, BlockConfig, GatedConfig, MLPConfig, RMSNormConfig
 from heddle.errors import HeddleError
 from heddle.nn import MLP, Attention, Block, Causal, Dropout, Gated, Layout, Pattern, Residual, Scope, Setting
-from heddle.nn.block import make_block
+from heddle.nn.block import WIRINGS
 from heddle.nn.norm import LayerNorm, RMSNorm
 from tests.models import COMBINATIONS, awake, name_of
 
@@ -105,7 +105,7 @@ def test_where_the_norm_stands(placement: str, wanted: float) -> None:
 def test_parallel_branches_have_norms_of_their_own() -> None:
     """Both read the block's input, and their outputs are added to it."""
     config = BlockConfig.of({"mixer": {"heads": 2}, "wiring": "parallel"})
-    block, x = filled(make_block(config, Setting(8)).double()), torch.randn(2, 5, 8, dtype=torch.float64)
+    block, x = filled(WIRINGS[config.wiring](config, Setting(8)).double()), torch.randn(2, 5, 8, dtype=torch.float64)
     mixed = block.mixer(block.mixer_residual.before(x), SCOPE)
     fed = block.ffn(block.ffn_residual.before(x), SCOPE.queries).hidden
     torch.testing.assert_close(block(x, SCOPE).hidden, x + mixed + fed)

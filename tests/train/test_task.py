@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from heddle.config import NextTokenConfig, RunConfig, TransformerConfig, sized
-from heddle.config.base import Config
-from heddle.config.run import TrainConfig
+from heddle.config.run import TaskSettings, TrainConfig
 from heddle.data.batch import IGNORED, Batch
 from heddle.data.order import windows
 from heddle.data.store import Corpus, Part
@@ -81,7 +80,7 @@ def test_every_task_of_a_config_has_a_class() -> None:
 # A task that copies its input: a config, a class and, for `heddle train`, a row in TASKS. docs/architecture.md shows it.
 
 
-class CopyConfig(Config):
+class CopyConfig(TaskSettings):
     """Random ids, then a boundary, then the same ids, which are the targets."""
 
     kind: Literal["copy"] = "copy"

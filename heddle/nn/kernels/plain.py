@@ -68,15 +68,15 @@ class _Blocks(torch.autograd.Function):
     ) -> Tensor:
         """Scores [N, G · rows, keys] of the query rows from `start` and the keys from `first` on, blocked ones at -inf."""
         group, rows = q.shape[1:3]
-        flat, hidden = q.flatten(1, 2), None
+        flat, blocked = q.flatten(1, 2), None
         if scoring.causal:
             row = torch.arange(start, start + rows, device=q.device).repeat(group)[:, None]
             key = torch.arange(first, first + k.shape[1], device=q.device)
-            hidden = key > row
-            hidden = hidden if scoring.window is None else hidden | (row - key >= scoring.window)
-        if hidden is not None and scoring.cap is None and bias is None:
+            blocked = key > row
+            blocked = blocked if scoring.window is None else blocked | (row - key >= scoring.window)
+        if blocked is not None and scoring.cap is None and bias is None:
             # Adding the mask inside the matrix product saves two passes over the scores.
-            triangle = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device).masked_fill(hidden, -torch.inf)
+            triangle = torch.zeros(blocked.shape, dtype=q.dtype, device=q.device).masked_fill(blocked, -torch.inf)
             return torch.baddbmm(triangle.expand(q.shape[0], -1, -1), flat, k.transpose(1, 2), alpha=scoring.scale)
         scores = torch.bmm(flat * scoring.scale, k.transpose(1, 2))
         if scoring.cap is not None or bias is not None:
@@ -84,8 +84,8 @@ class _Blocks(torch.autograd.Function):
         if bias is not None:
             apart = _Blocks.apart(scores, scoring, group) + bias.unflatten(1, (scoring.kv_heads, group))
             scores = apart.flatten(0, 1).flatten(1, 2)
-        if hidden is not None:
-            return scores.masked_fill(hidden, -torch.inf)
+        if blocked is not None:
+            return scores.masked_fill(blocked, -torch.inf)
         if allowed is None:
             return scores
         seen = allowed[:, :, None, start : start + rows]  # [b, 1, 1, rows, S]

@@ -229,8 +229,15 @@ def our_activation(name: Any, field: str) -> str:
 
 
 def their_activation(name: str) -> str:
-    """Hugging Face's usual name for a heddle activation."""
-    return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == name)
+    """Hugging Face's usual name for a heddle activation.
+
+    Raises:
+        HeddleError: it has none.
+    """
+    for theirs, ours in ACTIVATIONS.items():
+        if ours == name:
+            return theirs
+    raise HeddleError(f"Hugging Face transformers has no activation {name!r}")
 
 
 def resolved(config: TransformerConfig) -> dict[str, Any]:
