@@ -43,6 +43,7 @@ from heddle.config import (
     TransformerConfig,
     YarnScaling,
 )
+from heddle.config.layers import ActivationName
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn import Layout
@@ -93,7 +94,7 @@ AXES: dict[str, Sequence[Any]] = {
         Llama3Scaling(factor=3, original=8),
     ),
     "ffn": ("mlp", "gated", "moe", "none"),
-    "activation": ("gelu", "gelu_tanh", "relu", "relu_squared", "silu"),
+    "activation": get_args(ActivationName),
     "hidden": (None, 7),
     "ffn_bias": (True, False),
     "expert": ("gated", "mlp"),

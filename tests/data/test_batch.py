@@ -59,6 +59,14 @@ def test_a_start_token_shifts_as_in_the_lecture() -> None:
     assert packed.targets.tolist() == [out["packed_targets_without_start"]]
 
 
+def test_an_ignored_target_has_no_weight() -> None:
+    """It would be learned as id 0."""
+    targets = torch.tensor([[1, IGNORED]])
+    with pytest.raises(HeddleError, match="its weight must be 0"):
+        Batch(torch.zeros_like(targets), Layout.plain(1, 2), targets, torch.ones(1, 2))
+    Batch(torch.zeros_like(targets), Layout.plain(1, 2), targets, torch.tensor([[2.0, 0.0]]))
+
+
 def test_rows_without_a_target_are_refused() -> None:
     with pytest.raises(HeddleError, match="hold no target"):
         next_token_batch(np.array([[1], [2]]))

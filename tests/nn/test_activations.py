@@ -1,11 +1,17 @@
 """Activations: the formulas, their extrema and how far the approximation is off."""
 
 from math import erf, sqrt
+from typing import get_args
 
 import pytest
 import torch
 
+from heddle.config.layers import ActivationName
+from heddle.errors import HeddleError
 from heddle.nn.activations import ACTIVATIONS
+from heddle.nn.experts import SLOPES
+from heddle.weights.families.family import our_activation, their_activation
+from tests.models import AXES
 
 
 @pytest.mark.lecture("L0-68", "D-07")
@@ -47,3 +53,12 @@ def test_activations_keep_shape_and_precision(name: str, dtype: torch.dtype) -> 
     z = torch.randn(2, 3, dtype=dtype)
     found = ACTIVATIONS[name](z)
     assert (found.shape, found.dtype) == (z.shape, dtype)
+
+
+def test_every_name_is_known_everywhere() -> None:
+    """A new one needs a function, a derivative for experts, a place among the drawn models, and its name elsewhere."""
+    names = set(get_args(ActivationName))
+    assert names == set(ACTIVATIONS) == set(SLOPES) == set(AXES["activation"])
+    assert {our_activation(their_activation(name), "activation") for name in names} == names
+    with pytest.raises(HeddleError, match="has no activation 'mish'"):
+        their_activation("mish")
