@@ -332,7 +332,7 @@ def others_than(tokens: Tensor) -> Tensor:
 
 # Stacks without attention, and stacks with attention in the first layer.
 ALONE = [
-    config_of(first=ConvolutionConfig(taps=3), positions="none"),
+    config_of(first=ConvolutionConfig(taps=3, dilation=4), positions="none"),
     config_of(first=LinearConfig(taps=4), positions="learned"),
     config_of(first=RecurrentConfig(cell="gru", hidden=6), positions="sinusoidal"),
     config_of(first=RecurrentConfig(cell="lstm"), positions="none", ffn="none"),

@@ -1,6 +1,5 @@
 """Mixture of experts: the lecture's numbers, published blocks as witnesses, two dispatches, loss terms that add up."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +17,6 @@ from heddle.nn.output import Routing
 from heddle.nn.setting import Setting
 from tests import programs
 from tests.lectures.golden import Case, load_mlp, same
-
-ROOT = Path(__file__).parents[2]
 
 
 def row(tokens: Tensor) -> tuple[Tensor, Layout]:
@@ -349,18 +346,6 @@ def test_each_expert_is_given_its_tokens_and_no_others(dispatch: str) -> None:
 
 
 @dispatches
-def test_a_token_does_not_see_the_others(dispatch: str) -> None:
-    moe = mixture(6, 4, 4, 2, shared=1, dispatch=dispatch).double()
-    x = torch.randn(9, 6, dtype=torch.float64)
-    whole = moe(*row(x))[0][0]
-    for token in range(9):
-        others = torch.randn(9, 6, dtype=torch.float64)
-        others[token] = x[token]
-        for given, place in ((others, token), (x[token : token + 1], 0), (x[: token + 1], token)):
-            torch.testing.assert_close(moe(*row(given))[0][0, place], whole[token], rtol=0, atol=1e-15)
-
-
-@dispatches
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_padding_counts_nowhere(dispatch: str, side: Any) -> None:
     """Values, load, terms and gradients are those of the rows alone."""
@@ -389,26 +374,6 @@ def test_padding_counts_nowhere(dispatch: str, side: Any) -> None:
     torch.testing.assert_close(routing.terms, terms, rtol=0, atol=1e-13)
     for name in found.keys() - {"x"}:
         torch.testing.assert_close(found[name], sums[name], rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize("gate", ["softmax", "sigmoid"])
-def test_packed_documents_count_as_separate_ones(gate: Any) -> None:
-    moe = mixture(6, 4, 4, 2, gate=gate, balance=0.5, z=0.1).double()
-    lengths = [[3, 1, 2], [5], []]
-    x = torch.randn(3, 7, 6, dtype=torch.float64)
-    layout = Layout.packed(lengths, 7)
-    assert layout.documents == 3
-    _, (routing,) = moe(x, layout)
-    terms, load = torch.zeros(()), torch.zeros(4, dtype=torch.long)
-    for number, documents in enumerate(lengths):
-        start = 0
-        for length in documents:
-            _, (alone,) = moe(*row(x[number, start : start + length]))
-            terms, load, start = terms + alone.terms, load + alone.load, start + length
-    torch.testing.assert_close(routing.terms, terms, rtol=0, atol=1e-13)
-    assert torch.equal(routing.load, load)
-    apart = [moe(part, piece).routings[0] for part, piece in zip(x.split(1), layout.split(1), strict=True)]
-    torch.testing.assert_close(routing.terms, sum(each.terms for each in apart), rtol=0, atol=1e-13)
 
 
 def test_the_terms_are_the_written_formulas() -> None:
@@ -549,15 +514,6 @@ def test_published_blocks_agree(family: str, dispatch: Any) -> None:
 
 def test_one_graph_holds_it_whole() -> None:
     programs.run("nn.graphs_of_experts")
-
-
-def test_everything_can_be_built_on_meta() -> None:
-    with torch.device("meta"):
-        moe = mixture(8, 12, 4, 2, bias=True, shared=1, shared_gate=True, balanced=True)
-        out, (routing,) = moe(torch.empty(2, 3, 8), Layout.plain(2, 3, "meta"))
-    assert out.is_meta
-    assert routing.load.is_meta
-    assert out.shape == (2, 3, 8)
 
 
 def test_layouts_know_how_many_documents_their_rows_hold() -> None:

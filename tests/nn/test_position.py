@@ -14,7 +14,7 @@ from transformers.models.marian.modeling_marian import MarianSinusoidalPositiona
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from heddle.config import RotaryConfig
-from heddle.nn import Cache, Embedding, Layout, Rotary
+from heddle.nn import Embedding, Layout, Rotary
 from heddle.nn.position import (
     NTK,
     Alibi,
@@ -28,6 +28,7 @@ from heddle.nn.position import (
     make_relative,
     rotate,
 )
+from tests.kernels import called
 from tests.lectures.golden import Case
 
 
@@ -323,14 +324,6 @@ def test_a_bias_is_of_fp32_or_wider() -> None:
         assert learned(2, False).to(dtype)(layout, layout).dtype == wanted
 
 
-def continued(first: tuple[int, ...], then: tuple[int, ...]) -> tuple[Layout, Layout]:
-    cache = Cache([], len(first))
-    cache.advance(first)
-    queries = cache.advance(then)
-    assert cache.keys is not None
-    return queries, cache.keys[None]
-
-
 @pytest.mark.parametrize(
     ("pair", "rows"),
     [
@@ -338,8 +331,8 @@ def continued(first: tuple[int, ...], then: tuple[int, ...]) -> tuple[Layout, La
         ((Layout.padded((4, 2), 4),) * 2, 1),
         ((Layout.padded((4, 2), 4, "left"),) * 2, 2),
         ((Layout.packed([[1, 3], [4]], 4),) * 2, 2),
-        (continued((3, 3), (1, 1)), 1),
-        (continued((3, 5), (1, 1)), 2),
+        (called((3, 3), (1, 1)), 1),
+        (called((3, 5), (1, 1)), 2),
     ],
     ids=["plain", "padded", "left", "packed", "uniform", "ragged"],
 )
