@@ -28,6 +28,7 @@ def model(dim: int = 8, vocab_size: int = 5, **mixer: object) -> TransformerConf
     return TransformerConfig(vocab_size=vocab_size, dim=dim, context=4, decoder=StackConfig(depth=1, block=block))
 
 
+@pytest.mark.lecture("D-27")
 def test_the_usual_choices() -> None:
     config = model()
     block = config.decoder.block

@@ -99,7 +99,7 @@ def test_what_is_left_out_is_refused(row: dict[str, Any]) -> None:
 
 
 @of("causality", "gradient to the future", models=DECODERS)
-@pytest.mark.lecture("L0-87", "L1-77", "L1-82")
+@pytest.mark.lecture("L0-30", "L0-87", "L1-77", "L1-82")
 def test_later_tokens_change_nothing(config: TransformerConfig, law: str) -> None:
     holds(subject_of(config), law)
 

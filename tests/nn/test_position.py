@@ -29,7 +29,6 @@ from heddle.nn.position import (
     rotate,
 )
 from tests.kernels import called
-from tests.lectures.golden import Case
 
 
 def table(context: int, dim: int) -> Embedding:
@@ -110,19 +109,6 @@ def test_nothing_is_kept() -> None:
     """Angles are computed, so nothing has to come back to life after loading."""
     assert not Rotary(8).state_dict()
     assert not list(Rotary(8).buffers())
-
-
-@pytest.mark.lecture("L3-11", "L3-13")
-def test_sinusoidal_positions() -> None:
-    case = Case("sinusoidal_positions")
-    small = SinusoidalPositions(4)(torch.arange(3)[None])[0]
-    torch.testing.assert_close(small.double(), case.outputs["pe_3x4"], rtol=0, atol=1e-6)
-    slide = SinusoidalPositions(64)(torch.arange(10).expand(2, 10))
-    assert slide.shape == (2, 10, 64)
-    assert torch.equal(slide[0], slide[1])
-    for row in (1, 9):
-        for name, part in (("first4", slide[0, row, :4]), ("last2", slide[0, row, -2:])):
-            torch.testing.assert_close(part.double(), case.outputs[f"pe_10x64_row{row}_{name}"], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("dim", [8, 7])

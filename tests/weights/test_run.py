@@ -306,6 +306,7 @@ def test_numbers_that_are_not_finite_are_refused(run: Path, tiny: TransformerCon
     assert "1 of the 5120 numbers of embedding.weight" in message
 
 
+@pytest.mark.lecture("L1-62")
 def test_another_models_tokenizer_is_refused(tmp_path: Path, tiny: TransformerConfig) -> None:
     special = [f"<|{number}|>" for number in range(30)]
     tokenizer = train_tokenizer("bytes", [], special=special)
