@@ -187,17 +187,17 @@ def test_what_a_terminal_cannot_show_is_numbered(heddle: Heddle, run_a: Path, mo
 def test_a_users_own_module_is_found_in_the_folder(tmp_path: Path) -> None:
     """Also by a script that pip installs, for which Python does not look there (`-P` does the same)."""
     (tmp_path / "mixers_here").mkdir()
-    shutil.copy(Path(__file__).parent / "mine.py", tmp_path / "mixers_here")
+    shutil.copy(ROOT / "tests" / "lectures" / "own.py", tmp_path / "mixers_here")
     (tmp_path / "m.toml").write_text(
         "vocab_size = 11\ndim = 8\ncontext = 8\n[decoder]\ndepth = 1\n[decoder.block]\n"
-        'mixer = { kind = "custom", target = "mixers_here.mine:Mine" }\n'
+        'mixer = { kind = "custom", target = "mixers_here.own:Averaging" }\n'
     )
     program = 'import sys; from heddle.cli.main import run; run(["count", "m.toml", "--json"])'
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     call = [sys.executable, "-P", "-c", program]
     done = subprocess.run(call, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["parameters"]["parts"]["custom mixer"] == 8 * 8 + 8
+    assert json.loads(done.stdout)["parameters"]["parts"]["custom mixer"] == 8 * 8
 
 
 def test_the_folder_comes_last_and_once(heddle: Heddle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

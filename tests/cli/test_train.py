@@ -213,16 +213,6 @@ class TestVectors:
         assert (tmp_path / "runs/b/model.safetensors").read_bytes() == before
         assert heddle("generate", "b", "--prompt", "warp", "--max-tokens", "2").code == 0
 
-    def test_what_cannot_work(self, refused: Any, corpus: str, vectors: str, tmp_path: Path) -> None:
-        told = ["train", corpus, *TINY, "tokenizer=words"]
-        assert refused(*told, "vectors=none.txt") == "none.txt: No such file or directory"
-        line = refused(*told, "dim=32", f"vectors={vectors}")
-        assert line == "v.txt: its vectors have 16 numbers and the model's 32: set dim=16"
-        line = refused("train", corpus, "tokenizer=words", f"vectors={vectors}")
-        assert line == "v.txt: its vectors have 16 numbers and the model's width is chosen by time: set dim=16"
-        (tmp_path / "v.txt").write_text("warp" + " 0.5" * 16 + "\nweft" + " 0.5" * 15 + "\n")
-        assert refused(*told, f"vectors={vectors}") == "v.txt, line 2: must be a word and 16 numbers"
-
 
 class TestResume:
     @pytest.mark.parametrize("damage", ["a bit", "cut", "gone"])
@@ -239,20 +229,6 @@ class TestResume:
         assert line.endswith("; it is restored from runs/a/checkpoints/step-4")
         assert file.read_bytes() == sound
         assert "restored" not in heddle("train", "--resume", "a").out
-
-    def test_a_stopped_run_goes_on(self, heddle: Heddle, run_a: Path) -> None:
-        """Set back to step 2, as a kill would have left it."""
-        expected = {name: (run_a / name).read_bytes() for name in ("model.safetensors", "metrics.jsonl")}
-        for file in [
-            *(run_a / "checkpoints" / "step-4").iterdir(),
-            *map(run_a.joinpath, ("model.safetensors", "manifest.json")),
-        ]:
-            file.unlink()
-        (run_a / "checkpoints" / "step-4").rmdir()
-        told = heddle("train", "--resume", "a")
-        assert (told.code, told.err) == (0, "")
-        assert "continuing runs/a at step 2 of 4" in told.out
-        assert {name: (run_a / name).read_bytes() for name in expected} == expected
 
     def test_a_finished_run_stays_as_it_is(self, heddle: Heddle, run_a: Path) -> None:
         before = {path: path.read_bytes() for path in run_a.rglob("*") if path.is_file()}
