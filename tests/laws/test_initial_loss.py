@@ -15,7 +15,7 @@ PREDICTING = [name for name in preset_names() if preset(name).head.kind == "lang
 
 def smaller(config: TransformerConfig) -> TransformerConfig:
     """The same kind of model with less depth and width. The vocabulary stays, since it is what the loss is about."""
-    table = config.to_dict() | {"dim": 256}
+    table = config.to_dict() | {"dim": 128}
     for name in config.stacks():
         table[name] |= {"depth": 2, "overrides": []}
         block = table[name]["block"]
