@@ -551,11 +551,12 @@ def part(cls: type[Config], pick: Pick) -> dict[str, Any]:
 
 
 def refusal(cls: type[Config], data: dict[str, Any]) -> str:
-    """What is said against the data, or nothing. Any other error than a refusal goes through."""
+    """What is said against the data, or nothing: then it comes back as it was. Any other error than a refusal goes through."""
     try:
-        cls.of(data)
+        config = cls.of(data)
     except HeddleError as error:
         return str(error)
+    assert cls.of(config.to_dict()) == config
     return ""
 
 

@@ -64,27 +64,12 @@ def test_heads_follow_the_width() -> None:
     assert AttentionConfig(heads=6, kv_heads=2).key_heads() == 2
 
 
-@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 3), (4, 8), (3, 2)])
-def test_key_heads_divide_the_heads(heads: int, kv_heads: int) -> None:
-    with pytest.raises(HeddleError, match=f"heads = {heads} must be a multiple of kv_heads = {kv_heads}"):
-        AttentionConfig.of({"heads": heads, "kv_heads": kv_heads})
-
-
 def test_rotation_needs_pairs() -> None:
     relative = RotaryConfig()
     assert model(dim=8, relative=relative).decoder.block.mixer.relative == relative
     with pytest.raises(HeddleError, match="rotary positions rotate pairs of channels; head_dim = 3 is odd"):
         model(dim=6, relative=relative)
     assert model(dim=6, relative=relative, head_dim=4).dim == 6
-
-
-@pytest.mark.parametrize(
-    ("placement", "wanted", "ends"),
-    [("pre", None, True), ("post", None, False), ("post", True, True), ("pre", False, False)],
-)
-def test_a_final_norm_follows_the_placement(placement: str, wanted: bool | None, ends: bool) -> None:
-    block = BlockConfig.of({"mixer": {"heads": 1}, "placement": placement})
-    assert StackConfig(depth=1, block=block, final_norm=wanted).ends_in_norm() is ends
 
 
 @pytest.mark.lecture("L0-86")

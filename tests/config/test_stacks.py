@@ -1,11 +1,10 @@
 """Stacks, overrides and heads: what fits together, and what is refused with a reason."""
 
-import tomllib
 from typing import Any
 
 import pytest
 
-from heddle.config import AttentionConfig, ConvolutionConfig, MoEConfig, TransformerConfig, preset, preset_names
+from heddle.config import AttentionConfig, ConvolutionConfig, MoEConfig, TransformerConfig, preset
 from heddle.config.base import merge
 from heddle.errors import HeddleError
 
@@ -42,13 +41,6 @@ def test_one_layer_per_stack_stands_for_the_whole() -> None:
     shallow = preset("conv-lm").shallow()
     assert (len(shallow.decoder.blocks), shallow.decoder.ends_in_norm()) == (1, True)
     assert preset("gpt1").shallow().decoder.ends_in_norm() is False
-
-
-@pytest.mark.parametrize("name", preset_names())
-def test_presets_survive_json_and_toml(name: str) -> None:
-
-    assert TransformerConfig.of(preset(name).to_dict()) == preset(name)
-    assert TransformerConfig.of(tomllib.loads(preset(name).to_toml())) == preset(name)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

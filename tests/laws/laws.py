@@ -4,6 +4,7 @@ They run in float64, where rounding excuses nothing: what is allowed is 8 times 
 """
 
 import json
+import tomllib
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from heddle.config import TransformerConfig
+from heddle.config import Config, TransformerConfig
 from heddle.prove.checks import CHECKS
 from heddle.prove.proof import run_check
 from heddle.prove.subject import Subject
@@ -36,6 +37,15 @@ def holds(subject: Subject, law: str) -> Verdict:
         verdict = run_check(law, CHECKS[law], subject)
     assert verdict.word in ("EXACT", "ROUNDING"), verdict
     return verdict
+
+
+def survives(config: Config) -> None:
+    """Writing and reading: from data, JSON and TOML it comes back equal."""
+    kind = type(config)
+    assert kind.of(config.to_dict()) == config
+    assert kind.of(json.loads(config.to_json())) == config
+    assert kind.of(tomllib.loads(config.to_toml())) == config
+    assert config.override({}) == config
 
 
 def subject_of(config: TransformerConfig, dtype: torch.dtype = torch.float64) -> Subject:

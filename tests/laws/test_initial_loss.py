@@ -37,6 +37,7 @@ def first_loss(config: TransformerConfig) -> float:
         return F.cross_entropy(model.logits(hidden).flatten(0, 1), targets.flatten()).item()
 
 
+@pytest.mark.lecture("L0-13")
 @pytest.mark.parametrize("name", PREDICTING)
 def test_presets_start_at_the_surprise_of_a_guess(name: str) -> None:
     config = preset(name) if name.startswith("laptop") else smaller(preset(name))

@@ -5,7 +5,6 @@ HEDDLE_EXAMPLES=5000 python -m pytest tests/laws/test_property.py      looks fur
 
 import json
 import os
-import tomllib
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +23,7 @@ from heddle.prove.checks import CHECKS
 from heddle.prove.proof import run_check
 from heddle.prove.subject import Subject, awaken
 from tests import models
+from tests.laws.laws import survives
 from tests.laws.numbers import numbers_of
 
 EXAMPLES = int(os.environ.get("HEDDLE_EXAMPLES", "100"))
@@ -92,6 +92,7 @@ def test_what_validates_works_and_what_cannot_is_refused(table: dict[str, Any]) 
     else:
         config = TransformerConfig.of(table)
         survives(config)
+        survives(SavedConfig(model=config))
         learns_and_counts(config)
         predicts_what_was_trained(config)
 
@@ -105,15 +106,6 @@ def test_what_validates_is_accounted_for(table: dict[str, Any]) -> None:
     assert sum(report.flops.parts.values()) == report.flops.forward > 0
     assert json.dumps(report.to_dict())
     assert list(render(report))
-
-
-def survives(config: TransformerConfig) -> None:
-    """Writing and reading, as JSON and as TOML, alone and in a run."""
-    for each in (config, SavedConfig(model=config)):
-        kind = type(each)
-        assert kind.of(json.loads(each.to_json())) == each
-        assert kind.of(tomllib.loads(each.to_toml())) == each
-        assert each.override({}) == each
 
 
 def learns_and_counts(config: TransformerConfig) -> None:

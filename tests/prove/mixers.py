@@ -6,21 +6,6 @@ from torch import Tensor, nn
 from heddle.nn import Layout
 
 
-class Running(nn.Module):
-    """The mean of what came before, within the same segment, through a linear map."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.mix = nn.Linear(dim, dim)
-
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        place = torch.arange(layout.width)
-        seen = (layout.segment[:, :, None] == layout.segment[:, None, :]) & (place[:, None] >= place)
-        seen = seen & (layout.segment >= 0)[:, :, None]
-        weights = seen.to(x.dtype) / seen.sum(-1, keepdim=True).clamp(min=1)
-        return self.mix(weights @ x)
-
-
 class Peeking(nn.Module):
     """The mean of the whole text, its end included."""
 

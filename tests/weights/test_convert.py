@@ -102,8 +102,7 @@ def test_names_without_the_prefix_are_read(folder: Path, tmp_path: Path) -> None
 
     rewrite(folder, bare)
     import_model(folder, tmp_path / "again")
-    first, again = (load(tmp_path / name, "cpu").model.state_dict() for name in ("run", "again"))
-    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert same_weights(tmp_path, "run", "again")
 
 
 @pytest.mark.parametrize("kind", ["bert", "bert_pooled", "bert_classifier"])
@@ -157,8 +156,7 @@ def test_bert_as_it_was_first_published_is_read(make_published: Make, tmp_path: 
 
     rewrite(folder, older)
     import_model(folder, tmp_path / "again")
-    first, again = (load(tmp_path / name, "cpu").model.state_dict() for name in ("run", "again"))
-    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert same_weights(tmp_path, "run", "again")
 
 
 def same_weights(tmp_path: Path, *runs: str) -> bool:

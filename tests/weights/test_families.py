@@ -413,12 +413,6 @@ def test_the_code_that_falcon_was_published_with_is_no_obstacle() -> None:
         assert "auto_map" in refusal(FALCON, auto_map={**code, "AutoModel": other})
 
 
-def test_gpt2_and_llama_express_themselves() -> None:
-    for config in (preset("gpt2-small"), preset("nanogpt")):
-        assert GPT2.reasons(config) == ([], [])
-    assert LLAMA.reasons(llama()) == ([], [])
-
-
 @pytest.mark.parametrize("family", ALL, ids=lambda family: family.architecture)
 def test_every_family_expresses_what_it_reads(family: Family) -> None:
     assert family.reasons(family.to_config({})) == ([], [])
