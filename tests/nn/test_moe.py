@@ -1,4 +1,7 @@
-"""Mixture of experts: the lecture's numbers, published blocks as witnesses, two dispatches, loss terms that add up."""
+"""Mixture of experts: the lecture's numbers, two dispatches, loss terms that add up.
+
+Published models are the witnesses, gradients too: tests/weights/test_parity.py.
+"""
 
 from typing import Any
 
@@ -441,75 +444,6 @@ def test_routings_are_trees() -> None:
     assert isinstance(doubled, Routing)
     assert doubled.load.tolist() == [2, 4]
     assert doubled.terms == 1
-
-
-def published(family: str) -> tuple[nn.Module, MoE]:
-    """A sparse block of transformers with random weights, and ours with the same."""
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
-    if family == "mixtral":
-        from transformers.models.mixtral import modeling_mixtral as code
-
-        config: Any = code.MixtralConfig(**sizes, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2)
-        theirs: Any = code.MixtralSparseMoeBlock(config)
-        ours = mixture(16, 24, 6, 2, renormalise=True)
-    elif family == "qwen3":
-        from transformers.models.qwen3_moe import modeling_qwen3_moe as code3
-
-        config = code3.Qwen3MoeConfig(
-            **sizes, moe_intermediate_size=24, num_experts=6, num_experts_per_tok=3, norm_topk_prob=True
-        )
-        theirs = code3.Qwen3MoeSparseMoeBlock(config)
-        ours = mixture(16, 24, 6, 3, renormalise=True)
-    else:
-        from transformers.models.qwen2_moe import modeling_qwen2_moe as code2
-
-        config = code2.Qwen2MoeConfig(
-            **sizes,
-            moe_intermediate_size=24,
-            shared_expert_intermediate_size=40,
-            num_experts=6,
-            num_experts_per_tok=2,
-            norm_topk_prob=False,
-        )
-        theirs = code2.Qwen2MoeSparseMoeBlock(config)
-        ours = mixture(16, 24, 6, 2, shared=1, shared_hidden=40, shared_gate=True)
-    with torch.no_grad():
-        for each in theirs.parameters():
-            each.normal_(0, 0.3)
-        ours.router.weight.copy_(theirs.gate.weight)
-        gate, up = theirs.experts.gate_up_proj.chunk(2, 1)
-        for mine, other in (
-            (ours.experts.gate, gate),
-            (ours.experts.up, up),
-            (ours.experts.down, theirs.experts.down_proj),
-        ):
-            assert mine is not None
-            mine.copy_(other)
-        if ours.shared is not None and ours.shared_gate is not None:
-            for name in ("gate", "up", "down"):
-                getattr(ours.shared, name).weight.copy_(getattr(theirs.shared_expert, f"{name}_proj").weight)
-            ours.shared_gate.weight.copy_(theirs.shared_expert_gate.weight)
-    return theirs, ours
-
-
-@dispatches
-@pytest.mark.parametrize("family", ["mixtral", "qwen3", "qwen2"])
-def test_published_blocks_agree(family: str, dispatch: Any) -> None:
-    theirs, ours = published(family)
-    ours.experts.dispatch = dispatch
-    x = torch.randn(2, 9, 16, requires_grad=True)
-    above = torch.randn(2, 9, 16)
-    out, wanted = ours(x, Layout.plain(2, 9))[0], theirs(x)
-    torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
-    found, right = gradients((out * above).sum(), ours, x), gradients((wanted * above).sum(), theirs, x)
-    pairs = {"x": "x", "router.weight": "gate.weight", "experts.down": "experts.down_proj"}
-    if family == "qwen2":
-        pairs |= {f"shared.{name}.weight": f"shared_expert.{name}_proj.weight" for name in ("gate", "up", "down")}
-        pairs["shared_gate.weight"] = "shared_expert_gate.weight"
-    right["up"] = right["experts.gate_up_proj"].chunk(2, 1)[1]
-    right["gate"] = right["experts.gate_up_proj"].chunk(2, 1)[0]
-    for name, other in (pairs | {"experts.up": "up", "experts.gate": "gate"}).items():
-        torch.testing.assert_close(found[name], right[other], rtol=1e-5, atol=1e-5, msg=name)
 
 
 def test_one_graph_holds_it_whole() -> None:

@@ -61,26 +61,6 @@ def test_a_rotation_is_a_product_of_complex_numbers(base: float) -> None:
     torch.testing.assert_close(rotated, torch.cat((wanted.real, wanted.imag), -1), rtol=0, atol=1e-5)  # angles are fp32
 
 
-def test_position_zero_is_not_turned_and_lengths_stay() -> None:
-    x = torch.randn(1, 2, 5, 6, dtype=torch.float64)
-    rotated = rotate(x, Rotary(6)(Layout.plain(1, 5)))
-    assert torch.equal(rotated[:, :, 0], x[:, :, 0])
-    torch.testing.assert_close(rotated.norm(dim=-1), x.norm(dim=-1), rtol=0, atol=1e-6)
-
-
-def test_a_score_depends_on_the_distance_only() -> None:
-    q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64)
-    rotary = Rotary(8, 100.0)
-
-    def score(query: int, key: int) -> float:
-        at = [Layout(torch.tensor([[place]]), torch.zeros(1, 1, dtype=torch.long), "packed") for place in (query, key)]
-        return float((rotate(q, rotary(at[0])) * rotate(k, rotary(at[1]))).sum())
-
-    assert score(9, 4) == pytest.approx(score(5, 0), abs=1e-5)
-    assert score(105, 100) == pytest.approx(score(5, 0), abs=1e-4)
-    assert abs(score(6, 0) - score(5, 0)) > 1e-3
-
-
 @pytest.mark.parametrize(
     ("layout", "rows"),
     [
@@ -103,12 +83,6 @@ def test_rotation_keeps_the_precision_of_what_it_turns() -> None:
     rotation = Rotary(4)(Layout.plain(1, 3))
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
         assert rotate(torch.randn(1, 1, 3, 4, dtype=dtype), rotation).dtype == dtype
-
-
-def test_nothing_is_kept() -> None:
-    """Angles are computed, so nothing has to come back to life after loading."""
-    assert not Rotary(8).state_dict()
-    assert not list(Rotary(8).buffers())
 
 
 @pytest.mark.parametrize("dim", [8, 7])
@@ -217,21 +191,6 @@ def test_yarn_by_hand() -> None:
     torch.testing.assert_close(cos[0, 0, 0], torch.full((4,), 1.1386294))
     torch.testing.assert_close(cos[0, 0, 2, 2], 1.1386294 * torch.tensor(0.0125).cos())
     torch.testing.assert_close(sin[0, 0, 2, 2], 1.1386294 * torch.tensor(0.0125).sin())
-
-
-def test_a_ramp_between_whole_channels_is_another_one() -> None:
-    whole, exact = (Rotary(64, scaling=Yarn(4.0, 64, whole=whole)).frequencies() for whole in (True, False))
-    assert (whole - exact).abs().max() > 1e-4
-    assert torch.equal(whole[[0, -1]], exact[[0, -1]])
-
-
-def test_scalings_do_something() -> None:
-    plain = Rotary(64).frequencies()
-    for scaling in (Linear(3.0), NTK(4.0), Yarn(4.0, 64), Llama3(8.0, 512)):
-        found = Rotary(64, scaling=scaling).frequencies()
-        assert (found <= plain * (1 + 1e-6)).all()
-        assert found[-1] == pytest.approx(plain[-1].item() / scaling.factor, rel=1e-5), "the slowest is slowed in full"
-        assert (found[0] == plain[0]) == (not isinstance(scaling, Linear)), "the fastest is kept"
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 6, 8, 12, 16, 20])
