@@ -1,11 +1,9 @@
 """`heddle train`: what it takes, what it makes, how it goes on."""
 
 import json
-import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -19,10 +17,9 @@ from heddle.config import DataConfig, SavedConfig
 from heddle.train import Trainer
 from heddle.weights import load
 from heddle.weights.files import Hold, write_directory
+from tests import programs
 
 from .conftest import TINY, Heddle, Result
-
-ROOT = Path(__file__).parents[2]
 
 
 def planned(result: Result) -> Any:
@@ -32,9 +29,7 @@ def planned(result: Result) -> Any:
 
 def test_a_user_trains_a_model(tmp_path: Path, corpus: str) -> None:
     """The real program, with the machine measured: from a text to a run that loads."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    call = [sys.executable, "-m", "heddle", "train", corpus, *TINY]
-    done = subprocess.run(call, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    done = programs.heddle("train", corpus, *TINY, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     for line in ("reading corpus.txt", "measuring this machine", "sample: ", "finished: validation loss"):
         assert line in done.stdout
@@ -295,10 +290,8 @@ def test_a_run_in_training_is_refused_by_name(
 
 def test_a_reader_that_goes_ends_no_training(tmp_path: Path, corpus: str) -> None:
     """`heddle train … | head -2`: it trains to its end; one line on stderr says that nobody reads."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     heddle = shlex.join([sys.executable, "-m", "heddle", "train", corpus, *TINY, "--name", "b"])
-    call = ["bash", "-c", f"{heddle} | head -2; exit ${{PIPESTATUS[0]}}"]
-    done = subprocess.run(call, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    done = programs.finished(["bash", "-c", f"{heddle} | head -2; exit ${{PIPESTATUS[0]}}"], cwd=tmp_path)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 2)
     assert done.stderr == "heddle: nobody reads the output any more; training continues without it\n"
     assert (tmp_path / "runs" / "b" / "model.safetensors").is_file()
