@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from math import log
 from pathlib import Path
 
@@ -17,8 +17,8 @@ import heddle.data.store
 from heddle.data.parts import first_bytes, pieces
 from heddle.data.sources import Document, describe
 from heddle.data.store import Part, TokenStore, build_store
-from heddle.errors import HeddleError
 from heddle.text import train_tokenizer
+from tests.refusing import refusal
 
 
 class Bytes:
@@ -293,13 +293,6 @@ def test_batches_are_bounded_and_progress_counts_bytes(tmp_path: Path, monkeypat
     seen.clear()
     build_store(tmp_path / "one", documents("é" * 30), tokenizer, 0.1, True, lambda *state: seen.append(state))
     assert seen == [(60, 60)]
-
-
-def refusal(act: Callable[[], object]) -> str:
-    with pytest.raises(HeddleError) as caught:
-        act()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from heddle.errors import HeddleError
 from heddle.model.products import PRODUCT_KINDS
 from heddle.train import Trainer, prepare
 from heddle.train.plan import SHARE, TOKENS_PER_PARAMETER, faster_precision, measure
+from tests import refusing
 
 from .conftest import Begin
 
@@ -37,12 +38,10 @@ def never(*args: Any, **settings: Any) -> Any:
 
 def refusal(config: RunConfig, run: Path) -> str:
     """The one line that refuses a config; nothing may be left of the run."""
-    with pytest.raises(HeddleError) as error:
-        prepare(config, run)
+    line = refusing.refusal(lambda: prepare(config, run))
     before = [path.name for path in run.parent.iterdir()]
     assert before == ["corpus.txt"], before
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return line
 
 
 @pytest.fixture
