@@ -456,7 +456,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "YarnScaling.slow": (1.0, 0.5),
     "YarnScaling.magnitude": (1.2,),
 }
-# How often a kind stands among its likes: most choices are attention's, and then rotary positions'.
+# How often a kind is drawn among its alternatives: most choices are attention's, and then rotary positions'.
 OFTEN = {"AttentionConfig": 4, "RotaryConfig": 3}
 TRIES = 50  # at a part by itself, such as a layer, until it is not refused
 

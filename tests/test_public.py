@@ -1,6 +1,6 @@
 """Whatever a public function is given: it works, or one line says which argument is wrong, where, and what it should be.
 
-One entry for each public function, with what it takes gladly and, for every argument, what it must refuse. A new public
+One entry for each public function, with arguments that it accepts and, for every argument, values that it must refuse. A new public
 name needs an entry, or a place among those that take nothing to check.
 """
 

@@ -124,7 +124,7 @@ NAMES = ["my/../mine", "..", "../mine", ".", "", ".mine", "-mine", "a\nb", "runs
 
 @pytest.mark.parametrize("name", NAMES, ids=repr)
 def test_names_that_are_none(refused: Refused, corpus: str, name: str) -> None:
-    """A run stands where its name says, and can be named in a line."""
+    """A run is where its name says, and its name fits into a line."""
     assert refused("train", corpus, *TINY, f"--name={name}").startswith(
         f"{name!r} is not a name for a run: give a plain one"
     )
@@ -259,7 +259,7 @@ def test_published_weights_that_cannot_be_taken_over(refused: Refused, tmp_path:
 
 @pytest.mark.parametrize("when", ["preparation", "checkpoint", "publication"])
 def test_a_full_disk(heddle: Heddle, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
-    """Nothing half written is left; a run that was begun can go on when there is room again."""
+    """No partial file is left, and a run that was begun continues once there is room."""
     place = {"preparation": "data", "checkpoint": "step-4", "publication": ".publishing"}[when]
     fsync = os.fsync
 

@@ -1,4 +1,4 @@
-"""`heddle train`: what it takes, what it makes, how it goes on."""
+"""`heddle train`: what it accepts, what it writes, how it resumes."""
 
 import json
 import shlex

@@ -217,7 +217,7 @@ def test_bits_count_the_bytes_of_the_text(tmp_path: Path) -> None:
     for part in (store.train, store.validation):
         assert part.bytes == 12 * part.documents
         assert part.target_bytes == part.bytes - len("two")
-        assert part.targets == 4 * part.documents - 2  # three words each and what stands between documents
+        assert part.targets == 4 * part.documents - 2  # three words each, and separators between documents
         assert part.bits_per_byte(log(2)) == pytest.approx(part.targets / part.target_bytes)
 
 

@@ -80,7 +80,7 @@ rubbish = st.recursive(
 
 @given(st.data())
 def test_nonsense_is_refused_in_one_line(data: st.DataObject) -> None:
-    """Whatever stands in whatever place: a valid config, or one line that a person can read. Never another error."""
+    """Whatever value is put at whatever key: a valid config, or one line that a person can read. Never another error."""
     table = data.draw(st.sampled_from(COMBINATIONS)).to_dict()
     *way, last = data.draw(st.sampled_from(paths_of(table)))
     place = table

@@ -41,7 +41,7 @@ def tables(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def test_nothing_is_forgotten() -> None:
-    """Every option of every class stands in some model that validates, and no row of values is left over."""
+    """Every option of every class occurs in some model that validates, and no row of values is left over."""
     fields = [(cls, name) for cls in models.classes() for name in cls.model_fields]
     wanted = {
         (cls.__name__, name, option.__name__ if isinstance(option, type) else repr(option))
@@ -109,7 +109,7 @@ def test_what_validates_is_accounted_for(table: dict[str, Any]) -> None:
 
 
 def learns_and_counts(config: TransformerConfig) -> None:
-    """It has the numbers that were counted; a step of training has a finite loss, and a finite gradient for every weight."""
+    """Its parameters are as many as the accounts say; a training step has a finite loss and a finite gradient for every weight."""
     model = build(config)
     assert not list(model.buffers())
     found = parameters(config)

@@ -47,7 +47,7 @@ def both() -> Transformer:
 
 
 @contextmanager
-def counted(model: nn.Module) -> Iterator[Counter[str]]:
+def fired(model: nn.Module) -> Iterator[Counter[str]]:
     """How often a forward hook of each module fires; the model itself is `model`."""
     found: Counter[str] = Counter()
     watched = {name or "model": each for name, each in model.named_modules() if isinstance(each, WATCHED)}
@@ -77,7 +77,7 @@ def ids(rows: int, length: int) -> Tensor:
 def test_training_calls_each_module_once_a_micro_batch(name: str) -> None:
     model = decoder(DECODERS[name]).train()
     objective, optimizer = NextToken(model), Optimizer(model, TrainConfig(), 1e-3, "fp32")
-    with counted(model) as found:
+    with fired(model) as found:
         train_step(objective, optimizer, next_token_batch(ids(4, 9).numpy()), 2, 1.0, 1.0)
     once(found, 2)
 
@@ -87,7 +87,7 @@ def test_scoring_calls_each_module_once_a_batch(name: str) -> None:
     model = decoder(DECODERS[name])
     corpus = Corpus(validation=Part(ids(1, 25)[0].numpy(), 25, 1, 1))
     task = make_task(NextTokenConfig(), Reading(corpus, model.config, context=8))
-    with counted(model) as found:
+    with fired(model) as found:
         evaluate(model, task, rows=2)  # three windows: two at once, then one
     once(found, 2)
 
@@ -95,7 +95,7 @@ def test_scoring_calls_each_module_once_a_batch(name: str) -> None:
 @pytest.mark.parametrize("name", DECODERS)
 def test_prefill_and_each_decoding_step_call_each_module_once(name: str) -> None:
     model = decoder(DECODERS[name]).eval()
-    with counted(model) as found:
+    with fired(model) as found:
         events = list(generate(model, [[1, 2, 3], [4]], SamplingConfig(temperature=0.0, max_tokens=5)))
     assert len(events) == 10
     once(found, 5)
@@ -104,10 +104,10 @@ def test_prefill_and_each_decoding_step_call_each_module_once(name: str) -> None
 def test_an_encoder_is_called_in_a_caches_first_call_alone() -> None:
     model = both().eval()
     cache, source = model.new_cache(2), ids(2, 6)
-    with counted(model) as found:
+    with fired(model) as found:
         model(ids(2, 3), source=source, cache=cache)
     once(found)
-    with counted(model) as found:
+    with fired(model) as found:
         for _ in range(3):
             model(ids(2, 1), cache=cache)
     calls = {name: number for name, number in found.items() if name.startswith("encoder")}

@@ -69,13 +69,13 @@ def test_packed_is_unpacked(block: str, head: dict[str, Any], rows: int) -> None
     assert pack(model, timing=always) is model
     used = 0
 
-    def counted(x: Tensor, laid: Tensor | None, bias: Tensor | None, real: Any = packing.onednn) -> Tensor:
+    def watched(x: Tensor, laid: Tensor | None, bias: Tensor | None, real: Any = packing.onednn) -> Tensor:
         nonlocal used
         used += 1
         return real(x, laid, bias)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "onednn", counted)
+        patch.setattr(packing, "onednn", watched)
         torch.testing.assert_close(scores(model, rows), expected, atol=2e-5, rtol=1e-5)
     assert used >= len(packs(model)) > 4
 
@@ -222,17 +222,17 @@ def test_what_is_not_faster_is_not_packed() -> None:
     expected = scores(model)
     asked = 0
 
-    def counted(plain: Any, laid: Any) -> tuple[bool, ...]:
+    def watched(plain: Any, laid: Any) -> tuple[bool, ...]:
         nonlocal asked
         asked += 1
         return never(plain, laid)
 
-    pack(model, timing=counted)
+    pack(model, timing=watched)
     shapes = asked
     assert shapes == len({pack.weight.shape for pack in packs(model)}) > 1
     assert all(pack.laid is None for pack in packs(model))
     assert torch.equal(scores(model), expected)
-    pack(model, timing=counted)
+    pack(model, timing=watched)
     assert asked == shapes  # it is not timed again
 
 

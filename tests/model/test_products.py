@@ -82,11 +82,11 @@ def test_each_kind_is_asked_of_onednn_alone(kind: ProductKind, monkeypatch: pyte
     asked: list[str] = []
     real = products.onednn
 
-    def counted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def watched_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         asked.append("x")
         return real(x, weight, bias)
 
-    monkeypatch.setattr(products, "onednn", counted)
+    monkeypatch.setattr(products, "onednn", watched_product)
     x, weight, gradient = drawn(4, 6), drawn(5, 6), drawn(4, 5)
     calls: dict[ProductKind, Callable[[Any], Tensor]] = {
         "forward": lambda by_onednn: product(x, weight, None, by_onednn),
@@ -167,7 +167,7 @@ def test_every_layer_and_the_head_take_part(monkeypatch: pytest.MonkeyPatch) -> 
     asked = 0
     real = products.onednn
 
-    def counted(*given: Any) -> Tensor:
+    def watched_product(*given: Any) -> Tensor:
         nonlocal asked
         asked += 1
         return real(*given)
@@ -177,7 +177,7 @@ def test_every_layer_and_the_head_take_part(monkeypatch: pytest.MonkeyPatch) -> 
     assert isinstance(model.language_head(), PackedHead)
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     assert all(isinstance(layer, PackedLinear) for layer in layers)
-    monkeypatch.setattr(products, "onednn", counted)
+    monkeypatch.setattr(products, "onednn", watched_product)
     optimizer = Optimizer(model.train(), TrainConfig(), 1e-2, "fp32")
     train_step(NextToken(model), optimizer, next_token_batch(np.zeros((2, 9), dtype=np.int64)), 1, 1.0, 1.0)
     assert asked == 3 * len(layers) + 3

@@ -163,7 +163,7 @@ def test_queries_and_keys_have_norms_of_their_own() -> None:
 
 
 def test_normed_queries_have_no_length() -> None:
-    """With norms over each head, scaling W_Q changes nothing; the norm stands before the rotation."""
+    """With norms over each head, scaling W_Q changes nothing; the norm comes before the rotation."""
     module = make(qk_norm=RMSNormConfig(eps=1e-30), bias=False)
     torch.nn.init.ones_(module.q_norm.weight)
     torch.nn.init.ones_(module.k_norm.weight)

@@ -125,7 +125,7 @@ class TestRefusals:
 
 
 def test_it_is_decided_once(begin: Begin, planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was chosen stands in config.json, and a resumed run takes it from there."""
+    """What was chosen is in config.json, and a resumed run reads it from there."""
     run = begin(steps=3, precision="auto", threads=None, learning_rate=None, batch=None, compile="auto")
     chosen = SavedConfig.read(run / "config.json").chosen
     assert chosen is not None
