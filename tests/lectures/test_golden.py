@@ -78,14 +78,35 @@ def test_softmax_rows() -> None:
     same(masked_softmax(z, torch.ones_like(z, dtype=torch.bool)), case.outputs["p"])
 
 
-@pytest.mark.lecture("L0-32", "L0-40", "L1-27", "L2-03", "L3-15", "D-52")
-def test_attention_single_head() -> None:
-    case = Case("attention_single_head")
-    z = case.inputs["Z"]
-    found = everything_of(attention(case.weights, heads=1), z, scope(Everything(), "reference", THREE))
-    same(found["scores"][0], case.outputs["scores"])
-    same(found["weights"][0], case.outputs["weights"])
-    same(found["output"], case.outputs["output"])
+ATTENTION: dict[str, tuple[int, str, Rule]] = {
+    "attention_single_head": (1, "head_dim", Everything()),
+    "attention_single_head_causal": (1, "head_dim", Causal()),
+    "multihead_dk": (2, "head_dim", Everything()),
+    "multihead_sqrt_d_literal": (2, "dim", Everything()),
+    "multihead_causal_dk": (2, "head_dim", Causal()),
+    "multihead_causal_sqrt_d_literal": (2, "dim", Causal()),
+}
+PARTS = ("scores", "weights", "heads", "concat", "output")
+
+
+@pytest.mark.lecture("L0-32", "L0-40", "L1-27", "L2-03", "L3-15", "D-52", "L0-91", "L1-30", "D-09")
+@pytest.mark.lecture("L0-41", "L0-42", "L0-45", "L2-05", "L3-22", "L3-23", "L3-24", "D-02")
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention(name: str) -> None:
+    """Whatever the case states: scores, -inf above the diagonal, weights, exactly 0 there, heads and what follows."""
+    case, (heads, scale, rule) = Case(name), ATTENTION[name]
+    where = scope(rule, "reference", THREE)
+    found = everything_of(attention(case.weights, heads=heads, scale=scale), case.inputs["Z"], where)
+    stated = case.outputs.keys() & set(PARTS)
+    assert {"weights", "output"} <= stated
+    for part in stated:
+        same(found[part].reshape(case.outputs[part].shape), case.outputs[part])
+    assert (found["heads"].shape, found["concat"].shape) == ((heads, 3, 4 // heads), (3, 4))
+    if rule == Causal():
+        allowed = where.mask.allowed[0, 0]
+        assert torch.equal(allowed, torch.ones(3, 3, dtype=torch.bool).tril())
+        assert (found["weights"][:, ~allowed] == 0).all()
+        assert "M" not in case.inputs or torch.equal(allowed, case.inputs["M"] == 0)
 
 
 @pytest.mark.lecture("L0-34", "D-42")
@@ -113,19 +134,6 @@ def test_products_of_every_head() -> None:
         output = output + weights @ z @ written[head]
         assert torch.linalg.matrix_rank(scores[head]) <= 2
     same(output.detach(), case.outputs["output"])
-
-
-@pytest.mark.lecture("L0-91", "L1-30", "D-09")
-def test_attention_single_head_causal() -> None:
-    case = Case("attention_single_head_causal")
-    where = scope(Causal(), "reference", THREE)
-    found = everything_of(attention(case.weights, heads=1), case.inputs["Z"], where)
-    allowed = where.mask.allowed[0, 0]
-    assert torch.equal(allowed, case.inputs["M"] == 0)
-    same(found["scores"][0], case.outputs["scores"])  # -inf above the diagonal
-    same(found["weights"][0], case.outputs["weights"])
-    assert (found["weights"][0][~allowed] == 0).all()
-    same(found["output"], case.outputs["output"])
 
 
 @pytest.mark.lecture("L0-01", "L0-88", "D-58")
@@ -180,27 +188,6 @@ def test_scaled_dot_product_five_keys() -> None:
     with watched(scores=unscaled.scores) as seen:
         unscaled(q, k, v, unscaled.lower(mask))
     same(seen["scores"][0, 0], case.outputs["QKT"])
-
-
-MULTIHEAD = [
-    ("multihead_dk", "head_dim", Everything()),
-    ("multihead_sqrt_d_literal", "dim", Everything()),
-    ("multihead_causal_dk", "head_dim", Causal()),
-    ("multihead_causal_sqrt_d_literal", "dim", Causal()),
-]
-
-
-@pytest.mark.lecture("L0-41", "L0-42", "L0-45", "L2-05", "L3-22", "L3-23", "L3-24", "D-02")
-@pytest.mark.parametrize(("name", "scale", "rule"), MULTIHEAD)
-def test_multihead(name: str, scale: str, rule: Rule) -> None:
-    case = Case(name)
-    found = everything_of(
-        attention(case.weights, heads=2, scale=scale), case.inputs["Z"], scope(rule, "reference", THREE)
-    )
-    assert found["heads"].shape == (2, 3, 2)
-    assert found["concat"].shape == (3, 4)
-    for part in ("weights", "heads", "concat", "output"):
-        same(found[part], case.outputs[part])
 
 
 @pytest.mark.lecture("L0-47")
