@@ -125,13 +125,6 @@ def test_an_export_is_of_the_class_that_was_imported(make_published: Make, tmp_p
     assert choose(config.override({"decoder.block.mixer.bias": True}))[0].name == "llama"  # which no Mistral has
 
 
-def test_a_gemma2_whose_layers_all_see_the_whole_text_comes_through(make_published: Make, tmp_path: Path) -> None:
-    make_published("gemma2", layer_types=["full_attention"] * 3).save_pretrained(tmp_path / "published")
-    import_model(tmp_path / "published", tmp_path / "run")
-    assert export_model(tmp_path / "run", tmp_path / "out")["checked"]
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.layer_types == ["full_attention"] * 3
-
-
 def test_what_acts_in_training_only_is_a_note(make_published: Make, tmp_path: Path) -> None:
     make_published("mixtral", router_jitter_noise=0.1).save_pretrained(tmp_path / "published")
     assert any(
