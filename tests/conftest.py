@@ -29,6 +29,14 @@ if os.environ.get("HEDDLE_UNCHECKED") != "1":
     install_import_hook(CHECKED, "beartype.beartype")
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Random numbers are the same in every run and in any order of the tests."""
+    import torch  # tests of tokenizers and configs alone do not wait for it
+
+    torch.manual_seed(0)
+
+
 def pytest_configure() -> None:
     """A shell lets its background jobs ignore Ctrl-C; tests raise it and expect it to arrive."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -333,7 +333,7 @@ def others_than(tokens: Tensor) -> Tensor:
 
 # Stacks without attention, and stacks with attention in the first layer.
 ALONE = [
-    config_of(first=ConvolutionConfig(taps=3), positions="none"),
+    config_of(first=ConvolutionConfig(taps=3, dilation=4), positions="none"),
     config_of(first=LinearConfig(taps=4), positions="learned"),
     config_of(first=RecurrentConfig(cell="gru", hidden=6), positions="sinusoidal"),
     config_of(first=RecurrentConfig(cell="lstm"), positions="none", ffn="none"),
@@ -459,7 +459,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "YarnScaling.slow": (1.0, 0.5),
     "YarnScaling.magnitude": (1.2,),
 }
-# How often a kind stands among its likes: most choices are attention's, and then rotary positions'.
+# How often a kind is drawn among its alternatives: most choices are attention's, and then rotary positions'.
 OFTEN = {"AttentionConfig": 4, "RotaryConfig": 3}
 TRIES = 50  # at a part by itself, such as a layer, until it is not refused
 
@@ -554,11 +554,12 @@ def part(cls: type[Config], pick: Pick) -> dict[str, Any]:
 
 
 def refusal(cls: type[Config], data: dict[str, Any]) -> str:
-    """What is said against the data, or nothing. Any other error than a refusal goes through."""
+    """What is said against the data, or nothing: then it comes back as it was. Any other error than a refusal goes through."""
     try:
-        cls.of(data)
+        config = cls.of(data)
     except HeddleError as error:
         return str(error)
+    assert cls.of(config.to_dict()) == config
     return ""
 
 

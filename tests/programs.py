@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
@@ -19,6 +20,17 @@ def call(name: str, *words: object) -> list[str]:
 def environment(**more: str) -> dict[str, str]:
     """What it finds in its environment."""
     return {**os.environ, "HEDDLE_UNCHECKED": "1", "PYTHONPATH": str(ROOT), **more}
+
+
+def heddle(*words: str, cwd: Path | None = None, **more: Any) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own, as a user calls it; what it prints, and its exit code."""
+    return finished([sys.executable, "-m", "heddle", *words], cwd=cwd, **more)
+
+
+def finished(words: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    """Any other program that finds heddle, at its end."""
+    given = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "capture_output": True, "text": True, "check": False}
+    return subprocess.run(words, **{**given, **more})
 
 
 def run(name: str, *words: object, given: str = "") -> str:

@@ -1,7 +1,7 @@
 """Whatever a public function is given: it works, or one line says which argument is wrong, where, and what it should be.
 
-One row for each public function, with what it takes gladly and, for every argument, what it must refuse. A new public
-name needs a row, or a place among those that take nothing to check.
+One entry for each public function, with arguments that it accepts and, for every argument, values that it must refuse. A new public
+name needs an entry, or a place among those that take nothing to check.
 """
 
 import copy
@@ -9,6 +9,7 @@ import inspect
 import types
 from collections.abc import Callable
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import pytest
 import torch
 
 import heddle
-from heddle import account, config, data, generate, model, prove, text, train, weights
+from heddle import account, config, data, generate, model, text, train
 from heddle.data import Corpus, Document, Part, TokenStore
 from heddle.errors import HeddleError
 from heddle.model.head import Scores
@@ -52,7 +53,6 @@ OPTIMIZER = train.Optimizer(model.build(CONFIG), TRAIN, 1e-3, "fp32")
 OBJECTIVE = train.CrossEntropy(MODEL)
 STATE = {"a.weight": torch.ones(2)}
 COUNT = account.count(CONFIG)
-VERDICT = prove.Verdict("x", "EXACT")
 SCORES = Scores(torch.ones(257, 16), 257)
 
 
@@ -75,17 +75,21 @@ class Bad(NamedTuple):
     word: str
 
 
-class Row(NamedTuple):
-    """A public function, arguments that it takes, and for each argument values that it must refuse."""
+class Call(NamedTuple):
+    """Arguments that a public function takes, and for each argument values that it must refuse.
 
-    call: Callable[..., Any]
+    The function is the one that the table's key names, unless another is given.
+    """
+
     good: dict[str, Any]
     bad: dict[str, list[Any]]
+    function: Callable[..., Any] | None = None
 
 
 NO_STRING: list[Any] = [None, 3, b"warp", ["warp"], torch.ones(2)]
 NO_NAME: list[Any] = [None, 3, ["gpt2-small"], Path("gpt2-small")]
 NO_PATH: list[Any] = [None, 3, ["run"], b"run", "a\0b"]
+NO_PLACE: list[Any] = [*NO_PATH, Bad("none", "none")]
 NO_COUNT: list[Any] = [0, -1, 1.5, NAN, "3", True, [1], torch.ones(1)]
 NO_COUNT_OR_NONE: list[Any] = [each for each in NO_COUNT if each is not None]
 NO_RATE: list[Any] = [0.0, -1.0, NAN, INF, "1e-3", True, None, [1.0]]
@@ -106,9 +110,8 @@ SIZES = {"batch": NO_COUNT, "length": NO_COUNT_OR_NONE}
 COMPUTED = {"config": NO_CONFIG, **SIZES}
 PASS = {"config": CONFIG, "batch": 1, "length": 4}
 
-TABLE: dict[str, Row] = {
-    "account.attention_table": Row(
-        account.attention_table,
+TABLE: dict[str, Call] = {
+    "account.attention_table": Call(
         {"config": CONFIG, "lengths": [8]},
         {
             "config": NO_CONFIG,
@@ -117,75 +120,62 @@ TABLE: dict[str, Row] = {
             "precision": NO_PRECISION,
         },
     ),
-    "account.available_memory": Row(account.available_memory, {}, {"device": NO_DEVICE}),
-    "account.cache_size": Row(account.cache_size, PASS, {**COMPUTED, "precision": NO_PRECISION}),
-    "account.changed": Row(
-        account.changed,
+    "account.available_memory": Call({}, {"device": NO_DEVICE}),
+    "account.cache_size": Call(PASS, {**COMPUTED, "precision": NO_PRECISION}),
+    "account.changed": Call(
         {"name": "gpt1"},
         {"name": [*NO_NAME, Bad("gpt1x", "gpt1x")], "words": [None, "dim=3", [3], Bad(["dim"], "key=value")]},
     ),
-    "account.copy_rate": Row(
-        account.copy_rate, {}, {"megabytes": NO_COUNT, "seconds": NO_RATE[1:], "device": NO_DEVICE}
-    ),
-    "account.count": Row(account.count, {"config": CONFIG}, {**COMPUTED, "name": [None, 3]}),
-    "account.counted": Row(account.counted, PASS, {**COMPUTED, "kernel": [3, "sdqa"], "training": NO_SWITCH}),
-    "account.family": Row(account.family, {"config": CONFIG}, {"config": NO_CONFIG}),
-    "account.flops": Row(account.flops, {"config": CONFIG}, COMPUTED),
-    "account.kept": Row(account.kept, PASS, {**COMPUTED, "precision": NO_PRECISION, "kernel": [3, "sdqa"]}),
-    "account.matmul_rate": Row(
-        account.matmul_rate,
+    "account.copy_rate": Call({}, {"megabytes": NO_COUNT, "seconds": NO_RATE[1:], "device": NO_DEVICE}),
+    "account.count": Call({"config": CONFIG}, {**COMPUTED, "name": [None, 3]}),
+    "account.counted": Call(PASS, {**COMPUTED, "kernel": [3, "sdqa"], "training": NO_SWITCH}),
+    "account.family": Call({"config": CONFIG}, {"config": NO_CONFIG}),
+    "account.flops": Call({"config": CONFIG}, COMPUTED),
+    "account.kept": Call(PASS, {**COMPUTED, "precision": NO_PRECISION, "kernel": [3, "sdqa"]}),
+    "account.matmul_rate": Call(
         {"size": 8, "seconds": 0.01},
         {"dtype": ["fp32", None, torch.int8], "size": NO_COUNT, "seconds": NO_RATE[1:], "device": NO_DEVICE},
     ),
-    "account.memory": Row(account.memory, {"config": CONFIG}, COMPUTED),
-    "account.parameter_count": Row(account.parameter_count, {"config": CONFIG}, {"config": NO_CONFIG}),
-    "account.parameters": Row(account.parameters, {"config": CONFIG}, {"config": NO_CONFIG}),
-    "account.render": Row(account.render, {"report": COUNT}, {"report": [None, {}, CONFIG], "whole": NO_SWITCH}),
-    "account.resolve": Row(account.resolve, {"name": "gpt1"}, {"name": [*NO_NAME, Bad("gpt1x", "gpt1x")]}),
-    "account.slowdown": Row(
-        account.slowdown, {"dtype": torch.float32}, {"dtype": ["bf16", None, torch.int8], "device": NO_DEVICE}
-    ),
-    "account.states": Row(
-        account.states,
+    "account.memory": Call({"config": CONFIG}, COMPUTED),
+    "account.parameter_count": Call({"config": CONFIG}, {"config": NO_CONFIG}),
+    "account.parameters": Call({"config": CONFIG}, {"config": NO_CONFIG}),
+    "account.render": Call({"report": COUNT}, {"report": [None, {}, CONFIG], "whole": NO_SWITCH}),
+    "account.resolve": Call({"name": "gpt1"}, {"name": [*NO_NAME, Bad("gpt1x", "gpt1x")]}),
+    "account.slowdown": Call({"dtype": torch.float32}, {"dtype": ["bf16", None, torch.int8], "device": NO_DEVICE}),
+    "account.states": Call(
         {"config": CONFIG, "optimizer": "muon", "precision": "fp32"},
         {"config": NO_CONFIG, "optimizer": ["adam", None, 3], "precision": NO_PRECISION},
     ),
-    "account.training_bytes": Row(
-        account.training_bytes,
+    "account.training_bytes": Call(
         {"config": CONFIG, "rows": 1, "precision": "fp32", "optimizer": "muon"},
         {"config": NO_CONFIG, "rows": NO_COUNT, "precision": NO_PRECISION, "optimizer": ["adam", None, 3]},
     ),
-    "account.training_flops_per_token": Row(
-        account.training_flops_per_token, {"config": CONFIG, "length": 4}, {"config": NO_CONFIG, "length": NO_COUNT}
+    "account.training_flops_per_token": Call(
+        {"config": CONFIG, "length": 4}, {"config": NO_CONFIG, "length": NO_COUNT}
     ),
-    "account.training_said": Row(account.training_said, {"name": "gpt1"}, {"name": [*NO_NAME, Bad("gpt1x", "gpt1x")]}),
-    "account.usable_precision": Row(
-        account.usable_precision, {"precision": "fp32"}, {"precision": NO_PRECISION, "device": NO_DEVICE}
+    "account.training_said": Call({"name": "gpt1"}, {"name": [*NO_NAME, Bad("gpt1x", "gpt1x")]}),
+    "account.usable_precision": Call({"precision": "fp32"}, {"precision": NO_PRECISION, "device": NO_DEVICE}),
+    "account.walk": Call(PASS, COMPUTED),
+    "account.weights": Call({"model": MODEL}, {"model": NO_MODEL}),
+    "config.Config.of": Call(
+        {"data": CONFIG.to_dict()}, {"data": [None, [1], "dim = 3", 3], "where": []}, config.TransformerConfig.of
     ),
-    "account.walk": Row(account.walk, PASS, COMPUTED),
-    "account.weights": Row(account.weights, {"model": MODEL}, {"model": NO_MODEL}),
-    "config.Config.of": Row(
-        config.TransformerConfig.of, {"data": CONFIG.to_dict()}, {"data": [None, [1], "dim = 3", 3], "where": []}
-    ),
-    "config.Config.override": Row(
-        CONFIG.override,
+    "config.Config.override": Call(
         {"changes": {}},
         {"changes": [None, "dim=3", [("dim", 3)], {3: 4}, Bad({"dim": NAN}, "dim"), Bad({"dmi": 3}, "dmi")]},
+        CONFIG.override,
     ),
-    "config.Config.read": Row(
-        config.TransformerConfig.read, {"path": "x.toml"}, {"path": [*NO_PATH, Bad("none.toml", "none.toml")]}
+    "config.Config.read": Call(
+        {"path": "x.toml"}, {"path": [*NO_PATH, Bad("none.toml", "none.toml")]}, config.TransformerConfig.read
     ),
-    "config.ModelChoice.resolve": Row(
-        config.ModelChoice().resolve,
+    "config.ModelChoice.resolve": Call(
         {"vocab_size": 9, "depth": 1, "context": 8},
         {"vocab_size": NO_COUNT, "depth": NO_COUNT, "context": NO_COUNT, "task": ["masked", {}]},
+        config.ModelChoice().resolve,
     ),
-    "config.parse_overrides": Row(
-        config.parse_overrides, {"pairs": []}, {"pairs": [None, "dim=3", [3], Bad(["dim"], "key=value")]}
-    ),
-    "config.preset": Row(config.preset, {"name": "gpt1"}, {"name": [*NO_NAME, Bad("gpt1x", "Did you mean 'gpt1'")]}),
-    "config.sized": Row(
-        config.sized,
+    "config.parse_overrides": Call({"pairs": []}, {"pairs": [None, "dim=3", [3], Bad(["dim"], "key=value")]}),
+    "config.preset": Call({"name": "gpt1"}, {"name": [*NO_NAME, Bad("gpt1x", "Did you mean 'gpt1'")]}),
+    "config.sized": Call(
         {"depth": 1, "vocab_size": 9},
         {
             "depth": [*NO_COUNT, Bad(10**9, "dim = 64000000000")],
@@ -195,13 +185,12 @@ TABLE: dict[str, Row] = {
             "stack": [None, 3, "both"],
         },
     ),
-    "data.Batch.split": Row(
-        BATCH.split, {"parts": 1}, {"parts": [1.5, None, "2", Bad(0, "0 equal"), Bad(3, "3 equal")]}
+    "data.Batch.split": Call(
+        {"parts": 1}, {"parts": [1.5, None, "2", Bad(0, "0 equal"), Bad(3, "3 equal")]}, BATCH.split
     ),
-    "data.Batch.to": Row(BATCH.to, {"device": "cpu"}, {"device": [None, 3]}),
-    "data.TokenStore.open": Row(TokenStore.open, {"directory": "data"}, {"directory": [*NO_PATH, Bad("none", "none")]}),
-    "data.build_store": Row(
-        data.build_store,
+    "data.Batch.to": Call({"device": "cpu"}, {"device": [None, 3]}, BATCH.to),
+    "data.TokenStore.open": Call({"directory": "data"}, {"directory": NO_PLACE}, TokenStore.open),
+    "data.build_store": Call(
         {
             "directory": "a",
             "documents": [Document(TEXT, "t")],
@@ -219,26 +208,20 @@ TABLE: dict[str, Row] = {
             "described": [3, "a.txt"],
         },
     ),
-    "data.describe": Row(
-        data.describe, {"sources": ["a.txt"]}, {"sources": [None, "a.txt", 3, [3], []], "tally": [3, "a.txt"]}
-    ),
-    "data.held_out_windows": Row(
-        data.held_out_windows,
+    "data.describe": Call({"sources": ["a.txt"]}, {"sources": [None, "a.txt", 3, [3], []], "tally": [3, "a.txt"]}),
+    "data.held_out_windows": Call(
         {"length": 5, "context": 2},
         {"length": [-1, 1.5, None, "5"], "context": NO_COUNT, "most": [1.5, "2"]},
     ),
-    "data.next_token_batch": Row(
-        data.next_token_batch,
+    "data.next_token_batch": Call(
         {"rows": np.zeros((2, 3), int)},
         {"rows": [None, [[1, 2]], np.zeros(3, int), np.zeros((2, 3)), torch.zeros(2, 3), np.zeros((2, 1), int)]},
     ),
-    "data.part_of": Row(
-        data.part_of,
+    "data.part_of": Call(
         {"documents": [Document(TEXT, "t")], "tokenizer": TOKENIZER},
         {"documents": [None, TEXT, 3, [TEXT], Bad([], "0 token(s)")], "tokenizer": NO_TOKENIZER},
     ),
-    "data.permute": Row(
-        data.permute,
+    "data.permute": Call(
         {"indices": np.arange(3), "n": 3, "seed": 0},
         {
             "indices": [np.arange(4), -np.arange(3), np.array([0.5]), None, "1"],
@@ -246,14 +229,12 @@ TABLE: dict[str, Row] = {
             "seed": [None, 1.5, "0"],
         },
     ),
-    "data.read_documents": Row(data.read_documents, {"sources": ["a.txt"]}, {"sources": [None, "a.txt", 3, [3], []]}),
-    "data.targets_left_out": Row(
-        data.targets_left_out,
+    "data.read_documents": Call({"sources": ["a.txt"]}, {"sources": [None, "a.txt", 3, [3], []]}),
+    "data.targets_left_out": Call(
         {"store_length": 20, "context": 4},
         {"store_length": [Bad(3, "3 tokens"), "20"], "context": NO_COUNT},
     ),
-    "data.windows": Row(
-        data.windows,
+    "data.windows": Call(
         {"store_length": 20, "context": 4, "seed": 0, "step": 0, "batch": 2},
         {
             "store_length": [Bad(3, "3 tokens"), 1.5, None],
@@ -263,13 +244,11 @@ TABLE: dict[str, Row] = {
             "batch": NO_COUNT,
         },
     ),
-    "data.windows_per_epoch": Row(
-        data.windows_per_epoch,
+    "data.windows_per_epoch": Call(
         {"store_length": 20, "context": 4},
         {"store_length": [Bad(3, "3 tokens"), "20"], "context": NO_COUNT},
     ),
-    "generate.Engine": Row(
-        generate.Engine,
+    "generate.Engine": Call(
         {"model": MODEL, "prompts": [[1]], "sampling": SAMPLING},
         {
             "model": NO_MODEL,
@@ -286,11 +265,10 @@ TABLE: dict[str, Row] = {
             "vocabulary": ["9", 1.5],
         },
     ),
-    "generate.Engine.leave": Row(
-        generate.Engine(MODEL, [[1]], SAMPLING).leave, {"rows": set()}, {"rows": [None, 0, "0"]}
+    "generate.Engine.leave": Call(
+        {"rows": set()}, {"rows": [None, 0, "0"]}, generate.Engine(MODEL, [[1]], SAMPLING).leave
     ),
-    "generate.complete": Row(
-        generate.complete,
+    "generate.complete": Call(
         {"model": MODEL, "tokenizer": TOKENIZER, "prompts": ["warp"], "sampling": SAMPLING},
         {
             "model": NO_MODEL,
@@ -300,18 +278,15 @@ TABLE: dict[str, Row] = {
             "seeds": [3, ["0"]],
         },
     ),
-    "generate.draw": Row(
-        generate.draw,
+    "generate.draw": Call(
         {"logits": torch.zeros(1, 3), "keys": [(0, 0)]},
         {"logits": [None, [0.0], torch.zeros(3), torch.zeros(1, 3, dtype=int)], "keys": [None, 3, [], [(0, 0)] * 2]},
     ),
-    "generate.generate": Row(
-        generate.generate,
+    "generate.generate": Call(
         {"model": MODEL, "prompts": [[1]], "sampling": SAMPLING},
         {"model": NO_MODEL, "prompts": NO_PROMPTS, "sampling": [None, {}], "end_of_text": ["</s>"], "seeds": [3]},
     ),
-    "generate.generate_text": Row(
-        generate.generate_text,
+    "generate.generate_text": Call(
         {"model": MODEL, "tokenizer": TOKENIZER, "prompt": "warp"},
         {
             "model": NO_MODEL,
@@ -325,35 +300,31 @@ TABLE: dict[str, Row] = {
             "temprature": [1.0],
         },
     ),
-    "generate.process": Row(
-        generate.process,
+    "generate.process": Call(
         {"logits": torch.zeros(1, 3), "sampling": SAMPLING},
         {"logits": [None, [0.0], torch.zeros(3), torch.zeros(1, 3, dtype=int)], "sampling": [None, {}]},
     ),
-    "generate.stream": Row(
-        generate.stream,
+    "generate.stream": Call(
         {"model": MODEL, "prompt": [1], "sampling": SAMPLING},
         {"model": NO_MODEL, "prompt": [None, "warp", 3, [1.5]], "sampling": [None, {}], "end_of_text": ["</s>"]},
     ),
-    "model.Stack": Row(
-        model.Stack,
+    "model.Stack": Call(
         {"config": CONFIG.decoder, "dim": 16, "context": 8},
         {"config": NO_CONFIG, "dim": NO_COUNT, "context": NO_COUNT, "causal": NO_SWITCH, "dropout": [0.1, {}]},
     ),
-    "model.Stack.forward": Row(
-        MODEL.decoder,
+    "model.Stack.forward": Call(
         {"x": HIDDEN, "layout": Layout.plain(2, 3)},
         {
             "x": [None, [1.0], IDS, HIDDEN[..., 1:]],
             "layout": [None, 3, Bad(Layout.plain(1, 3), "[1, 3]")],
         },
+        MODEL.decoder,
     ),
-    "model.Transformer": Row(model.Transformer, {"config": CONFIG}, {"config": NO_CONFIG}),
-    "model.Transformer.check_vocabulary": Row(
-        MODEL.check_vocabulary, {"ids": 257}, {"ids": [None, "257", Bad(3, "3 ids")]}
+    "model.Transformer": Call({"config": CONFIG}, {"config": NO_CONFIG}),
+    "model.Transformer.check_vocabulary": Call(
+        {"ids": 257}, {"ids": [None, "257", Bad(3, "3 ids")]}, MODEL.check_vocabulary
     ),
-    "model.Transformer.forward": Row(
-        SEEING,
+    "model.Transformer.forward": Call(
         {"tokens": IDS},
         {
             "tokens": [*NO_IDS, Bad(torch.zeros(1, 9, dtype=int), "9 tokens")],
@@ -361,86 +332,75 @@ TABLE: dict[str, Row] = {
             "types": [[0], torch.zeros(1, 4), torch.full((1, 4), 2), torch.zeros(1, 3, dtype=int)],
             "source": [IDS],
         },
+        SEEING,
     ),
-    "model.Transformer.forward of both": Row(
-        BOTH,
+    "model.Transformer.forward of both": Call(
         {"tokens": IDS % 9, "source": IDS % 9},
         {"tokens": NO_IDS, "source": NO_IDS, "source_layout": [Bad(3, "layout")]},
+        BOTH,
     ),
-    "model.Transformer.logits": Row(MODEL.logits, {"hidden": HIDDEN}, {"hidden": [None, [1.0], IDS, HIDDEN[..., 1:]]}),
-    "model.Transformer.new_cache": Row(MODEL.new_cache, {"rows": 1}, {"rows": [-1, 1.5, None, "1"]}),
-    "model.Transformer.forward with a cache": Row(
-        MODEL,
+    "model.Transformer.logits": Call({"hidden": HIDDEN}, {"hidden": [None, [1.0], IDS, HIDDEN[..., 1:]]}, MODEL.logits),
+    "model.Transformer.new_cache": Call({"rows": 1}, {"rows": [-1, 1.5, None, "1"]}, MODEL.new_cache),
+    "model.Transformer.forward with a cache": Call(
         {"tokens": IDS, "cache": MODEL.new_cache(1)},
         {"tokens": NO_IDS, "layout": NO_LAYOUT, "cache": [3, "cache", Bad(MODEL.new_cache(2), "2 rows")]},
+        MODEL,
     ),
-    "model.build": Row(
-        model.build,
+    "model.build": Call(
         {"config": CONFIG},
         {"config": NO_CONFIG, "device": NO_DEVICE, "seed": NO_SEED, "dtype": ["fp32", torch.int8, None]},
     ),
-    "model.initialise": Row(
-        model.initialise,
+    "model.initialise": Call(
         {"model": MODEL, "config": CONFIG},
         {"model": [None, "run"], "config": NO_CONFIG, "generator": [3, "0"]},
     ),
-    "prove.laptop": Row(prove.laptop, {"config": CONFIG}, {"config": NO_CONFIG}),
-    "prove.prove": Row(
-        prove.prove,
+    "prove.laptop": Call({"config": CONFIG}, {"config": NO_CONFIG}),
+    "prove.prove": Call(
         {"model": MODEL},
         {"model": NO_MODEL, "name": [None, 3], "compile": NO_SWITCH, "progress": NO_CALL, "seed": NO_SEED},
     ),
-    "prove.prove_config": Row(
-        prove.prove_config,
+    "prove.prove_config": Call(
         {"config": CONFIG},
         {"config": NO_CONFIG, "name": [None, 3], "compile": NO_SWITCH, "progress": NO_CALL, "seed": NO_SEED},
     ),
-    "prove.prove_run": Row(
-        prove.prove_run,
+    "prove.prove_run": Call(
         {"run": "run"},
         {
-            "run": [*NO_PATH, Bad("none", "none")],
+            "run": NO_PLACE,
             "name": [None, 3],
             "compile": NO_SWITCH,
             "progress": NO_CALL,
             "seed": NO_SEED,
         },
     ),
-    "prove.served_ids": Row(
-        prove.served_ids, {"tokenizer": TOKENIZER, "data": "data"}, {"tokenizer": ["bytes"], "data": NO_PATH}
+    "prove.served_ids": Call({"tokenizer": TOKENIZER, "data": "data"}, {"tokenizer": ["bytes"], "data": NO_PATH}),
+    "text.TextStream": Call({"tokenizer": TOKENIZER}, {"tokenizer": NO_TOKENIZER, "previous": ["a", 1.5]}),
+    "text.TextStream.push": Call({"id": 1}, {"id": [None, "a", 1.5, 257, -1]}, text.TextStream(TOKENIZER).push),
+    "text.Tokenizer.after": Call(
+        {"previous": None, "id": 1}, {"previous": [], "id": [None, "a", 1.5, 257, -1]}, TOKENIZER.after
     ),
-    "text.TextStream": Row(
-        text.TextStream, {"tokenizer": TOKENIZER}, {"tokenizer": NO_TOKENIZER, "previous": ["a", 1.5]}
-    ),
-    "text.TextStream.push": Row(text.TextStream(TOKENIZER).push, {"id": 1}, {"id": [None, "a", 1.5, 257, -1]}),
-    "text.Tokenizer.after": Row(
-        TOKENIZER.after, {"previous": None, "id": 1}, {"previous": [], "id": [None, "a", 1.5, 257, -1]}
-    ),
-    "text.Tokenizer.decode": Row(
-        TOKENIZER.decode,
+    "text.Tokenizer.decode": Call(
         {"ids": [1]},
         {"ids": [None, 3, "warp", [1.5], ["a"], Bad([257], "id 257"), Bad([-1], "id -1")]},
+        TOKENIZER.decode,
     ),
-    "text.Tokenizer.decode_bytes": Row(
-        TOKENIZER.decode_bytes, {"ids": [1]}, {"ids": [None, 3, "warp", [None], Bad([257], "id 257")]}
+    "text.Tokenizer.decode_bytes": Call(
+        {"ids": [1]}, {"ids": [None, 3, "warp", [None], Bad([257], "id 257")]}, TOKENIZER.decode_bytes
     ),
-    "text.Tokenizer.encode": Row(
-        TOKENIZER.encode, {"text": "a"}, {"text": NO_STRING, "allow_special": [None, 3, [3], Bad(["<x>"], "<x>")]}
+    "text.Tokenizer.encode": Call(
+        {"text": "a"}, {"text": NO_STRING, "allow_special": [None, 3, [3], Bad(["<x>"], "<x>")]}, TOKENIZER.encode
     ),
-    "text.Tokenizer.encode_batch": Row(
-        TOKENIZER.encode_batch, {"texts": ["a"]}, {"texts": [None, 3, "warp", [3], [None]]}
+    "text.Tokenizer.encode_batch": Call(
+        {"texts": ["a"]}, {"texts": [None, 3, "warp", [3], [None]]}, TOKENIZER.encode_batch
     ),
-    "text.Tokenizer.piece": Row(TOKENIZER.piece, {"id": 1}, {"id": [None, "a", 1.5, 257, -1]}),
-    "text.Tokenizer.pieces": Row(TOKENIZER.pieces, {"text": "a"}, {"text": NO_STRING}),
-    "text.Tokenizer.save": Row(TOKENIZER.save, {"path": "a"}, {"path": NO_PATH}),
-    "text.Tokenizer.token_bytes": Row(TOKENIZER.token_bytes, {"id": 1}, {"id": [None, "a", 1.5, 257, -1]}),
-    "text.load_gpt2_merges": Row(text.load_gpt2_merges, {"path": "a"}, {"path": [*NO_PATH, Bad("none", "none")]}),
-    "text.load_tokenizer": Row(text.load_tokenizer, {"path": "a"}, {"path": [*NO_PATH, Bad("none", "none")]}),
-    "text.load_wordpiece_vocab": Row(
-        text.load_wordpiece_vocab, {"path": "a"}, {"path": [*NO_PATH, Bad("none", "none")], "lowercase": NO_SWITCH}
-    ),
-    "text.train_tokenizer": Row(
-        text.train_tokenizer,
+    "text.Tokenizer.piece": Call({"id": 1}, {"id": [None, "a", 1.5, 257, -1]}, TOKENIZER.piece),
+    "text.Tokenizer.pieces": Call({"text": "a"}, {"text": NO_STRING}, TOKENIZER.pieces),
+    "text.Tokenizer.save": Call({"path": "a"}, {"path": NO_PATH}, TOKENIZER.save),
+    "text.Tokenizer.token_bytes": Call({"id": 1}, {"id": [None, "a", 1.5, 257, -1]}, TOKENIZER.token_bytes),
+    "text.load_gpt2_merges": Call({"path": "a"}, {"path": NO_PLACE}),
+    "text.load_tokenizer": Call({"path": "a"}, {"path": NO_PLACE}),
+    "text.load_wordpiece_vocab": Call({"path": "a"}, {"path": NO_PLACE, "lowercase": NO_SWITCH}),
+    "text.train_tokenizer": Call(
         {"kind": "characters", "texts": [TEXT]},
         {
             "kind": [None, 3, Bad("bytez", "Did you mean 'bytes'")],
@@ -450,9 +410,8 @@ TABLE: dict[str, Row] = {
             "progress": NO_CALL,
         },
     ),
-    "train.CrossEntropy": Row(train.CrossEntropy, {"model": MODEL}, {"model": [*NO_MODEL, Bad(BARE, "head")]}),
-    "train.Optimizer": Row(
-        train.Optimizer,
+    "train.CrossEntropy": Call({"model": MODEL}, {"model": [*NO_MODEL, Bad(BARE, "head")]}),
+    "train.Optimizer": Call(
         {"model": MODEL, "config": TRAIN, "learning_rate": 1e-3, "precision": "fp32"},
         {
             "model": NO_MODEL,
@@ -462,11 +421,8 @@ TABLE: dict[str, Row] = {
             "by_onednn": [None, "update", ["update"], ("updates",)],
         },
     ),
-    "train.Trainer": Row(
-        train.Trainer, {"run": "run"}, {"run": [*NO_PATH, Bad("none", "none")], "readers": [None, 3, ["print"]]}
-    ),
-    "train.cross_entropy": Row(
-        train.cross_entropy,
+    "train.Trainer": Call({"run": "run"}, {"run": NO_PLACE, "readers": [None, 3, ["print"]]}),
+    "train.cross_entropy": Call(
         LOSS,
         {
             "features": [None, [1.0], HIDDEN, LOSS["targets"]],
@@ -488,8 +444,7 @@ TABLE: dict[str, Row] = {
             "chunk": [0, -1, 1.5, "2"],
         },
     ),
-    "train.evaluate": Row(
-        train.evaluate,
+    "train.evaluate": Call(
         {"model": MODEL, "task": TASK},
         {
             "model": [*NO_MODEL, Bad(BOTH, "encoder")],
@@ -499,8 +454,7 @@ TABLE: dict[str, Row] = {
             "most": ["2", 1.5],
         },
     ),
-    "train.fit": Row(
-        train.fit,
+    "train.fit": Call(
         {"model": MODEL, "tokenizer": TOKENIZER, "text": TEXT, "steps": 1},
         {
             "model": [*NO_MODEL, Bad(BOTH, "model's vocab_size")],
@@ -512,17 +466,15 @@ TABLE: dict[str, Row] = {
             "config": [{}, CONFIG],
         },
     ),
-    "train.make_task": Row(
-        train.make_task,
+    "train.make_task": Call(
         {"config": config.NextTokenConfig(), "reading": READING},
         {
             "config": [None, {}, "next_token", TRAIN],
             "reading": [None, PART, Bad(train.Reading(Corpus(PART), CONFIG.override({"context": 20})), "context")],
         },
     ),
-    "train.open_session": Row(train.open_session, {"run": "run"}, {"run": [*NO_PATH, Bad("none", "none")]}),
-    "train.plan": Row(
-        train.plan,
+    "train.open_session": Call({"run": "run"}, {"run": NO_PLACE}),
+    "train.plan": Call(
         {"config": config.RunConfig(), "store": STORE, "tokenizer": TOKENIZER, "device": "cpu"},
         {
             "config": NO_CONFIG,
@@ -532,13 +484,11 @@ TABLE: dict[str, Row] = {
             "vectors": [3, {}],
         },
     ),
-    "train.prepare": Row(
-        train.prepare,
+    "train.prepare": Call(
         {"config": config.RunConfig(), "run": "run"},
         {"config": NO_CONFIG, "run": [*NO_PATH, Bad(".", "already exists")], "tell": [None, *NO_CALL]},
     ),
-    "train.train_step": Row(
-        train.train_step,
+    "train.train_step": Call(
         {"objective": OBJECTIVE, "optimizer": OPTIMIZER, "batch": BATCH, "accumulate": 1, "factor": 1.0, "clip": 1.0},
         {
             "objective": [None, 3],
@@ -550,37 +500,29 @@ TABLE: dict[str, Row] = {
             "reduce": [None, 3],
         },
     ),
-    "weights.export_model": Row(
-        weights.export_model,
+    "weights.export_model": Call(
         {"run": "run", "directory": "out"},
-        {"run": [*NO_PATH, Bad("none", "none")], "directory": NO_PATH},
+        {"run": NO_PLACE, "directory": NO_PATH},
     ),
-    "weights.import_model": Row(
-        weights.import_model,
+    "weights.import_model": Call(
         {"source": "theirs", "run": "run"},
-        {"source": [*NO_PATH, Bad("none", "none")], "run": NO_PATH, "hub": NO_SWITCH},
+        {"source": NO_PLACE, "run": NO_PATH, "hub": NO_SWITCH},
     ),
-    "weights.load": Row(
-        weights.load, {"source": "run"}, {"source": [*NO_PATH, Bad("none", "none")], "device": [None, 3, "tpu", "gpu"]}
-    ),
-    "weights.newest_valid": Row(weights.newest_valid, {"run": "run"}, {"run": NO_PATH}),
-    "weights.publish": Row(
-        weights.publish,
+    "weights.load": Call({"source": "run"}, {"source": NO_PLACE, "device": [None, 3, "tpu", "gpu"]}),
+    "weights.newest_valid": Call({"run": "run"}, {"run": NO_PATH}),
+    "weights.publish": Call(
         {"run": "run", "model_tensors": STATE, "step": 1},
         {
-            "run": [*NO_PATH, Bad("none", "none")],
+            "run": NO_PLACE,
             "model_tensors": [None, [1], {3: 4}],
             "step": [-1, 1.5, None],
             "extra": [3, "x"],
         },
     ),
-    "weights.read_config": Row(weights.read_config, {"run": "run"}, {"run": [*NO_PATH, Bad("none", "none")]}),
-    "weights.read_state": Row(weights.read_state, {"directory": "run"}, {"directory": [*NO_PATH, Bad("none", "none")]}),
-    "weights.read_vectors": Row(
-        weights.read_vectors, {"path": "v"}, {"path": [*NO_PATH, Bad("none", "none")], "tell": NO_CALL}
-    ),
-    "weights.save": Row(
-        weights.save,
+    "weights.read_config": Call({"run": "run"}, {"run": NO_PLACE}),
+    "weights.read_state": Call({"directory": "run"}, {"directory": NO_PLACE}),
+    "weights.read_vectors": Call({"path": "v"}, {"path": NO_PLACE, "tell": NO_CALL}),
+    "weights.save": Call(
         {"model": MODEL, "run": "run"},
         {
             "model": NO_MODEL,
@@ -589,11 +531,10 @@ TABLE: dict[str, Row] = {
             "overwrite": NO_SWITCH,
         },
     ),
-    "weights.save_checkpoint": Row(
-        weights.save_checkpoint,
+    "weights.save_checkpoint": Call(
         {"run": "run", "step": 1, "model_tensors": STATE, "optimizer_tensors": STATE, "state": {}, "keep": 1},
         {
-            "run": [*NO_PATH, Bad("none", "none")],
+            "run": NO_PLACE,
             "step": [-1, 1.5, None],
             "model_tensors": [None, [1], {3: 4}],
             "optimizer_tensors": [None, [1], {3: 4}],
@@ -601,14 +542,13 @@ TABLE: dict[str, Row] = {
             "keep": [-1, 1.5, None],
         },
     ),
-    "weights.take_over_vectors": Row(
-        weights.take_over_vectors,
+    "weights.take_over_vectors": Call(
         {"model": MODEL, "tokenizer": TOKENIZER, "path": "v"},
-        {"model": NO_MODEL, "tokenizer": NO_TOKENIZER, "path": [*NO_PATH, Bad("none", "none")]},
+        {"model": NO_MODEL, "tokenizer": NO_TOKENIZER, "path": NO_PLACE},
     ),
 }
 
-# Public names without a row, and why.
+# Public names without an entry, and why.
 RECORDS = "what heddle gives, not what it takes"
 UNCHECKED = {
     "account": {
@@ -637,7 +577,7 @@ UNCHECKED = {
     "weights": {RECORDS: ("Coverage", "Loaded")},
 }
 
-CASES = [(name, argument) for name, row in TABLE.items() for argument in row.bad]
+CASES = [(name, argument) for name, call in TABLE.items() for argument in call.bad]
 
 
 @pytest.fixture(autouse=True)
@@ -649,14 +589,19 @@ def as_users_have_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "argument"), CASES)
 def test_bad_input_is_one_line_that_names_the_argument(name: str, argument: str, tmp_path: Path) -> None:
-    row, faults = TABLE[name], []
-    for bad in row.bad[argument]:
+    call, faults = TABLE[name], []
+    for bad in call.bad[argument]:
         value, word = bad if isinstance(bad, Bad) else (bad, argument)
-        said = outcome(row.call, {**row.good, argument: value})
+        said = outcome(function_of(name), {**call.good, argument: value})
         if not said.startswith("HeddleError: ") or word not in said or "\n" in said or len(said) > 400:
             faults.append(f"{argument} = {value!r}: {said}")
     assert not faults, "\n".join(faults)
     assert not list(tmp_path.iterdir())
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = TABLE[name].function or attrgetter(name)(heddle)
+    return function
 
 
 def outcome(call: Callable[..., Any], given: dict[str, Any]) -> str:
@@ -672,20 +617,24 @@ def outcome(call: Callable[..., Any], given: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_every_argument_has_a_value_to_refuse(name: str) -> None:
-    row = TABLE[name]
-    signature = inspect.signature(row.call.forward if isinstance(row.call, torch.nn.Module) else row.call)
+    function = function_of(name)
+    signature = inspect.signature(function.forward if isinstance(function, torch.nn.Module) else function)
     named = {each.name for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD}
-    left = named - set(row.bad) - {"cache", "source_types", "source_layout", "encoded", "types", "layout", "source"}
+    left = (
+        named
+        - set(TABLE[name].bad)
+        - {"cache", "source_types", "source_layout", "encoded", "types", "layout", "source"}
+    )
     assert not left, f"{name} takes {left}, and no value of theirs is tried"
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_every_public_name_has_a_row_or_a_reason(package: str) -> None:
+def test_every_public_name_has_an_entry_or_a_reason(package: str) -> None:
     public = set(import_module(f"heddle.{package}").__all__)
-    rows = {name.split(".")[1] for name in TABLE if name.startswith(f"{package}.")}
+    named = {name.split(".")[1] for name in TABLE if name.startswith(f"{package}.")}
     reasons = {name for names in UNCHECKED[package].values() for name in names}
-    assert public - rows - reasons == set(), "a new public name needs a row in TABLE, or a reason in UNCHECKED"
-    assert (rows - {"Config"}) | reasons <= public | {"Tokenizer", "TextStream"}
+    assert public - named - reasons == set(), "a new public name needs an entry in TABLE, or a reason in UNCHECKED"
+    assert (named - {"Config"}) | reasons <= public | {"Tokenizer", "TextStream"}
 
 
 def test_the_root_adds_no_name_of_its_own() -> None:

@@ -2,15 +2,14 @@
 
 import json
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from heddle.cli.main import make_app
+from tests import programs
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -19,11 +18,10 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 def test_the_first_code_of_the_readme_runs(tmp_path: Path) -> None:
     code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
     assert len(code.strip().splitlines()) <= 11
-    call: dict[str, Any] = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 120}
-    done = subprocess.run([sys.executable, "-c", code], **call)
+    done = programs.finished([sys.executable, "-c", code], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     # Somebody may try it again; one step of training is enough to come to what the first time left.
-    again = subprocess.run([sys.executable, "-c", code.replace("steps=40", "steps=1")], **call)
+    again = programs.finished([sys.executable, "-c", code.replace("steps=40", "steps=1")], cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     first, last = map(float, re.search(r"loss ([\d.]+) -> ([\d.]+)", done.stdout).groups())
     assert last < first / 3
@@ -41,8 +39,7 @@ def test_the_mixer_of_the_readme_holds(tmp_path: Path) -> None:
     module.write_text("import torch\nfrom torch import nn\n\n" + mixer)
     (tmp_path / "mine.toml").write_text(config)
     assert "`heddle prove mine.toml`" in README
-    command = [sys.executable, "-m", "heddle", "prove", "mine.toml", "--json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = programs.heddle("prove", "mine.toml", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = {check["check"]: check["word"] for check in json.loads(done.stdout)["checks"]}
     assert {"DIFFERENT", "NOT CHECKED"}.isdisjoint(

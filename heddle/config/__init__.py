@@ -58,6 +58,7 @@ from heddle.config.run import ModelChoice as ModelChoice
 from heddle.config.run import NextTokenConfig as NextTokenConfig
 from heddle.config.run import RunConfig as RunConfig
 from heddle.config.run import SavedConfig as SavedConfig
+from heddle.config.run import TaskSettings as TaskSettings
 from heddle.config.run import TrainConfig as TrainConfig
 from heddle.config.sampling import SamplingConfig as SamplingConfig
 
@@ -100,6 +101,7 @@ __all__ = [
     "SavedConfig",
     "SpecialIds",
     "StackConfig",
+    "TaskSettings",
     "TrainConfig",
     "TransformerConfig",
     "YarnScaling",

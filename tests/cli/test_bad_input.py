@@ -1,7 +1,6 @@
 """Whatever a user gives that cannot work: exit code 2, one line that says what to do, nothing left behind."""
 
 import errno
-import gzip
 import json
 import os
 import shutil
@@ -25,15 +24,9 @@ Refused = Callable[..., str]
 TEXTS: dict[str, tuple[bytes | None, str]] = {
     "missing.txt": (None, "missing.txt: no such file or folder"),
     "empty.txt": (b"", "empty.txt: the file is empty"),
-    "binary.txt": (bytes(range(256)), "binary.txt: a binary file, not text (a zero byte at byte 0)"),
     "latin.txt": ("Fäden".encode("latin-1"), "latin.txt: not UTF-8 at byte 1 (0xe4); convert it with iconv"),
-    "wide.txt": ("text".encode("utf-16"), "wide.txt: this looks like UTF-16"),
-    "bad.jsonl": (b'{"text": "a"}\n{"txt": "b"}', 'bad.jsonl:2: no field "text" with a string'),
     "broken.jsonl": (b"{", "broken.jsonl:1: not a line of JSON"),
-    "cut.txt.gz": (gzip.compress(b"warp and weft" * 9)[:-9], "cut.txt.gz: the gzip data is cut short"),
-    "plain.txt.gz": (b"not packed", "plain.txt.gz: not a valid gzip file"),
     "*.none": (None, "*.none: the pattern matches no file"),
-    "folder": (None, "folder: no text in this folder"),
 }
 
 
@@ -42,7 +35,6 @@ def texts(tmp_path: Path) -> None:
     for name, (data, _) in TEXTS.items():
         if data is not None:
             (tmp_path / name).write_bytes(data)
-    (tmp_path / "folder").mkdir()
 
 
 @pytest.mark.usefixtures("texts")
@@ -74,34 +66,13 @@ SETTINGS = {
     "num_layers=4": "unknown key 'num_layers'. heddle calls it 'depth'.",
     "depht=4": "unknown key 'depht'. Did you mean 'depth'?",
     "model.decoder.depht=4": "depht",
-    "lr=1": "heddle calls it 'learning_rate'",
-    "preset=gpt2-smal": "unknown preset 'gpt2-smal'. Did you mean 'gpt2-small'?",
     "depth=0": "model.depth = 0: input should be greater than 0",
-    "depth=two": "model.depth = 'two': input should be a valid integer",
-    "depth=1000000": "model.depth = 1000000: input should be less than or equal to",
-    "heads=3": "dim = 16 is not divisible by heads = 3",
-    "kv_heads=5": "must be a multiple of kv_heads = 5",
-    "dropout=1": "model.dropout = 1: input should be less than 1",
-    "context=1e9": "training has",
     "context=1000000000": "context = 1000000000, but training has 2,787 tokens and validation 310: set context=309 or less",
     "dim=1000000": "training needs about",
-    "dim=4194304": "decoder.block.ffn.hidden = 11184832: input should be less than or equal to 4194304",
     f"dim={10**40}": "input should be less than or equal to 4194304",
     "dim=" + 5000 * "9": "model.dim",
-    "batch=3 accumulate=2": "batch = 3 cannot be split into accumulate = 2 equal micro-batches",
-    f"batch={10**20}": "train.batch",
     "batch=1000000 context=64": "training needs about",
-    f"steps={10**20}": "train.steps",
-    "steps=0": "train.steps = 0",
-    "minutes=inf steps=none": "train.minutes",
     f"seed={2**64}": "train.seed",
-    "seed=-1": "train.seed = -1",
-    "threads=1000000": "threads = 1000000: this machine has",
-    "learning_rate=nan": "train.learning_rate",
-    "validation=1": "data.validation = 1: input should be less than 1",
-    "device=gpu": "train.device = 'gpu': input should be 'auto', 'cpu', 'cuda' or 'mps'",
-    "tokenizer=morse": "'morse' is neither one of bytes, characters, ",
-    "tokenizer=bpe tokenizer_size=9": "vocab_size 9 is too small for bpe",
     f"tokenizer=bpe tokenizer_size={10**11}": "data.tokenizer_size",
     "steps=1 steps=2": "steps is given twice, the second time as 'steps=2'; give it once",
     "train.clip=1 clip=2": "train.clip=1 and clip=2 are the same setting; give it once",
@@ -135,9 +106,6 @@ def test_changes_that_are_given_twice(refused: Refused) -> None:
     [
         ("[model]\ndepht = 2\n", "unknown key 'model.depht' in run.toml. Did you mean 'depth'?"),
         ("[modle]\ndepth = 2\n", "unknown key 'modle' in run.toml. Did you mean 'model'?"),
-        ("depth = = 2", "run.toml: not valid TOML"),
-        ("[train]\nsteps = 0\n", "run.toml: train.steps = 0"),
-        ("[data]\nsources = 3\n", "run.toml: data.sources"),
         (
             '[model]\npreset = "bert-base-like"\ncontext = 16\n',
             "preset = 'bert-base-like' is an encoder, but task.kind = 'next_token' trains",
@@ -156,7 +124,7 @@ NAMES = ["my/../mine", "..", "../mine", ".", "", ".mine", "-mine", "a\nb", "runs
 
 @pytest.mark.parametrize("name", NAMES, ids=repr)
 def test_names_that_are_none(refused: Refused, corpus: str, name: str) -> None:
-    """A run stands where its name says, and can be named in a line."""
+    """A run is where its name says, and its name fits into a line."""
     assert refused("train", corpus, *TINY, f"--name={name}").startswith(
         f"{name!r} is not a name for a run: give a plain one"
     )
@@ -188,35 +156,12 @@ def test_runs_that_are_not_there(refused: Refused, run_a: Path, tmp_path: Path, 
     assert "File name too long" in refused(*command, "x" * 300, *more)
 
 
-def spoil(run: Path, damage: str) -> None:
-    """Damage the published weights and both checkpoints alike."""
-    for folder in (run, *(run / "checkpoints").iterdir()):
+@pytest.mark.parametrize("damage", [lambda data: data[:-100], lambda data: b"no tensors at all" * 50])
+def test_damaged_weights(refused: Refused, run_a: Path, damage: Callable[[bytes], bytes]) -> None:
+    """Published ones and checkpoints alike."""
+    for folder in (run_a, *(run_a / "checkpoints").iterdir()):
         file = folder / "model.safetensors"
-        data = bytearray(file.read_bytes())
-        if damage == "cut short":
-            del data[-100:]
-        elif damage == "a bit":
-            data[-50] ^= 1
-        elif damage == "foreign":
-            data = bytearray(b"no tensors at all" * 50)
-        elif damage == "a header beyond all memory":
-            data[:8] = (2**62).to_bytes(8, "little")
-        file.write_bytes(data)
-
-
-@pytest.mark.parametrize("damage", ["cut short", "a bit", "foreign", "a header beyond all memory"])
-@pytest.mark.parametrize("sealed", [True, False])
-def test_damaged_weights(refused: Refused, run_a: Path, damage: str, sealed: bool) -> None:
-    """With a manifest that tells, and with one that was made to fit."""
-    from heddle.weights.files import write_manifest
-
-    spoil(run_a, damage)
-    if not sealed:
-        shutil.rmtree(run_a / "checkpoints")
-        (run_a / "metrics.jsonl").unlink()
-        write_manifest(run_a, {"step": 4})
-        if damage == "a bit":
-            return  # then these are simply other weights
+        file.write_bytes(damage(file.read_bytes()))
     for command in (["generate", "a"], ["eval", "a"], ["export", "a", "out"]):
         assert "runs/a/model.safetensors" in refused(*command)
 
@@ -230,25 +175,6 @@ def test_a_config_of_another_model(refused: Refused, run_a: Path, size: tuple[st
         assert "runs/a/config.json" in refused(*command)
     expected = "config.json 300" if size[0] == "vocab_size" else "restore it: cp runs/a/checkpoints/step-4/config.json"
     assert expected in refused("train", "--resume", "a")
-
-
-def test_a_config_whose_manifest_was_made_to_fit(refused: Refused, run_a: Path) -> None:
-    """Then it is the weights that tell."""
-    from heddle.weights.files import write_manifest
-
-    shutil.rmtree(run_a / "checkpoints")
-    data = json.loads((run_a / "config.json").read_text())
-    for name, value, message in (
-        ("dim", 32, "the weights do not match its config"),
-        ("dim", 2**22, "the weights do not match its config"),
-        ("dim", 10**12, "model.dim = 1000000000000: input should be less than or equal to 4194304"),
-        ("depth", 7, "the weights have 1 layers, the config says 7"),
-    ):
-        changed = json.loads(json.dumps(data))
-        (changed["model"]["decoder"] if name == "depth" else changed["model"])[name] = value
-        (run_a / "config.json").write_text(json.dumps(changed))
-        write_manifest(run_a, {"step": 4})
-        assert message in refused("generate", "a")
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "data/meta.json"])
@@ -274,12 +200,7 @@ def test_a_machine_without_the_device(refused: Refused, run_a: Path) -> None:
 
 GENERATE = {
     "--max-tokens 0": "max_tokens = 0",
-    "--temperature -1": "temperature = -1.0",
-    "--temperature nan": "temperature = nan",
-    "--top-k 0": "top_k = 0",
-    "--top-p 2": "top_p = 2.0",
     "--seed -1": "seed = -1",
-    f"--seed {2**64}": "seed = ",
     "--prompt 01234567890123456789": "prompt 0 has 20 tokens, but the model's context is 16; "
     "shorten it, or set --window (in Python window=True) to continue from its last tokens",
 }
@@ -302,13 +223,7 @@ def test_other_commands(refused: Refused, run_a: Path, corpus: str, tmp_path: Pa
     assert "id 257 is not one of this tokenizer's 257 ids" in refused("tokenizer", "decode", "a", "257")
     assert "cannot read nowhere" in refused("tokenizer", "encode", "nowhere", "x")
     assert "corpus.txt is not JSON" in refused("tokenizer", "encode", corpus, "x")
-    assert "too small for bpe" in refused("tokenizer", "train", "new", corpus, "--size", "3")
-    assert "too small for unigram" in refused("tokenizer", "train", "new", corpus, "--kind", "unigram", "--size", "9")
     assert "not printable ASCII" in refused("tokenizer", "train", "new", corpus, "--kind", "bytes", "--special", "é")
-    assert "different names" in refused("tokenizer", "train", "new", corpus, "--special", "<|endoftext|>")
-    assert "too small for wordpiece" in refused(
-        "tokenizer", "compare", "loom", corpus, "--size", "9", "--kind", "wordpiece"
-    )
     assert "1,048,576" in refused("tokenizer", "train", "new", corpus, "--size", str(10**11))
     assert "nowhere: no such directory; to download it" in refused("import", "nowhere", "b")
     (tmp_path / "folder").mkdir()
@@ -317,35 +232,14 @@ def test_other_commands(refused: Refused, run_a: Path, corpus: str, tmp_path: Pa
     assert "held nothing out; name the files to score" in refused("eval", "a")
 
 
-GAIN, EXTRA = "transformer.h.1.ln_1.weight", "transformer.h.1.ln_3.weight"
+GAIN = "transformer.h.1.ln_1.weight"
 PUBLISHED: dict[str, tuple[Callable[[dict[str, Any], dict[str, torch.Tensor]], object], str]] = {
     "another architecture": (
         lambda config, weights: config.update(model_type="mamba"),
         "theirs: model_type = 'mamba'; heddle reads gpt2, llama, ",
     ),
-    "another head": (
-        lambda config, weights: config.update(architectures=["GPT2ForTokenClassification"]),
-        "theirs: architectures = ['GPT2ForTokenClassification'] in config.json: heddle reads GPT2LMHeadModel",
-    ),
-    "a field nobody knows": (
-        lambda config, weights: config.update(logit_scale=2.0),
-        "theirs: logit_scale = 2.0 in config.json: heddle does not know what this field changes",
-    ),
     "a tensor less": (lambda config, weights: weights.pop(GAIN), f"{GAIN} [16] is not in the file"),
-    "a tensor more": (
-        lambda config, weights: weights.update({EXTRA: torch.ones(16)}),
-        f"{EXTRA} [16] is not in the model",
-    ),
-    "a layer more": (lambda config, weights: config.update(n_layer=3), "the weights have 2 layers, the config says 3"),
-    "another shape": (
-        lambda config, weights: weights.update({GAIN: torch.ones(17)}),
-        f"{GAIN} has shape [17] in the file and [16] in the model",
-    ),
     "a nan": (lambda config, weights: weights[GAIN][3:4].fill_(torch.nan), f"1 of the 16 numbers of {GAIN} are NaN or"),
-    "an inf": (
-        lambda config, weights: weights[GAIN][3:5].fill_(-torch.inf),
-        f"2 of the 16 numbers of {GAIN} are NaN or",
-    ),
 }
 
 
@@ -365,7 +259,7 @@ def test_published_weights_that_cannot_be_taken_over(refused: Refused, tmp_path:
 
 @pytest.mark.parametrize("when", ["preparation", "checkpoint", "publication"])
 def test_a_full_disk(heddle: Heddle, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
-    """Nothing half written is left; a run that was begun can go on when there is room again."""
+    """No partial file is left, and a run that was begun continues once there is room."""
     place = {"preparation": "data", "checkpoint": "step-4", "publication": ".publishing"}[when]
     fsync = os.fsync
 

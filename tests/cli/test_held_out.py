@@ -76,38 +76,19 @@ def test_a_part_scored_whole_is_said_to_be(heddle: Heddle, corpus: str) -> None:
     assert "training ended" not in heddle("eval", "a").out
 
 
-@pytest.mark.parametrize("sizes", [(60_000, 60_000, 6), (200_000, 200_000, 3_000)])
-@pytest.mark.parametrize("share", [0.1, 0.02])
-def test_uneven_files_hold_out_what_was_asked_for(
-    heddle: Heddle, tmp_path: Path, sizes: tuple[int, ...], share: float
-) -> None:
-    (tmp_path / "books").mkdir()
-    for number, size in enumerate(sizes):
-        text = "".join(f"line {number} {line} of a book\n" for line in range(size // 16 + 1))
-        (tmp_path / "books" / f"{number}.txt").write_text(text[:size])
-    told = heddle("train", "books", *TINY, f"validation={share}", "context=64", "--dry-run", "--json")
-    assert told.code == 0, told.err
-    held_out = told.json["validation_tokens"] / (told.json["validation_tokens"] + told.json["train_tokens"])
-    assert held_out == pytest.approx(share, rel=0.1)
-    cut = "2 of 3" if sizes[2] == 6 else "3 of 3"
-    assert f"held out for validation: {share:.1%} of the text, the ends of {cut} documents, too few or" in told.err
-
-
-def test_what_was_held_out_is_said(heddle: Heddle, many: str, corpus: str) -> None:
+def test_what_was_held_out_is_said(heddle: Heddle, many: str, corpus: str, tmp_path: Path) -> None:
     said = heddle("train", many, *TINY, "--dry-run").out
     assert "of 6,000 documents, drawn by their content\n" in said
     assert (
         "held out for validation: 10.0% of the text, the end of the text\n"
         in heddle("train", corpus, *TINY, "--dry-run").out
     )
-
-
-def test_too_little_to_hold_out_names_the_key(refused: Callable[..., str], tmp_path: Path) -> None:
-    (tmp_path / "short.txt").write_text("a few words only")
-    line = refused("train", "short.txt", *TINY, "validation=0.01")
-    assert line.startswith("the validation part would have 1 token(s)")
-    assert "validation_fraction" not in line
-    assert line.endswith("validation=")
+    (tmp_path / "books").mkdir()
+    for number, size in enumerate((60_000, 60_000, 6)):
+        text = "".join(f"line {number} {line} of a book\n" for line in range(size // 16 + 1))
+        (tmp_path / "books" / f"{number}.txt").write_text(text[:size])
+    said = heddle("train", "books", *TINY, "context=64", "--dry-run").out
+    assert re.search(r"validation: (9|10)\.\d% of the text, the ends of 2 of 3 documents, too few or", said)
 
 
 def test_text_that_an_epoch_leaves_out_is_said(heddle: Heddle, tmp_path: Path) -> None:
@@ -131,24 +112,3 @@ def test_overwritten_tokens_are_found(refused: Callable[..., str], heddle: Heddl
         assert "damaged" in refused("eval", "a")
     file.write_bytes(data)
     assert heddle("train", "--resume", "a").code == 0
-
-
-def test_a_store_without_hashes_is_resumed(heddle: Heddle, run_a: Path) -> None:
-    file = run_a / "data" / "meta.json"
-    meta = json.loads(file.read_text())
-    for part in ("train", "validation"):
-        del meta[part]["sha256"]
-    meta["split"] = {"by": "characters", "validation_fraction": 0.1}
-    file.write_text(json.dumps(meta))
-    assert heddle("train", "--resume", "a").code == 0
-
-
-def test_a_folder_is_read_as_the_readme_says(heddle: Heddle, refused: Callable[..., str], tmp_path: Path) -> None:
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "code.py").write_text("x = 3\n" * 100)
-    assert "no text in this folder; looked for .txt, .md and .jsonl" in refused("train", "notes", *TINY)
-    named = heddle("train", "notes/code.py", *TINY, "--dry-run", "--json").json
-    assert heddle("train", "notes/*.py", *TINY, "--dry-run", "--json").json["train_tokens"] == named["train_tokens"]
-    (tmp_path / "notes" / "a.md").write_text("some words\n" * 100)
-    found = heddle("train", "notes", *TINY, "--dry-run", "--json").json
-    assert found["train_tokens"] + found["validation_tokens"] == 1100

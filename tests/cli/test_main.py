@@ -2,11 +2,9 @@
 
 import io
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -21,7 +19,6 @@ from tests import programs
 
 from .conftest import Heddle
 
-ROOT = Path(__file__).parents[2]
 COMMANDS = ["train", "generate", "eval", "count", "presets", "import", "export", "runs", "tokenizer"]
 
 
@@ -33,11 +30,9 @@ def test_help_needs_no_torch() -> None:
 
 def test_the_installed_name_is_the_same_program() -> None:
     """`python -m heddle` and `heddle` are one function."""
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    scripts = tomllib.loads((programs.ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"heddle": "heddle.cli.main:run"}
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    call = [sys.executable, "-m", "heddle", "nonsense"]
-    done = subprocess.run(call, env=env, capture_output=True, text=True, check=False)
+    done = programs.heddle("nonsense")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith('heddle: Unknown command "nonsense".')
 
@@ -75,7 +70,7 @@ def test_no_command_shows_help(heddle: Heddle) -> None:
 
 def test_the_version(heddle: Heddle) -> None:
     assert heddle("--version").out == f"{package.__version__}\n"
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((programs.ROOT / "pyproject.toml").read_text())["project"]
     assert project.get("version", package.__version__) == package.__version__
 
 
@@ -134,10 +129,9 @@ def test_mistakes_of_the_program_are_shown_whole(heddle: Heddle, monkeypatch: py
 
 
 def test_a_reader_that_has_gone_is_no_error() -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     for words in ("presets gpt2-small", "--help"):
         call = f"{sys.executable} -m heddle {words} | true; exit ${{PIPESTATUS[0]}}"
-        done = subprocess.run(["bash", "-c", call], env=env, capture_output=True, text=True, check=False)
+        done = programs.finished(["bash", "-c", call])
         assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -152,9 +146,7 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
 )
 def test_streams_that_are_closed(call: str, code: int, out: str, err: str) -> None:
     """They are as the null device; in-process, Python has none there."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    words = ["bash", "-c", f"exec {sys.executable} -m heddle {call}"]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    done = programs.finished(["bash", "-c", f"exec {sys.executable} -m heddle {call}"])
     assert (done.returncode, done.stdout) == (code, out)
     assert done.stderr.startswith(err)
     assert "Traceback" not in done.stderr
@@ -164,9 +156,7 @@ def test_streams_that_are_closed(call: str, code: int, out: str, err: str) -> No
 def test_a_file_never_gets_the_number_of_a_closed_stream() -> None:
     """Else what others print would be written into it."""
     program = "import os\nfrom heddle.cli.main import run\nrun(['--version'])\nprint(os.open('/dev/null', 0))"
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    words = ["bash", "-c", 'exec "$0" -c "$1" <&- 2>&-', sys.executable, program]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    done = programs.finished(["bash", "-c", 'exec "$0" -c "$1" <&- 2>&-', sys.executable, program])
     assert done.stdout.split() == [package.__version__, "3"]
 
 
@@ -189,17 +179,15 @@ def test_what_a_terminal_cannot_show_is_numbered(heddle: Heddle, run_a: Path, mo
 def test_a_users_own_module_is_found_in_the_folder(tmp_path: Path) -> None:
     """Also by a script that pip installs, for which Python does not look there (`-P` does the same)."""
     (tmp_path / "mixers_here").mkdir()
-    shutil.copy(Path(__file__).parent / "mine.py", tmp_path / "mixers_here")
+    shutil.copy(programs.ROOT / "tests" / "lectures" / "own.py", tmp_path / "mixers_here")
     (tmp_path / "m.toml").write_text(
         "vocab_size = 11\ndim = 8\ncontext = 8\n[decoder]\ndepth = 1\n[decoder.block]\n"
-        'mixer = { kind = "custom", target = "mixers_here.mine:Mine" }\n'
+        'mixer = { kind = "custom", target = "mixers_here.own:Averaging" }\n'
     )
     program = 'import sys; from heddle.cli.main import run; run(["count", "m.toml", "--json"])'
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    call = [sys.executable, "-P", "-c", program]
-    done = subprocess.run(call, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = programs.finished([sys.executable, "-P", "-c", program], cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["parameters"]["parts"]["custom mixer"] == 8 * 8 + 8
+    assert json.loads(done.stdout)["parameters"]["parts"]["custom mixer"] == 8 * 8
 
 
 def test_the_folder_comes_last_and_once(heddle: Heddle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

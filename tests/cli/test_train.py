@@ -1,12 +1,9 @@
-"""`heddle train`: what it takes, what it makes, how it goes on."""
+"""`heddle train`: what it accepts, what it writes, how it resumes."""
 
-import gzip
 import json
-import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -20,10 +17,9 @@ from heddle.config import DataConfig, SavedConfig
 from heddle.train import Trainer
 from heddle.weights import load
 from heddle.weights.files import Hold, write_directory
+from tests import programs
 
 from .conftest import TINY, Heddle, Result
-
-ROOT = Path(__file__).parents[2]
 
 
 def planned(result: Result) -> Any:
@@ -33,9 +29,7 @@ def planned(result: Result) -> Any:
 
 def test_a_user_trains_a_model(tmp_path: Path, corpus: str) -> None:
     """The real program, with the machine measured: from a text to a run that loads."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    call = [sys.executable, "-m", "heddle", "train", corpus, *TINY]
-    done = subprocess.run(call, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    done = programs.heddle("train", corpus, *TINY, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     for line in ("reading corpus.txt", "measuring this machine", "sample: ", "finished: validation loss"):
         assert line in done.stdout
@@ -90,28 +84,10 @@ class TestDryRun:
         assert plan["chosen"]["steps"] == 4
         assert plan["model"]["context"] == 16
 
-    @pytest.mark.parametrize("name", ["one.txt", "folder", "*.txt", "lines.jsonl", "packed.txt.gz", "odd name=1.txt"])
-    def test_sources(self, heddle: Heddle, words: str, tmp_path: Path, name: str) -> None:
-        (tmp_path / "folder" / "deep").mkdir(parents=True)
-        for file in ("one.txt", "folder/deep/one.md", "odd name=1.txt"):
-            (tmp_path / file).write_text(words)
-        (tmp_path / "lines.jsonl").write_text("\n".join(json.dumps({"text": line}) for line in words.splitlines()))
-        with gzip.open(tmp_path / "packed.txt.gz", "wt") as stream:
-            stream.write(words)
-        plan = planned(heddle("train", name, *TINY, "validation=0.4", "--dry-run", "--json"))
-        assert plan["sources"] == name
-        documents = {"*.txt": 2, "lines.jsonl": 60}.get(name, 1)
-        # Documents are kept apart by one more token; lines of a .jsonl file come without their line ends.
-        lost = 59 if name == "lines.jsonl" else 0
-        size = (2 if name == "*.txt" else 1) * len(words) - lost
-        # Two files are too few to go whole to one part, so each is in both.
-        between = {1: 0, 2: 2}.get(documents, documents - 2)
-        assert plan["train_tokens"] + plan["validation_tokens"] == size + between
-
     def test_several_sources(self, heddle: Heddle, corpus: str, tmp_path: Path) -> None:
-        (tmp_path / "more.txt").write_text("another text " * 50)
-        plan = planned(heddle("train", corpus, "more.txt", *TINY, "--dry-run", "--json"))
-        assert plan["sources"] == "corpus.txt, more.txt"
+        (tmp_path / "odd name=1.txt").write_text("another text " * 50)
+        plan = planned(heddle("train", corpus, "odd name=1.txt", *TINY, "--dry-run", "--json"))
+        assert plan["sources"] == "corpus.txt, odd name=1.txt"
         assert plan["train_tokens"] + plan["validation_tokens"] == 650 + (tmp_path / corpus).stat().st_size + 2
 
     def test_a_run_file_and_what_differs_from_it(self, heddle: Heddle, corpus: str, tmp_path: Path) -> None:
@@ -213,16 +189,6 @@ class TestVectors:
         assert (tmp_path / "runs/b/model.safetensors").read_bytes() == before
         assert heddle("generate", "b", "--prompt", "warp", "--max-tokens", "2").code == 0
 
-    def test_what_cannot_work(self, refused: Any, corpus: str, vectors: str, tmp_path: Path) -> None:
-        told = ["train", corpus, *TINY, "tokenizer=words"]
-        assert refused(*told, "vectors=none.txt") == "none.txt: No such file or directory"
-        line = refused(*told, "dim=32", f"vectors={vectors}")
-        assert line == "v.txt: its vectors have 16 numbers and the model's 32: set dim=16"
-        line = refused("train", corpus, "tokenizer=words", f"vectors={vectors}")
-        assert line == "v.txt: its vectors have 16 numbers and the model's width is chosen by time: set dim=16"
-        (tmp_path / "v.txt").write_text("warp" + " 0.5" * 16 + "\nweft" + " 0.5" * 15 + "\n")
-        assert refused(*told, f"vectors={vectors}") == "v.txt, line 2: must be a word and 16 numbers"
-
 
 class TestResume:
     @pytest.mark.parametrize("damage", ["a bit", "cut", "gone"])
@@ -239,20 +205,6 @@ class TestResume:
         assert line.endswith("; it is restored from runs/a/checkpoints/step-4")
         assert file.read_bytes() == sound
         assert "restored" not in heddle("train", "--resume", "a").out
-
-    def test_a_stopped_run_goes_on(self, heddle: Heddle, run_a: Path) -> None:
-        """Set back to step 2, as a kill would have left it."""
-        expected = {name: (run_a / name).read_bytes() for name in ("model.safetensors", "metrics.jsonl")}
-        for file in [
-            *(run_a / "checkpoints" / "step-4").iterdir(),
-            *map(run_a.joinpath, ("model.safetensors", "manifest.json")),
-        ]:
-            file.unlink()
-        (run_a / "checkpoints" / "step-4").rmdir()
-        told = heddle("train", "--resume", "a")
-        assert (told.code, told.err) == (0, "")
-        assert "continuing runs/a at step 2 of 4" in told.out
-        assert {name: (run_a / name).read_bytes() for name in expected} == expected
 
     def test_a_finished_run_stays_as_it_is(self, heddle: Heddle, run_a: Path) -> None:
         before = {path: path.read_bytes() for path in run_a.rglob("*") if path.is_file()}
@@ -338,10 +290,8 @@ def test_a_run_in_training_is_refused_by_name(
 
 def test_a_reader_that_goes_ends_no_training(tmp_path: Path, corpus: str) -> None:
     """`heddle train … | head -2`: it trains to its end; one line on stderr says that nobody reads."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     heddle = shlex.join([sys.executable, "-m", "heddle", "train", corpus, *TINY, "--name", "b"])
-    call = ["bash", "-c", f"{heddle} | head -2; exit ${{PIPESTATUS[0]}}"]
-    done = subprocess.run(call, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    done = programs.finished(["bash", "-c", f"{heddle} | head -2; exit ${{PIPESTATUS[0]}}"], cwd=tmp_path)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 2)
     assert done.stderr == "heddle: nobody reads the output any more; training continues without it\n"
     assert (tmp_path / "runs" / "b" / "model.safetensors").is_file()

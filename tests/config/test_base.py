@@ -11,6 +11,7 @@ from heddle.cli.train import full_key
 from heddle.config import ModelChoice, RunConfig, TransformerConfig, parse_overrides, preset
 from heddle.config.base import ALIASES, OTHER_NAMES, merge, read_table, set_path, unknown_key, write_toml
 from heddle.errors import HeddleError
+from tests.refusing import refusal
 
 TINY: dict[str, Any] = {
     "vocab_size": 5,
@@ -75,10 +76,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(path: str, value: Any, line: str | None) -> None:
-    with pytest.raises(HeddleError) as refusal:
-        TransformerConfig.of(changed(path, value))
-    text = str(refusal.value)
-    assert "\n" not in text
+    text = refusal(lambda: TransformerConfig.of(changed(path, value)))
     if line is not None:
         assert text == line
 
@@ -102,9 +100,8 @@ def test_a_missing_key_is_named() -> None:
 
 @pytest.mark.parametrize(("theirs", "ours"), OTHER_NAMES.items())
 def test_names_of_other_codebases_are_refused_with_ours(theirs: str, ours: str) -> None:
-    with pytest.raises(HeddleError) as refusal:
-        TransformerConfig.of({**TINY, theirs: 8})
-    assert str(refusal.value) == f"unknown key {theirs!r} in config. heddle calls it {ours!r}."
+    said = refusal(lambda: TransformerConfig.of({**TINY, theirs: 8}))
+    assert said == f"unknown key {theirs!r} in config. heddle calls it {ours!r}."
 
 
 def test_a_misnamed_key_is_named_before_the_missing_one() -> None:
@@ -183,11 +180,9 @@ def test_an_unreadable_file_is_refused_with_its_name(
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(HeddleError) as refusal:
-        TransformerConfig.read(path)
-    assert line in str(refusal.value)
-    assert name in str(refusal.value)
-    assert "\n" not in str(refusal.value)
+    said = refusal(lambda: TransformerConfig.read(path))
+    assert line in said
+    assert name in said
 
 
 def test_a_directory_is_refused(tmp_path: Path) -> None:

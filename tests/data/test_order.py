@@ -11,14 +11,9 @@ from heddle.errors import HeddleError
 SEEDS = st.integers(-(2**70), 2**70)
 
 
-@given(n=st.integers(1, 5000), seed=SEEDS)
+@given(n=st.integers(1, 300) | st.integers(1, 5000), seed=SEEDS)
 def test_permute_is_a_bijection(n: int, seed: int) -> None:
     assert np.array_equal(np.sort(permute(np.arange(n), n, seed)), np.arange(n))
-
-
-def test_permute_is_a_bijection_for_every_small_n() -> None:
-    for n in range(1, 300):
-        assert np.array_equal(np.sort(permute(np.arange(n), n, n)), np.arange(n))
 
 
 @given(n=st.integers(5000, 2**63 - 1), seed=SEEDS, data=st.data())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heddle.data.sources import Document, describe, python_library, read_documents
-from heddle.errors import HeddleError
+from tests import refusing
 
 
 def texts(*sources: str | Path) -> list[str]:
@@ -19,11 +19,7 @@ def texts(*sources: str | Path) -> list[str]:
 
 
 def refusal(*sources: str | Path) -> str:
-    with pytest.raises(HeddleError) as caught:
-        list(read_documents(sources))
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+    return refusing.refusal(lambda: list(read_documents(sources)))
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from math import log
 from pathlib import Path
 
@@ -17,8 +17,8 @@ import heddle.data.store
 from heddle.data.parts import first_bytes, pieces
 from heddle.data.sources import Document, describe
 from heddle.data.store import Part, TokenStore, build_store
-from heddle.errors import HeddleError
 from heddle.text import train_tokenizer
+from tests.refusing import refusal
 
 
 class Bytes:
@@ -217,7 +217,7 @@ def test_bits_count_the_bytes_of_the_text(tmp_path: Path) -> None:
     for part in (store.train, store.validation):
         assert part.bytes == 12 * part.documents
         assert part.target_bytes == part.bytes - len("two")
-        assert part.targets == 4 * part.documents - 2  # three words each and what stands between documents
+        assert part.targets == 4 * part.documents - 2  # three words each, and separators between documents
         assert part.bits_per_byte(log(2)) == pytest.approx(part.targets / part.target_bytes)
 
 
@@ -293,13 +293,6 @@ def test_batches_are_bounded_and_progress_counts_bytes(tmp_path: Path, monkeypat
     seen.clear()
     build_store(tmp_path / "one", documents("é" * 30), tokenizer, 0.1, True, lambda *state: seen.append(state))
     assert seen == [(60, 60)]
-
-
-def refusal(act: Callable[[], object]) -> str:
-    with pytest.raises(HeddleError) as caught:
-        act()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(

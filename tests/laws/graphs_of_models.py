@@ -5,16 +5,15 @@ It runs in a process without the shape checks, which cannot be traced (`HEDDLE_U
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
 
 from heddle.config import TransformerConfig
 from heddle.model import Transformer, build
 from heddle.nn import Layout
+from tests.graphs import captured
 
 FORMS: dict[str, Sequence[Layout | None]] = {
     "plain": (None, None),
@@ -28,21 +27,14 @@ def scores(model: Transformer, tokens: Tensor, layout: Layout | None = None) -> 
 
 
 def graphs(model: Transformer, form: str, training: bool) -> int:
-    made: list[int] = []
-
-    def backend(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        made.append(len(graph.graph.nodes))
-        return graph.forward
-
     model.train(training)
-    torch.compiler.reset()
-    compiled = torch.compile(scores, fullgraph=True, backend=backend)
+    compiled, made = captured(scores)
     for seed, layout in enumerate(FORMS[form]):
         tokens = torch.randint(11, (2, 6), generator=torch.Generator().manual_seed(seed))
         found = compiled(model, tokens, layout)
         if not training:
             torch.testing.assert_close(found, scores(model, tokens, layout))
-    return len(made)
+    return made.count
 
 
 def main() -> None:

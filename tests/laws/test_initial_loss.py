@@ -15,7 +15,7 @@ PREDICTING = [name for name in preset_names() if preset(name).head.kind == "lang
 
 def smaller(config: TransformerConfig) -> TransformerConfig:
     """The same kind of model with less depth and width. The vocabulary stays, since it is what the loss is about."""
-    table = config.to_dict() | {"dim": 256}
+    table = config.to_dict() | {"dim": 128}
     for name in config.stacks():
         table[name] |= {"depth": 2, "overrides": []}
         block = table[name]["block"]
@@ -37,6 +37,7 @@ def first_loss(config: TransformerConfig) -> float:
         return F.cross_entropy(model.logits(hidden).flatten(0, 1), targets.flatten()).item()
 
 
+@pytest.mark.lecture("L0-13")
 @pytest.mark.parametrize("name", PREDICTING)
 def test_presets_start_at_the_surprise_of_a_guess(name: str) -> None:
     config = preset(name) if name.startswith("laptop") else smaller(preset(name))

@@ -99,7 +99,7 @@ def test_what_is_left_out_is_refused(row: dict[str, Any]) -> None:
 
 
 @of("causality", "gradient to the future", models=DECODERS)
-@pytest.mark.lecture("L0-87", "L1-77", "L1-82")
+@pytest.mark.lecture("L0-30", "L0-87", "L1-77", "L1-82")
 def test_later_tokens_change_nothing(config: TransformerConfig, law: str) -> None:
     holds(subject_of(config), law)
 
@@ -128,17 +128,9 @@ def test_prefixes_are_prefixes(config: TransformerConfig, law: str) -> None:
 
 
 @of("cached one by one", "cached in chunks", models=DECODERS)
-@pytest.mark.lecture("L2-08")
+@pytest.mark.lecture("L2-08", "D-57")
 def test_cached_is_uncached(config: TransformerConfig, law: str) -> None:
     holds(subject_of(config), law)
-
-
-@pytest.mark.lecture("L2-08", "D-57")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("kernel", AXES["kernel"])
-@pytest.mark.parametrize("positions", ["none", "both"])
-def test_cached_is_uncached_one_by_one(kernel: str, positions: str, dtype: torch.dtype) -> None:
-    holds(subject_of(config_of(kernel=kernel, positions=positions), dtype), "cached one by one")
 
 
 @of("rolling window", models=FORGETFUL)

@@ -23,6 +23,7 @@ from heddle.prove.checks import CHECKS
 from heddle.prove.proof import run_check
 from heddle.prove.subject import Subject, awaken
 from heddle.prove.verdict import Verdict
+from tests.laws.laws import LENGTH
 
 SOURCE = Path(heddle.__file__).parent
 
@@ -77,7 +78,9 @@ def tried(toy: str, check: str) -> Verdict:
 
 
 def subject_of(toy: str) -> Subject:
-    return Subject(awaken(build(TransformerConfig.of(TOYS[toy]), seed=1), 1))
+    subject = Subject(awaken(build(TransformerConfig.of(TOYS[toy]), seed=1), 1))
+    subject.length = LENGTH
+    return subject
 
 
 QUICK = [fault for fault in FAULTS if fault.check not in ("", "parity") and changed(fault)]

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from heddle.config import AttentionConfig, BlockConfig, LayerNormConfig, MLPConfig
-from heddle.nn import KERNELS, Attention, Block, Causal, Everything, LayerNorm, Layout, Mask, Pattern, RMSNorm, Setting
+from heddle.nn import KERNELS, Attention, Block, Causal, Everything, LayerNorm, Layout, Pattern, RMSNorm, Setting
 from tests.laws.laws import close
 
 RULES = pytest.mark.parametrize("rule", [Causal(), Everything()], ids=["causal", "everything"])
@@ -100,21 +100,6 @@ def test_a_block_that_looks_across_is_torchs(placement: str, activation: str) ->
     found = ours(x, Pattern(Causal(), kernel="reference").scope(target, target), source=across).hidden
     blocked = ~torch.ones(5, 5, dtype=torch.bool).tril()
     close(found, theirs(x, memory, tgt_mask=blocked), what="torch's layer")
-
-
-@RULES
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("kv_heads", [4, 2, 1])
-def test_kernels_are_torchs(rule: Causal | Everything, kernel: str, kv_heads: int) -> None:
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (
-        torch.randn(2, heads, 6, 8, generator=generator, dtype=torch.float64) for heads in (4, kv_heads, kv_heads)
-    )
-    layout = Layout.plain(2, 6)
-    module = KERNELS[kernel](8**-0.5)
-    copied = [tensor.repeat_interleave(4 // kv_heads, dim=1) for tensor in (k, v)]
-    theirs = F.scaled_dot_product_attention(q, *copied, is_causal=rule == Causal())
-    close(module(q, k, v, module.lower(Mask(rule, layout, layout))), theirs)
 
 
 @DTYPES

@@ -40,7 +40,7 @@ def tensors(value: Any) -> Any:
 
 
 def numbers(value: Any) -> Any:
-    """What JSON cannot write as a number ("-inf", "nan") stands as text."""
+    """What JSON cannot write as a number ("-inf", "nan") is written as text."""
     return [numbers(inner) for inner in value] if isinstance(value, list) else float(value)
 
 

@@ -9,10 +9,8 @@ from torch import Tensor
 from heddle.config import (
     BlockConfig,
     EntryConfig,
-    LanguageHeadConfig,
     LayerNormConfig,
     RMSNormConfig,
-    StackConfig,
     TransformerConfig,
 )
 from heddle.config.layers import AttentionConfig, GatedConfig, MLPConfig, NormConfig
@@ -80,14 +78,35 @@ def test_softmax_rows() -> None:
     same(masked_softmax(z, torch.ones_like(z, dtype=torch.bool)), case.outputs["p"])
 
 
-@pytest.mark.lecture("L0-32", "L0-40", "L1-27", "L2-03", "L3-15", "D-52")
-def test_attention_single_head() -> None:
-    case = Case("attention_single_head")
-    z = case.inputs["Z"]
-    found = everything_of(attention(case.weights, heads=1), z, scope(Everything(), "reference", THREE))
-    same(found["scores"][0], case.outputs["scores"])
-    same(found["weights"][0], case.outputs["weights"])
-    same(found["output"], case.outputs["output"])
+ATTENTION: dict[str, tuple[int, str, Rule]] = {
+    "attention_single_head": (1, "head_dim", Everything()),
+    "attention_single_head_causal": (1, "head_dim", Causal()),
+    "multihead_dk": (2, "head_dim", Everything()),
+    "multihead_sqrt_d_literal": (2, "dim", Everything()),
+    "multihead_causal_dk": (2, "head_dim", Causal()),
+    "multihead_causal_sqrt_d_literal": (2, "dim", Causal()),
+}
+PARTS = ("scores", "weights", "heads", "concat", "output")
+
+
+@pytest.mark.lecture("L0-32", "L0-40", "L1-27", "L2-03", "L3-15", "D-52", "L0-91", "L1-30", "D-09")
+@pytest.mark.lecture("L0-41", "L0-42", "L0-45", "L2-05", "L3-22", "L3-23", "L3-24", "D-02")
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention(name: str) -> None:
+    """Whatever the case states: scores, -inf above the diagonal, weights, exactly 0 there, heads and what follows."""
+    case, (heads, scale, rule) = Case(name), ATTENTION[name]
+    where = scope(rule, "reference", THREE)
+    found = everything_of(attention(case.weights, heads=heads, scale=scale), case.inputs["Z"], where)
+    stated = case.outputs.keys() & set(PARTS)
+    assert {"weights", "output"} <= stated
+    for part in stated:
+        same(found[part].reshape(case.outputs[part].shape), case.outputs[part])
+    assert (found["heads"].shape, found["concat"].shape) == ((heads, 3, 4 // heads), (3, 4))
+    if rule == Causal():
+        allowed = where.mask.allowed[0, 0]
+        assert torch.equal(allowed, torch.ones(3, 3, dtype=torch.bool).tril())
+        assert (found["weights"][:, ~allowed] == 0).all()
+        assert "M" not in case.inputs or torch.equal(allowed, case.inputs["M"] == 0)
 
 
 @pytest.mark.lecture("L0-34", "D-42")
@@ -115,31 +134,6 @@ def test_products_of_every_head() -> None:
         output = output + weights @ z @ written[head]
         assert torch.linalg.matrix_rank(scores[head]) <= 2
     same(output.detach(), case.outputs["output"])
-
-
-@pytest.mark.lecture("L0-91", "L1-30", "D-09")
-def test_attention_single_head_causal() -> None:
-    case = Case("attention_single_head_causal")
-    where = scope(Causal(), "reference", THREE)
-    found = everything_of(attention(case.weights, heads=1), case.inputs["Z"], where)
-    allowed = where.mask.allowed[0, 0]
-    assert torch.equal(allowed, case.inputs["M"] == 0)
-    same(found["scores"][0], case.outputs["scores"])  # -inf above the diagonal
-    same(found["weights"][0], case.outputs["weights"])
-    assert (found["weights"][0][~allowed] == 0).all()
-    same(found["output"], case.outputs["output"])
-
-
-@kernels
-@pytest.mark.parametrize(
-    ("name", "rule"), [("attention_single_head", Everything()), ("attention_single_head_causal", Causal())]
-)
-def test_attention_single_head_with_every_kernel(name: str, rule: Rule, kernel: str) -> None:
-    case = Case(name)
-    same(
-        attention(case.weights, kernel, heads=1)(case.inputs["Z"][None], scope(rule, kernel, THREE))[0],
-        case.outputs["output"],
-    )
 
 
 @pytest.mark.lecture("L0-01", "L0-88", "D-58")
@@ -194,38 +188,6 @@ def test_scaled_dot_product_five_keys() -> None:
     with watched(scores=unscaled.scores) as seen:
         unscaled(q, k, v, unscaled.lower(mask))
     same(seen["scores"][0, 0], case.outputs["QKT"])
-
-
-MULTIHEAD = [
-    ("multihead_dk", "head_dim", Everything()),
-    ("multihead_sqrt_d_literal", "dim", Everything()),
-    ("multihead_causal_dk", "head_dim", Causal()),
-    ("multihead_causal_sqrt_d_literal", "dim", Causal()),
-]
-
-
-@pytest.mark.lecture("L0-41", "L0-42", "L0-45", "L2-05", "L3-22", "L3-23", "L3-24", "D-02")
-@pytest.mark.parametrize(("name", "scale", "rule"), MULTIHEAD)
-def test_multihead(name: str, scale: str, rule: Rule) -> None:
-    case = Case(name)
-    found = everything_of(
-        attention(case.weights, heads=2, scale=scale), case.inputs["Z"], scope(rule, "reference", THREE)
-    )
-    assert found["heads"].shape == (2, 3, 2)
-    assert found["concat"].shape == (3, 4)
-    for part in ("weights", "heads", "concat", "output"):
-        same(found[part], case.outputs[part])
-
-
-@kernels
-@pytest.mark.parametrize(("name", "scale", "rule"), MULTIHEAD)
-def test_multihead_with_every_kernel(name: str, scale: str, rule: Rule, kernel: str) -> None:
-    case = Case(name)
-    module = attention(case.weights, kernel, heads=2, scale=scale)
-    with watched(heads=module.kernel, o=module.o) as seen:
-        same(module(case.inputs["Z"][None], scope(rule, kernel, THREE))[0], case.outputs["output"])
-    same(seen["heads"][0], case.outputs["heads"])
-    same(seen["o_in"][0], case.outputs["concat"])
 
 
 @pytest.mark.lecture("L0-47")
@@ -549,48 +511,75 @@ def test_attention_dropout() -> None:
     same(output[0, 0], case.outputs["output"])
 
 
-def tiny_lm(kernel: str = "reference", activation: str = "gelu", tied: bool = True) -> Transformer:
+# Deck 000 to the letter: no biases, no eps, scores over √d, the second skip from the normed tensor, no final norm.
+LITERAL = {
+    "decoder.block.mixer": {"kind": "attention", "heads": 2, "bias": False, "scale": "dim"},
+    "decoder.block.ffn.bias": False,
+    "decoder.block.norm": {"kind": "layer", "eps": 0.0},
+    "decoder.block.placement": "literal",
+}
+CHANGES: dict[str, dict[str, Any]] = {
+    "tiny_lm": {},
+    "tiny_lm_deck000_literal": LITERAL,
+    "tiny_lm_tanh_gelu": {"decoder.block.ffn.activation": "gelu_tanh"},
+}
+STATED = ("hidden", "final", "logits", "probs", "argmax", "loss_per_token", "loss", "perplexity")
+
+
+def tiny_lm(name: str = "tiny_lm", kernel: str = "reference") -> Transformer:
     """V = 5, T = 4, d = 4, h = 2, L = 2."""
-    block = BlockConfig.of({"mixer": {"heads": 2, "kernel": kernel}, "ffn": {"kind": "mlp", "activation": activation}})
-    stack = StackConfig(depth=2, block=block, entry=EntryConfig(positions="learned"))
-    config = TransformerConfig(vocab_size=5, dim=4, context=4, decoder=stack, head=LanguageHeadConfig(tied=tied))
-    model = Transformer(config).double()
+    stack = {"depth": 2, "block": {"mixer": {"heads": 2}}, "entry": {"positions": "learned"}}
+    config = TransformerConfig.of({"vocab_size": 5, "dim": 4, "context": 4, "decoder": stack})
+    model = Transformer(config.override({**CHANGES[name], "decoder.block.mixer.kernel": kernel})).double()
     load_model(model, Case("tiny_lm").weights)
     return model
 
 
-@kernels
-@pytest.mark.lecture("L0-27", "L0-84")
-def test_tiny_lm_deck000_literal(kernel: str) -> None:
-    """Deck 000 to the letter: no biases, no eps, scores over √d, the second skip from the normed tensor, no final norm."""
-    case = Case("tiny_lm_deck000_literal")
-    changes = {
-        "decoder.block.mixer": {"kind": "attention", "heads": 2, "kernel": kernel, "bias": False, "scale": "dim"},
-        "decoder.block.ffn.bias": False,
-        "decoder.block.norm": {"kind": "layer", "eps": 0.0},
-        "decoder.block.placement": "literal",
-    }
-    model = Transformer(tiny_lm().config.override(changes)).double()
-    load_model(model, Case("tiny_lm").weights)
+def results(model: Transformer, case: Case) -> dict[str, Tensor]:
+    """What a case of the tiny model may state, by its name there."""
     ids, targets = case.inputs["ids"].long()[None], case.inputs["targets"].long()
     first, second = model.decoder.blocks
     with watched(entry=model.decoder.entry, first=first, second=second) as seen:
         final = model(ids).hidden
-    for name, wanted in zip(("entry", "first", "second"), case.outputs["hidden"], strict=True):
-        same(seen[name][0], wanted)
-    same(final[0], case.outputs["final"])
     logits = model.logits(final)[0]
-    same(logits, case.outputs["logits"])
-    same(logits.softmax(-1), case.outputs["probs"])
-    assert logits.argmax(-1).tolist() == case.outputs["argmax"].tolist()
-    for row in range(3):
-        one = (final[0, row, None], targets[row, None], torch.ones(1).double())
-        same(cross_entropy(*one, Scores(model.head_weight(), 5)), case.outputs["loss_per_token"][row])
-    mean = torch.full((3,), 1 / 3, dtype=torch.float64)
-    loss = cross_entropy(final[0], targets, mean, Scores(model.head_weight(), 5))
-    same(loss, torch.tensor(case.outputs["loss"], dtype=torch.float64))
-    weights = sum(parameter.numel() for name, parameter in model.named_parameters() if "_residual" not in name)
-    assert weights == case.outputs["parameters_no_bias_no_norm"] == 420
+    scores, one = Scores(model.head_weight(), 5), torch.ones(1).double()
+    loss = cross_entropy(final[0], targets, torch.full((3,), 1 / 3, dtype=torch.float64), scores)
+    alone = [cross_entropy(final[0, row, None], targets[row, None], one, scores) for row in range(3)]
+    found = {"final": final[0], "logits": logits, "probs": logits.softmax(-1), "argmax": logits.argmax(-1).double()}
+    found |= {"loss": loss, "perplexity": loss.exp(), "loss_per_token": torch.stack(alone)}
+    return {**found, "hidden": torch.stack([seen[name][0] for name in ("entry", "first", "second")])}
+
+
+@kernels
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.lecture(
+    "L0-01", "L0-09", "L0-10", "L0-27", "L0-73", "L0-74", "L0-84", "L1-24", "L1-84", "L1-86", "L1-92", "L2-59"
+)
+def test_tiny_lm(name: str, kernel: str) -> None:
+    case = Case(name)
+    model, ids = tiny_lm(name, kernel), case.inputs["ids"].long()[None]
+    found = results(model, case)
+    stated = case.outputs.keys() & set(STATED)
+    assert {"logits", "argmax", "loss"} <= stated
+    for key in stated:
+        same(found[key], torch.as_tensor(case.outputs[key], dtype=torch.float64))
+    for length in (1, 2):
+        same(model.logits(model(ids[:, :length]).hidden)[0, -1], found["logits"][length - 1])
+
+
+@pytest.mark.lecture("L1-92", "L0-10")
+def test_tiny_lm_parameters_and_the_tanh_form() -> None:
+    case = Case("tiny_lm")
+    for tied, name in ((True, "parameters_tied"), (False, "parameters_untied")):
+        model = Transformer(tiny_lm().config.override({"head.tied": tied}))
+        assert sum(parameter.numel() for parameter in model.parameters()) == case.outputs[name]
+    assert case.outputs["parameters_tied"] == 532
+    named = tiny_lm("tiny_lm_deck000_literal").named_parameters()
+    bare = sum(parameter.numel() for name, parameter in named if "_residual" not in name)
+    assert bare == Case("tiny_lm_deck000_literal").outputs["parameters_no_bias_no_norm"] == 420
+    difference = (Case("tiny_lm_tanh_gelu").outputs["logits"] - case.outputs["logits"]).abs().max()
+    stated = Case("tiny_lm_tanh_gelu").outputs["max_abs_logit_difference_to_erf"]
+    same(difference, torch.tensor(stated, dtype=torch.float64))
 
 
 @pytest.mark.lecture("L0-14", "L0-16", "L0-17", "L0-22", "L2-51", "L2-54", "L3-07", "D-28")
@@ -646,68 +635,3 @@ def test_sinusoidal_positions() -> None:
     for row in (1, 9):
         same(slide[0, row, :4], case.outputs[f"pe_10x64_row{row}_first4"])
         same(slide[0, row, -2:], case.outputs[f"pe_10x64_row{row}_last2"])
-
-
-@kernels
-@pytest.mark.lecture("L0-09", "L0-73", "L0-74", "L1-24", "L1-84", "L1-86", "L1-92", "L2-59")
-def test_tiny_lm(kernel: str) -> None:
-    case = Case("tiny_lm")
-    ids, targets = case.inputs["ids"].long()[None], case.inputs["targets"].long()
-    model = tiny_lm(kernel)
-    first, second = model.decoder.blocks
-    with watched(entry=model.decoder.entry, first=first, second=second) as seen:
-        final = model(ids).hidden
-    for name, wanted in zip(("entry", "first", "second"), case.outputs["hidden"], strict=True):
-        same(seen[name][0], wanted)
-    same(final[0], case.outputs["final"])
-    logits = model.logits(final)
-    assert logits.shape == (1, 3, 5)
-    same(logits[0], case.outputs["logits"])
-    probabilities = logits.softmax(-1)
-    same(probabilities[0], case.outputs["probs"])
-    same(probabilities[0].sum(-1), torch.ones(3, dtype=torch.float64))
-    assert logits.argmax(-1)[0].tolist() == case.outputs["argmax"].tolist() == [1, 0, 0]
-    for row in range(3):
-        alone = cross_entropy(
-            final[0, row, None], targets[row, None], torch.ones(1).double(), Scores(model.head_weight(), 5)
-        )
-        same(alone, case.outputs["loss_per_token"][row])
-    mean = torch.full((3,), 1 / 3, dtype=torch.float64)
-    loss = cross_entropy(final[0], targets, mean, Scores(model.head_weight(), 5))
-    same(loss, torch.tensor(case.outputs["loss"], dtype=torch.float64))
-    same(loss.exp(), torch.tensor(case.outputs["perplexity"], dtype=torch.float64))
-
-
-@pytest.mark.lecture("L1-92")
-def test_tiny_lm_parameters() -> None:
-    case = Case("tiny_lm")
-    for tied, name in ((True, "parameters_tied"), (False, "parameters_untied")):
-        model = Transformer(tiny_lm().config.override({"head.tied": tied}))
-        assert sum(parameter.numel() for parameter in model.parameters()) == case.outputs[name]
-    assert case.outputs["parameters_tied"] == 532
-
-
-@pytest.mark.lecture("L0-01")
-def test_tiny_lm_predicts_after_every_prefix() -> None:
-    ids, model = Case("tiny_lm").inputs["ids"].long()[None], tiny_lm()
-    logits = model.logits(model(ids).hidden)[0]
-    for length in (1, 2, 3):
-        prefix = model.logits(model(ids[:, :length]).hidden)[0, -1]
-        torch.testing.assert_close(prefix, logits[length - 1], rtol=0, atol=1e-12)
-
-
-@kernels
-@pytest.mark.lecture("L0-10")
-def test_tiny_lm_tanh_gelu(kernel: str) -> None:
-    case = Case("tiny_lm_tanh_gelu")
-    ids, targets = case.inputs["ids"].long()[None], case.inputs["targets"].long()
-    model = tiny_lm(kernel, "gelu_tanh")
-    final = model(ids).hidden
-    logits = model.logits(final)
-    same(logits[0], case.outputs["logits"])
-    assert logits.argmax(-1)[0].tolist() == case.outputs["argmax"].tolist()
-    mean = torch.full((3,), 1 / 3, dtype=torch.float64)
-    loss = cross_entropy(final[0], targets, mean, Scores(model.head_weight(), 5))
-    same(loss, torch.tensor(case.outputs["loss"], dtype=torch.float64))
-    difference = (logits[0] - Case("tiny_lm").outputs["logits"]).abs().max()
-    same(difference, torch.tensor(case.outputs["max_abs_logit_difference_to_erf"], dtype=torch.float64))

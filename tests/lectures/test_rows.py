@@ -119,7 +119,7 @@ def test_what_a_test_comes_to_is_found_through_its_helpers() -> None:
         return {str(file.relative_to(ROOT / "heddle")) for file in reached(path, test)}
 
     assert files(here / "test_golden.py", "test_activations") == {"nn/activations.py"}
-    assert {"nn/attention.py", "nn/mask.py", "nn/scope.py"} <= files(here / "test_golden.py", "test_multihead")
+    assert {"nn/attention.py", "nn/mask.py", "nn/scope.py"} <= files(here / "test_golden.py", "test_attention")
     assert "generate/text.py" in files(
         here / "test_rows_model.py", "test_any_function_of_the_past_trains_is_kept_and_writes"
     )

@@ -7,8 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from heddle.account import attention_table, flops
 from heddle.account.formulas import flash_bytes, score_bytes
@@ -17,6 +15,7 @@ from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn import KERNELS, Attention, Causal, Everything, Layout, Mask, Setting
 from heddle.nn.attention import split_heads
+from tests.kernels import Sizes
 
 ATTENTION = {"kind": "attention", "heads": 2}
 LAYER = {"mixer": ATTENTION}
@@ -90,15 +89,6 @@ def test_a_sources_keys_and_values_are_made_once() -> None:
     torch.testing.assert_close(torch.stack(steps), whole, rtol=0, atol=1e-12)
 
 
-@pytest.mark.lecture("L3-19")
-def test_as_many_vectors_come_out_as_go_in() -> None:
-    module = Attention(AttentionConfig(heads=2), Setting(8))
-    for rows, length in ((1, 5), (3, 5), (2, 1)):
-        layout = Layout.plain(rows, length)
-        x = torch.randn(rows, length, 8)
-        assert module(x, module.pattern.scope(layout)).shape == x.shape
-
-
 @pytest.mark.lecture("L3-20")
 def test_one_product_for_three_projections() -> None:
     module = Attention(AttentionConfig(heads=2), Setting(8))
@@ -140,25 +130,13 @@ def test_without_a_mask_the_next_token_leaks() -> None:
     assert log(8) / 16 < loss("encoder") < 0.2, "only the last place has nothing to read from"
 
 
-class Largest(TorchDispatchMode):
-    """Remembers the size of the largest tensor that is made."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        made = [leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-        self.numbers = max(self.numbers, *made, 0)
-        return out
-
-
 def largest(kernel: str, length: int) -> int:
     attention = KERNELS[kernel](1.0)
     q, k, v = torch.randn(3, 1, 4, length, 32)
     layout = Layout.plain(1, length)
-    with Largest() as seen:
+    with Sizes() as seen:
         attention(q, k, v, attention.lower(Mask(Everything(), layout, layout)))
-    return seen.numbers
+    return seen.largest
 
 
 @pytest.mark.lecture("L2-14", "C-10")

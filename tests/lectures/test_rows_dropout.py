@@ -1,4 +1,4 @@
-"""Dropout: when its mask is drawn, what many passes tend to, where it stands, and which of its two rates is meant."""
+"""Dropout: when its mask is drawn, what many passes tend to, where it acts, and which of its two rates is meant."""
 
 from math import sqrt
 

@@ -1,28 +1,23 @@
-"""Whole models: what stands for f, one name for each option, words and vectors, heads, experts, and all of it causal."""
+"""Whole models: what stands for f, one name for each option, words and vectors, heads, experts."""
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import heddle
 from heddle import nn as parts
-from heddle.config import MLPConfig, SamplingConfig, TransformerConfig, preset
-from heddle.data.batch import IGNORED, Batch, next_token_batch
+from heddle.config import MLPConfig, TransformerConfig
 from heddle.errors import HeddleError
-from heddle.generate import generate
 from heddle.model import Transformer, build
 from heddle.nn import Attention, Causal, Layout, Pattern, Setting
 from heddle.nn.block import WIRINGS
 from heddle.nn.moe import MoE
-from heddle.train.objective import CrossEntropy
 
 ROOT = Path(__file__).parents[2]
 TEXT = "the warp is held and the weft is thrown. " * 40
@@ -58,17 +53,6 @@ def test_any_function_of_the_past_trains_is_kept_and_writes(family: str, tmp_pat
     assert heddle.generate_text(again, words, "the w", max_tokens=8, temperature=0) == written != ""
 
 
-GRID = {
-    "norm": ({"kind": "layer"}, {"kind": "rms"}, {"kind": "none"}),
-    "placement": ("pre", "post", "sandwich", "output", "literal", "bare"),
-    "ffn": (
-        {"kind": "mlp", "activation": "relu", "bias": False, "hidden": 7},
-        {"kind": "gated", "activation": "gelu"},
-        {"kind": "moe", "experts": 3, "active": 2, "shared": 1, "expert": {"kind": "mlp"}},
-    ),
-}
-
-
 def random(model: Transformer, seed: int = 0) -> Transformer:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -76,36 +60,6 @@ def random(model: Transformer, seed: int = 0) -> Transformer:
             noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
             parameter.copy_(noise / parameter.shape[-1] ** 0.5)
     return model.eval()
-
-
-def grid() -> list[tuple[dict[str, Any], str]]:
-    positions = itertools.cycle(["learned", "sinusoidal", "none"])
-    rows: list[tuple[dict[str, Any], str]] = []
-    for norm, placement, ffn in itertools.product(*GRID.values()):
-        mixer = {**ATTENTION, "bias": len(rows) % 2 == 0, "dropout": 0.1}
-        if len(rows) % 3 == 2:
-            mixer["relative"] = {"kind": "rotary"}
-        block = {"mixer": mixer, "norm": norm, "placement": placement, "ffn": ffn, "dropout": 0.1}
-        if placement == "pre":
-            rows += [({**block, "wiring": wiring}, "none") for wiring in ("parallel", "parallel_one_norm")]
-        rows.append((block, next(positions)))
-    return rows
-
-
-@pytest.mark.lecture("L0-30", "L0-87", "D-27", "D-33")
-def test_every_block_is_causal() -> None:
-    """A later token changes nothing before it, without experts to the bit; the token itself changes what comes out at its place."""
-    assert len(grid()) == 3 * 6 * 3 + 2 * 9
-    tokens = torch.arange(8)[None]
-    other = tokens.clone()
-    other[0, 5] = 20
-    for block, positions in grid():
-        model = random(build(config_of(block, entry={"positions": positions}), dtype=torch.float64))
-        before, after = model(tokens).hidden[0], model(other).hidden[0]
-        # How many tokens an expert is given decides how its product is cut, and so the last bit of it.
-        close = 1e-12 if block["ffn"]["kind"] == "moe" else 0.0
-        assert (before[:5] - after[:5]).abs().max() <= close, block
-        assert not torch.equal(before[5], after[5]), block
 
 
 @pytest.mark.lecture("L0-96")
@@ -121,31 +75,6 @@ def test_one_pass_costs_less_than_a_tenth_of_a_pass_for_each_prefix() -> None:
             alone = [model.logits(model(tokens[:, :length]).hidden[0, -1]) for length in range(4, 129, 4)]
     torch.testing.assert_close(together[3::4], torch.stack(alone), rtol=0, atol=1e-11)
     assert 0 < 10 * once.get_total_flops() < often.get_total_flops()
-
-
-@pytest.mark.lecture("L0-75")
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_shared_table_is_saved_once(tied: bool, tmp_path: Path) -> None:
-    tokenizer = heddle.train_tokenizer("characters", [TEXT])
-    model = heddle.build(config_of({"mixer": ATTENTION}, vocab_size=tokenizer.vocab_size, head={"tied": tied}))
-    heddle.save(model, tmp_path / "run", tokenizer)
-    with safe_open(tmp_path / "run" / "model.safetensors", "pt") as file:
-        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-    tables = [name for name, shape in shapes.items() if shape == [tokenizer.vocab_size, 16]]
-    assert sorted(tables) == ["embedding.weight", "head.weight"][: 1 if tied else 2]
-
-
-@pytest.mark.lecture("L0-86")
-def test_an_entry_that_pads_the_vocabulary_is_never_written() -> None:
-    """However large its row: 20 texts of 50 tokens, hot enough that every real token occurs. 64 divides upwards only."""
-    sizes = {"vocab_size": 11, "pad_vocab_to": 64, "dim": 16, "decoder.depth": 1, "decoder.block.mixer.heads": 2}
-    model = random(build(preset("nanogpt").override({**sizes, "context": 64})))
-    assert model.embedding.weight.shape == (64, 16)
-    with torch.no_grad():
-        model.embedding.weight[11:] *= 100
-    events = generate(model, [[1, 2]] * 20, SamplingConfig(max_tokens=50, temperature=5.0))
-    assert {event.token for event in events} == set(range(11))
-    assert round(50_257 / 64) * 64 == 50_240 < 50_257 < preset("nanogpt").table_rows() == 50_304
 
 
 SPELLINGS = {
@@ -182,58 +111,6 @@ def test_every_spelling_of_a_size_is_the_same_config_and_two_may_not_contradict(
     assert config({ours: same}) == written
     with pytest.raises(HeddleError, match=f"{alias} = {same} and {ours} = 4 contradict each other"):
         config({ours: 4})
-
-
-@pytest.mark.lecture("L1-62")
-def test_a_model_and_its_tokenizer_agree_on_the_vocabulary(tmp_path: Path) -> None:
-    tokenizer = heddle.train_tokenizer("characters", [TEXT])
-    run = heddle.config.RunConfig.of({"model": {"depth": 1}})
-    assert run.model.resolve(tokenizer.vocab_size, 1, 16).vocab_size == tokenizer.vocab_size
-    small = heddle.build(config_of({"mixer": ATTENTION}, vocab_size=tokenizer.vocab_size - 1))
-    with pytest.raises(HeddleError, match=f"the tokenizer has {tokenizer.vocab_size} ids"):
-        heddle.save(small, tmp_path / "run", tokenizer)
-    heddle.save(small, tmp_path / "run")
-    tokenizer.save(tmp_path / "run")
-    with pytest.raises(HeddleError, match=f"{tokenizer.vocab_size} ids, but the model has only"):
-        heddle.load(tmp_path / "run")
-
-
-@pytest.mark.lecture("L0-19")
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_the_loss_of_padded_texts_is_that_of_the_texts(side: Literal["right", "left"]) -> None:
-    model = random(build(config_of({"mixer": ATTENTION}, entry={"positions": "learned"}), dtype=torch.float64))
-    objective = CrossEntropy(model)
-    lengths, ids = (7, 3, 1), torch.randint(30, (3, 8), generator=torch.Generator().manual_seed(1))
-    alone = [
-        objective(next_token_batch(row[None, : length + 1].numpy())) for row, length in zip(ids, lengths, strict=True)
-    ]
-    tokens, targets = torch.full((3, 7), 5), torch.full((3, 7), IGNORED)
-    for row, length in enumerate(lengths):
-        here = slice(length) if side == "right" else slice(7 - length, None)
-        tokens[row, here], targets[row, here] = ids[row, :length], ids[row, 1 : length + 1]
-    padded = objective(Batch(tokens, Layout.padded(lengths, 7, side), targets, (targets != IGNORED).float()))
-    assert padded.count == sum(lengths) == sum(loss.count for loss in alone)
-    torch.testing.assert_close(padded.total, torch.stack([loss.total for loss in alone]).sum(), rtol=0, atol=1e-10)
-
-
-@pytest.mark.lecture("L3-04")
-def test_every_output_of_an_encoder_depends_on_every_input() -> None:
-    """A small BERT: two token types, a norm behind the embeddings, a pooled vector with the width of the model."""
-    small = {"dim": 16, "vocab_size": 30, "context": 16, "encoder.depth": 1, "encoder.block.mixer.heads": 2}
-    config = preset("bert-base-like").override(small)
-    model = random(build(config, dtype=torch.float64))
-    tokens, types = torch.tensor([[3, 4, 5, 6]]), torch.tensor([[0, 0, 1, 1]])
-    hidden = model(tokens, types=types).hidden
-    for place in range(4):
-        (gradient,) = torch.autograd.grad(hidden[0, place, 0], model.embedding.weight, retain_graph=True)
-        assert set(gradient.abs().sum(1).nonzero()[:, 0].tolist()) == {3, 4, 5, 6}
-    assert model.head(hidden, Layout.plain(1, 4), model.embedding.weight).shape == (1, 16)
-    assert not torch.equal(hidden, model(tokens).hidden)
-    heads = ({"kind": "language", "transform": True, "bias": True}, {"kind": "classifier", "classes": 3})
-    for head, width in zip(heads, (30, 3), strict=True):
-        other = random(build(config.override({"head": head}), dtype=torch.float64))
-        found = other.logits(hidden) if width == 30 else other.head(hidden, None, other.embedding.weight)
-        assert found.shape[-1] == width
 
 
 @pytest.mark.lecture("L3-10", "L0-23")

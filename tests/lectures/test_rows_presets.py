@@ -72,35 +72,6 @@ def test_what_families_are_made_of(names: list[str], norm: str, placement: str, 
         assert block.mixer.window == (4096 if name == "mistral-7b" else None)
 
 
-@pytest.mark.lecture("L2-43", "L2-78", "L1-46", "L1-47")
-def test_what_the_newer_families_add() -> None:
-    for name in ("llama-7b", "llama-3-8b", "mistral-7b", "qwen3-0.6b", "qwen3-8b"):
-        block = preset(name).decoder.block
-        assert (block.ffn.kind, block.ffn.activation, block.ffn.bias, block.mixer.bias) == (
-            "gated",
-            "silu",
-            False,
-            False,
-        )
-    assert [preset(name).decoder.block.norm.eps for name in ("llama-7b", "mistral-7b", "qwen3-8b")] == [
-        1e-5,
-        1e-5,
-        1e-6,
-    ]
-    qwen = preset("qwen3-0.6b").decoder.block.mixer
-    assert (qwen.relative.base, qwen.qk_norm.kind, qwen.kv_heads, qwen.head_dim) == (1e6, "rms", 8, 128)
-    assert [preset(name).decoder.block.mixer.key_heads() for name in ("llama-7b", "llama-3-8b")] == [32, 8]
-    falcon = preset("falcon-40b").decoder.block
-    assert (falcon.wiring, falcon.mixer.key_heads(), falcon.mixer.bias, falcon.ffn.bias) == (
-        "parallel",
-        8,
-        False,
-        False,
-    )
-    experts = preset("qwen3-30b-a3b").decoder.block.ffn
-    assert (experts.experts, experts.active, experts.expert.hidden, experts.renormalise) == (128, 8, 768, True)
-
-
 @pytest.mark.lecture("L2-34", "L2-64", "L3-02", "D-30", "D-34")
 @pytest.mark.parametrize("name", ["vaswani-base", "vaswani-big"])
 def test_the_original_transformer(name: str) -> None:

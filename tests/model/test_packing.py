@@ -9,32 +9,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heddle.config import (
-    AttentionConfig,
-    BlockConfig,
-    EntryConfig,
-    GatedConfig,
-    LanguageHeadConfig,
-    MLPConfig,
-    MoEConfig,
-    RecurrentConfig,
-    StackConfig,
-    TransformerConfig,
-)
-from heddle.config.model import InitialConfig
+from heddle.config import RecurrentConfig
 from heddle.model import Transformer, build, packing
 from heddle.model.packing import Pack, Packed, PackedHead, PackedLinear, pack, packable, unpack
 from heddle.weights import load, save
+from tests.models import VOCABULARY, config_of
 
 needs_packing = pytest.mark.skipif(not packable(), reason="this torch or machine cannot pack weights")
 pytestmark = needs_packing
 
-ATTENTION = AttentionConfig(heads=4, kv_heads=2)
-BLOCKS = {
-    "biases": BlockConfig(mixer=ATTENTION, ffn=MLPConfig()),
-    "no biases": BlockConfig(mixer=ATTENTION.model_copy(update={"bias": False}), ffn=GatedConfig()),
-    "experts": BlockConfig(mixer=ATTENTION, ffn=MoEConfig(experts=4, active=2, shared=1)),
-    "recurrent": BlockConfig(mixer=RecurrentConfig(cell="lstm"), ffn=MLPConfig()),
+
+BLOCKS: dict[str, dict[str, Any]] = {
+    "biases": {"kv_heads": 2},
+    "no biases": {"kv_heads": 2, "bias": False, "ffn": "gated", "ffn_bias": False},
+    "experts": {"kv_heads": 2, "ffn": "moe", "shared": 1},
+    "recurrent": {"first": RecurrentConfig(cell="lstm"), "positions": "none"},
 }
 
 
@@ -53,28 +42,18 @@ def never(plain: Any, laid: Any) -> tuple[bool, ...]:
     return (False, False, False)
 
 
-def made(block: str = "biases", encoder: bool = False, dtype: torch.dtype = torch.float32, **head: Any) -> Transformer:
-    layers = BLOCKS[block]
-    cross = AttentionConfig(heads=4) if encoder else None
-    stack = StackConfig(depth=2, block=layers.model_copy(update={"cross": cross}), entry=EntryConfig())
-    config = TransformerConfig(
-        vocab_size=61,
-        pad_vocab_to=8,
-        dim=32,
-        context=64,
-        decoder=stack,
-        encoder=StackConfig(depth=1, block=layers) if encoder else None,
-        head=LanguageHeadConfig(**head),
-        initial=InitialConfig(std=0.3, scale_residual=False),
-    )
-    return build(config, seed=3, dtype=dtype).eval()
+def made(
+    block: str = "biases", family: str = "decoder", dtype: torch.dtype = torch.float32, **head: Any
+) -> Transformer:
+    config = config_of(family=family, dim=32, pad_vocab_to=8, **BLOCKS[block], **head)
+    return build(config.override({"initial": {"std": 0.3, "scale_residual": False}}), seed=3, dtype=dtype).eval()
 
 
 @torch.no_grad()
 def scores(model: Transformer, rows: int = 2, length: int = 5) -> Tensor:
-    tokens = torch.arange(rows * length).view(rows, length) % 61
+    tokens = torch.arange(rows * length).view(rows, length) % VOCABULARY
     source = None if model.encoder is None else tokens.flip(1)
-    return model.logits(model(tokens, source=source).hidden)[..., :61]
+    return model.logits(model(tokens, source=source).hidden)[..., :VOCABULARY]
 
 
 def packs(model: nn.Module) -> list[Pack]:
@@ -82,7 +61,7 @@ def packs(model: nn.Module) -> list[Pack]:
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-@pytest.mark.parametrize("head", [{}, {"tied": False, "bias": True}, {"transform": True, "cap": 5.0}])
+@pytest.mark.parametrize("head", [{}, {"tied": False, "head_bias": True}, {"head_transform": True, "head_cap": 5.0}])
 @pytest.mark.parametrize("rows", [1, 30])
 def test_packed_is_unpacked(block: str, head: dict[str, Any], rows: int) -> None:
     model = made(block, **head)
@@ -90,22 +69,22 @@ def test_packed_is_unpacked(block: str, head: dict[str, Any], rows: int) -> None
     assert pack(model, timing=always) is model
     used = 0
 
-    def counted(x: Tensor, laid: Tensor | None, bias: Tensor | None, real: Any = packing.onednn) -> Tensor:
+    def watched(x: Tensor, laid: Tensor | None, bias: Tensor | None, real: Any = packing.onednn) -> Tensor:
         nonlocal used
         used += 1
         return real(x, laid, bias)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "onednn", counted)
+        patch.setattr(packing, "onednn", watched)
         torch.testing.assert_close(scores(model, rows), expected, atol=2e-5, rtol=1e-5)
     assert used >= len(packs(model)) > 4
 
 
 def test_an_encoder_and_its_decoder() -> None:
-    model = made(encoder=True)
+    model = made(family="both")
     expected = scores(model)
     pack(model, timing=always)
-    assert len(packs(model)) == 1 * 6 + 2 * 10 + 1
+    assert len(packs(model)) == 2 * 6 + 2 * 10 + 1
     torch.testing.assert_close(scores(model), expected, atol=2e-5, rtol=1e-5)
 
 
@@ -142,14 +121,14 @@ def test_nothing_that_is_named_or_saved_changes(tmp_path: Path) -> None:
 
 def stepped(model: Transformer) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-    model.logits(model(torch.arange(12)[None]).hidden).logsumexp(-1).sum().backward()
+    model.logits(model(torch.arange(12)[None] % VOCABULARY).hidden).logsumexp(-1).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
 
 
 def behind_autograd(model: Transformer) -> None:
     """A step that writes to weights without a trace, as some optimizers do."""
-    model.logits(model(torch.arange(12)[None]).hidden).logsumexp(-1).sum().backward()
+    model.logits(model(torch.arange(12)[None] % VOCABULARY).hidden).logsumexp(-1).sum().backward()
     for parameter in model.parameters():
         parameter.data.sub_(parameter.grad, alpha=0.05)
         parameter.grad = None
@@ -206,7 +185,7 @@ def test_gradients_are_those_of_the_real_weights() -> None:
     model, twin = made(), made()
     pack(model, timing=always)
     for each in (model, twin):
-        each.logits(each(torch.arange(12)[None]).hidden).logsumexp(-1).sum().backward()
+        each.logits(each(torch.arange(12)[None] % VOCABULARY).hidden).logsumexp(-1).sum().backward()
     for mine, theirs in zip(model.parameters(), twin.parameters(), strict=True):
         assert torch.equal(mine.grad, theirs.grad)
 
@@ -243,17 +222,17 @@ def test_what_is_not_faster_is_not_packed() -> None:
     expected = scores(model)
     asked = 0
 
-    def counted(plain: Any, laid: Any) -> tuple[bool, ...]:
+    def watched(plain: Any, laid: Any) -> tuple[bool, ...]:
         nonlocal asked
         asked += 1
         return never(plain, laid)
 
-    pack(model, timing=counted)
+    pack(model, timing=watched)
     shapes = asked
     assert shapes == len({pack.weight.shape for pack in packs(model)}) > 1
     assert all(pack.laid is None for pack in packs(model))
     assert torch.equal(scores(model), expected)
-    pack(model, timing=counted)
+    pack(model, timing=watched)
     assert asked == shapes  # it is not timed again
 
 

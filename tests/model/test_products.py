@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.config import AttentionConfig, BlockConfig, GatedConfig, StackConfig, TrainConfig, TransformerConfig
+from heddle.config import TrainConfig
 from heddle.config.run import ProductKind
 from heddle.data import next_token_batch
 from heddle.model import Transformer, build, products
@@ -26,6 +26,7 @@ from heddle.model.products import (
     product,
 )
 from heddle.train import CrossEntropy, Optimizer, train_step
+from tests.models import VOCABULARY, config_of
 
 pytestmark = pytest.mark.skipif(not has_onednn(), reason="this torch has no oneDNN")
 SETS = [each for size in range(len(PRODUCT_KINDS) + 1) for each in combinations(PRODUCT_KINDS, size)]
@@ -81,11 +82,11 @@ def test_each_kind_is_asked_of_onednn_alone(kind: ProductKind, monkeypatch: pyte
     asked: list[str] = []
     real = products.onednn
 
-    def counted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def watched_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         asked.append("x")
         return real(x, weight, bias)
 
-    monkeypatch.setattr(products, "onednn", counted)
+    monkeypatch.setattr(products, "onednn", watched_product)
     x, weight, gradient = drawn(4, 6), drawn(5, 6), drawn(4, 5)
     calls: dict[ProductKind, Callable[[Any], Tensor]] = {
         "forward": lambda by_onednn: product(x, weight, None, by_onednn),
@@ -116,18 +117,13 @@ def test_what_onednn_does_not_take_is_torchs(given: tuple[Tensor, Tensor], monke
 
 
 def made(**head: Any) -> Transformer:
-    block = BlockConfig(mixer=AttentionConfig(heads=4, kv_heads=2), ffn=GatedConfig())
-    stack = StackConfig(depth=2, block=block)
-    config = TransformerConfig.of(
-        {"vocab_size": 61, "pad_vocab_to": 8, "dim": 32, "context": 16, "decoder": stack.to_dict(), "head": head}
-    )
-    return build(config, seed=3)
+    return build(config_of(dim=32, ffn="gated", kv_heads=2, pad_vocab_to=8, **head), seed=3)
 
 
-HEADS = [
-    {"kind": "language"},
-    {"kind": "language", "tied": False, "bias": True, "cap": 5.0},
-    {"kind": "language", "transform": True, "scale": 0.5},
+HEADS: list[dict[str, Any]] = [
+    {},
+    {"tied": False, "head_bias": True, "head_cap": 5.0},
+    {"head_transform": True, "head_scale": 0.5},
 ]
 
 
@@ -140,7 +136,7 @@ def prepared(head: dict[str, Any], by_onednn: tuple[ProductKind, ...]) -> Transf
 def train(model: Transformer, precision: str = "fp32") -> list[float]:
     """The losses of three steps."""
     optimizer = Optimizer(model, TrainConfig(), 1e-3, precision)
-    batch = next_token_batch(np.random.default_rng(0).integers(0, 61, (4, 17)))
+    batch = next_token_batch(np.random.default_rng(0).integers(0, VOCABULARY, (4, 17)))
     return [train_step(CrossEntropy(model), optimizer, batch, 2, 1.0, 1.0)[0] for _ in range(3)]
 
 
@@ -148,7 +144,7 @@ def train(model: Transformer, precision: str = "fp32") -> list[float]:
 def test_a_model_learns_the_same(head: dict[str, Any]) -> None:
     """Every gradient and three losses; and what it then predicts is what a model without the choice predicts."""
     plain, model = prepared(head, ()), prepared(head, PRODUCT_KINDS)
-    batch = next_token_batch(np.random.default_rng(0).integers(0, 61, (4, 17)))
+    batch = next_token_batch(np.random.default_rng(0).integers(0, VOCABULARY, (4, 17)))
     for each in (plain, model):
         CrossEntropy(each)(batch).total.backward()
     for (name, one), other in zip(model.named_parameters(), plain.parameters(), strict=True):
@@ -171,17 +167,17 @@ def test_every_layer_and_the_head_take_part(monkeypatch: pytest.MonkeyPatch) -> 
     asked = 0
     real = products.onednn
 
-    def counted(*given: Any) -> Tensor:
+    def watched_product(*given: Any) -> Tensor:
         nonlocal asked
         asked += 1
         return real(*given)
 
-    model = made(kind="language")
+    model = made()
     use_products(model, PRODUCT_KINDS)
     assert isinstance(model.language_head(), PackedHead)
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
     assert all(isinstance(layer, PackedLinear) for layer in layers)
-    monkeypatch.setattr(products, "onednn", counted)
+    monkeypatch.setattr(products, "onednn", watched_product)
     optimizer = Optimizer(model.train(), TrainConfig(), 1e-2, "fp32")
     train_step(CrossEntropy(model), optimizer, next_token_batch(np.zeros((2, 9), dtype=np.int64)), 1, 1.0, 1.0)
     assert asked == 3 * len(layers) + 3
@@ -196,14 +192,14 @@ def test_a_users_own_layer_is_left_alone() -> None:
     class Own(nn.Linear):
         pass
 
-    model = made(kind="language")
+    model = made()
     model.decoder.blocks[0].mixer.q = Own(32, 32)
     use_products(model, PRODUCT_KINDS)
     assert type(model.decoder.blocks[0].mixer.q) is Own
 
 
 def test_packs_and_products_live_together() -> None:
-    model = made(kind="language")
+    model = made()
     use_products(model, PRODUCT_KINDS)
     pack(model.eval())
     assert model.language_head().by_onednn == PRODUCT_KINDS
@@ -237,13 +233,13 @@ def test_the_faster_one_is_chosen_for_each_kind(clock: Callable[[dict[str, float
     assert faster_kinds([(8, 4), (4, 8), (8, 4)], 16, [(8, 4)]) == ("forward", "update")
     assert faster_kinds([(8, 4), (4, 8), (8, 4)], 16) == ("forward",)
     clock({"inputs": 0.8, "weights": 0.1})
-    assert faster_products(made(kind="language"), 16) == PRODUCT_KINDS
+    assert faster_products(made(), 16) == PRODUCT_KINDS
 
 
 def test_a_tiny_model_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """What could not be measured is not chosen, so that small runs are the same every time."""
     monkeypatch.setattr(products, "_times", lambda call: pytest.fail("measured"))
-    assert faster_products(made(kind="language"), 64) == ()
+    assert faster_products(made(), 64) == ()
 
 
 def test_measuring_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

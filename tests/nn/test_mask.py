@@ -3,35 +3,31 @@
 import pytest
 import torch
 
-from heddle.nn import KERNELS, Cache, Causal, Everything, Layout, Mask
+from heddle.nn import KERNELS, Causal, Everything, Layout, Mask
 from heddle.nn.mask import Both, Rule, Window
-
-
-def plain(rows: int, length: int) -> Mask:
-    layout = Layout.plain(rows, length)
-    return Mask(Causal(), layout, layout)
+from tests.kernels import called, plain_mask
 
 
 @pytest.mark.lecture("L1-31")
 def test_causal_is_the_lower_triangle() -> None:
-    assert plain(1, 3).dense()[0, 0].int().tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    assert plain_mask(1, 3).dense()[0, 0].int().tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     for length in (1, 7, 64):
-        assert torch.equal(plain(1, length).dense()[0, 0], torch.ones(length, length, dtype=torch.bool).tril())
+        assert torch.equal(plain_mask(1, length).dense()[0, 0], torch.ones(length, length, dtype=torch.bool).tril())
 
 
 @pytest.mark.lecture("L0-90")
 @pytest.mark.parametrize(("length", "count"), [(3, 6), (1024, 524_800)])
 def test_how_many_pairs_are_allowed(length: int, count: int) -> None:
-    assert plain(1, length).dense().sum() == count == length * (length + 1) // 2
+    assert plain_mask(1, length).dense().sum() == count == length * (length + 1) // 2
 
 
 @pytest.mark.lecture("L1-35", "D-47")
 def test_one_mask_serves_all_rows_and_heads() -> None:
-    dense = plain(5, 8).dense()
+    dense = plain_mask(5, 8).dense()
     assert dense.numel() == 8 * 8
     repeated = dense.expand(5, 3, 8, 8)
     assert repeated.stride()[:2] == (0, 0)
-    assert KERNELS["reference"].lower(plain(5, 8)).allowed.numel() == 8 * 8, "and so a kernel is handed it"
+    assert KERNELS["reference"].lower(plain_mask(5, 8)).allowed.numel() == 8 * 8, "and so a kernel is handed it"
 
 
 def test_everything_sees_everything() -> None:
@@ -61,14 +57,6 @@ def test_segments_do_not_see_each_other_and_padding_sees_nothing() -> None:
         [0, 0, 1, 0],
         [0, 0, 0, 0],
     ]
-
-
-def called(*calls: tuple[int, ...]) -> tuple[Layout, Layout]:
-    """Queries and keys of the last of these calls to a cache."""
-    cache = Cache([], len(calls[0]))
-    queries = [cache.advance(counts) for counts in calls][-1]
-    assert cache.keys is not None
-    return queries, cache.keys[None]
 
 
 PAIRS = {
@@ -171,7 +159,7 @@ def test_a_sliding_window_is_known_as_a_band(rule: Rule, pair: str, window: int 
 
 def test_a_window_longer_than_the_sequence_stays_a_window() -> None:
     mask = Mask(Causal() & Window(100), *PAIRS["plain"])
-    assert torch.equal(mask.dense(), plain(1, 4).dense())
+    assert torch.equal(mask.dense(), plain_mask(1, 4).dense())
     assert not mask.is_causal()
     assert not mask.is_open()
     assert not Mask(Window(100), *PAIRS["plain"]).is_open()

@@ -1,6 +1,8 @@
-"""Mixture of experts: the lecture's numbers, published blocks as witnesses, two dispatches, loss terms that add up."""
+"""Mixture of experts: the lecture's numbers, two dispatches, loss terms that add up.
 
-from pathlib import Path
+Published models are the witnesses, gradients too: tests/weights/test_parity.py.
+"""
+
 from typing import Any
 
 import pytest
@@ -18,8 +20,6 @@ from heddle.nn.output import Routing
 from heddle.nn.setting import Setting
 from tests import programs
 from tests.lectures.golden import Case, load_mlp, same
-
-ROOT = Path(__file__).parents[2]
 
 
 def row(tokens: Tensor) -> tuple[Tensor, Layout]:
@@ -349,18 +349,6 @@ def test_each_expert_is_given_its_tokens_and_no_others(dispatch: str) -> None:
 
 
 @dispatches
-def test_a_token_does_not_see_the_others(dispatch: str) -> None:
-    moe = mixture(6, 4, 4, 2, shared=1, dispatch=dispatch).double()
-    x = torch.randn(9, 6, dtype=torch.float64)
-    whole = moe(*row(x))[0][0]
-    for token in range(9):
-        others = torch.randn(9, 6, dtype=torch.float64)
-        others[token] = x[token]
-        for given, place in ((others, token), (x[token : token + 1], 0), (x[: token + 1], token)):
-            torch.testing.assert_close(moe(*row(given))[0][0, place], whole[token], rtol=0, atol=1e-15)
-
-
-@dispatches
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_padding_counts_nowhere(dispatch: str, side: Any) -> None:
     """Values, load, terms and gradients are those of the rows alone."""
@@ -389,26 +377,6 @@ def test_padding_counts_nowhere(dispatch: str, side: Any) -> None:
     torch.testing.assert_close(routing.terms, terms, rtol=0, atol=1e-13)
     for name in found.keys() - {"x"}:
         torch.testing.assert_close(found[name], sums[name], rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize("gate", ["softmax", "sigmoid"])
-def test_packed_documents_count_as_separate_ones(gate: Any) -> None:
-    moe = mixture(6, 4, 4, 2, gate=gate, balance=0.5, z=0.1).double()
-    lengths = [[3, 1, 2], [5], []]
-    x = torch.randn(3, 7, 6, dtype=torch.float64)
-    layout = Layout.packed(lengths, 7)
-    assert layout.documents == 3
-    _, (routing,) = moe(x, layout)
-    terms, load = torch.zeros(()), torch.zeros(4, dtype=torch.long)
-    for number, documents in enumerate(lengths):
-        start = 0
-        for length in documents:
-            _, (alone,) = moe(*row(x[number, start : start + length]))
-            terms, load, start = terms + alone.terms, load + alone.load, start + length
-    torch.testing.assert_close(routing.terms, terms, rtol=0, atol=1e-13)
-    assert torch.equal(routing.load, load)
-    apart = [moe(part, piece).routings[0] for part, piece in zip(x.split(1), layout.split(1), strict=True)]
-    torch.testing.assert_close(routing.terms, sum(each.terms for each in apart), rtol=0, atol=1e-13)
 
 
 def test_the_terms_are_the_written_formulas() -> None:
@@ -478,86 +446,8 @@ def test_routings_are_trees() -> None:
     assert doubled.terms == 1
 
 
-def published(family: str) -> tuple[nn.Module, MoE]:
-    """A sparse block of transformers with random weights, and ours with the same."""
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
-    if family == "mixtral":
-        from transformers.models.mixtral import modeling_mixtral as code
-
-        config: Any = code.MixtralConfig(**sizes, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2)
-        theirs: Any = code.MixtralSparseMoeBlock(config)
-        ours = mixture(16, 24, 6, 2, renormalise=True)
-    elif family == "qwen3":
-        from transformers.models.qwen3_moe import modeling_qwen3_moe as code3
-
-        config = code3.Qwen3MoeConfig(
-            **sizes, moe_intermediate_size=24, num_experts=6, num_experts_per_tok=3, norm_topk_prob=True
-        )
-        theirs = code3.Qwen3MoeSparseMoeBlock(config)
-        ours = mixture(16, 24, 6, 3, renormalise=True)
-    else:
-        from transformers.models.qwen2_moe import modeling_qwen2_moe as code2
-
-        config = code2.Qwen2MoeConfig(
-            **sizes,
-            moe_intermediate_size=24,
-            shared_expert_intermediate_size=40,
-            num_experts=6,
-            num_experts_per_tok=2,
-            norm_topk_prob=False,
-        )
-        theirs = code2.Qwen2MoeSparseMoeBlock(config)
-        ours = mixture(16, 24, 6, 2, shared=1, shared_hidden=40, shared_gate=True)
-    with torch.no_grad():
-        for each in theirs.parameters():
-            each.normal_(0, 0.3)
-        ours.router.weight.copy_(theirs.gate.weight)
-        gate, up = theirs.experts.gate_up_proj.chunk(2, 1)
-        for mine, other in (
-            (ours.experts.gate, gate),
-            (ours.experts.up, up),
-            (ours.experts.down, theirs.experts.down_proj),
-        ):
-            assert mine is not None
-            mine.copy_(other)
-        if ours.shared is not None and ours.shared_gate is not None:
-            for name in ("gate", "up", "down"):
-                getattr(ours.shared, name).weight.copy_(getattr(theirs.shared_expert, f"{name}_proj").weight)
-            ours.shared_gate.weight.copy_(theirs.shared_expert_gate.weight)
-    return theirs, ours
-
-
-@dispatches
-@pytest.mark.parametrize("family", ["mixtral", "qwen3", "qwen2"])
-def test_published_blocks_agree(family: str, dispatch: Any) -> None:
-    theirs, ours = published(family)
-    ours.experts.dispatch = dispatch
-    x = torch.randn(2, 9, 16, requires_grad=True)
-    above = torch.randn(2, 9, 16)
-    out, wanted = ours(x, Layout.plain(2, 9))[0], theirs(x)
-    torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
-    found, right = gradients((out * above).sum(), ours, x), gradients((wanted * above).sum(), theirs, x)
-    pairs = {"x": "x", "router.weight": "gate.weight", "experts.down": "experts.down_proj"}
-    if family == "qwen2":
-        pairs |= {f"shared.{name}.weight": f"shared_expert.{name}_proj.weight" for name in ("gate", "up", "down")}
-        pairs["shared_gate.weight"] = "shared_expert_gate.weight"
-    right["up"] = right["experts.gate_up_proj"].chunk(2, 1)[1]
-    right["gate"] = right["experts.gate_up_proj"].chunk(2, 1)[0]
-    for name, other in (pairs | {"experts.up": "up", "experts.gate": "gate"}).items():
-        torch.testing.assert_close(found[name], right[other], rtol=1e-5, atol=1e-5, msg=name)
-
-
 def test_one_graph_holds_it_whole() -> None:
     programs.run("nn.graphs_of_experts")
-
-
-def test_everything_can_be_built_on_meta() -> None:
-    with torch.device("meta"):
-        moe = mixture(8, 12, 4, 2, bias=True, shared=1, shared_gate=True, balanced=True)
-        out, (routing,) = moe(torch.empty(2, 3, 8), Layout.plain(2, 3, "meta"))
-    assert out.is_meta
-    assert routing.load.is_meta
-    assert out.shape == (2, 3, 8)
 
 
 def test_layouts_know_how_many_documents_their_rows_hold() -> None:

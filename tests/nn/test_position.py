@@ -14,7 +14,7 @@ from transformers.models.marian.modeling_marian import MarianSinusoidalPositiona
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from heddle.config import RotaryConfig
-from heddle.nn import Cache, Embedding, Layout, Rotary
+from heddle.nn import Embedding, Layout, Rotary
 from heddle.nn.position import (
     NTK,
     Alibi,
@@ -28,7 +28,7 @@ from heddle.nn.position import (
     make_relative,
     rotate,
 )
-from tests.lectures.golden import Case
+from tests.kernels import called
 
 
 def table(context: int, dim: int) -> Embedding:
@@ -61,26 +61,6 @@ def test_a_rotation_is_a_product_of_complex_numbers(base: float) -> None:
     torch.testing.assert_close(rotated, torch.cat((wanted.real, wanted.imag), -1), rtol=0, atol=1e-5)  # angles are fp32
 
 
-def test_position_zero_is_not_turned_and_lengths_stay() -> None:
-    x = torch.randn(1, 2, 5, 6, dtype=torch.float64)
-    rotated = rotate(x, Rotary(6)(Layout.plain(1, 5)))
-    assert torch.equal(rotated[:, :, 0], x[:, :, 0])
-    torch.testing.assert_close(rotated.norm(dim=-1), x.norm(dim=-1), rtol=0, atol=1e-6)
-
-
-def test_a_score_depends_on_the_distance_only() -> None:
-    q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64)
-    rotary = Rotary(8, 100.0)
-
-    def score(query: int, key: int) -> float:
-        at = [Layout(torch.tensor([[place]]), torch.zeros(1, 1, dtype=torch.long), "packed") for place in (query, key)]
-        return float((rotate(q, rotary(at[0])) * rotate(k, rotary(at[1]))).sum())
-
-    assert score(9, 4) == pytest.approx(score(5, 0), abs=1e-5)
-    assert score(105, 100) == pytest.approx(score(5, 0), abs=1e-4)
-    assert abs(score(6, 0) - score(5, 0)) > 1e-3
-
-
 @pytest.mark.parametrize(
     ("layout", "rows"),
     [
@@ -103,25 +83,6 @@ def test_rotation_keeps_the_precision_of_what_it_turns() -> None:
     rotation = Rotary(4)(Layout.plain(1, 3))
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
         assert rotate(torch.randn(1, 1, 3, 4, dtype=dtype), rotation).dtype == dtype
-
-
-def test_nothing_is_kept() -> None:
-    """Angles are computed, so nothing has to come back to life after loading."""
-    assert not Rotary(8).state_dict()
-    assert not list(Rotary(8).buffers())
-
-
-@pytest.mark.lecture("L3-11", "L3-13")
-def test_sinusoidal_positions() -> None:
-    case = Case("sinusoidal_positions")
-    small = SinusoidalPositions(4)(torch.arange(3)[None])[0]
-    torch.testing.assert_close(small.double(), case.outputs["pe_3x4"], rtol=0, atol=1e-6)
-    slide = SinusoidalPositions(64)(torch.arange(10).expand(2, 10))
-    assert slide.shape == (2, 10, 64)
-    assert torch.equal(slide[0], slide[1])
-    for row in (1, 9):
-        for name, part in (("first4", slide[0, row, :4]), ("last2", slide[0, row, -2:])):
-            torch.testing.assert_close(part.double(), case.outputs[f"pe_10x64_row{row}_{name}"], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("dim", [8, 7])
@@ -232,21 +193,6 @@ def test_yarn_by_hand() -> None:
     torch.testing.assert_close(sin[0, 0, 2, 2], 1.1386294 * torch.tensor(0.0125).sin())
 
 
-def test_a_ramp_between_whole_channels_is_another_one() -> None:
-    whole, exact = (Rotary(64, scaling=Yarn(4.0, 64, whole=whole)).frequencies() for whole in (True, False))
-    assert (whole - exact).abs().max() > 1e-4
-    assert torch.equal(whole[[0, -1]], exact[[0, -1]])
-
-
-def test_scalings_do_something() -> None:
-    plain = Rotary(64).frequencies()
-    for scaling in (Linear(3.0), NTK(4.0), Yarn(4.0, 64), Llama3(8.0, 512)):
-        found = Rotary(64, scaling=scaling).frequencies()
-        assert (found <= plain * (1 + 1e-6)).all()
-        assert found[-1] == pytest.approx(plain[-1].item() / scaling.factor, rel=1e-5), "the slowest is slowed in full"
-        assert (found[0] == plain[0]) == (not isinstance(scaling, Linear)), "the fastest is kept"
-
-
 @pytest.mark.parametrize("heads", [1, 2, 3, 6, 8, 12, 16, 20])
 def test_slopes_are_blooms(heads: int) -> None:
     alibi = Alibi(heads)
@@ -323,14 +269,6 @@ def test_a_bias_is_of_fp32_or_wider() -> None:
         assert learned(2, False).to(dtype)(layout, layout).dtype == wanted
 
 
-def continued(first: tuple[int, ...], then: tuple[int, ...]) -> tuple[Layout, Layout]:
-    cache = Cache([], len(first))
-    cache.advance(first)
-    queries = cache.advance(then)
-    assert cache.keys is not None
-    return queries, cache.keys[None]
-
-
 @pytest.mark.parametrize(
     ("pair", "rows"),
     [
@@ -338,8 +276,8 @@ def continued(first: tuple[int, ...], then: tuple[int, ...]) -> tuple[Layout, La
         ((Layout.padded((4, 2), 4),) * 2, 1),
         ((Layout.padded((4, 2), 4, "left"),) * 2, 2),
         ((Layout.packed([[1, 3], [4]], 4),) * 2, 2),
-        (continued((3, 3), (1, 1)), 1),
-        (continued((3, 5), (1, 1)), 2),
+        (called((3, 3), (1, 1)), 1),
+        (called((3, 5), (1, 1)), 2),
     ],
     ids=["plain", "padded", "left", "packed", "uniform", "ragged"],
 )

@@ -1,7 +1,6 @@
 """The cache: what it hands out, how it grows, what it costs."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +10,6 @@ from heddle.nn import Cache
 from heddle.nn.layout import PADDING, Layout
 from heddle.nn.state import FORGETS, ROUND, STATELESS, BlockState, Carry, Fixed, Growing, Keys, Rolling, State, rounded
 from tests import programs
-
-ROOT = Path(__file__).parents[2]
 
 
 def numbered(position: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Mixers as a user would bring them: `inner(x, layout)`, one honest, one not."""
+"""Mixers as users should not bring them: `inner(x, layout)`, each with a fault of its own."""
 
 import torch
 from torch import Tensor, nn
@@ -6,78 +6,47 @@ from torch import Tensor, nn
 from heddle.nn import Layout
 
 
-class Running(nn.Module):
-    """The mean of what came before, within the same segment, through a linear map."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.mix = nn.Linear(dim, dim)
-
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        place = torch.arange(layout.width)
-        seen = (layout.segment[:, :, None] == layout.segment[:, None, :]) & (place[:, None] >= place)
-        seen = seen & (layout.segment >= 0)[:, :, None]
-        weights = seen.to(x.dtype) / seen.sum(-1, keepdim=True).clamp(min=1)
-        return self.mix(weights @ x)
-
-
-class Peeking(nn.Module):
-    """The mean of the whole text, its end included."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.mix = nn.Linear(dim, dim)
-
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        return self.mix(x.mean(1, keepdim=True).expand_as(x))
-
-
-class Chaotic(nn.Module):
-    """Looks back only, but rounds so badly that any other fault could hide behind it."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        """Numbers of which no digit is certain."""
-        return torch.sin(1e9 * self.weight * x)
-
-
-class Failing(nn.Module):
-    """Works on whole texts alone."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        """Refuses short ones in its own words."""
-        if x.shape[1] < 2:
-            raise KeyError("my own error")
-        return self.weight * x
-
-
-class Twice(nn.Module):
-    """Another function in training than in prediction."""
+class Linear(nn.Module):
+    """A map of each token."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.out = nn.Linear(dim, dim)
 
+
+class Peeking(Linear):
+    """The mean of the whole text, its end included."""
+
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        """Twice as much while it is trained."""
+        return self.out(x.mean(1, keepdim=True).expand_as(x))
+
+
+class Chaotic(Linear):
+    """Looks back only, but rounds so badly that any other fault could hide behind it: of its numbers no digit is certain."""
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        return torch.sin(1e9 * self.out(x))
+
+
+class Failing(Linear):
+    """Works on whole texts alone, and refuses short ones in its own words."""
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        if x.shape[1] < 2:
+            raise KeyError("my own error")
+        return self.out(x)
+
+
+class Twice(Linear):
+    """Another function in training, twice as much, than in prediction."""
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
         return self.out(x) * (2 if self.training else 1)
 
 
-class Late(nn.Module):
-    """Looks ahead, but only far into a text."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.out = nn.Linear(dim, dim)
+class Late(Linear):
+    """Looks ahead, but only far into a text: at the next token from position 40 on."""
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        """The next token from position 40 on."""
         late = (layout.position >= 40)[..., None]
         return self.out(x + late * x.roll(-1, dims=1))

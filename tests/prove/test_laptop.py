@@ -89,7 +89,7 @@ def test_what_is_open_in_any_layer_is_open_there() -> None:
 
 
 def test_a_kind_that_was_left_and_taken_up_again_is_kept() -> None:
-    """The later override begins attention anew, so that the window of the block itself is gone there."""
+    """The later override configures attention from scratch, so that the window of the block itself is gone there."""
     anew = [{"layers": "0", "block": {"mixer": {"kind": "linear"}}},
             {"layers": "0", "block": {"mixer": {"kind": "attention", "heads": 8}}}]  # fmt: skip
     config = wide(mixer={"heads": 8, "window": 16}, overrides=anew)

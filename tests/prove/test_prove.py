@@ -73,7 +73,7 @@ def test_the_first_differing_place_is_named() -> None:
 
 def test_a_users_own_mixer_is_proved_too() -> None:
     """One that looks back only holds; one that looks at the whole text does not (L0-07)."""
-    mixer = {"kind": "custom", "target": "tests.prove.mixers:Running"}
+    mixer = {"kind": "custom", "target": "tests.models:Own"}
     assert failed(tiny(mixer=mixer)) == set()
     assert "causality" in failed(tiny(mixer={"kind": "custom", "target": "tests.prove.mixers:Peeking"}))
 

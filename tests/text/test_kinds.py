@@ -1,6 +1,5 @@
 """Words, WordPiece and Unigram: what each promises, the lectures' example both ways, and all kinds side by side."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heddle.errors import HeddleError
-from heddle.text import load_tokenizer, train_tokenizer
+from heddle.text import train_tokenizer
 from heddle.text.bpe import BPE
 from heddle.text.compare import compare
 from heddle.text.file import bpe_model, byte_level, byte_symbols, describe
 from heddle.text.kinds import KINDS
 from heddle.text.unigram import Unigram
 from heddle.text.words import WordPiece, Words
+from tests.lectures.golden import CASES
 
+EXAMPLE = CASES["subword_examples"]
 RAIN = "It is raining. It rains, and the rain is warm.\nIs it raining in the train? café naïve — 雨 " * 10
 WORDS = train_tokenizer("words", [RAIN])
 PIECES = train_tokenizer("wordpiece", [RAIN], 120)
 UNIGRAM = train_tokenizer("unigram", [RAIN], 380)
-
-EXAMPLE = next(
-    case
-    for case in json.loads((Path(__file__).parents[1] / "lectures" / "golden.json").read_text(encoding="utf-8"))[
-        "cases"
-    ]
-    if case["id"] == "subword_examples"
-)
 
 
 def witness(tokenizer: Any, directory: Path) -> tokenizers.Tokenizer:
@@ -81,14 +74,6 @@ def test_words_are_few_and_unknown_ones_are_unk() -> None:
     assert WORDS.unknown == 0
     assert WORDS.encode("It is snowing.")[2] == 0
     assert WORDS.decode(WORDS.encode("It is snowing.")) == "It is <unk>."
-
-
-@pytest.mark.lecture("L2-46")
-@pytest.mark.parametrize("kind", ["bytes", "bpe", "unigram"])
-def test_only_words_have_unknown_ones(kind: str) -> None:
-    tokenizer = train_tokenizer(kind, [RAIN], None if kind == "bytes" else 400)
-    assert tokenizer.decode(tokenizer.encode("It is snowing.")) == "It is snowing."
-    assert getattr(tokenizer, "unknown", None) not in tokenizer.encode("It is snowing.")
 
 
 def test_the_most_frequent_words_are_kept() -> None:
@@ -186,13 +171,6 @@ def test_a_vocabulary_without_unknown_says_so() -> None:
 # Unigram
 
 
-@pytest.mark.lecture("L2-47", "D-39")
-@given(text=st.text())
-def test_any_text_comes_back_from_a_unigram(text: str) -> None:
-    for sample in (text, f"It {text} is"):
-        assert UNIGRAM.decode(UNIGRAM.encode(sample)) == sample
-
-
 @pytest.mark.parametrize(
     "text", ["▁It▁is", "▁", "<0x41>", "<0xE2><0x96><0x81>", "<unk>", " It", "  It  ", "\n\n It\n", ""]
 )
@@ -243,13 +221,3 @@ def test_a_text_of_strange_words_is_compared_all_the_same() -> None:
     assert (cuts["bpe"].unknown, cuts["bpe"].exact) == (0, True)
     with pytest.raises(HeddleError, match="unknown kind"):
         compare("It", lambda: [RAIN], 400, ["morse"])
-
-
-def test_every_kind_comes_back_from_its_file_as_itself(tmp_path: Path) -> None:
-    for kind, row in KINDS.items():
-        tokenizer = train_tokenizer(kind, [RAIN], None if row.least is None else 400, ["<start_translation>"])
-        tokenizer.save(tmp_path / kind)
-        loaded = load_tokenizer(tmp_path / kind)
-        assert type(loaded) is row
-        assert loaded.kind == kind
-        assert loaded.encode(RAIN) == tokenizer.encode(RAIN)

@@ -148,14 +148,6 @@ def test_any_ids_are_spelt_as_the_library_does_and_stream_alike(name: str, data:
     assert ours.decode(whole) == theirs.decode(whole, skip_special_tokens=False)
 
 
-@families
-def test_no_character_is_broken_in_a_stream(name: str, both: Both) -> None:
-    ours, _ = both[name]
-    stream = TextStream(ours)
-    shown = [stream.push(i) for i in ours.encode("café 😀 雨")]
-    assert "\ufffd" not in "".join([*shown, stream.flush()])
-
-
 @pytest.mark.lecture("L1-94")
 @families
 def test_special_tokens_are_plain_text_unless_allowed(name: str, both: Both) -> None:
@@ -178,17 +170,6 @@ def test_a_saved_one_is_the_file_that_was_read(name: str, both: Both, tmp_path: 
     again = load_tokenizer(tmp_path)
     assert again.fingerprint() == ours.fingerprint()
     assert again.encode(TEXT) == ours.encode(TEXT)
-
-
-@families
-def test_an_import_brings_its_tokenizer(name: str, both: Both, tmp_path: Path) -> None:
-    from heddle.weights.published import read_tokenizer
-
-    both[name][0].save(tmp_path)
-    read, notes = read_tokenizer(tmp_path)
-    assert notes == []
-    assert read is not None
-    assert read.fingerprint() == both[name][0].fingerprint()
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral"])

@@ -1,4 +1,4 @@
-"""A run that is killed at any moment, and taken up again, ends as the run that nobody touched."""
+"""A run that is killed at any moment and resumed ends like one that was not."""
 
 import json
 import subprocess

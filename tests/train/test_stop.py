@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the step is finished, the run saved, and the way on said; what follows is as if nothing happened."""
+"""Ctrl-C and SIGTERM: the step is finished, the run saved, and how to continue is said; a resumed run ends the same."""
 
 import os
 import shutil

@@ -1,25 +1,46 @@
 """The task seam: what next-token prediction says of its examples, and a task of one's own that nothing else knows."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 
-from heddle.config import NextTokenConfig, RunConfig, TransformerConfig, sized
-from heddle.config.run import TaskSettings, TrainConfig
-from heddle.data.batch import IGNORED, Batch
+from heddle import config, data, train
+from heddle.config import NextTokenConfig, RunConfig, sized
+from heddle.config.run import TrainConfig
 from heddle.data.order import windows
 from heddle.data.store import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn import Layout
 from heddle.text import train_tokenizer
-from heddle.train import Examples, HeldOut, NextTokenTask, Optimizer, Reading, Task, evaluate, make_task, train_step
+from heddle.train import Optimizer, Reading, Task, evaluate, make_task, train_step
 from heddle.train.tasks import TASKS
 
 MODEL = sized(1, vocab_size=41, context=8, dim=16)
+COPYING = sized(2, vocab_size=9, context=8, dim=32)
+
+
+def shown() -> dict[str, Any]:
+    """What the page on the architecture defines to add a task that copies its input: a config, a class and a row in TASKS."""
+    names = {name: getattr(module, name) for module in (config, data, train) for name in module.__all__}
+    names |= {"Literal": Literal, "Layout": Layout, "np": np, "torch": torch}
+    page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
+    exec(page.split("## Adding a task")[1].split("```python\n")[1].split("```")[0], names)
+    return names
+
+
+PAGE = shown()
+Copy, CopyConfig = PAGE["Copy"], PAGE["CopyConfig"]
+
+
+class Chances(Copy):
+    """The page's task, and a number of its own."""
+
+    def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
+        return {"chance": float(np.exp(-means["loss"]))}
 
 
 def text(length: int, start: int = 0) -> Part:
@@ -68,75 +89,20 @@ def test_a_text_shorter_than_a_window_is_refused() -> None:
 
 def test_what_writes_no_text_has_nothing_to_show() -> None:
     tokenizer = train_tokenizer("characters", ["ab"])
-    assert Copy(None, None).sample(build(MODEL), tokenizer, 0, 5) is None
+    task = Copy(CopyConfig(), Reading(Corpus(), COPYING))
+    assert task.sample(build(MODEL), tokenizer, 0, 5) is None
 
 
 def test_every_task_of_a_config_has_a_class() -> None:
     assert type(RunConfig().task) in TASKS
+    assert PAGE["TASKS"] == {**TASKS, CopyConfig: Copy}
     with pytest.raises(HeddleError, match="make_task: config = a CopyConfig"):
         make_task(CopyConfig(), Reading(Corpus(), MODEL))
 
 
-# A task that copies its input: a config, a class and, for `heddle train`, a row in TASKS. docs/architecture.md shows it.
-
-
-class CopyConfig(TaskSettings):
-    """Random ids, then a boundary, then the same ids, which are the targets."""
-
-    kind: Literal["copy"] = "copy"
-    length: int = 4
-    boundary: int = 0
-
-
-class Copy(Task):
-    """What came before the boundary is to be said again after it."""
-
-    def __init__(self, config: CopyConfig | None, reading: Reading | None) -> None:
-        super().__init__(config or CopyConfig(), reading or Reading(Corpus(), COPYING, rows=32))
-
-    def examples(self, step: int) -> Examples:
-        rows = self.reading.rows
-        return Examples(np.arange(step * rows, (step + 1) * rows))
-
-    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
-        return HeldOut((Examples(np.arange(rows), held_out=True),), share=1.0)
-
-    def batch(self, examples: Examples) -> Batch:
-        length, boundary = self.config.length, self.config.boundary
-        seeds = [(self.reading.seed, examples.held_out, place) for place in examples.places]
-        ids = np.stack(
-            [np.random.default_rng(seed).integers(1, self.reading.model.vocab_size, length) for seed in seeds]
-        )
-        row = np.concatenate([ids, np.full((len(ids), 1), boundary), ids], axis=1)
-        tokens, targets = torch.from_numpy(row[:, :-1]), torch.from_numpy(row[:, 1:]).clone()
-        targets[:, :length] = IGNORED  # random ids cannot be predicted, and the boundary is no news
-        return Batch(tokens, Layout.plain(*tokens.shape), targets, (targets != IGNORED).float())
-
-    def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
-        return {"chance": float(np.exp(-means["loss"]))}
-
-
-def test_the_page_that_shows_it_is_true() -> None:
-    """Its code runs, and makes the same batches."""
-    page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
-    code = page.split("## Adding a task")[1].split("```python\n")[1].split("```")[0]
-    names = {**globals(), "NextTokenTask": NextTokenTask}
-    exec(code, names)
-    shown = names["TASKS"][names["CopyConfig"]](names["CopyConfig"](), Reading(Corpus(), COPYING, rows=3))
-    mine = Copy(CopyConfig(), Reading(Corpus(), COPYING, rows=3))
-    for examples in (shown.examples(7), *shown.held_out(2).batches):
-        found, wanted = shown.batch(examples), mine.batch(examples)
-        assert all(
-            torch.equal(getattr(found, each), getattr(wanted, each)) for each in ("tokens", "targets", "weights")
-        )
-
-
-COPYING: TransformerConfig = sized(2, vocab_size=9, context=8, dim=32)
-
-
 def test_a_task_of_ones_own_is_learned_and_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the step, the evaluation and the table that next-token prediction has, unchanged."""
-    monkeypatch.setitem(TASKS, CopyConfig, Copy)
+    """As the page says: by the step, the evaluation and the table that next-token prediction has, unchanged."""
+    monkeypatch.setitem(TASKS, CopyConfig, Chances)
     task = make_task(CopyConfig(), Reading(Corpus(), COPYING, rows=64))
     model: Transformer = build(COPYING)
     optimizer, objective = Optimizer(model, TrainConfig(weight_decay=0.0), 1e-2, "fp32"), task.objective(model)

@@ -1,4 +1,4 @@
-"""What the loop tells, and where it stops by itself: losses that are no numbers, a full disk, nothing to train on."""
+"""What the loop reports, and where it stops by itself: NaN or infinite losses, a full disk, nothing to train on."""
 
 import json
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_a_sample_begins_with_text_alone(begin: Begin, tmp_path: Path) -> None:
 
 
 def poison(trainer: Trainer, step: int, name: str) -> None:
-    """After this step, one number of a parameter is none."""
+    """After this step, one number of a parameter is NaN."""
 
     def reader(report: Report) -> None:
         if report.step == step and "loss" in report.values:
@@ -100,7 +100,7 @@ def test_a_weight_gone_wrong_is_named(begin: Begin, precision: str) -> None:
     assert newest_valid(run)[0] == run / "checkpoints" / "step-4"
     assert not (run / "model.safetensors").exists()
     assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 5
-    Trainer(run).run()  # without the poison it goes on
+    Trainer(run).run()  # without the poison it continues
 
 
 def test_weights_gone_wrong_are_not_saved(begin: Begin) -> None:

@@ -116,6 +116,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "layer_types": ["full_attention", "full_attention", "sliding_attention"],
         "tie_word_embeddings": False,
     },
+    "gemma2-whole": {"layer_types": ["full_attention"] * 3},
     "gemma2-without-caps": {"attn_logit_softcapping": None, "final_logit_softcapping": None},
     "gpt_neox": {},
     "gpt_neox-serial": {

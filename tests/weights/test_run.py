@@ -18,7 +18,7 @@ from heddle.text import train_tokenizer
 from heddle.weights import load, publish, read_config, save, save_checkpoint
 from heddle.weights.files import write_manifest
 from heddle.weights.run import _finish_publishing
-from heddle.weights.tensors import save_tensors
+from tests import refusing
 from tests.model import modules
 from tests.weights.conftest import shrunk
 
@@ -26,10 +26,7 @@ OPTIMIZER = {"moment": torch.ones(3)}
 
 
 def refusal(source: Path) -> str:
-    with pytest.raises(HeddleError) as caught:
-        load(source, "cpu")
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return refusing.refusal(lambda: load(source, "cpu"))
 
 
 def same(model: Transformer, weights: dict[str, torch.Tensor]) -> bool:
@@ -297,15 +294,7 @@ def test_a_config_of_other_sizes_is_refused_before_memory_is_taken(run: Path, pa
     assert said in refusal(run)
 
 
-def test_numbers_that_are_not_finite_are_refused(run: Path, tiny: TransformerConfig) -> None:
-    weights = build(tiny, seed=1).state_dict()
-    weights["embedding.weight"][7, 7] = torch.nan
-    publish(run, weights, step=11)
-    message = refusal(run)
-    assert str(run / "model.safetensors") in message
-    assert "1 of the 5120 numbers of embedding.weight" in message
-
-
+@pytest.mark.lecture("L1-62")
 def test_another_models_tokenizer_is_refused(tmp_path: Path, tiny: TransformerConfig) -> None:
     special = [f"<|{number}|>" for number in range(30)]
     tokenizer = train_tokenizer("bytes", [], special=special)
@@ -325,13 +314,6 @@ def test_places_that_are_no_run(tmp_path: Path, run: Path) -> None:
     assert "import it first: heddle import" in refusal(tmp_path / "empty")
     with pytest.raises(HeddleError, match="device = 'gpu' is not one of"):
         load(run, "gpu")
-
-
-def test_weights_of_half_precision_are_refused(run: Path, tiny: TransformerConfig) -> None:
-    weights = {name: tensor.bfloat16() for name, tensor in build(tiny).state_dict().items()}
-    save_tensors(run / "model.safetensors", weights)
-    write_manifest(run, {"step": 10})
-    assert "is BF16 in the file and F32 in the model" in refusal(run)
 
 
 def test_loading_while_training_publishes(run: Path, tiny: TransformerConfig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from heddle.model import Transformer, build
 from heddle.text import train_tokenizer
 from heddle.weights import vectors as module
 from heddle.weights.vectors import Coverage, find_rows, load_rows, read_vectors, save_rows, take_over_vectors
+from tests.refusing import refusal
 
 WORDS = {"cat": [1.0, -2.0, 0.5, 3.0], "dog": [0.25, 0.5, -1.0, 8.0], "naïve": [9.0, 1.0, 2.0, -4.0]}
 TEXT = "the cat and the dog saw a naïve cat"
@@ -140,10 +141,7 @@ def test_long_reading_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 )
 def test_broken_files_are_refused_in_one_line(content: bytes, reason: str, tmp_path: Path) -> None:
     (tmp_path / "v").write_bytes(content)
-    with pytest.raises(HeddleError) as refusal:
-        list(read_vectors(tmp_path / "v"))
-    assert reason in str(refusal.value)
-    assert "\n" not in str(refusal.value)
+    assert reason in refusal(lambda: list(read_vectors(tmp_path / "v")))
 
 
 def test_another_width_and_a_missing_file_are_refused(tmp_path: Path) -> None:
