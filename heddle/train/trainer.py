@@ -94,10 +94,10 @@ class Trainer:
         try:
             with self._stoppable():
                 while session.step < chosen.steps:
-                    report, stop = self._one_step(), self._is_stopped()
-                    _tell(readers, report)
+                    _tell(readers, self._one_step())
                     if self._due(chosen.evaluate_every) and leads:
                         _tell(readers, self._look())
+                    stop = self._is_stopped()
                     if metrics and (self._due(chosen.save_every) or stop):
                         metrics.sync()
                         session.save()
