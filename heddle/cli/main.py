@@ -147,5 +147,6 @@ def _fail(message: str, words: list[str], code: int = 2) -> None:
         with suppress(OSError):  # stdout may be what is full
             print(json.dumps({"error": message}), flush=True)
     with suppress(OSError):  # stderr may have no reader
-        print(f"heddle: {message}", file=sys.stderr)
+        rank = os.environ.get("RANK", "0")  # torchrun's; usually rank 0 fails for the same reason
+        print(f"heddle{'' if rank == '0' else f' (rank {rank})'}: {message}", file=sys.stderr)
     sys.exit(code)

@@ -12,16 +12,19 @@ from heddle.cli.say import document, duration, estimate, metrics, phases, plural
 from heddle.config.run import Chosen, RunConfig
 from heddle.train.plan import Plan
 from heddle.train.prepare import name_sources, prepare
+from heddle.train.ranks import join_ranks
 from heddle.train.session import Session
 from heddle.train.trainer import Interrupted, Trainer, resume_command
 
 
 def begin(config: RunConfig, run: Path, out: Console, json: bool) -> None:
-    """Prepare a run and train it."""
-    with phases(out) as tell:
-        planned = prepare(config, run, tell)
-    out.print(_numbers(planned, run), markup=False)
-    train_to_the_end(run, out, json)
+    """Prepare a run and train it. Under torchrun, rank 0 prepares it for all."""
+    ranks = join_ranks()
+    if ranks.leads:
+        with phases(out) as tell:
+            planned = prepare(config, run, tell)
+        out.print(_numbers(planned, run), markup=False)
+    train_to_the_end(Path(ranks.share(str(run))), out, json)
 
 
 def train_to_the_end(run: Path, out: Console, json: bool) -> None:
@@ -36,6 +39,8 @@ def train_to_the_end(run: Path, out: Console, json: bool) -> None:
 def _train(run: Path, out: Console, json: bool) -> None:
     trainer = Trainer(run)
     session, chosen = trainer.session, trainer.session.run.chosen
+    if not session.ranks.leads:
+        out.quiet, json = True, False
     _tell_opening(session, out)
     try:
         with Progress(out, chosen, session.step) as progress:
@@ -92,6 +97,8 @@ def _tell_opening(session: Session, out: Console) -> None:
     for difference in opening.moved:
         out.print(f"{difference}; the result will not be bit-equal to that of the machine it started on", markup=False)
     steps = session.run.chosen.steps
+    if session.ranks.count > 1:
+        out.print(f"{session.ranks.count} processes train it together", markup=False)
     if session.step == steps:
         advice = "the number of steps is fixed when a run starts, so to train longer start a new run with more steps"
         out.print(f"all {steps} steps of {run} are done; {advice}", markup=False)

@@ -2,7 +2,7 @@
 
 In reading order:
 
-- `task`: the interface of what a run learns (`Task`); `next_token` is the task of language models, `tasks` the table of tasks.
+- `task`: the interface of what a run learns (`Task`); `next_token` and `masked` are tasks, `tasks` is their table.
 - `objective`: from a batch to a sum and a count (`CrossEntropy`); `loss` computes it chunk by chunk.
 - `optimizer`: fp32 masters, and which optimizer updates which parameter; `muon` updates matrices.
 - `schedule`: learning rates over time.
@@ -10,7 +10,7 @@ In reading order:
 - `evaluate`: the loss of what was held out.
 - `plan`: sizes, steps and precision, chosen by measurement before a run.
 - `prepare`: makes a run directory: tokenizer, token store, plan.
-- `session`: opens a run directory, new or at its newest checkpoint (`Session`).
+- `session`: opens a run directory, new or at its newest checkpoint (`Session`); `ranks` connects several processes.
 - `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports.
 - `runtime`: allocator, and the seed of each step; `diagnose`: finds where a loss became NaN or infinite.
 - `fit`: training in memory, without files.

@@ -24,6 +24,6 @@ def keep_memory() -> bool:
     return all(done)
 
 
-def seed_step(seed: int, step: int) -> None:
-    """Make a step's random numbers (dropout) a function of (seed, step), so that resuming needs no generator state."""
-    torch.manual_seed((seed * 0x9E3779B1 + step) % 2**63)
+def seed_step(seed: int, step: int, rank: int = 0) -> None:
+    """Make a step's random numbers (dropout) a function of (seed, step, rank), so that resuming needs no generator state."""
+    torch.manual_seed((seed * 0x9E3779B1 + step + rank * 0xD1B54A32D192ED03) % 2**63)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -23,6 +23,7 @@ from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.train.objective import CrossEntropy, Loss
 from heddle.train.optimizer import Optimizer
+from heddle.train.ranks import Ranks, join_ranks
 from heddle.train.runtime import keep_memory
 from heddle.train.task import Reading, Task
 from heddle.train.tasks import make_task
@@ -44,7 +45,8 @@ class Run:
         chosen: the config's record of what was decided before the run.
         tokenizer: its `tokenizer.json`.
         store: its `data/`.
-        hold: the lock, held until `hold.release()`, until this object is collected, or until the process ends.
+        hold: the lock, held until `hold.release()`, until this object is collected, or until the process ends. None on ranks
+            that do not lead.
     """
 
     directory: Path
@@ -53,7 +55,7 @@ class Run:
     chosen: Chosen
     tokenizer: Tokenizer
     store: TokenStore
-    hold: Hold
+    hold: Hold | None
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class Session:
         eager: the objective, uncompiled.
         objective: the objective that steps call, compiled if so chosen; assign a wrapper here to wrap it.
         step: steps done.
+        ranks: this process among those that train together.
     """
 
     run: Run
@@ -100,6 +103,12 @@ class Session:
     eager: CrossEntropy
     objective: Callable[[Batch], Loss]
     step: int
+    ranks: Ranks = field(default_factory=Ranks)
+
+    def batch(self) -> Batch:
+        """This rank's rows of the next step's batch, on the run's device."""
+        examples = self.task.examples(self.step).part(self.ranks.rank, self.ranks.count)
+        return self.task.batch(examples).to(self.model.device)
 
     def weights(self) -> dict[str, Tensor]:
         """The whole content of the model: the masters, and the buffers of a user's own modules."""
@@ -118,6 +127,7 @@ def open_session(run: str | Path) -> Session:
     """Open a run for training, from its newest valid checkpoint, or from the start if there is none.
 
     The session locks the directory until `session.run.hold.release()` or until it is collected; reading the run needs no lock.
+    Under torchrun, the processes share the work (see `heddle.train.ranks`), and only rank 0 has the lock.
 
     Args:
         run: a directory with `config.json`, `tokenizer.json` and `data/`.
@@ -125,15 +135,17 @@ def open_session(run: str | Path) -> Session:
     Raises:
         HeddleError: the directory is not a training run, its files do not belong together, or it is already being trained.
     """
-    opened = _open(Path(run))
+    ranks = join_ranks()
+    opened = _open(Path(run), ranks)
     try:
-        return _start(opened)
+        return _start(opened, ranks)
     except BaseException:
-        opened.hold.release()
+        if opened.hold is not None:
+            opened.hold.release()
         raise
 
 
-def _open(run: Path) -> Run:
+def _open(run: Path, ranks: Ranks) -> Run:
     """Read a run's files, compare them with each other, and take its lock."""
     config = read_config(run)
     if config.train is None or config.chosen is None:
@@ -148,21 +160,23 @@ def _open(run: Path) -> Run:
             f"{run}: tokenizer.json has {tokenizer.vocab_size} ids, config.json {config.model.vocab_size}"
         )
     store.verify()
-    return Run(run, config, config.train, config.chosen, tokenizer, store, Hold(run))
+    return Run(run, config, config.train, config.chosen, tokenizer, store, Hold(run) if ranks.leads else None)
 
 
-def _start(run: Run) -> Session:
+def _start(run: Run, ranks: Ranks) -> Session:
     """Build everything, and restore the newest valid checkpoint."""
     keep_memory()
     config, train, chosen = run.config, run.train, run.chosen
     device = pick_device(chosen.device)
+    ranks.check_batch(chosen.batch, train.accumulate)
     for folder in (run.directory, run.directory / CHECKPOINTS):
-        if folder.is_dir():
+        if folder.is_dir() and ranks.leads:
             sweep(folder)  # remove what a killed training left, before reading anything
+    ranks.wait()
     source, notes = newest_valid(run.directory)
     damaged = damage(run.directory)
     before = None if source is None else _read(run, source)
-    precision, peak, moved = _adapt(chosen, device, resumed=before is not None)
+    precision, peak, moved = _adapt(chosen, device, ranks, resumed=before is not None)
     model = build(config.model, device, train.seed)
     by_onednn = chosen.onednn if has_onednn() else ()
     use_products(model, by_onednn)
@@ -185,15 +199,16 @@ def _start(run: Run) -> Session:
         optimizer=optimizer,
         task=task,
         eager=eager,
-        objective=torch.compile(eager) if chosen.compile else eager,
+        objective=torch.compile(ranks.wrap(eager)) if chosen.compile else ranks.wrap(eager),
         step=0 if before is None else int(before.state["step"]),
+        ranks=ranks,
     )
 
 
-def _adapt(chosen: Chosen, device: torch.device, resumed: bool) -> tuple[str, float, list[str]]:
+def _adapt(chosen: Chosen, device: torch.device, ranks: Ranks, resumed: bool) -> tuple[str, float, list[str]]:
     """The precision to compute in, its peak, and what differs from where the run started. Also sets the threads."""
     wanted, peak, cores, moved = chosen.precision, chosen.peak, os.cpu_count() or 1, []
-    torch.set_num_threads(min(chosen.threads, cores))
+    torch.set_num_threads(max(1, min(chosen.threads, cores) // ranks.local))
     if chosen.threads > cores:
         moved.append(f"{chosen.threads} threads were chosen, but this machine has {pluralize(cores, 'core')}")
     # A new run was measured here, or its user chose the precision.

@@ -10,6 +10,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from heddle.account.flops import flops
 from heddle.checks import checked
 from heddle.errors import HeddleError
@@ -75,34 +77,41 @@ class Trainer:
                 checkpoint is kept.
         """
         directory, hold = self.session.run.directory, self.session.run.hold
-        if not hold.release.alive:
+        if hold is not None and not hold.release.alive:
             raise HeddleError(f"this trainer of {directory} has already run; make a new one to continue")
         try:
             return self._run()
         except WriteError as error:
             raise WriteError(error.problem, f". Make room, then continue with: {resume_command(directory)}") from error
         finally:
-            hold.release()
+            if hold is not None:
+                hold.release()
 
     def _run(self) -> Evaluation:
-        session, chosen = self.session, self.session.run.chosen
-        metrics = Metrics(session.run.directory / "metrics.jsonl", keep=session.step)
-        readers: list[Reader] = [metrics, *self.readers]
+        session, chosen, leads = self.session, self.session.run.chosen, self.session.ranks.leads
+        metrics = Metrics(session.run.directory / "metrics.jsonl", keep=session.step) if leads else None
+        readers: list[Reader] = [metrics, *self.readers] if metrics else []
         try:
             with self._stoppable():
                 while session.step < chosen.steps:
-                    report = self._one_step()
-                    _tell(readers, report)
-                    if self._due(chosen.evaluate_every):
+                    _tell(readers, self._one_step())
+                    if self._due(chosen.evaluate_every) and leads:
                         _tell(readers, self._look())
-                    if self._due(chosen.save_every) or self.stop.is_set():
+                    stop = self._is_stopped()
+                    if metrics and (self._due(chosen.save_every) or stop):
                         metrics.sync()
                         session.save()
-                    if self.stop.is_set() and session.step < chosen.steps:
+                    if stop and session.step < chosen.steps:
                         raise Interrupted(session.run.directory, session.step, chosen.steps, self._signal)
             return self._finish()
         finally:
-            metrics.close()
+            if metrics:
+                metrics.close()
+
+    def _is_stopped(self) -> bool:
+        """Whether any rank was asked to stop: all of them stop after the same step."""
+        asked = torch.tensor([float(self.stop.is_set())], device=self.session.model.device)
+        return bool(self.session.ranks.sum(asked).item())
 
     def _due(self, every: int) -> bool:
         return self.session.step % every == 0 or self.session.step == self.session.run.chosen.steps
@@ -111,22 +120,25 @@ class Trainer:
         began = time.perf_counter()
         session, train, chosen = self.session, self.session.run.train, self.session.run.chosen
         session.model.train()
-        seed_step(train.seed, session.step)
-        examples = session.task.examples(session.step)
-        batch = session.task.batch(examples).to(chosen.device)
+        seed_step(train.seed, session.step, session.ranks.rank)
+        batch, reduce = session.batch(), session.ranks.sum
         scale = factor(session.step, chosen.steps, chosen.warmup, train)
-        loss, norm = train_step(session.objective, session.optimizer, batch, train.accumulate, scale, train.clip)
+        loss, norm = train_step(
+            session.objective, session.optimizer, batch, train.accumulate, scale, train.clip, reduce
+        )
         if not (isfinite(loss) and isfinite(norm)):
             gradients = {name: master.grad for name, master in session.optimizer.masters.items()}
             layer = first_bad_layer(session.eager, batch, gradients)
-            where = f"first seen in the {layer}; batch of the {session.task.describe(examples)}"
+            where = (
+                f"first seen in the {layer}; batch of the {session.task.describe(session.task.examples(session.step))}"
+            )
             raise self._not_finite(session.step + 1, f"loss is {loss} ({where})")
         session.step += 1
         seconds = time.perf_counter() - began
-        rate = batch.tokens.numel() / seconds
+        rate = batch.tokens.numel() * session.ranks.count / seconds
         speed = {
             "tokens_per_second": rate,
-            "share_of_peak": rate * self.flops_per_token / session.opening.peak,
+            "share_of_peak": rate * self.flops_per_token / (session.opening.peak * session.ranks.count),
             "seconds": seconds,
         }
         values = {"loss": loss, "gradient_norm": norm, "learning_rate": scale * chosen.learning_rate}
@@ -147,8 +159,7 @@ class Trainer:
         session, chosen = self.session, self.session.run.chosen
         scored = evaluate(session.model, session.task, most=self.probe)
         if not isfinite(scored.loss):
-            batch = session.task.batch(session.task.examples(session.step)).to(chosen.device)
-            layer = first_bad_layer(session.eager, batch, {})
+            layer = first_bad_layer(session.eager, session.batch(), {})
             raise self._not_finite(session.step, f"validation loss is {scored.loss} (first seen in the {layer})")
         number, last = session.step // chosen.evaluate_every, session.step == chosen.steps
         wanted = number in (1, 2) or (number % 5 == 0 and not last)
@@ -163,7 +174,8 @@ class Trainer:
     def _finish(self) -> Evaluation:
         session = self.session
         result = evaluate(session.model, session.task, most=self.ending)
-        publish(session.run.directory, session.weights(), session.step, {"evaluation": result.to_dict()})
+        if session.ranks.leads:
+            publish(session.run.directory, session.weights(), session.step, {"evaluation": result.to_dict()})
         return result
 
     @contextmanager

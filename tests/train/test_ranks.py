@@ -1,0 +1,83 @@
+"""Several processes train what one trains: the same global batches, the same losses, one writer."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from heddle.config import MaskedConfig, NextTokenConfig, sized
+from heddle.data.store import Corpus, Part
+from heddle.errors import HeddleError
+from heddle.text import train_tokenizer
+from heddle.train import Reading, Trainer, make_task
+from heddle.train.ranks import Ranks
+from tests import programs
+
+from .conftest import Begin
+
+TOKENIZER = train_tokenizer("bytes", [], special=("[MASK]",))
+
+
+@pytest.mark.parametrize("kind", [NextTokenConfig, MaskedConfig])
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_the_global_batch_is_the_same_for_any_number_of_ranks(kind: Any, count: int) -> None:
+    text = Part(np.arange(2000, dtype=np.uint16) % 256, 2000, 1, 1)
+    model = sized(1, vocab_size=TOKENIZER.vocab_size, context=16, dim=16)
+    task = make_task(kind(), Reading(Corpus(text), model, rows=16, seed=3, tokenizer=TOKENIZER))
+    for step in (0, 7):
+        examples = task.examples(step)
+        whole = task.batch(examples)
+        parts = [task.batch(examples.part(rank, count)) for rank in range(count)]
+        for name in ("tokens", "targets", "weights"):
+            assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
+
+
+def test_a_batch_that_ranks_do_not_divide_is_refused() -> None:
+    Ranks(0, 2).check_batch(8, 2)
+    with pytest.raises(HeddleError, match=r"batch = 6 cannot be divided among 2 processes of accumulate = 2"):
+        Ranks(0, 2).check_batch(6, 2)
+    with pytest.raises(HeddleError, match=r"batch = 6 cannot be divided among 4 processes: choose a multiple of 4"):
+        Ranks(0, 4).check_batch(6, 1)
+
+
+def test_alone_nothing_is_shared() -> None:
+    alone, tensor = Ranks(), torch.ones(2)
+    assert alone.leads
+    assert alone.sum(tensor) is tensor
+    assert alone.share("runs/1") == "runs/1"
+    module = torch.nn.Linear(1, 1)
+    assert alone.wrap(module) is module
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+def test_torchrun_trains_what_one_process_trains(begin: Begin, tmp_path: Path) -> None:
+    """Two gloo processes continue a run: the leader alone writes, and losses, scores and weights are those of one process."""
+    run = begin(steps=6, evaluate_every=3, accumulate=2, optimizer="muon", learning_rate=1e-2)
+    together = shutil.copytree(run, tmp_path / "together")
+    Trainer(run).run()
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, "-m", "heddle", "train", "--resume", str(together), "--json"]
+    done = subprocess.run(
+        command, cwd=programs.ROOT, env=programs.environment(), capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["finished"]
+    assert "2 processes train it together" in done.stderr
+    one, two = (
+        [json.loads(line) for line in (each / "metrics.jsonl").read_text().splitlines()] for each in (run, together)
+    )
+    assert [row["step"] for row in one] == [row["step"] for row in two]
+    for name in ("loss", "validation_loss"):
+        assert [row[name] for row in two if name in row] == pytest.approx(
+            [row[name] for row in one if name in row], abs=2e-5
+        )
+    weights = [load_file(each / "model.safetensors") for each in (run, together)]
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-4, msg=name)
