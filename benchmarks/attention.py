@@ -30,7 +30,7 @@ def passes(arguments: argparse.Namespace, name: str, length: int) -> Callable[[]
     kind = getattr(torch, {"bf16": "bfloat16", "fp32": "float32"}[arguments.precision])
     q, k, v, above = (torch.randn(shape, dtype=kind, device=arguments.device) for _ in range(4))
     kernel = KERNELS[name](arguments.head_dim**-0.5)
-    layout = Layout.plain(1, length, arguments.device)
+    layout = Layout.whole(1, length, arguments.device)
     lowered = kernel.lower(Mask(Causal(), layout, layout))
     for tensor in (q, k, v):
         tensor.requires_grad_()

@@ -30,7 +30,7 @@ def contenders(arguments: argparse.Namespace, tokens: int) -> dict[str, Callable
     torch.manual_seed(0)
     kind = getattr(torch, {"bf16": "bfloat16", "fp32": "float32"}[arguments.precision])
     activation = "silu" if arguments.gated else "gelu"
-    layout = Layout.plain(1, tokens, arguments.device)
+    layout = Layout.whole(1, tokens, arguments.device)
     wide = arguments.active * arguments.hidden
     setting, kind_of = Setting(arguments.dim), GatedConfig if arguments.gated else MLPConfig
     dense: Any = (Gated if arguments.gated else MLP)(kind_of(hidden=wide, activation=activation, bias=False), setting)

@@ -37,7 +37,7 @@ def with_itself(layout: Layout) -> Place:
 
 def plain_mask(rows: int, length: int, rule: Rule | None = None) -> Mask:
     """The mask of whole sequences, causal unless a rule is named."""
-    return Mask(rule or Causal(), *with_itself(Layout.plain(rows, length)))
+    return Mask(rule or Causal(), *with_itself(Layout.whole(rows, length)))
 
 
 def outcome(kernel: Kernel, mask: Mask, given: Sequence[Tensor], weight: Tensor) -> list[Tensor]:

@@ -43,7 +43,7 @@ BARE = model.build(CONFIG.override({"head.kind": "none"}))
 OTHERS = heddle.train_tokenizer("characters", ["ab"])
 IDS = torch.tensor([TOKENIZER.encode("warp")])
 HIDDEN = torch.ones(2, 3, 16)
-LAYOUT = Layout.plain(*IDS.shape)
+LAYOUT = Layout.whole(*IDS.shape)
 PART = Part(np.arange(20, dtype=np.uint16), 20, 1, 1)
 STORE = TokenStore(Path("data"), 257, "", "", None, {}, PART, PART)
 SAMPLING = config.SamplingConfig(max_tokens=2)
@@ -103,7 +103,7 @@ NO_DEVICE: list[Any] = [None, 3, Bad("tpu", "device"), Bad("cuda:99", "device"),
 NO_IDS: list[Any] = [
     [1, 2, 3], None, "warp", IDS[0], IDS.float(), IDS.numpy(), IDS + 257, -IDS, torch.ones(1, 4, dtype=torch.bool),
 ]  # fmt: skip
-NO_LAYOUT: list[Any] = [3, "plain", Layout.plain(2, 9)]
+NO_LAYOUT: list[Any] = [3, "plain", Layout.whole(2, 9)]
 NO_PRECISION: list[Any] = ["fp16", None, 3, torch.float32]
 NO_PROMPTS: list[Any] = [None, "warp", 3, ["warp"], [[1.5]], [["w"]]]
 SIZES = {"batch": NO_COUNT, "length": NO_COUNT_OR_NONE}
@@ -313,10 +313,10 @@ TABLE: dict[str, Call] = {
         {"config": NO_CONFIG, "dim": NO_COUNT, "context": NO_COUNT, "causal": NO_SWITCH, "dropout": [0.1, {}]},
     ),
     "model.Stack.forward": Call(
-        {"x": HIDDEN, "layout": Layout.plain(2, 3)},
+        {"x": HIDDEN, "layout": Layout.whole(2, 3)},
         {
             "x": [None, [1.0], IDS, HIDDEN[..., 1:]],
-            "layout": [None, 3, Bad(Layout.plain(1, 3), "[1, 3]")],
+            "layout": [None, 3, Bad(Layout.whole(1, 3), "[1, 3]")],
         },
         MODEL.decoder,
     ),

@@ -207,7 +207,7 @@ def _cache_size(config: TransformerConfig, batch: int, length: int, precision: s
     cache, encoded = model.new_cache(batch), 0
     if config.encoder is not None:  # given, so that the encoder need not run
         hidden = torch.empty(batch, length, config.dim, dtype=model.working_dtype(), device="meta")
-        cache.encoded, encoded = EncoderOutput(hidden, Layout.plain(batch, length, "meta")), hidden.nbytes
+        cache.encoded, encoded = EncoderOutput(hidden, Layout.whole(batch, length, "meta")), hidden.nbytes
     with torch.no_grad():
         model(torch.zeros(batch, 1, dtype=torch.long, device="meta"), cache=cache)
     cache.advance([length - 1] * batch, "meta")  # makes room for the other tokens

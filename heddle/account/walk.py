@@ -170,7 +170,7 @@ def _mixture(module: MoE, name: str, x: Tensor) -> Iterator[Product]:
 def _custom(module: CustomMixer | CustomFeedForward, name: str, x: Tensor) -> Iterator[Foreign]:
     """Torch's counter around the custom module alone."""
     mixes = isinstance(module, CustomMixer)
-    more = (Layout.plain(x.shape[0], x.shape[1], x.device),) if mixes else ()
+    more = (Layout.whole(x.shape[0], x.shape[1], x.device),) if mixes else ()
     flops: int | None = None
     try:
         with FlopCounterMode(display=False) as counter, torch.no_grad():

@@ -93,4 +93,4 @@ def next_token_batch(rows: Integer[np.ndarray, "B N"]) -> Batch:
     ids = torch.from_numpy(rows.astype(np.int64))
     # Copies: views would carry the memory of the whole buffer through every move between devices.
     tokens, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
-    return Batch(tokens, Layout.plain(*tokens.shape), targets, torch.ones(tokens.shape))
+    return Batch(tokens, Layout.whole(*tokens.shape), targets, torch.ones(tokens.shape))

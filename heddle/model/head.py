@@ -158,7 +158,7 @@ class Pooler(Head):
 
     def features(self, hidden: Float[Tensor, "B T D"], layout: Layout | None) -> Float[Tensor, "B D"]:
         """One vector per sequence; without a layout, every row is one whole sequence."""
-        layout = Layout.plain(hidden.shape[0], hidden.shape[1], hidden.device) if layout is None else layout
+        layout = Layout.whole(hidden.shape[0], hidden.shape[1], hidden.device) if layout is None else layout
         pooled = pool(hidden, layout, self.how)
         pooled = pooled if self.dense is None else torch.tanh(self.dense(pooled))
         return F.normalize(pooled, dim=-1) if self.normalise else pooled

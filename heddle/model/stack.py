@@ -67,7 +67,7 @@ class Entry(nn.Module):
         at = layout.position + self.offset
         if isinstance(self.positions, SinusoidalPositions):
             return self.positions(at, wide_dtype(dtype)).to(dtype)
-        if layout.form not in ("plain", "uniform"):
+        if layout.form not in ("whole", "uniform"):
             # Padding may lie beyond the table. It gets the first row and is seen by nothing.
             at = at.masked_fill(~layout.real, 0)
         check_ids("the layout's positions", at, self.places)

@@ -176,7 +176,7 @@ class Transformer(nn.Module):
         """The layout of the tokens, which the stack then checks."""
         rows, width = tokens.shape
         if cache is None:
-            return Layout.plain(rows, width, tokens.device) if layout is None else layout
+            return Layout.whole(rows, width, tokens.device) if layout is None else layout
         if not isinstance(cache, Cache):
             raise wrong("model", "cache", cache, "a Cache from model.new_cache")
         if self.decoder is None:
@@ -201,7 +201,7 @@ class Transformer(nn.Module):
         check_ids("source", source, count)
         if source.shape[0] != rows:
             raise HeddleError(f"{source.shape[0]} rows of source for {rows} rows of tokens: pass one source per row")
-        layout = Layout.plain(rows, source.shape[1], source.device) if layout is None else layout
+        layout = Layout.whole(rows, source.shape[1], source.device) if layout is None else layout
         out: Output = self.encoder(self._embed(source, self.source_embedding), layout, types=types)
         return EncoderOutput(out.hidden, layout), out.routings
 

@@ -18,7 +18,7 @@ In reading order:
 - `embedding`: tables with one vector per id.
 
 `heddle.model` assembles these into a transformer. To use a layer alone, build it as `Module(config, setting)` and call it with
-vectors and a scope: `attention(x, attention.pattern.scope(Layout.plain(rows, length)))`.
+vectors and a scope: `attention(x, attention.pattern.scope(Layout.whole(rows, length)))`.
 """
 
 from heddle.nn.attention import Attention as Attention

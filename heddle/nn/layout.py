@@ -11,7 +11,7 @@ from torch.utils import _pytree
 
 from heddle.errors import HeddleError
 
-Form = Literal["plain", "padded", "packed", "uniform", "ragged"]
+Form = Literal["whole", "padded", "packed", "uniform", "ragged"]
 PADDING = -1
 
 
@@ -22,8 +22,8 @@ class Layout:
     Tokens see only tokens of their own segment; segment -1 is padding, which sees nothing and is seen by nothing. The
     form lets code choose fast paths without reading tensors:
 
-    - `plain`: every row is one whole sequence, positions 0..T-1;
-    - `padded`: like `plain`, with padding after each row's end;
+    - `whole`: every row is one whole sequence, positions 0..T-1;
+    - `padded`: like `whole`, with padding after each row's end;
     - `packed`: anything else that needs a full mask, such as several documents in a row or padding in front;
     - `uniform`: the next tokens of cached rows of equal length;
     - `ragged`: the next tokens of cached rows of different lengths, or different numbers of them.
@@ -43,10 +43,10 @@ class Layout:
     longest: int | None = None
 
     @classmethod
-    def plain(cls, rows: int, length: int, device: torch.device | str | None = None) -> "Layout":
+    def whole(cls, rows: int, length: int, device: torch.device | str | None = None) -> "Layout":
         """Every row is one whole sequence of `length` tokens."""
         position = torch.arange(length, device=device).expand(rows, length)
-        return cls(position, torch.zeros_like(position), "plain")
+        return cls(position, torch.zeros_like(position), "whole")
 
     @classmethod
     def padded(

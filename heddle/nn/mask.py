@@ -89,7 +89,7 @@ class Mask:
     @property
     def rows(self) -> int:
         """How many distinct masks the batch has: 1 if all rows share one, else B."""
-        return 1 if self.queries.form in ("plain", "uniform") and self.keys.form == "plain" else self.queries.rows
+        return 1 if self.queries.form in ("whole", "uniform") and self.keys.form == "whole" else self.queries.rows
 
     def dense(self) -> Bool[Tensor, "b 1 T S"]:
         """The whole mask; b is `rows`. Broadcast over heads, never copied (L1-35)."""
@@ -124,10 +124,10 @@ class Mask:
     def _in_order(self) -> bool:
         """Whether queries and keys form a square in which, ignoring padding, slot and position are the same number."""
         # Causality hides padding after the end only if queries and keys have the same layout, not just the same form.
-        same = self.keys.form == "plain" or self.keys is self.queries
-        return self.queries.form in ("plain", "padded") and same and self.queries.width == self.keys.width
+        same = self.keys.form == "whole" or self.keys is self.queries
+        return self.queries.form in ("whole", "padded") and same and self.queries.width == self.keys.width
 
     def is_open(self) -> bool:
         """Whether every query sees every key, so that no mask is needed."""
-        whole = self.queries.form == self.keys.form == "plain"
+        whole = self.queries.form == self.keys.form == "whole"
         return whole and (self.rule == Everything() or (self.is_causal() and self.queries.width == 1))

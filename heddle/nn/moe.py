@@ -100,7 +100,7 @@ class MoE(nn.Module):
     def forward(self, x: Float[Tensor, "B T D"], queries: Layout) -> Output:
         gates, choice, logits = self.router(x)
         experts = logits.shape[-1]
-        if queries.form != "plain":  # padding goes to no expert
+        if queries.form != "whole":  # padding goes to no expert
             choice = choice.masked_fill((~queries.real)[..., None], experts)
         chosen = (choice[..., None] == torch.arange(experts, device=x.device)).sum(-2)  # [B, T, E] of 0 and 1
         load = chosen.sum((0, 1))

@@ -27,7 +27,7 @@ from heddle.config.layers import (
 from heddle.nn.layout import Layout
 from heddle.nn.numeric import wide_dtype
 
-SHARED = ("plain", "padded", "uniform")  # forms in which all rows have the same positions
+SHARED = ("whole", "padded", "uniform")  # forms in which all rows have the same positions
 
 
 def _position(layout: Layout) -> Int[Tensor, "b T"]:

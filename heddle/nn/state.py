@@ -117,7 +117,7 @@ class Rolling(State):
         if keys.width > queries.width:
             old = (buffer[:, :, : self.window] for buffer in self.buffers)
             whole = tuple(torch.cat(pair, dim=2) for pair in zip(old, new, strict=True))
-        if queries.form in ("plain", "uniform"):
+        if queries.form in ("whole", "uniform"):
             slot = queries.position[0, -self.window :] % self.window
             for buffer, tensor in zip(self.buffers, new, strict=True):
                 buffer.index_copy_(2, slot, tensor[:, :, -self.window :])
@@ -274,9 +274,9 @@ class Cache:
         else:
             real = torch.arange(width, device=device) < torch.tensor(counts, device=device)[:, None]
             segment = torch.where(real, 0, PADDING)
-        form: Form = ("plain" if even else "padded") if fresh else ("uniform" if uniform else "ragged")
+        form: Form = ("whole" if even else "padded") if fresh else ("uniform" if uniform else "ragged")
         queries = Layout(position, segment, form)
-        keys: dict[int | None, Layout] = {None: Layout.plain(len(self.lengths), visible, device)}
+        keys: dict[int | None, Layout] = {None: Layout.whole(len(self.lengths), visible, device)}
         for window in {state.window for state in self._flat() if isinstance(state, Rolling)}:
             keys[window] = queries if fresh else _ring(start, window, queries)
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
@@ -361,8 +361,8 @@ def _stacked(first: EncoderOutput, second: EncoderOutput) -> EncoderOutput:
 
     hidden, position, segment = (torch.cat(pair) for pair in zip(wide(first), wide(second), strict=True))
     forms = {one.form, other.form}
-    whole = forms == {"plain"} and one.width == other.width
-    form: Form = "plain" if whole else "padded" if forms <= {"plain", "padded"} else "packed"
+    whole = forms == {"whole"} and one.width == other.width
+    form: Form = "whole" if whole else "padded" if forms <= {"whole", "padded"} else "packed"
     return EncoderOutput(hidden, Layout(position, segment, form, max(one.documents, other.documents)))
 
 

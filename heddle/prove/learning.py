@@ -45,7 +45,7 @@ def training_loss(subject: Subject) -> Iterator[Comparison]:
     rows = subject.tokens(3, subject.length + 1)
     tokens, targets = rows[:, :-1], rows[:, 1:]
     weights = torch.ones(tokens.shape)
-    wanted = _plain_loss(model, tokens, Layout.plain(*tokens.shape), targets, weights)
+    wanted = _plain_loss(model, tokens, Layout.whole(*tokens.shape), targets, weights)
     found = _objective(objective, next_token_batch(rows.numpy()))
     yield _compared("whole rows", found, wanted)
     first = max(1, subject.length // 3)

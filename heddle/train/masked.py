@@ -75,7 +75,7 @@ class MaskedTask(Task):
             random = chosen[(level >= self.config.masked) & (level < self.config.masked + self.config.random)]
             tokens[row, random] = draw.choice(self.ordinary, len(random))
         weights = torch.from_numpy((targets != IGNORED).astype(np.float32))
-        return Batch(torch.from_numpy(tokens), Layout.plain(*tokens.shape), torch.from_numpy(targets), weights)
+        return Batch(torch.from_numpy(tokens), Layout.whole(*tokens.shape), torch.from_numpy(targets), weights)
 
     def held_out(self, rows: int, most: int | None = None) -> HeldOut:
         """Windows that do not overlap and cover the text; their masks are the same every time."""

@@ -184,7 +184,7 @@ def test_the_path_in_an_encoder_is_the_gradients(mixer: dict[str, Any]) -> None:
         config = TransformerConfig.of({"vocab_size": 5, "dim": 8, "context": 9, "encoder": stack})
         model = build(config)
         x = torch.randn(1, 9, 8, requires_grad=True)
-        model.encoder(x, Layout.plain(1, 9)).hidden[0, -1].sum().backward()
+        model.encoder(x, Layout.whole(1, 9)).hidden[0, -1].sum().backward()
         there = bool(x.grad[0, 0].abs().sum() > 0)
         assert (flops(config).path == depth) == there or flops(config).path < depth
         assert there == (flops(config).path is not None)

@@ -30,7 +30,7 @@ def test_targets_are_inputs_shifted_by_one(dtype: type) -> None:
     assert batch.tokens.tolist() == [[1, 2, 3], [5, 6, 7]]
     assert batch.targets.tolist() == [[2, 3, 4], [6, 7, 60000]]
     assert batch.weights.tolist() == [[1.0] * 3] * 2
-    assert batch.layout.form == "plain"
+    assert batch.layout.form == "whole"
     assert batch.layout.position.tolist() == [[0, 1, 2]] * 2
     assert batch.tokens.dtype == batch.targets.dtype == torch.long
 
@@ -63,8 +63,8 @@ def test_an_ignored_target_has_no_weight() -> None:
     """It would be learned as id 0."""
     targets = torch.tensor([[1, IGNORED]])
     with pytest.raises(HeddleError, match="its weight must be 0"):
-        Batch(torch.zeros_like(targets), Layout.plain(1, 2), targets, torch.ones(1, 2))
-    Batch(torch.zeros_like(targets), Layout.plain(1, 2), targets, torch.tensor([[2.0, 0.0]]))
+        Batch(torch.zeros_like(targets), Layout.whole(1, 2), targets, torch.ones(1, 2))
+    Batch(torch.zeros_like(targets), Layout.whole(1, 2), targets, torch.tensor([[2.0, 0.0]]))
 
 
 def test_rows_without_a_target_are_refused() -> None:
@@ -80,7 +80,7 @@ def test_split_and_join() -> None:
         for name in ("tokens", "targets", "weights"):
             assert torch.equal(torch.cat([getattr(piece, name) for piece in split]), getattr(batch, name))
         assert {piece.layout.rows for piece in split} == {6 // parts}
-        assert {piece.layout.form for piece in split} == {"plain"}
+        assert {piece.layout.form for piece in split} == {"whole"}
     for parts in (0, -2, 4, 7):
         with pytest.raises(HeddleError, match="6 rows cannot be split"):
             batch.split(parts)
@@ -99,7 +99,7 @@ def test_a_batch_is_a_tree_of_tensors() -> None:
 def test_to_moves_every_tensor() -> None:
     batch = next_token_batch(np.arange(20).reshape(2, 10)).to("meta")
     assert {leaf.device.type for leaf in _pytree.tree_leaves(batch)} == {"meta"}
-    assert batch.layout.form == "plain"
+    assert batch.layout.form == "whole"
 
 
 def whole() -> Batch:

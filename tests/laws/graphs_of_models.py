@@ -16,7 +16,7 @@ from heddle.nn import Layout
 from tests.graphs import captured
 
 FORMS: dict[str, Sequence[Layout | None]] = {
-    "plain": (None, None),
+    "whole": (None, None),
     "padded": (Layout.padded((6, 2), 6), Layout.padded((1, 5), 6)),
     "packed": [Layout.packed(lengths, 6) for lengths in ([[2, 4], [6]], [[3, 1], [1, 1, 1]], [[1, 1, 2, 1], [5, 1]])],
 }
@@ -41,7 +41,7 @@ def main() -> None:
     counts = {}
     for name, text in json.load(sys.stdin).items():
         model = build(TransformerConfig.of(text))
-        for form, training in [*((form, True) for form in FORMS), ("plain", False)]:
+        for form, training in [*((form, True) for form in FORMS), ("whole", False)]:
             counts[f"{name} {form} {'training' if training else 'evaluation'}"] = graphs(model, form, training)
     print(json.dumps(counts))
 

@@ -28,7 +28,7 @@ def test_an_encoder_sees_both_ways(config: TransformerConfig) -> None:
     """Every output has a gradient to tokens before it and to tokens after it: to all, or as far as two layers reach."""
     encoder = subject_of(config).model
     x = encoder.embedding(tokens_of(1, 6)).detach().requires_grad_()
-    hidden = encoder.encoder(x, Layout.plain(1, 6)).hidden
+    hidden = encoder.encoder(x, Layout.whole(1, 6)).hidden
     direction = torch.randn(16, dtype=x.dtype, generator=torch.Generator().manual_seed(3))
     for place in range(6):
         (gradient,) = torch.autograd.grad(hidden[0, place] @ direction, x, retain_graph=True)

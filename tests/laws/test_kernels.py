@@ -11,8 +11,8 @@ from tests.laws.laws import close
 from tests.lectures.golden import watched
 
 PLACES = {
-    "plain": with_itself(Layout.plain(2, 9)),
-    "one token": with_itself(Layout.plain(2, 1)),
+    "whole": with_itself(Layout.whole(2, 9)),
+    "one token": with_itself(Layout.whole(2, 1)),
     "right-padded": with_itself(Layout.padded((9, 4, 0), 9)),
     "left-padded": with_itself(Layout.padded((9, 4, 0), 9, "left")),
     "packed": with_itself(Layout.packed([[6, 3], [1, 3, 4], []], 9)),
@@ -21,17 +21,17 @@ PLACES = {
     "next tokens": called((4, 4), (3, 3)),
     "next token": called((4, 4), (1, 1)),
     "next tokens, ragged": called((4, 9, 0), (3, 1, 0)),
-    "padded keys": (Layout.plain(2, 5), Layout.padded((5, 3), 5)),
-    "keys padded in front": (Layout.plain(2, 5), Layout.padded((5, 3), 5, "left")),
-    "fewer queries": (Layout.plain(3, 3), Layout.padded((11, 4, 1), 11)),
-    "more queries": (Layout.plain(2, 11), Layout.padded((3, 0), 3)),  # in a window the last ones see nothing
+    "padded keys": (Layout.whole(2, 5), Layout.padded((5, 3), 5)),
+    "keys padded in front": (Layout.whole(2, 5), Layout.padded((5, 3), 5, "left")),
+    "fewer queries": (Layout.whole(3, 3), Layout.padded((11, 4, 1), 11)),
+    "more queries": (Layout.whole(2, 11), Layout.padded((3, 0), 3)),  # in a window the last ones see nothing
 }
 LONG = {
-    "130": with_itself(Layout.plain(1, 130)),
-    "257": with_itself(Layout.plain(1, 257)),
+    "130": with_itself(Layout.whole(1, 130)),
+    "257": with_itself(Layout.whole(1, 257)),
     "257, right-padded": with_itself(Layout.padded((257, 129, 1), 257)),
     "130, packed": with_itself(Layout.packed([[100, 30], [1, 128]], 130)),
-    "800": with_itself(Layout.plain(1, 800)),  # here `auto` changes its mind
+    "800": with_itself(Layout.whole(1, 800)),  # here `auto` changes its mind
 }
 # A cap of the scores, and the rows of a bias that is added to them.
 CHANGES = {"": (None, 0), "cap": (1.5, 0), "bias": (None, 1), "cap, bias of each row": (1.5, -1)}

@@ -255,7 +255,7 @@ def test_grouped_is_copied(config: TransformerConfig) -> None:
 def test_only_distances_count(config: TransformerConfig) -> None:
     """Without absolute positions, moving a whole text along changes nothing."""
     model, tokens = awake(config), tokens_of(2, 8)
-    here = Layout.plain(2, 8)
+    here = Layout.whole(2, 8)
     there = Layout(here.position + 13, here.segment, "packed")
     close(model(tokens, there).hidden, model(tokens).hidden, 1e-3, "moved by 13")  # angles are fp32
 
@@ -276,7 +276,7 @@ def test_order_matters(positions: str) -> None:
     Every token sees every other, so no mask says what came first; yet no vector of the one text is among those of the other.
     """
     config = config_of(positions=positions)
-    stack, table, layout = open_stack(config), awake(config).embedding, Layout.plain(1, 4)
+    stack, table, layout = open_stack(config), awake(config).embedding, Layout.whole(1, 4)
     first, second = (stack(table(torch.tensor([ids])), layout).hidden[0] for ids in ([1, 2, 3, 4], [3, 2, 1, 4]))
     assert (first[:, None] - second).abs().amax(-1).min() > 1e-3
 
@@ -285,7 +285,7 @@ def test_order_matters(positions: str) -> None:
 def test_without_positions_and_mask_order_does_not_matter() -> None:
     stack = open_stack(config_of(positions="none"))
     table = awake(config_of(positions="none")).embedding
-    layout = Layout.plain(1, 4)
+    layout = Layout.whole(1, 4)
     first, second = (stack(table(torch.tensor([ids])), layout).hidden for ids in ([1, 2, 3, 4], [3, 2, 1, 4]))
     close(first[:, [2, 1, 0, 3]], second)
 

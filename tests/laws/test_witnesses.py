@@ -32,7 +32,7 @@ def test_attention_is_torchs(rule: Causal | Everything, kernel: str) -> None:
     ours = Attention(AttentionConfig(heads=heads, kernel=kernel), Setting(dim)).double()
     load_torchs_attention(ours, theirs)
     x = torch.randn(2, 5, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
-    layout = Layout.plain(2, 5)
+    layout = Layout.whole(2, 5)
     found = ours(x, Pattern(rule, kernel=kernel).scope(layout, layout))
     blocked = ~torch.ones(5, 5, dtype=torch.bool).tril() if rule == Causal() else None
     close(found, theirs(x, x, x, attn_mask=blocked, need_weights=False)[0], what="torch.nn.MultiheadAttention")
@@ -64,7 +64,7 @@ def test_a_block_is_torchs(rule: Causal | Everything, placement: str, activation
     for residual, norm in ((ours.mixer_residual, theirs.norm1), (ours.ffn_residual, theirs.norm2)):
         (residual.before if placement == "pre" else residual.outside).load_state_dict(norm.state_dict())
     x = torch.randn(2, 5, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
-    layout = Layout.plain(2, 5)
+    layout = Layout.whole(2, 5)
     blocked = ~torch.ones(5, 5, dtype=torch.bool).tril() if rule == Causal() else None
     found = ours(x, Pattern(rule, kernel="reference").scope(layout, layout)).hidden
     close(found, theirs(x, src_mask=blocked), what="torch's layer")
@@ -95,7 +95,7 @@ def test_a_block_that_looks_across_is_torchs(placement: str, activation: str) ->
         (residual.before if placement == "pre" else residual.outside).load_state_dict(norm.state_dict())
     generator = torch.Generator().manual_seed(8)
     x, memory = (torch.randn(2, length, dim, dtype=torch.float64, generator=generator) for length in (5, 7))
-    target, source = Layout.plain(2, 5), Layout.plain(2, 7)
+    target, source = Layout.whole(2, 5), Layout.whole(2, 7)
     across = Pattern(Everything(), kernel="reference").scope(target, source, source=memory)
     found = ours(x, Pattern(Causal(), kernel="reference").scope(target, target), source=across).hidden
     blocked = ~torch.ones(5, 5, dtype=torch.bool).tril()

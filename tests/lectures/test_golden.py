@@ -53,7 +53,7 @@ from tests.lectures.golden import (
 )
 
 kernels = pytest.mark.parametrize("kernel", KERNELS)
-THREE = Layout.plain(1, 3)
+THREE = Layout.whole(1, 3)
 
 
 def everything_of(module: Any, z: Tensor, where: Any) -> dict[str, Tensor]:
@@ -143,7 +143,7 @@ def test_attention_sequential_prefixes() -> None:
     causal = everything_of(module, z, scope(Causal(), "reference", THREE))["output"]
     same(causal, case.outputs["last_rows"])
     for length, wanted in enumerate(case.outputs["per_prefix"], start=1):
-        found = everything_of(module, z[:length], scope(Everything(), "reference", Layout.plain(1, length)))
+        found = everything_of(module, z[:length], scope(Everything(), "reference", Layout.whole(1, length)))
         same(found["weights"][0], wanted["weights"])
         same(found["output"], wanted["output_all_rows"])
         same(found["output"][-1], causal[length - 1])
@@ -175,7 +175,7 @@ def test_attention_low_rank(scale: str, name: str) -> None:
 def test_scaled_dot_product_five_keys() -> None:
     case = Case("scaled_dot_product_five_keys")
     q, k, v = (case.inputs[name][None, None] for name in "QKV")
-    mask = Mask(Everything(), Layout.plain(1, 2), Layout.plain(1, 5))
+    mask = Mask(Everything(), Layout.whole(1, 2), Layout.whole(1, 5))
     for kernel in KERNELS:
         module = Attention(AttentionConfig(heads=1, kernel=kernel), Setting(2)).kernel
         same(module(q, k, v, module.lower(mask))[0, 0], case.outputs["output"])
@@ -447,7 +447,7 @@ def test_block_deck000_literal(name: str, eps: float, scale: str, rule: Rule, ke
 def test_cross_attention(kernel: str) -> None:
     case = Case("cross_attention")
     module = attention(case.weights, kernel, heads=2)
-    where = scope(Everything(), kernel, Layout.plain(1, 2), THREE, case.inputs["memory"][None])
+    where = scope(Everything(), kernel, Layout.whole(1, 2), THREE, case.inputs["memory"][None])
     with watched(o=module.o) as seen:
         output = module(case.inputs["decoder"][None], where)[0]
     same(seen["o_in"][0], case.outputs["concat"])
@@ -469,7 +469,7 @@ def test_block_decoder_cross(kernel: str) -> None:
         BlockConfig.of({"mixer": mixer, "cross": mixer, "ffn": ffn, "placement": "post"}), Setting(4)
     ).double()
     load_block(block, case.weights)
-    two = Layout.plain(1, 2)
+    two = Layout.whole(1, 2)
     across = scope(Everything(), kernel, two, THREE, case.inputs["memory"][None])
     with watched(own=block.cross_residual.before, cross=block.ffn_residual.before) as seen:
         output = block(case.inputs["decoder"][None], scope(Causal(), kernel, two), source=across).hidden[0]
@@ -627,7 +627,7 @@ def test_sinusoidal_positions() -> None:
 
     def placed(length: int, dim: int) -> Tensor:
         entry = Entry(EntryConfig(positions="sinusoidal"), dim, 16, Dropout(0.0))
-        return entry(torch.zeros(2, length, dim, dtype=torch.float64), Layout.plain(2, length))
+        return entry(torch.zeros(2, length, dim, dtype=torch.float64), Layout.whole(2, length))
 
     small, slide = placed(3, 4), placed(10, 64)
     same(small[0], case.outputs["pe_3x4"])

@@ -96,7 +96,7 @@ def test_one_product_for_three_projections() -> None:
     weight = torch.cat([module.q.weight, module.k.weight, module.v.weight])
     bias = torch.cat([module.q.bias, module.k.bias, module.v.bias])
     fused = F.linear(x, weight, bias).split(8, dim=-1)
-    layout = Layout.plain(3, 5)
+    layout = Layout.whole(3, 5)
     q, k, v = (split_heads(part, 4) for part in fused)
     attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
     found = module(x, module.pattern.scope(layout))
@@ -133,7 +133,7 @@ def test_without_a_mask_the_next_token_leaks() -> None:
 def largest(kernel: str, length: int) -> int:
     attention = KERNELS[kernel](1.0)
     q, k, v = torch.randn(3, 1, 4, length, 32)
-    layout = Layout.plain(1, length)
+    layout = Layout.whole(1, length)
     with Sizes() as seen:
         attention(q, k, v, attention.lower(Mask(Everything(), layout, layout)))
     return seen.largest
@@ -149,12 +149,12 @@ def test_the_definition_holds_a_square_of_scores() -> None:
 
 @pytest.mark.lecture("L2-15")
 def test_a_square_that_fits_nowhere_is_refused_before_it_is_made() -> None:
-    far = Layout.plain(1, 131_072)
+    far = Layout.whole(1, 131_072)
     with pytest.raises(HeddleError, match=r"131072 × 131072 scores.*kernel = 'auto'"):
         KERNELS["reference"].lower(Mask(Causal(), far, far))
     for kernel in ("auto", "blockwise"):
         assert KERNELS[kernel].lower(Mask(Causal(), far, far)).allowed is None
-    meta = Layout.plain(1, 131_072, "meta")
+    meta = Layout.whole(1, 131_072, "meta")
     assert KERNELS["reference"].lower(Mask(Causal(), meta, meta)).allowed is not None, "on meta it costs nothing"
 
 

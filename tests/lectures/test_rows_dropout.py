@@ -22,7 +22,7 @@ def test_one_mask_for_forward_and_backward_and_a_new_one_each_step(mask: str) ->
     block = {"mixer": {"kind": "attention", "heads": 2, "dropout": 0.3}, "dropout": 0.3}
     config = TransformerConfig.of({**SIZES, "dropout": {"mask": mask}, "decoder": {"depth": 1, "block": block}})
     model = build(config, dtype=torch.float64).train()
-    (block,), layout = model.decoder.blocks, Layout.plain(3, 8)
+    (block,), layout = model.decoder.blocks, Layout.whole(3, 8)
     (scope,) = model.decoder.scopes(layout)
     x = torch.randn(3, 8, 16, dtype=torch.float64)
 

@@ -143,7 +143,7 @@ def test_a_word_at_two_places_is_one_vector_and_two_inputs() -> None:
     model = random(build(config_of({"mixer": ATTENTION}, **sizes), dtype=torch.float64))
     words = [model.embedding(torch.tensor([ids])) for ids in (first, second)]
     assert torch.equal(words[0][0, 0], words[1][0, 5])
-    inputs = [model.decoder.entry(each, Layout.plain(1, each.shape[1])) for each in words]
+    inputs = [model.decoder.entry(each, Layout.whole(1, each.shape[1])) for each in words]
     places = model.decoder.entry.positions.weight
     torch.testing.assert_close(inputs[0][0, 0] - inputs[1][0, 5], places[0] - places[5], rtol=0, atol=1e-15)
     assert not torch.equal(places[0], places[5])
@@ -151,7 +151,7 @@ def test_a_word_at_two_places_is_one_vector_and_two_inputs() -> None:
 
 @pytest.mark.lecture("L3-14")
 def test_the_four_building_blocks_stand_alone() -> None:
-    x, layout = torch.randn(1, 3, 8), Layout.plain(1, 3)
+    x, layout = torch.randn(1, 3, 8), Layout.whole(1, 3)
     attention = WIRINGS["serial"](config_of({"mixer": ATTENTION}).decoder.block, Setting(8)).mixer
     assert isinstance(attention, parts.Attention)
     assert attention(x, Pattern(Causal(), kernel="auto").scope(layout, layout)).shape == x.shape
@@ -228,7 +228,7 @@ def test_a_router_reads_the_normed_state_and_one_skip_is_added(skip: str) -> Non
     seen: dict[str, Tensor] = {}
     block.ffn.router.register_forward_hook(lambda module, inputs, output: seen.update(routed=inputs[0]))
     block.ffn_residual.before.register_forward_hook(lambda module, inputs, output: seen.update(z=inputs[0], u=output))
-    layout = Layout.plain(1, 5)
+    layout = Layout.whole(1, 5)
     scope, x = Pattern(Causal(), kernel="auto").scope(layout, layout), torch.randn(1, 5, 16, dtype=torch.float64)
     block(x, scope)
     assert torch.equal(seen["routed"], seen["u"])

@@ -22,7 +22,7 @@ def gradients(placement: str, norm: str, seed: int, length: int = 16, side: str 
     generator = torch.Generator().manual_seed(seed)
     x, weights = torch.randn(2, 2, length, 64, generator=generator, dtype=torch.float64)
     made = getattr(model, side)
-    (made(x, Layout.plain(2, length)).hidden * weights).mean().backward()
+    (made(x, Layout.whole(2, length)).hidden * weights).mean().backward()
     first, *_, last = (each.ffn.down.weight.grad.norm().item() for each in made.blocks)
     return first, last
 

@@ -21,9 +21,9 @@ def attempt(call: Callable[[], object]) -> None:
 def main() -> None:
     model = heddle.build(heddle.sized(depth=1, dim=16, vocab_size=9, context=8))
     attempt(lambda: model(torch.tensor([1, 2, 3])))
-    attempt(lambda: model(torch.ones(2, 3, dtype=int), Layout.plain(1, 3)))
-    attempt(lambda: model.decoder(torch.ones(2, 3, 15), Layout.plain(2, 3)))
-    attempt(lambda: model.decoder(torch.ones(2, 3, 16), Layout.plain(1, 3)))
+    attempt(lambda: model(torch.ones(2, 3, dtype=int), Layout.whole(1, 3)))
+    attempt(lambda: model.decoder(torch.ones(2, 3, 15), Layout.whole(2, 3)))
+    attempt(lambda: model.decoder(torch.ones(2, 3, 16), Layout.whole(1, 3)))
     block: dict[str, Any] = {"mixer": {"heads": 1}}
     stacks = {
         "encoder": {"depth": 1, "block": block},

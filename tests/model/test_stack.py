@@ -30,14 +30,14 @@ def test_a_bare_stack_works_and_keeps_the_shape(causal: bool) -> None:
     assert len(stack.blocks) == 3
     for rows, length in ((1, 1), (2, 9)):
         x = torch.randn(rows, length, 16, dtype=torch.float64)
-        assert stack(x, Layout.plain(rows, length)).hidden.shape == x.shape
+        assert stack(x, Layout.whole(rows, length)).hidden.shape == x.shape
 
 
 def test_without_a_mask_the_last_token_reaches_the_first_output() -> None:
     x = torch.randn(1, 5, 16, dtype=torch.float64)
     changed = x.clone()
     changed[:, -1] += 1
-    layout = Layout.plain(1, 5)
+    layout = Layout.whole(1, 5)
     for causal in (True, False):
         stack = stack_of(config_of(), causal)
         assert torch.equal(stack(x, layout).hidden[:, 0], stack(changed, layout).hidden[:, 0]) == causal
@@ -68,7 +68,7 @@ def test_masks_and_angles_are_made_once(config: TransformerConfig, monkeypatch: 
     for relative in stack.relative:
         relative.register_forward_hook(lambda *given: calls.update(relative=calls["relative"] + 1))
     x = torch.randn(2, 4, config.decoder.entry.token_dim(16), dtype=torch.float64)
-    stack(x, Layout.plain(2, 4))
+    stack(x, Layout.whole(2, 4))
     assert calls == {"lower": len(attending), "relative": len(turned)}
 
 
@@ -86,7 +86,7 @@ def test_layers_with_equal_patterns_share_their_scope() -> None:
     """Every second layer with a window: two patterns in four layers."""
     override = {"layers": "::2", "block": {"mixer": {"window": 3}}}
     stack = stack_of(config_of(depth=4).override({"decoder.overrides": [override]}))
-    first, second, third, fourth = stack.scopes(Layout.plain(2, 4))
+    first, second, third, fourth = stack.scopes(Layout.whole(2, 4))
     assert len(set(stack.patterns)) == 2
     assert first is third
     assert second is fourth
@@ -110,10 +110,10 @@ def test_layers_share_their_buckets_whatever_their_pattern(differs: dict[str, An
     stack = stack_of(mixed)
     assert [name for name, _ in stack.named_parameters() if "relative" in name] == ["relative.0.weight"]
     assert len(set(stack.patterns)) == patterns
-    biases = [scope.mask.bias for scope in stack.scopes(Layout.plain(1, 6)) if scope.mask is not None]
+    biases = [scope.mask.bias for scope in stack.scopes(Layout.whole(1, 6)) if scope.mask is not None]
     for bias in biases[1:]:
         assert torch.equal(bias, biases[0])
-    stack(torch.randn(1, 6, 16, dtype=torch.float64), Layout.plain(1, 6)).hidden.sum().backward()
+    stack(torch.randn(1, 6, 16, dtype=torch.float64), Layout.whole(1, 6)).hidden.sum().backward()
     assert stack.relative[0].weight.grad.abs().sum() > 0
 
 
@@ -135,8 +135,8 @@ def test_what_crosses_is_lowered_once(cross: dict[str, Any], monkeypatch: pytest
     calls = {"lower": 0}
     for kernel in dict.fromkeys(KERNELS.values()):
         monkeypatch.setattr(kernel, "lower", staticmethod(counted(kernel.lower, calls)))
-    encoded = EncoderOutput(torch.randn(1, 1000, 16), Layout.plain(1, 1000))
-    stack.eval()(torch.randn(1, 4, 16), Layout.plain(1, 4), encoded=encoded)
+    encoded = EncoderOutput(torch.randn(1, 1000, 16), Layout.whole(1, 1000))
+    stack.eval()(torch.randn(1, 4, 16), Layout.whole(1, 4), encoded=encoded)
     assert calls == {"lower": 2}, "once for the layers' own, once for the source"
 
 
@@ -145,7 +145,7 @@ def test_the_kernel_is_chosen_for_training(training: bool, wanted: str) -> None:
     """What `auto` takes for many keys must drop weights in training; in prediction it need not."""
     capped = {"heads": 2, "cap": 5.0, "dropout": 0.1}
     stack = Stack(StackConfig.of({"depth": 1, "block": {"mixer": capped, "cross": capped}}), 16, 8).train(training)
-    layout = Layout.plain(1, 1000)
+    layout = Layout.whole(1, 1000)
     scopes = [*stack.scopes(layout), *stack.source_scopes(layout, EncoderOutput(torch.randn(1, 1000, 16), layout))]
     assert [scope.mask.kernel for scope in scopes if scope and scope.mask] == [wanted, wanted]
 
@@ -153,7 +153,7 @@ def test_the_kernel_is_chosen_for_training(training: bool, wanted: str) -> None:
 def test_types_without_a_table_are_refused() -> None:
     stack, x = stack_of(config_of()), torch.randn(1, 3, 16, dtype=torch.float64)
     with pytest.raises(HeddleError, match=r"this stack has no table of token types"):
-        stack(x, Layout.plain(1, 3), types=torch.zeros(1, 3, dtype=torch.long))
+        stack(x, Layout.whole(1, 3), types=torch.zeros(1, 3, dtype=torch.long))
 
 
 def test_the_norm_is_the_blocks_kind() -> None:

@@ -97,7 +97,7 @@ def test_looking_up_is_a_product_with_one_hot_rows() -> None:
     assert vectors.shape == (2, 6, model.config.dim)
     assert torch.equal(vectors, F.one_hot(tokens, VOCABULARY).double() @ model.embedding.weight)
     assert torch.equal(vectors[0, 1], vectors[0, 4]), "one table for all positions"
-    entered = model.decoder.entry(vectors, Layout.plain(2, 6))
+    entered = model.decoder.entry(vectors, Layout.whole(2, 6))
     positions = model.decoder.entry.positions
     assert torch.equal(entered, vectors + positions.weight[:6]), "the same positions for every text"
 
@@ -271,7 +271,7 @@ def test_types_are_heard_wherever_tokens_are() -> None:
 
 def test_nothing_that_is_said_goes_unheard() -> None:
     tokens = tokens_of(1, 4)
-    layout, types = Layout.plain(1, 4), torch.zeros_like(tokens)
+    layout, types = Layout.whole(1, 4), torch.zeros_like(tokens)
     decoder = awake(config_of())
     encoder = awake(TransformerConfig.of({**BOTH.to_dict(), "decoder": None}))
     for model in (decoder, encoder):
@@ -340,7 +340,7 @@ def test_counts_and_rows_that_cannot_be() -> None:
     with pytest.raises(HeddleError, match=r"the layout is for \[B T\] = \[2, 3\], but the tokens are \[2, 6\]"):
         model(tokens, layout, cache=cache)
     with pytest.raises(HeddleError, match=r"the layout that the last cache\.advance returned"):
-        model(tokens, Layout.plain(2, 6), cache=model.new_cache(2))
+        model(tokens, Layout.whole(2, 6), cache=model.new_cache(2))
 
 
 def test_a_cache_reads_its_source_once() -> None:
@@ -384,7 +384,7 @@ def test_every_position_that_was_learned_can_be_used_and_no_other() -> None:
     tokens = tokens_of(1, 24)
     packed = model(tokens, Layout.packed([[12, 12]], 24)).hidden
     torch.testing.assert_close(packed[:, 12:], model(tokens[:, 12:]).hidden)
-    for layout in (Layout.packed([[13]], 24), Layout.plain(1, 24)):
+    for layout in (Layout.packed([[13]], 24), Layout.whole(1, 24)):
         with pytest.raises(HeddleError, match="tokens exceed the 12 learned positions"):
             model(tokens, layout)
     ragged, rows = model.new_cache(2), tokens[:, :12].expand(2, -1)

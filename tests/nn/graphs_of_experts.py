@@ -18,7 +18,7 @@ def main() -> None:
     config = MoEConfig.of(
         {"experts": 4, "active": 2, "expert": expert, "shared": 1, "shared_gate": True, "balance": 0.1, "z": 0.01}
     )
-    moe, layout = MoE(config, Setting(8)), Layout.plain(2, 6)
+    moe, layout = MoE(config, Setting(8)), Layout.whole(2, 6)
 
     def loss(x: Tensor) -> tuple[Tensor, Tensor]:
         out, (routing,) = moe(x, layout)

@@ -11,7 +11,7 @@ from heddle.nn.mask import Window
 from heddle.nn.position import Alibi
 from tests.graphs import captured
 
-PLAIN, PACKED = Layout.plain(2, 140), Layout.packed([[100, 30], [140]], 140)
+PLAIN, PACKED = Layout.whole(2, 140), Layout.packed([[100, 30], [140]], 140)
 CASES: dict[str, tuple[Layout, Any, float | None, Any]] = {
     "causal": (PLAIN, Causal(), None, None),
     "sliding, cap, bias": (PLAIN, Causal() & Window(9), 2.0, Alibi(4)),

@@ -25,7 +25,7 @@ def tokens(rows: int, width: int) -> Tensor:
 
 
 def whole(mixer: Any, x: Tensor, at: Layout | None = None) -> Tensor:
-    at = Layout.plain(x.shape[0], x.shape[1]) if at is None else at
+    at = Layout.whole(x.shape[0], x.shape[1]) if at is None else at
     return mixer(x, mixer.pattern.scope(at))
 
 

@@ -22,7 +22,7 @@ def make(dim: int = 8, heads: int = 2, kernel: str = "reference", **options: Any
 
 
 def seen(rule: Rule, length: int, kernel: str = "reference", rows: int = 1) -> Scope:
-    layout = Layout.plain(rows, length)
+    layout = Layout.whole(rows, length)
     return Pattern(rule, kernel=kernel).scope(layout, layout)
 
 

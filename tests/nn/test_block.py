@@ -12,7 +12,7 @@ from heddle.nn import MLP, Attention, Block, Causal, Dropout, Gated, Layout, Pat
 from heddle.nn.block import WIRINGS
 from heddle.nn.norm import LayerNorm, RMSNorm
 
-SCOPE: Scope = Pattern(Causal(), kernel="auto").scope(Layout.plain(2, 5), Layout.plain(2, 5))
+SCOPE: Scope = Pattern(Causal(), kernel="auto").scope(Layout.whole(2, 5), Layout.whole(2, 5))
 
 
 def make(dim: int = 8, **options: Any) -> Block:

@@ -53,7 +53,7 @@ def run(kernel: Kernel) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 1, 2, 8, 4, generator=generator)
     v = torch.eye(8).expand(1, 2, 8, 8)
-    layout = Layout.plain(1, 8)
+    layout = Layout.whole(1, 8)
     return kernel(q, k, v, kernel.lower(Mask(Causal(), layout, layout)))
 
 
@@ -81,6 +81,6 @@ def test_the_mask_is_of_weights_not_of_channels() -> None:
     shapes = []
     kernel.dropout.register_forward_hook(lambda module, inputs, output: shapes.append(tuple(output.shape)))
     q = torch.randn(1, 2, 3, 2)  # T = 3, d = 4 in h = 2 heads
-    layout = Layout.plain(1, 3)
+    layout = Layout.whole(1, 3)
     kernel(q, q, q, kernel.lower(Mask(Causal(), layout, layout)))
     assert shapes == [(1, 2, 3, 3)]

@@ -103,7 +103,7 @@ def test_whole_sequences_need_no_written_mask(name: str) -> None:
     assert lower(plain_mask(2, 5)).dead is None
     padded = Layout.padded((5, 2), 5)
     assert lower(Mask(Causal(), padded, padded)).allowed is None
-    everything = lower(Mask(Everything(), Layout.plain(2, 5), Layout.plain(2, 9)))
+    everything = lower(Mask(Everything(), Layout.whole(2, 5), Layout.whole(2, 9)))
     assert (everything.causal, everything.allowed, everything.dead) == (False, None, None)
 
 
@@ -147,7 +147,7 @@ def test_auto_runs_what_the_layer_needs(
     for part in attention.kernel.modules():
         if isinstance(part, Kernel) and part is not attention.kernel:
             part.register_forward_hook(lambda module, given, output: ran.append(type(module).__name__))
-    attention(torch.randn(1, length, 4), attention.pattern.scope(Layout.plain(1, length), training=training))
+    attention(torch.randn(1, length, 4), attention.pattern.scope(Layout.whole(1, length), training=training))
     assert ran == ["Plain" if length <= PLAIN_UP_TO["cpu"] else wanted]
 
 
@@ -182,7 +182,7 @@ def test_low_precision_caps_and_adds_in_fp32(name: str) -> None:
     q = torch.ones(1, 1, 2, 4, dtype=torch.bfloat16)
     k = torch.tensor([[0.0] * 4, [0.125] * 4], dtype=torch.bfloat16)[None, None]
     v = torch.tensor([[0.0], [1.0]], dtype=torch.bfloat16)[None, None]
-    layout = Layout.plain(1, 2)
+    layout = Layout.whole(1, 2)
     kernel = KERNELS[name](1.0, cap=50.0)
     output = kernel(q, k, v, kernel.lower(Mask(Everything(), layout, layout), torch.full((1, 1, 2, 2), 200.0)))
     assert float(output[0, 0, 0, 0]) == pytest.approx(1 / (1 + exp(-0.5)), abs=4e-3)
@@ -225,7 +225,7 @@ def test_flash_online_softmax(block: int) -> None:
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_all_block_sizes_agree(rule: Rule) -> None:
     layout = Layout.packed([[5, 4], [9]], 9)
-    for mask in (Mask(rule, layout, layout), Mask(rule, Layout.plain(2, 9), Layout.plain(2, 9))):
+    for mask in (Mask(rule, layout, layout), Mask(rule, Layout.whole(2, 9), Layout.whole(2, 9))):
         given = [torch.randn(2, heads, 9, 3, dtype=torch.float64) for heads in (4, 2, 2)]
         given.append(torch.randn(1, 4, 9, 9, dtype=torch.float64))
         weight = torch.randn(2, 4, 9, 3, dtype=torch.float64)
@@ -242,7 +242,7 @@ def test_large_scores_overflow_in_no_tile(size: float) -> None:
     q, k, v = inputs(1, 2, 9)
     q = q * size
     for rule in RULES.values():
-        mask = Mask(rule, Layout.plain(1, 9), Layout.plain(1, 9))
+        mask = Mask(rule, Layout.whole(1, 9), Layout.whole(1, 9))
         found = outcome(Blockwise(1.0, block=2), mask, [q, k, v], torch.ones(1))
         assert all(tensor.isfinite().all() for tensor in found)
         wanted = outcome(KERNELS["reference"](1.0), mask, [q, k, v], torch.ones(1))
@@ -292,7 +292,7 @@ def flops(kernel: Kernel, mask: Mask, training: bool = False) -> int:
 
 @pytest.mark.lecture("L2-20", "C-14")
 def test_tiles_cost_what_the_whole_costs_and_causal_ones_about_half() -> None:
-    square = Layout.plain(1, 1024)
+    square = Layout.whole(1, 1024)
     naive = flops(KERNELS["reference"](0.5), Mask(Causal(), square, square))
     assert naive == 2 * 2 * 1024**2 * 4
     assert flops(Blockwise(0.5, block=64), Mask(Everything(), square, square)) == naive
@@ -304,7 +304,7 @@ def test_tiles_cost_what_the_whole_costs_and_causal_ones_about_half() -> None:
 def test_a_window_costs_only_the_keys_in_sight(name: str, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heddle.nn.kernels.plain.BLOCK", 8)
     kernel: Kernel = Blockwise(0.4, block=8) if name == "blockwise" else KERNELS[name](0.4)
-    layout = Layout.plain(1, 64)
+    layout = Layout.whole(1, 64)
     products = {"blockwise": 2 + 5 * training, "plain": 2 + 4 * training}[name]
     for window, first in ((5, 4), (8, 7), (100, 99)):
         mask = Mask(Causal() & Window(window), layout, layout)
@@ -353,7 +353,7 @@ def test_another_convention_of_dropout_also_changes_predictions() -> None:
 def test_dropped_weights_have_their_gradients(name: str) -> None:
     """With cap, bias and a window, for the same drawn mask: gradcheck in float64."""
     kernel = KERNELS[name](0.6, 0.4, 1.5)
-    lowered = kernel.lower(Mask(Causal() & Window(2), Layout.plain(1, 4), Layout.plain(1, 4)))
+    lowered = kernel.lower(Mask(Causal() & Window(2), Layout.whole(1, 4), Layout.whole(1, 4)))
     q, k, v = (torch.randn(1, 2, 4, 3, dtype=torch.float64, requires_grad=True) for _ in range(3))
 
     def run(*given: Tensor) -> Tensor:
@@ -387,7 +387,7 @@ def test_gradients_of_plain_are_autograds_of_the_formula(
     q, k, v = (torch.randn(2, heads, 9, 3, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2))
     added = torch.randn(2, 4, 9, 9, dtype=torch.float64, requires_grad=True)
     leaves, weight = [q, k, v, *([added] if bias else [])], torch.randn(2, 4, 9, 3, dtype=torch.float64)
-    layout, dropout = Layout.plain(2, 9), Kept(rate)
+    layout, dropout = Layout.whole(2, 9), Kept(rate)
     mask = Mask(Causal() if window is None else Causal() & Window(window), layout, layout)
     kernel = KERNELS["plain"](0.8, dropout, cap)
     found = kernel(q, k, v, kernel.lower(mask, added if bias else None))

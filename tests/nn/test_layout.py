@@ -13,14 +13,14 @@ def lists(layout: Layout) -> tuple[list[list[int]], list[list[int]], str]:
 
 
 def test_plain() -> None:
-    layout = Layout.plain(2, 3)
-    assert lists(layout) == ([[0, 1, 2]] * 2, [[0, 0, 0]] * 2, "plain")
+    layout = Layout.whole(2, 3)
+    assert lists(layout) == ([[0, 1, 2]] * 2, [[0, 0, 0]] * 2, "whole")
     assert (layout.rows, layout.width) == (2, 3)
 
 
 @pytest.mark.lecture("L0-22")
 def test_texts_of_one_length_stand_at_the_same_positions() -> None:
-    first, second = Layout.plain(2, 5).position
+    first, second = Layout.whole(2, 5).position
     assert torch.equal(first, second)
 
 
@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_refused() -> None:
             made()
 
 
-LAYOUTS = [Layout.plain(4, 3), Layout.padded((2, 3, 0, 1), 3), Layout.packed([[2, 1], [3], [], [1]], 3)]
+LAYOUTS = [Layout.whole(4, 3), Layout.padded((2, 3, 0, 1), 3), Layout.packed([[2, 1], [3], [], [1]], 3)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.form)

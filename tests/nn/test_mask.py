@@ -31,7 +31,7 @@ def test_one_mask_serves_all_rows_and_heads() -> None:
 
 
 def test_everything_sees_everything() -> None:
-    assert Mask(Everything(), Layout.plain(2, 3), Layout.plain(2, 5)).dense().expand(2, 1, 3, 5).all()
+    assert Mask(Everything(), Layout.whole(2, 3), Layout.whole(2, 5)).dense().expand(2, 1, 3, 5).all()
 
 
 def test_rules_are_data() -> None:
@@ -60,13 +60,13 @@ def test_segments_do_not_see_each_other_and_padding_sees_nothing() -> None:
 
 
 PAIRS = {
-    "plain": (Layout.plain(2, 4), Layout.plain(2, 4)),
-    "one token": (Layout.plain(2, 1), Layout.plain(2, 1)),
+    "whole": (Layout.whole(2, 4), Layout.whole(2, 4)),
+    "one token": (Layout.whole(2, 1), Layout.whole(2, 1)),
     "padded": (Layout.padded((4, 2), 4),) * 2,
     "left": (Layout.padded((4, 2), 4, "left"),) * 2,
     "packed": (Layout.packed([[1, 3], [4]], 4),) * 2,
-    "cross": (Layout.plain(2, 3), Layout.plain(2, 4)),
-    "padded keys": (Layout.plain(2, 4), Layout.padded((4, 2), 4)),
+    "cross": (Layout.whole(2, 3), Layout.whole(2, 4)),
+    "padded keys": (Layout.whole(2, 4), Layout.padded((4, 2), 4)),
     "padded otherwise": (Layout.padded((4, 4), 4), Layout.padded((4, 2), 4)),
     "first call": called((4, 4)),
     "first call, ragged": called((4, 2)),
@@ -96,7 +96,7 @@ def test_what_the_form_promises_is_true(rule: Rule, pair: tuple[Layout, Layout])
 @pytest.mark.parametrize(
     ("rule", "pair", "causal", "is_open"),
     [
-        (Causal(), "plain", True, False),
+        (Causal(), "whole", True, False),
         (Causal(), "one token", True, True),
         (Causal(), "padded", True, False),
         (Causal(), "first call", True, False),
@@ -104,10 +104,10 @@ def test_what_the_form_promises_is_true(rule: Rule, pair: tuple[Layout, Layout])
         (Causal(), "left", False, False),
         (Causal(), "packed", False, False),
         (Causal(), "padded keys", False, False),
-        (Everything(), "plain", False, True),
+        (Everything(), "whole", False, True),
         (Everything(), "cross", False, True),
         (Everything(), "padded", False, False),
-        (Causal() & Causal(), "plain", False, False),
+        (Causal() & Causal(), "whole", False, False),
     ],
     ids=str,
 )
@@ -117,7 +117,7 @@ def test_the_fast_paths_are_taken(rule: Rule, pair: str, causal: bool, is_open: 
 
 
 def test_a_window_looks_less_than_its_size_away() -> None:
-    layout = Layout.plain(1, 5)
+    layout = Layout.whole(1, 5)
     sliding = Mask(Causal() & Window(2), layout, layout).dense()[0, 0].int().tolist()
     assert sliding == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 1, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 1, 1]]
     both = Mask(Window(2), layout, layout).dense()[0, 0].int().tolist()
@@ -141,15 +141,15 @@ def test_a_window_counts_positions_not_slots() -> None:
 @pytest.mark.parametrize(
     ("rule", "pair", "window"),
     [
-        (Causal() & Window(2), "plain", 2),
+        (Causal() & Window(2), "whole", 2),
         (Window(3) & Causal(), "padded", 3),
-        (Causal() & Window(100), "plain", 100),
+        (Causal() & Window(100), "whole", 100),
         (Causal() & Window(2), "first call, ragged", 2),
         (Causal() & Window(2), "left", None),
         (Causal() & Window(2), "packed", None),
         (Causal() & Window(2), "cross", None),
-        (Window(2), "plain", None),
-        (Causal(), "plain", None),
+        (Window(2), "whole", None),
+        (Causal(), "whole", None),
     ],
     ids=str,
 )
@@ -158,11 +158,11 @@ def test_a_sliding_window_is_known_as_a_band(rule: Rule, pair: str, window: int 
 
 
 def test_a_window_longer_than_the_sequence_stays_a_window() -> None:
-    mask = Mask(Causal() & Window(100), *PAIRS["plain"])
+    mask = Mask(Causal() & Window(100), *PAIRS["whole"])
     assert torch.equal(mask.dense(), plain_mask(1, 4).dense())
     assert not mask.is_causal()
     assert not mask.is_open()
-    assert not Mask(Window(100), *PAIRS["plain"]).is_open()
+    assert not Mask(Window(100), *PAIRS["whole"]).is_open()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -178,11 +178,11 @@ def test_a_part_is_cut_out_of_the_whole(rule: Rule, pair: tuple[Layout, Layout])
 @pytest.mark.parametrize(
     ("rule", "pair"),
     [
-        (Causal(), (Layout.plain(2, 300), Layout.plain(2, 300))),
-        (Causal() & Window(40), (Layout.plain(2, 300), Layout.plain(2, 300))),
+        (Causal(), (Layout.whole(2, 300), Layout.whole(2, 300))),
+        (Causal() & Window(40), (Layout.whole(2, 300), Layout.whole(2, 300))),
         (Everything(), (Layout.padded((300, 7), 300),) * 2),
         (Causal(), (Layout.packed([[130, 100], [300]], 300),) * 2),
-        (Everything(), (Layout.plain(2, 20), Layout.plain(2, 300))),
+        (Everything(), (Layout.whole(2, 20), Layout.whole(2, 300))),
     ],
     ids=["causal", "window", "padded", "packed", "cross"],
 )

@@ -24,7 +24,7 @@ from tests.lectures.golden import Case, load_mlp, same
 
 def row(tokens: Tensor) -> tuple[Tensor, Layout]:
     """One row of tokens, and where they stand."""
-    return tokens[None], Layout.plain(1, tokens.shape[0])
+    return tokens[None], Layout.whole(1, tokens.shape[0])
 
 
 def gradients(loss: Tensor, module: nn.Module, x: Tensor) -> dict[str, Tensor]:
@@ -149,7 +149,7 @@ def test_one_expert_of_one_is_the_dense_layer(kind: str, dispatch: str) -> None:
             getattr(moe.experts, name).copy_(getattr(dense, name).weight[None])
             getattr(moe.experts, f"{name}_bias").copy_(getattr(dense, name).bias[None])
     x = torch.randn(2, 5, 6, dtype=torch.float64, requires_grad=True)
-    out, _ = moe(x, Layout.plain(2, 5))
+    out, _ = moe(x, Layout.whole(2, 5))
     torch.testing.assert_close(out, dense(x).hidden, rtol=0, atol=1e-14)
     (ours,) = torch.autograd.grad(out.square().sum(), x)
     (theirs,) = torch.autograd.grad(dense(x).hidden.square().sum(), x)
@@ -323,7 +323,7 @@ def test_bf16_stays_close_to_float64() -> None:
     exact.load_state_dict(moe.state_dict())
     x = torch.randn(1, 64, 32).bfloat16().requires_grad_()
     wide = x.detach().double().requires_grad_()
-    layout = Layout.plain(1, 64)
+    layout = Layout.whole(1, 64)
     out, _ = moe(x, layout)
     wanted, _ = exact(wide, layout)
     assert out.dtype == torch.bfloat16
@@ -455,6 +455,6 @@ def test_layouts_know_how_many_documents_their_rows_hold() -> None:
     leaves, known = _pytree.tree_flatten(layout)
     kept = [layout, layout.to("meta"), *layout.split(1), _pytree.tree_unflatten(leaves, known)]
     assert [each.documents for each in kept] == [2] * 6
-    assert [each.documents for each in (Layout.plain(2, 3), Layout.padded((1, 2), 2), Layout.packed([[]], 2))] == [
+    assert [each.documents for each in (Layout.whole(2, 3), Layout.padded((1, 2), 2), Layout.packed([[]], 2))] == [
         1
     ] * 3

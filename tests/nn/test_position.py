@@ -52,7 +52,7 @@ def test_a_position_beyond_the_table_is_an_error() -> None:
 def test_a_rotation_is_a_product_of_complex_numbers(base: float) -> None:
     """(a + ib) · e^(i · position · base^(-2j/d)), with a from the first half of the channels and b from the second."""
     x = torch.randn(2, 3, 7, 8, dtype=torch.float64)
-    layout = Layout.plain(2, 7)
+    layout = Layout.whole(2, 7)
     rotated = rotate(x, Rotary(8, base)(layout))
     pairs = torch.complex(x[..., :4], x[..., 4:])
     frequency = base ** (-2 * torch.arange(4, dtype=torch.float64) / 8)
@@ -64,7 +64,7 @@ def test_a_rotation_is_a_product_of_complex_numbers(base: float) -> None:
 @pytest.mark.parametrize(
     ("layout", "rows"),
     [
-        (Layout.plain(3, 4), 1),
+        (Layout.whole(3, 4), 1),
         (Layout.padded((4, 2, 1), 4), 1),
         (Layout.padded((4, 2, 1), 4, "left"), 3),
         (Layout.packed([[4], [2, 2], [1]], 4), 3),
@@ -80,7 +80,7 @@ def test_angles_are_made_once_where_rows_share_them(layout: Layout, rows: int) -
 
 
 def test_rotation_keeps_the_precision_of_what_it_turns() -> None:
-    rotation = Rotary(4)(Layout.plain(1, 3))
+    rotation = Rotary(4)(Layout.whole(1, 3))
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
         assert rotate(torch.randn(1, 1, 3, 4, dtype=dtype), rotation).dtype == dtype
 
@@ -101,7 +101,7 @@ def test_sines_follow_the_position_not_the_slot_and_are_not_learned() -> None:
 
 
 def test_only_the_first_channels_turn() -> None:
-    x, layout = torch.randn(2, 3, 7, 10), Layout.plain(2, 7)
+    x, layout = torch.randn(2, 3, 7, 10), Layout.whole(2, 7)
     for neighbours in (False, True):
         found = rotate(x, Rotary(10, rotated_dim=4, neighbours=neighbours)(layout))
         assert torch.equal(found[..., 4:], x[..., 4:])
@@ -111,14 +111,14 @@ def test_only_the_first_channels_turn() -> None:
 
 
 def test_neighbours_are_the_same_rotation_of_other_pairs() -> None:
-    x, layout = torch.randn(2, 3, 7, 8), Layout.plain(2, 7)
+    x, layout = torch.randn(2, 3, 7, 8), Layout.whole(2, 7)
     order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])  # the first of each pair, then the second
     found = rotate(x, Rotary(8, neighbours=True)(layout))
     assert torch.equal(found[..., order], rotate(x[..., order], Rotary(8)(layout)))
 
 
 def test_neighbours_turn_as_in_gpt_j() -> None:
-    x, layout = torch.randn(2, 7, 3, 8), Layout.plain(1, 7)
+    x, layout = torch.randn(2, 7, 3, 8), Layout.whole(1, 7)
     cos, sin, neighbours = Rotary(8, neighbours=True)(layout)
     assert neighbours
     wanted = turn_neighbours(x, sin[:, 0], cos[:, 0]).transpose(1, 2)
@@ -170,7 +170,7 @@ def test_scaled_frequencies_are_those_of_transformers(
     wanted, magnitude = published(kind, base, head_dim, length, **said)
     rotary = Rotary(head_dim, base, scaling=scaling)
     torch.testing.assert_close(rotary.frequencies(), wanted, rtol=2e-6, atol=0)
-    cos, sin, _ = rotary(Layout.plain(1, 9))
+    cos, sin, _ = rotary(Layout.whole(1, 9))
     assert scaling.magnitude == pytest.approx(magnitude)
     torch.testing.assert_close(cos.square() + sin.square(), torch.full_like(cos, magnitude**2))
 
@@ -187,7 +187,7 @@ def test_yarn_by_hand() -> None:
     rotary = make_relative(Relative(config, 8, causal=True))
     assert isinstance(rotary, Rotary)
     torch.testing.assert_close(rotary.frequencies(), torch.tensor([1.0, 0.1, 0.00625, 0.00025]), rtol=1e-5, atol=0)
-    cos, sin, _ = rotary(Layout.plain(1, 3))
+    cos, sin, _ = rotary(Layout.whole(1, 3))
     torch.testing.assert_close(cos[0, 0, 0], torch.full((4,), 1.1386294))
     torch.testing.assert_close(cos[0, 0, 2, 2], 1.1386294 * torch.tensor(0.0125).cos())
     torch.testing.assert_close(sin[0, 0, 2, 2], 1.1386294 * torch.tensor(0.0125).sin())
@@ -216,7 +216,7 @@ def test_slopes_by_hand(heads: int, slopes: list[float]) -> None:
 
 
 def test_alibi_falls_with_the_distance_on_both_sides() -> None:
-    layout = Layout.plain(3, 4)
+    layout = Layout.whole(3, 4)
     bias = Alibi(2)(layout, layout)
     assert bias.shape == (1, 2, 4, 4)
     assert bias.dtype == torch.float32
@@ -241,7 +241,7 @@ def test_buckets_by_hand() -> None:
     both = Buckets(3, 16, 20, both_ways=True)
     assert both.bucket(-torch.arange(22)).tolist() == wanted
     assert both.bucket(torch.arange(1, 22)).tolist() == [8 + bucket for bucket in wanted[1:]]
-    layout = Layout.plain(1, 15)
+    layout = Layout.whole(1, 15)
     assert torch.equal(buckets(layout, layout)[0, :, 14, 0], buckets.weight[7])
 
 
@@ -253,7 +253,7 @@ def learned(heads: int, both_ways: bool) -> Buckets:
 
 @pytest.mark.parametrize("both_ways", [False, True])
 def test_a_bucket_adds_its_weight(both_ways: bool) -> None:
-    buckets, layout = learned(3, both_ways), Layout.plain(2, 6)
+    buckets, layout = learned(3, both_ways), Layout.whole(2, 6)
     bias = buckets(layout, layout)
     assert bias.shape == (1, 3, 6, 6)
     for query in range(6):
@@ -264,7 +264,7 @@ def test_a_bucket_adds_its_weight(both_ways: bool) -> None:
 
 
 def test_a_bias_is_of_fp32_or_wider() -> None:
-    layout = Layout.plain(1, 3)
+    layout = Layout.whole(1, 3)
     for dtype, wanted in ((torch.bfloat16, torch.float32), (torch.float64, torch.float64)):
         assert learned(2, False).to(dtype)(layout, layout).dtype == wanted
 
@@ -272,7 +272,7 @@ def test_a_bias_is_of_fp32_or_wider() -> None:
 @pytest.mark.parametrize(
     ("pair", "rows"),
     [
-        ((Layout.plain(2, 4), Layout.plain(2, 5)), 1),
+        ((Layout.whole(2, 4), Layout.whole(2, 5)), 1),
         ((Layout.padded((4, 2), 4),) * 2, 1),
         ((Layout.padded((4, 2), 4, "left"),) * 2, 2),
         ((Layout.packed([[1, 3], [4]], 4),) * 2, 2),

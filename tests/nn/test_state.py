@@ -43,7 +43,7 @@ def test_capacities_are_round(length: int, capacity: int) -> None:
 
 def test_the_first_call_sees_just_itself() -> None:
     queries, keys, _ = write(cache_of(2), (5, 5))
-    assert (queries.form, keys.form) == ("plain", "plain")
+    assert (queries.form, keys.form) == ("whole", "whole")
     assert (queries.width, keys.width) == (5, 5)
     ragged, keys, _ = write(cache_of(2), (5, 2))
     assert (ragged.form, keys.width) == ("padded", 5)
@@ -119,7 +119,7 @@ def test_selecting_copies() -> None:
 def test_selecting_before_anything_is_written() -> None:
     cache = cache_of(3).select([0, 2])
     queries, _, _ = write(cache, (2, 2))
-    assert (cache.lengths, queries.form) == ([2, 2], "plain")
+    assert (cache.lengths, queries.form) == ([2, 2], "whole")
 
 
 def test_joining_brings_the_shorter_to_the_longer() -> None:
@@ -141,7 +141,7 @@ def test_joining_to_nothing() -> None:
 
 def test_stateless_remembers_nothing() -> None:
     made = torch.zeros(1, 1, 2, 1)
-    assert STATELESS.update((made,), Layout.plain(1, 2), Layout.plain(1, 2))[0] is made
+    assert STATELESS.update((made,), Layout.whole(1, 2), Layout.whole(1, 2))[0] is made
     assert STATELESS.read() is None
     assert STATELESS.bytes() == 0
     assert not STATELESS.select([0, 0]).buffers
@@ -203,7 +203,7 @@ def test_rolling_rows_leave_and_come() -> None:
 
 
 def test_fixed_gives_what_it_was_given() -> None:
-    memory, at = torch.randn(2, 1, 3, 1), Layout.plain(2, 3)
+    memory, at = torch.randn(2, 1, 3, 1), Layout.whole(2, 3)
     state = Fixed()
     assert state.read() is None
     assert state.update((memory,), at, at)[0] is memory
@@ -220,7 +220,7 @@ def test_joining_fixed_ones_fills_up_the_shorter() -> None:
     states = []
     for memory in (short, long):
         states.append(Fixed())
-        states[-1].update((memory,), Layout.plain(1, 1), Layout.plain(1, 1))
+        states[-1].update((memory,), Layout.whole(1, 1), Layout.whole(1, 1))
     for first, second, expected in ((*states, [2, 5, 5]), (*reversed(states), [5, 5, 2])):
         (buffer,) = first.join(second).buffers
         assert buffer.shape == (3, 1, 5, 1)
@@ -228,7 +228,7 @@ def test_joining_fixed_ones_fills_up_the_shorter() -> None:
 
 
 def test_carry_gives_what_the_last_call_left() -> None:
-    state, at = Carry(), Layout.plain(2, 1)
+    state, at = Carry(), Layout.whole(2, 1)
 
     def step(state: State) -> list[float]:
         (carried,) = state.read() or (torch.zeros(2),)
@@ -246,7 +246,7 @@ def test_carry_gives_what_the_last_call_left() -> None:
 @pytest.mark.parametrize("state", [Growing(), Rolling(2)])
 def test_what_keeps_tokens_is_updated_before_it_is_read(state: State) -> None:
     """Keys and values of earlier tokens are never used without the new ones."""
-    at = Layout.plain(1, 1)
+    at = Layout.whole(1, 1)
     state.update((torch.zeros(1, 1, 1, 1),), at, at)
     assert state.read() is None
 
