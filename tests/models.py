@@ -67,7 +67,7 @@ AXES: dict[str, Sequence[Any]] = {
     ),
     "placement": ("pre", "post", "sandwich", "output", "literal", "bare"),
     "wiring": ("serial", "parallel", "parallel_one_norm"),
-    # The first layer pays attention; this one is in the second.
+    # The first layer has attention; this one is in the second.
     "second": (
         None,
         ConvolutionConfig(taps=3, dilation=2),

@@ -542,7 +542,7 @@ TABLE: dict[str, Call] = {
             "keep": [-1, 1.5, None],
         },
     ),
-    "weights.take_over_vectors": Call(
+    "weights.load_vectors": Call(
         {"model": MODEL, "tokenizer": TOKENIZER, "path": "v"},
         {"model": NO_MODEL, "tokenizer": NO_TOKENIZER, "path": NO_PLACE},
     ),

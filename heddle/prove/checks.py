@@ -193,7 +193,7 @@ def packing(subject: Subject) -> Iterator[Comparison]:
 def kernels(subject: Subject) -> Iterator[Comparison]:
     """All attention kernels compute one function, padded rows included."""
     if not (attentions(subject.config) or subject.both):
-        raise NotApplicable("no layer pays attention")
+        raise NotApplicable("no layer has attention")
     tokens, layout = subject.tokens(2), Layout.padded([subject.length, max(1, subject.length // 2)], subject.length)
     real = layout.segment >= 0
     wanted: dict[str, Tensor] = {}

@@ -61,7 +61,7 @@ def training_loss(subject: Subject) -> Iterator[Comparison]:
 def kernel_gradients(subject: Subject) -> Iterator[Comparison]:
     """All attention kernels teach the same, padded rows included, and where attention weights are dropped as well."""
     if not (attentions(subject.config) or subject.both):
-        raise NotApplicable("no layer pays attention")
+        raise NotApplicable("no layer has attention")
     tokens, layout = subject.tokens(2), Layout.padded([subject.length, max(1, subject.length // 2)], subject.length)
     wanted: dict[bool, Trace] = {}
     weight: Tensor | None = None

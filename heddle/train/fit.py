@@ -31,7 +31,7 @@ def fit(
 
     The step is that of a run, without validation, checkpoints or files; for those, use `heddle train`. Training starts from
     the model's present weights; to start from word vectors, call
-    `heddle.weights.take_over_vectors(model, tokenizer, file)` first.
+    `heddle.weights.load_vectors(model, tokenizer, file)` first.
 
     Raises:
         HeddleError: the tokenizer does not match the model, the text is shorter than one window of context + 1 tokens, the
@@ -40,7 +40,7 @@ def fit(
     config = config or TrainConfig()
     model.check_vocabulary(tokenizer.vocab_size)
     if config.vectors is not None:
-        raise HeddleError("fit does not read train.vectors: call heddle.weights.take_over_vectors before fit")
+        raise HeddleError("fit does not read train.vectors: call heddle.weights.load_vectors before fit")
     corpus = Corpus(part_of([Document(text, "text")], tokenizer))
     task = make_task(NextTokenConfig(), Reading(corpus, model.config, batch, config.seed))
     optimizer = Optimizer(model, config, learning_rate, "fp32")

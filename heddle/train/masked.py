@@ -55,7 +55,7 @@ class MaskedTask(Task):
             )
 
     def examples(self, step: int) -> Examples:
-        """The windows of one step: every window once per epoch, in an order keyed by (seed, epoch), each masked anew."""
+        """The windows of one step: every window once per epoch, in an order keyed by (seed, epoch), each time with another mask."""
         rows, length = self.reading.rows, self.reading.length
         starts = windows(len(self._part(held_out=False).tokens), length, self.reading.seed, step, rows)
         return Examples(starts, length=length, keys=np.arange(step * rows, (step + 1) * rows))

@@ -96,7 +96,7 @@ class Trainer:
                 while session.step < chosen.steps:
                     _tell(readers, self._one_step())
                     if self._due(chosen.evaluate_every) and leads:
-                        _tell(readers, self._look())
+                        _tell(readers, self._score())
                     stop = self._is_stopped()
                     if metrics and (self._due(chosen.save_every) or stop):
                         metrics.sync()
@@ -151,7 +151,7 @@ class Trainer:
             f"step {step}: {what}. Training stopped, {where}; lower learning_rate or matrix_learning_rate"
         )
 
-    def _look(self) -> Report:
+    def _score(self) -> Report:
         """Score the same sample of the held-out text every time, and sometimes sample text from the model.
 
         This runs before the checkpoint of the same step, so that weights with a NaN or infinite loss are not saved.

@@ -25,8 +25,8 @@ from heddle.weights.run import read_state as read_state
 from heddle.weights.run import save as save
 from heddle.weights.run import save_checkpoint as save_checkpoint
 from heddle.weights.vectors import Coverage as Coverage
+from heddle.weights.vectors import load_vectors as load_vectors
 from heddle.weights.vectors import read_vectors as read_vectors
-from heddle.weights.vectors import take_over_vectors as take_over_vectors
 
 __all__ = [
     "Coverage",
@@ -34,6 +34,7 @@ __all__ = [
     "export_model",
     "import_model",
     "load",
+    "load_vectors",
     "newest_valid",
     "publish",
     "read_config",
@@ -41,5 +42,4 @@ __all__ = [
     "read_vectors",
     "save",
     "save_checkpoint",
-    "take_over_vectors",
 ]

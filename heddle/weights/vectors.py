@@ -62,7 +62,7 @@ class Rows:
 
 
 @checked()
-def take_over_vectors(model: Transformer, tokenizer: Tokenizer, path: str | Path) -> Coverage:
+def load_vectors(model: Transformer, tokenizer: Tokenizer, path: str | Path) -> Coverage:
     """Copy a file's vectors into the rows of the token table whose token is that word; other rows do not change.
 
     A word is looked up both as written and with the space before it that most subword vocabularies keep; both rows get it.

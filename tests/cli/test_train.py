@@ -299,13 +299,13 @@ def test_a_reader_that_goes_ends_no_training(tmp_path: Path, corpus: str) -> Non
 
 def test_an_interrupted_training_says_so(heddle: Heddle, corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By exit code, in words, and as a document."""
-    look = Trainer._look
+    score = Trainer._score
 
     def stop(trainer: Trainer) -> Any:
         trainer.stop.set()
-        return look(trainer)
+        return score(trainer)
 
-    monkeypatch.setattr(Trainer, "_look", stop)
+    monkeypatch.setattr(Trainer, "_score", stop)
     told = heddle("train", corpus, *TINY, "steps=9", "--json")
     assert told.code == 130
     assert told.json == {"run": "runs/001", "step": 4, "steps": 9, "finished": False}

@@ -143,7 +143,7 @@ def test_what_does_not_apply_is_said() -> None:
         list(training_loss(subject("encoder")))
     with pytest.raises(NotApplicable, match="no objective for it: this model's head is of kind 'classifier'"):
         list(training_loss(subject(head={"kind": "classifier", "classes": 3})))
-    with pytest.raises(NotApplicable, match="no layer pays attention"):
+    with pytest.raises(NotApplicable, match="no layer has attention"):
         list(kernel_gradients(subject(block={"mixer": {"kind": "recurrent"}})))
 
 

@@ -184,5 +184,5 @@ def test_fit_takes_the_model_as_it_is() -> None:
     import heddle
 
     model = heddle.build(heddle.sized(1, vocab_size=257, context=16, dim=16))
-    with pytest.raises(HeddleError, match=r"call heddle.weights.take_over_vectors before fit"):
+    with pytest.raises(HeddleError, match=r"call heddle.weights.load_vectors before fit"):
         fit(model, heddle.train_tokenizer("bytes", []), "text", steps=1, config=TrainConfig(vectors="v.txt"))

@@ -11,7 +11,7 @@ from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.text import train_tokenizer
 from heddle.weights import vectors as module
-from heddle.weights.vectors import Coverage, find_rows, load_rows, read_vectors, save_rows, take_over_vectors
+from heddle.weights.vectors import Coverage, find_rows, load_rows, load_vectors, read_vectors, save_rows
 from tests.refusing import refusal
 
 WORDS = {"cat": [1.0, -2.0, 0.5, 3.0], "dog": [0.25, 0.5, -1.0, 8.0], "naïve": [9.0, 1.0, 2.0, -4.0]}
@@ -54,7 +54,7 @@ def test_rows_of_known_words_equal_the_vectors_and_others_stay(form: str, tmp_pa
     tokenizer = train_tokenizer("words", [TEXT], 50)
     made = model(tokenizer.vocab_size)
     before = made.embedding.weight.detach().clone()
-    coverage = take_over_vectors(made, tokenizer, write(tmp_path / "v", form))
+    coverage = load_vectors(made, tokenizer, write(tmp_path / "v", form))
     assert coverage == Coverage(found=3, vocabulary=tokenizer.vocab_size, unused=0)
     assert coverage.share == 3 / tokenizer.vocab_size
     ids = {word: tokenizer.encode(word)[0] for word in WORDS}
@@ -69,7 +69,7 @@ def test_rows_of_known_words_equal_the_vectors_and_others_stay(form: str, tmp_pa
 def test_words_that_are_no_token_are_counted(tmp_path: Path, kind: str, unused: int) -> None:
     """Also those that a tokenizer has no characters for, or one id for all: `dog` is not in this text."""
     tokenizer = train_tokenizer(kind, ["cat naïve cat cat naïve cat naïve"], 300)
-    assert take_over_vectors(model(tokenizer.vocab_size), tokenizer, write(tmp_path / "v", "glove")).unused == unused
+    assert load_vectors(model(tokenizer.vocab_size), tokenizer, write(tmp_path / "v", "glove")).unused == unused
 
 
 def test_a_head_scores_with_the_table_or_keeps_its_own(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_head_scores_with_the_table_or_keeps_its_own(tmp_path: Path) -> None:
     tied, untied = (model(tokenizer.vocab_size, tied=tied) for tied in (True, False))
     before = untied.head.weight.detach().clone()
     for made in (tied, untied):
-        take_over_vectors(made, tokenizer, write(tmp_path / "v", "glove"))
+        load_vectors(made, tokenizer, write(tmp_path / "v", "glove"))
     assert torch.equal(untied.head.weight, before)
     hidden = torch.eye(4)[:, None]
     assert tied.logits(hidden)[:, 0, cat].tolist() == pytest.approx(WORDS["cat"])
@@ -147,6 +147,6 @@ def test_broken_files_are_refused_in_one_line(content: bytes, reason: str, tmp_p
 def test_another_width_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     tokenizer = train_tokenizer("words", [TEXT], 50)
     with pytest.raises(HeddleError, match="its vectors have 4 numbers and the model's 8"):
-        take_over_vectors(model(tokenizer.vocab_size, dim=8), tokenizer, write(tmp_path / "v", "glove"))
+        load_vectors(model(tokenizer.vocab_size, dim=8), tokenizer, write(tmp_path / "v", "glove"))
     with pytest.raises(HeddleError, match="No such file"):
-        take_over_vectors(model(tokenizer.vocab_size), tokenizer, tmp_path / "none")
+        load_vectors(model(tokenizer.vocab_size), tokenizer, tmp_path / "none")
