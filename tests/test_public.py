@@ -488,6 +488,10 @@ TABLE: dict[str, Call] = {
         {"config": config.RunConfig(), "run": "run"},
         {"config": NO_CONFIG, "run": [*NO_PATH, Bad(".", "already exists")], "tell": [None, *NO_CALL]},
     ),
+    "train.show_step": Call(
+        {"run": "run"},
+        {"run": NO_PLACE, "step": NO_COUNT, "rows": NO_COUNT, "length": NO_COUNT},
+    ),
     "train.train_step": Call(
         {"objective": OBJECTIVE, "optimizer": OPTIMIZER, "batch": BATCH, "accumulate": 1, "factor": 1.0, "clip": 1.0},
         {

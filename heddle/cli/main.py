@@ -68,6 +68,9 @@ def make_app(command: str | None = None) -> App:
         help="Write a run as a directory that Hugging Face transformers loads.",
     )
     app.command("heddle.cli.runs:runs", name="runs", help="List the runs here.")
+    data = App(name="data", help="Look at what a run is trained on.")
+    data.command("heddle.cli.data:show", name="show", help="Show what a step reads: tokens, targets, masks.")
+    app.command(data)
     tokenizer = App(name="tokenizer", help="Train a tokenizer, or convert text to ids and back.")
     tokenizer.command("heddle.cli.tokenizer:train", name="train", help="Train a tokenizer on text.")
     tokenizer.command("heddle.cli.tokenizer:encode", name="encode", help="Show the pieces and ids of a text.")

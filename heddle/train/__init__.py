@@ -12,6 +12,7 @@ In reading order:
 - `prepare`: makes a run directory: tokenizer, token store, plan.
 - `session`: opens a run directory, new or at its newest checkpoint (`Session`); `ranks` connects several processes.
 - `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports.
+- `show`: what a step reads, to look at (`show_step`).
 - `runtime`: allocator, and the seed of each step; `diagnose`: finds where a loss became NaN or infinite.
 - `fit`: training in memory, without files.
 
@@ -34,6 +35,7 @@ from heddle.train.plan import plan as plan
 from heddle.train.prepare import prepare as prepare
 from heddle.train.session import Session as Session
 from heddle.train.session import open_session as open_session
+from heddle.train.show import show_step as show_step
 from heddle.train.step import train_step as train_step
 from heddle.train.task import Examples as Examples
 from heddle.train.task import HeldOut as HeldOut
@@ -66,5 +68,6 @@ __all__ = [
     "open_session",
     "plan",
     "prepare",
+    "show_step",
     "train_step",
 ]

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -36,7 +36,7 @@ from heddle.weights.vectors import VECTORS, load_rows, put_rows
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory, read and locked.
+    """A run directory, read and, for training, locked.
 
     Attributes:
         directory: where it is.
@@ -46,7 +46,7 @@ class Run:
         tokenizer: its `tokenizer.json`.
         store: its `data/`.
         hold: the lock, held until `hold.release()`, until this object is collected, or until the process ends. None on ranks
-            that do not lead.
+            that do not lead, and if the run is only read.
     """
 
     directory: Path
@@ -55,7 +55,13 @@ class Run:
     chosen: Chosen
     tokenizer: Tokenizer
     store: TokenStore
-    hold: Hold | None
+    hold: Hold | None = None
+
+    def task(self) -> Task:
+        """What it learns."""
+        kind = self.config.task or NextTokenConfig()
+        parts = self.store.corpus, self.config.model, self.chosen.batch, self.train.seed
+        return make_task(kind, Reading(*parts, tokenizer=self.tokenizer))
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,8 @@ def open_session(run: str | Path) -> Session:
         HeddleError: the directory is not a training run, its files do not belong together, or it is already being trained.
     """
     ranks = join_ranks()
-    opened = _open(Path(run), ranks)
+    opened = read_run(Path(run))
+    opened = replace(opened, hold=Hold(opened.directory) if ranks.leads else None)
     try:
         return _start(opened, ranks)
     except BaseException:
@@ -145,8 +152,12 @@ def open_session(run: str | Path) -> Session:
         raise
 
 
-def _open(run: Path, ranks: Ranks) -> Run:
-    """Read a run's files, compare them with each other, and take its lock."""
+def read_run(run: Path) -> Run:
+    """Read a run's files and compare them with each other.
+
+    Raises:
+        HeddleError: the directory is not a training run, or its files do not belong together.
+    """
     config = read_config(run)
     if config.train is None or config.chosen is None:
         came = "imported, not trained here" if config.origin else "saved without its training"
@@ -160,7 +171,7 @@ def _open(run: Path, ranks: Ranks) -> Run:
             f"{run}: tokenizer.json has {tokenizer.vocab_size} ids, config.json {config.model.vocab_size}"
         )
     store.verify()
-    return Run(run, config, config.train, config.chosen, tokenizer, store, Hold(run) if ranks.leads else None)
+    return Run(run, config, config.train, config.chosen, tokenizer, store)
 
 
 def _start(run: Run, ranks: Ranks) -> Session:
@@ -187,10 +198,7 @@ def _start(run: Run, ranks: Ranks) -> Session:
     optimizer = Optimizer(model, train, chosen.learning_rate, precision, by_onednn)
     if before is not None:
         optimizer.load_state(before.optimizer)
-    task = make_task(
-        config.task or NextTokenConfig(),
-        Reading(run.store.corpus, config.model, chosen.batch, train.seed, tokenizer=run.tokenizer),
-    )
+    task = run.task()
     eager = task.objective(model)  # after the model is in its working precision
     return Session(
         run=run,
