@@ -454,6 +454,9 @@ TABLE: dict[str, Call] = {
             "most": ["2", 1.5],
         },
     ),
+    "train.extend": Call(
+        {"run": "run", "settings": {}}, {"run": NO_PLACE, "settings": [None, "steps=3", [("train.steps", 3)], {3: 4}]}
+    ),
     "train.fit": Call(
         {"model": MODEL, "tokenizer": TOKENIZER, "text": TEXT, "steps": 1},
         {

@@ -28,7 +28,8 @@ def train(
     name
         The run's directory, or its name in runs/. Defaults to the next number there.
     resume
-        Continue this run from its last checkpoint, bit for bit as if it had never stopped.
+        Continue this run from its last checkpoint, bit for bit as if it had never stopped; or with other steps, minutes,
+        threads, evaluate_every, save_every or keep.
     device
         auto, cpu, cuda or mps; auto takes cuda or mps if available.
     dry_run
@@ -38,13 +39,14 @@ def train(
     """
     out = console(json, None if dry_run else "training continues without it")
     if resume is not None:
-        if words or name or device or dry_run:
+        if name or device or dry_run or any("=" not in word for word in words):
             raise HeddleError(
-                "--resume continues a run as it was started; it takes no sources, settings or other flags"
+                "--resume continues a run: it takes settings such as steps=4000, but no sources or other flags"
             )
-        from heddle.cli.training import train_to_the_end
+        settings = {full_key(key): value for key, value in parse_overrides(words).items()}
+        from heddle.cli.training import carry_on
 
-        train_to_the_end(find_run(resume), out, json)
+        carry_on(find_run(resume), settings, out, json)
         return
     if device is not None:
         words = (*words, f"device={device}")

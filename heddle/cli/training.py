@@ -10,6 +10,7 @@ from rich.console import Console
 from heddle.cli.progress import Progress
 from heddle.cli.say import document, duration, estimate, metrics, phases, pluralize, size
 from heddle.config.run import Chosen, RunConfig
+from heddle.train.extend import extend
 from heddle.train.plan import Plan
 from heddle.train.prepare import name_sources, prepare
 from heddle.train.ranks import join_ranks
@@ -24,6 +25,15 @@ def begin(config: RunConfig, run: Path, out: Console, json: bool) -> None:
         with phases(out) as tell:
             planned = prepare(config, run, tell)
         out.print(_numbers(planned, run), markup=False)
+    train_to_the_end(Path(ranks.share(str(run))), out, json)
+
+
+def carry_on(run: Path, settings: dict[str, Any], out: Console, json: bool) -> None:
+    """Continue a run, with other settings if there are any."""
+    ranks = join_ranks()
+    if settings and ranks.leads:
+        for line in extend(run, settings):
+            out.print(line, markup=False)
     train_to_the_end(Path(ranks.share(str(run))), out, json)
 
 
@@ -100,8 +110,8 @@ def _tell_opening(session: Session, out: Console) -> None:
     if session.ranks.count > 1:
         out.print(f"{session.ranks.count} processes train it together", markup=False)
     if session.step == steps:
-        advice = "the number of steps is fixed when a run starts, so to train longer start a new run with more steps"
-        out.print(f"all {steps} steps of {run} are done; {advice}", markup=False)
+        more = f"heddle train --resume {shlex.quote(str(run))} steps={2 * steps}"
+        out.print(f"all {steps} steps of {run} are done; to train longer: {more}", markup=False)
     elif session.step:
         out.print(f"continuing {run} at step {session.step} of {steps}", markup=False)
 

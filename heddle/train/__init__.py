@@ -12,6 +12,7 @@ In reading order:
 - `prepare`: makes a run directory: tokenizer, token store, plan.
 - `session`: opens a run directory, new or at its newest checkpoint (`Session`); `ranks` connects several processes.
 - `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports.
+- `extend`: continues a run for longer than planned.
 - `show`: what a step reads, to look at (`show_step`).
 - `runtime`: allocator, and the seed of each step; `diagnose`: finds where a loss became NaN or infinite.
 - `fit`: training in memory, without files.
@@ -22,6 +23,7 @@ model in place.
 
 from heddle.train.evaluate import Evaluation as Evaluation
 from heddle.train.evaluate import evaluate as evaluate
+from heddle.train.extend import extend as extend
 from heddle.train.fit import fit as fit
 from heddle.train.journal import Report as Report
 from heddle.train.loss import cross_entropy as cross_entropy
@@ -63,6 +65,7 @@ __all__ = [
     "Trainer",
     "cross_entropy",
     "evaluate",
+    "extend",
     "fit",
     "make_task",
     "open_session",

@@ -21,6 +21,7 @@ from heddle.model.precision import DTYPES
 from heddle.model.products import has_onednn
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
+from heddle.train.extend import lasting
 from heddle.train.objective import CrossEntropy, Loss
 from heddle.train.optimizer import Optimizer
 from heddle.train.ranks import Ranks, join_ranks
@@ -231,7 +232,7 @@ def _adapt(chosen: Chosen, device: torch.device, ranks: Ranks, resumed: bool) ->
 
 def _read(run: Run, checkpoint: Path) -> CheckpointState:
     """Read a checkpoint; one that does not belong to the run's other files is refused."""
-    if read_config(checkpoint) != run.config:
+    if lasting(read_config(checkpoint)) != lasting(run.config):
         raise HeddleError(
             f"{run.directory / CONFIG} is not the one that {checkpoint.name} was trained with; "
             f"restore it: cp {checkpoint / CONFIG} {run.directory / CONFIG}"

@@ -1,0 +1,85 @@
+"""Continuing a run for longer than it was planned, or with other settings that do not change what it learns."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from heddle.checks import checked
+from heddle.config.run import SavedConfig
+from heddle.errors import HeddleError
+from heddle.train.plan import SHARE, pick_threads
+from heddle.weights.checkpoints import CONFIG
+from heddle.weights.files import Hold, write_file
+from heddle.weights.run import newest_valid, read_config
+
+# Settings that may change while a run trains. Every other one decides what is learned, or how.
+CHANGEABLE = ("steps", "minutes", "threads", "evaluate_every", "save_every", "keep")
+
+
+@checked()
+def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
+    """Change settings of a run before it continues; the next `Trainer` of the run reads them.
+
+    With more steps, the learning rate follows the schedule of the longer run from the step that was reached.
+
+    Args:
+        run: a run directory that no process is training.
+        settings: dotted keys and their values: `train.steps`; `train.minutes`, which are added to what was done;
+            `train.threads`, `train.evaluate_every`, `train.save_every`, `train.keep`.
+
+    Returns:
+        A line for each change, such as `steps: 2000 -> 4000`.
+
+    Raises:
+        HeddleError: a setting cannot change, a value is impossible, or the run has already done as many steps.
+    """
+    run = Path(run)
+    config = read_config(run)
+    if config.train is None or config.chosen is None:
+        raise HeddleError(f"{run} was not trained here, so it cannot be continued")
+    fixed = [key for key in settings if key.removeprefix("train.") not in CHANGEABLE]
+    if fixed:
+        allowed = ", ".join(CHANGEABLE)
+        raise HeddleError(f"{run}: {', '.join(fixed)} cannot change when a run continues; these can: {allowed}")
+    said = {key.removeprefix("train."): value for key, value in settings.items()}
+    train = config.train.override(said)
+    newest, _ = newest_valid(run)
+    done = 0 if newest is None else int(newest.name.rpartition("-")[2])
+    chosen = config.chosen
+    new: dict[str, Any] = {
+        name: getattr(train, name) for name in ("threads", "evaluate_every", "save_every") if name in said
+    }
+    if "threads" in said:
+        new["threads"] = pick_threads(train.threads)
+    if "steps" in said:
+        new["steps"] = train.steps
+    elif "minutes" in said:
+        per_step = chosen.batch * config.model.context / chosen.tokens_per_second
+        new["steps"] = done + max(1, int(train.minutes * 60 * SHARE / per_step))
+    new = {name: value for name, value in new.items() if value is not None}
+    if new.get("steps", done + 1) <= done:
+        raise HeddleError(f"steps = {new['steps']}: {run} has already done {done}; give more")
+    after = chosen.override(new)
+    changed = {"train": train, "chosen": after}
+    hold = Hold(run)
+    try:
+        write_file(run / CONFIG, config.model_copy(update=changed).to_json().encode(), replace=True)
+    finally:
+        hold.release()
+    found = {**_differences(config.train, train), **_differences(chosen, after)}
+    return [f"{name}: {old} -> {now}" for name, (old, now) in found.items() if name != "minutes"]
+
+
+def lasting(config: SavedConfig) -> SavedConfig:
+    """A run's config without the settings that may change: equal for all checkpoints of one run."""
+    if config.train is None or config.chosen is None:
+        return config
+    defaults = {name: type(config.train).model_fields[name].default for name in CHANGEABLE}
+    train = config.train.model_copy(update=defaults)
+    once = dict.fromkeys(("steps", "threads", "evaluate_every", "save_every"), 1)
+    return config.model_copy(update={"train": train, "chosen": config.chosen.model_copy(update=once)})
+
+
+def _differences(before: Any, after: Any) -> dict[str, tuple[Any, Any]]:
+    pairs = {name: (getattr(before, name), getattr(after, name)) for name in type(before).model_fields}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

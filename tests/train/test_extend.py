@@ -1,0 +1,91 @@
+"""A finished run continues for longer; what decides what it learns cannot change."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heddle.config.run import SavedConfig
+from heddle.errors import HeddleError
+from heddle.train import Interrupted, Trainer, extend
+from heddle.train.plan import SHARE
+from heddle.train.schedule import factor
+
+from .conftest import Begin
+from .test_resume import stop_after, written
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_finished_run_continues_and_can_be_stopped_again(begin: Begin, tmp_path: Path) -> None:
+    """Bit for bit, from the step that was reached, by the schedule of the longer run."""
+    run = begin(steps=4, evaluate_every=2)
+    Trainer(run).run()
+    before = lines(run)
+    assert extend(run, {"train.steps": 9}) == ["steps: 4 -> 9"]
+    other = shutil.copytree(run, tmp_path / "other")
+    Trainer(run).run()
+    after = lines(run)
+    assert after[: len(before)] == before
+    assert after[-1]["step"] == 9
+    config = SavedConfig.read(run / "config.json")
+    assert config.chosen is not None
+    assert config.train is not None
+    rates = {line["step"]: line["learning_rate"] for line in after if "learning_rate" in line}
+    highest, warmup = config.chosen.learning_rate, config.chosen.warmup
+    assert rates[5] == pytest.approx(highest * factor(4, 9, warmup, config.train))
+    trainer = Trainer(other)
+    stop_after(6, trainer)
+    with pytest.raises(Interrupted):
+        trainer.run()
+    Trainer(other).run()
+    assert written(other) == written(run)
+
+
+def test_minutes_are_added_at_the_measured_rate(begin: Begin) -> None:
+    run = begin(steps=4)
+    Trainer(run).run()
+    extend(run, {"train.minutes": 2, "train.evaluate_every": 50, "train.keep": 3})
+    config = SavedConfig.read(run / "config.json")
+    assert config.chosen is not None
+    assert config.train is not None
+    assert config.chosen.steps == 4 + int(120 * SHARE * 1e5 / 64)
+    assert (config.chosen.evaluate_every, config.train.keep) == (50, 3)
+    assert Trainer(run).session.step == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (
+            {"train.learning_rate": 0.1, "model.depth": 2},
+            r"train.learning_rate, model.depth cannot change .* steps, min",
+        ),
+        ({"train.steps": 4}, "steps = 4: .* has already done 4; give more"),
+        ({"train.steps": 0}, "steps"),
+        ({"train.minutes": "soon"}, "minutes"),
+        ({"train.threads": 10**6}, "threads"),
+    ],
+    ids=str,
+)
+def test_what_cannot_change_is_refused(begin: Begin, settings: dict[str, Any], line: str) -> None:
+    run = begin(steps=4)
+    Trainer(run).run()
+    before = (run / "config.json").read_bytes()
+    with pytest.raises(HeddleError, match=line):
+        extend(run, settings)
+    assert (run / "config.json").read_bytes() == before
+
+
+def test_a_run_in_training_is_not_changed(begin: Begin) -> None:
+    run = begin(steps=4)
+    trainer = Trainer(run)
+    with pytest.raises(HeddleError, match="is being trained"):
+        extend(run, {"train.steps": 9})
+    trainer.session.run.hold.release()  # type: ignore[union-attr]
+    assert extend(run, {"train.threads": os.cpu_count()})[-1].startswith("threads: 1 -> ") or os.cpu_count() == 1
