@@ -143,8 +143,10 @@ def test_what_is_there_is_not_overwritten(refused: Refused, run_a: Path, corpus:
 
 
 def test_resume_takes_nothing_else(refused: Refused, run_a: Path, corpus: str) -> None:
-    for words in ([corpus], ["steps=9"], ["--name", "b"], ["--device", "cpu"], ["--dry-run"]):
-        assert "--resume continues a run as it was started" in refused("train", "--resume", "a", *words)
+    for words in ([corpus], ["--name", "b"], ["--device", "cpu"], ["--dry-run"]):
+        assert "--resume continues a run: it takes settings" in refused("train", "--resume", "a", *words)
+    assert "train.learning_rate cannot change" in refused("train", "--resume", "a", "learning_rate=1")
+    assert "steps = 4: runs/a has already done 4" in refused("train", "--resume", "a", "steps=4")
 
 
 @pytest.mark.parametrize("command", [["generate"], ["eval"], ["export"], ["train", "--resume"]])
