@@ -171,8 +171,7 @@ def test_a_cache_is_as_large_as_a_real_one(name: str, precision: str) -> None:
             cache = model.new_cache(batch)
             model(tokens(batch, length), source=source_for(model, tokens(batch, length)), cache=cache)
         size = cache_size(NAMED[name], batch, length, precision)
-        encoded = 0 if cache.encoded is None else cache.encoded.hidden.nbytes
-        assert size.held == cache.bytes() + encoded
+        assert size.held == cache.bytes()
         assert size.held == batch * (size.per_token * cache.capacity + size.bounded + size.memory)
 
 
