@@ -385,7 +385,7 @@ SHOWN = {
 
 
 def reading_path() -> list[Path]:
-    """The files that the README's numbered list names, in its order, without the engine, which stands beside the path."""
+    """The files that the README's numbered list names, in its order, without the engine, which is not part of the path."""
     _, found, rest = (ROOT / "README.md").read_text().partition("\n## Reading the code\n")
     assert found
     numbered = re.findall(r"^(?:\d+\. |    ).*$", rest.partition("\n## ")[0], re.MULTILINE)

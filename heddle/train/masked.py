@@ -9,7 +9,6 @@ import torch
 from heddle.config.run import MaskedConfig
 from heddle.data.batch import IGNORED, Batch
 from heddle.data.order import held_out_windows, windows
-from heddle.data.store import Part
 from heddle.errors import HeddleError, pluralize
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
@@ -57,12 +56,12 @@ class MaskedTask(Task):
     def examples(self, step: int) -> Examples:
         """The windows of one step: every window once per epoch, in an order keyed by (seed, epoch), each time with another mask."""
         rows, length = self.reading.rows, self.reading.length
-        starts = windows(len(self._part(held_out=False).tokens), length, self.reading.seed, step, rows)
+        starts = windows(len(self.reading.part(held_out=False).tokens), length, self.reading.seed, step, rows)
         return Examples(starts, length=length, keys=np.arange(step * rows, (step + 1) * rows))
 
     def batch(self, examples: Examples) -> Batch:
         """The windows with some tokens replaced; the targets are the tokens that were there."""
-        text = self._part(examples.held_out).tokens
+        text = self.reading.part(examples.held_out).tokens
         found = np.stack([text[start : start + examples.length] for start in examples.places]).astype(np.int64)
         keys = examples.places if examples.keys is None else examples.keys
         tokens, targets = found.copy(), np.full_like(found, IGNORED)
@@ -79,7 +78,7 @@ class MaskedTask(Task):
 
     def held_out(self, rows: int, most: int | None = None) -> HeldOut:
         """Windows that do not overlap and cover the text; their masks are the same every time."""
-        length, tokens = self.reading.length, len(self._part(held_out=True).tokens)
+        length, tokens = self.reading.length, len(self.reading.part(held_out=True).tokens)
         # A window of next-token prediction reads one token more than it scores; here every token is read and may be scored.
         number = None if most is None else max(LEAST, round(most / (self.config.share * length)))
         found = held_out_windows(tokens + 1, length, number)
@@ -106,7 +105,7 @@ class MaskedTask(Task):
     @torch.no_grad()
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
         """The beginning of the validation text with its hidden tokens filled in: [the model's], or [the model's / the text's]."""
-        length = min(tokens, self.reading.length, len(self._part(held_out=True).tokens))
+        length = min(tokens, self.reading.length, len(self.reading.part(held_out=True).tokens))
         batch = self.batch(Examples(np.zeros(1, dtype=np.int64), True, length, keys=np.array([seed]))).to(model.device)
         training = model.training
         model.eval()
@@ -139,12 +138,6 @@ class MaskedTask(Task):
             if not chosen or len(chosen) + len(words[number]) <= wanted:
                 chosen += words[number].tolist()
         return np.sort(np.array(chosen, dtype=np.int64))
-
-    def _part(self, held_out: bool) -> Part:
-        part = self.reading.corpus.validation if held_out else self.reading.corpus.train
-        if part is None:
-            raise HeddleError(f"this task was given no text to {'score' if held_out else 'train on'}")
-        return part
 
 
 def continuing(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:

@@ -34,18 +34,18 @@ class NextTokenTask(Task):
 
     def examples(self, step: int) -> Examples:
         """The windows of one step: every window once per epoch, in an order keyed by (seed, epoch)."""
-        train = self._part(held_out=False)
+        train = self.reading.part(held_out=False)
         starts = windows(len(train.tokens), self.length, self.reading.seed, step, self.reading.rows)
         return Examples(starts, length=self.length)
 
     def batch(self, examples: Examples) -> Batch:
         """Each window and the token after it."""
-        tokens = self._part(examples.held_out).tokens
+        tokens = self.reading.part(examples.held_out).tokens
         return next_token_batch(np.stack([tokens[start : start + examples.length + 1] for start in examples.places]))
 
     def held_out(self, rows: int, most: int | None = None) -> HeldOut:
         """Windows that do not overlap, every target once: window k reads tokens k·length … (k+1)·length (L1-24)."""
-        part = self._part(held_out=True)
+        part = self.reading.part(held_out=True)
         if part.targets < 1:
             raise HeddleError(
                 f"the text to score has {len(part.tokens)} token(s); it needs at least 2, one to read and one to predict"
@@ -73,7 +73,7 @@ class NextTokenTask(Task):
 
         Targets are converted to bytes at the rate of the whole part (`Part.bits_per_byte`).
         """
-        part = self._part(held_out=True)
+        part = self.reading.part(held_out=True)
         return {
             "perplexity": exp(min(means["loss"], 700.0)),
             "bits_per_byte": part.bits_per_byte(means["loss"]),
@@ -82,7 +82,7 @@ class NextTokenTask(Task):
 
     def remarks(self) -> list[str]:
         """How much of a short text one epoch does not read."""
-        tokens = len(self._part(held_out=False).tokens)
+        tokens = len(self.reading.part(held_out=False).tokens)
         left = targets_left_out(tokens, self.length)
         if left <= 0.1 * (tokens - 1):
             return []
@@ -97,18 +97,12 @@ class NextTokenTask(Task):
 
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
         """Text that the model generates after the first tokens of the validation text."""
-        first = self._part(held_out=True).tokens[:8].tolist()
+        first = self.reading.part(held_out=True).tokens[:8].tolist()
         # A special token has no text, so not every tokenizer could read it back.
         length = next((place for place, token in enumerate(first) if token == tokenizer.end_of_text), len(first))
         prompt = tokenizer.decode(first[:length])
         wanted = {"max_tokens": tokens, "seed": seed, "temperature": 0.8, "window": True}
         return prompt + generate_text(model, tokenizer, prompt, **wanted)
-
-    def _part(self, held_out: bool) -> Part:
-        part = self.corpus.validation if held_out else self.corpus.train
-        if part is None:
-            raise HeddleError(f"this task was given no text to {'score' if held_out else 'train on'}")
-        return part
 
 
 def check_length(train: Part, held_out: Part | None, context: int) -> None:

@@ -99,5 +99,7 @@ def join_ranks() -> Ranks:
     if torch.cuda.is_available():
         torch.cuda.set_device(local)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
+        # gloo for the tensors that stay on the host, such as the run's name.
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, timeout=PATIENCE)
     return Ranks(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

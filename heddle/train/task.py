@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from heddle.config.model import TransformerConfig
 from heddle.data.batch import Batch
-from heddle.data.store import Corpus
+from heddle.data.store import Corpus, Part
+from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.objective import CrossEntropy
@@ -43,6 +44,17 @@ class Reading:
     def length(self) -> int:
         """Tokens per window."""
         return self.model.context if self.context is None else self.context
+
+    def part(self, held_out: bool) -> Part:
+        """The text to score, or the one to train on.
+
+        Raises:
+            HeddleError: there is none.
+        """
+        part = self.corpus.validation if held_out else self.corpus.train
+        if part is None:
+            raise HeddleError(f"this task was given no text to {'score' if held_out else 'train on'}")
+        return part
 
 
 @dataclass(frozen=True)

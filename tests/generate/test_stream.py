@@ -1,4 +1,4 @@
-"""The token loop and the engine: what it draws is what the model says, whatever stands beside it."""
+"""The token loop and the engine: a row draws what the model predicts, whatever the other rows are."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
