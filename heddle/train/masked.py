@@ -14,7 +14,7 @@ from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.objective import CrossEntropy
-from heddle.train.task import Examples, HeldOut, Reading, Task, listed
+from heddle.train.task import Examples, HeldOut, Reading, Task, listed, window_batches
 
 MASKS = ("[MASK]", "<mask>")  # names of the mask token: BERT's and RoBERTa's
 LEAST = 4  # windows in a sample, so that its standard error can be estimated
@@ -82,10 +82,7 @@ class MaskedTask(Task):
         # A window of next-token prediction reads one token more than it scores; here every token is read and may be scored.
         number = None if most is None else max(LEAST, round(most / (self.config.share * length)))
         found = held_out_windows(tokens + 1, length, number)
-        full = len(found) - (found[-1][1] - found[-1][0] < length)
-        cuts = [found[start : min(start + rows, full)] for start in range(0, full, rows)] + [found[full:]]
-        batches = [Examples(np.array([a for a, _ in cut]), True, cut[0][1] - cut[0][0]) for cut in cuts if cut]
-        return HeldOut(tuple(batches), sum(stop - start for start, stop in found) / tokens)
+        return HeldOut(window_batches(found, rows, length), sum(stop - start for start, stop in found) / tokens)
 
     def objective(self, model: Transformer) -> CrossEntropy:
         """-log p of the hidden tokens, for an encoder that scores tokens."""

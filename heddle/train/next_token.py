@@ -13,7 +13,7 @@ from heddle.generate.text import generate_text
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.objective import CrossEntropy
-from heddle.train.task import Examples, HeldOut, Reading, Task, listed
+from heddle.train.task import Examples, HeldOut, Reading, Task, listed, window_batches
 
 SHORTEST = 4  # tokens of a context worth advising
 LEAST = 4  # windows in a sample, so that its standard error can be estimated
@@ -53,15 +53,9 @@ class NextTokenTask(Task):
         whole = most is None or most >= part.targets
         number = None if whole else max(LEAST, -(-(most or 0) // self.length))
         found = held_out_windows(len(part.tokens), self.length, number)
-        # Batches of one length each; only the last window may be shorter.
-        full = len(found) - (found[-1][1] - found[-1][0] < self.length)
-        cuts = [found[start : min(start + rows, full)] for start in range(0, full, rows)] + [found[full:]]
-        batches = tuple(
-            Examples(np.array([start for start, _ in cut]), held_out=True, length=cut[0][1] - cut[0][0])
-            for cut in cuts
-            if cut
+        return HeldOut(
+            window_batches(found, rows, self.length), sum(stop - start for start, stop in found) / part.targets
         )
-        return HeldOut(batches, sum(stop - start for start, stop in found) / part.targets)
 
     def objective(self, model: Transformer) -> CrossEntropy:
         """-log p(next token), for a causal language model."""

@@ -5,6 +5,7 @@ trainer, `fit`, the plan and the evaluation use only this interface.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -152,3 +153,14 @@ class Task(ABC):
 def listed(examples: Examples, most: int = 8) -> str:
     """The places of the first few examples, as text."""
     return ", ".join(str(place) for place in examples.places[:most]) + (", …" if len(examples.places) > most else "")
+
+
+def window_batches(found: Sequence[tuple[int, int]], rows: int, length: int) -> tuple[Examples, ...]:
+    """Held-out windows (start, end) in batches of one length each; only the last window may be shorter than `length`."""
+    full = len(found) - (found[-1][1] - found[-1][0] < length)
+    cuts = [found[start : min(start + rows, full)] for start in range(0, full, rows)] + [found[full:]]
+    return tuple(
+        Examples(np.array([start for start, _ in cut]), held_out=True, length=cut[0][1] - cut[0][0])
+        for cut in cuts
+        if cut
+    )
