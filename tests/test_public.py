@@ -147,8 +147,8 @@ TABLE: dict[str, Call] = {
         {"config": NO_CONFIG, "optimizer": ["adam", None, 3], "precision": NO_PRECISION},
     ),
     "account.training_bytes": Call(
-        {"config": CONFIG, "rows": 1, "precision": "fp32", "optimizer": "muon"},
-        {"config": NO_CONFIG, "rows": NO_COUNT, "precision": NO_PRECISION, "optimizer": ["adam", None, 3]},
+        {"config": CONFIG, "rows": 1, "precision": "fp32", "train": TRAIN},
+        {"config": NO_CONFIG, "rows": NO_COUNT, "precision": NO_PRECISION, "train": ["muon", None, CONFIG]},
     ),
     "account.training_flops_per_token": Call(
         {"config": CONFIG, "length": 4}, {"config": NO_CONFIG, "length": NO_COUNT}

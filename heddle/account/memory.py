@@ -16,7 +16,9 @@ from heddle.account.walk import FEED_FORWARD, PROJECTIONS, SCORES, WEIGHTED_SUM,
 from heddle.checks import at_least, checked, one_of
 from heddle.config.layers import AttentionConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
+from heddle.config.train import TrainConfig
 from heddle.model.build import build
+from heddle.model.groups import freeze
 from heddle.model.head import LOGITS_BYTES
 from heddle.model.precision import DTYPES, cast
 from heddle.model.roles import role
@@ -26,7 +28,7 @@ from heddle.nn.state import EncoderOutput, Fixed, Growing, State
 
 FP32 = 4
 # Numbers in fp32 that an optimizer keeps for each parameter: of the blocks' matrices, of everything else.
-MOMENTS = {"adamw": (2, 2), "muon": (1, 2)}
+MOMENTS = {"adamw": (2, 2), "muon": (1, 2), "sgd": (1, 1)}
 
 
 @dataclass(frozen=True)
@@ -155,40 +157,55 @@ def states(config: TransformerConfig, optimizer: str, precision: str) -> States:
     """What training holds besides activations.
 
     Muon updates the layers' matrices, those of experts included, and keeps one number for each of theirs; AdamW updates
-    everything else and keeps two.
+    everything else and keeps two. SGD keeps its momentum, one number for each.
     """
-    return States(optimizer, precision, **measured(config, lambda some: _states(some, optimizer, precision)))
+    train = TrainConfig.of({"optimizer": optimizer})
+    return States(optimizer, precision, **measured(config, lambda some: _states(some, train, precision)))
 
 
-def _states(config: TransformerConfig, optimizer: str, precision: str) -> dict[str, int]:
+def _states(config: TransformerConfig, train: TrainConfig, precision: str) -> dict[str, int]:
     model = build(config, "meta")
+    freeze(model, train)
     masters = _held(model)
     trained = [weight for weight in weights(model) if weight.trained]
     total = sum(weight.count for weight in trained)
     matrices = sum(weight.count for weight in trained if role(weight.name, len(weight.shape)) == "matrix")
-    of_matrices, of_others = MOMENTS[optimizer]
+    of_matrices, of_others = MOMENTS[train.optimizer] if train.momentum else (0, 0)
     moments = FP32 * (of_matrices * matrices + of_others * (total - matrices))
     cast(model, precision, tables=False)
-    copy = sum(p.numel() * p.element_size() for p in model.parameters() if p.dtype != torch.float32)
-    gradients = FP32 * total + copy
+    copies = [parameter for parameter in model.parameters() if parameter.dtype != torch.float32]
+    copy = sum(each.numel() * each.element_size() for each in copies)
+    gradients = FP32 * total + sum(each.numel() * each.element_size() for each in copies if each.requires_grad)
     found = {"weights": masters, "copy": copy, "gradients": gradients, "moments": moments}
     return found | {"total": sum(found.values())}
 
 
-@checked(rows=at_least(1), optimizer=one_of(MOMENTS), precision=one_of(DTYPES))
-def training_bytes(config: TransformerConfig, rows: int, precision: str, optimizer: str) -> int:
+@checked(rows=at_least(1), precision=one_of(DTYPES))
+def training_bytes(config: TransformerConfig, rows: int, precision: str, train: TrainConfig) -> int:
     """An upper bound of what training's tensors hold at once, for micro-batches of `rows` whole contexts.
 
     It adds up the states, what a forward pass keeps, what the loss allocates (gradients of the head's table and of the
     hidden vectors, a few copies of one chunk of logits), and a second gradient of the table. A process on a CPU may hold
     half as much again, since its C library returns freed memory late.
+
+    Args:
+        train: the optimizer, and which parameters are frozen.
+
+    Raises:
+        HeddleError: the groups do not fit the model.
     """
     numbers = rows * config.context
     loss = numbers * config.dim * DTYPES[precision].itemsize + FP32 * config.table_rows() * config.dim
     if isinstance(config.head, LanguageHeadConfig):
         chunk = min(FP32 * numbers * config.table_rows(), LOGITS_BYTES)
         loss += FP32 * config.table_rows() * config.dim + 4 * chunk
-    return states(config, optimizer, precision).total + kept(config, rows, config.context, precision).bytes + loss
+    # Layers that are equal may be in different groups, so these are not measured with a few layers.
+    held = (
+        _states(config, train, precision)
+        if train.groups
+        else measured(config, lambda some: _states(some, train, precision))
+    )
+    return held["total"] + kept(config, rows, config.context, precision).bytes + loss
 
 
 @checked(batch=at_least(1), length=at_least(1), precision=one_of(DTYPES))

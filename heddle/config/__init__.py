@@ -9,6 +9,7 @@ In reading order:
 - `ids`: the special ids of an imported model.
 - `presets`: named models, and `sized`, a model from one number.
 - `sampling`: how to draw tokens (`SamplingConfig`).
+- `train`: how a model is trained (`TrainConfig`).
 - `run`: a run: text, model, task, training, and what was chosen by measurement (`RunConfig`, `SavedConfig`).
 - `base`: what all configs share: strict keys, one-line errors, JSON, TOML and `key=value` overrides.
 
@@ -59,8 +60,9 @@ from heddle.config.run import NextTokenConfig as NextTokenConfig
 from heddle.config.run import RunConfig as RunConfig
 from heddle.config.run import SavedConfig as SavedConfig
 from heddle.config.run import TaskSettings as TaskSettings
-from heddle.config.run import TrainConfig as TrainConfig
 from heddle.config.sampling import SamplingConfig as SamplingConfig
+from heddle.config.train import GroupConfig as GroupConfig
+from heddle.config.train import TrainConfig as TrainConfig
 
 __all__ = [
     "AlibiConfig",
@@ -77,6 +79,7 @@ __all__ = [
     "EmbeddingHeadConfig",
     "EntryConfig",
     "GatedConfig",
+    "GroupConfig",
     "InitialConfig",
     "LanguageHeadConfig",
     "LayerNormConfig",

@@ -11,7 +11,9 @@ from heddle.config.run import DataConfig, RunConfig, SavedConfig, TakenVectors
 from heddle.data.sources import Description, Tally, describe, python_library, read_documents
 from heddle.data.store import TokenStore, build_store
 from heddle.errors import HeddleError, pluralize
+from heddle.model.build import build
 from heddle.model.device import pick_device
+from heddle.model.groups import check_groups
 from heddle.text.base import Kind
 from heddle.text.heartbeat import heartbeat
 from heddle.text.kinds import KINDS
@@ -55,6 +57,11 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
     device = pick_device(config.train.device)
     # Refuse impossible sizes before any work.
     smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task)
+    if (config.model.preset, config.model.depth) != (
+        None,
+        None,
+    ):  # else the depth, and so the names, depend on the time given
+        check_groups(build(smallest, "meta"), config.train)
     vectors = config.train.vectors
     if vectors is not None:
         check_width(config, vectors, smallest)

@@ -210,7 +210,7 @@ def test_the_depth_follows_from_the_time(
 def test_the_depth_stays_within_memory(
     corpus: Path, tmp_path: Path, planning: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = training_bytes(sized(3, vocab_size=257, context=256), 16, "fp32", "muon")
+    room = training_bytes(sized(3, vocab_size=257, context=256), 16, "fp32", TrainConfig())
     monkeypatch.setattr(planning, "available_memory", lambda device: room)
     train = {"minutes": 1e5, "precision": "fp32", "compile": "off"}
     said = RunConfig.of({"data": {"sources": [str(corpus)], "tokenizer": "bytes"}, "train": train})
