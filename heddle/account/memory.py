@@ -11,13 +11,14 @@ from torch.utils._pytree import tree_leaves
 from heddle.account.formulas import Line, flash_bytes, score_bytes
 from heddle.account.forward import attentions, kernels_taken, prepared, source_for, without_values
 from heddle.account.parameters import deck_applies, weights
-from heddle.account.repeats import measured, stepped
+from heddle.account.repeats import measured, single_blocks, stepped
 from heddle.account.walk import FEED_FORWARD, PROJECTIONS, SCORES, WEIGHTED_SUM, Walk, stated, walk
 from heddle.checks import at_least, checked, one_of
 from heddle.config.layers import AttentionConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.config.train import TrainConfig
 from heddle.model.build import build
+from heddle.model.checkpointing import checkpoint_activations
 from heddle.model.groups import freeze
 from heddle.model.head import LOGITS_BYTES
 from heddle.model.precision import DTYPES, cast
@@ -189,7 +190,7 @@ def training_bytes(config: TransformerConfig, rows: int, precision: str, train: 
     half as much again, since its C library returns freed memory late.
 
     Args:
-        train: the optimizer, and which parameters are frozen.
+        train: the optimizer, which parameters are frozen, and whether activations are checkpointed.
 
     Raises:
         HeddleError: the groups do not fit the model.
@@ -205,7 +206,8 @@ def training_bytes(config: TransformerConfig, rows: int, precision: str, train: 
         if train.groups
         else measured(config, lambda some: _states(some, train, precision))
     )
-    return held["total"] + kept(config, rows, config.context, precision).bytes + loss
+    activations = kept(config, rows, config.context, precision, checkpointed=train.checkpoint_activations).bytes
+    return held["total"] + activations + loss
 
 
 @checked(batch=at_least(1), length=at_least(1), precision=one_of(DTYPES))
@@ -242,7 +244,12 @@ def _cache_size(config: TransformerConfig, batch: int, length: int, precision: s
 
 @checked(batch=at_least(1), length=at_least(1), precision=one_of(DTYPES))
 def kept(
-    config: TransformerConfig, batch: int, length: int, precision: str = "fp32", kernel: str | None = None
+    config: TransformerConfig,
+    batch: int,
+    length: int,
+    precision: str = "fp32",
+    kernel: str | None = None,
+    checkpointed: bool = False,
 ) -> Kept:
     """Run a forward pass on tensors without memory and add up what autograd saves, each storage once, without the weights.
 
@@ -250,23 +257,31 @@ def kept(
 
     Args:
         kernel: None: the one that the config takes on a CPU.
+        checkpointed: whether blocks keep only their input (see `heddle.model.checkpointing`). The largest block, which the
+            backward pass computes again, is added.
     """
     name = kernel or kernels_taken(config, length).get("cpu", "none")
 
-    def measure(some: TransformerConfig, tokens: int) -> dict[str, int]:
-        return {"bytes": _kept(some, batch, tokens, precision)}
+    def of(some: TransformerConfig, checkpointed: bool) -> int:
+        def measure(some: TransformerConfig, tokens: int) -> dict[str, int]:
+            return {"bytes": _kept(some, batch, tokens, precision, checkpointed)}
+
+        return measured(some, lambda some: stepped(some, length, measure))["bytes"]
 
     config = prepared(config, length, None if name == "none" else name)
-    return Kept(name, precision, measured(config, lambda some: stepped(some, length, measure))["bytes"])
+    again = max(of(one, False) - of(one, True) for one in single_blocks(config)) if checkpointed else 0
+    return Kept(name, precision, of(config, checkpointed) + again)
 
 
-def _kept(config: TransformerConfig, batch: int, length: int, precision: str) -> int:
+def _kept(config: TransformerConfig, batch: int, length: int, precision: str, checkpointed: bool = False) -> int:
     mode = FakeTensorMode()
     model = _faked(config, (), precision, mode)
     with mode:
         unknown = stated(model, batch, length).unknown()
     if unknown:
         model = _faked(config, unknown, precision, mode)
+    if checkpointed:
+        checkpoint_activations(model)
     own = {tensor.untyped_storage()._cdata for module in model.modules() for _, tensor in _tensors(module)}
     sizes: dict[int, int] = {}
 

@@ -18,6 +18,7 @@ from heddle.config.run import Chosen, ProductKind, RunConfig, TakenVectors, Trai
 from heddle.data.store import TokenStore
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
+from heddle.model.checkpointing import can_compile, checkpoint_activations
 from heddle.model.groups import check_groups
 from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
@@ -168,6 +169,8 @@ def measure(
     """
     built = build(reading.model, device)
     use_products(built, by_onednn)
+    if config.train.checkpoint_activations:
+        checkpoint_activations(built)
     optimizer = Optimizer(built, measurable(config.train, reading.model), 1e-5, precision, by_onednn)
     task = make_task(config.task, reading)
     objective = task.objective(built)
@@ -285,8 +288,18 @@ def _sized(config: RunConfig, reading: Reading, batch: int, device: str, precisi
 
 
 def _compile(config: RunConfig, reading: Reading, found: Candidate, device: str, precision: str, tokens: int) -> bool:
-    """Whether to compile: if asked to, or if there is a compiler, enough time, and it was measured to be faster."""
+    """Whether to compile: if asked to, or if there is a compiler, enough time, and it was measured to be faster.
+
+    Raises:
+        HeddleError: asked to, and the model cannot be compiled with checkpointed activations.
+    """
     train = config.train
+    if train.checkpoint_activations and not can_compile(build(reading.model, "meta")):
+        if train.compile == "on":
+            raise HeddleError(
+                "compile = on cannot be combined with checkpoint_activations here: a custom module has buffers"
+            )
+        return False
     if train.compile != "auto":
         return train.compile == "on"
     compiler = any(shutil.which(name) for name in ("c++", "g++", "clang++")) and train.products != "onednn"

@@ -15,6 +15,7 @@ from heddle.data.batch import Batch
 from heddle.data.store import TokenStore
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
+from heddle.model.checkpointing import checkpoint_activations
 from heddle.model.device import pick_device
 from heddle.model.packing import use_products
 from heddle.model.precision import DTYPES
@@ -192,6 +193,8 @@ def _start(run: Run, ranks: Ranks) -> Session:
     model = build(config.model, device, train.seed)
     by_onednn = chosen.onednn if has_onednn() else ()
     use_products(model, by_onednn)
+    if train.checkpoint_activations:
+        checkpoint_activations(model)
     if before is not None:
         model.load_state_dict(before.model, strict=True)
     elif chosen.vectors is not None:
