@@ -15,6 +15,7 @@ from heddle.data.store import TokenStore, build_store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.device import pick_device
+from heddle.model.groups import check_groups
 from heddle.text.base import Kind
 from heddle.text.heartbeat import heartbeat
 from heddle.text.kinds import KINDS
@@ -62,6 +63,9 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
     device = pick_device(config.train.device)
     # Refuse impossible sizes before any work.
     smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task, start)
+    # Without a start, a preset or a depth, the depth, and so the names, depend on the time given.
+    if (config.model.start, config.model.preset, config.model.depth) != (None, None, None):
+        check_groups(build(smallest, "meta"), config.train)
     vectors = config.train.vectors
     if vectors is not None:
         check_width(config, vectors, smallest)
