@@ -4,14 +4,15 @@ In reading order:
 
 - `task`: the interface of what a run learns (`Task`); `next_token` and `masked` are tasks, `tasks` is their table.
 - `objective`: from a batch to a sum and a count (`CrossEntropy`); `loss` computes it chunk by chunk.
-- `optimizer`: fp32 masters, and which optimizer updates which parameter; `muon` updates matrices.
+- `optimizer`: fp32 masters, and which optimizer updates which parameter; `muon` updates matrices, `norms` measures gradients.
 - `schedule`: learning rates over time.
 - `step`: one training step (`train_step`).
 - `evaluate`: the loss of what was held out.
 - `plan`: sizes, steps and precision, chosen by measurement before a run.
 - `prepare`: makes a run directory: tokenizer, token store, plan.
 - `session`: opens a run directory, new or at its newest checkpoint (`Session`); `ranks` connects several processes.
-- `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports.
+- `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports, `load` how
+  evenly experts are used.
 - `extend`: continues a run for longer than planned.
 - `show`: what a step reads, to look at (`show_step`).
 - `runtime`: allocator, and the seed of each step; `diagnose`: finds where a loss became NaN or infinite.

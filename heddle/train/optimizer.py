@@ -13,6 +13,7 @@ from heddle.model.roles import role
 from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE, balance_bias
 from heddle.train.muon import Muon
+from heddle.train.norms import GradientNorms
 
 DECAYED = ("table", "matrix")
 
@@ -28,6 +29,10 @@ class Optimizer:
         learning_rate: AdamW's highest rate.
         precision: `fp32` or `bf16`.
         by_onednn: which of Muon's products oneDNN computes (see `heddle.model.products`).
+
+    Attributes:
+        norms: of the last step's gradient before clipping, by parameter.
+        loads: how many tokens of the last step's batch chose each expert, for each mixture in `mixtures`.
     """
 
     @checked(learning_rate=POSITIVE, precision=one_of(DTYPES))
@@ -47,6 +52,7 @@ class Optimizer:
         }
         self.copies = [(w, self.masters[name]) for name, w in working.items() if self.masters[name] is not w]
         self.mixtures = [module for module in model.modules() if isinstance(module, MoE)]
+        self.norms, self.loads = GradientNorms.of({}), list[Tensor]()
         self.names = {id(master): name for name, master in self.masters.items()}
         self.optimizers = self._make(config, learning_rate, precision, by_onednn)
         grouped = [(each, group) for each in self.optimizers for group in each.param_groups]
@@ -85,12 +91,12 @@ class Optimizer:
 
         If the norm is NaN or infinite, nothing is updated and the gradients are kept.
         """
-        norm = torch.nn.utils.get_total_norm([each.grad for each in self.masters.values() if each.grad is not None])
-        length = norm.item()
+        self.norms = GradientNorms.of(self.masters)
+        length = self.norms.total().item()
         if not isfinite(length):
             return length
         if clip and length > clip:  # a factor of 1 would waste a pass over every gradient
-            torch.nn.utils.clip_grads_with_norm_(list(self.masters.values()), clip, norm)
+            torch.nn.utils.clip_grads_with_norm_(list(self.masters.values()), clip, self.norms.total())
         for optimizer, rates in zip(self.optimizers, self.highest, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
@@ -107,6 +113,7 @@ class Optimizer:
 
     def balance(self, loads: Sequence[Tensor]) -> None:
         """Update the routers' balancing biases, if they have any, towards experts that few tokens chose."""
+        self.loads = list(loads)
         for mixture, load in zip(self.mixtures, loads, strict=True):
             if mixture.router.bias is not None:
                 balance_bias(mixture.router.bias, load, mixture.bias_rate)
