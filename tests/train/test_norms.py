@@ -127,7 +127,7 @@ def test_entropy(load: list[int], expected: float) -> None:
 
 def test_statistics_of_no_experts_are_none() -> None:
     assert load_statistics({}) == {}
-    assert load_statistics({"decoder.0": [0, 4], "decoder.1": [2, 2]})["dead_experts"] == 1
+    assert load_statistics({"decoder.0": [0, 4], "decoder.1": [1, 3]})["dead_experts"] == 1
     with pytest.raises(HeddleError, match="loads"):
         load_statistics([1, 2])  # type: ignore[arg-type]
 
