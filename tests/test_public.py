@@ -95,6 +95,7 @@ NO_COUNT_OR_NONE: list[Any] = [each for each in NO_COUNT if each is not None]
 NO_RATE: list[Any] = [0.0, -1.0, NAN, INF, "1e-3", True, None, [1.0]]
 NO_SEED: list[Any] = [-1, 2**64, 1.5, None, "0", True]
 NO_SWITCH: list[Any] = [None, 1, "yes"]
+NO_RUNS: list[Any] = [None, 3, "run", [3], [None]]
 NO_CALL: list[Any] = [3, "print"]
 NO_CONFIG: list[Any] = [None, {"dim": 3}, "gpt2-small", MODEL]
 NO_MODEL: list[Any] = [None, "run", CONFIG, torch.nn.Linear(2, 2)]
@@ -425,6 +426,7 @@ TABLE: dict[str, Call] = {
         },
     ),
     "train.Trainer": Call({"run": "run"}, {"run": NO_PLACE, "readers": [None, 3, ["print"]]}),
+    "train.compare_runs": Call({"runs": []}, {"runs": NO_RUNS}),
     "train.cross_entropy": Call(
         LOSS,
         {
@@ -491,10 +493,14 @@ TABLE: dict[str, Call] = {
             "start": ["gpt1", {}],
         },
     ),
+    "train.plot_runs": Call(
+        {"runs": ["run"], "file": "a.png"}, {"runs": [*NO_RUNS, []], "file": [*NO_PATH, Bad("a.gif", ".png")]}
+    ),
     "train.prepare": Call(
         {"config": config.RunConfig(), "run": "run"},
         {"config": NO_CONFIG, "run": [*NO_PATH, Bad(".", "already exists")], "tell": [None, *NO_CALL]},
     ),
+    "train.runs_in": Call({"folder": "runs"}, {"folder": NO_PATH}),
     "train.show_step": Call(
         {"run": "run"},
         {"run": NO_PLACE, "step": NO_COUNT, "rows": NO_COUNT, "length": NO_COUNT},
@@ -510,6 +516,10 @@ TABLE: dict[str, Call] = {
             "clip": [-1.0, NAN, None],
             "reduce": [None, 3],
         },
+    ),
+    "train.write_csv": Call({"runs": ["run"], "file": "a.csv"}, {"runs": [*NO_RUNS, []], "file": NO_PATH}),
+    "train.write_events": Call(
+        {"runs": ["run"], "directory": "a"}, {"runs": [*NO_RUNS, []], "directory": NO_PATH, "follow": NO_SWITCH}
     ),
     "weights.export_model": Call(
         {"run": "run", "directory": "out"},
