@@ -14,8 +14,9 @@ from torch import Tensor
 from heddle.data.batch import Batch
 from heddle.data.store import Part, TokenStore
 from heddle.errors import pluralize
+from heddle.prove.arrangement import CUTS
 from heddle.prove.rows import content
-from heddle.prove.training import CUTS, Training
+from heddle.prove.training import Training
 from heddle.prove.verdict import Comparison, NotApplicable
 from heddle.train.evaluate import evaluate
 from heddle.train.task import Task
@@ -198,12 +199,13 @@ def _digests(part: Part, store: TokenStore) -> Iterator[bytes]:
 
 
 def _stretches(store: TokenStore) -> float:
-    """The share of validation's stretches, one after another, that are somewhere in training."""
+    """The share of validation's different stretches, one after another, that are somewhere in training."""
     mine, theirs = (np.asarray(part.tokens[:LOOKED_AT], dtype=np.uint64) for part in (store.train, store.validation))
     if min(len(mine), len(theirs)) < STRETCH:
         return 0.0
-    found = np.isin(_hashes(theirs)[::STRETCH], _hashes(mine))
-    return float(found.mean())
+    wanted, sought = np.unique(_hashes(theirs)[::STRETCH]), _hashes(mine)
+    at = np.searchsorted(wanted, sought).clip(max=len(wanted) - 1)
+    return len(np.unique(at[wanted[at] == sought])) / len(wanted)
 
 
 def _hashes(tokens: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -4,18 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from heddle.errors import HeddleError
+from heddle.prove.arrangement import cut_of_a_batch, order_of_rows, packing_of_rows, padding_of_rows
 from heddle.prove.coverage import batches, epoch, parts, targets_scored_once
 from heddle.prove.proof import run_check
-from heddle.prove.training import (
-    Law,
-    Training,
-    cut_of_a_batch,
-    future_of_targets,
-    order_of_rows,
-    packing_of_rows,
-    padding_of_rows,
-    stepwise_losses,
-)
+from heddle.prove.targets import future_of_targets, stepwise_losses
+from heddle.prove.training import Law, Training
 from heddle.prove.verdict import Comparison, Verdict
 
 LAWS: dict[str, Law] = {
