@@ -182,7 +182,7 @@ TABLE: dict[str, Call] = {
             "vocab_size": NO_COUNT,
             "context": NO_COUNT,
             "dim": NO_COUNT_OR_NONE,
-            "stack": [None, 3, "both"],
+            "stacks": [None, 3, "both", ("decoder", "encoder"), ()],
         },
     ),
     "data.Batch.split": Call(

@@ -46,12 +46,14 @@ class TaskSettings(Config):
     """What all tasks' settings have in common.
 
     Attributes:
-        stacks: the stacks that a model for this task has.
-        head: the kind of its head.
+        families: the stacks that a model for this task may have; the first is what a model without a preset gets.
+        fields: what it reads: a text, or the fields of a record, such as `source` and `target`.
+        head: the kind of the model's head.
         special_tokens: tokens that a tokenizer trained for this task gets.
     """
 
-    stacks: ClassVar[tuple[str, ...]] = ("decoder",)
+    families: ClassVar[tuple[tuple[str, ...], ...]] = (("decoder",),)
+    fields: ClassVar[tuple[str, ...]] = ("text",)
     head: ClassVar[str] = "language"
     special_tokens: ClassVar[tuple[str, ...]] = ()
 
@@ -101,7 +103,11 @@ class ModelChoice(Config):
         if self.preset is None:
             wanted = self.depth or depth
             base = sized(
-                wanted, vocab_size=vocab_size, context=self.context or context, dim=self.dim, stack=task.stacks[-1]
+                wanted,
+                vocab_size=vocab_size,
+                context=self.context or context,
+                dim=self.dim,
+                stacks=self._stacks(task),
             )
         else:
             base = preset(self.preset)
@@ -132,6 +138,11 @@ class ModelChoice(Config):
                 set_path(said, path, value)
         return TransformerConfig.of(merge(merge(data, said), deep), where="model")
 
+    def _stacks(self, task: TaskSettings) -> tuple[str, ...]:
+        """The stacks of a model without a preset: the task's first family, or the first that has the stacks with settings."""
+        said = {name for name in ("encoder", "decoder") if getattr(self, name)}
+        return next((family for family in task.families if said <= set(family)), task.families[0])
+
     def _dropout(self) -> dict[str, Any]:
         """The rate and the convention, separately."""
         if not isinstance(self.dropout, dict):
@@ -157,7 +168,7 @@ class NextTokenConfig(TaskSettings):
 class MaskedConfig(TaskSettings):
     """Predict hidden tokens from both sides (Devlin et al. 2019, 3.1; L3-04)."""
 
-    stacks: ClassVar[tuple[str, ...]] = ("encoder",)
+    families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder",),)
     special_tokens: ClassVar[tuple[str, ...]] = ("[MASK]",)
 
     kind: Literal["masked"] = "masked"
@@ -325,6 +336,7 @@ class Chosen(Config):
     warmup: NonNegativeInt
     evaluate_every: PositiveInt
     save_every: PositiveInt
+    batch_tokens: PositiveInt | None = None  # of records, padded tokens per step, if a step is not `batch` records
     peak: Positive  # measured matmul rate in `precision`, FLOP/s
     tokens_per_second: Positive  # measured before the run
     onednn: tuple[ProductKind, ...] = ()  # fp32 products that oneDNN computes; torch computes the others

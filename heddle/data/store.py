@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from heddle.checks import checked
 from heddle.data.parts import PartWriter, Tokenizes, first_bytes, map_tokens, pieces, settle
+from heddle.data.records import Records
 from heddle.data.sources import Description, Document, Tally
 from heddle.data.split import PartText, Split, choose_split
 from heddle.errors import HeddleError
@@ -68,10 +69,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The texts that a task reads: one to train on and one to score, either of which may be None."""
+    """What a task reads: one part to train on and one to score, either of which may be None."""
 
-    train: Part | None = None
-    validation: Part | None = None
+    train: Part | Records | None = None
+    validation: Part | Records | None = None
 
 
 @checked()

@@ -46,11 +46,11 @@ class MaskedTask(Task):
         self.mask = mask
         self.ordinary = np.setdiff1d(np.arange(reading.tokenizer.vocab_size), list(special.values()))
         self.continues = continuing(reading.tokenizer) if config.whole_words else None
-        train, length = reading.corpus.train, reading.length
-        if train is not None and len(train.tokens) <= length:
+        tokens = None if reading.corpus.train is None else len(reading.part(held_out=False).tokens)
+        if tokens is not None and tokens <= reading.length:
             raise HeddleError(
-                f"context = {length}, but training has {pluralize(len(train.tokens), 'token')}: "
-                f"set context={len(train.tokens) - 1} or less, or give more text"
+                f"context = {reading.length}, but training has {pluralize(tokens, 'token')}: "
+                f"set context={tokens - 1} or less, or give more text"
             )
 
     def examples(self, step: int) -> Examples:

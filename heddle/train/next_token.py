@@ -31,7 +31,8 @@ class NextTokenTask(Task):
         super().__init__(config, reading)
         self.corpus, self.length = reading.corpus, reading.length
         if self.corpus.train is not None:
-            check_length(self.corpus.train, self.corpus.validation, self.length)
+            held_out = None if self.corpus.validation is None else reading.part(held_out=True)
+            check_length(reading.part(held_out=False), held_out, self.length)
 
     def examples(self, step: int) -> Examples:
         """The windows of one step: every window once per epoch, in an order keyed by (seed, epoch)."""

@@ -29,6 +29,7 @@ from heddle.train.task import Reading
 from heddle.train.tasks import make_task
 
 CONTEXT = 256  # default context
+TEXT = ("text",)  # what a task reads if it does not read records
 TOKENS_PER_STEP = {"cpu": 4096, "mps": 16384, "cuda": 65536}
 TOKENS_PER_PARAMETER = 2.5  # without a depth, choose the largest model that sees at least this many in the given time
 DEPTHS = range(2, 13)
@@ -100,6 +101,7 @@ def plan(
             "threads": threads,
             "steps": steps,
             "batch": batch,
+            "batch_tokens": None if train.batch or config.task.fields == TEXT else batch * model.context,
             "learning_rate": train.learning_rate or RATES[train.optimizer] * (256 / model.dim) ** 0.5,
             "warmup": min(steps, ceil(0.02 * steps) if train.warmup is None else train.warmup),
             "evaluate_every": evaluate_every,

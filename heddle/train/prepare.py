@@ -96,12 +96,12 @@ def check_trainable(config: RunConfig) -> None:
     Raises:
         HeddleError: they do not fit, or there is no preset of that name.
     """
-    name, wanted = config.model.preset, config.task.stacks
-    stacks = wanted if name is None else tuple(preset(name).stacks())
-    if stacks != wanted:
-        found, needed = (FAMILIES[each] for each in (stacks, wanted))
+    name, families = config.model.preset, config.task.families
+    stacks = families[0] if name is None else tuple(preset(name).stacks())
+    if stacks not in families:
+        needed = " or ".join(FAMILIES[each] for each in families)
         raise HeddleError(
-            f"preset = {name!r} is {found}, but task.kind = {config.task.kind!r} trains only {needed}; "
+            f"preset = {name!r} is {FAMILIES[stacks]}, but task.kind = {config.task.kind!r} trains only {needed}; "
             "`heddle presets` lists what each preset is"
         )
 

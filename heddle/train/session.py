@@ -26,7 +26,7 @@ from heddle.train.objective import CrossEntropy, Loss
 from heddle.train.optimizer import Optimizer
 from heddle.train.ranks import Ranks, join_ranks
 from heddle.train.runtime import keep_memory
-from heddle.train.task import Reading, Task
+from heddle.train.task import MULTIPLE, Reading, Task
 from heddle.train.tasks import make_task
 from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, CheckpointState
 from heddle.weights.files import Hold, sweep
@@ -61,8 +61,16 @@ class Run:
     def task(self) -> Task:
         """What it learns."""
         kind = self.config.task or NextTokenConfig()
-        parts = self.store.corpus, self.config.model, self.chosen.batch, self.train.seed
-        return make_task(kind, Reading(*parts, tokenizer=self.tokenizer))
+        reading = Reading(
+            corpus=self.store.corpus,
+            model=self.config.model,
+            rows=self.chosen.batch,
+            seed=self.train.seed,
+            tokenizer=self.tokenizer,
+            batch_tokens=self.chosen.batch_tokens,
+            multiple=MULTIPLE * self.train.accumulate,
+        )
+        return make_task(kind, reading)
 
 
 @dataclass(frozen=True)
@@ -180,7 +188,7 @@ def _start(run: Run, ranks: Ranks) -> Session:
     keep_memory()
     config, train, chosen = run.config, run.train, run.chosen
     device = pick_device(chosen.device)
-    ranks.check_batch(chosen.batch, train.accumulate)
+    ranks.check_batch(chosen.batch if chosen.batch_tokens is None else MULTIPLE * train.accumulate, train.accumulate)
     for folder in (run.directory, run.directory / CHECKPOINTS):
         if folder.is_dir() and ranks.leads:
             sweep(folder)  # remove what a killed training left, before reading anything

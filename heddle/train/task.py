@@ -17,11 +17,14 @@ from torch import Tensor
 
 from heddle.config.model import TransformerConfig
 from heddle.data.batch import Batch
+from heddle.data.records import Records
 from heddle.data.store import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.objective import CrossEntropy
+
+MULTIPLE = 8  # rows of a micro-batch of records are a multiple of this, so that 2, 4 or 8 ranks divide it
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Reading:
         corpus: the texts.
         model: the config of the model to train, for its ids and its context.
         rows: examples per step.
+        batch_tokens: of records, padded tokens per step; if set, a step has as many records as fit, instead of `rows`.
+        multiple: with `batch_tokens`, the number of records is a multiple of this.
         seed: seed of the order of examples.
         context: tokens per window; None: the model's context.
         tokenizer: the texts' tokenizer, if the task asks what its ids mean.
@@ -43,6 +48,8 @@ class Reading:
     seed: int = 0
     context: int | None = None
     tokenizer: Tokenizer | None = None
+    batch_tokens: int | None = None
+    multiple: int = MULTIPLE
 
     @property
     def length(self) -> int:
@@ -56,8 +63,19 @@ class Reading:
             HeddleError: there is none.
         """
         part = self.corpus.validation if held_out else self.corpus.train
-        if part is None:
+        if not isinstance(part, Part):
             raise HeddleError(f"this task was given no text to {'score' if held_out else 'train on'}")
+        return part
+
+    def records(self, held_out: bool) -> Records:
+        """The records to score, or those to train on.
+
+        Raises:
+            HeddleError: there are none.
+        """
+        part = self.corpus.validation if held_out else self.corpus.train
+        if not isinstance(part, Records) or not len(part):
+            raise HeddleError(f"this task was given no records to {'score' if held_out else 'train on'}")
         return part
 
 
