@@ -21,6 +21,7 @@ class Fault:
         check: the check of `prove` that must notice it in that toy, or `parity` with transformers.
         steps: the five steps of training that it must change; empty: none.
         test: the test below `tests/` that must fail; empty: none.
+        law: the law of training that must notice it in the small run `run` of `tests/prove/tasks.py`; empty: none.
     """
 
     name: str
@@ -31,12 +32,15 @@ class Fault:
     check: str = ""
     steps: str = ""
     test: str = ""
+    law: str = ""
+    run: str = ""
 
 
 FAULTS = [
     Fault("mask off by one", "nn/mask.py", toy="llama", check="cached one by one",
           old="return key <= query", new="return key < query + 2"),
     Fault("triangle off by one", "nn/kernels/plain.py", toy="llama", check="gradient to the future",
+          law="future of targets", run="next token, rotary",
           old="blocked = key > row\n", new="blocked = key > row + 1\n"),
     Fault("mask inverted", "nn/kernels/plain.py", toy="llama", check="cached one by one",
           old="masked_fill(~seen, -torch.inf)", new="masked_fill(seen, -torch.inf)"),
@@ -55,6 +59,7 @@ FAULTS = [
           old="buffer.index_copy_(2, queries.position[0], tensor)",
           new="buffer.index_copy_(2, (queries.position[0] - 1).clamp(min=0), tensor)"),
     Fault("rotary reset with each call", "nn/state.py", toy="llama", check="cached one by one",
+          law="stepwise losses", run="next token, rotary",
           old="position = start[:, None] + torch.arange(width, device=device)",
           new="position = 0 * start[:, None] + torch.arange(width, device=device)"),
     Fault("ragged rows written as even ones", "nn/state.py", toy="llama", check="rows alone",
@@ -69,8 +74,10 @@ FAULTS = [
           old="        if not self.active:\n            return x\n        if not self.training:",
           new="        if self.rate == 0.0:\n            return x\n        if False:"),
     Fault("padding leaks", "nn/mask.py", toy="llama", check="padding on the left",
+          law="padding of rows", run="masked, rotary",
           old="(segment == self.keys.segment[row, key]) & (segment >= 0)", new="(segment >= 0) | (segment < 0)"),
     Fault("documents leak", "nn/mask.py", toy="llama", check="packing",
+          law="packing of rows", run="masked, rotary",
           old="same = (segment == self.keys.segment[row, key]) & (segment >= 0)",
           new="same = (self.keys.segment[row, key] >= 0) & (segment >= 0)"),
     Fault("padded source is seen", "model/stack.py", toy="both", check="cross-attention",
@@ -138,6 +145,7 @@ FAULTS = [
     Fault("loss without the head's cap", "train/loss.py", toy="capped", check="training loss",
           old="shape = (scores.vocab_size, scores.cap, by_onednn)", new="shape = (scores.vocab_size, None, by_onednn)"),
     Fault("a token is its own target", "data/batch.py", toy="capped", check="training loss", steps="gpt",
+          law="future of targets", run="next token, rotary",
           test="data/test_batch.py::test_targets_are_inputs_shifted_by_one",
           old="ids[:, 1:].contiguous()", new="ids[:, :-1].contiguous()"),
     Fault("gradient of a cap", "nn/kernels/plain.py", toy="capped", check="gradients of kernels", steps="gpt",
@@ -248,6 +256,7 @@ FAULTS = [
           test="train/test_task.py::test_every_step_reads_the_windows_of_its_seed",
           old="tokens[start : start + examples.length + 1]", new="tokens[start + 1 : start + examples.length + 2]"),
     Fault("held-out windows overlap", "data/order.py",
+          law="targets scored once", run="next token, rotary",
           test="data/test_order.py::test_held_out_windows_score_every_target_once",
           old="(k * context, min((k + 1) * context, length - 1))",
           new="(k * context, min((k + 1) * context + 1, length - 1))"),
@@ -286,11 +295,13 @@ FAULTS = [
           test="train/test_session.py::test_a_run_is_compiled_where_that_was_chosen",
           old="torch.compile(ranks.wrap(eager)) if chosen.compile else", new=""),
     Fault("every rank reads the first rows", "train/task.py",
+          law="batches", run="next token, rotary",
           test="train/test_ranks.py::test_the_global_batch_is_the_same_for_any_number_of_ranks",
-          old="mine = slice(number * rows, (number + 1) * rows)", new="mine = slice(0, rows)"),
+          old="np.arange(number * rows, (number + 1) * rows)", new="np.arange(rows)"),
     Fault("each rank draws its own masks", "train/task.py",
+          law="batches", run="masked, rotary",
           test="train/test_ranks.py::test_the_global_batch_is_the_same_for_any_number_of_ranks",
-          old="keys=None if self.keys is None else self.keys[mine])", new="keys=self.keys)"),
+          old="keys=None if self.keys is None else self.keys[rows])", new="keys=self.keys)"),
     Fault("counts of one rank alone", "train/ranks.py",
           test="train/test_ranks.py::test_torchrun_trains_what_one_process_trains",
           old="        dist.all_reduce(summed)\n", new=""),
@@ -304,6 +315,7 @@ FAULTS = [
           test="train/test_masked.py::test_an_example_is_masked_alike_in_any_batch_and_anew_in_each_epoch",
           old="keys = examples.places if examples.keys is None else examples.keys", new="keys = examples.places"),
     Fault("hidden tokens are never left as they are", "train/masked.py",
+          law="future of targets", run="masked, rotary",
           test="train/test_masked.py::test_what_replaces_them",
           old="tokens[row, chosen[level < self.config.masked]] = self.mask", new="tokens[row, chosen] = self.mask"),
     Fault("targets are what the model sees", "train/masked.py",
@@ -325,6 +337,7 @@ FAULTS = [
           test="config/test_kernels.py::test_auto_takes_the_fastest_that_can",
           old="keys <= PLAIN_UP_TO.get(device, 0)", new="keys < PLAIN_UP_TO.get(device, 0)"),
     Fault("loads of the last micro-batch alone", "train/step.py", steps="moe",
+          law="cut of a batch", run="next token, experts",
           test="train/test_step.py::test_experts_are_balanced_by_the_load_of_the_whole_batch",
           old="[a + b for a, b in zip(loads, loss.loads, strict=True)] if loads else list(loss.loads)",
           new="list(loss.loads)"),
@@ -344,6 +357,7 @@ FAULTS = [
           test="nn/test_position.py::test_slopes_by_hand",
           old="(8 / power)", new="(4 / power)"),
     Fault("each micro-batch by its own count", "train/step.py", steps="gpt",
+          law="cut of a batch", run="next token, rotary",
           test="train/test_step.py::test_micro_batches_change_nothing",
           old="/ share).backward()", new="/ part.weights.sum().clamp(min=1)).backward()"),
     Fault("routers add nothing", "train/step.py", steps="moe",
@@ -421,6 +435,36 @@ FAULTS = [
     Fault("every epoch is the first", "data/order.py", steps="gpt",
           test="data/test_order.py::test_seeds_and_epochs_differ",
           old="np.array([epoch], dtype=_U64)", new="np.array([0], dtype=_U64)"),
+    Fault("masks of a global generator", "train/masked.py", law="batches", run="masked, rotary",
+          test="prove/test_training.py::test_every_law_holds",
+          old="draw = np.random.default_rng([self.reading.seed, examples.held_out, int(key)])",
+          new="draw = np.random.default_rng()"),
+    Fault("balance of a micro-batch", "nn/moe.py", law="cut of a batch", run="next token, experts",
+          test="prove/test_training.py::test_every_law_holds",
+          old="even = (counts * sums).sum(-1) / tokens",
+          new="even = (counts.sum((0, 1)) * sums.sum((0, 1))).sum() / tokens.sum()"),
+    Fault("a rank's own count", "train/step.py", law="cut of a batch", run="masked, rotary",
+          test="prove/test_training.py::test_every_law_holds",
+          old="share = count / ranks", new="share = batch.weights.sum()"),
+    Fault("masks belong to a place in the batch", "train/masked.py", law="order of rows", run="masked, rotary",
+          test="prove/test_training.py::test_every_law_holds",
+          old="for row, key in enumerate(keys):", new="for row, key in enumerate(range(len(keys))):"),
+    Fault("hidden tokens are left as they are", "train/masked.py", law="future of targets", run="masked, rotary",
+          test="prove/test_training.py::test_every_law_holds",
+          old="tokens[row, chosen[level < self.config.masked]] = self.mask", new="pass"),
+    Fault("the last window is not scored", "data/order.py", law="targets scored once", run="next token, rotary",
+          test="prove/test_training.py::test_every_law_holds",
+          old="count = -(-(length - 1) // context)", new="count = (length - 1) // context"),
+    Fault("windows are read twice", "data/order.py", law="epoch", run="next token, rotary",
+          test="prove/test_training.py::test_every_law_holds",
+          old="= offset + order * context", new="= offset + order // 2 * context"),
+    Fault("half of the windows", "data/order.py", law="epoch", run="next token, recurrent",
+          test="prove/test_training.py::test_every_law_holds",
+          old="return max(1, (store_length - context) // context)", new="return max(1, (store_length - context) // context // 2)"),
+    Fault("a document goes to both parts", "data/split.py", law="parts", run="next token, rotary",
+          test="prove/test_training.py::test_every_law_holds",
+          old='yield PartText("validation" if held_out(digest, self.validation) else "train", text, size)\n',
+          new='yield from (PartText(part, text, size) for part in ("validation", "train") if len(text) < 40 or part == "train")\n'),
 ]  # fmt: skip
 
 LLAMA: dict[str, Any] = {
