@@ -5,7 +5,7 @@ from typing import Any
 
 from heddle.cli.say import RUNS, console, document, table
 from heddle.config.run import SavedConfig
-from heddle.data.store import TokenStore
+from heddle.data.record_store import open_store
 from heddle.errors import HeddleError
 from heddle.train.journal import read_lines
 from heddle.weights.checkpoints import read_manifest
@@ -54,7 +54,7 @@ def _row(path: Path) -> dict[str, Any]:
         if wrong:
             raise HeddleError(f"{path / wrong[0]}")
         if (path / "data").is_dir():
-            TokenStore.open(path / "data")  # refuses what is damaged
+            open_store(path / "data")  # refuses what is damaged
         return row | {"state": _state(path, config)} | _scores(path, lines)
     except (HeddleError, ValueError) as error:
         return row | {"error": str(error)}

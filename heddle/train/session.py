@@ -12,7 +12,7 @@ from heddle.account.machine import matmul_rate, usable_precision
 from heddle.checks import checked
 from heddle.config.run import Chosen, NextTokenConfig, SavedConfig, TrainConfig
 from heddle.data.batch import Batch
-from heddle.data.store import TokenStore
+from heddle.data.record_store import Store, open_store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.device import pick_device
@@ -55,7 +55,7 @@ class Run:
     train: TrainConfig
     chosen: Chosen
     tokenizer: Tokenizer
-    store: TokenStore
+    store: Store
     hold: Hold | None = None
 
     def task(self) -> Task:
@@ -172,7 +172,7 @@ def read_run(run: Path) -> Run:
         came = "imported, not trained here" if config.origin else "saved without its training"
         raise HeddleError(f"{run} was {came}, so it cannot be resumed")
     tokenizer: Tokenizer = load_tokenizer(run / "tokenizer.json")
-    store = TokenStore.open(run / "data")
+    store = open_store(run / "data")
     if store.tokenizer != tokenizer.fingerprint():
         raise HeddleError(f"{run}: data/ was made with a tokenizer other than tokenizer.json; train a new run")
     if tokenizer.vocab_size != config.model.vocab_size:
