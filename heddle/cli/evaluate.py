@@ -4,7 +4,9 @@ from pathlib import Path
 
 from heddle.cli.models import open_model
 from heddle.cli.say import bar, console, document, estimate, find_run, table
-from heddle.config.run import DataConfig, NextTokenConfig, SavedConfig
+from heddle.config.data import DataConfig
+from heddle.config.saved import SavedConfig
+from heddle.config.tasks import NextTokenConfig
 from heddle.data.encode import records_of
 from heddle.data.examples import LABEL, read_examples
 from heddle.data.files import standard_input

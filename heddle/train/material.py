@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from heddle.config.run import DataConfig, TaskSettings
+from heddle.config.data import DataConfig
+from heddle.config.tasks import TaskSettings
 from heddle.data.examples import Example, read_examples
 from heddle.data.files import standard_input
 from heddle.data.record_store import RecordStore, Store, build_records

@@ -1,13 +1,17 @@
 """From text to a run directory for a `Trainer`: tokenizer, token store, plan, and checks before anything is trained."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 from heddle.checks import checked
+from heddle.config.data import DataConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.config.presets import preset
-from heddle.config.run import DataConfig, RunConfig, SavedConfig, TakenVectors
+from heddle.config.run import RunConfig
+from heddle.config.saved import Chosen, SavedConfig, TakenVectors
 from heddle.errors import HeddleError, pluralize
+from heddle.model.build import build
 from heddle.model.device import pick_device
 from heddle.text.base import Kind
 from heddle.text.kinds import KINDS
@@ -16,7 +20,10 @@ from heddle.train.material import Material, Tell, material
 from heddle.train.plan import CONTEXT, DEPTHS, Plan, plan
 from heddle.train.task import Reading
 from heddle.train.tasks import make_task
+from heddle.weights.checkpoints import TOKENIZER
 from heddle.weights.files import being_written, sweep, write_directory
+from heddle.weights.run import load, read_config
+from heddle.weights.start import START, load_start, save_start
 from heddle.weights.vectors import VECTORS, find_rows, read_vectors, save_rows, vector_width
 
 TRAINABLE = get_args(Kind)
@@ -46,11 +53,12 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
         )
     if being_written(run):
         raise HeddleError(f"{run} is being prepared by another process; choose another --name")
-    config = config.with_preset_training()
-    check_trainable(config)
+    config = config.with_tuning().with_preset_training()
+    start = None if config.model.start is None else read_config(Path(config.model.start)).model
+    check_trainable(config, start)
     pick_device(config.train.device)  # refuses one that is not there
     # Refuse impossible sizes before any work.
-    smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task)
+    smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task, start)
     vectors = config.train.vectors
     if vectors is not None:
         check_width(config, vectors, smallest)
@@ -64,15 +72,23 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
             for _ in read_vectors(vectors, tell):
                 pass  # read to the end, so that a damaged file is refused before a tokenizer or a model is trained
         with write_directory(run) as partial:
-            return fill(partial, config, found, smallest, tell)
+            return fill(partial, config, found, smallest, start, tell)
 
 
-def fill(run: Path, config: RunConfig, found: Material, smallest: TransformerConfig, tell: Tell) -> Plan:
+def fill(
+    run: Path,
+    config: RunConfig,
+    found: Material,
+    smallest: TransformerConfig,
+    start: TransformerConfig | None,
+    tell: Tell,
+) -> Plan:
     """Fill the directory of a new run and return its plan.
 
     Args:
         found: what it learns from, which has been read once.
         smallest: the model that the config describes, apart from its depth.
+        start: the model of the run to start from, or None.
     """
     vectors = config.train.vectors
     tokenizer = make_tokenizer(config, found, tell)
@@ -85,27 +101,44 @@ def fill(run: Path, config: RunConfig, found: Material, smallest: TransformerCon
     for line in said:
         tell(line)
     tell("measuring this machine")
-    planned = plan(config, store, tokenizer, pick_device(config.train.device).type, taken)
+    planned = plan(config, store, tokenizer, pick_device(config.train.device).type, taken, start)
     for line in make_task(config.task, Reading(store.corpus, planned.model, tokenizer=tokenizer)).remarks():
         tell(line)
+    if config.model.start is not None:
+        tell(f"taking the weights of {config.model.start}")
+        planned = replace(planned, chosen=take_start(config.model.start, planned, run, tell))
     parts = {"data": config.data, "task": config.task, "train": config.train, "chosen": planned.chosen}
     saved = SavedConfig(model=planned.model, **parts)
     (run / "config.json").write_text(saved.to_json(), encoding="utf-8")
     return planned
 
 
-def check_trainable(config: RunConfig) -> None:
-    """Refuse a preset whose stacks do not fit the task.
+def check_trainable(config: RunConfig, start: TransformerConfig | None = None) -> None:
+    """Refuse a model whose stacks do not fit the task, and settings that a run to start from decides.
+
+    Args:
+        start: the model of the run to start from, if there is one.
 
     Raises:
         HeddleError: they do not fit, or there is no preset of that name.
     """
     name, families = config.model.preset, config.task.families
-    stacks = families[0] if name is None else tuple(preset(name).stacks())
+    if start is None:
+        what, base = f"preset = {name!r}", None if name is None else preset(name)
+    else:
+        what, base = f"from = {config.model.start!r}", start
+        if config.train.vectors is not None:
+            raise HeddleError(f"{what} brings its own token table: leave out vectors")
+        own = (Path(config.model.start or "") / TOKENIZER).is_file()
+        if own and "tokenizer" in config.data.model_fields_set:
+            raise HeddleError(f"{what} brings its own tokenizer: leave out tokenizer = {config.data.tokenizer!r}")
+        if not own and config.data.tokenizer in TRAINABLE:
+            raise HeddleError(f"{what} has no tokenizer.json: set tokenizer to the path of the one it was trained with")
+    stacks = families[0] if base is None else tuple(base.stacks())
     if stacks not in families:
         needed = " or ".join(FAMILIES[each] for each in families)
         raise HeddleError(
-            f"preset = {name!r} is {FAMILIES[stacks]}, but task.kind = {config.task.kind!r} trains only {needed}; "
+            f"{what} is {FAMILIES[stacks]}, but task.kind = {config.task.kind!r} trains only {needed}; "
             "`heddle presets` lists what each preset is"
         )
 
@@ -126,6 +159,8 @@ def make_tokenizer(config: RunConfig, found: Material, tell: Tell) -> Tokenizer:
         HeddleError: `tokenizer` names neither a kind nor a file.
     """
     data = config.data
+    if config.model.start is not None and (Path(config.model.start) / TOKENIZER).is_file():
+        return load_tokenizer(Path(config.model.start) / TOKENIZER)
     if data.tokenizer in TRAINABLE:
         tell(f"training a tokenizer ({data.tokenizer})")
         # One document has no boundary to mark, so a character vocabulary holds exactly the text's characters.
@@ -141,6 +176,21 @@ def make_tokenizer(config: RunConfig, found: Material, tell: Tell) -> Tokenizer:
         kinds = ", ".join(TRAINABLE)
         raise HeddleError(f"tokenizer = {data.tokenizer!r} is neither one of {kinds} nor the path of a tokenizer.json")
     return load_tokenizer(Path(data.tokenizer))
+
+
+def take_start(run: str, planned: Plan, partial: Path, tell: Tell) -> Chosen:
+    """Store the weights to start from in the new run, so that it never needs the other run again.
+
+    Raises:
+        HeddleError: the run has no weights, or they do not fit the planned model.
+    """
+    chosen = planned.chosen.override(
+        {"start": {"run": run, "sha256": save_start(load(run, "cpu").model, partial / START)}}
+    )
+    assert chosen.start is not None
+    if not load_start(build(planned.model), partial / START, chosen.start.sha256):
+        tell(f"the head is new: {planned.model.head.kind}")
+    return chosen
 
 
 def check_width(config: RunConfig, vectors: str, model: TransformerConfig) -> None:
