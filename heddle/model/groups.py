@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-from heddle.config.train import TrainConfig, WEIGHT_DECAY
+from heddle.config.train import WEIGHT_DECAY, TrainConfig
 from heddle.errors import HeddleError
 from heddle.model.roles import DECAYED, role
 from heddle.model.transformer import Transformer
