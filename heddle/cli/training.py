@@ -9,7 +9,9 @@ from rich.console import Console
 
 from heddle.cli.progress import Progress
 from heddle.cli.say import document, duration, estimate, metrics, phases, pluralize, size
-from heddle.config.run import Chosen, RunConfig, TrainConfig
+from heddle.config.run import RunConfig
+from heddle.config.saved import Chosen
+from heddle.config.train import TrainConfig
 from heddle.train.extend import extend
 from heddle.train.outcome import announced
 from heddle.train.plan import Plan

@@ -4,10 +4,12 @@ import tomllib
 from importlib import resources
 from typing import Any
 
-from heddle.checks import at_least, checked, one_of
+from heddle.checks import Limit, at_least, checked
 from heddle.config.base import merge
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError, did_you_mean
+
+STACKS = (("decoder",), ("encoder",), ("encoder", "decoder"))  # of the three families
 
 
 def preset_names() -> list[str]:
@@ -53,14 +55,20 @@ def _table(name: str) -> dict[str, Any]:
     vocab_size=at_least(1),
     context=at_least(1),
     dim=at_least(1),
-    stack=one_of(("encoder", "decoder")),
+    stacks=Limit("encoder, decoder, or both in this order", lambda stacks: stacks in STACKS),
 )
 def sized(
-    depth: int, *, vocab_size: int, context: int = 256, dim: int | None = None, stack: str = "decoder"
+    depth: int,
+    *,
+    vocab_size: int,
+    context: int = 256,
+    dim: int | None = None,
+    stacks: tuple[str, ...] = ("decoder",),
 ) -> TransformerConfig:
     """A modern small GPT from one number: width 64 x depth, heads of 64 channels, everything else follows.
 
-    With `stack="encoder"`, the same blocks see both ways.
+    With `stacks=("encoder",)`, the same blocks see both ways; with `("encoder", "decoder")`, each stack has `depth` of them,
+    and the decoder's also attend to the encoder's output.
 
     RMSNorm before each branch, rotary positions, normed queries and keys, SwiGLU, no biases and a tied head: the choices
     that learned fastest at laptop size.
@@ -79,4 +87,8 @@ def sized(
     # so that sizes out of range are one-line errors.
     block = {"mixer": mixer, "ffn": {"kind": "gated", "hidden": -(-8 * width // 192) * 64}, "norm": norm}
     sizes = {"vocab_size": vocab_size, "pad_vocab_to": 64, "dim": width, "context": context}
-    return TransformerConfig.of({**sizes, stack: {"depth": depth, "block": block}}, where="model")
+    cross = {"cross": {"heads": width // head_dim, "bias": False, "qk_norm": norm}} if len(stacks) > 1 else {}
+    blocks = {"encoder": block, "decoder": {**block, **cross}}
+    return TransformerConfig.of(
+        {**sizes, **{name: {"depth": depth, "block": blocks[name]} for name in stacks}}, where="model"
+    )

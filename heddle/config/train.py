@@ -12,6 +12,9 @@ Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(gt=0, le=2**40)]  # so that step x batch, in tokens, stays far inside int64
 
+ProductKind = Literal["forward", "inputs", "weights", "update"]
+"""A kind of matrix product: a linear layer's output, the gradient of its inputs or of its weight, or Muon's update."""
+
 
 class GroupConfig(Config):
     """One row of `[[train.groups]]`: settings for the parameters whose names match a pattern."""

@@ -72,7 +72,7 @@ def windows(store_length: int, context: int, seed: int, step: int, batch: int) -
     while example < end:
         epoch, first = divmod(example, count)
         taken = min(end - example, count - first)
-        key = int(_keys(seed, np.array([epoch], dtype=_U64))[0])
+        key = epoch_key(seed, epoch)
         # A store shorter than two contexts has less room to shift than a whole context.
         offset = int(_keys(key, np.array([_ROUNDS], dtype=_U64))[0]) % min(context, store_length - count * context)
         order = permute(np.arange(first, first + taken), count, key)
@@ -106,12 +106,17 @@ def held_out_windows(length: int, context: int, most: int | None = None) -> list
     if context < 1:
         raise HeddleError(f"context must be at least 1, not {context}")
     count = -(-(length - 1) // context)
-    chosen = range(count) if most is None or most >= count else _spread(count, most).tolist()
+    chosen = range(count) if most is None or most >= count else spread(count, most).tolist()
     return [(k * context, min((k + 1) * context, length - 1)) for k in chosen]
 
 
-def _spread(count: int, wanted: int) -> Indices:
-    """One of each of ``wanted`` equal stretches of ``range(count)``."""
+def epoch_key(seed: int, epoch: int) -> int:
+    """The seed of one epoch's order."""
+    return int(_keys(seed, np.array([epoch], dtype=_U64))[0])
+
+
+def spread(count: int, wanted: int) -> Indices:
+    """One of each of ``wanted`` equal stretches of ``range(count)``, chosen by a hash; ``wanted`` is at most ``count``."""
     edges = np.arange(wanted + 1, dtype=np.int64) * count // wanted
     places = _keys(0, np.arange(wanted, dtype=_U64)) % np.diff(edges).astype(_U64)
     return edges[:-1] + places.astype(np.int64)

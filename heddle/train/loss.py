@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from heddle.checks import wrong
-from heddle.config.run import ProductKind
+from heddle.config.train import ProductKind
 from heddle.model.head import LOGITS_BYTES, Scores
 from heddle.model.products import is_eager_fp32, of_inputs, of_weights, product
 from heddle.nn.embedding import check_ids

@@ -9,7 +9,8 @@ other two. The final score is that of the published weights.
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from heddle.config.run import Chosen, TrainConfig
+from heddle.config.saved import Chosen
+from heddle.config.train import TrainConfig
 from heddle.errors import HeddleError, pluralize
 
 

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from heddle.account.machine import matmul_rate, usable_precision
 from heddle.checks import checked
-from heddle.config.run import Chosen, NextTokenConfig, SavedConfig, TrainConfig
+from heddle.config.saved import Chosen, SavedConfig
+from heddle.config.tasks import NextTokenConfig
+from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
-from heddle.data.store import TokenStore
+from heddle.data.record_store import Store, open_store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.checkpointing import checkpoint_activations
@@ -31,12 +33,13 @@ from heddle.train.optimizer import Optimizer
 from heddle.train.outcome import Best, Published, averaged_steps, judge, published, restored
 from heddle.train.ranks import Ranks, join_ranks
 from heddle.train.runtime import keep_memory
-from heddle.train.task import Reading, Task
+from heddle.train.task import MULTIPLE, Reading, Task
 from heddle.train.tasks import make_task
 from heddle.weights.average import mean_of
 from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, CheckpointState
 from heddle.weights.files import Hold, sweep
 from heddle.weights.run import damage, newest_valid, read_config, read_state, save_checkpoint
+from heddle.weights.start import START, load_start
 from heddle.weights.tensors import compare, specs_of
 from heddle.weights.vectors import VECTORS, load_rows, put_rows
 
@@ -63,14 +66,22 @@ class Run:
     train: TrainConfig
     chosen: Chosen
     tokenizer: Tokenizer
-    store: TokenStore
+    store: Store
     hold: Hold | None = None
 
     def task(self) -> Task:
         """What it learns."""
         kind = self.config.task or NextTokenConfig()
-        parts = self.store.corpus, self.config.model, self.chosen.batch, self.train.seed
-        return make_task(kind, Reading(*parts, tokenizer=self.tokenizer))
+        reading = Reading(
+            corpus=self.store.corpus,
+            model=self.config.model,
+            rows=self.chosen.batch,
+            seed=self.train.seed,
+            tokenizer=self.tokenizer,
+            batch_tokens=self.chosen.batch_tokens,
+            multiple=MULTIPLE * self.train.accumulate,
+        )
+        return make_task(kind, reading)
 
 
 @dataclass(frozen=True)
@@ -232,10 +243,12 @@ def read_run(run: Path) -> Run:
         came = "imported, not trained here" if config.origin else "saved without its training"
         raise HeddleError(f"{run} was {came}, so it cannot be resumed")
     tokenizer: Tokenizer = load_tokenizer(run / "tokenizer.json")
-    store = TokenStore.open(run / "data")
+    store = open_store(run / "data")
     if store.tokenizer != tokenizer.fingerprint():
         raise HeddleError(f"{run}: data/ was made with a tokenizer other than tokenizer.json; train a new run")
-    if tokenizer.vocab_size != config.model.vocab_size:
+    # An imported model may have more ids than its tokenizer.
+    fewer = config.chosen.start is not None and tokenizer.vocab_size < config.model.vocab_size
+    if tokenizer.vocab_size != config.model.vocab_size and not fewer:
         raise HeddleError(
             f"{run}: tokenizer.json has {tokenizer.vocab_size} ids, config.json {config.model.vocab_size}"
         )
@@ -248,7 +261,7 @@ def _start(run: Run, ranks: Ranks) -> Session:
     keep_memory()
     config, train, chosen = run.config, run.train, run.chosen
     device = pick_device(chosen.device)
-    ranks.check_batch(chosen.batch, train.accumulate)
+    ranks.check_batch(chosen.batch if chosen.batch_tokens is None else MULTIPLE * train.accumulate, train.accumulate)
     for folder in (run.directory, run.directory / CHECKPOINTS):
         if folder.is_dir() and ranks.leads:
             sweep(folder)  # remove what a killed training left, before reading anything
@@ -265,6 +278,8 @@ def _start(run: Run, ranks: Ranks) -> Session:
     masters = {} if before is None else _masters(before)
     if before is not None:
         model.load_state_dict({**before.model, **masters}, strict=True)
+    elif chosen.start is not None:
+        load_start(model, run.directory / START, chosen.start.sha256)
     elif chosen.vectors is not None:
         put_rows(model, *load_rows(run.directory / VECTORS, chosen.vectors.sha256))
     optimizer = Optimizer(model, train, chosen.learning_rate, precision, by_onednn)

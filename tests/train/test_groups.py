@@ -11,7 +11,8 @@ import torch
 
 from heddle.account import training_bytes
 from heddle.config import sized
-from heddle.config.run import RunConfig, TrainConfig
+from heddle.config.run import RunConfig
+from heddle.config.train import TrainConfig
 from heddle.data.batch import next_token_batch
 from heddle.model import build
 from heddle.nn.moe import MoE

@@ -24,7 +24,7 @@ from .test_resume import stop_after, written
 
 TEXT = "the warp is held, the weft is thrown, and the heddle lifts the threads it owns: unbelievably many. " * 40
 TOKENIZER = train_tokenizer("bpe", [TEXT], 300, ("<|endoftext|>", "[MASK]"))
-MODEL = sized(1, vocab_size=TOKENIZER.vocab_size, context=32, dim=16, stack="encoder")
+MODEL = sized(1, vocab_size=TOKENIZER.vocab_size, context=32, dim=16, stacks=("encoder",))
 MASK = TOKENIZER.special["[MASK]"]
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from heddle.config import preset
-from heddle.config.run import TrainConfig
+from heddle.config.train import TrainConfig
 from heddle.model import build
 from heddle.model.products import has_onednn
 from heddle.train import Optimizer

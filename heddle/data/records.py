@@ -1,0 +1,69 @@
+"""Records: examples of several fields, such as a source and its target, or a text and its label."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from heddle.errors import HeddleError
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One field of all records: a sequence of values each, one record after the other.
+
+    Attributes:
+        values: [N], ids, classes or numbers; a store's are mapped from the disk, read-only.
+        offsets: Int[R + 1], where each record's values start, and the end.
+    """
+
+    values: npt.NDArray[Any]
+    offsets: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Iterable[Iterable[Any]], dtype: npt.DTypeLike = np.int64) -> "Column":
+        """A column in memory, from each record's values."""
+        found = [np.asarray(list(row), dtype=dtype) for row in rows]
+        offsets = np.cumsum([0, *(len(row) for row in found)], dtype=np.int64)
+        return cls(np.concatenate([np.empty(0, dtype=dtype), *found]), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, record: int) -> npt.NDArray[Any]:
+        """The values of one record."""
+        if not 0 <= record < len(self):
+            raise IndexError(f"record {record} of {len(self)}")
+        return self.values[self.offsets[record] : self.offsets[record + 1]]
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Int[R], how many values each record has."""
+        return np.diff(self.offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The training or the validation part of a corpus of records.
+
+    Attributes:
+        columns: by name: `source` and `target`, or `text` with `pair` and `label`. Texts are ids without special ones. A `label`
+            has one value per record, a class or a number, or one per id of the text, with `IGNORED` where an id has none.
+        classes: names of the classes, in the order of their numbers; empty if labels are numbers or there are none.
+
+    Raises:
+        HeddleError: columns have different numbers of records.
+    """
+
+    columns: Mapping[str, Column]
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        counts = {name: len(column) for name, column in self.columns.items()}
+        if len(set(counts.values())) != 1:
+            raise HeddleError(f"columns of one corpus need as many records each, not {counts}")
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
