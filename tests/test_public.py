@@ -93,6 +93,7 @@ NO_PLACE: list[Any] = [*NO_PATH, Bad("none", "none")]
 NO_COUNT: list[Any] = [0, -1, 1.5, NAN, "3", True, [1], torch.ones(1)]
 NO_COUNT_OR_NONE: list[Any] = [each for each in NO_COUNT if each is not None]
 NO_RATE: list[Any] = [0.0, -1.0, NAN, INF, "1e-3", True, None, [1.0]]
+NO_SHARE: list[Any] = [-0.1, 1.5, NAN, "0.1", None, [0.1]]
 NO_SEED: list[Any] = [-1, 2**64, 1.5, None, "0", True]
 NO_SWITCH: list[Any] = [None, 1, "yes"]
 NO_CALL: list[Any] = [3, "print"]
@@ -170,7 +171,13 @@ TABLE: dict[str, Call] = {
     ),
     "config.ModelChoice.resolve": Call(
         {"vocab_size": 9, "depth": 1, "context": 8},
-        {"vocab_size": NO_COUNT, "depth": NO_COUNT, "context": NO_COUNT, "task": ["masked", {}]},
+        {
+            "vocab_size": NO_COUNT,
+            "depth": NO_COUNT,
+            "context": NO_COUNT,
+            "task": ["masked", {}],
+            "classes": [3, None, "ab"],
+        },
         config.ModelChoice().resolve,
     ),
     "config.parse_overrides": Call({"pairs": []}, {"pairs": [None, "dim=3", [3], Bad(["dim"], "key=value")]}),
@@ -410,7 +417,10 @@ TABLE: dict[str, Call] = {
             "progress": NO_CALL,
         },
     ),
-    "train.CrossEntropy": Call({"model": MODEL}, {"model": [*NO_MODEL, Bad(BARE, "head")]}),
+    "train.CrossEntropy": Call(
+        {"model": MODEL},
+        {"model": [*NO_MODEL, Bad(BARE, "head")], "label_smoothing": NO_SHARE, "z_loss": NO_SHARE},
+    ),
     "train.Optimizer": Call(
         {"model": MODEL, "config": TRAIN, "learning_rate": 1e-3, "precision": "fp32"},
         {
@@ -442,6 +452,8 @@ TABLE: dict[str, Call] = {
                 *(scores(bias=bias) for bias in (torch.ones(3), 1.0)),
             ],
             "chunk": [0, -1, 1.5, "2"],
+            "label_smoothing": NO_SHARE,
+            "z_loss": NO_SHARE,
         },
     ),
     "train.evaluate": Call(
@@ -579,7 +591,14 @@ UNCHECKED = {
     "text": {"a word": ("END_OF_TEXT",), "a protocol": ("Tokenizer",)},
     "train": {
         RECORDS: ("Evaluation", "Examples", "HeldOut", "Interrupted", "Loss", "Plan", "Reading", "Report", "Session"),
-        "what tasks are made from": ("MaskedTask", "NextTokenTask", "Task"),
+        "what tasks are made from": (
+            "ClassificationTask",
+            "MaskedTask",
+            "NextTokenTask",
+            "RegressionTask",
+            "Task",
+            "TokenClassificationTask",
+        ),
     },
     "weights": {RECORDS: ("Coverage", "Loaded")},
 }

@@ -9,6 +9,7 @@ In reading order:
 - `ids`: the special ids of an imported model.
 - `presets`: named models, and `sized`, a model from one number.
 - `sampling`: how to draw tokens (`SamplingConfig`).
+- `task`: what a run learns, such as `NextTokenConfig`.
 - `run`: a run: text, model, task, training, and what was chosen by measurement (`RunConfig`, `SavedConfig`).
 - `base`: what all configs share: strict keys, one-line errors, JSON, TOML and `key=value` overrides.
 
@@ -53,14 +54,17 @@ from heddle.config.presets import preset_names as preset_names
 from heddle.config.presets import sized as sized
 from heddle.config.run import Chosen as Chosen
 from heddle.config.run import DataConfig as DataConfig
-from heddle.config.run import MaskedConfig as MaskedConfig
 from heddle.config.run import ModelChoice as ModelChoice
-from heddle.config.run import NextTokenConfig as NextTokenConfig
 from heddle.config.run import RunConfig as RunConfig
 from heddle.config.run import SavedConfig as SavedConfig
-from heddle.config.run import TaskSettings as TaskSettings
 from heddle.config.run import TrainConfig as TrainConfig
 from heddle.config.sampling import SamplingConfig as SamplingConfig
+from heddle.config.task import ClassificationConfig as ClassificationConfig
+from heddle.config.task import MaskedConfig as MaskedConfig
+from heddle.config.task import NextTokenConfig as NextTokenConfig
+from heddle.config.task import RegressionConfig as RegressionConfig
+from heddle.config.task import TaskSettings as TaskSettings
+from heddle.config.task import TokenClassificationConfig as TokenClassificationConfig
 
 __all__ = [
     "AlibiConfig",
@@ -68,6 +72,7 @@ __all__ = [
     "BlockConfig",
     "BucketsConfig",
     "Chosen",
+    "ClassificationConfig",
     "ClassifierHeadConfig",
     "Config",
     "ConvolutionConfig",
@@ -95,6 +100,7 @@ __all__ = [
     "Override",
     "RMSNormConfig",
     "RecurrentConfig",
+    "RegressionConfig",
     "RotaryConfig",
     "RunConfig",
     "SamplingConfig",
@@ -102,6 +108,7 @@ __all__ = [
     "SpecialIds",
     "StackConfig",
     "TaskSettings",
+    "TokenClassificationConfig",
     "TrainConfig",
     "TransformerConfig",
     "YarnScaling",

@@ -1,9 +1,10 @@
 """A run as data: the text, the model, the task, how it is trained, and what was chosen by measurement on its machine.
 
-The text under a field of `DataConfig`, `ModelChoice`, a task and `TrainConfig` is its help in `heddle train --help`.
+The text under a field of `DataConfig`, `ModelChoice`, a task (`heddle.config.task`) and `TrainConfig` is its help in
+`heddle train --help`.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
@@ -12,11 +13,11 @@ from heddle.config.base import Config, merge, set_path
 from heddle.config.layers import Rate
 from heddle.config.model import Depth, TransformerConfig
 from heddle.config.presets import preset, preset_training, sized
+from heddle.config.task import NextTokenConfig, Share, TaskConfig, TaskSettings
 from heddle.errors import HeddleError
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(gt=0, le=2**40)]  # so that step x batch, in tokens, stays far inside int64
 
 
@@ -40,22 +41,6 @@ class DataConfig(Config):
     def _one_source(cls, sources: Any) -> Any:
         """`sources = "my.txt"` is a list of one."""
         return (sources,) if isinstance(sources, str) else sources
-
-
-class TaskSettings(Config):
-    """What all tasks' settings have in common.
-
-    Attributes:
-        families: the stacks that a model for this task may have; the first is what a model without a preset gets.
-        fields: what it reads: a text, or the fields of a record, such as `source` and `target`.
-        head: the kind of the model's head.
-        special_tokens: tokens that a tokenizer trained for this task gets.
-    """
-
-    families: ClassVar[tuple[tuple[str, ...], ...]] = (("decoder",),)
-    fields: ClassVar[tuple[str, ...]] = ("text",)
-    head: ClassVar[str] = "language"
-    special_tokens: ClassVar[tuple[str, ...]] = ()
 
 
 class ModelChoice(Config):
@@ -87,7 +72,14 @@ class ModelChoice(Config):
     """Initial weights, such as initial.std=0.01."""
 
     @checked(vocab_size=at_least(1), depth=at_least(1), context=at_least(1))
-    def resolve(self, vocab_size: int, depth: int, context: int, task: TaskSettings | None = None) -> TransformerConfig:
+    def resolve(
+        self,
+        vocab_size: int,
+        depth: int,
+        context: int,
+        task: TaskSettings | None = None,
+        classes: tuple[str, ...] = (),
+    ) -> TransformerConfig:
         """The whole model, for a tokenizer of `vocab_size` ids; `depth` and `context` are the values to use by default.
 
         Args:
@@ -95,6 +87,8 @@ class ModelChoice(Config):
             depth: number of blocks, if the choice has none.
             context: tokens in a window, if the choice has none.
             task: what the model will learn, which decides its head and, without a preset, its stack; None: the next token.
+            classes: names of the classes in the data, for a task that has classes. Before the data is read, without names, the
+                model has two, which is enough to refuse impossible sizes.
 
         Raises:
             HeddleError: the sizes are impossible.
@@ -112,8 +106,7 @@ class ModelChoice(Config):
         else:
             base = preset(self.preset)
         data = base.to_dict()
-        if base.head.kind != task.head:
-            data["head"] = {"kind": task.head}
+        data["head"] = task.head_table(data["head"], base.last()[0], classes)
         tables = {"encoder": self.encoder, "decoder": self.decoder, "head": self.head, "initial": self.initial}
         deep = {name: table for name, table in tables.items() if table}
         for name in sorted({"encoder", "decoder"} & set(deep) - set(base.stacks())):
@@ -158,42 +151,6 @@ def _has_attention(data: Any, stack: str) -> bool:
     return isinstance(data, dict) and data.get("kind") == "attention"
 
 
-class NextTokenConfig(TaskSettings):
-    """Predict each token from those before it (L1-24)."""
-
-    kind: Literal["next_token"] = "next_token"
-    """What to learn: next_token predicts each token from those before it; masked, hidden tokens from both sides."""
-
-
-class MaskedConfig(TaskSettings):
-    """Predict hidden tokens from both sides (Devlin et al. 2019, 3.1; L3-04)."""
-
-    families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder",),)
-    special_tokens: ClassVar[tuple[str, ...]] = ("[MASK]",)
-
-    kind: Literal["masked"] = "masked"
-    """Predict hidden tokens from those on both sides."""
-    share: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """Share of the tokens to predict."""
-    masked: Share = 0.8
-    """Share of the tokens to predict that are replaced by the mask token."""
-    random: Share = 0.1
-    """Share of the tokens to predict that are replaced by random tokens; the rest are left as they are."""
-    whole_words: bool = False
-    """Predict all tokens of a word or none."""
-
-    @model_validator(mode="after")
-    def _shares(self) -> Self:
-        if self.masked + self.random > 1:
-            raise ValueError(
-                f"masked = {self.masked} and random = {self.random} add up to more than 1; lower one of them"
-            )
-        return self
-
-
-TaskConfig = Annotated[NextTokenConfig | MaskedConfig, Field(discriminator="kind")]
-
-
 class TrainConfig(Config):
     """How a model is trained. The defaults are those of `heddle train` without arguments."""
 
@@ -232,6 +189,10 @@ class TrainConfig(Config):
     """The final learning rate, as a share of the highest."""
     clip: Annotated[float, Field(ge=0)] = 1.0
     """Largest norm of the whole gradient; 0: no clipping."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of each target's probability that is spread evenly over all tokens or classes; the loss is reported without it."""
+    z_loss: Share = 0.0
+    """Weight of a term that keeps scores small, the square of log of the sum of their exponentials; PaLM has 1e-4."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """Precision to compute in; auto: the one that trains faster on this machine."""
     products: Literal["auto", "torch", "onednn"] = "auto"
@@ -285,6 +246,15 @@ class RunConfig(Config):
         if isinstance(task, str):
             return {"kind": task}
         return {"kind": "next_token", **task} if isinstance(task, dict) else task
+
+    @model_validator(mode="after")
+    def _with_effect(self) -> Self:
+        """Settings that the task would ignore are refused."""
+        for name in self.task.without:
+            if getattr(self.train, name) != TrainConfig.model_fields[name].default:
+                value = getattr(self.train, name)
+                raise ValueError(f"{name} = {value} has no effect with task.kind = {self.task.kind!r}: leave it out")
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -3,6 +3,8 @@
 In reading order:
 
 - `task`: the interface of what a run learns (`Task`); `next_token` and `masked` are tasks, `tasks` is their table.
+- `records`: tasks whose examples are records; `labelled`: those that learn labels of texts, framed by `framing`: `classification`,
+  `token_classification` and `regression`. `confusion` and `spans` compute what they report.
 - `objective`: from a batch to a sum and a count (`CrossEntropy`); `loss` computes it chunk by chunk.
 - `optimizer`: fp32 masters, and which optimizer updates which parameter; `muon` updates matrices.
 - `schedule`: learning rates over time.
@@ -21,6 +23,7 @@ In reading order:
 model in place.
 """
 
+from heddle.train.classification import ClassificationTask as ClassificationTask
 from heddle.train.evaluate import Evaluation as Evaluation
 from heddle.train.evaluate import evaluate as evaluate
 from heddle.train.extend import extend as extend
@@ -35,6 +38,7 @@ from heddle.train.optimizer import Optimizer as Optimizer
 from heddle.train.plan import Plan as Plan
 from heddle.train.plan import plan as plan
 from heddle.train.prepare import prepare as prepare
+from heddle.train.regression import RegressionTask as RegressionTask
 from heddle.train.session import Session as Session
 from heddle.train.session import open_session as open_session
 from heddle.train.show import show_step as show_step
@@ -44,10 +48,12 @@ from heddle.train.task import HeldOut as HeldOut
 from heddle.train.task import Reading as Reading
 from heddle.train.task import Task as Task
 from heddle.train.tasks import make_task as make_task
+from heddle.train.token_classification import TokenClassificationTask as TokenClassificationTask
 from heddle.train.trainer import Interrupted as Interrupted
 from heddle.train.trainer import Trainer as Trainer
 
 __all__ = [
+    "ClassificationTask",
     "CrossEntropy",
     "Evaluation",
     "Examples",
@@ -59,9 +65,11 @@ __all__ = [
     "Optimizer",
     "Plan",
     "Reading",
+    "RegressionTask",
     "Report",
     "Session",
     "Task",
+    "TokenClassificationTask",
     "Trainer",
     "cross_entropy",
     "evaluate",

@@ -3,7 +3,8 @@
 from math import isfinite
 
 from heddle.checks import POSITIVE, at_least, checked
-from heddle.config.run import NextTokenConfig, TrainConfig
+from heddle.config.run import TrainConfig
+from heddle.config.task import NextTokenConfig
 from heddle.data.sources import Document
 from heddle.data.store import Corpus, part_of
 from heddle.errors import HeddleError
@@ -44,7 +45,7 @@ def fit(
     corpus = Corpus(part_of([Document(text, "text")], tokenizer))
     task = make_task(NextTokenConfig(), Reading(corpus, model.config, batch, config.seed))
     optimizer = Optimizer(model, config, learning_rate, "fp32")
-    objective = task.objective(model)
+    objective = task.objective(model, config.label_smoothing, config.z_loss)
     model.train()
     losses = []
     for step in range(steps):

@@ -74,7 +74,7 @@ def plan(
     threads = pick_threads(train.threads)
     torch.set_num_threads(threads)
     keep_memory()
-    smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task)
+    smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, store.corpus.classes)
     reading = Reading(store.corpus, smallest, tokenizer=tokenizer)
     make_task(config.task, reading)  # refuses texts that are too short for it
     tokens = train.batch_tokens or TOKENS_PER_STEP[device]
@@ -170,7 +170,7 @@ def measure(
     use_products(built, by_onednn)
     optimizer = Optimizer(built, config.train, 1e-5, precision, by_onednn)
     task = make_task(config.task, reading)
-    objective = task.objective(built)
+    objective = task.objective(built, config.train.label_smoothing, config.train.z_loss)
     step = torch.compile(objective) if compiled else objective
     batch = task.batch(task.examples(0)).to(device)
     times: list[float] = []
@@ -237,7 +237,7 @@ def _sized(config: RunConfig, reading: Reading, batch: int, device: str, precisi
     rows = batch // train.accumulate
 
     def sized(depth: int) -> tuple[TransformerConfig, int]:
-        model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task)
+        model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task, reading.corpus.classes)
         return model, training_bytes(model, rows, precision, train.optimizer)
 
     def candidate(model: TransformerConfig, memory: int) -> Candidate:

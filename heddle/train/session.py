@@ -10,7 +10,8 @@ from torch import Tensor
 
 from heddle.account.machine import matmul_rate, usable_precision
 from heddle.checks import checked
-from heddle.config.run import Chosen, NextTokenConfig, SavedConfig, TrainConfig
+from heddle.config.run import Chosen, SavedConfig, TrainConfig
+from heddle.config.task import NextTokenConfig
 from heddle.data.batch import Batch
 from heddle.data.store import TokenStore
 from heddle.errors import HeddleError, pluralize
@@ -208,7 +209,7 @@ def _start(run: Run, ranks: Ranks) -> Session:
     if before is not None:
         optimizer.load_state(before.optimizer)
     task = run.task()
-    eager = task.objective(model)  # after the model is in its working precision
+    eager = task.objective(model, train.label_smoothing, train.z_loss)  # after the model is in its working precision
     return Session(
         run=run,
         opening=Opening(source, notes, damaged, precision, peak, moved),
