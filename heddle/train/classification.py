@@ -56,7 +56,7 @@ class ClassificationTask(ClassTask):
         """Accuracy, F1 averaged over classes, and Matthews' correlation."""
         return class_metrics(means, len(self.names))
 
-    def shown(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
+    def told(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
         """The class, then the text."""
         target = int(one_label(records)[record])
         return f"{self.says(int(scores.argmax()), target)} {texts_of(records, record, tokenizer, most)}"

@@ -44,7 +44,7 @@ class LabelledTask(RecordTask):
         """The targets of a batch and their weights, [B] or [B T]; rows of `EMPTY` have none."""
 
     @abstractmethod
-    def shown(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
+    def told(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
         """One record in a line, up to `most` of its ids: what the model's scores say, and its label where that differs."""
 
     def lengths(self, records: Records) -> Lengths:
@@ -87,7 +87,7 @@ class LabelledTask(RecordTask):
         model.train(training)
         most = max(1, tokens // len(places))
         rows = zip(places.tolist(), scores, strict=True)
-        return "\n".join(self.shown(records, place, row, tokenizer, most) for place, row in rows)
+        return "\n".join(self.told(records, place, row, tokenizer, most) for place, row in rows)
 
 
 class ClassTask(LabelledTask):

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from heddle.checks import wrong
-from heddle.config.run import ProductKind
+from heddle.config.train import ProductKind
 from heddle.model.head import LOGITS_BYTES, Scores
 from heddle.model.products import is_eager_fp32, of_inputs, of_weights, product
 from heddle.nn.embedding import check_ids
@@ -82,9 +82,10 @@ class _CrossEntropy(torch.autograd.Function):
             gradient = _in_lines(gradient, features.dtype)
             # Weight the narrow side of both products: V/D times fewer multiplications.
             feature_gradients.append((of_inputs(gradient, scores.table, by_onednn) * weight).to(features.dtype))
-            share = of_weights(gradient, (x * weight).to(features.dtype), by_onednn)
-            # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix.
-            table_gradient = share if table_gradient is None else table_gradient.to(wide).add_(share)
+            if ctx.needs_input_grad[1]:  # it is not if the table is frozen
+                share = of_weights(gradient, (x * weight).to(features.dtype), by_onednn)
+                # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix.
+                table_gradient = share if table_gradient is None else table_gradient.to(wide).add_(share)
         if learns:
             ctx.save_for_backward(torch.cat(feature_gradients), table_gradient, bias_gradient)
         ctx.mark_non_differentiable(plain)
@@ -93,11 +94,11 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, factor: Tensor, of_plain: Tensor) -> tuple[Tensor | None, ...]:
-        feature_gradient, table_gradient, bias_gradient = ctx.saved_tensors
+        feature_gradient, *others = ctx.saved_tensors
         # A 0-d factor stays fp32 in the product: rounded to bf16 it would bias every gradient below the head.
         # With dimensions it promotes the product to fp32, as the table needs, in a single pass. Autograd casts both.
-        of_bias = None if bias_gradient is None else bias_gradient * factor
-        return feature_gradient * factor, table_gradient * factor[None, None], of_bias, None, None, None
+        of_table, of_bias = (None if each is None else each * factor.reshape([1] * each.dim()) for each in others)
+        return feature_gradient * factor, of_table, of_bias, None, None, None
 
 
 def cross_entropy(

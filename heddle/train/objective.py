@@ -82,5 +82,4 @@ class CrossEntropy(nn.Module):
         assert self.model.head is not None
         # `IGNORED` has weight 0, so any id will do.
         given = features.reshape(-1, features.shape[-1]), targets.flatten().clamp(min=0), weights.flatten()
-        scores = self.model.head.scoring(self.model.embedding.weight)
-        return cross_entropy(*given, scores, None, *self.terms)
+        return cross_entropy(*given, self.model.head.scoring(self.model.embedding.weight), None, *self.terms)

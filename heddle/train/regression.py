@@ -95,7 +95,7 @@ class RegressionTask(LabelledTask):
             )
         return found
 
-    def shown(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
+    def told(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
         """The number and the right one, then the text."""
         right = float(one_label(records)[record])
         return f"[{scores.item():.3g} / {right:.3g}] {texts_of(records, record, tokenizer, most)}"

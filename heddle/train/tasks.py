@@ -2,7 +2,7 @@
 
 from heddle.checks import checked
 from heddle.config.base import Config
-from heddle.config.task import (
+from heddle.config.tasks import (
     ClassificationConfig,
     MaskedConfig,
     NextTokenConfig,

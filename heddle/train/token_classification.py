@@ -92,7 +92,7 @@ class TokenClassificationTask(ClassTask):
             return {name: found[name] for name in ("accuracy", "macro_f1")}
         return {"accuracy": found["accuracy"], "span_f1": span_f1(means)}
 
-    def shown(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
+    def told(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
         """The text, with the class behind each word, except where it is O and rightly so."""
         kept = min(most, self.reading.length - self.frame.marks(1))
         ids, labels = (records.columns[name][record][:kept].tolist() for name in ("text", "label"))
