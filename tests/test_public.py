@@ -20,7 +20,7 @@ import torch
 
 import heddle
 from heddle import account, config, data, generate, model, text, train
-from heddle.data import Corpus, Document, Part, TokenStore
+from heddle.data import Corpus, Document, Example, Part, RecordStore, TokenStore
 from heddle.errors import HeddleError
 from heddle.model.head import Scores
 from heddle.nn import Layout
@@ -46,6 +46,7 @@ HIDDEN = torch.ones(2, 3, 16)
 LAYOUT = Layout.whole(*IDS.shape)
 PART = Part(np.arange(20, dtype=np.uint16), 20, 1, 1)
 STORE = TokenStore(Path("data"), 257, "", "", 0, None, {}, PART, PART)
+EXAMPLES = [Example({"text": f"{TEXT} {number}"}, str(number % 2), "t") for number in range(20)]
 SAMPLING = config.SamplingConfig(max_tokens=2)
 BATCH = data.next_token_batch(np.arange(18).reshape(2, 9))
 TRAIN = config.TrainConfig()
@@ -107,6 +108,8 @@ NO_IDS: list[Any] = [
 ]  # fmt: skip
 NO_LAYOUT: list[Any] = [3, "plain", Layout.whole(2, 9)]
 NO_PRECISION: list[Any] = ["fp16", None, 3, torch.float32]
+NO_SOURCES: list[Any] = [None, "a.txt", 3, [3], []]
+NO_LABELS: list[Any] = [None, 3, "words", ["classes"]]
 NO_PROMPTS: list[Any] = [None, "warp", 3, ["warp"], [[1.5]], [["w"]]]
 SIZES = {"batch": NO_COUNT, "length": NO_COUNT_OR_NONE}
 COMPUTED = {"config": NO_CONFIG, **SIZES}
@@ -201,6 +204,19 @@ TABLE: dict[str, Call] = {
     ),
     "data.Batch.to": Call({"device": "cpu"}, {"device": [None, 3]}, BATCH.to),
     "data.TokenStore.open": Call({"directory": "data"}, {"directory": NO_PLACE}, TokenStore.open),
+    "data.RecordStore.open": Call({"directory": "data"}, {"directory": NO_PLACE}, RecordStore.open),
+    "data.build_records": Call(
+        {"directory": "a", "examples": EXAMPLES, "tokenizer": TOKENIZER, "validation": 0.2},
+        {
+            "directory": NO_PATH,
+            "examples": [None, TEXT, 3, Bad([], "no records")],
+            "tokenizer": NO_TOKENIZER,
+            "validation": [0.0, 1.0, -0.1, NAN, "0.1", Bad(None, "part")],
+            "labels": NO_LABELS,
+            "progress": NO_CALL,
+            "described": [3, "a.txt"],
+        },
+    ),
     "data.build_store": Call(
         {
             "directory": "a",
@@ -213,13 +229,13 @@ TABLE: dict[str, Call] = {
             "directory": NO_PATH,
             "documents": [None, TEXT, 3, [TEXT], Bad([], "no text")],
             "tokenizer": NO_TOKENIZER,
-            "validation": [0.0, 1.0, -0.1, NAN, "0.1", None],
+            "validation": [0.0, 1.0, -0.1, NAN, "0.1", Bad(None, "part")],
             "end_of_text": NO_SWITCH,
             "progress": NO_CALL,
             "described": [3, "a.txt"],
         },
     ),
-    "data.describe": Call({"sources": ["a.txt"]}, {"sources": [None, "a.txt", 3, [3], []], "tally": [3, "a.txt"]}),
+    "data.describe": Call({"sources": ["a.txt"]}, {"sources": NO_SOURCES, "tally": [3, "a.txt"], "text": NO_STRING}),
     "data.held_out_windows": Call(
         {"length": 5, "context": 2},
         {"length": [-1, 1.5, None, "5"], "context": NO_COUNT, "most": [1.5, "2"]},
@@ -228,6 +244,7 @@ TABLE: dict[str, Call] = {
         {"rows": np.zeros((2, 3), int)},
         {"rows": [None, [[1, 2]], np.zeros(3, int), np.zeros((2, 3)), torch.zeros(2, 3), np.zeros((2, 1), int)]},
     ),
+    "data.open_store": Call({"directory": "data"}, {"directory": NO_PLACE}),
     "data.part_of": Call(
         {"documents": [Document(TEXT, "t")], "tokenizer": TOKENIZER},
         {"documents": [None, TEXT, 3, [TEXT], Bad([], "0 token(s)")], "tokenizer": NO_TOKENIZER},
@@ -240,7 +257,25 @@ TABLE: dict[str, Call] = {
             "seed": [None, 1.5, "0"],
         },
     ),
-    "data.read_documents": Call({"sources": ["a.txt"]}, {"sources": [None, "a.txt", 3, [3], []]}),
+    "data.read_documents": Call({"sources": ["a.txt"]}, {"sources": NO_SOURCES, "text": NO_STRING}),
+    "data.read_examples": Call(
+        {"sources": ["a.jsonl"], "fields": ["text", "label"]},
+        {
+            "sources": NO_SOURCES,
+            "fields": [None, "text", 3, [3], []],
+            "columns": [3, "text", {3: "text"}],
+            "labels": NO_LABELS,
+        },
+    ),
+    "data.records_of": Call(
+        {"examples": EXAMPLES, "tokenizer": TOKENIZER, "classes": ["0", "1"]},
+        {
+            "examples": [None, TEXT, 3, Bad([], "no records")],
+            "tokenizer": NO_TOKENIZER,
+            "labels": NO_LABELS,
+            "classes": [None, 3, "01", [3]],
+        },
+    ),
     "data.targets_left_out": Call(
         {"store_length": 20, "context": 4},
         {"store_length": [Bad(3, "3 tokens"), "20"], "context": NO_COUNT},
@@ -597,7 +632,18 @@ UNCHECKED = {
     },
     "data": {
         "a number": ("IGNORED",),
-        RECORDS: ("Corpus", "Description", "Document", "Part", "TokenStore", "Batch"),
+        RECORDS: (
+            "Corpus",
+            "Description",
+            "Document",
+            "Example",
+            "Part",
+            "TokenStore",
+            "Batch",
+            "Column",
+            "Records",
+            "RecordStore",
+        ),
         "takes nothing": ("python_library",),
     },
     "generate": {RECORDS: ("Event", "Piece")},

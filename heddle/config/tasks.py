@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from heddle.config.base import Config
+from heddle.config.data import Labels
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -42,6 +43,11 @@ class TaskSettings(Config):
             classes: names of the classes; empty if there are none, or if the records have not been read.
         """
         return before if before["kind"] == self.head else {"kind": self.head}
+
+    @property
+    def labels(self) -> Labels:
+        """What the labels of its records are, if it reads labels."""
+        return "classes"
 
 
 class NextTokenConfig(TaskSettings):

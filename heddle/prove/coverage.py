@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from heddle.data.batch import Batch
+from heddle.data.examples import LABEL
+from heddle.data.record_store import RecordStore
 from heddle.data.store import Part, TokenStore
 from heddle.errors import pluralize
 from heddle.prove.arrangement import CUTS
@@ -159,6 +161,9 @@ def parts(training: Training) -> Iterator[Comparison | str]:
     store = training.store
     if store is None:
         raise NotApplicable("there is no text on the disk")
+    if isinstance(store, RecordStore):
+        yield from _records(store, _faithful(training.task))
+        return
     yield Comparison(
         "bytes of both parts", _number(store.train.bytes + store.validation.bytes), _number(store.bytes), exactly=True
     )
@@ -181,6 +186,19 @@ def parts(training: Training) -> Iterator[Comparison | str]:
             f"the text repeats itself: {share:.1%} of validation's stretches of {STRETCH} tokens are in training"
         )
     yield "; ".join(remarks)
+
+
+def _records(store: RecordStore, faithful: bool) -> Iterator[Comparison | str]:
+    """The same for records: none of the validation part has the texts of one in training."""
+    mine, theirs = (
+        {hashlib.sha256(b"".join(column[i].tobytes() + b"|" for column in columns)).digest() for i in range(len(part))}
+        for part in (store.train, store.validation)
+        for columns in [[column for name, column in sorted(part.columns.items()) if name != LABEL]]
+    )
+    shared = len(mine & theirs)
+    if faithful and store.split["by"] == "content":
+        yield _none("records in both parts", shared)
+    yield f"{len(mine):,} and {len(theirs):,} different records, {shared:,} in both"
 
 
 def _faithful(task: Task) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heddle.config.layers import MoEConfig
 from heddle.data.batch import Batch
-from heddle.data.store import TokenStore
+from heddle.data.record_store import Store
 from heddle.errors import pluralize
 from heddle.model.transformer import Transformer
 from heddle.prove.rows import by_token, narrowed
@@ -49,7 +49,7 @@ class Training:
         make: Callable[[], Task],
         model: Transformer,
         rounding: float,
-        store: TokenStore | None = None,
+        store: Store | None = None,
         seed: int = 0,
     ) -> None:
         self.make, self.task, self.store = make, make(), store
