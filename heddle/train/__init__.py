@@ -3,6 +3,8 @@
 In reading order:
 
 - `task`: the interface of what a run learns (`Task`); `next_token` and `masked` are tasks, `tasks` is their table.
+- `records`: tasks whose examples are records; `labelled`: those that learn labels of texts, framed by `framing`: `classification`,
+  `token_classification` and `regression`. `confusion` and `spans` compute what they report.
 - `objective`: from a batch to a sum and a count (`CrossEntropy`); `loss` computes it chunk by chunk.
 - `optimizer`: fp32 masters, and which optimizer updates which parameter; `muon` updates matrices, `norms` measures gradients.
 - `schedule`: learning rates over time.
@@ -25,6 +27,7 @@ In reading order:
 model in place.
 """
 
+from heddle.train.classification import ClassificationTask as ClassificationTask
 from heddle.train.compare import compare_runs as compare_runs
 from heddle.train.compare import runs_in as runs_in
 from heddle.train.evaluate import Evaluation as Evaluation
@@ -46,6 +49,7 @@ from heddle.train.plan import Plan as Plan
 from heddle.train.plan import plan as plan
 from heddle.train.plot import plot_runs as plot_runs
 from heddle.train.prepare import prepare as prepare
+from heddle.train.regression import RegressionTask as RegressionTask
 from heddle.train.session import Session as Session
 from heddle.train.session import open_session as open_session
 from heddle.train.show import show_step as show_step
@@ -55,10 +59,12 @@ from heddle.train.task import HeldOut as HeldOut
 from heddle.train.task import Reading as Reading
 from heddle.train.task import Task as Task
 from heddle.train.tasks import make_task as make_task
+from heddle.train.token_classification import TokenClassificationTask as TokenClassificationTask
 from heddle.train.trainer import Interrupted as Interrupted
 from heddle.train.trainer import Trainer as Trainer
 
 __all__ = [
+    "ClassificationTask",
     "CrossEntropy",
     "Evaluation",
     "Examples",
@@ -72,9 +78,11 @@ __all__ = [
     "Plan",
     "Published",
     "Reading",
+    "RegressionTask",
     "Report",
     "Session",
     "Task",
+    "TokenClassificationTask",
     "Trainer",
     "compare_runs",
     "cross_entropy",

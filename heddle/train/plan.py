@@ -87,7 +87,7 @@ def plan(
     threads = pick_threads(train.threads)
     torch.set_num_threads(threads)
     keep_memory()
-    smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start)
+    smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start, store.corpus.classes)
     reading = Reading(store.corpus, smallest, tokenizer=tokenizer)
     make_task(config.task, reading)  # refuses texts that are too short for it
     tokens = train.batch_tokens or TOKENS_PER_STEP[device]
@@ -190,7 +190,7 @@ def measure(
         checkpoint_activations(built)
     optimizer = Optimizer(built, measurable(config.train, reading.model), 1e-5, precision, by_onednn)
     task = make_task(config.task, reading)
-    objective = task.objective(built)
+    objective = task.objective(built, config.train.label_smoothing, config.train.z_loss)
     step = torch.compile(objective) if compiled else objective
     batch = task.batch(task.examples(0)).to(device)
     times: list[float] = []
@@ -273,7 +273,8 @@ def _sized(
     rows = batch // train.accumulate
 
     def sized(depth: int) -> tuple[TransformerConfig, int]:
-        model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task, start)
+        classes = reading.corpus.classes
+        model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task, start, classes)
         return model, training_bytes(model, rows, precision, measurable(train, model))
 
     def candidate(model: TransformerConfig, memory: int) -> Candidate:

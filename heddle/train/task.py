@@ -1,6 +1,6 @@
 """The interface of a task: which examples a step reads, what their targets are, what is minimised, and what is reported.
 
-A task is a config class with its `kind` (`heddle.config.run`), a subclass of `Task`, and a row in `heddle.train.tasks`. The
+A task is a config class with its `kind` (`heddle.config.tasks`), a subclass of `Task`, and a row in `heddle.train.tasks`. The
 trainer, `fit`, the plan and the evaluation use only this interface.
 """
 
@@ -144,13 +144,18 @@ class Task(ABC):
             HeddleError: no held-out example has a target.
         """
 
-    def objective(self, model: Transformer) -> CrossEntropy:
+    def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
         """The module whose loss is minimised.
 
+        Args:
+            model: the model to train.
+            label_smoothing: see `heddle.train.cross_entropy`.
+            z_loss: see `heddle.train.cross_entropy`.
+
         Raises:
-            HeddleError: the model does not fit this task.
+            HeddleError: the model does not fit this task, or one of the terms has no effect on it.
         """
-        return CrossEntropy(model)
+        return CrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """What evaluation reports with the loss.
