@@ -9,6 +9,7 @@ In reading order:
 - `ids`: the special ids of an imported model.
 - `presets`: named models, and `sized`, a model from one number.
 - `sampling`: how to draw tokens (`SamplingConfig`).
+- `task`: what a run learns, such as `NextTokenConfig`.
 - `run`: a run: text, model, task, training, and what was chosen by measurement (`RunConfig`, `SavedConfig`).
 - `base`: what all configs share: strict keys, one-line errors, JSON, TOML and `key=value` overrides.
 
@@ -53,14 +54,16 @@ from heddle.config.presets import preset_names as preset_names
 from heddle.config.presets import sized as sized
 from heddle.config.run import Chosen as Chosen
 from heddle.config.run import DataConfig as DataConfig
-from heddle.config.run import MaskedConfig as MaskedConfig
 from heddle.config.run import ModelChoice as ModelChoice
-from heddle.config.run import NextTokenConfig as NextTokenConfig
 from heddle.config.run import RunConfig as RunConfig
 from heddle.config.run import SavedConfig as SavedConfig
-from heddle.config.run import TaskSettings as TaskSettings
 from heddle.config.run import TrainConfig as TrainConfig
 from heddle.config.sampling import SamplingConfig as SamplingConfig
+from heddle.config.task import MaskedConfig as MaskedConfig
+from heddle.config.task import NextTokenConfig as NextTokenConfig
+from heddle.config.task import SpanCorruptionConfig as SpanCorruptionConfig
+from heddle.config.task import TaskSettings as TaskSettings
+from heddle.config.task import TranslationConfig as TranslationConfig
 
 __all__ = [
     "AlibiConfig",
@@ -99,11 +102,13 @@ __all__ = [
     "RunConfig",
     "SamplingConfig",
     "SavedConfig",
+    "SpanCorruptionConfig",
     "SpecialIds",
     "StackConfig",
     "TaskSettings",
     "TrainConfig",
     "TransformerConfig",
+    "TranslationConfig",
     "YarnScaling",
     "parse_overrides",
     "preset",

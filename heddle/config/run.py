@@ -1,9 +1,10 @@
 """A run as data: the text, the model, the task, how it is trained, and what was chosen by measurement on its machine.
 
-The text under a field of `DataConfig`, `ModelChoice`, a task and `TrainConfig` is its help in `heddle train --help`.
+The text under a field of `DataConfig`, `ModelChoice`, a task (`heddle.config.task`) and `TrainConfig` is its help in
+`heddle train --help`.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
@@ -12,11 +13,11 @@ from heddle.config.base import Config, merge, set_path
 from heddle.config.layers import Rate
 from heddle.config.model import Depth, TransformerConfig
 from heddle.config.presets import preset, preset_training, sized
+from heddle.config.task import NextTokenConfig, TaskConfig, TaskSettings
 from heddle.errors import HeddleError
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(gt=0, le=2**40)]  # so that step x batch, in tokens, stays far inside int64
 
 
@@ -40,22 +41,6 @@ class DataConfig(Config):
     def _one_source(cls, sources: Any) -> Any:
         """`sources = "my.txt"` is a list of one."""
         return (sources,) if isinstance(sources, str) else sources
-
-
-class TaskSettings(Config):
-    """What all tasks' settings have in common.
-
-    Attributes:
-        families: the stacks that a model for this task may have; the first is what a model without a preset gets.
-        fields: what it reads: a text, or the fields of a record, such as `source` and `target`.
-        head: the kind of the model's head.
-        special_tokens: tokens that a tokenizer trained for this task gets.
-    """
-
-    families: ClassVar[tuple[tuple[str, ...], ...]] = (("decoder",),)
-    fields: ClassVar[tuple[str, ...]] = ("text",)
-    head: ClassVar[str] = "language"
-    special_tokens: ClassVar[tuple[str, ...]] = ()
 
 
 class ModelChoice(Config):
@@ -156,42 +141,6 @@ def _has_attention(data: Any, stack: str) -> bool:
     for key in (stack, "block", "mixer"):
         data = data.get(key) if isinstance(data, dict) else None
     return isinstance(data, dict) and data.get("kind") == "attention"
-
-
-class NextTokenConfig(TaskSettings):
-    """Predict each token from those before it (L1-24)."""
-
-    kind: Literal["next_token"] = "next_token"
-    """What to learn: next_token predicts each token from those before it; masked, hidden tokens from both sides."""
-
-
-class MaskedConfig(TaskSettings):
-    """Predict hidden tokens from both sides (Devlin et al. 2019, 3.1; L3-04)."""
-
-    families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder",),)
-    special_tokens: ClassVar[tuple[str, ...]] = ("[MASK]",)
-
-    kind: Literal["masked"] = "masked"
-    """Predict hidden tokens from those on both sides."""
-    share: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """Share of the tokens to predict."""
-    masked: Share = 0.8
-    """Share of the tokens to predict that are replaced by the mask token."""
-    random: Share = 0.1
-    """Share of the tokens to predict that are replaced by random tokens; the rest are left as they are."""
-    whole_words: bool = False
-    """Predict all tokens of a word or none."""
-
-    @model_validator(mode="after")
-    def _shares(self) -> Self:
-        if self.masked + self.random > 1:
-            raise ValueError(
-                f"masked = {self.masked} and random = {self.random} add up to more than 1; lower one of them"
-            )
-        return self
-
-
-TaskConfig = Annotated[NextTokenConfig | MaskedConfig, Field(discriminator="kind")]
 
 
 class TrainConfig(Config):

@@ -23,7 +23,7 @@ class Column:
     offsets: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, rows: Iterable[Iterable[float]], dtype: npt.DTypeLike = np.int64) -> "Column":
+    def of(cls, rows: Iterable[Iterable[Any]], dtype: npt.DTypeLike = np.int64) -> "Column":
         """A column in memory, from each record's values."""
         found = [np.asarray(list(row), dtype=dtype) for row in rows]
         offsets = np.cumsum([0, *(len(row) for row in found)], dtype=np.int64)

@@ -2,8 +2,10 @@
 
 In reading order:
 
-- `task`: the interface of what a run learns (`Task`); `next_token` and `masked` are tasks, `tasks` is their table.
-- `objective`: from a batch to a sum and a count (`CrossEntropy`); `loss` computes it chunk by chunk.
+- `task`: the interface of what a run learns (`Task`); `next_token`, `masked` and `translation`
+  are tasks, `tasks` is their table; `records` has what those that read records share.
+- `objective`: from a batch to a sum and a count (`CrossEntropy`); `loss` computes it chunk by chunk; `accuracy` also counts
+  the targets predicted right.
 - `optimizer`: fp32 masters, and which optimizer updates which parameter; `muon` updates matrices.
 - `schedule`: learning rates over time.
 - `step`: one training step (`train_step`).
@@ -46,6 +48,7 @@ from heddle.train.task import Task as Task
 from heddle.train.tasks import make_task as make_task
 from heddle.train.trainer import Interrupted as Interrupted
 from heddle.train.trainer import Trainer as Trainer
+from heddle.train.translation import TranslationTask as TranslationTask
 
 __all__ = [
     "CrossEntropy",
@@ -63,6 +66,7 @@ __all__ = [
     "Session",
     "Task",
     "Trainer",
+    "TranslationTask",
     "cross_entropy",
     "evaluate",
     "extend",

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from heddle.account.machine import matmul_rate, usable_precision
 from heddle.checks import checked
-from heddle.config.run import Chosen, NextTokenConfig, SavedConfig, TrainConfig
+from heddle.config.run import Chosen, SavedConfig, TrainConfig
+from heddle.config.task import NextTokenConfig
 from heddle.data.batch import Batch
 from heddle.data.store import TokenStore
 from heddle.errors import HeddleError, pluralize

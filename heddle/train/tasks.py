@@ -2,13 +2,18 @@
 
 from heddle.checks import checked
 from heddle.config.base import Config
-from heddle.config.run import MaskedConfig, NextTokenConfig
+from heddle.config.task import MaskedConfig, NextTokenConfig, TranslationConfig
 from heddle.errors import HeddleError
 from heddle.train.masked import MaskedTask
 from heddle.train.next_token import NextTokenTask
 from heddle.train.task import Reading, Task
+from heddle.train.translation import TranslationTask
 
-TASKS: dict[type[Config], type[Task]] = {NextTokenConfig: NextTokenTask, MaskedConfig: MaskedTask}
+TASKS: dict[type[Config], type[Task]] = {
+    NextTokenConfig: NextTokenTask,
+    MaskedConfig: MaskedTask,
+    TranslationConfig: TranslationTask,
+}
 
 
 @checked()
