@@ -579,7 +579,7 @@ UNCHECKED = {
     "text": {"a word": ("END_OF_TEXT",), "a protocol": ("Tokenizer",)},
     "train": {
         RECORDS: ("Evaluation", "Examples", "HeldOut", "Interrupted", "Loss", "Plan", "Reading", "Report", "Session"),
-        "what tasks are made from": ("MaskedTask", "NextTokenTask", "Task", "TranslationTask"),
+        "what tasks are made from": ("MaskedTask", "NextTokenTask", "SpanCorruptionTask", "Task", "TranslationTask"),
     },
     "weights": {RECORDS: ("Coverage", "Loaded")},
 }

@@ -2,8 +2,9 @@
 
 In reading order:
 
-- `task`: the interface of what a run learns (`Task`); `next_token`, `masked` and `translation`
-  are tasks, `tasks` is their table; `records` has what those that read records share.
+- `task`: the interface of what a run learns (`Task`); `next_token`, `masked`,
+  `translation` and `span_corruption` are tasks, `tasks` is their table; `records` has what tasks that read records share,
+  `sequences` what those with a source do.
 - `objective`: from a batch to a sum and a count (`CrossEntropy`); `loss` computes it chunk by chunk; `accuracy` also counts
   the targets predicted right.
 - `optimizer`: fp32 masters, and which optimizer updates which parameter; `muon` updates matrices.
@@ -40,6 +41,7 @@ from heddle.train.prepare import prepare as prepare
 from heddle.train.session import Session as Session
 from heddle.train.session import open_session as open_session
 from heddle.train.show import show_step as show_step
+from heddle.train.span_corruption import SpanCorruptionTask as SpanCorruptionTask
 from heddle.train.step import train_step as train_step
 from heddle.train.task import Examples as Examples
 from heddle.train.task import HeldOut as HeldOut
@@ -64,6 +66,7 @@ __all__ = [
     "Reading",
     "Report",
     "Session",
+    "SpanCorruptionTask",
     "Task",
     "Trainer",
     "TranslationTask",

@@ -2,10 +2,11 @@
 
 from heddle.checks import checked
 from heddle.config.base import Config
-from heddle.config.task import MaskedConfig, NextTokenConfig, TranslationConfig
+from heddle.config.task import MaskedConfig, NextTokenConfig, SpanCorruptionConfig, TranslationConfig
 from heddle.errors import HeddleError
 from heddle.train.masked import MaskedTask
 from heddle.train.next_token import NextTokenTask
+from heddle.train.span_corruption import SpanCorruptionTask
 from heddle.train.task import Reading, Task
 from heddle.train.translation import TranslationTask
 
@@ -13,6 +14,7 @@ TASKS: dict[type[Config], type[Task]] = {
     NextTokenConfig: NextTokenTask,
     MaskedConfig: MaskedTask,
     TranslationConfig: TranslationTask,
+    SpanCorruptionConfig: SpanCorruptionTask,
 }
 
 

@@ -8,62 +8,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from heddle.config.ids import SpecialIds
 from heddle.config.task import TranslationConfig
 from heddle.data.batch import IGNORED, Batch
 from heddle.data.buckets import EMPTY
 from heddle.data.records import Records
 from heddle.errors import HeddleError
-from heddle.generate.stream import evaluating
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.accuracy import CountingCrossEntropy
 from heddle.train.records import Lengths, RecordTask, padded, padded_layout
+from heddle.train.sequences import Marks, greedy
 from heddle.train.task import Examples, Reading
 
-BOUNDARY = "<start_translation>"  # between source and target in a decoder alone (L1-81)
 SHOWN = 3  # translations in a sample
 
 Ids = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Marks:
-    """The ids around the texts of a pair.
-
-    Attributes:
-        begin: before a source: what a published tokenizer puts there, else nothing.
-        start: before a target. In a decoder alone the boundary; in an encoder-decoder the id that its decoder starts with,
-            which is the end of text unless an imported model has another, and the id that such a model must generate first.
-        end: after a target, and in an encoder-decoder after a source.
-    """
-
-    begin: tuple[int, ...]
-    start: tuple[int, ...]
-    end: int
-
-    @classmethod
-    def of(cls, reading: Reading) -> "Marks":
-        """The ids for a model and a tokenizer.
-
-        Raises:
-            HeddleError: there is no tokenizer, or it has no id that ends a text or, for a decoder alone, no boundary.
-        """
-        tokenizer, ids = reading.tokenizer, reading.model.ids or SpecialIds()
-        if tokenizer is None:
-            raise HeddleError("the task 'translation' needs the tokenizer of the texts, for its special tokens")
-        end = next(iter(ids.ends()), tokenizer.end_of_text)
-        if end is None:
-            raise HeddleError("the tokenizer has no token that ends a text: add <|endoftext|> to special_tokens")
-        if reading.model.encoder is None:
-            if BOUNDARY not in tokenizer.special:
-                raise HeddleError(
-                    f"the tokenizer has no token between source and target, which a decoder alone needs: "
-                    f"add {BOUNDARY} to special_tokens, or train a tokenizer"
-                )
-            return cls(tokenizer.begins, (tokenizer.special[BOUNDARY],), end)
-        start = end if ids.decoder_start is None else ids.decoder_start
-        return cls(tokenizer.begins, (start, *(() if ids.forced_begin is None else (ids.forced_begin,))), end)
 
 
 @dataclass(frozen=True)
@@ -101,7 +60,7 @@ class TranslationTask(RecordTask):
     def __init__(self, config: TranslationConfig, reading: Reading) -> None:
         self.paired = reading.model.encoder is not None
         self.scores_all = self.paired or config.source_loss
-        self.marks = Marks.of(reading)
+        self.marks = Marks.of(config.kind, reading)
         if self.paired and config.source_loss:
             raise HeddleError("source_loss applies to a decoder alone, since an encoder predicts nothing: leave it out")
         least = len(self.marks.begin) + len(self.marks.start) + 2
@@ -196,17 +155,8 @@ class TranslationTask(RecordTask):
     def answer(self, model: Transformer, row: PairRow, most: int) -> list[int]:
         """The most probable target of a row's source, token by token, without its end."""
         known = row.ids[: row.known].tolist()
-        source = torch.tensor([row.source.tolist()], device=model.device) if self.paired else None
-        cache, new, found = model.new_cache(1), known, list[int]()
-        with torch.no_grad(), evaluating(model):
-            while len(found) < min(most, self.reading.length - len(known)):
-                hidden = model(torch.tensor([new], device=model.device), source=source, cache=cache).hidden
-                token = int(model.logits(hidden[0, -1]).argmax())
-                if token == self.marks.end:
-                    break
-                found.append(token)
-                new, source = [token], None
-        return found
+        room = min(most, self.reading.length - len(known))
+        return greedy(model, known, row.source.tolist() if self.paired else None, self.marks.end, room)
 
     def _inputs(self, records: Records) -> Lengths:
         """Int[R], how many ids of each record the decoder reads."""
