@@ -131,7 +131,9 @@ TABLE: dict[str, Call] = {
     "account.counted": Call(PASS, {**COMPUTED, "kernel": [3, "sdqa"], "training": NO_SWITCH}),
     "account.family": Call({"config": CONFIG}, {"config": NO_CONFIG}),
     "account.flops": Call({"config": CONFIG}, COMPUTED),
-    "account.kept": Call(PASS, {**COMPUTED, "precision": NO_PRECISION, "kernel": [3, "sdqa"]}),
+    "account.kept": Call(
+        PASS, {**COMPUTED, "precision": NO_PRECISION, "kernel": [3, "sdqa"], "checkpointed": NO_SWITCH}
+    ),
     "account.matmul_rate": Call(
         {"size": 8, "seconds": 0.01},
         {"dtype": ["fp32", None, torch.int8], "size": NO_COUNT, "seconds": NO_RATE[1:], "device": NO_DEVICE},
@@ -147,8 +149,8 @@ TABLE: dict[str, Call] = {
         {"config": NO_CONFIG, "optimizer": ["adam", None, 3], "precision": NO_PRECISION},
     ),
     "account.training_bytes": Call(
-        {"config": CONFIG, "rows": 1, "precision": "fp32", "optimizer": "muon"},
-        {"config": NO_CONFIG, "rows": NO_COUNT, "precision": NO_PRECISION, "optimizer": ["adam", None, 3]},
+        {"config": CONFIG, "rows": 1, "precision": "fp32", "train": TRAIN},
+        {"config": NO_CONFIG, "rows": NO_COUNT, "precision": NO_PRECISION, "train": ["muon", None, CONFIG]},
     ),
     "account.training_flops_per_token": Call(
         {"config": CONFIG, "length": 4}, {"config": NO_CONFIG, "length": NO_COUNT}
@@ -170,7 +172,7 @@ TABLE: dict[str, Call] = {
     ),
     "config.ModelChoice.resolve": Call(
         {"vocab_size": 9, "depth": 1, "context": 8},
-        {"vocab_size": NO_COUNT, "depth": NO_COUNT, "context": NO_COUNT, "task": ["masked", {}]},
+        {"vocab_size": NO_COUNT, "depth": NO_COUNT, "context": NO_COUNT, "task": ["masked", {}], "start": ["gpt1", {}]},
         config.ModelChoice().resolve,
     ),
     "config.parse_overrides": Call({"pairs": []}, {"pairs": [None, "dim=3", [3], Bad(["dim"], "key=value")]}),
@@ -350,6 +352,7 @@ TABLE: dict[str, Call] = {
         {"config": CONFIG},
         {"config": NO_CONFIG, "device": NO_DEVICE, "seed": NO_SEED, "dtype": ["fp32", torch.int8, None]},
     ),
+    "model.checkpoint_activations": Call({"model": MODEL}, {"model": NO_MODEL}),
     "model.initialise": Call(
         {"model": MODEL, "config": CONFIG},
         {"model": [None, "run"], "config": NO_CONFIG, "generator": [3, "0"]},
@@ -485,6 +488,7 @@ TABLE: dict[str, Call] = {
             "tokenizer": NO_TOKENIZER,
             "device": [None, "tpu", "auto"],
             "vectors": [3, {}],
+            "start": ["gpt1", {}],
         },
     ),
     "train.prepare": Call(

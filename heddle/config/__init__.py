@@ -9,8 +9,9 @@ In reading order:
 - `ids`: the special ids of an imported model.
 - `presets`: named models, and `sized`, a model from one number.
 - `sampling`: how to draw tokens (`SamplingConfig`).
-- `task`: what a run learns, such as `NextTokenConfig`.
-- `run`: a run: text, model, task, training, and what was chosen by measurement (`RunConfig`, `SavedConfig`).
+- `tasks`: what a run learns (`NextTokenConfig`, ...); `train`: how a model is trained (`TrainConfig`).
+- `run`: a user's settings: text, model, task, training (`RunConfig`); `saved`: a run directory's config, with what was chosen by
+  measurement (`SavedConfig`).
 - `base`: what all configs share: strict keys, one-line errors, JSON, TOML and `key=value` overrides.
 
 `TransformerConfig.of(table)`, `preset(name)` or `sized(depth, ...)` gives a model's config, for `heddle.build`.
@@ -52,18 +53,19 @@ from heddle.config.model import TransformerConfig as TransformerConfig
 from heddle.config.presets import preset as preset
 from heddle.config.presets import preset_names as preset_names
 from heddle.config.presets import sized as sized
-from heddle.config.run import Chosen as Chosen
 from heddle.config.run import DataConfig as DataConfig
 from heddle.config.run import ModelChoice as ModelChoice
 from heddle.config.run import RunConfig as RunConfig
-from heddle.config.run import SavedConfig as SavedConfig
-from heddle.config.run import TrainConfig as TrainConfig
 from heddle.config.sampling import SamplingConfig as SamplingConfig
-from heddle.config.task import MaskedConfig as MaskedConfig
-from heddle.config.task import NextTokenConfig as NextTokenConfig
-from heddle.config.task import SpanCorruptionConfig as SpanCorruptionConfig
-from heddle.config.task import TaskSettings as TaskSettings
-from heddle.config.task import TranslationConfig as TranslationConfig
+from heddle.config.saved import Chosen as Chosen
+from heddle.config.saved import SavedConfig as SavedConfig
+from heddle.config.tasks import MaskedConfig as MaskedConfig
+from heddle.config.tasks import NextTokenConfig as NextTokenConfig
+from heddle.config.tasks import SpanCorruptionConfig as SpanCorruptionConfig
+from heddle.config.tasks import TaskSettings as TaskSettings
+from heddle.config.tasks import TranslationConfig as TranslationConfig
+from heddle.config.train import GroupConfig as GroupConfig
+from heddle.config.train import TrainConfig as TrainConfig
 
 __all__ = [
     "AlibiConfig",
@@ -80,6 +82,7 @@ __all__ = [
     "EmbeddingHeadConfig",
     "EntryConfig",
     "GatedConfig",
+    "GroupConfig",
     "InitialConfig",
     "LanguageHeadConfig",
     "LayerNormConfig",

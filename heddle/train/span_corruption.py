@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from heddle.config.task import SpanCorruptionConfig
+from heddle.config.tasks import SpanCorruptionConfig
 from heddle.data.batch import Batch
 from heddle.data.order import held_out_windows, windows
 from heddle.errors import HeddleError, pluralize

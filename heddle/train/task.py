@@ -1,6 +1,6 @@
 """The interface of a task: which examples a step reads, what their targets are, what is minimised, and what is reported.
 
-A task is a config class with its `kind` (`heddle.config.task`), a subclass of `Task`, and a row in `heddle.train.tasks`. The
+A task is a config class with its `kind` (`heddle.config.tasks`), a subclass of `Task`, and a row in `heddle.train.tasks`. The
 trainer, `fit`, the plan and the evaluation use only this interface.
 """
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from heddle.config.task import TranslationConfig
+from heddle.config.tasks import TranslationConfig
 from heddle.data.batch import IGNORED, Batch
 from heddle.data.buckets import EMPTY
 from heddle.data.records import Records
@@ -62,7 +62,9 @@ class TranslationTask(RecordTask):
         self.scores_all = self.paired or config.source_loss
         self.marks = Marks.of(config.kind, reading)
         if self.paired and config.source_loss:
-            raise HeddleError("source_loss applies to a decoder alone, since an encoder predicts nothing: leave it out")
+            raise HeddleError(
+                "source_loss applies to a decoder alone, since an encoder predicts nothing: leave it out, or set family=decoder"
+            )
         least = len(self.marks.begin) + len(self.marks.start) + 2
         if reading.length < least:
             raise HeddleError(f"context = {reading.length} holds no pair of texts: it must be at least {least}")

@@ -1,4 +1,4 @@
-"""What a run learns, as data: one config class for each task, told apart by `kind`.
+"""What a run learns, as data: a config class for each task.
 
 The text under a field is its help in `heddle train --help`.
 """
