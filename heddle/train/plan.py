@@ -17,7 +17,8 @@ from heddle.config.model import TransformerConfig
 from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen, TakenVectors
 from heddle.config.train import ProductKind, TrainConfig
-from heddle.data.store import TokenStore
+from heddle.data.records import Records
+from heddle.data.store import Part, TokenStore
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.checkpointing import can_compile, checkpoint_activations
@@ -29,7 +30,7 @@ from heddle.text.tokenizer import Tokenizer
 from heddle.train.optimizer import Optimizer
 from heddle.train.runtime import keep_memory
 from heddle.train.step import train_step
-from heddle.train.task import Reading
+from heddle.train.task import MULTIPLE, Reading, tokens_per_step, tokens_read
 from heddle.train.tasks import make_task
 
 CONTEXT = 256  # default context
@@ -47,20 +48,29 @@ WORTH_COMPILING = 20.0  # minutes of training below which compilation does not p
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do, in numbers."""
+    """What a run will do, in numbers.
+
+    Attributes:
+        model: the model.
+        chosen: what was decided by measurement.
+        train_tokens: tokens of the text, or of all texts of the records, to train on.
+        validation_tokens: the same of what is held out.
+        tokens_per_step: tokens that a step reads on average, padding and sources included.
+        epochs: how many times everything to train on is read.
+        parameters: of the model.
+        memory: bytes, the estimated peak.
+        minutes: how long it will take, estimated.
+    """
 
     model: TransformerConfig
     chosen: Chosen
     train_tokens: int
     validation_tokens: int
+    tokens_per_step: int
+    epochs: float
     parameters: int
-    memory: int  # bytes, estimated peak
-    minutes: float  # estimated
-
-    @property
-    def epochs(self) -> float:
-        """How many times the training text is read."""
-        return self.chosen.steps * self.chosen.batch * self.model.context / self.train_tokens
+    memory: int
+    minutes: float
 
 
 @checked(device=one_of(TOKENS_PER_STEP))
@@ -89,7 +99,10 @@ def plan(
     reading = Reading(store.corpus, smallest, tokenizer=tokenizer)
     make_task(config.task, reading)  # refuses texts that are too short for it
     tokens = train.batch_tokens or TOKENS_PER_STEP[device]
-    batch = train.batch or _multiple(max(1, round(tokens / smallest.context)), train.accumulate)
+    of_records = config.task.fields != TEXT
+    # A batch of records is a multiple of this, even where they are as long as the context.
+    least = train.accumulate * (MULTIPLE if of_records else 1)
+    batch = train.batch or _multiple(max(1, round(tokens / smallest.context)), least)
     rows = max(1, batch // train.accumulate)
     precision: str = train.precision
     if precision == "auto":
@@ -99,11 +112,11 @@ def plan(
     found = _sized(config, reading, batch, device, precision, start)
     model, rate = found.model, found.rate
     check_groups(build(model, "meta"), train)
-    tokens_per_step = batch * model.context
-    steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / tokens_per_step))
-    compile_ = _compile(
-        config, replace(reading, model=model, rows=rows), found, device, precision, steps * tokens_per_step
-    )
+    batch_tokens = batch * model.context if of_records and not train.batch else None
+    task = make_task(config.task, replace(reading, model=model, rows=batch, batch_tokens=batch_tokens, multiple=least))
+    per_step = tokens_per_step(task)
+    steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / per_step))
+    compile_ = _compile(config, replace(reading, model=model, rows=rows), found, device, precision, steps * per_step)
     evaluate_every = train.evaluate_every or ceil(steps / 20)
     rates = RATES if start is None else TUNING_RATES
     chosen = Chosen.of(
@@ -114,7 +127,7 @@ def plan(
             "threads": threads,
             "steps": steps,
             "batch": batch,
-            "batch_tokens": None if train.batch or config.task.fields == TEXT else batch * model.context,
+            "batch_tokens": batch_tokens,
             "learning_rate": train.learning_rate or rates[train.optimizer] * (256 / model.dim) ** 0.5,
             "warmup": min(steps, ceil(0.02 * steps) if train.warmup is None else train.warmup),
             "evaluate_every": evaluate_every,
@@ -128,12 +141,19 @@ def plan(
     return Plan(
         model=model,
         chosen=chosen,
-        train_tokens=len(store.train.tokens),
-        validation_tokens=len(store.validation.tokens),
+        train_tokens=_size(store.corpus.train),
+        validation_tokens=_size(store.corpus.validation),
+        tokens_per_step=per_step,
+        epochs=steps / task.steps_per_epoch(),
         parameters=parameters(model).total,
         memory=found.memory,
-        minutes=steps * tokens_per_step / rate / 60 / SHARE,
+        minutes=steps * per_step / rate / 60 / SHARE,
     )
+
+
+def _size(part: Part | Records | None) -> int:
+    """Tokens of a part of a corpus."""
+    return 0 if part is None else len(part.tokens) if isinstance(part, Part) else part.size
 
 
 def pick_threads(wanted: int | None) -> int:
@@ -167,7 +187,7 @@ def measure(
     by_onednn: tuple[ProductKind, ...] = (),
     compiled: bool = False,
 ) -> float:
-    """Training rate in tokens per second: the median of real steps after a warmup step.
+    """Training rate in tokens read per second, those of sources included: the median of real steps after a warmup step.
 
     Args:
         reading: the texts, the model, and the rows of a micro-batch.
@@ -196,7 +216,7 @@ def measure(
             times.append(time.perf_counter() - began)
         if sum(times) > PATIENCE:
             break
-    return batch.tokens.numel() / median(times)
+    return tokens_read(batch) / median(times)
 
 
 def measurable(train: TrainConfig, model: TransformerConfig) -> TrainConfig:

@@ -125,6 +125,10 @@ class SpanCorruptionTask(Task):
         """Perplexity exp(loss), and the share of targets with the highest score."""
         return {"perplexity": exp(min(means["loss"], 700.0)), "accuracy": means["accuracy"]}
 
+    def steps_per_epoch(self) -> float:
+        """Steps that read the text once, in windows longer than the context."""
+        return len(self.reading.part(held_out=False).tokens) / (self.reading.rows * self.window)
+
     def describe(self, examples: Examples) -> str:
         """Where the windows start."""
         return f"windows that start at {'validation' if examples.held_out else 'training'} tokens {listed(examples)}"
