@@ -461,6 +461,10 @@ TABLE: dict[str, Call] = {
         {"model": MODEL},
         {"model": [*NO_MODEL, Bad(BARE, "head")], "label_smoothing": NO_SHARE, "z_loss": NO_SHARE},
     ),
+    "train.MovingAverage": Call(
+        {"weights": STATE, "decay": 0.9},
+        {"weights": [None, [1], {3: 4}], "decay": [0.0, 1.0, -0.1, 1.5, NAN, None, "0.9", True]},
+    ),
     "train.Optimizer": Call(
         {"model": MODEL, "config": TRAIN, "learning_rate": 1e-3, "precision": "fp32"},
         {
@@ -589,6 +593,7 @@ TABLE: dict[str, Call] = {
         },
     ),
     "weights.read_config": Call({"run": "run"}, {"run": NO_PLACE}),
+    "weights.average": Call({"run": "run", "count": 2}, {"run": NO_PLACE, "count": NO_COUNT}),
     "weights.read_state": Call({"directory": "run"}, {"directory": NO_PLACE}),
     "weights.read_vectors": Call({"path": "v"}, {"path": NO_PLACE, "tell": NO_CALL}),
     "weights.save": Call(
@@ -609,6 +614,7 @@ TABLE: dict[str, Call] = {
             "optimizer_tensors": [None, [1], {3: 4}],
             "state": [None, 3],
             "keep": [-1, 1.5, None],
+            "also": [None, 3, [1.5]],
         },
     ),
     "weights.load_vectors": Call(
@@ -651,7 +657,18 @@ UNCHECKED = {
     "prove": {"a number": ("LARGE",), RECORDS: ("Proof", "Verdict")},
     "text": {"a word": ("END_OF_TEXT",), "a protocol": ("Tokenizer",)},
     "train": {
-        RECORDS: ("Evaluation", "Examples", "HeldOut", "Interrupted", "Loss", "Plan", "Reading", "Report", "Session"),
+        RECORDS: (
+            "Evaluation",
+            "Examples",
+            "HeldOut",
+            "Interrupted",
+            "Loss",
+            "Plan",
+            "Published",
+            "Reading",
+            "Report",
+            "Session",
+        ),
         "what tasks are made from": (
             "ClassificationTask",
             "MaskedTask",

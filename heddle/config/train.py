@@ -68,7 +68,7 @@ class TrainConfig(Config):
     optimizer: Literal["muon", "adamw", "sgd"] = "muon"
     """muon updates the blocks' matrices with Muon and the rest with AdamW; adamw and sgd update everything alike."""
     learning_rate: Positive | None = None
-    """The highest learning rate, Muon's excepted; defaults to 6e-3 (adamw: 3e-3, sgd: 0.1) at width 256, less for wider models."""
+    """The highest learning rate, Muon's excepted; defaults to 6e-3 (adamw: 3e-3, sgd: 0.07) at width 256, less for wider models."""
     matrix_learning_rate: Positive = 0.02
     """Muon's highest learning rate."""
     weight_decay: NonNegative | None = None

@@ -12,6 +12,8 @@ In reading order:
 - `evaluate`: the loss of what was held out.
 - `plan`: sizes, steps and precision, chosen by measurement before a run.
 - `prepare`: makes a run directory: tokenizer, token store, plan.
+- `moving`: an exponential moving average of the weights (`MovingAverage`).
+- `outcome`: which weights a run publishes, and when it stops early.
 - `session`: opens a run directory, new or at its newest checkpoint (`Session`); `ranks` connects several processes.
 - `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports, `load` how
   evenly experts are used.
@@ -37,10 +39,12 @@ from heddle.train.fit import fit as fit
 from heddle.train.journal import Report as Report
 from heddle.train.loss import cross_entropy as cross_entropy
 from heddle.train.masked import MaskedTask as MaskedTask
+from heddle.train.moving import MovingAverage as MovingAverage
 from heddle.train.next_token import NextTokenTask as NextTokenTask
 from heddle.train.objective import CrossEntropy as CrossEntropy
 from heddle.train.objective import Loss as Loss
 from heddle.train.optimizer import Optimizer as Optimizer
+from heddle.train.outcome import Published as Published
 from heddle.train.plan import Plan as Plan
 from heddle.train.plan import plan as plan
 from heddle.train.plot import plot_runs as plot_runs
@@ -68,9 +72,11 @@ __all__ = [
     "Interrupted",
     "Loss",
     "MaskedTask",
+    "MovingAverage",
     "NextTokenTask",
     "Optimizer",
     "Plan",
+    "Published",
     "Reading",
     "RegressionTask",
     "Report",

@@ -21,13 +21,14 @@ from heddle.data.record_store import Store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.checkpointing import can_compile, checkpoint_activations
-from heddle.model.groups import check_groups
+from heddle.model.groups import check_groups, freeze
 from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
 from heddle.model.products import PRODUCT_KINDS, has_onednn
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.material import TEXT
 from heddle.train.optimizer import Optimizer
+from heddle.train.outcome import check_outcome
 from heddle.train.runtime import keep_memory
 from heddle.train.step import train_step
 from heddle.train.task import Reading
@@ -38,8 +39,8 @@ TOKENS_PER_STEP = {"cpu": 4096, "mps": 16384, "cuda": 65536}
 TOKENS_PER_PARAMETER = 2.5  # without a depth, choose the largest model that sees at least this many in the given time
 DEPTHS = range(2, 13)
 # The highest rate, at width 256, of AdamW beside Muon, of AdamW alone (matrices tolerate less than tables and vectors), of SGD.
-RATES = {"muon": 6e-3, "adamw": 3e-3, "sgd": 0.1}
-TUNING_RATES = {"muon": 3e-4, "adamw": 3e-4, "sgd": 0.01}  # the same for a model that has already learned
+RATES = {"muon": 6e-3, "adamw": 3e-3, "sgd": 0.07}
+TUNING_RATES = {"muon": 3e-4, "adamw": 3e-4, "sgd": 0.007}  # the same for a model that has already learned
 SHARE = 0.9  # share of the given time for steps; the rest is for evaluations, samples and saving
 PATIENCE = 1.0  # seconds after which to stop measuring a model's steps
 WORTH_COMPILING = 20.0  # minutes of training below which compilation does not pay off
@@ -54,6 +55,7 @@ class Plan:
     train_tokens: int
     validation_tokens: int
     parameters: int
+    frozen: int  # of them, those that keep their values
     memory: int  # bytes, estimated peak
     minutes: float  # estimated
 
@@ -98,7 +100,8 @@ def plan(
         precision = faster_precision(replace(reading, rows=rows), device, config)
     found = _sized(config, reading, batch, device, precision, start)
     model, rate = found.model, found.rate
-    check_groups(build(model, "meta"), train)
+    whole = build(model, "meta")
+    frozen = freeze(whole, train)
     tokens_per_step = batch * model.context
     steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / tokens_per_step))
     compile_ = _compile(
@@ -125,12 +128,14 @@ def plan(
             "vectors": vectors,
         }
     )
+    check_outcome(train, chosen)
     return Plan(
         model=model,
         chosen=chosen,
         train_tokens=store.tokens("train"),
         validation_tokens=store.tokens("validation"),
         parameters=parameters(model).total,
+        frozen=sum(each.numel() for name, each in whole.named_parameters() if name in frozen),
         memory=found.memory,
         minutes=steps * tokens_per_step / rate / 60 / SHARE,
     )
