@@ -63,8 +63,10 @@ from heddle.config.tasks import ClassificationConfig as ClassificationConfig
 from heddle.config.tasks import MaskedConfig as MaskedConfig
 from heddle.config.tasks import NextTokenConfig as NextTokenConfig
 from heddle.config.tasks import RegressionConfig as RegressionConfig
+from heddle.config.tasks import SpanCorruptionConfig as SpanCorruptionConfig
 from heddle.config.tasks import TaskSettings as TaskSettings
 from heddle.config.tasks import TokenClassificationConfig as TokenClassificationConfig
+from heddle.config.tasks import TranslationConfig as TranslationConfig
 from heddle.config.train import GroupConfig as GroupConfig
 from heddle.config.train import TrainConfig as TrainConfig
 
@@ -108,12 +110,14 @@ __all__ = [
     "RunConfig",
     "SamplingConfig",
     "SavedConfig",
+    "SpanCorruptionConfig",
     "SpecialIds",
     "StackConfig",
     "TaskSettings",
     "TokenClassificationConfig",
     "TrainConfig",
     "TransformerConfig",
+    "TranslationConfig",
     "YarnScaling",
     "parse_overrides",
     "preset",

@@ -59,7 +59,8 @@ class NextTokenConfig(TaskSettings):
 
     kind: Literal["next_token"] = "next_token"
     """What to learn: next_token predicts each token from those before it; masked, hidden tokens from both sides;
-    classification, the class of a text; token_classification, that of each word; regression, a number."""
+    translation, a target text from a source text; span_corruption, missing spans of a text; classification, the class of a
+    text; token_classification, that of each word; regression, a number."""
 
 
 class MaskedConfig(TaskSettings):
@@ -86,6 +87,37 @@ class MaskedConfig(TaskSettings):
                 f"masked = {self.masked} and random = {self.random} add up to more than 1; lower one of them"
             )
         return self
+
+
+class TranslationConfig(TaskSettings):
+    """Predict a target text from a source text: translation, summaries, answers, any pair of texts (L1-74 … L1-82).
+
+    An encoder-decoder reads the source with its encoder; a decoder alone reads both in one row, with the special token
+    <start_translation> between them (L1-81). Either way the target ends with the end of text, which is predicted too.
+    """
+
+    families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder", "decoder"), ("decoder",))
+    fields: ClassVar[tuple[str, ...]] = ("source", "target")
+    special_tokens: ClassVar[tuple[str, ...]] = ("<|endoftext|>", "<start_translation>")
+
+    kind: Literal["translation"] = "translation"
+    """Predict a target text from a source text, in any two languages or none."""
+    source_loss: bool = False
+    """Of a decoder alone: predict the source as well as the target."""
+
+
+class SpanCorruptionConfig(TaskSettings):
+    """Predict spans that are missing from a text (Raffel et al. 2020, 3.1.4: T5)."""
+
+    families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder", "decoder"),)
+    special_tokens: ClassVar[tuple[str, ...]] = ("<|endoftext|>", *(f"<extra_id_{number}>" for number in range(100)))
+
+    kind: Literal["span_corruption"] = "span_corruption"
+    """Predict spans that are missing from a text; each is replaced by one special token."""
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """Share of the tokens that are missing."""
+    span: Annotated[float, Field(ge=1)] = 3.0
+    """Mean number of tokens in a missing span."""
 
 
 class LabelSettings(TaskSettings):
@@ -152,6 +184,12 @@ class RegressionConfig(LabelSettings):
 
 
 TaskConfig = Annotated[
-    NextTokenConfig | MaskedConfig | ClassificationConfig | TokenClassificationConfig | RegressionConfig,
+    NextTokenConfig
+    | MaskedConfig
+    | TranslationConfig
+    | SpanCorruptionConfig
+    | ClassificationConfig
+    | TokenClassificationConfig
+    | RegressionConfig,
     Field(discriminator="kind"),
 ]

@@ -7,19 +7,25 @@ from heddle.config.tasks import (
     MaskedConfig,
     NextTokenConfig,
     RegressionConfig,
+    SpanCorruptionConfig,
     TokenClassificationConfig,
+    TranslationConfig,
 )
 from heddle.errors import HeddleError
 from heddle.train.classification import ClassificationTask
 from heddle.train.masked import MaskedTask
 from heddle.train.next_token import NextTokenTask
 from heddle.train.regression import RegressionTask
+from heddle.train.span_corruption import SpanCorruptionTask
 from heddle.train.task import Reading, Task
 from heddle.train.token_classification import TokenClassificationTask
+from heddle.train.translation import TranslationTask
 
 TASKS: dict[type[Config], type[Task]] = {
     NextTokenConfig: NextTokenTask,
     MaskedConfig: MaskedTask,
+    TranslationConfig: TranslationTask,
+    SpanCorruptionConfig: SpanCorruptionTask,
     ClassificationConfig: ClassificationTask,
     TokenClassificationConfig: TokenClassificationTask,
     RegressionConfig: RegressionTask,
