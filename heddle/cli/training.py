@@ -154,16 +154,22 @@ def _opening(text: str) -> str:
 
 def _numbers(planned: Plan, run: Path, train: TrainConfig) -> str:
     chosen, model = planned.chosen, planned.model
-    depth = model.last()[1].depth
+    depth = " + ".join(str(stack.depth) for stack in model.stacks().values())
     frozen = f"{planned.frozen:,} of the {pluralize(planned.parameters, 'parameter')} are frozen"
     recomputed = "activations are checkpointed"
     more = [frozen] * bool(planned.frozen) + [recomputed] * train.checkpoint_activations + [announced(train)]
+    if chosen.batch_tokens is not None:
+        sizes, what = f"about {planned.tokens_per_step:,} tokens", "records"
+    elif planned.tokens_per_step == chosen.batch * model.context:
+        sizes, what = f"{chosen.batch} x {model.context} = {planned.tokens_per_step:,} tokens", "text"
+    else:
+        sizes, what = f"{pluralize(chosen.batch, 'example')}, about {planned.tokens_per_step:,} tokens", "data"
     return (
         f"run {run}: {planned.parameters:,} parameters (depth {depth}, width {model.dim}, context {model.context}, "
         f"{pluralize(model.vocab_size, 'id')}) on {pluralize(planned.train_tokens, 'token')}, "
         f"{planned.validation_tokens:,} held out\n"
-        f"{pluralize(chosen.steps, 'step')} of {chosen.batch} x {model.context} = {chosen.batch * model.context:,} tokens "
-        f"({planned.epochs:.1f} times through the text), learning rate {chosen.learning_rate:.2g}, "
+        f"{pluralize(chosen.steps, 'step')} of {sizes} "
+        f"({planned.epochs:.1f} times through the {what}), learning rate {chosen.learning_rate:.2g}, "
         f"{chosen.precision} on {chosen.device}, "
         f"{pluralize(chosen.threads, 'thread')}{', compiled' if chosen.compile else ''}, "
         f"{chosen.tokens_per_second:,.0f} tokens/s measured, about {duration(planned.minutes * 60)} and {size(planned.memory)}"

@@ -26,6 +26,7 @@ from heddle.train.runtime import seed_step
 from heddle.train.schedule import factor
 from heddle.train.session import open_session
 from heddle.train.step import train_step
+from heddle.train.task import tokens_per_step, tokens_read
 from heddle.weights.files import WriteError
 from heddle.weights.run import newest_valid, publish
 
@@ -68,9 +69,10 @@ class Trainer:
         self._signal: int = signal.SIGINT
         model, chosen = self.session.run.config.model, self.session.run.chosen
         # Scoring a token costs a third of training on it, so scoring a fifth of the tokens between evaluations adds about 7 %.
-        between = chosen.evaluate_every * chosen.batch * model.context
+        between = chosen.evaluate_every * tokens_per_step(self.session.task)
         self.probe, self.ending = between // 5, max(ENDING, between * 2)
-        self.flops_per_token = flops(model).per_token
+        # Of an encoder-decoder, FLOPs are per target of a source as long, and what is read is both.
+        self.flops_per_token = flops(model).per_token / len(model.stacks())
         modules = self.session.model.named_modules()
         self.mixtures = [layer_of(name) for name, module in modules if isinstance(module, MoE)]
 
@@ -156,7 +158,7 @@ class Trainer:
         if session.ema is not None:
             session.ema.update(session.step)
         seconds = time.perf_counter() - began
-        rate = batch.tokens.numel() * session.ranks.count / seconds
+        rate = tokens_read(batch) * session.ranks.count / seconds
         speed = {
             "tokens_per_second": rate,
             "share_of_peak": rate * self.flops_per_token / (session.opening.peak * session.ranks.count),
