@@ -20,7 +20,7 @@ import torch
 
 import heddle
 from heddle import account, config, data, generate, model, text, train
-from heddle.data import Corpus, Document, Part, TokenStore
+from heddle.data import Corpus, Document, Example, Part, RecordStore, TokenStore
 from heddle.errors import HeddleError
 from heddle.model.head import Scores
 from heddle.nn import Layout
@@ -45,7 +45,8 @@ IDS = torch.tensor([TOKENIZER.encode("warp")])
 HIDDEN = torch.ones(2, 3, 16)
 LAYOUT = Layout.whole(*IDS.shape)
 PART = Part(np.arange(20, dtype=np.uint16), 20, 1, 1)
-STORE = TokenStore(Path("data"), 257, "", "", None, {}, PART, PART)
+STORE = TokenStore(Path("data"), 257, "", "", 0, None, {}, PART, PART)
+EXAMPLES = [Example({"text": f"{TEXT} {number}"}, str(number % 2), "t") for number in range(20)]
 SAMPLING = config.SamplingConfig(max_tokens=2)
 BATCH = data.next_token_batch(np.arange(18).reshape(2, 9))
 TRAIN = config.TrainConfig()
@@ -95,6 +96,7 @@ NO_COUNT_OR_NONE: list[Any] = [each for each in NO_COUNT if each is not None]
 NO_RATE: list[Any] = [0.0, -1.0, NAN, INF, "1e-3", True, None, [1.0]]
 NO_SEED: list[Any] = [-1, 2**64, 1.5, None, "0", True]
 NO_SWITCH: list[Any] = [None, 1, "yes"]
+NO_RUNS: list[Any] = [None, 3, "run", [3], [None]]
 NO_CALL: list[Any] = [3, "print"]
 NO_CONFIG: list[Any] = [None, {"dim": 3}, "gpt2-small", MODEL]
 NO_MODEL: list[Any] = [None, "run", CONFIG, torch.nn.Linear(2, 2)]
@@ -105,6 +107,8 @@ NO_IDS: list[Any] = [
 ]  # fmt: skip
 NO_LAYOUT: list[Any] = [3, "plain", Layout.whole(2, 9)]
 NO_PRECISION: list[Any] = ["fp16", None, 3, torch.float32]
+NO_SOURCES: list[Any] = [None, "a.txt", 3, [3], []]
+NO_LABELS: list[Any] = [None, 3, "words", ["classes"]]
 NO_PROMPTS: list[Any] = [None, "warp", 3, ["warp"], [[1.5]], [["w"]]]
 SIZES = {"batch": NO_COUNT, "length": NO_COUNT_OR_NONE}
 COMPUTED = {"config": NO_CONFIG, **SIZES}
@@ -192,6 +196,19 @@ TABLE: dict[str, Call] = {
     ),
     "data.Batch.to": Call({"device": "cpu"}, {"device": [None, 3]}, BATCH.to),
     "data.TokenStore.open": Call({"directory": "data"}, {"directory": NO_PLACE}, TokenStore.open),
+    "data.RecordStore.open": Call({"directory": "data"}, {"directory": NO_PLACE}, RecordStore.open),
+    "data.build_records": Call(
+        {"directory": "a", "examples": EXAMPLES, "tokenizer": TOKENIZER, "validation": 0.2},
+        {
+            "directory": NO_PATH,
+            "examples": [None, TEXT, 3, Bad([], "no records")],
+            "tokenizer": NO_TOKENIZER,
+            "validation": [0.0, 1.0, -0.1, NAN, "0.1", Bad(None, "part")],
+            "labels": NO_LABELS,
+            "progress": NO_CALL,
+            "described": [3, "a.txt"],
+        },
+    ),
     "data.build_store": Call(
         {
             "directory": "a",
@@ -204,13 +221,13 @@ TABLE: dict[str, Call] = {
             "directory": NO_PATH,
             "documents": [None, TEXT, 3, [TEXT], Bad([], "no text")],
             "tokenizer": NO_TOKENIZER,
-            "validation": [0.0, 1.0, -0.1, NAN, "0.1", None],
+            "validation": [0.0, 1.0, -0.1, NAN, "0.1", Bad(None, "part")],
             "end_of_text": NO_SWITCH,
             "progress": NO_CALL,
             "described": [3, "a.txt"],
         },
     ),
-    "data.describe": Call({"sources": ["a.txt"]}, {"sources": [None, "a.txt", 3, [3], []], "tally": [3, "a.txt"]}),
+    "data.describe": Call({"sources": ["a.txt"]}, {"sources": NO_SOURCES, "tally": [3, "a.txt"], "text": NO_STRING}),
     "data.held_out_windows": Call(
         {"length": 5, "context": 2},
         {"length": [-1, 1.5, None, "5"], "context": NO_COUNT, "most": [1.5, "2"]},
@@ -219,6 +236,7 @@ TABLE: dict[str, Call] = {
         {"rows": np.zeros((2, 3), int)},
         {"rows": [None, [[1, 2]], np.zeros(3, int), np.zeros((2, 3)), torch.zeros(2, 3), np.zeros((2, 1), int)]},
     ),
+    "data.open_store": Call({"directory": "data"}, {"directory": NO_PLACE}),
     "data.part_of": Call(
         {"documents": [Document(TEXT, "t")], "tokenizer": TOKENIZER},
         {"documents": [None, TEXT, 3, [TEXT], Bad([], "0 token(s)")], "tokenizer": NO_TOKENIZER},
@@ -231,7 +249,25 @@ TABLE: dict[str, Call] = {
             "seed": [None, 1.5, "0"],
         },
     ),
-    "data.read_documents": Call({"sources": ["a.txt"]}, {"sources": [None, "a.txt", 3, [3], []]}),
+    "data.read_documents": Call({"sources": ["a.txt"]}, {"sources": NO_SOURCES, "text": NO_STRING}),
+    "data.read_examples": Call(
+        {"sources": ["a.jsonl"], "fields": ["text", "label"]},
+        {
+            "sources": NO_SOURCES,
+            "fields": [None, "text", 3, [3], []],
+            "columns": [3, "text", {3: "text"}],
+            "labels": NO_LABELS,
+        },
+    ),
+    "data.records_of": Call(
+        {"examples": EXAMPLES, "tokenizer": TOKENIZER, "classes": ["0", "1"]},
+        {
+            "examples": [None, TEXT, 3, Bad([], "no records")],
+            "tokenizer": NO_TOKENIZER,
+            "labels": NO_LABELS,
+            "classes": [None, 3, "01", [3]],
+        },
+    ),
     "data.targets_left_out": Call(
         {"store_length": 20, "context": 4},
         {"store_length": [Bad(3, "3 tokens"), "20"], "context": NO_COUNT},
@@ -425,6 +461,7 @@ TABLE: dict[str, Call] = {
         },
     ),
     "train.Trainer": Call({"run": "run"}, {"run": NO_PLACE, "readers": [None, 3, ["print"]]}),
+    "train.compare_runs": Call({"runs": []}, {"runs": NO_RUNS}),
     "train.cross_entropy": Call(
         LOSS,
         {
@@ -491,10 +528,14 @@ TABLE: dict[str, Call] = {
             "start": ["gpt1", {}],
         },
     ),
+    "train.plot_runs": Call(
+        {"runs": ["run"], "file": "a.png"}, {"runs": [*NO_RUNS, []], "file": [*NO_PATH, Bad("a.gif", ".png")]}
+    ),
     "train.prepare": Call(
         {"config": config.RunConfig(), "run": "run"},
         {"config": NO_CONFIG, "run": [*NO_PATH, Bad(".", "already exists")], "tell": [None, *NO_CALL]},
     ),
+    "train.runs_in": Call({"folder": "runs"}, {"folder": NO_PATH}),
     "train.show_step": Call(
         {"run": "run"},
         {"run": NO_PLACE, "step": NO_COUNT, "rows": NO_COUNT, "length": NO_COUNT},
@@ -510,6 +551,10 @@ TABLE: dict[str, Call] = {
             "clip": [-1.0, NAN, None],
             "reduce": [None, 3],
         },
+    ),
+    "train.write_csv": Call({"runs": ["run"], "file": "a.csv"}, {"runs": [*NO_RUNS, []], "file": NO_PATH}),
+    "train.write_events": Call(
+        {"runs": ["run"], "directory": "a"}, {"runs": [*NO_RUNS, []], "directory": NO_PATH, "follow": NO_SWITCH}
     ),
     "weights.export_model": Call(
         {"run": "run", "directory": "out"},
@@ -574,7 +619,18 @@ UNCHECKED = {
     },
     "data": {
         "a number": ("IGNORED",),
-        RECORDS: ("Corpus", "Description", "Document", "Part", "TokenStore", "Batch"),
+        RECORDS: (
+            "Corpus",
+            "Description",
+            "Document",
+            "Example",
+            "Part",
+            "TokenStore",
+            "Batch",
+            "Column",
+            "Records",
+            "RecordStore",
+        ),
         "takes nothing": ("python_library",),
     },
     "generate": {RECORDS: ("Event", "Piece")},

@@ -19,6 +19,7 @@ In reading order:
 
 from heddle.config.base import Config as Config
 from heddle.config.base import parse_overrides as parse_overrides
+from heddle.config.data import DataConfig as DataConfig
 from heddle.config.ids import SpecialIds as SpecialIds
 from heddle.config.layers import AlibiConfig as AlibiConfig
 from heddle.config.layers import AttentionConfig as AttentionConfig
@@ -53,7 +54,6 @@ from heddle.config.model import TransformerConfig as TransformerConfig
 from heddle.config.presets import preset as preset
 from heddle.config.presets import preset_names as preset_names
 from heddle.config.presets import sized as sized
-from heddle.config.run import DataConfig as DataConfig
 from heddle.config.run import ModelChoice as ModelChoice
 from heddle.config.run import RunConfig as RunConfig
 from heddle.config.sampling import SamplingConfig as SamplingConfig

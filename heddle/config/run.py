@@ -9,6 +9,7 @@ from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from heddle.checks import at_least, checked
 from heddle.config.base import Config, merge, set_path
+from heddle.config.data import DataConfig
 from heddle.config.layers import Rate
 from heddle.config.model import Depth, TransformerConfig
 from heddle.config.presets import preset, preset_training, sized
@@ -17,28 +18,6 @@ from heddle.config.train import OPTIMIZERS_OF, TrainConfig
 from heddle.errors import HeddleError
 
 Share = Annotated[float, Field(ge=0, le=1)]
-
-
-class DataConfig(Config):
-    """The text to train on, and its tokenizer."""
-
-    sources: tuple[str, ...] = ()
-    """Files, folders and globs; defaults to the Python standard library's sources."""
-    tokenizer: str = "bpe"
-    """bytes, characters, words, bpe, wordpiece or unigram, trained on the text; or the path of a tokenizer.json or a run."""
-    tokenizer_size: Annotated[int, Field(gt=0, le=2**20)] = 4096
-    """Largest vocabulary of a tokenizer trained here; not used for bytes and characters."""
-    # <|endoftext|> is added to these, except for the characters of a single document, which needs no separator.
-    special_tokens: tuple[str, ...] = ()
-    """Tokens that are one id each and never split, such as <start_translation>."""
-    validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Share of the text that is held out for evaluation."""
-
-    @field_validator("sources", mode="before")
-    @classmethod
-    def _one_source(cls, sources: Any) -> Any:
-        """`sources = "my.txt"` is a list of one."""
-        return (sources,) if isinstance(sources, str) else sources
 
 
 class ModelChoice(Config):
@@ -200,6 +179,16 @@ class RunConfig(Config):
             if key not in cls.model_fields and section is not None:
                 raise ValueError(f"{key} belongs in [{section}]: write it under that heading, or as {section}.{key}")
         return data
+
+    @model_validator(mode="after")
+    def _columns_are_read(self) -> Self:
+        for field, column in self.data.columns().items():
+            if field not in self.task.fields:
+                reads = " and ".join(self.task.fields)
+                raise ValueError(
+                    f"{field} = {column!r} names a column that task.kind = {self.task.kind!r} does not read; it reads {reads}"
+                )
+        return self
 
     def with_preset_training(self) -> "RunConfig":
         """The same config, with the preset's training settings where the user gave none (L1-72, L1-73).

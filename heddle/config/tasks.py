@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from heddle.config.base import Config
+from heddle.config.data import Labels
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -26,6 +27,11 @@ class TaskSettings(Config):
     fields: ClassVar[tuple[str, ...]] = ("text",)
     head: ClassVar[str] = "language"
     special_tokens: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def labels(self) -> Labels:
+        """What the labels of its records are, if it reads labels."""
+        return "classes"
 
 
 class NextTokenConfig(TaskSettings):

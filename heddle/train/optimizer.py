@@ -15,6 +15,7 @@ from heddle.model.roles import DECAYED, role
 from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE, balance_bias
 from heddle.train.muon import Muon
+from heddle.train.norms import GradientNorms
 
 
 class Optimizer:
@@ -29,6 +30,10 @@ class Optimizer:
         learning_rate: the highest rate of AdamW or SGD.
         precision: `fp32` or `bf16`.
         by_onednn: which of Muon's products oneDNN computes (see `heddle.model.products`).
+
+    Attributes:
+        norms: of the last step's gradient before clipping, by parameter.
+        loads: how many tokens of the last step's batch chose each expert, for each mixture in `mixtures`.
     """
 
     @checked(learning_rate=POSITIVE, precision=one_of(DTYPES))
@@ -49,6 +54,7 @@ class Optimizer:
         }
         self.copies = [(w, self.masters[name]) for name, w in working.items() if self.masters[name] is not w]
         self.mixtures = [module for module in model.modules() if isinstance(module, MoE)]
+        self.norms, self.loads = GradientNorms.of({}), list[Tensor]()
         self.names = {id(master): name for name, master in self.masters.items()}
         self.optimizers = self._make(config, learning_rate, precision, by_onednn)
         self.updaters = {self.names[id(w)]: each for each in self.optimizers for w in each.param_groups[0]["params"]}
@@ -87,12 +93,12 @@ class Optimizer:
 
         If the norm is NaN or infinite, nothing is updated and the gradients are kept.
         """
-        norm = torch.nn.utils.get_total_norm([each.grad for each in self.masters.values() if each.grad is not None])
-        length = norm.item()
+        self.norms = GradientNorms.of(self.masters)
+        length = self.norms.total().item()
         if not isfinite(length):
             return length
         if clip and length > clip:  # a factor of 1 would waste a pass over every gradient
-            torch.nn.utils.clip_grads_with_norm_(list(self.masters.values()), clip, norm)
+            torch.nn.utils.clip_grads_with_norm_(list(self.masters.values()), clip, self.norms.total())
         for optimizer, rate in zip(self.optimizers, self.highest, strict=True):
             optimizer.param_groups[0]["lr"] = rate * factor
             optimizer.step()
@@ -108,6 +114,7 @@ class Optimizer:
 
     def balance(self, loads: Sequence[Tensor]) -> None:
         """Update the routers' balancing biases, if they have any, towards experts that few tokens chose."""
+        self.loads = list(loads)
         for mixture, load in zip(self.mixtures, loads, strict=True):
             if (bias := mixture.router.bias) is not None and self.names[id(bias)] not in self.frozen:
                 balance_bias(bias, load, mixture.bias_rate)

@@ -17,8 +17,7 @@ from heddle.config.model import TransformerConfig
 from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen, TakenVectors
 from heddle.config.train import ProductKind, TrainConfig
-from heddle.data.records import Records
-from heddle.data.store import Part, TokenStore
+from heddle.data.record_store import Store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.checkpointing import can_compile, checkpoint_activations
@@ -27,6 +26,7 @@ from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
 from heddle.model.products import PRODUCT_KINDS, has_onednn
 from heddle.text.tokenizer import Tokenizer
+from heddle.train.material import TEXT
 from heddle.train.optimizer import Optimizer
 from heddle.train.runtime import keep_memory
 from heddle.train.step import train_step
@@ -34,7 +34,6 @@ from heddle.train.task import MULTIPLE, Reading, tokens_per_step, tokens_read
 from heddle.train.tasks import make_task
 
 CONTEXT = 256  # default context
-TEXT = ("text",)  # what a task reads if it does not read records
 TOKENS_PER_STEP = {"cpu": 4096, "mps": 16384, "cuda": 65536}
 TOKENS_PER_PARAMETER = 2.5  # without a depth, choose the largest model that sees at least this many in the given time
 DEPTHS = range(2, 13)
@@ -76,7 +75,7 @@ class Plan:
 @checked(device=one_of(TOKENS_PER_STEP))
 def plan(
     config: RunConfig,
-    store: TokenStore,
+    store: Store,
     tokenizer: Tokenizer,
     device: str,
     vectors: TakenVectors | None = None,
@@ -141,19 +140,14 @@ def plan(
     return Plan(
         model=model,
         chosen=chosen,
-        train_tokens=_size(store.corpus.train),
-        validation_tokens=_size(store.corpus.validation),
+        train_tokens=store.tokens("train"),
+        validation_tokens=store.tokens("validation"),
         tokens_per_step=per_step,
         epochs=steps / task.steps_per_epoch(),
         parameters=parameters(model).total,
         memory=found.memory,
         minutes=steps * per_step / rate / 60 / SHARE,
     )
-
-
-def _size(part: Part | Records | None) -> int:
-    """Tokens of a part of a corpus."""
-    return 0 if part is None else len(part.tokens) if isinstance(part, Part) else part.size
 
 
 def pick_threads(wanted: int | None) -> int:

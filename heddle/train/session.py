@@ -14,7 +14,7 @@ from heddle.config.saved import Chosen, SavedConfig
 from heddle.config.tasks import NextTokenConfig
 from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
-from heddle.data.store import TokenStore
+from heddle.data.record_store import Store, open_store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.checkpointing import checkpoint_activations
@@ -59,7 +59,7 @@ class Run:
     train: TrainConfig
     chosen: Chosen
     tokenizer: Tokenizer
-    store: TokenStore
+    store: Store
     hold: Hold | None = None
 
     def task(self) -> Task:
@@ -176,7 +176,7 @@ def read_run(run: Path) -> Run:
         came = "imported, not trained here" if config.origin else "saved without its training"
         raise HeddleError(f"{run} was {came}, so it cannot be resumed")
     tokenizer: Tokenizer = load_tokenizer(run / "tokenizer.json")
-    store = TokenStore.open(run / "data")
+    store = open_store(run / "data")
     if store.tokenizer != tokenizer.fingerprint():
         raise HeddleError(f"{run}: data/ was made with a tokenizer other than tokenizer.json; train a new run")
     # An imported model may have more ids than its tokenizer.

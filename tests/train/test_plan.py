@@ -83,8 +83,8 @@ class TestRefusals:
     def test_impossible_sizes_before_the_text_is_read(
         self, config: Make, run: Path, monkeypatch: pytest.MonkeyPatch, model: dict[str, Any], message: str
     ) -> None:
-        module = import_module("heddle.train.prepare")
-        monkeypatch.setattr(module, "describe", lambda sources: pytest.fail("the text was read"))
+        module = import_module("heddle.train.material")
+        monkeypatch.setattr(module, "read_documents", lambda *args: pytest.fail("the text was read"))
         assert message in refusal(config(model=model), run)
 
     @pytest.mark.parametrize("precision", ["auto", "fp32", "bf16"])
