@@ -70,6 +70,7 @@ class ModelChoice(Config):
         context: int,
         task: TaskSettings | None = None,
         start: TransformerConfig | None = None,
+        classes: tuple[str, ...] = (),
     ) -> TransformerConfig:
         """The whole model, for a tokenizer of `vocab_size` ids; `depth` and `context` are the values to use by default.
 
@@ -79,6 +80,8 @@ class ModelChoice(Config):
             context: tokens in a window, if the choice has none.
             task: what the model will learn, which decides its head and, without a preset, its stack; None: the next token.
             start: the model of the run `start`, if there is one; its vocabulary size counts.
+            classes: names of the classes in the data, for a task that has classes. Before the data is read, without names, the
+                model has two, which is enough to refuse impossible sizes.
 
         Raises:
             HeddleError: the sizes are impossible.
@@ -98,8 +101,7 @@ class ModelChoice(Config):
         else:
             base = preset(self.preset)
         data = base.to_dict()
-        if base.head.kind != task.head:
-            data["head"] = {"kind": task.head}
+        data["head"] = task.head_table(data["head"], base.last()[0], classes)
         tables = {"encoder": self.encoder, "decoder": self.decoder, "head": self.head, "initial": self.initial}
         deep = {name: table for name, table in tables.items() if table}
         for name in sorted({"encoder", "decoder"} & set(deep) - set(base.stacks())):
@@ -168,6 +170,15 @@ class RunConfig(Config):
         if isinstance(task, str):
             return {"kind": task}
         return {"kind": "next_token", **task} if isinstance(task, dict) else task
+
+    @model_validator(mode="after")
+    def _with_effect(self) -> Self:
+        """Settings that the task would ignore are refused."""
+        for name in self.task.without:
+            if getattr(self.train, name) != TrainConfig.model_fields[name].default:
+                value = getattr(self.train, name)
+                raise ValueError(f"{name} = {value} has no effect with task.kind = {self.task.kind!r}: leave it out")
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -38,9 +38,10 @@ Places = npt.NDArray[np.int64]
 def batches(training: Training) -> Iterator[Comparison | str]:
     """A step's batch is a function of (seed, step): read again, by another process or in parts, it is the same."""
     first, second = training.task, training.make()
-    rows = len(first.examples(0).places)
+    counts = []
     for number in STEPS:
         examples = first.examples(number)
+        counts.append(rows := len(examples.places))
         wanted = content([first.batch(examples)])
         yield Comparison(f"step {number + 1} read again", content([first.batch(examples)]), wanted, exactly=True)
         yield Comparison(
@@ -55,7 +56,8 @@ def batches(training: Training) -> Iterator[Comparison | str]:
         order = np.arange(rows)[::-1]
         alone = [first.batch(examples.take(np.array([row]))) for row in order]
         yield Comparison(f"step {number + 1} row by row", content(alone[::-1]), wanted, exactly=True)
-    yield f"steps {', '.join(str(number + 1) for number in STEPS)}, {pluralize(rows, 'row')} each"
+    read = f"{pluralize(counts[0], 'row')} each" if len(set(counts)) == 1 else f"{', '.join(map(str, counts))} rows"
+    yield f"steps {', '.join(str(number + 1) for number in STEPS)}, {read}"
 
 
 def targets_scored_once(training: Training) -> Iterator[Comparison | str]:
@@ -91,7 +93,7 @@ def _counting(task: Task) -> Task:
         return {"loss": batch.weights.flatten(1).sum(1) if batch.weights.dim() > 1 else batch.weights}
 
     light = copy.copy(task)
-    light.objective = lambda model: SimpleNamespace(by_row=by_row)  # type: ignore[method-assign,assignment,return-value]
+    light.objective = lambda model, *terms: SimpleNamespace(by_row=by_row)  # type: ignore[method-assign,assignment]
     light.metrics = lambda means, share: {}  # type: ignore[method-assign]
     return light
 

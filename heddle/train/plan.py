@@ -21,13 +21,14 @@ from heddle.data.record_store import Store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.checkpointing import can_compile, checkpoint_activations
-from heddle.model.groups import check_groups
+from heddle.model.groups import check_groups, freeze
 from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
 from heddle.model.products import PRODUCT_KINDS, has_onednn
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.material import TEXT
 from heddle.train.optimizer import Optimizer
+from heddle.train.outcome import check_outcome
 from heddle.train.runtime import keep_memory
 from heddle.train.step import train_step
 from heddle.train.task import MULTIPLE, Reading, tokens_per_step, tokens_read
@@ -38,8 +39,8 @@ TOKENS_PER_STEP = {"cpu": 4096, "mps": 16384, "cuda": 65536}
 TOKENS_PER_PARAMETER = 2.5  # without a depth, choose the largest model that sees at least this many in the given time
 DEPTHS = range(2, 13)
 # The highest rate, at width 256, of AdamW beside Muon, of AdamW alone (matrices tolerate less than tables and vectors), of SGD.
-RATES = {"muon": 6e-3, "adamw": 3e-3, "sgd": 0.1}
-TUNING_RATES = {"muon": 3e-4, "adamw": 3e-4, "sgd": 0.01}  # the same for a model that has already learned
+RATES = {"muon": 6e-3, "adamw": 3e-3, "sgd": 0.07}
+TUNING_RATES = {"muon": 3e-4, "adamw": 3e-4, "sgd": 0.007}  # the same for a model that has already learned
 SHARE = 0.9  # share of the given time for steps; the rest is for evaluations, samples and saving
 PATIENCE = 1.0  # seconds after which to stop measuring a model's steps
 WORTH_COMPILING = 20.0  # minutes of training below which compilation does not pay off
@@ -68,8 +69,9 @@ class Plan:
     tokens_per_step: int
     epochs: float
     parameters: int
-    memory: int
-    minutes: float
+    frozen: int  # of them, those that keep their values
+    memory: int  # bytes, estimated peak
+    minutes: float  # estimated
 
 
 @checked(device=one_of(TOKENS_PER_STEP))
@@ -94,30 +96,22 @@ def plan(
     threads = pick_threads(train.threads)
     torch.set_num_threads(threads)
     keep_memory()
-    smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start)
+    smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start, store.corpus.classes)
     reading = Reading(store.corpus, smallest, tokenizer=tokenizer)
     make_task(config.task, reading)  # refuses texts that are too short for it
-    tokens = train.batch_tokens or TOKENS_PER_STEP[device]
-    of_records = config.task.fields != TEXT
-    # A batch of records is a multiple of this, even where they are as long as the context.
-    least = train.accumulate * (MULTIPLE if of_records else 1)
-    batch = train.batch or _multiple(max(1, round(tokens / smallest.context)), least)
+    batch, least = _batch(config, smallest.context, device)
     rows = max(1, batch // train.accumulate)
-    precision: str = train.precision
-    if precision == "auto":
-        # Measuring needs this memory too.
-        check_memory(min(training_bytes(smallest, rows, name, measurable(train, smallest)) for name in DTYPES), device)
-        precision = faster_precision(replace(reading, rows=rows), device, config)
+    precision = _precision(config, replace(reading, rows=rows), device)
     found = _sized(config, reading, batch, device, precision, start)
     model, rate = found.model, found.rate
-    check_groups(build(model, "meta"), train)
-    batch_tokens = batch * model.context if of_records and not train.batch else None
-    task = make_task(config.task, replace(reading, model=model, rows=batch, batch_tokens=batch_tokens, multiple=least))
-    per_step = tokens_per_step(task)
+    whole = build(model, "meta")
+    frozen = freeze(whole, train)
+    batch_tokens = None if train.batch or config.task.fields == TEXT else batch * model.context
+    full = replace(reading, model=model, rows=batch, batch_tokens=batch_tokens, multiple=least)
+    per_step = tokens_per_step(task := make_task(config.task, full))
     steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / per_step))
     compile_ = _compile(config, replace(reading, model=model, rows=rows), found, device, precision, steps * per_step)
     evaluate_every = train.evaluate_every or ceil(steps / 20)
-    rates = RATES if start is None else TUNING_RATES
     chosen = Chosen.of(
         {
             "device": device,
@@ -127,7 +121,7 @@ def plan(
             "steps": steps,
             "batch": batch,
             "batch_tokens": batch_tokens,
-            "learning_rate": train.learning_rate or rates[train.optimizer] * (256 / model.dim) ** 0.5,
+            "learning_rate": train.learning_rate or _rate(train.optimizer, model.dim, start is not None),
             "warmup": min(steps, ceil(0.02 * steps) if train.warmup is None else train.warmup),
             "evaluate_every": evaluate_every,
             "save_every": train.save_every or evaluate_every,
@@ -137,6 +131,7 @@ def plan(
             "vectors": vectors,
         }
     )
+    check_outcome(train, chosen)
     return Plan(
         model=model,
         chosen=chosen,
@@ -145,9 +140,34 @@ def plan(
         tokens_per_step=per_step,
         epochs=steps / task.steps_per_epoch(),
         parameters=parameters(model).total,
+        frozen=sum(each.numel() for name, each in whole.named_parameters() if name in frozen),
         memory=found.memory,
         minutes=steps * per_step / rate / 60 / SHARE,
     )
+
+
+def _batch(config: RunConfig, context: int, device: str) -> tuple[int, int]:
+    """Rows of a step whose rows are as long as the context, and what they must be a multiple of: of records, of more."""
+    train = config.train
+    least = train.accumulate * (1 if config.task.fields == TEXT else MULTIPLE)
+    tokens = train.batch_tokens or TOKENS_PER_STEP[device]
+    return train.batch or _multiple(max(1, round(tokens / context)), least), least
+
+
+def _precision(config: RunConfig, reading: Reading, device: str) -> str:
+    """The precision asked for, or the one that trains faster."""
+    train, model = config.train, reading.model
+    if train.precision != "auto":
+        return train.precision
+    # Measuring needs this memory too.
+    check_memory(min(training_bytes(model, reading.rows, name, measurable(train, model)) for name in DTYPES), device)
+    return faster_precision(reading, device, config)
+
+
+def _rate(optimizer: str, dim: int, started: bool) -> float:
+    """The highest learning rate of a model of this width, from its initial weights or started from another run's."""
+    rate: float = (TUNING_RATES if started else RATES)[optimizer] * (256 / dim) ** 0.5
+    return rate
 
 
 def pick_threads(wanted: int | None) -> int:
@@ -199,7 +219,7 @@ def measure(
         checkpoint_activations(built)
     optimizer = Optimizer(built, measurable(config.train, reading.model), 1e-5, precision, by_onednn)
     task = make_task(config.task, reading)
-    objective = task.objective(built)
+    objective = task.objective(built, config.train.label_smoothing, config.train.z_loss)
     step = torch.compile(objective) if compiled else objective
     batch = task.batch(task.examples(0)).to(device)
     times: list[float] = []
@@ -282,7 +302,8 @@ def _sized(
     rows = batch // train.accumulate
 
     def sized(depth: int) -> tuple[TransformerConfig, int]:
-        model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task, start)
+        classes = reading.corpus.classes
+        model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task, start, classes)
         return model, training_bytes(model, rows, precision, measurable(train, model))
 
     def candidate(model: TransformerConfig, memory: int) -> Candidate:

@@ -112,14 +112,14 @@ class SpanCorruptionTask(Task):
             raise HeddleError(f"the text to score has {pluralize(tokens, 'token')}; span corruption needs at least 2")
         return HeldOut(window_batches(found, rows, self.window), sum(stop - start for start, stop in found) / tokens)
 
-    def objective(self, model: Transformer) -> CountingCrossEntropy:
+    def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CountingCrossEntropy:
         """-log p of the target's ids, for an encoder-decoder."""
         if model.encoder is None or model.decoder is None:
             raise HeddleError(
                 "the task 'span_corruption' needs an encoder-decoder: it reads a source and predicts a target"
             )
         model.language_head()
-        return CountingCrossEntropy(model)
+        return CountingCrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """Perplexity exp(loss), and the share of targets with the highest score."""

@@ -145,13 +145,18 @@ class Task(ABC):
             HeddleError: no held-out example has a target.
         """
 
-    def objective(self, model: Transformer) -> CrossEntropy:
+    def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
         """The module whose loss is minimised.
 
+        Args:
+            model: the model to train.
+            label_smoothing: see `heddle.train.cross_entropy`.
+            z_loss: see `heddle.train.cross_entropy`.
+
         Raises:
-            HeddleError: the model does not fit this task.
+            HeddleError: the model does not fit this task, or one of the terms has no effect on it.
         """
-        return CrossEntropy(model)
+        return CrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """What evaluation reports with the loss.
@@ -161,10 +166,6 @@ class Task(ABC):
             share: share of all held-out targets that were scored.
         """
         return {name: mean for name, mean in means.items() if name != "loss"}
-
-    def steps_per_epoch(self) -> float:
-        """Steps that read everything there is to train on once; by default, of a text in windows of the context."""
-        return len(self.reading.part(held_out=False).tokens) / (self.reading.rows * self.reading.length)
 
     def places(self, examples: Examples) -> npt.NDArray[np.int64]:
         """Where in its part each example is, Int[B], or each of its targets, Int[B N]: equal numbers are the same one.
@@ -194,6 +195,10 @@ class Task(ABC):
     def shown(self) -> float | None:
         """The share of targets whose own id the model is meant to read at their place; None: targets are not in the input there."""
         return None
+
+    def steps_per_epoch(self) -> float:
+        """Steps that read everything there is to train on once; by default, of a text in windows of the context."""
+        return len(self.reading.part(held_out=False).tokens) / (self.reading.rows * self.reading.length)
 
     def remarks(self) -> list[str]:
         """What a user should know about how the texts will be read, one line each."""

@@ -119,12 +119,12 @@ class TranslationTask(RecordTask):
         known = len(source) + len(self.marks.start)
         return PairRow(none, np.concatenate([source, target])[:most], known, 0 if self.scores_all else known - 1)
 
-    def objective(self, model: Transformer) -> CountingCrossEntropy:
+    def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CountingCrossEntropy:
         """-log p of the targets, for a model that scores tokens from left to right."""
         if model.decoder is None or (model.encoder is not None) != self.paired:
             raise HeddleError("the task 'translation' needs an encoder-decoder or a decoder, the one it was made for")
         model.language_head()
-        return CountingCrossEntropy(model)
+        return CountingCrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """Perplexity exp(loss), and the share of targets with the highest score."""
