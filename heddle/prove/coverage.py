@@ -41,7 +41,8 @@ def batches(training: Training) -> Iterator[Comparison | str]:
     counts = []
     for number in STEPS:
         examples = first.examples(number)
-        counts.append(rows := len(examples.places))
+        rows = len(examples.places)
+        counts.append(pluralize(rows, "row"))
         wanted = content([first.batch(examples)])
         yield Comparison(f"step {number + 1} read again", content([first.batch(examples)]), wanted, exactly=True)
         yield Comparison(
@@ -56,8 +57,8 @@ def batches(training: Training) -> Iterator[Comparison | str]:
         order = np.arange(rows)[::-1]
         alone = [first.batch(examples.take(np.array([row]))) for row in order]
         yield Comparison(f"step {number + 1} row by row", content(alone[::-1]), wanted, exactly=True)
-    read = f"{pluralize(counts[0], 'row')} each" if len(set(counts)) == 1 else f"{', '.join(map(str, counts))} rows"
-    yield f"steps {', '.join(str(number + 1) for number in STEPS)}, {read}"
+    each = f"{counts[0]} each" if len(set(counts)) == 1 else " and ".join(counts)
+    yield f"steps {', '.join(str(number + 1) for number in STEPS)}, {each}"
 
 
 def targets_scored_once(training: Training) -> Iterator[Comparison | str]:
