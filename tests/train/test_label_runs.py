@@ -148,7 +148,9 @@ def test_two_processes_train_what_one_trains(labelled: Labelled, quick: None, tm
 def test_the_readings_classifier_runs(labelled: Labelled, quick: None, tmp_path: Path, pooling: str) -> None:
     """The first model of the reading in row L1-93: blocks, a pooling over all tokens, a linear map."""
     run = tmp_path / "run"
-    prepare(labelled("classification", model={"head": {"pooling": pooling}}, steps=30, batch=32), run)
+    prepare(
+        labelled("classification", model={"head": {"pooling": pooling}}, steps=30, batch=32, evaluate_every=30), run
+    )
     assert Trainer(run).run().metrics["accuracy"] > 0.9
     head = load(run, "cpu").model.config.head
     assert (head.pooling, head.dense) == (pooling, False)
@@ -159,7 +161,7 @@ def test_the_readings_generator_runs(quick: None, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("to be or not to be, " * 60)
     data = {"sources": [str(text)], "tokenizer": "characters"}
-    train = {**TRAIN, "steps": 60, "learning_rate": 1e-2}
+    train = {**TRAIN, "steps": 30, "evaluate_every": 30, "learning_rate": 1e-2}
     prepare(RunConfig.of({"data": data, "model": SIZES, "train": train}), tmp_path / "run")
     Trainer(tmp_path / "run").run()
     model, tokenizer = load(tmp_path / "run", "cpu")
