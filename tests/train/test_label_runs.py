@@ -17,13 +17,14 @@ from heddle.cli.main import run as run_command
 from heddle.config import RunConfig
 from heddle.errors import HeddleError
 from heddle.generate import generate_text
-from heddle.train import Trainer, prepare
+from heddle.train import Trainer, prepare, show_step
 from heddle.weights import load, read_config
 from tests import programs
 
 from .conftest import SIZES, TRAIN, WORDS
 from .test_resume import stop_after, written
 
+CLASSES = {True: "animals", False: "none"}
 TAGS = {"fox": "B-ANIMAL", "dog": "B-ANIMAL", "lazy": "B-MANNER"}
 
 
@@ -37,7 +38,7 @@ def labelled(tmp_path: Path) -> Callable[..., RunConfig]:
     """`labelled("classification", steps=3)`: a config with files of that kind of labels."""
     rows = sentences()
     table = tmp_path / "texts.tsv"
-    lines = [f"{' '.join(row)}\t{'animals' if {'fox', 'dog'} & set(row) else 'none'}\t{len(row) / 4}" for row in rows]
+    lines = [f"{' '.join(row)}\t{CLASSES[bool({'fox', 'dog'} & set(row))]}\t{len(row) / 4}" for row in rows]
     table.write_text("\n".join(["text\tclass\tlength", *lines]))
     conll = tmp_path / "words.conll"
     conll.write_text("\n\n".join("\n".join(f"{word}\t{TAGS.get(word, 'O')}" for word in row) for row in rows))
@@ -81,6 +82,17 @@ def test_a_run_learns_resumes_and_keeps_its_classes(
             trainer.run()
         Trainer(stopped).run()
         assert written(stopped) == written(whole)
+    shown = show_step(whole, step=2)
+    (row,) = shown.rows
+    if kind == "token_classification":
+        assert {name for name in row.predicts if name} <= {"B-ANIMAL", "B-MANNER", "O"}
+        assert (row.answer, row.predicts[0]) == (None, None)
+    else:
+        assert row.answer is not None
+        assert row.predicts == []
+        words = [piece for piece in row.pieces[1:] if piece not in ("", "[SEP]")]
+        named = f"{len(words) / 4:.4g}" if kind == "regression" else CLASSES[bool({"fox", "dog"} & set(words))]
+        assert row.answer[1:] == (named, 1.0)
     names = {
         "classification": ("animals", "none"),
         "token_classification": ("B-ANIMAL", "B-MANNER", "O"),
@@ -99,6 +111,8 @@ def test_the_command_line_says_what_it_counts(
     last = ended.err + ended.out
     assert "held-out texts" in last
     assert "heddle generate" not in last
+    run_command(["data", "show", str(run)])
+    assert "row 0 predicts " in capsys.readouterr().out
     run_command(["eval", str(run), "--json"])
     scored = json.loads(capsys.readouterr().out)
     assert {"accuracy", "macro_f1", "matthews", "loss"} <= scored.keys()
