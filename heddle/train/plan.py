@@ -99,28 +99,20 @@ def plan(
     smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start, store.corpus.classes)
     reading = Reading(store.corpus, smallest, tokenizer=tokenizer)
     make_task(config.task, reading)  # refuses texts that are too short for it
-    tokens = train.batch_tokens or TOKENS_PER_STEP[device]
     of_records = config.task.fields != TEXT
     # A batch of records is a multiple of this, even where they are as long as the context.
     least = train.accumulate * (MULTIPLE if of_records else 1)
-    batch = train.batch or _multiple(max(1, round(tokens / smallest.context)), least)
+    batch = train.batch or _sequences(train.batch_tokens or TOKENS_PER_STEP[device], smallest.context, least)
     rows = max(1, batch // train.accumulate)
-    precision: str = train.precision
-    if precision == "auto":
-        # Measuring needs this memory too.
-        check_memory(min(training_bytes(smallest, rows, name, measurable(train, smallest)) for name in DTYPES), device)
-        precision = faster_precision(replace(reading, rows=rows), device, config)
+    precision = _precision(config, replace(reading, rows=rows), device)
     found = _sized(config, reading, batch, device, precision, start)
     model, rate = found.model, found.rate
-    whole = build(model, "meta")
-    frozen = freeze(whole, train)
     batch_tokens = batch * model.context if of_records and not train.batch else None
     task = make_task(config.task, replace(reading, model=model, rows=batch, batch_tokens=batch_tokens, multiple=least))
     per_step = tokens_per_step(task)
     steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / per_step))
     compile_ = _compile(config, replace(reading, model=model, rows=rows), found, device, precision, steps * per_step)
     evaluate_every = train.evaluate_every or ceil(steps / 20)
-    rates = RATES if start is None else TUNING_RATES
     chosen = Chosen.of(
         {
             "device": device,
@@ -130,7 +122,7 @@ def plan(
             "steps": steps,
             "batch": batch,
             "batch_tokens": batch_tokens,
-            "learning_rate": train.learning_rate or rates[train.optimizer] * (256 / model.dim) ** 0.5,
+            "learning_rate": train.learning_rate or _highest_rate(train, model.dim, tuned=start is not None),
             "warmup": min(steps, ceil(0.02 * steps) if train.warmup is None else train.warmup),
             "evaluate_every": evaluate_every,
             "save_every": train.save_every or evaluate_every,
@@ -149,10 +141,32 @@ def plan(
         tokens_per_step=per_step,
         epochs=steps / task.steps_per_epoch(),
         parameters=parameters(model).total,
-        frozen=sum(each.numel() for name, each in whole.named_parameters() if name in frozen),
+        frozen=_frozen(model, train),
         memory=found.memory,
         minutes=steps * per_step / rate / 60 / SHARE,
     )
+
+
+def _frozen(model: TransformerConfig, train: TrainConfig) -> int:
+    """How many of a model's parameters are frozen; groups that do not fit the model are refused."""
+    whole = build(model, "meta")
+    frozen = freeze(whole, train)
+    return sum(each.numel() for name, each in whole.named_parameters() if name in frozen)
+
+
+def _precision(config: RunConfig, reading: Reading, device: str) -> str:
+    """The precision that was asked for, or the one that was measured to be faster."""
+    if config.train.precision != "auto":
+        return config.train.precision
+    train = measurable(config.train, reading.model)
+    check_memory(min(training_bytes(reading.model, reading.rows, name, train) for name in DTYPES), device)
+    return faster_precision(reading, device, config)  # measuring needs that memory too
+
+
+def _highest_rate(train: TrainConfig, width: int, tuned: bool) -> float:
+    """The highest learning rate by default; `tuned`: for a model that has already learned."""
+    rate: float = (TUNING_RATES if tuned else RATES)[train.optimizer] * (256 / width) ** 0.5
+    return rate
 
 
 def pick_threads(wanted: int | None) -> int:
@@ -164,8 +178,9 @@ def pick_threads(wanted: int | None) -> int:
     return wanted or torch.get_num_threads()
 
 
-def _multiple(number: int, of: int) -> int:
-    return -(-number // of) * of
+def _sequences(tokens: int, context: int, multiple: int) -> int:
+    """How many sequences make about as many tokens: a multiple, rounded up."""
+    return -(-max(1, round(tokens / context)) // multiple) * multiple
 
 
 def check_memory(needed: int, device: str) -> None:
