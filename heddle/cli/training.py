@@ -9,7 +9,8 @@ from rich.console import Console
 
 from heddle.cli.progress import Progress
 from heddle.cli.say import document, duration, estimate, metrics, phases, pluralize, size
-from heddle.config.run import Chosen, RunConfig
+from heddle.config.run import RunConfig
+from heddle.config.saved import Chosen
 from heddle.train.extend import extend
 from heddle.train.plan import Plan
 from heddle.train.prepare import name_sources, prepare
@@ -51,7 +52,7 @@ def _train(run: Path, out: Console, json: bool) -> None:
     session, chosen = trainer.session, trainer.session.run.chosen
     if not session.ranks.leads:
         out.quiet, json = True, False
-    _tell_opening(session, out)
+    tell_opening(session, out)
     try:
         with Progress(out, chosen, session.step) as progress:
             trainer.readers.append(progress)
@@ -95,7 +96,7 @@ def _train(run: Path, out: Console, json: bool) -> None:
         )
 
 
-def _tell_opening(session: Session, out: Console) -> None:
+def tell_opening(session: Session, out: Console) -> None:
     """Say what was found where a run continues."""
     run, opening = session.run.directory, session.opening
     for note in opening.notes:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from heddle.config.run import MaskedConfig
+from heddle.config.tasks import MaskedConfig
 from heddle.data.batch import IGNORED, Batch
 from heddle.data.order import held_out_windows, windows
 from heddle.errors import HeddleError, pluralize

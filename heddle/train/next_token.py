@@ -4,7 +4,7 @@ from math import exp
 
 import numpy as np
 
-from heddle.config.run import NextTokenConfig
+from heddle.config.tasks import NextTokenConfig
 from heddle.data.batch import Batch, next_token_batch
 from heddle.data.order import held_out_windows, targets_left_out, windows
 from heddle.data.store import Part

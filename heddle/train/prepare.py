@@ -1,16 +1,21 @@
 """From text to a run directory for a `Trainer`: tokenizer, token store, plan, and checks before anything is trained."""
 
+import os
+import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 from heddle.checks import checked
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.config.presets import preset
-from heddle.config.run import DataConfig, RunConfig, SavedConfig, TakenVectors
+from heddle.config.run import DataConfig, RunConfig
+from heddle.config.saved import Chosen, SavedConfig, TakenVectors
 from heddle.data.sources import Description, Tally, describe, python_library, read_documents
 from heddle.data.store import TokenStore, build_store
 from heddle.errors import HeddleError, pluralize
+from heddle.model.build import build
 from heddle.model.device import pick_device
 from heddle.text.base import Kind
 from heddle.text.heartbeat import heartbeat
@@ -19,7 +24,10 @@ from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_
 from heddle.train.plan import CONTEXT, DEPTHS, Plan, plan
 from heddle.train.task import Reading
 from heddle.train.tasks import make_task
+from heddle.weights.checkpoints import TOKENIZER
 from heddle.weights.files import being_written, sweep, write_directory
+from heddle.weights.run import load, read_config
+from heddle.weights.start import START, load_start, save_start
 from heddle.weights.vectors import VECTORS, find_rows, read_vectors, save_rows, vector_width
 
 TRAINABLE = get_args(Kind)
@@ -32,13 +40,16 @@ FAMILIES = {
 
 
 @checked()
-def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) -> Plan:
+def prepare(
+    config: RunConfig, run: str | Path, tell: Tell = lambda line: None, text_of: str | Path | None = None
+) -> Plan:
     """Make the directory of a new run, completely or not at all, and return its plan.
 
     Args:
         config: the user's settings.
         run: the directory, which must not exist.
         tell: called with one line per phase.
+        text_of: a run whose tokenizer and tokens to take; its data and task must have the same settings. None: read the text.
 
     Raises:
         HeddleError: the text cannot be read, the run exists, or the settings cannot work.
@@ -50,58 +61,78 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
         )
     if being_written(run):
         raise HeddleError(f"{run} is being prepared by another process; choose another --name")
-    config = config.with_preset_training()
-    check_trainable(config)
+    config = config.with_tuning().with_preset_training()
+    start = None if config.model.start is None else read_config(Path(config.model.start)).model
+    check_trainable(config, start)
     device = pick_device(config.train.device)
     # Refuse impossible sizes before any work.
-    smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task)
+    smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task, start)
     vectors = config.train.vectors
     if vectors is not None:
         check_width(config, vectors, smallest)
-    sources = resolve_sources(config.data)
     if run.parent.is_dir():
         sweep(run.parent)
-    tell(f"reading {name_sources(config.data)}")
-    tally = Tally(config.data.validation)
-    with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
-        described = describe(sources, tally)
-    tell(f"{pluralize(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB")
+    sources = resolve_sources(config.data)
+    described = read_text(config.data, sources, tell) if text_of is None else None
     if vectors is not None:
         tell(f"checking {vectors}")
         for _ in read_vectors(vectors, tell):
             pass  # read to the end, so that a damaged file is refused before a tokenizer or a model is trained
     with write_directory(run) as partial:
-        tokenizer = make_tokenizer(config, sources, described, tell)
-        tokenizer.save(partial / "tokenizer.json")
+        if described is None:
+            tokenizer = take_text(Path(str(text_of)), config, partial, tell)
+        else:
+            tokenizer = make_tokenizer(config, sources, described, tell)
+            tokenizer.save(partial / TOKENIZER)
         taken = None if vectors is None else take_rows(vectors, tokenizer, partial, tell)
         if taken and isinstance(smallest.head, LanguageHeadConfig) and smallest.head.tied:
             tell("the head is tied, so it scores with these vectors too; set head.tied=false for separate weights")
-        tell("cutting the text into tokens")
-        several = described.documents > 1 and tokenizer.end_of_text is not None
-        store = cut(partial / "data", config.data, sources, tokenizer, several, described, tell)
-        tell(describe_split(store))
+        if described is None:
+            store = TokenStore.open(partial / "data")
+        else:
+            tell("cutting the text into tokens")
+            several = described.documents > 1 and tokenizer.end_of_text is not None
+            store = cut(partial / "data", config.data, sources, tokenizer, several, described, tell)
+            tell(describe_split(store))
         tell("measuring this machine")
-        planned = plan(config, store, tokenizer, device.type, taken)
+        planned = plan(config, store, tokenizer, device.type, taken, start)
         for line in make_task(config.task, Reading(store.corpus, planned.model, tokenizer=tokenizer)).remarks():
             tell(line)
+        if config.model.start is not None:
+            tell(f"taking the weights of {config.model.start}")
+            planned = replace(planned, chosen=take_start(config.model.start, planned, partial, tell))
         parts = {"data": config.data, "task": config.task, "train": config.train, "chosen": planned.chosen}
         saved = SavedConfig(model=planned.model, **parts)
         (partial / "config.json").write_text(saved.to_json(), encoding="utf-8")
     return planned
 
 
-def check_trainable(config: RunConfig) -> None:
-    """Refuse a preset whose stacks do not fit the task.
+def check_trainable(config: RunConfig, start: TransformerConfig | None = None) -> None:
+    """Refuse a model whose stacks do not fit the task, and settings that a run to start from decides.
+
+    Args:
+        start: the model of the run to start from, if there is one.
 
     Raises:
         HeddleError: they do not fit, or there is no preset of that name.
     """
     name, families = config.model.preset, config.task.families
-    stacks = families[0] if name is None else tuple(preset(name).stacks())
+    if start is None:
+        what, base = f"preset = {name!r}", None if name is None else preset(name)
+    else:
+        what, base = f"from = {config.model.start!r}", start
+        if config.train.vectors is not None:
+            raise HeddleError(f"{what} brings its own token table: leave out vectors")
+        own = (Path(config.model.start or "") / TOKENIZER).is_file()
+        if own and "tokenizer" in config.data.model_fields_set:
+            raise HeddleError(f"{what} brings its own tokenizer: leave out tokenizer = {config.data.tokenizer!r}")
+        if not own and config.data.tokenizer in TRAINABLE:
+            raise HeddleError(f"{what} has no tokenizer.json: set tokenizer to the path of the one it was trained with")
+    stacks = families[0] if base is None else tuple(base.stacks())
     if stacks not in families:
         needed = " or ".join(FAMILIES[each] for each in families)
         raise HeddleError(
-            f"preset = {name!r} is {FAMILIES[stacks]}, but task.kind = {config.task.kind!r} trains only {needed}; "
+            f"{what} is {FAMILIES[stacks]}, but task.kind = {config.task.kind!r} trains only {needed}; "
             "`heddle presets` lists what each preset is"
         )
 
@@ -116,6 +147,41 @@ def name_sources(data: DataConfig) -> str:
     return ", ".join(data.sources) if data.sources else "the Python standard library's sources on this machine"
 
 
+def read_text(data: DataConfig, sources: Sequence[Path | str], tell: Tell) -> Description:
+    """Read the text once, to know its size and what will be held out."""
+    tell(f"reading {name_sources(data)}")
+    tally = Tally(data.validation)
+    with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
+        described = describe(sources, tally)
+    tell(f"{pluralize(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB")
+    return described
+
+
+def take_text(run: Path, config: RunConfig, partial: Path, tell: Tell) -> Tokenizer:
+    """Link or copy the tokenizer and the tokens of a run into another, which reads the same text.
+
+    Raises:
+        HeddleError: the run's data or task has other settings.
+    """
+    saved = read_config(run)
+    if saved.data != config.data or saved.task != config.task:
+        raise HeddleError(
+            f"{run}: its text was prepared with other settings of [data] or [task], so it cannot be shared"
+        )
+    tell(f"taking the tokens of {run}")
+    shutil.copytree(run / "data", partial / "data", copy_function=_link_or_copy)
+    shutil.copyfile(run / TOKENIZER, partial / TOKENIZER)
+    tokenizer: Tokenizer = load_tokenizer(partial / TOKENIZER)
+    return tokenizer
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)
+
+
 def make_tokenizer(config: RunConfig, sources: Sequence[Path | str], described: Description, tell: Tell) -> Tokenizer:
     """The tokenizer that a config asks for: trained on the text, or loaded from a file or a run.
 
@@ -123,6 +189,8 @@ def make_tokenizer(config: RunConfig, sources: Sequence[Path | str], described: 
         HeddleError: `tokenizer` names neither a kind nor a file.
     """
     data = config.data
+    if config.model.start is not None and (Path(config.model.start) / TOKENIZER).is_file():
+        return load_tokenizer(Path(config.model.start) / TOKENIZER)
     if data.tokenizer in TRAINABLE:
         tell(f"training a tokenizer ({data.tokenizer})")
         # One document has no boundary to mark, so a character vocabulary holds exactly the text's characters.
@@ -173,6 +241,21 @@ def describe_split(store: TokenStore) -> str:
     }[store.split["by"]]
     missed = "" if abs(share - asked) <= 0.25 * min(asked, 1 - asked) else f"; validation = {asked:g} was asked for"
     return f"held out for validation: {share:.1%} of the text, {how}{missed}"
+
+
+def take_start(run: str, planned: Plan, partial: Path, tell: Tell) -> Chosen:
+    """Store the weights to start from in the new run, so that it never needs the other run again.
+
+    Raises:
+        HeddleError: the run has no weights, or they do not fit the planned model.
+    """
+    chosen = planned.chosen.override(
+        {"start": {"run": run, "sha256": save_start(load(run, "cpu").model, partial / START)}}
+    )
+    assert chosen.start is not None
+    if not load_start(build(planned.model), partial / START, chosen.start.sha256):
+        tell(f"the head is new: {planned.model.head.kind}")
+    return chosen
 
 
 def check_width(config: RunConfig, vectors: str, model: TransformerConfig) -> None:
