@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 from heddle.errors import HeddleError
 
 Role = Literal["table", "matrix", "stack", "vector"]
+DECAYED: tuple[Role, ...] = ("table", "matrix")  # what weight decay applies to; a stack is updated as matrices
 Initial = Literal["zero", "one", "normal", "position", "branch", "own"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from heddle.checks import checked
 from heddle.config.saved import SavedConfig
-from heddle.data.store import TokenStore
+from heddle.data.record_store import open_store
 from heddle.errors import HeddleError
 from heddle.train.journal import read_lines, read_speed
 from heddle.weights.checkpoints import CONFIG, read_manifest
@@ -90,7 +90,7 @@ def _record(path: Path) -> dict[str, Any]:
         if wrong:
             raise HeddleError(f"{path / wrong[0]}")
         if (path / "data").is_dir():
-            TokenStore.open(path / "data")  # refuses what is damaged
+            open_store(path / "data")  # refuses what is damaged
         return record | {"state": _state(path, config)} | _scores(path, lines) | _best(lines) | _speed(path)
     except (HeddleError, ValueError) as error:
         return record | {"error": str(error)}

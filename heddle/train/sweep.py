@@ -12,8 +12,9 @@ from heddle.config.saved import SavedConfig
 from heddle.config.sweep import SEED, Variant
 from heddle.errors import HeddleError
 from heddle.train.compare import differences, flat
+from heddle.train.material import Tell
 from heddle.train.plan import CONTEXT, DEPTHS
-from heddle.train.prepare import Tell, check_trainable, prepare
+from heddle.train.prepare import check_trainable, prepare
 from heddle.train.ranks import join_ranks
 from heddle.train.session import Session
 from heddle.train.spread import Spread, spread
@@ -42,8 +43,8 @@ class First(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of one run of a series.
+class Member:
+    """One run of a series, and what became of it.
 
     Attributes:
         run: its directory.
@@ -64,7 +65,7 @@ class Outcome:
 @checked(found=SOME)
 def sweep(
     found: Sequence[Variant], run: str | Path, tell: Tell = lambda line: None, watch: Watch | None = None
-) -> list[Outcome]:
+) -> list[Member]:
     """Train the runs of a series, one after the other: `sweep(heddle.config.variants(table, seeds=3), "runs/mine")`.
 
     They are named after `run` and their settings: `runs/mine-learning_rate=0.001,seed0`. What the first run decided by
@@ -189,13 +190,12 @@ def other_settings(there: First, config: RunConfig) -> list[str]:
     return differences(tables)
 
 
-def _train(path: Path, settings: Mapping[str, Any], how: Any, tell: Tell, watch: Watch | None) -> Outcome:
+def _train(path: Path, settings: Mapping[str, Any], how: Any, tell: Tell, watch: Watch | None) -> Member:
     """Train a run to its end, unless it has reached it."""
-    steps = read_config(path).chosen
     record = read_manifest(path) if (path / MANIFEST).is_file() else {}
-    if steps is not None and record.get("step") == steps.steps and "evaluation" in record:
+    if "evaluation" in record:
         tell(f"{path} has finished before")
-        return Outcome(path, settings, "kept", record["evaluation"]["loss"])
+        return Member(path, settings, "kept", record["evaluation"]["loss"])
     trainer = Trainer(path)
     try:
         with nullcontext() if watch is None else watch(trainer.session) as reader:
@@ -203,12 +203,12 @@ def _train(path: Path, settings: Mapping[str, Any], how: Any, tell: Tell, watch:
             result = trainer.run()
     except NotFinite as error:
         tell(str(error))
-        return Outcome(path, settings, "diverged", None, str(error))
-    return Outcome(path, settings, how, result.loss)
+        return Member(path, settings, "diverged", None, str(error))
+    return Member(path, settings, how, result.loss)
 
 
 @checked()
-def spreads(outcomes: Sequence[Outcome]) -> list[tuple[dict[str, Any], Spread]]:
+def spreads(outcomes: Sequence[Member]) -> list[tuple[dict[str, Any], Spread]]:
     """For each combination of settings apart from the seed, the spread of the final validation loss; diverged runs are left out."""
     groups: list[tuple[dict[str, Any], list[float]]] = []
     for outcome in outcomes:

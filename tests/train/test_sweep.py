@@ -15,7 +15,7 @@ import torch
 
 from heddle.config import RunConfig, variants
 from heddle.errors import HeddleError
-from heddle.train import Interrupted, Outcome, Report, Session, Spread, Trainer, prepare, spread, spreads, sweep
+from heddle.train import Interrupted, Member, Report, Session, Spread, Trainer, prepare, spread, spreads, sweep
 from heddle.train.spread import quantile
 from heddle.weights import load
 
@@ -128,7 +128,7 @@ class Still:
         self.session, self.readers = None, []
 
     def run(self) -> Any:
-        return Outcome(Path(), {}, "trained", 1.0)
+        return Member(Path(), {}, "trained", 1.0)
 
 
 def test_impossible_runs_are_refused_before_any_is_trained(table: dict[str, Any], tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_the_interval_contains_the_mean_in_95_percent_of_series(runs: int) -> No
 def test_seeds_are_put_together() -> None:
     losses = {(1e-3, 0): 3.0, (1e-3, 1): 4.0, (2e-3, 0): 2.0, (2e-3, 1): None}
     outcomes = [
-        Outcome(Path(), {"train.learning_rate": rate, "train.seed": seed}, "trained", loss)
+        Member(Path(), {"train.learning_rate": rate, "train.seed": seed}, "trained", loss)
         for (rate, seed), loss in losses.items()
     ]
     (one, first), (two, second) = spreads(outcomes)
