@@ -448,7 +448,7 @@ FAULTS = [
     Fault("windows are read twice", "data/order.py", law="epoch", run="next token, rotary",
           test="prove/test_training.py::test_every_law_holds",
           old="= offset + order * context", new="= offset + order // 2 * context"),
-    Fault("half of the windows", "data/order.py", law="epoch", run="next token, recurrent",
+    Fault("half of the windows", "data/order.py", law="epoch", run="masked, rotary",
           test="prove/test_training.py::test_every_law_holds",
           old="return max(1, (store_length - context) // context)", new="return max(1, (store_length - context) // context // 2)"),
     Fault("a document goes to both parts", "data/split.py", law="parts", run="next token, rotary",

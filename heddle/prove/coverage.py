@@ -4,6 +4,7 @@ import copy
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from types import SimpleNamespace
 
 import numpy as np
@@ -33,27 +34,23 @@ FAITHFUL = ("bytes", "characters", "bpe", "unigram")
 Places = npt.NDArray[np.int64]
 
 
-def batches(training: Training) -> Iterator[Comparison | str]:
+def same_batches(training: Training) -> Iterator[Comparison | str]:
     """A step's batch is a function of (seed, step): read again, by another process or in parts, it is the same."""
-    first, second = training.task, training.make()
-    rows = len(first.examples(0).places)
+    first, second, read = training.task, training.make(), []
     for number in STEPS:
         examples = first.examples(number)
+        rows = len(examples.places)
+        read.append(f"{rows} rows of step {number + 1}")
         wanted = content([first.batch(examples)])
-        yield Comparison(f"step {number + 1} read again", content([first.batch(examples)]), wanted, exactly=True)
-        yield Comparison(
-            f"step {number + 1} in another process",
-            content([second.batch(second.examples(number))]),
-            wanted,
-            exactly=True,
-        )
+        found = {"read again": [examples], "in another process": [second.examples(number)]}
         for ranks in (each for each in CUTS if rows % each == 0):
-            parts = [first.batch(first.examples(number).part(rank, ranks)) for rank in range(ranks)]
-            yield Comparison(f"step {number + 1} among {ranks} ranks", content(parts), wanted, exactly=True)
-        order = np.arange(rows)[::-1]
-        alone = [first.batch(examples.take(np.array([row]))) for row in order]
-        yield Comparison(f"step {number + 1} row by row", content(alone[::-1]), wanted, exactly=True)
-    yield f"steps {', '.join(str(number + 1) for number in STEPS)}, {pluralize(rows, 'row')} each"
+            found[f"among {ranks} ranks"] = [first.examples(number).part(rank, ranks) for rank in range(ranks)]
+        found["row by row"] = [examples.take(np.array([row])) for row in range(rows)]
+        for how, each in found.items():
+            task = second if how == "in another process" else first
+            batches = [task.batch(part) for part in reversed(each)]
+            yield Comparison(f"step {number + 1} {how}", content(batches[::-1]), wanted, exactly=True)
+    yield ", ".join(read)
 
 
 def targets_scored_once(training: Training) -> Iterator[Comparison | str]:
@@ -95,33 +92,24 @@ def _counting(task: Task) -> Task:
 
 
 def epoch(training: Training) -> Iterator[Comparison | str]:
-    """Each epoch reads every example once, none of its targets twice, and leaves out fewer than two examples' worth."""
+    """Each epoch reads every example once, none of its targets twice, and leaves out less than two windows of a text."""
     task, said = training.task, ""
-    count = task.epoch()
-    if count is None:
-        raise NotApplicable("this task has no epochs")
-    rows, size = len(task.examples(0).places), task.size(held_out=False)
-    number = min(count, MOST_STEPS * rows)
-    left = 0
-    for which in (0, 1):
-        places = list(_stream(task, which * count, number, rows))
+    size = task.size(held_out=False)
+    for number in (0, 1):
+        steps = [*islice(task.epoch(number), MOST_STEPS + 1)]
+        if not steps:
+            raise NotApplicable("this task has no epochs")
+        whole = len(steps) <= MOST_STEPS
+        places = [task.places(examples) for examples in steps]
         seen = _visited(places)
-        yield _none(f"read twice in epoch {which + 1}", seen.twice)
-        if size is not None and number == count:
-            left = size - seen.distinct
-            most = 2 * (places[0][0].size if places[0].ndim > 1 else 1)
-            yield _none(f"more than {most} left out of epoch {which + 1}", max(0, left - most))
-        of = "" if number == count else f" of {count:,}"
-        said = f"{pluralize(number, 'example')}{of}: {_counted(task, seen.distinct, places)}, each once"
-    yield said + (f"; {left:,} are left out of an epoch, others of each" if left else "")
-
-
-def _stream(task: Task, first: int, number: int, rows: int) -> Iterator[Places]:
-    """The places of `number` consecutive examples, from the first on, step by step."""
-    for step in range(first // rows, -(-(first + number) // rows)):
-        there = np.arange(step * rows, (step + 1) * rows)
-        mine = np.flatnonzero((there >= first) & (there < first + number))
-        yield task.places(task.examples(step).take(mine))
+        yield _none(f"read twice in epoch {number + 1}", seen.twice)
+        cut = "" if whole else f", in its first {MOST_STEPS:,} steps"
+        said = f"{_counted(task, seen.distinct, places)}, each once an epoch{cut}"
+        if size is not None and whole:
+            left, most = size - seen.distinct, 2 * places[0].shape[1] if places[0].ndim > 1 else 0
+            yield _none(f"more than {most} left out of epoch {number + 1}", max(0, left - most))
+            said += f"; {left:,} left out, others in each epoch" if left else ""
+    yield said
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,8 @@ class Training:
         if not by_token(batch) or self._tokens(batch) <= self.most:
             return there
         width = min(there, max(SHORTEST, self.most // len(batch.tokens)))
-        return width if narrowed(batch, width).weights.any(1).all() else there
+        kept = narrowed(batch, width).weights.any(1)
+        return width if bool((kept | ~batch.weights.any(1)).all()) else there
 
     def looked_at(self) -> str:
         """How much of a batch that is, in words."""

@@ -1,6 +1,5 @@
 """Small runs to put the laws of training to: one row per task and family of models. A new task is a row in `RUNS`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from heddle.config import MaskedConfig, NextTokenConfig, TransformerConfig
 from heddle.config.base import Config
+from heddle.config.run import Chosen, SavedConfig, TrainConfig
 from heddle.data.sources import Document
 from heddle.data.store import TokenStore, build_store
 from heddle.model import build
@@ -15,6 +15,7 @@ from heddle.prove.subject import Subject, awaken
 from heddle.prove.training import Training
 from heddle.text import train_tokenizer
 from heddle.train import Reading, make_task
+from heddle.weights.run import write_model
 
 CONTEXT = 16
 WORDS = [
@@ -93,4 +94,13 @@ def _model(name: str) -> tuple[Any, float]:
     return model, Subject(model).bounds["output"]
 
 
-Plant = Callable[..., None]
+def directory(name: str, place: Path) -> Path:
+    """One of the small runs on the disk, as a trained run is: its weights, texts, tokenizer and settings."""
+    model, _ = _model(name)
+    place.mkdir()
+    chosen = {"device": "cpu", "precision": "fp32", "compile": False, "threads": 1, "steps": 6, "batch": 4, "peak": 1e10,
+              "learning_rate": 1e-3, "warmup": 1, "evaluate_every": 3, "save_every": 2, "tokens_per_second": 1e4}  # fmt: skip
+    config = SavedConfig(model=model.config, task=RUNS[name].task, train=TrainConfig(), chosen=Chosen.of(chosen))
+    write_model(place, model.state_dict(), config, TOKENIZER, step=6)
+    store(place)  # after the manifest, so that it may be removed
+    return place

@@ -1,5 +1,7 @@
 """The laws of training hold for every task and family of models, and each of them notices a fault."""
 
+import json
+import shutil
 from pathlib import Path
 
 import jaxtyping
@@ -7,10 +9,11 @@ import pytest
 
 from benchmarks.faults import FAULTS, Fault
 from heddle.data.store import TokenStore
+from heddle.prove import prove_run
 from heddle.prove.laws import LAWS, check_law
 from tests.laws.test_planted import planted
 
-from .tasks import RUNS, store, training
+from .tasks import RUNS, directory, store, training
 
 # Where a law has nothing to look at: an encoder does not write.
 APART = {"stepwise losses": "masked"}
@@ -49,3 +52,33 @@ def test_a_planted_fault_is_found(fault: Fault, tmp_path: Path) -> None:
     with planted(fault):
         verdict = check_law(fault.law, training(fault.run, store(tmp_path)))
     assert verdict.word == "DIFFERENT", verdict
+
+
+@pytest.mark.parametrize("name", ["next token, rotary", "masked, rotary"])
+def test_the_proof_of_a_run_has_the_laws_of_its_training(name: str, tmp_path: Path) -> None:
+    run = directory(name, tmp_path / "run")
+    proof = prove_run(run)
+    words = {verdict.check: verdict.word for verdict in proof.verdicts}
+    assert proof.holds
+    assert {law for law in LAWS if words[law] == "NOT CHECKED"} == {
+        law for law, task in APART.items() if name.startswith(task)
+    }
+    assert words["resume"] == "NOT CHECKED"
+    assert json.loads((run / "proof.json").read_text()) == proof.to_dict()
+
+
+def test_where_there_is_no_text_nothing_is_claimed_and_the_reason_is_said(tmp_path: Path) -> None:
+    run = directory("next token, rotary", tmp_path / "run")
+    shutil.rmtree(run / "data")
+    verdicts = {verdict.check: verdict for verdict in prove_run(run).verdicts}
+    assert {(verdicts[law].word, verdicts[law].detail) for law in LAWS} == {
+        ("NOT CHECKED", "no training text is kept here")
+    }
+
+
+def test_a_fault_in_a_run_decides_what_its_proof_says(tmp_path: Path) -> None:
+    run = directory("next token, rotary", tmp_path / "run")
+    with planted(next(fault for fault in PLANTED if fault.name == "windows are read twice")):
+        proof = prove_run(run)
+    assert not proof.holds
+    assert [verdict.check for verdict in proof.verdicts if not verdict.holds] == ["epoch"]
