@@ -35,7 +35,7 @@ from heddle.weights.run import read_config
 
 WORD = "resume"
 SLOW = 0.2  # seconds that every save takes, so that a kill can hit it
-STEPS, SAVE_EVERY, EVALUATE_EVERY = 12, 3, 6  # of the copy that is killed
+STEPS = 12  # of the copy that is killed; it saves four times and is scored twice
 WEIGHTS, METRICS, TOKENIZER, DATA = "model.safetensors", "metrics.jsonl", "tokenizer.json", "data"
 MISSES = 3  # runs for each kill that end before it
 PAUSE = 0.005  # seconds between two looks at a process
@@ -193,6 +193,11 @@ def _content(file: Path) -> bytes | None:
     return file.read_bytes() if file.exists() else None
 
 
+def save_every(steps: int) -> int:
+    """Steps between two checkpoints of a copy."""
+    return max(1, steps // 4)
+
+
 def short_copy(run: Path, place: Path) -> Path:
     """A copy of a run before its first step, with its text, seed, model and schedule, but few steps.
 
@@ -207,8 +212,8 @@ def short_copy(run: Path, place: Path) -> Path:
     short: dict[str, object] = {
         "steps": steps,
         "warmup": min(chosen.warmup, steps // 2),
-        "save_every": min(SAVE_EVERY, steps),
-        "evaluate_every": min(EVALUATE_EVERY, steps),
+        "save_every": save_every(steps),
+        "evaluate_every": max(1, steps // 2),
         "compile": False,
         "device": "cpu",
         "precision": usable_precision(chosen.precision),
@@ -303,7 +308,8 @@ def _resumed(run: Path, place: Path, kills: int, draw: random.Random, tell: Tell
     while (killed := sum(done.values())) < kills:
         tell(f"{WORD}: kill {killed + 1} of {kills}")
         in_save, anywhere = killed % 3 == 0, killed % 3 == 2
-        step = draw.randint(min(saved(current), steps - 1), steps - 1)
+        # Once there is something to lose: after the first checkpoint.
+        step = draw.randint(min(max(saved(current), save_every(steps) + 1), steps), steps)
         ready = after(draw.uniform(0, lasted)) if anywhere else after_step(current, step)
         child = begin(current)
         hit = until(child, ready) and (not in_save or inside_save(child, current, draw))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from heddle.errors import HeddleError
 from heddle.prove import kills
 
 from .tasks import directory
@@ -26,10 +27,10 @@ def test_a_killed_run_ends_like_one_left_alone(
     assert files == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}, "the run stays as it is"
 
 
-def test_a_copy_that_cannot_train_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kills, "OWN", "raise SystemExit('no room')")
-    verdict = kills.resumed(directory("masked, rotary", tmp_path / "run"), 1)
-    assert (verdict.word, verdict.detail) == ("DIFFERENT", "a run ended with code 1: no room")
+def test_a_process_that_failed_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(HeddleError, match="a run ended with code 3"):
+        kills.check(3 << 8)
+    kills.check(0)
 
 
 def test_without_kills_nothing_is_claimed(tmp_path: Path) -> None:
