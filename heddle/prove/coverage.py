@@ -13,7 +13,11 @@ import torch
 from torch import Tensor
 
 from heddle.data.batch import Batch
-from heddle.data.store import Part, TokenStore
+from heddle.data.examples import LABEL
+from heddle.data.record_store import RecordStore
+from heddle.data.examples import LABEL
+from heddle.data.record_store import Store
+from heddle.data.store import TokenStore
 from heddle.errors import pluralize
 from heddle.prove.arrangement import CUTS
 from heddle.prove.rows import content
@@ -86,7 +90,7 @@ def _counting(task: Task) -> Task:
         return {"loss": batch.weights.flatten(1).sum(1) if batch.weights.dim() > 1 else batch.weights}
 
     light = copy.copy(task)
-    light.objective = lambda model: SimpleNamespace(by_row=by_row)  # type: ignore[method-assign,assignment,return-value]
+    light.objective = lambda model, *terms: SimpleNamespace(by_row=by_row)  # type: ignore[method-assign,assignment]
     light.metrics = lambda means, share: {}  # type: ignore[method-assign]
     return light
 
@@ -139,35 +143,33 @@ def _none(what: str, found: int) -> Comparison:
 
 
 def parts(training: Training) -> Iterator[Comparison | str]:
-    """The training and the validation part share no document, and are together as long as the text.
+    """The training and the validation part share no document or record; the parts of a text are together as long as it.
 
-    Each document goes to one part by a hash of its content, and so do its copies. Stretches that both parts contain for another
-    reason, since the text repeats itself, are reported.
+    Each document goes to one part by a hash of its content, and so do its copies. What both parts contain for another reason, since
+    a text repeats itself or the user chose what to evaluate on, is reported.
     """
     store = training.store
     if store is None:
         raise NotApplicable("there is no text on the disk")
-    yield Comparison(
-        "bytes of both parts", _number(store.train.bytes + store.validation.bytes), _number(store.bytes), exactly=True
-    )
     remarks = []
-    if store.separator is not None and store.split["by"] != "characters":
-        mine, theirs = (set(_digests(part, store)) for part in (store.train, store.validation))
-        shared = len(mine & theirs)
-        if _faithful(training.task):
-            yield _none("documents in both parts", shared)
-            remarks.append(f"{len(mine):,} and {len(theirs):,} different documents, none in both")
-        else:
-            remarks.append(f"{shared:,} of {pluralize(len(theirs), 'document')} have the ids of one in training")
+    if isinstance(store, TokenStore):
+        together = store.train.bytes + store.validation.bytes
+        yield Comparison("bytes of both parts", _number(together), _number(store.bytes), exactly=True)
+    if isinstance(store, TokenStore) and (store.separator is None or store.split["by"] == "characters"):
+        single = store.split["by"] == "characters"
+        remarks.append("one text, cut once" if single else "documents without marks between them")
     else:
-        remarks.append(
-            "one text, cut once" if store.split["by"] == "characters" else "documents without marks between them"
-        )
-    share = _stretches(store)
+        mine, theirs = (set(_digests(store, part)) for part in ("train", "validation"))
+        shared, thing = len(mine & theirs), "document" if isinstance(store, TokenStore) else "record"
+        if _faithful(training.task) and store.split["by"] != "sources":
+            yield _none(f"{thing}s in both parts", shared)
+            remarks.append(f"{len(mine):,} and {len(theirs):,} different {thing}s, none in both")
+        else:
+            chosen = "; the user chose them" if store.split["by"] == "sources" else ""
+            remarks.append(f"{shared:,} of {pluralize(len(theirs), thing)} have the ids of one in training{chosen}")
+    share = _stretches(store) if isinstance(store, TokenStore) else 0.0
     if share:
-        remarks.append(
-            f"the text repeats itself: {share:.1%} of validation's stretches of {STRETCH} tokens are in training"
-        )
+        remarks.append(f"the text repeats itself: {share:.1%} of validation's stretches of {STRETCH} tokens are in training")
     yield "; ".join(remarks)
 
 
@@ -177,13 +179,20 @@ def _faithful(task: Task) -> bool:
     return tokenizer is not None and tokenizer.kind in FAITHFUL and getattr(tokenizer, "unknown", None) is None
 
 
-def _digests(part: Part, store: TokenStore) -> Iterator[bytes]:
-    """The ids of each document, as bytes."""
-    start = 0
-    for end in [*np.flatnonzero(part.tokens == store.separator).tolist(), len(part.tokens)]:
-        if end > start:
-            yield hashlib.sha256(part.tokens[start:end].tobytes()).digest()
-        start = end + 1
+def _digests(store: Store, name: str) -> Iterator[bytes]:
+    """A hash of the ids of each document, or of all texts of each record."""
+    part = getattr(store, name)
+    if isinstance(store, TokenStore):
+        start = 0
+        for end in [*np.flatnonzero(part.tokens == store.separator).tolist(), len(part.tokens)]:
+            if end > start:
+                yield hashlib.sha256(part.tokens[start:end].tobytes()).digest()
+            start = end + 1
+        return
+    texts = [column for field, column in part.columns.items() if field != LABEL]
+    for record in range(len(part)):
+        found = [text[record] for text in texts]
+        yield hashlib.sha256(b"".join([*(len(ids).to_bytes(8, "big") + ids.tobytes() for ids in found)])).digest()
 
 
 def _stretches(store: TokenStore) -> float:

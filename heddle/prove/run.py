@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from heddle.checks import SEED, at_least, checked
+from heddle.data.examples import LABEL
+from heddle.data.record_store import RecordStore, Store, open_store
 from heddle.data.store import META, TokenStore
 from heddle.generate.text import prompt_ids
 from heddle.model.transformer import Transformer
@@ -70,7 +72,8 @@ def training_laws(
     if not (run / "data" / META).is_file():
         return not_checked("no training text is kept here")
     opened = read_run(run)
-    training = Training(opened.task, model, rounding, opened.store, seed)
+    terms = opened.train.label_smoothing, opened.train.z_loss
+    training = Training(opened.task, model, rounding, opened.store, seed, terms)
     verdicts = []
     for word in LAWS:
         if progress is not None:
@@ -90,7 +93,7 @@ def served_ids(tokenizer: Tokenizer | None, data: str | Path) -> Verdict:
         return Verdict(
             WORD, "NOT CHECKED", detail="no tokenizer" if tokenizer is None else "no training text is kept here"
         )
-    store = TokenStore.open(data)
+    store = open_store(data)
     if store.tokenizer != tokenizer.fingerprint():
         return _different("tokenizer.json is not the one that made the ids in data/")
     compared = 0
@@ -110,19 +113,37 @@ def served_ids(tokenizer: Tokenizer | None, data: str | Path) -> Verdict:
     return Verdict(WORD, "EXACT", detail=f"{compared:,} ids of the training text")
 
 
-def documents(store: TokenStore, tokenizer: Tokenizer) -> Iterator[tuple[list[int], bool]]:
-    """The first documents of the training part as ids, and whether each is whole.
+def documents(store: Store, tokenizer: Tokenizer) -> Iterator[tuple[list[int], bool]]:
+    """The first documents, or texts of records, of the training part as ids, and whether each is whole.
 
     One ends before an id that stands for an unknown word, since its text is lost.
     """
     unknown = getattr(tokenizer, "unknown", None)
+    for piece, whole in _texts(store) if isinstance(store, RecordStore) else _documents(store):
+        if unknown in piece:
+            piece, whole = piece[: piece.index(unknown)], False
+        yield piece, whole
+
+
+def _texts(store: RecordStore) -> Iterator[tuple[list[int], bool]]:
+    """The texts of the first records."""
+    texts = [column for name, column in store.train.columns.items() if name != LABEL]
+    read = 0
+    for record in range(len(store.train)):
+        for column in texts:
+            yield column[record].tolist(), True
+            read += len(column[record])
+        if read >= READ:
+            return
+
+
+def _documents(store: TokenStore) -> Iterator[tuple[list[int], bool]]:
+    """The first documents; the last may be cut short."""
     ids = np.asarray(store.train.tokens[:READ])
     ends = [] if store.separator is None else np.flatnonzero(ids == store.separator).tolist()
     start = 0
     for end in [*ends, len(ids)]:
         piece, whole = ids[start:end].tolist(), end < len(ids) or len(ids) == len(store.train.tokens)
-        if unknown in piece:
-            piece, whole = piece[: piece.index(unknown)], False
         start = end + 1
         yield piece, whole
 

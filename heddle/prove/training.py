@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heddle.config.layers import MoEConfig
 from heddle.data.batch import Batch
-from heddle.data.store import TokenStore
+from heddle.data.record_store import Store
 from heddle.errors import pluralize
 from heddle.model.transformer import Transformer
 from heddle.prove.rows import by_token, narrowed
@@ -42,6 +42,7 @@ class Training:
         rounding: the model's own relative rounding error in fp32.
         store: the texts, where they are on the disk.
         seed: of what is drawn to try it.
+        terms: label smoothing and z-loss of the training.
     """
 
     def __init__(
@@ -49,14 +50,16 @@ class Training:
         make: Callable[[], Task],
         model: Transformer,
         rounding: float,
-        store: TokenStore | None = None,
+        store: Store | None = None,
         seed: int = 0,
+        terms: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         self.make, self.task, self.store = make, make(), store
         self.config = model.config
-        self.single = copy.deepcopy(model).float().eval()
+        single = copy.deepcopy(model).float().eval()
         self.model = copy.deepcopy(model).double().eval()
-        self.objective = self.task.objective(self.model)
+        self.objective = self.task.objective(self.model, *terms)
+        self.objective_in_fp32 = self.task.objective(single, *terms)
         self.generator = torch.Generator().manual_seed(seed)
         self.bounds = {"output": min(rounding, CEILING / ALLOWED)}
         self.scales: dict[str, float] = {}

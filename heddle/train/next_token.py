@@ -6,7 +6,7 @@ from math import exp
 import numpy as np
 import numpy.typing as npt
 
-from heddle.config.run import NextTokenConfig
+from heddle.config.tasks import NextTokenConfig
 from heddle.data.batch import Batch, next_token_batch
 from heddle.data.order import held_out_windows, targets_left_out, windows, windows_per_epoch
 from heddle.data.store import Part
@@ -60,10 +60,10 @@ class NextTokenTask(Task):
             window_batches(found, rows, self.length), sum(stop - start for start, stop in found) / part.targets
         )
 
-    def objective(self, model: Transformer) -> CrossEntropy:
+    def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
         """-log p(next token), for a causal language model."""
         model.check_predicts_next()
-        return CrossEntropy(model)
+        return CrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """Perplexity exp(loss); bits per UTF-8 byte of the text, comparable across tokenizers; and the bytes scored.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heddle.checks import checked
 from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, TransformerConfig
-from heddle.config.run import SavedConfig
+from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError, did_you_mean
 from heddle.model.transformer import Transformer
 from heddle.weights.families import (
@@ -18,6 +18,7 @@ from heddle.weights.families import (
     BERT,
     BERT_CLASSIFIER,
     BERT_POOLED,
+    BERT_TAGGED,
     FALCON,
     GEMMA2,
     GPT2,
@@ -57,6 +58,7 @@ ALL = (
     FALCON,
     BERT,
     BERT_CLASSIFIER,
+    BERT_TAGGED,
     BERT_POOLED,
     T5,
     BART,
