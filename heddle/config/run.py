@@ -194,7 +194,7 @@ class RunConfig(Config):
     @model_validator(mode="after")
     def _columns_are_read(self) -> Self:
         for field, column in self.data.columns().items():
-            if field not in self.task.fields:
+            if field not in (*self.task.fields, *self.task.optional):
                 reads = " and ".join(self.task.fields)
                 raise ValueError(
                     f"{field} = {column!r} names a column that task.kind = {self.task.kind!r} does not read; it reads {reads}"

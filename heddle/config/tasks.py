@@ -3,6 +3,7 @@
 The text under a field is its help in `heddle train --help`.
 """
 
+from collections.abc import Collection
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -21,18 +22,26 @@ class TaskSettings(Config):
     Attributes:
         families: the stacks that a model for this task may have; the first is what a model without a preset gets.
         fields: what it reads: a text, or the fields of a record, such as `source` and `target`.
+        optional: fields that it also reads if the user names their columns.
         head: the kind of the model's head.
         special_tokens: tokens that a tokenizer trained for this task gets.
         counted: what its targets are called, in the plural.
         without: the settings of [train] that have no effect on it.
+        labels: what the labels of its records are, if it reads labels.
     """
 
     families: ClassVar[tuple[tuple[str, ...], ...]] = (("decoder",),)
     fields: ClassVar[tuple[str, ...]] = ("text",)
+    optional: ClassVar[tuple[str, ...]] = ()
     head: ClassVar[str] = "language"
     special_tokens: ClassVar[tuple[str, ...]] = ()
     counted: ClassVar[str] = "tokens"
     without: ClassVar[tuple[str, ...]] = ()
+    labels: ClassVar[Labels] = "classes"
+
+    def reads(self, named: Collection[str]) -> tuple[str, ...]:
+        """The fields that it reads if the user named the columns of some."""
+        return (*self.fields, *(field for field in self.optional if field in named))
 
     def head_table(self, before: dict[str, Any], stack: str, classes: tuple[str, ...]) -> dict[str, Any]:
         """The head of a model for this task, as a table.
@@ -43,11 +52,6 @@ class TaskSettings(Config):
             classes: names of the classes; empty if there are none, or if the records have not been read.
         """
         return before if before["kind"] == self.head else {"kind": self.head}
-
-    @property
-    def labels(self) -> Labels:
-        """What the labels of its records are, if it reads labels."""
-        return "classes"
 
 
 class NextTokenConfig(TaskSettings):
@@ -137,6 +141,7 @@ class ClassificationConfig(LabelSettings):
 
     families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder",), ("decoder",))
     fields: ClassVar[tuple[str, ...]] = ("text", "label")
+    optional: ClassVar[tuple[str, ...]] = ("pair",)
     counted: ClassVar[str] = "texts"
 
     kind: Literal["classification"] = "classification"
@@ -151,6 +156,7 @@ class TokenClassificationConfig(LabelSettings):
     families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder",), ("decoder",))
     fields: ClassVar[tuple[str, ...]] = ("text", "label")
     counted: ClassVar[str] = "words"
+    labels: ClassVar[Labels] = "tokens"
     pooling: ClassVar[dict[str, str]] = {"encoder": "none", "decoder": "none"}
 
     kind: Literal["token_classification"] = "token_classification"
@@ -164,8 +170,10 @@ class RegressionConfig(LabelSettings):
 
     families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder",), ("decoder",))
     fields: ClassVar[tuple[str, ...]] = ("text", "label")
+    optional: ClassVar[tuple[str, ...]] = ("pair",)
     counted: ClassVar[str] = "texts"
     without: ClassVar[tuple[str, ...]] = ("label_smoothing", "z_loss")
+    labels: ClassVar[Labels] = "numbers"
 
     kind: Literal["regression"] = "regression"
     """Predict a number."""

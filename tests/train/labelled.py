@@ -42,7 +42,7 @@ def records(kind: str, count: int = 48, seed: int = 0, pairs: bool = False, **mo
 def model_for(config: Any, corpus: Corpus, stack: str = "encoder", **more: Any) -> TransformerConfig:
     """A model of one block for a task; with `types` for pairs."""
     said = {"depth": 1, "dim": 16, "heads": 2, "context": 16, stack: {"depth": 1}, **more}
-    return ModelChoice.of(said).resolve(TOKENIZER.vocab_size, 1, 16, config, corpus.classes)
+    return ModelChoice.of(said).resolve(TOKENIZER.vocab_size, 1, 16, config, classes=corpus.classes)
 
 
 def reading(config: Any, kind: str, rows: int = 8, stack: str = "encoder", pairs: bool = False, **more: Any) -> Reading:
