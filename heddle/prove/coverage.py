@@ -14,8 +14,6 @@ from torch import Tensor
 
 from heddle.data.batch import Batch
 from heddle.data.examples import LABEL
-from heddle.data.record_store import RecordStore
-from heddle.data.examples import LABEL
 from heddle.data.record_store import Store
 from heddle.data.store import TokenStore
 from heddle.errors import pluralize
@@ -67,7 +65,9 @@ def targets_scored_once(training: Training) -> Iterator[Comparison | str]:
     size = task.size(held_out=True)
     if size is not None:
         yield _none("targets never scored", size - seen.distinct)
-    yield Comparison("share", {"share": torch.tensor([held.share])}, {"share": torch.ones(1)}, exactly=True)
+    # A task may leave out what is too short to score, which its size then does not count.
+    missing = max(0.0, 1 - held.share - (0.0 if size is None else 1 / size))
+    yield Comparison("share", {"share": torch.tensor([missing])}, {"share": torch.zeros(1)}, exactly=True)
     most = None if sum(each.size for each in places) <= SCORED else SCORED
     chosen = task.held_out(ROWS, most)
     counted = 0
@@ -169,7 +169,9 @@ def parts(training: Training) -> Iterator[Comparison | str]:
             remarks.append(f"{shared:,} of {pluralize(len(theirs), thing)} have the ids of one in training{chosen}")
     share = _stretches(store) if isinstance(store, TokenStore) else 0.0
     if share:
-        remarks.append(f"the text repeats itself: {share:.1%} of validation's stretches of {STRETCH} tokens are in training")
+        remarks.append(
+            f"the text repeats itself: {share:.1%} of validation's stretches of {STRETCH} tokens are in training"
+        )
     yield "; ".join(remarks)
 
 

@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 
 import heddle
 from heddle.account.machine import usable_precision
-from heddle.config.run import Chosen
+from heddle.config.saved import Chosen
 from heddle.errors import HeddleError, pluralize
 from heddle.prove.verdict import Verdict
 from heddle.train.journal import read_lines
