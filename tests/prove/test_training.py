@@ -57,7 +57,8 @@ def test_every_law_holds(name: str, stores: Callable[[str], Store]) -> None:
         if law in ("batches", "targets scored once", "epoch", "parts"):
             assert verdict.word == "EXACT"
         elif law != "cut of a batch":  # there, one comparison is in fp32
-            assert verdict.error < 1e-9, verdict
+            # The weights of classes are summed in fp32.
+            assert verdict.error < (1e-6 if name == "classes, encoder" else 1e-9), verdict
 
 
 @pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault.name)
@@ -67,8 +68,8 @@ def test_a_planted_fault_is_found(fault: Fault, tmp_path: Path) -> None:
     assert verdict.word == "DIFFERENT", verdict
 
 
-@pytest.mark.parametrize("name", ["next token, rotary", "masked, rotary"])
-def test_the_proof_of_a_run_has_the_laws_of_its_training(name: str, tmp_path: Path) -> None:
+def test_the_proof_of_a_run_has_the_laws_of_its_training(tmp_path: Path) -> None:
+    name = "translation, both"
     run = directory(name, tmp_path / "run")
     proof = prove_run(run)
     words = {verdict.check: verdict.word for verdict in proof.verdicts}
