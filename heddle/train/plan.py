@@ -99,19 +99,16 @@ def plan(
     smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start, store.corpus.classes)
     reading = Reading(store.corpus, smallest, tokenizer=tokenizer)
     make_task(config.task, reading)  # refuses texts that are too short for it
-    of_records = config.task.fields != TEXT
-    # A batch of records is a multiple of this, even where they are as long as the context.
-    least = train.accumulate * (MULTIPLE if of_records else 1)
-    batch = train.batch or _batch(train.batch_tokens or TOKENS_PER_STEP[device], smallest.context, least)
+    batch, least = _batch(config, smallest.context, device)
     rows = max(1, batch // train.accumulate)
-    precision = (
-        train.precision if train.precision != "auto" else faster_precision(replace(reading, rows=rows), device, config)
-    )
+    precision = _precision(config, replace(reading, rows=rows), device)
     found = _sized(config, reading, batch, device, precision, start)
     model, rate = found.model, found.rate
-    batch_tokens = batch * model.context if of_records and not train.batch else None
-    task = make_task(config.task, replace(reading, model=model, rows=batch, batch_tokens=batch_tokens, multiple=least))
-    per_step = tokens_per_step(task)
+    whole = build(model, "meta")
+    frozen = freeze(whole, train)
+    batch_tokens = None if train.batch or config.task.fields == TEXT else batch * model.context
+    full = replace(reading, model=model, rows=batch, batch_tokens=batch_tokens, multiple=least)
+    per_step = tokens_per_step(task := make_task(config.task, full))
     steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / per_step))
     compile_ = _compile(config, replace(reading, model=model, rows=rows), found, device, precision, steps * per_step)
     evaluate_every = train.evaluate_every or ceil(steps / 20)
@@ -124,7 +121,7 @@ def plan(
             "steps": steps,
             "batch": batch,
             "batch_tokens": batch_tokens,
-            "learning_rate": train.learning_rate or _rate(train.optimizer, model.dim, tuning=start is not None),
+            "learning_rate": train.learning_rate or _rate(train.optimizer, model.dim, start is not None),
             "warmup": min(steps, ceil(0.02 * steps) if train.warmup is None else train.warmup),
             "evaluate_every": evaluate_every,
             "save_every": train.save_every or evaluate_every,
@@ -143,22 +140,34 @@ def plan(
         tokens_per_step=per_step,
         epochs=steps / task.steps_per_epoch(),
         parameters=parameters(model).total,
-        frozen=_frozen(model, train),
+        frozen=sum(each.numel() for name, each in whole.named_parameters() if name in frozen),
         memory=found.memory,
         minutes=steps * per_step / rate / 60 / SHARE,
     )
 
 
-def _rate(optimizer: str, dim: int, tuning: bool) -> float:
-    """The highest learning rate by default."""
-    return (TUNING_RATES if tuning else RATES)[optimizer] * (256 / dim) ** 0.5
+def _batch(config: RunConfig, context: int, device: str) -> tuple[int, int]:
+    """Rows of a step whose rows are as long as the context, and what they must be a multiple of: of records, of more."""
+    train = config.train
+    least = train.accumulate * (1 if config.task.fields == TEXT else MULTIPLE)
+    tokens = train.batch_tokens or TOKENS_PER_STEP[device]
+    return train.batch or _multiple(max(1, round(tokens / context)), least), least
 
 
-def _frozen(model: TransformerConfig, train: TrainConfig) -> int:
-    """How many parameters keep their values."""
-    whole = build(model, "meta")
-    names = freeze(whole, train)
-    return sum(each.numel() for name, each in whole.named_parameters() if name in names)
+def _precision(config: RunConfig, reading: Reading, device: str) -> str:
+    """The precision asked for, or the one that trains faster."""
+    train, model = config.train, reading.model
+    if train.precision != "auto":
+        return train.precision
+    # Measuring needs this memory too.
+    check_memory(min(training_bytes(model, reading.rows, name, measurable(train, model)) for name in DTYPES), device)
+    return faster_precision(reading, device, config)
+
+
+def _rate(optimizer: str, dim: int, started: bool) -> float:
+    """The highest learning rate of a model of this width, from its initial weights or started from another run's."""
+    rate: float = (TUNING_RATES if started else RATES)[optimizer] * (256 / dim) ** 0.5
+    return rate
 
 
 def pick_threads(wanted: int | None) -> int:
@@ -170,9 +179,8 @@ def pick_threads(wanted: int | None) -> int:
     return wanted or torch.get_num_threads()
 
 
-def _batch(tokens: int, context: int, multiple: int) -> int:
-    """Rows of about this many tokens together, rounded up to a multiple."""
-    return -(-max(1, round(tokens / context)) // multiple) * multiple
+def _multiple(number: int, of: int) -> int:
+    return -(-number // of) * of
 
 
 def check_memory(needed: int, device: str) -> None:
@@ -239,11 +247,6 @@ def faster_precision(reading: Reading, device: str, config: RunConfig) -> str:
 
     A precision whose matrix products are slower than those of fp32 cannot win and is not tried.
     """
-    # Measuring needs this memory too.
-    needed = (
-        training_bytes(reading.model, reading.rows, name, measurable(config.train, reading.model)) for name in DTYPES
-    )
-    check_memory(min(needed), device)
     one = reading.model.shallow()
     rows = max(1, min(reading.rows, 2048 // one.context))
     tried = [name for name, dtype in DTYPES.items() if name == "fp32" or slowdown(dtype, device) < 1]
