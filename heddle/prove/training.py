@@ -75,7 +75,8 @@ class Training:
         for rows in (each for each in POWERS if each <= there):
             chosen = found.take(np.arange(rows))
             batch = self.task.batch(chosen)
-            if rows <= 2 or self._width(batch) < batch.tokens.shape[1] or self._tokens(batch) <= self.most:
+            shortened = self._width(batch) < batch.tokens.shape[1] and (rows <= 4 or rows * SHORTEST <= 2 * self.most)
+            if rows <= 2 or shortened or self._tokens(batch) <= self.most:
                 break
         return chosen
 
