@@ -15,11 +15,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
+from heddle.data.arrow import ARROW, dataset_files, is_dataset
 from heddle.errors import HeddleError
 
 TEXTS = (".txt", ".md")
 """The extensions of texts that are read from a folder."""
-TABLES = (".jsonl", ".csv", ".tsv")
+TABLES = (".jsonl", ".csv", ".tsv", *ARROW)
 """The extensions of files with named columns."""
 STDIN = "-"
 
@@ -55,13 +56,16 @@ def find_files(source: str | Path, known: Collection[str]) -> tuple[list[Path], 
     """The files of one source, sorted by path, and whether it names a single file directly.
 
     Args:
-        source: a file, a folder (searched recursively, hidden names left out) or a glob.
+        source: a file, a folder (searched recursively, hidden names left out), a glob, or a dataset of Hugging Face: `hf:NAME`,
+            or a folder that `save_to_disk` wrote.
         known: extensions, in lower case, to read from folders. A file named directly or by a glob may have any.
 
     Raises:
         HeddleError: there is no such file.
     """
     path = Path(source).expanduser()
+    if is_dataset(source):
+        return dataset_files(source), False
     # An existing path is taken literally, so that a file called "notes [old].txt" can be named.
     if path.is_dir():
         return _folder(path, known), False

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from heddle.config.data import DataConfig
 from heddle.config.tasks import TaskSettings
+from heddle.data.arrow import is_dataset, splits_of
 from heddle.data.examples import Example, read_examples
 from heddle.data.files import standard_input
 from heddle.data.record_store import RecordStore, Store, build_records
@@ -61,9 +62,27 @@ def material(data: DataConfig, task: TaskSettings) -> Iterator[Material]:
     if records and not data.sources:
         raise HeddleError(f"this task reads records of {' and '.join(task.fields)}: name their files")
     sources: list[str | Path] = list(data.sources) if data.sources else list(python_library())
-    with standard_input((*sources, *data.validation_sources), ".jsonl" if records else ".txt") as found:
+    given = (*sources, *(data.validation_sources or own_validation(data)))
+    with standard_input(given, ".jsonl" if records else ".txt") as found:
         train, validation = found[: len(sources)], found[len(sources) :]
         yield Examples(data, train, validation, task) if records else Texts(data, train, validation)
+
+
+def own_validation(data: DataConfig) -> list[str | Path]:
+    """The files of the validation splits of the sources, if every source is a dataset that has one.
+
+    Raises:
+        HeddleError: only some have one, or a share was asked for too.
+    """
+    found = [splits_of(source) if is_dataset(source) and "#" not in source else {} for source in data.sources]
+    files: list[str | Path] = [file for splits in found for file in splits.get("validation", [])]
+    if files and not all("validation" in splits for splits in found):
+        raise HeddleError("only some of the sources have a validation split of their own: name validation_sources")
+    if files and data.asks_for_share:
+        raise HeddleError(
+            f"validation = {data.validation} has no effect: the sources have a validation split of their own"
+        )
+    return files
 
 
 class Texts(Material):
