@@ -45,7 +45,7 @@ IDS = torch.tensor([TOKENIZER.encode("warp")])
 HIDDEN = torch.ones(2, 3, 16)
 LAYOUT = Layout.whole(*IDS.shape)
 PART = Part(np.arange(20, dtype=np.uint16), 20, 1, 1)
-STORE = TokenStore(Path("data"), 257, "", "", None, {}, PART, PART)
+STORE = TokenStore(Path("data"), 257, "", "", 0, None, {}, PART, PART)
 EXAMPLES = [Example({"text": f"{TEXT} {number}"}, str(number % 2), "t") for number in range(20)]
 SAMPLING = config.SamplingConfig(max_tokens=2)
 BATCH = data.next_token_batch(np.arange(18).reshape(2, 9))
@@ -96,6 +96,7 @@ NO_COUNT_OR_NONE: list[Any] = [each for each in NO_COUNT if each is not None]
 NO_RATE: list[Any] = [0.0, -1.0, NAN, INF, "1e-3", True, None, [1.0]]
 NO_SEED: list[Any] = [-1, 2**64, 1.5, None, "0", True]
 NO_SWITCH: list[Any] = [None, 1, "yes"]
+NO_RUNS: list[Any] = [None, 3, "run", [3], [None]]
 NO_CALL: list[Any] = [3, "print"]
 NO_CONFIG: list[Any] = [None, {"dim": 3}, "gpt2-small", MODEL]
 NO_MODEL: list[Any] = [None, "run", CONFIG, torch.nn.Linear(2, 2)]
@@ -134,7 +135,9 @@ TABLE: dict[str, Call] = {
     "account.counted": Call(PASS, {**COMPUTED, "kernel": [3, "sdqa"], "training": NO_SWITCH}),
     "account.family": Call({"config": CONFIG}, {"config": NO_CONFIG}),
     "account.flops": Call({"config": CONFIG}, COMPUTED),
-    "account.kept": Call(PASS, {**COMPUTED, "precision": NO_PRECISION, "kernel": [3, "sdqa"]}),
+    "account.kept": Call(
+        PASS, {**COMPUTED, "precision": NO_PRECISION, "kernel": [3, "sdqa"], "checkpointed": NO_SWITCH}
+    ),
     "account.matmul_rate": Call(
         {"size": 8, "seconds": 0.01},
         {"dtype": ["fp32", None, torch.int8], "size": NO_COUNT, "seconds": NO_RATE[1:], "device": NO_DEVICE},
@@ -150,8 +153,8 @@ TABLE: dict[str, Call] = {
         {"config": NO_CONFIG, "optimizer": ["adam", None, 3], "precision": NO_PRECISION},
     ),
     "account.training_bytes": Call(
-        {"config": CONFIG, "rows": 1, "precision": "fp32", "optimizer": "muon"},
-        {"config": NO_CONFIG, "rows": NO_COUNT, "precision": NO_PRECISION, "optimizer": ["adam", None, 3]},
+        {"config": CONFIG, "rows": 1, "precision": "fp32", "train": TRAIN},
+        {"config": NO_CONFIG, "rows": NO_COUNT, "precision": NO_PRECISION, "train": ["muon", None, CONFIG]},
     ),
     "account.training_flops_per_token": Call(
         {"config": CONFIG, "length": 4}, {"config": NO_CONFIG, "length": NO_COUNT}
@@ -385,6 +388,7 @@ TABLE: dict[str, Call] = {
         {"config": CONFIG},
         {"config": NO_CONFIG, "device": NO_DEVICE, "seed": NO_SEED, "dtype": ["fp32", torch.int8, None]},
     ),
+    "model.checkpoint_activations": Call({"model": MODEL}, {"model": NO_MODEL}),
     "model.initialise": Call(
         {"model": MODEL, "config": CONFIG},
         {"model": [None, "run"], "config": NO_CONFIG, "generator": [3, "0"]},
@@ -457,6 +461,7 @@ TABLE: dict[str, Call] = {
         },
     ),
     "train.Trainer": Call({"run": "run"}, {"run": NO_PLACE, "readers": [None, 3, ["print"]]}),
+    "train.compare_runs": Call({"runs": []}, {"runs": NO_RUNS}),
     "train.cross_entropy": Call(
         LOSS,
         {
@@ -523,10 +528,14 @@ TABLE: dict[str, Call] = {
             "start": ["gpt1", {}],
         },
     ),
+    "train.plot_runs": Call(
+        {"runs": ["run"], "file": "a.png"}, {"runs": [*NO_RUNS, []], "file": [*NO_PATH, Bad("a.gif", ".png")]}
+    ),
     "train.prepare": Call(
         {"config": config.RunConfig(), "run": "run"},
         {"config": NO_CONFIG, "run": [*NO_PATH, Bad(".", "already exists")], "tell": [None, *NO_CALL]},
     ),
+    "train.runs_in": Call({"folder": "runs"}, {"folder": NO_PATH}),
     "train.show_step": Call(
         {"run": "run"},
         {"run": NO_PLACE, "step": NO_COUNT, "rows": NO_COUNT, "length": NO_COUNT},
@@ -542,6 +551,10 @@ TABLE: dict[str, Call] = {
             "clip": [-1.0, NAN, None],
             "reduce": [None, 3],
         },
+    ),
+    "train.write_csv": Call({"runs": ["run"], "file": "a.csv"}, {"runs": [*NO_RUNS, []], "file": NO_PATH}),
+    "train.write_events": Call(
+        {"runs": ["run"], "directory": "a"}, {"runs": [*NO_RUNS, []], "directory": NO_PATH, "follow": NO_SWITCH}
     ),
     "weights.export_model": Call(
         {"run": "run", "directory": "out"},

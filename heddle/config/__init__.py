@@ -9,7 +9,7 @@ In reading order:
 - `ids`: the special ids of an imported model.
 - `presets`: named models, and `sized`, a model from one number.
 - `sampling`: how to draw tokens (`SamplingConfig`).
-- `tasks`: what a run learns (`NextTokenConfig`, ...).
+- `tasks`: what a run learns (`NextTokenConfig`, ...); `train`: how a model is trained (`TrainConfig`).
 - `run`: a user's settings: text, model, task, training (`RunConfig`); `saved`: a run directory's config, with what was chosen by
   measurement (`SavedConfig`).
 - `base`: what all configs share: strict keys, one-line errors, JSON, TOML and `key=value` overrides.
@@ -56,13 +56,14 @@ from heddle.config.presets import preset_names as preset_names
 from heddle.config.presets import sized as sized
 from heddle.config.run import ModelChoice as ModelChoice
 from heddle.config.run import RunConfig as RunConfig
-from heddle.config.run import TrainConfig as TrainConfig
 from heddle.config.sampling import SamplingConfig as SamplingConfig
 from heddle.config.saved import Chosen as Chosen
 from heddle.config.saved import SavedConfig as SavedConfig
 from heddle.config.tasks import MaskedConfig as MaskedConfig
 from heddle.config.tasks import NextTokenConfig as NextTokenConfig
 from heddle.config.tasks import TaskSettings as TaskSettings
+from heddle.config.train import GroupConfig as GroupConfig
+from heddle.config.train import TrainConfig as TrainConfig
 
 __all__ = [
     "AlibiConfig",
@@ -79,6 +80,7 @@ __all__ = [
     "EmbeddingHeadConfig",
     "EntryConfig",
     "GatedConfig",
+    "GroupConfig",
     "InitialConfig",
     "LanguageHeadConfig",
     "LayerNormConfig",

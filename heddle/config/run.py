@@ -3,7 +3,7 @@
 The text under a field of `DataConfig`, `ModelChoice` and `TrainConfig` is its help in `heddle train --help`.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
@@ -14,15 +14,10 @@ from heddle.config.layers import Rate
 from heddle.config.model import Depth, TransformerConfig
 from heddle.config.presets import preset, preset_training, sized
 from heddle.config.tasks import NextTokenConfig, TaskConfig, TaskSettings
+from heddle.config.train import OPTIMIZERS_OF, TrainConfig
 from heddle.errors import HeddleError
 
-NonNegativeInt = Annotated[int, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(gt=0, le=2**40)]  # so that step x batch, in tokens, stays far inside int64
-
-ProductKind = Literal["forward", "inputs", "weights", "update"]
-"""A kind of matrix product: a linear layer's output, the gradient of its inputs or of its weight, or Muon's update."""
 
 
 class ModelChoice(Config):
@@ -143,82 +138,6 @@ def _has_attention(data: Any, stack: str) -> bool:
     return isinstance(data, dict) and data.get("kind") == "attention"
 
 
-class TrainConfig(Config):
-    """How a model is trained. The defaults are those of `heddle train` without arguments."""
-
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Equal seeds, settings and texts give equal runs."""
-    # Next to the seed: both say where the weights start, not what the model is.
-    vectors: str | None = None
-    """A file of word vectors, in word2vec's or GloVe's format, to start the token table from."""
-    steps: Count | None = None
-    """Optimizer steps; defaults to as many as fit into `minutes` on this machine."""
-    minutes: Annotated[float, Field(gt=0, le=1e7)] = 3.0
-    """How long to train, if `steps` is not given."""
-    batch: Annotated[int, Field(gt=0, le=2**20)] | None = None
-    """Sequences per step; defaults to batch_tokens divided by the context."""
-    batch_tokens: Count | None = None  # (D-18)
-    """Tokens per step, rounded to whole sequences; defaults to 4,096 on a CPU, 65,536 on CUDA."""
-    accumulate: Annotated[int, Field(gt=0, le=2**20)] = 1
-    """Split each step into this many smaller batches, which need less memory; the gradient is the same."""
-    optimizer: Literal["muon", "adamw"] = "muon"
-    """muon updates the blocks' matrices with Muon and the rest with AdamW; adamw updates everything with AdamW."""
-    learning_rate: Positive | None = None
-    """AdamW's highest learning rate; defaults to 6e-3 (3e-3 with optimizer=adamw) at width 256, less for wider models."""
-    matrix_learning_rate: Positive = 0.02
-    """Muon's highest learning rate."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    """Weight decay, of matrices and tables only."""
-    betas: tuple[Rate, Rate] = (0.9, 0.99)
-    """Decay rates of AdamW's averages of the gradient and its square."""
-    schedule: Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"] = "linear"
-    """How learning rates decay after the warmup; wsd: constant, then linear; inverse_sqrt: as one over the root of the step."""
-    decay: Annotated[float, Field(gt=0, le=1)] = 0.2
-    """Share of all steps over which schedule=wsd decays."""
-    warmup: NonNegativeInt | None = None
-    """Steps over which learning rates rise; defaults to 2 % of all steps."""
-    final: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The final learning rate, as a share of the highest."""
-    clip: Annotated[float, Field(ge=0)] = 1.0
-    """Largest norm of the whole gradient; 0: no clipping."""
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Precision to compute in; auto: the one that trains faster on this machine."""
-    products: Literal["auto", "torch", "onednn"] = "auto"
-    """Library that multiplies fp32 matrices on a CPU; auto: the one measured to be faster for each kind of product."""
-    compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile; auto: if the run is long and compiling was measured to be faster."""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where to compute; auto: cuda or mps if available, else cpu. The same as --device."""
-    threads: PositiveInt | None = None
-    """Number of threads; defaults to all cores."""
-    evaluate_every: Count | None = None
-    """Steps between evaluations; defaults to twenty evaluations per run."""
-    save_every: Count | None = None
-    """Steps between checkpoints; defaults to one with every evaluation."""
-    keep: PositiveInt = 2
-    """How many checkpoints to keep."""
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if self.batch is not None and self.batch_tokens is not None:
-            both = f"batch = {self.batch} and batch_tokens = {self.batch_tokens}"
-            raise ValueError(f"{both} both set the batch size; leave one out")
-        if self.batch is not None and self.batch % self.accumulate:
-            raise ValueError(
-                f"batch = {self.batch} cannot be split into accumulate = {self.accumulate} equal micro-batches"
-            )
-        if self.compile == "on" and self.products == "onednn":
-            raise ValueError("products = onednn has no effect with compile = on: leave one out")
-        # Compared with the defaults, since a saved config states every field.
-        if self.schedule != "wsd" and self.decay != TrainConfig.model_fields["decay"].default:
-            raise ValueError(
-                f"decay = {self.decay} has no effect with schedule = {self.schedule}: leave it out, or set wsd"
-            )
-        if self.schedule in ("constant", "inverse_sqrt") and self.final:
-            raise ValueError(f"final = {self.final} has no effect with schedule = {self.schedule}: leave it out")
-        return self
-
-
 class RunConfig(Config):
     """A user's settings for a run."""
 
@@ -265,6 +184,7 @@ class RunConfig(Config):
         train, said = self.train, {} if self.model.preset is None else preset_training(self.model.preset)
         if train.batch is not None:
             said.pop("batch_tokens", None)
+        said = {key: said[key] for key in said if train.optimizer in OPTIMIZERS_OF.get(key, (train.optimizer,))}
         unsaid = (key for key in said if key not in train.model_fields_set or getattr(train, key) is None)
         return self.model_copy(update={"train": train.override({key: said[key] for key in unsaid})})
 

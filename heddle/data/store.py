@@ -106,6 +106,7 @@ class TokenStore:
         vocab_size: V, of the tokenizer that wrote the store.
         tokenizer: that tokenizer's fingerprint.
         sources: SHA-256 of the documents, as `heddle.data.describe` computes it.
+        bytes: UTF-8 bytes of the documents.
         separator: the id between documents, or None.
         split: what was held out: `by` (see `heddle.data.split.Split`), `validation`, the share of bytes asked for,
             `held_out`, the actual share, and `cut`, how many documents were cut in two. Stores of earlier versions have only
@@ -116,6 +117,7 @@ class TokenStore:
     vocab_size: int
     tokenizer: str
     sources: str
+    bytes: int
     separator: int | None
     split: dict[str, Any]
     train: Part
@@ -154,6 +156,7 @@ class TokenStore:
                 vocab_size=meta["vocab_size"],
                 tokenizer=meta["tokenizer"],
                 sources=meta["sources"]["sha256"],
+                bytes=meta["sources"]["bytes"],
                 separator=meta["separator"],
                 split=dict(meta["split"]),
                 train=train,

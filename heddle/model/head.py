@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, LanguageHeadConfig, TransformerConfig
-from heddle.config.run import ProductKind
+from heddle.config.train import ProductKind
 from heddle.errors import HeddleError
 from heddle.nn.activations import ACTIVATIONS
 from heddle.nn.dropout import Dropout

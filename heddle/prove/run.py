@@ -12,11 +12,16 @@ from heddle.data.examples import LABEL
 from heddle.data.record_store import RecordStore, Store, open_store
 from heddle.data.store import META, TokenStore
 from heddle.generate.text import prompt_ids
+from heddle.model.transformer import Transformer
+from heddle.prove.laws import LAWS, check_law, not_checked
 from heddle.prove.proof import Progress, Proof, prove
+from heddle.prove.training import Training
 from heddle.prove.verdict import Verdict
 from heddle.text import Tokenizer
+from heddle.train.session import read_run
 from heddle.weights import load
 from heddle.weights.files import write_file
+from heddle.weights.run import read_config
 
 PROOF = "proof.json"
 READ = 1 << 15  # ids of the training text that are looked at
@@ -27,7 +32,7 @@ WORD = "served ids"
 def prove_run(
     run: str | Path, name: str = "", compile: bool = False, progress: Progress | None = None, seed: int = 0
 ) -> Proof:
-    """Prove the newest model of a run with the weights it has, and its ids; `proof.json` is kept in its directory.
+    """Prove the newest model of a run with the weights it has, its training and its ids; `proof.json` is kept in its directory.
 
     Raises:
         HeddleError: as `load` does, or `proof.json` cannot be written.
@@ -35,9 +40,31 @@ def prove_run(
     run = Path(run)
     model, tokenizer = load(run, "cpu")
     found = prove(model, name, compile, progress, seed)
-    proof = replace(found, verdicts=(*found.verdicts, served_ids(tokenizer, run / "data")))
+    learned = training_laws(run, model, found.rounding, progress, seed)
+    proof = replace(found, verdicts=(*found.verdicts, *learned, served_ids(tokenizer, run / "data")))
     write_file(run / PROOF, (json.dumps(proof.to_dict(), indent=2) + "\n").encode(), replace=True)
     return proof
+
+
+def training_laws(
+    run: Path, model: Transformer, rounding: float, progress: Progress | None, seed: int
+) -> list[Verdict]:
+    """The laws of training, on the run's own data, task and model; NOT CHECKED where it has no data or was not trained here."""
+    config = read_config(run)
+    if config.train is None or config.chosen is None:
+        return not_checked(
+            "it was imported, not trained here" if config.origin else "it was saved without its training"
+        )
+    if not (run / "data" / META).is_file():
+        return not_checked("no training text is kept here")
+    opened = read_run(run)
+    training = Training(opened.task, model, rounding, opened.store, seed)
+    verdicts = []
+    for word in LAWS:
+        if progress is not None:
+            progress(word)
+        verdicts.append(check_law(word, training))
+    return verdicts
 
 
 @checked()

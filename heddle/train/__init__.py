@@ -4,15 +4,17 @@ In reading order:
 
 - `task`: the interface of what a run learns (`Task`); `next_token` and `masked` are tasks, `tasks` is their table.
 - `objective`: from a batch to a sum and a count (`CrossEntropy`); `loss` computes it chunk by chunk.
-- `optimizer`: fp32 masters, and which optimizer updates which parameter; `muon` updates matrices.
+- `optimizer`: fp32 masters, and which optimizer updates which parameter; `muon` updates matrices, `norms` measures gradients.
 - `schedule`: learning rates over time.
 - `step`: one training step (`train_step`).
 - `evaluate`: the loss of what was held out.
 - `plan`: sizes, steps and precision, chosen by measurement before a run.
 - `prepare`: makes a run directory: tokenizer, token store, plan.
 - `session`: opens a run directory, new or at its newest checkpoint (`Session`); `ranks` connects several processes.
-- `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports.
+- `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports, `load` how
+  evenly experts are used.
 - `extend`: continues a run for longer than planned.
+- `compare`: runs side by side; `export` and `plot` read their metrics for other programs and for people.
 - `show`: what a step reads, to look at (`show_step`).
 - `runtime`: allocator, and the seed of each step; `diagnose`: finds where a loss became NaN or infinite.
 - `fit`: training in memory, without files.
@@ -21,8 +23,12 @@ In reading order:
 model in place.
 """
 
+from heddle.train.compare import compare_runs as compare_runs
+from heddle.train.compare import runs_in as runs_in
 from heddle.train.evaluate import Evaluation as Evaluation
 from heddle.train.evaluate import evaluate as evaluate
+from heddle.train.export import write_csv as write_csv
+from heddle.train.export import write_events as write_events
 from heddle.train.extend import extend as extend
 from heddle.train.fit import fit as fit
 from heddle.train.journal import Report as Report
@@ -34,6 +40,7 @@ from heddle.train.objective import Loss as Loss
 from heddle.train.optimizer import Optimizer as Optimizer
 from heddle.train.plan import Plan as Plan
 from heddle.train.plan import plan as plan
+from heddle.train.plot import plot_runs as plot_runs
 from heddle.train.prepare import prepare as prepare
 from heddle.train.session import Session as Session
 from heddle.train.session import open_session as open_session
@@ -63,6 +70,7 @@ __all__ = [
     "Session",
     "Task",
     "Trainer",
+    "compare_runs",
     "cross_entropy",
     "evaluate",
     "extend",
@@ -70,7 +78,11 @@ __all__ = [
     "make_task",
     "open_session",
     "plan",
+    "plot_runs",
     "prepare",
+    "runs_in",
     "show_step",
     "train_step",
+    "write_csv",
+    "write_events",
 ]

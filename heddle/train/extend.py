@@ -13,7 +13,10 @@ from heddle.weights.files import Hold, write_file
 from heddle.weights.run import newest_valid, read_config
 
 # Settings that may change while a run trains. Every other one decides what is learned, or how.
-CHANGEABLE = ("steps", "minutes", "threads", "evaluate_every", "save_every", "keep")
+CHANGEABLE = (
+    *("steps", "minutes", "threads", "evaluate_every", "save_every", "keep", "patience"),
+    "checkpoint_activations",  # which changes the memory, not a number
+)
 
 
 @checked()
@@ -25,7 +28,8 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
     Args:
         run: a run directory that no process is training.
         settings: dotted keys and their values: `train.steps`; `train.minutes`, which are added to what was done;
-            `train.threads`, `train.evaluate_every`, `train.save_every`, `train.keep`.
+            `train.threads`, `train.evaluate_every`, `train.save_every`, `train.keep`, `train.patience`,
+            `train.checkpoint_activations`.
 
     Returns:
         A line for each change, such as `steps: 2000 -> 4000`.

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from heddle.checks import wrong
-from heddle.config.run import ProductKind
+from heddle.config.train import ProductKind
 from heddle.model.head import LOGITS_BYTES, Scores
 from heddle.model.products import is_eager_fp32, of_inputs, of_weights, product
 from heddle.nn.embedding import check_ids
@@ -81,9 +81,10 @@ class _CrossEntropy(torch.autograd.Function):
             gradient = _in_lines(gradient, features.dtype)
             # Weight the narrow side of both products: V/D times fewer multiplications.
             feature_gradients.append((of_inputs(gradient, scores.table, by_onednn) * weight).to(features.dtype))
-            share = of_weights(gradient, (features[part] * weight).to(features.dtype), by_onednn)
-            # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix.
-            table_gradient = share if table_gradient is None else table_gradient.to(wide).add_(share)
+            if ctx.needs_input_grad[1]:  # it is not if the table is frozen
+                share = of_weights(gradient, (features[part] * weight).to(features.dtype), by_onednn)
+                # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix.
+                table_gradient = share if table_gradient is None else table_gradient.to(wide).add_(share)
         if learns:
             ctx.save_for_backward(torch.cat(feature_gradients), table_gradient, bias_gradient)
             ctx.dtypes = table.dtype, None if bias is None else bias.dtype
@@ -95,7 +96,7 @@ class _CrossEntropy(torch.autograd.Function):
         feature_gradient, table_gradient, bias_gradient = ctx.saved_tensors
         # A 0-d factor stays fp32 in the product: rounded to bf16 it would bias every gradient below the head.
         # With dimensions it promotes the product to fp32, as the table needs, in a single pass.
-        of_table = (table_gradient * factor[None, None]).to(ctx.dtypes[0])
+        of_table = None if table_gradient is None else (table_gradient * factor[None, None]).to(ctx.dtypes[0])
         of_bias = None if bias_gradient is None else (bias_gradient * factor).to(ctx.dtypes[1])
         return feature_gradient * factor, of_table, of_bias, None, None, None, None, None
 

@@ -8,13 +8,13 @@ import torch
 
 from heddle.config.tasks import MaskedConfig
 from heddle.data.batch import IGNORED, Batch
-from heddle.data.order import held_out_windows, windows
+from heddle.data.order import held_out_windows, windows, windows_per_epoch
 from heddle.errors import HeddleError, pluralize
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.objective import CrossEntropy
-from heddle.train.task import Examples, HeldOut, Reading, Task, listed, window_batches
+from heddle.train.task import Examples, HeldOut, Reading, Task, listed, window_batches, window_places
 
 MASKS = ("[MASK]", "<mask>")  # names of the mask token: BERT's and RoBERTa's
 LEAST = 4  # windows in a sample, so that its standard error can be estimated
@@ -94,6 +94,23 @@ class MaskedTask(Task):
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """Perplexity of the hidden tokens, exp(loss)."""
         return {"perplexity": exp(min(means["loss"], 700.0))}
+
+    def places(self, examples: Examples) -> Ids:
+        """Each token's number in the text: all are read, and any may be a target."""
+        return window_places(examples)
+
+    def size(self, held_out: bool) -> int:
+        """All tokens are read."""
+        return len(self.reading.part(held_out).tokens)
+
+    def epoch(self) -> int:
+        """As many windows as fit, with room to shift them."""
+        return windows_per_epoch(len(self.reading.part(held_out=False).tokens), self.reading.length)
+
+    def shown(self) -> float:
+        """Targets that are left as they are, and those that a random token happens to equal."""
+        masked, random = float(self.config.masked), float(self.config.random)
+        return 1 - masked - random + random / len(self.ordinary)
 
     def describe(self, examples: Examples) -> str:
         """Where the windows start."""

@@ -3,17 +3,18 @@
 from math import exp
 
 import numpy as np
+import numpy.typing as npt
 
 from heddle.config.tasks import NextTokenConfig
 from heddle.data.batch import Batch, next_token_batch
-from heddle.data.order import held_out_windows, targets_left_out, windows
+from heddle.data.order import held_out_windows, targets_left_out, windows, windows_per_epoch
 from heddle.data.store import Part
 from heddle.errors import HeddleError, pluralize
 from heddle.generate.text import generate_text
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.objective import CrossEntropy
-from heddle.train.task import Examples, HeldOut, Reading, Task, listed, window_batches
+from heddle.train.task import Examples, HeldOut, Reading, Task, listed, window_batches, window_places
 
 SHORTEST = 4  # tokens of a context worth advising
 LEAST = 4  # windows in a sample, so that its standard error can be estimated
@@ -74,6 +75,18 @@ class NextTokenTask(Task):
             "bits_per_byte": part.bits_per_byte(means["loss"]),
             "bytes": round(part.target_bytes * share),
         }
+
+    def places(self, examples: Examples) -> npt.NDArray[np.int64]:
+        """Each target's number in the text: a window's are one to the right of its inputs."""
+        return window_places(examples) + 1
+
+    def size(self, held_out: bool) -> int:
+        """All tokens but the first are targets."""
+        return self.reading.part(held_out).targets
+
+    def epoch(self) -> int:
+        """As many windows as fit, with room to shift them."""
+        return windows_per_epoch(len(self.reading.part(held_out=False).tokens), self.length)
 
     def remarks(self) -> list[str]:
         """How much of a short text one epoch does not read."""

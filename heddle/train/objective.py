@@ -69,6 +69,6 @@ class CrossEntropy(nn.Module):
     def _nats(self, features: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Sum of weighted nats, from features [... D] and targets and weights [...]."""
         assert self.model.head is not None
-        features, targets = features.reshape(-1, features.shape[-1]), targets.flatten()
-        targets = targets.clamp(min=0)  # `IGNORED` has weight 0, so any id will do
+        # `IGNORED` has weight 0, so any id will do.
+        features, targets = features.reshape(-1, features.shape[-1]), targets.flatten().clamp(min=0)
         return cross_entropy(features, targets, weights.flatten(), self.model.head.scoring(self.model.embedding.weight))

@@ -14,11 +14,14 @@ from heddle.account.memory import training_bytes
 from heddle.account.parameters import parameters
 from heddle.checks import checked, one_of
 from heddle.config.model import TransformerConfig
-from heddle.config.run import ProductKind, RunConfig
+from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen, TakenVectors
+from heddle.config.train import ProductKind, TrainConfig
 from heddle.data.record_store import Store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
+from heddle.model.checkpointing import can_compile, checkpoint_activations
+from heddle.model.groups import check_groups
 from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
 from heddle.model.products import PRODUCT_KINDS, has_onednn
@@ -34,9 +37,9 @@ CONTEXT = 256  # default context
 TOKENS_PER_STEP = {"cpu": 4096, "mps": 16384, "cuda": 65536}
 TOKENS_PER_PARAMETER = 2.5  # without a depth, choose the largest model that sees at least this many in the given time
 DEPTHS = range(2, 13)
-# AdamW's highest rate at width 256; matrices tolerate less than tables and vectors.
-RATES = {"muon": 6e-3, "adamw": 3e-3}
-TUNING_RATES = {"muon": 3e-4, "adamw": 3e-4}  # the same for a model that has already learned
+# The highest rate, at width 256, of AdamW beside Muon, of AdamW alone (matrices tolerate less than tables and vectors), of SGD.
+RATES = {"muon": 6e-3, "adamw": 3e-3, "sgd": 0.1}
+TUNING_RATES = {"muon": 3e-4, "adamw": 3e-4, "sgd": 0.01}  # the same for a model that has already learned
 SHARE = 0.9  # share of the given time for steps; the rest is for evaluations, samples and saving
 PATIENCE = 1.0  # seconds after which to stop measuring a model's steps
 WORTH_COMPILING = 20.0  # minutes of training below which compilation does not pay off
@@ -91,10 +94,11 @@ def plan(
     precision: str = train.precision
     if precision == "auto":
         # Measuring needs this memory too.
-        check_memory(min(training_bytes(smallest, rows, name, train.optimizer) for name in DTYPES), device)
+        check_memory(min(training_bytes(smallest, rows, name, measurable(train, smallest)) for name in DTYPES), device)
         precision = faster_precision(replace(reading, rows=rows), device, config)
     found = _sized(config, reading, batch, device, precision, start)
     model, rate = found.model, found.rate
+    check_groups(build(model, "meta"), train)
     tokens_per_step = batch * model.context
     steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / tokens_per_step))
     compile_ = _compile(
@@ -177,7 +181,9 @@ def measure(
     """
     built = build(reading.model, device)
     use_products(built, by_onednn)
-    optimizer = Optimizer(built, config.train, 1e-5, precision, by_onednn)
+    if config.train.checkpoint_activations:
+        checkpoint_activations(built)
+    optimizer = Optimizer(built, measurable(config.train, reading.model), 1e-5, precision, by_onednn)
     task = make_task(config.task, reading)
     objective = task.objective(built)
     step = torch.compile(objective) if compiled else objective
@@ -191,6 +197,15 @@ def measure(
         if sum(times) > PATIENCE:
             break
     return batch.tokens.numel() / median(times)
+
+
+def measurable(train: TrainConfig, model: TransformerConfig) -> TrainConfig:
+    """The settings to measure a model with: without groups that do not fit it, since it may be smaller than the run's."""
+    try:
+        check_groups(build(model, "meta"), train)
+    except HeddleError:
+        return train.model_copy(update={"groups": ()})
+    return train
 
 
 def faster_precision(reading: Reading, device: str, config: RunConfig) -> str:
@@ -254,7 +269,7 @@ def _sized(
 
     def sized(depth: int) -> tuple[TransformerConfig, int]:
         model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task, start)
-        return model, training_bytes(model, rows, precision, train.optimizer)
+        return model, training_bytes(model, rows, precision, measurable(train, model))
 
     def candidate(model: TransformerConfig, memory: int) -> Candidate:
         few = _measured_rows(rows, model)
@@ -292,8 +307,18 @@ def _sized(
 
 
 def _compile(config: RunConfig, reading: Reading, found: Candidate, device: str, precision: str, tokens: int) -> bool:
-    """Whether to compile: if asked to, or if there is a compiler, enough time, and it was measured to be faster."""
+    """Whether to compile: if asked to, or if there is a compiler, enough time, and it was measured to be faster.
+
+    Raises:
+        HeddleError: asked to, and the model cannot be compiled with checkpointed activations.
+    """
     train = config.train
+    if train.checkpoint_activations and not can_compile(build(reading.model, "meta")):
+        if train.compile == "on":
+            raise HeddleError(
+                "compile = on cannot be combined with checkpoint_activations here: a custom module has buffers"
+            )
+        return False
     if train.compile != "auto":
         return train.compile == "on"
     compiler = any(shutil.which(name) for name in ("c++", "g++", "clang++")) and train.products != "onednn"

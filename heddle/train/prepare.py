@@ -13,6 +13,7 @@ from heddle.config.saved import Chosen, SavedConfig, TakenVectors
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.device import pick_device
+from heddle.model.groups import check_groups
 from heddle.text.base import Kind
 from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
@@ -59,6 +60,9 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
     pick_device(config.train.device)  # refuses one that is not there
     # Refuse impossible sizes before any work.
     smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task, start)
+    # Without a start, a preset or a depth, the depth, and so the names, depend on the time given.
+    if (config.model.start, config.model.preset, config.model.depth) != (None, None, None):
+        check_groups(build(smallest, "meta"), config.train)
     vectors = config.train.vectors
     if vectors is not None:
         check_width(config, vectors, smallest)

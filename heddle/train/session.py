@@ -10,13 +10,14 @@ from torch import Tensor
 
 from heddle.account.machine import matmul_rate, usable_precision
 from heddle.checks import checked
-from heddle.config.run import TrainConfig
 from heddle.config.saved import Chosen, SavedConfig
 from heddle.config.tasks import NextTokenConfig
+from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
 from heddle.data.record_store import Store, open_store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
+from heddle.model.checkpointing import checkpoint_activations
 from heddle.model.device import pick_device
 from heddle.model.packing import use_products
 from heddle.model.precision import DTYPES
@@ -205,6 +206,8 @@ def _start(run: Run, ranks: Ranks) -> Session:
     model = build(config.model, device, train.seed)
     by_onednn = chosen.onednn if has_onednn() else ()
     use_products(model, by_onednn)
+    if train.checkpoint_activations:
+        checkpoint_activations(model)
     if before is not None:
         model.load_state_dict(before.model, strict=True)
     elif chosen.start is not None:

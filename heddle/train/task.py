@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
 
 from heddle.config.model import TransformerConfig
 from heddle.data.batch import Batch
@@ -95,8 +98,11 @@ class Examples:
     def part(self, number: int, of: int) -> "Examples":
         """Part `number` of `of` equal parts: what one rank reads."""
         rows = len(self.places) // of
-        mine = slice(number * rows, (number + 1) * rows)
-        return replace(self, places=self.places[mine], keys=None if self.keys is None else self.keys[mine])
+        return self.take(np.arange(number * rows, (number + 1) * rows))
+
+    def take(self, rows: npt.NDArray[np.int64]) -> "Examples":
+        """These of the examples, in this order."""
+        return replace(self, places=self.places[rows], keys=None if self.keys is None else self.keys[rows])
 
 
 @dataclass(frozen=True)
@@ -155,6 +161,35 @@ class Task(ABC):
         """
         return {name: mean for name, mean in means.items() if name != "loss"}
 
+    def places(self, examples: Examples) -> npt.NDArray[np.int64]:
+        """Where in its part each example is, Int[B], or each of its targets, Int[B N]: equal numbers are the same one.
+
+        `heddle prove` counts them: an evaluation must score each once, and an epoch must read none twice.
+        """
+        return examples.places
+
+    def size(self, held_out: bool) -> int | None:
+        """How many such places a part has; None: this task does not know."""
+        return None
+
+    def epoch(self) -> int | None:
+        """The number of examples in an epoch; None: this task has no epochs."""
+        return None
+
+    def after(self, batch: Batch, targets: Int[Tensor, " B"]) -> Bool[Tensor, "B T"]:
+        """Which tokens come after one target of each row, so that its loss must not depend on them.
+
+        The target's own token is the first of them. A decoder's are all tokens to the right; an encoder has none, since it
+        reads both sides.
+        """
+        if self.reading.model.decoder is None:
+            return torch.zeros(batch.tokens.shape, dtype=torch.bool)
+        return torch.arange(batch.tokens.shape[1]) > targets[:, None]
+
+    def shown(self) -> float | None:
+        """The share of targets whose own id the model is meant to read at their place; None: targets are not in the input there."""
+        return None
+
     def remarks(self) -> list[str]:
         """What a user should know about how the texts will be read, one line each."""
         return []
@@ -182,3 +217,8 @@ def window_batches(found: Sequence[tuple[int, int]], rows: int, length: int) -> 
         for cut in cuts
         if cut
     )
+
+
+def window_places(examples: Examples) -> npt.NDArray[np.int64]:
+    """Int[B N]: the tokens of each window, as their numbers in the text."""
+    return examples.places[:, None] + np.arange(examples.length)

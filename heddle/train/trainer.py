@@ -15,9 +15,12 @@ import torch
 from heddle.account.flops import flops
 from heddle.checks import checked
 from heddle.errors import HeddleError
+from heddle.model.roles import layer_of
+from heddle.nn.moe import MoE
 from heddle.train.diagnose import first_bad_layer
 from heddle.train.evaluate import Evaluation, evaluate
 from heddle.train.journal import Metrics, Report
+from heddle.train.load import load_statistics
 from heddle.train.runtime import seed_step
 from heddle.train.schedule import factor
 from heddle.train.session import open_session
@@ -65,6 +68,8 @@ class Trainer:
         between = chosen.evaluate_every * chosen.batch * model.context
         self.probe, self.ending = between // 5, max(ENDING, between * 2)
         self.flops_per_token = flops(model).per_token
+        modules = self.session.model.named_modules()
+        self.mixtures = [layer_of(name) for name, module in modules if isinstance(module, MoE)]
 
     def run(self) -> Evaluation:
         """Train to the last step, score the held-out text (an even sample if it is long), and publish weights and score.
@@ -142,7 +147,9 @@ class Trainer:
             "seconds": seconds,
         }
         values = {"loss": loss, "gradient_norm": norm, "learning_rate": scale * chosen.learning_rate}
-        return Report(session.step, chosen.steps, values, speed)
+        layers = {f"gradient_norm/{layer}": value for layer, value in session.optimizer.norms.by_layer().items()}
+        loads = dict(zip(self.mixtures, (load.tolist() for load in session.optimizer.loads), strict=True))
+        return Report(session.step, chosen.steps, {**values, **layers, **load_statistics(loads)}, speed, loads=loads)
 
     def _not_finite(self, step: int, what: str) -> HeddleError:
         kept, _ = newest_valid(self.session.run.directory)

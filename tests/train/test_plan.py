@@ -16,7 +16,8 @@ import torch
 from heddle.account.memory import training_bytes
 from heddle.account.parameters import parameters
 from heddle.config import SavedConfig, TransformerConfig, sized
-from heddle.config.run import RunConfig, TrainConfig
+from heddle.config.run import RunConfig
+from heddle.config.train import TrainConfig
 from heddle.data.store import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.model.products import PRODUCT_KINDS
@@ -210,7 +211,7 @@ def test_the_depth_follows_from_the_time(
 def test_the_depth_stays_within_memory(
     corpus: Path, tmp_path: Path, planning: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = training_bytes(sized(3, vocab_size=257, context=256), 16, "fp32", "muon")
+    room = training_bytes(sized(3, vocab_size=257, context=256), 16, "fp32", TrainConfig())
     monkeypatch.setattr(planning, "available_memory", lambda device: room)
     train = {"minutes": 1e5, "precision": "fp32", "compile": "off"}
     said = RunConfig.of({"data": {"sources": [str(corpus)], "tokenizer": "bytes"}, "train": train})

@@ -9,7 +9,7 @@ import torch
 
 from heddle import config, data, train
 from heddle.config import NextTokenConfig, RunConfig, sized
-from heddle.config.run import TrainConfig
+from heddle.config.train import TrainConfig
 from heddle.data.order import windows
 from heddle.data.store import Corpus, Part
 from heddle.errors import HeddleError
