@@ -70,6 +70,9 @@ def make_app(command: str | None = None) -> App:
     app.command("heddle.cli.runs:runs", name="runs", help="List the runs here.")
     data = App(name="data", help="Look at what a run is trained on.")
     data.command("heddle.cli.data:show", name="show", help="Show what a step reads: tokens, targets, masks.")
+    data.command(
+        "heddle.cli.data:lint", name="lint", help="Look for what goes wrong in data, before or after training."
+    )
     app.command(data)
     tokenizer = App(name="tokenizer", help="Train a tokenizer, or convert text to ids and back.")
     tokenizer.command("heddle.cli.tokenizer:train", name="train", help="Train a tokenizer on text.")

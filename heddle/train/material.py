@@ -91,21 +91,22 @@ class Texts(Material):
     def read(self, tell: Tell) -> str:
         tally = Tally(self.share)
         with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
-            self.described: Description = describe_documents(self._documents(), tally)
+            self.described: Description = describe_documents(self.documents(), tally)
         self.one_text = self.described.documents == 1
         return f"{pluralize(self.described.documents, 'document')}, {self.described.bytes / 1e6:,.1f} MB"
 
     def texts(self) -> Iterator[str]:
-        return (document.text for document in self._documents())
+        return (document.text for document in self.documents())
 
     def cut(self, directory: Path, tokenizer: Tokenizer, tell: Tell) -> tuple[Store, list[str]]:
         several = self.described.documents > 1 and tokenizer.end_of_text is not None
         with Counter(tell, self.described.bytes) as count:
-            documents = self._documents()
+            documents = self.documents()
             store = build_store(directory, documents, tokenizer, self.share, several, count, self.described)
         return store, [describe_split(store)]
 
-    def _documents(self) -> Iterator[Document]:
+    def documents(self) -> Iterator[Document]:
+        """Every document; with its part, if the user said it."""
         if not self.validation:
             yield from read_documents(self.sources, self.data.text)
             return
@@ -126,7 +127,7 @@ class Examples(Material):
     def read(self, tell: Tell) -> str:
         tally = ExamplesTally(self.share, self.labels)
         with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
-            self.described: ExamplesDescription = describe_examples(self._examples(), tally)
+            self.described: ExamplesDescription = describe_examples(self.examples(), tally)
         found = self.described
         classes = f", {len(found.classes)} classes" if found.classes else ""
         empty = (
@@ -135,15 +136,17 @@ class Examples(Material):
         return f"{pluralize(found.records, 'record')}, {found.bytes / 1e6:,.1f} MB{classes}{empty}"
 
     def texts(self) -> Iterator[str]:
-        return (text for example in self._examples() for text in example.written())
+        return (text for example in self.examples() for text in example.written())
 
     def cut(self, directory: Path, tokenizer: Tokenizer, tell: Tell) -> tuple[Store, list[str]]:
         with Counter(tell, self.described.bytes) as count:
-            examples = self._examples()
+            examples = self.examples()
             store = build_records(directory, examples, tokenizer, self.share, self.labels, count, self.described)
         return store, describe_records(store)
 
-    def _examples(self) -> Iterator[Example]:
+    def examples(self) -> Iterator[Example]:
+        """Every record; with its part, if the user said it."""
+
         def read(sources: list[str | Path]) -> Iterator[Example]:
             return read_examples(sources, self.fields, self.data.columns(), self.labels)
 
