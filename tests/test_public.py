@@ -94,6 +94,7 @@ NO_PLACE: list[Any] = [*NO_PATH, Bad("none", "none")]
 NO_COUNT: list[Any] = [0, -1, 1.5, NAN, "3", True, [1], torch.ones(1)]
 NO_COUNT_OR_NONE: list[Any] = [each for each in NO_COUNT if each is not None]
 NO_RATE: list[Any] = [0.0, -1.0, NAN, INF, "1e-3", True, None, [1.0]]
+NO_SHARE: list[Any] = [-0.1, 1.5, NAN, "0.1", None, [0.1]]
 NO_SEED: list[Any] = [-1, 2**64, 1.5, None, "0", True]
 NO_SWITCH: list[Any] = [None, 1, "yes"]
 NO_RUNS: list[Any] = [None, 3, "run", [3], [None]]
@@ -176,7 +177,14 @@ TABLE: dict[str, Call] = {
     ),
     "config.ModelChoice.resolve": Call(
         {"vocab_size": 9, "depth": 1, "context": 8},
-        {"vocab_size": NO_COUNT, "depth": NO_COUNT, "context": NO_COUNT, "task": ["masked", {}], "start": ["gpt1", {}]},
+        {
+            "vocab_size": NO_COUNT,
+            "depth": NO_COUNT,
+            "context": NO_COUNT,
+            "task": ["masked", {}],
+            "start": ["gpt1", {}],
+            "classes": [3, None, "ab"],
+        },
         config.ModelChoice().resolve,
     ),
     "config.parse_overrides": Call({"pairs": []}, {"pairs": [None, "dim=3", [3], Bad(["dim"], "key=value")]}),
@@ -449,7 +457,14 @@ TABLE: dict[str, Call] = {
             "progress": NO_CALL,
         },
     ),
-    "train.CrossEntropy": Call({"model": MODEL}, {"model": [*NO_MODEL, Bad(BARE, "head")]}),
+    "train.CrossEntropy": Call(
+        {"model": MODEL},
+        {"model": [*NO_MODEL, Bad(BARE, "head")], "label_smoothing": NO_SHARE, "z_loss": NO_SHARE},
+    ),
+    "train.MovingAverage": Call(
+        {"weights": STATE, "decay": 0.9},
+        {"weights": [None, [1], {3: 4}], "decay": [0.0, 1.0, -0.1, 1.5, NAN, None, "0.9", True]},
+    ),
     "train.Optimizer": Call(
         {"model": MODEL, "config": TRAIN, "learning_rate": 1e-3, "precision": "fp32"},
         {
@@ -482,6 +497,8 @@ TABLE: dict[str, Call] = {
                 *(scores(bias=bias) for bias in (torch.ones(3), 1.0)),
             ],
             "chunk": [0, -1, 1.5, "2"],
+            "label_smoothing": NO_SHARE,
+            "z_loss": NO_SHARE,
         },
     ),
     "train.evaluate": Call(
@@ -576,6 +593,7 @@ TABLE: dict[str, Call] = {
         },
     ),
     "weights.read_config": Call({"run": "run"}, {"run": NO_PLACE}),
+    "weights.average": Call({"run": "run", "count": 2}, {"run": NO_PLACE, "count": NO_COUNT}),
     "weights.read_state": Call({"directory": "run"}, {"directory": NO_PLACE}),
     "weights.read_vectors": Call({"path": "v"}, {"path": NO_PLACE, "tell": NO_CALL}),
     "weights.save": Call(
@@ -596,6 +614,7 @@ TABLE: dict[str, Call] = {
             "optimizer_tensors": [None, [1], {3: 4}],
             "state": [None, 3],
             "keep": [-1, 1.5, None],
+            "also": [None, 3, [1.5]],
         },
     ),
     "weights.load_vectors": Call(
@@ -638,8 +657,28 @@ UNCHECKED = {
     "prove": {"a number": ("LARGE",), RECORDS: ("Proof", "Verdict")},
     "text": {"a word": ("END_OF_TEXT",), "a protocol": ("Tokenizer",)},
     "train": {
-        RECORDS: ("Evaluation", "Examples", "HeldOut", "Interrupted", "Loss", "Plan", "Reading", "Report", "Session"),
-        "what tasks are made from": ("MaskedTask", "NextTokenTask", "Task"),
+        RECORDS: (
+            "Evaluation",
+            "Examples",
+            "HeldOut",
+            "Interrupted",
+            "Loss",
+            "Plan",
+            "Published",
+            "Reading",
+            "Report",
+            "Session",
+        ),
+        "what tasks are made from": (
+            "ClassificationTask",
+            "MaskedTask",
+            "NextTokenTask",
+            "RegressionTask",
+            "SpanCorruptionTask",
+            "Task",
+            "TokenClassificationTask",
+            "TranslationTask",
+        ),
     },
     "weights": {RECORDS: ("Coverage", "Loaded")},
 }

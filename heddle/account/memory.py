@@ -190,7 +190,8 @@ def training_bytes(config: TransformerConfig, rows: int, precision: str, train: 
     half as much again, since its C library returns freed memory late.
 
     Args:
-        train: the optimizer, which parameters are frozen, and whether activations are checkpointed.
+        train: the optimizer, which parameters are frozen, whether activations are checkpointed, and whether there is a moving
+            average of the weights.
 
     Raises:
         HeddleError: the groups do not fit the model.
@@ -207,7 +208,8 @@ def training_bytes(config: TransformerConfig, rows: int, precision: str, train: 
         else measured(config, lambda some: _states(some, train, precision))
     )
     activations = kept(config, rows, config.context, precision, checkpointed=train.checkpoint_activations).bytes
-    return held["total"] + activations + loss
+    average = 0 if train.ema is None else held["weights"]
+    return held["total"] + average + activations + loss
 
 
 @checked(batch=at_least(1), length=at_least(1), precision=one_of(DTYPES))

@@ -88,7 +88,7 @@ def _read(files: tuple[str, ...], run: Path, config: SavedConfig, tokenizer: Tok
                 raise HeddleError(f"{run} has no data/ with the names of its classes")
             store = open_store(run / "data")
             classes = store.train.classes if isinstance(store, RecordStore) else ()
-        examples = read_examples(sources, task.fields, data.columns(), task.labels)
+        examples = read_examples(sources, task.reads(data.columns()), data.columns(), task.labels)
         return records_of(examples, tokenizer, task.labels, classes)
 
 

@@ -92,7 +92,7 @@ def run(argv: list[str] | None = None) -> None:
     acts as the null device.
     """
     open_closed()
-    words = sys.argv[1:] if argv is None else argv
+    words = _without_dash(sys.argv[1:] if argv is None else argv)
     # Threads that never spin cost an eighth of the speed on a quiet machine, more in short steps; threads that spin for long make
     # training many times slower as soon as another program wants a core (docs/benchmarks.md). torch reads the setting when it
     # is loaded, which happens later.
@@ -127,6 +127,14 @@ def run(argv: list[str] | None = None) -> None:
         _fail("out of memory: take a smaller model, fewer rows at once, or a shorter context", words)
     finally:
         settle()
+
+
+def _without_dash(words: list[str]) -> list[str]:
+    """The words with standard input's other name for `-`, which would be read as a flag; not if it is a flag's value."""
+    return [
+        "/dev/stdin" if word == "-" and not before.startswith("--") else word
+        for before, word in zip(["", *words], words, strict=False)
+    ]
 
 
 @contextmanager

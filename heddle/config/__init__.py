@@ -59,9 +59,14 @@ from heddle.config.run import RunConfig as RunConfig
 from heddle.config.sampling import SamplingConfig as SamplingConfig
 from heddle.config.saved import Chosen as Chosen
 from heddle.config.saved import SavedConfig as SavedConfig
+from heddle.config.tasks import ClassificationConfig as ClassificationConfig
 from heddle.config.tasks import MaskedConfig as MaskedConfig
 from heddle.config.tasks import NextTokenConfig as NextTokenConfig
+from heddle.config.tasks import RegressionConfig as RegressionConfig
+from heddle.config.tasks import SpanCorruptionConfig as SpanCorruptionConfig
 from heddle.config.tasks import TaskSettings as TaskSettings
+from heddle.config.tasks import TokenClassificationConfig as TokenClassificationConfig
+from heddle.config.tasks import TranslationConfig as TranslationConfig
 from heddle.config.train import GroupConfig as GroupConfig
 from heddle.config.train import TrainConfig as TrainConfig
 
@@ -71,6 +76,7 @@ __all__ = [
     "BlockConfig",
     "BucketsConfig",
     "Chosen",
+    "ClassificationConfig",
     "ClassifierHeadConfig",
     "Config",
     "ConvolutionConfig",
@@ -99,15 +105,19 @@ __all__ = [
     "Override",
     "RMSNormConfig",
     "RecurrentConfig",
+    "RegressionConfig",
     "RotaryConfig",
     "RunConfig",
     "SamplingConfig",
     "SavedConfig",
+    "SpanCorruptionConfig",
     "SpecialIds",
     "StackConfig",
     "TaskSettings",
+    "TokenClassificationConfig",
     "TrainConfig",
     "TransformerConfig",
+    "TranslationConfig",
     "YarnScaling",
     "parse_overrides",
     "preset",

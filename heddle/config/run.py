@@ -3,7 +3,7 @@
 The text under a field of `DataConfig`, `ModelChoice` and `TrainConfig` is its help in `heddle train --help`.
 """
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
@@ -27,8 +27,10 @@ class ModelChoice(Config):
     """A named model, see `heddle presets`; defaults to a modern small GPT with `depth` blocks."""
     start: str | None = None
     """A trained or imported run whose weights, tokenizer and special ids to start from, instead of a preset; also written from=."""
+    family: Literal["encoder", "decoder", "encoder-decoder"] | None = None
+    """The stacks of a model without a preset; defaults to those that suit the task best."""
     depth: Depth | None = None
-    """Number of blocks; defaults to the deepest model that sees enough text in the time given."""
+    """Blocks of each stack; defaults to the deepest model that sees enough text in the time given."""
     dim: PositiveInt | None = None
     """Width of the hidden vectors; defaults to the preset's, or 64 per block."""
     heads: PositiveInt | None = None
@@ -54,6 +56,10 @@ class ModelChoice(Config):
     def _one_base(self) -> Self:
         if self.preset is not None and self.start is not None:
             raise ValueError(f"preset = {self.preset!r} and from = {self.start!r} both name a model; leave one out")
+        if self.family is not None and (self.preset, self.start) != (None, None):
+            raise ValueError(
+                f"family = {self.family!r} is for a model without a preset, which has its own; leave it out"
+            )
         return self
 
     @checked(vocab_size=at_least(1), depth=at_least(1), context=at_least(1))
@@ -64,6 +70,7 @@ class ModelChoice(Config):
         context: int,
         task: TaskSettings | None = None,
         start: TransformerConfig | None = None,
+        classes: tuple[str, ...] = (),
     ) -> TransformerConfig:
         """The whole model, for a tokenizer of `vocab_size` ids; `depth` and `context` are the values to use by default.
 
@@ -73,6 +80,8 @@ class ModelChoice(Config):
             context: tokens in a window, if the choice has none.
             task: what the model will learn, which decides its head and, without a preset, its stack; None: the next token.
             start: the model of the run `start`, if there is one; its vocabulary size counts.
+            classes: names of the classes in the data, for a task that has classes. Before the data is read, without names, the
+                model has two, which is enough to refuse impossible sizes.
 
         Raises:
             HeddleError: the sizes are impossible.
@@ -92,25 +101,29 @@ class ModelChoice(Config):
         else:
             base = preset(self.preset)
         data = base.to_dict()
-        if base.head.kind != task.head:
-            data["head"] = {"kind": task.head}
+        data["head"] = task.head_table(data["head"], base.last()[0], classes)
         tables = {"encoder": self.encoder, "decoder": self.decoder, "head": self.head, "initial": self.initial}
         deep = {name: table for name, table in tables.items() if table}
         for name in sorted({"encoder", "decoder"} & set(deep) - set(base.stacks())):
             raise HeddleError(f"this model has no {name}: leave out the settings of [model.{name}]")
         data = merge(data, deep)
-        stack = base.last()[0]
+        stacks = tuple(base.stacks())
+        mixers = tuple(f"{stack}.block.mixer" for stack in stacks)
+        crosses = tuple(f"{stack}.block.cross" for stack in stacks if _has_attention(data, f"{stack}.block.cross"))
         # Only attention has weights to drop; `heads` for a mixer without heads are refused below, not ignored.
-        mixer = (f"{stack}.block.mixer.dropout",) if _has_attention(data, stack) else ()
+        dropping = (*(path for path in mixers if _has_attention(data, path)), *crosses)
         said: dict[str, Any] = {"vocab_size": vocab_size}
         places = {
             "dim": ("dim",),
             "context": ("context",),
-            "depth": (f"{stack}.depth",),
-            "heads": (f"{stack}.block.mixer.heads",),
-            "kv_heads": (f"{stack}.block.mixer.kv_heads",),
+            "depth": tuple(f"{stack}.depth" for stack in stacks),
+            "heads": tuple(f"{path}.heads" for path in (*mixers, *crosses)),
+            "kv_heads": tuple(f"{path}.kv_heads" for path in (*mixers, *crosses)),
             "pad_vocab_to": ("pad_vocab_to",),
-            "rate": (f"{stack}.entry.dropout", f"{stack}.block.dropout", *mixer),
+            "rate": (
+                *(f"{stack}.{part}.dropout" for stack in stacks for part in ("entry", "block")),
+                *(f"{path}.dropout" for path in dropping),
+            ),
             "dropout": ("dropout",),
         }
         for key, value in {**dict(self), **self._dropout()}.items():
@@ -119,9 +132,13 @@ class ModelChoice(Config):
         return TransformerConfig.of(merge(merge(data, said), deep), where="model")
 
     def _stacks(self, task: TaskSettings) -> tuple[str, ...]:
-        """The stacks of a model without a preset: the task's first family, or the first that has the stacks with settings."""
+        """The stacks of a model without a preset: those of `family`, or the first of the task's families that has what is set."""
         said = {name for name in ("encoder", "decoder") if getattr(self, name)}
-        return next((family for family in task.families if said <= set(family)), task.families[0])
+        families = [family for family in task.families if self.family in (None, "-".join(family))]
+        if not families:
+            known = " or ".join("-".join(family) for family in task.families)
+            raise HeddleError(f"family = {self.family!r} does not suit the task, which needs {known}")
+        return next((family for family in families if said <= set(family)), families[0])
 
     def _dropout(self) -> dict[str, Any]:
         """The rate and the convention, separately."""
@@ -131,9 +148,9 @@ class ModelChoice(Config):
         return {"rate": how.pop("rate", None), "dropout": how or None}
 
 
-def _has_attention(data: Any, stack: str) -> bool:
-    """Whether a stack's blocks in a table have attention; malformed tables are refused elsewhere."""
-    for key in (stack, "block", "mixer"):
+def _has_attention(data: Any, path: str) -> bool:
+    """Whether the part of a table at a dotted path is attention; malformed tables are refused elsewhere."""
+    for key in path.split("."):
         data = data.get(key) if isinstance(data, dict) else None
     return isinstance(data, dict) and data.get("kind") == "attention"
 
@@ -154,6 +171,15 @@ class RunConfig(Config):
             return {"kind": task}
         return {"kind": "next_token", **task} if isinstance(task, dict) else task
 
+    @model_validator(mode="after")
+    def _with_effect(self) -> Self:
+        """Settings that the task would ignore are refused."""
+        for name in self.task.without:
+            if getattr(self.train, name) != TrainConfig.model_fields[name].default:
+                value = getattr(self.train, name)
+                raise ValueError(f"{name} = {value} has no effect with task.kind = {self.task.kind!r}: leave it out")
+        return self
+
     @model_validator(mode="before")
     @classmethod
     def _in_their_sections(cls, data: Any) -> Any:
@@ -168,7 +194,7 @@ class RunConfig(Config):
     @model_validator(mode="after")
     def _columns_are_read(self) -> Self:
         for field, column in self.data.columns().items():
-            if field not in self.task.fields:
+            if field not in (*self.task.fields, *self.task.optional):
                 reads = " and ".join(self.task.fields)
                 raise ValueError(
                     f"{field} = {column!r} names a column that task.kind = {self.task.kind!r} does not read; it reads {reads}"

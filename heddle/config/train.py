@@ -68,7 +68,7 @@ class TrainConfig(Config):
     optimizer: Literal["muon", "adamw", "sgd"] = "muon"
     """muon updates the blocks' matrices with Muon and the rest with AdamW; adamw and sgd update everything alike."""
     learning_rate: Positive | None = None
-    """The highest learning rate, Muon's excepted; defaults to 6e-3 (adamw: 3e-3, sgd: 0.1) at width 256, less for wider models."""
+    """The highest learning rate, Muon's excepted; defaults to 6e-3 (adamw: 3e-3, sgd: 0.07) at width 256, less for wider models."""
     matrix_learning_rate: Positive = 0.02
     """Muon's highest learning rate."""
     weight_decay: NonNegative | None = None
@@ -92,6 +92,10 @@ class TrainConfig(Config):
     """The final learning rate, as a share of the highest."""
     clip: Annotated[float, Field(ge=0)] = 1.0
     """Largest norm of the whole gradient; 0: no clipping."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of each target's probability that is spread evenly over all tokens or classes; the loss is reported without it."""
+    z_loss: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Weight of a term that keeps scores small, the square of log of the sum of their exponentials; PaLM has 1e-4."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """Precision to compute in; auto: the one that trains faster on this machine."""
     products: Literal["auto", "torch", "onednn"] = "auto"

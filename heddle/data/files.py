@@ -22,7 +22,7 @@ TEXTS = (".txt", ".md")
 """The extensions of texts that are read from a folder."""
 TABLES = (".jsonl", ".csv", ".tsv", *ARROW)
 """The extensions of files with named columns."""
-STDIN = "-"
+STDIN = ("-", "/dev/stdin")
 
 
 def _zstd(file: Path) -> Any:
@@ -180,13 +180,14 @@ def standard_input(sources: Sequence[str | Path], extension: str) -> Iterator[li
     Raises:
         HeddleError: `-` is given twice.
     """
-    if STDIN not in sources:
+    count = sum(str(source) in STDIN for source in sources)
+    if not count:
         yield list(sources)
         return
-    if sum(source == STDIN for source in sources) > 1:
+    if count > 1:
         raise HeddleError("standard input (-) is given twice, but can be read only once")
     with tempfile.TemporaryDirectory(prefix="heddle-") as folder:
         file = Path(folder, f"stdin{extension}")
         with file.open("wb") as stream:
             shutil.copyfileobj(sys.stdin.buffer, stream)
-        yield [file if source == STDIN else source for source in sources]
+        yield [file if str(source) in STDIN else source for source in sources]

@@ -67,3 +67,8 @@ class Records:
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
+
+    @property
+    def size(self) -> int:
+        """Ids of all texts; labels are not counted."""
+        return sum(len(column.values) for name, column in self.columns.items() if name != "label")

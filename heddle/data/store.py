@@ -74,6 +74,11 @@ class Corpus:
     train: Part | Records | None = None
     validation: Part | Records | None = None
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes of its records, if it has any."""
+        return next((part.classes for part in (self.train, self.validation) if isinstance(part, Records)), ())
+
 
 @checked()
 def part_of(documents: Iterable[Document], tokenizer: Tokenizes) -> Part:

@@ -7,8 +7,9 @@ from typing import Any
 from heddle.checks import checked
 from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
+from heddle.train.outcome import averaged_steps, check_outcome
 from heddle.train.plan import SHARE, pick_threads
-from heddle.weights.checkpoints import CONFIG
+from heddle.weights.checkpoints import CONFIG, checkpoints
 from heddle.weights.files import Hold, write_file
 from heddle.weights.run import newest_valid, read_config
 
@@ -23,7 +24,8 @@ CHANGEABLE = (
 def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
     """Change settings of a run before it continues; the next `Trainer` of the run reads them.
 
-    With more steps, the learning rate follows the schedule of the longer run from the step that was reached.
+    With more steps, the learning rate follows the schedule of the longer run from the step that was reached, and `patience`
+    counts evaluations anew.
 
     Args:
         run: a run directory that no process is training.
@@ -64,6 +66,13 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
     if new.get("steps", done + 1) <= done:
         raise HeddleError(f"steps = {new['steps']}: {run} has already done {done}; give more")
     after = chosen.override(new)
+    check_outcome(train, after)
+    there = {number for number, _ in checkpoints(run)}
+    if gone := [step for step in averaged_steps(train, after) if step <= done and step not in there]:
+        raise HeddleError(
+            f"average = {train.average} needs the checkpoint of step {gone[0]}, which is not in {run}: give more steps, "
+            "or leave out save_every"
+        )
     changed = {"train": train, "chosen": after}
     hold = Hold(run)
     try:

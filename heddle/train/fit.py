@@ -49,7 +49,7 @@ def fit(
     corpus = Corpus(part_of([Document(text, "text")], tokenizer))
     task = make_task(NextTokenConfig(), Reading(corpus, model.config, batch, config.seed))
     optimizer = Optimizer(model, config, learning_rate, "fp32")
-    objective = task.objective(model)
+    objective = task.objective(model, config.label_smoothing, config.z_loss)
     model.train()
     losses = []
     with checkpointed(model, config.checkpoint_activations):

@@ -10,6 +10,7 @@ from heddle.checks import checked
 from heddle.config.run import RunConfig
 from heddle.data.batch import IGNORED, Batch
 from heddle.data.examples import LABEL, Example
+from heddle.data.files import STDIN
 from heddle.data.lint import MANY, Finding, RecordLint, TextLint
 from heddle.data.record_store import RecordStore
 from heddle.data.records import Records
@@ -161,7 +162,7 @@ def _one_text(run: Run) -> bool:
 def _in_changed_sources(run: Run) -> Iterator[Finding]:
     """Whether the sources are what was tokenised, if they are still there."""
     data, task = run.config.data, run.config.task
-    if data is None or task is None or not data.sources or "-" in (*data.sources, *data.validation_sources):
+    if data is None or task is None or not data.sources or set(STDIN) & {*data.sources, *data.validation_sources}:
         return
     wrong, where = "", ", ".join(data.sources)
     try:

@@ -84,12 +84,12 @@ class MaskedTask(Task):
         found = held_out_windows(tokens + 1, length, number)
         return HeldOut(window_batches(found, rows, length), sum(stop - start for start, stop in found) / tokens)
 
-    def objective(self, model: Transformer) -> CrossEntropy:
+    def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
         """-log p of the hidden tokens, for an encoder that scores tokens."""
         if model.decoder is not None:
             raise HeddleError("the task 'masked' needs an encoder, since a decoder sees only what is on the left")
         model.language_head()
-        return CrossEntropy(model)
+        return CrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """Perplexity of the hidden tokens, exp(loss)."""

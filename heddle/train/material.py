@@ -122,7 +122,7 @@ class Examples(Material):
         self, data: DataConfig, sources: list[str | Path], validation: list[str | Path], task: TaskSettings
     ) -> None:
         super().__init__(data, sources, validation)
-        self.fields, self.labels = task.fields, task.labels
+        self.fields, self.labels = task.reads(data.columns()), task.labels
 
     def read(self, tell: Tell) -> str:
         tally = ExamplesTally(self.share, self.labels)

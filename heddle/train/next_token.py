@@ -59,10 +59,10 @@ class NextTokenTask(Task):
             window_batches(found, rows, self.length), sum(stop - start for start, stop in found) / part.targets
         )
 
-    def objective(self, model: Transformer) -> CrossEntropy:
+    def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
         """-log p(next token), for a causal language model."""
         model.check_predicts_next()
-        return CrossEntropy(model)
+        return CrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """Perplexity exp(loss); bits per UTF-8 byte of the text, comparable across tokenizers; and the bytes scored.

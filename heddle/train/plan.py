@@ -21,16 +21,17 @@ from heddle.data.record_store import Store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.checkpointing import can_compile, checkpoint_activations
-from heddle.model.groups import check_groups
+from heddle.model.groups import check_groups, freeze
 from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
 from heddle.model.products import PRODUCT_KINDS, has_onednn
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.material import TEXT
 from heddle.train.optimizer import Optimizer
+from heddle.train.outcome import check_outcome
 from heddle.train.runtime import keep_memory
 from heddle.train.step import train_step
-from heddle.train.task import Reading
+from heddle.train.task import MULTIPLE, Reading, tokens_per_step, tokens_read
 from heddle.train.tasks import make_task
 
 CONTEXT = 256  # default context
@@ -38,8 +39,8 @@ TOKENS_PER_STEP = {"cpu": 4096, "mps": 16384, "cuda": 65536}
 TOKENS_PER_PARAMETER = 2.5  # without a depth, choose the largest model that sees at least this many in the given time
 DEPTHS = range(2, 13)
 # The highest rate, at width 256, of AdamW beside Muon, of AdamW alone (matrices tolerate less than tables and vectors), of SGD.
-RATES = {"muon": 6e-3, "adamw": 3e-3, "sgd": 0.1}
-TUNING_RATES = {"muon": 3e-4, "adamw": 3e-4, "sgd": 0.01}  # the same for a model that has already learned
+RATES = {"muon": 6e-3, "adamw": 3e-3, "sgd": 0.07}
+TUNING_RATES = {"muon": 3e-4, "adamw": 3e-4, "sgd": 0.007}  # the same for a model that has already learned
 SHARE = 0.9  # share of the given time for steps; the rest is for evaluations, samples and saving
 PATIENCE = 1.0  # seconds after which to stop measuring a model's steps
 WORTH_COMPILING = 20.0  # minutes of training below which compilation does not pay off
@@ -47,20 +48,30 @@ WORTH_COMPILING = 20.0  # minutes of training below which compilation does not p
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do, in numbers."""
+    """What a run will do, in numbers.
+
+    Attributes:
+        model: the model.
+        chosen: what was decided by measurement.
+        train_tokens: tokens of the text, or of all texts of the records, to train on.
+        validation_tokens: the same of what is held out.
+        tokens_per_step: tokens that a step reads on average, padding and sources included.
+        epochs: how many times everything to train on is read.
+        parameters: of the model.
+        memory: bytes, the estimated peak.
+        minutes: how long it will take, estimated.
+    """
 
     model: TransformerConfig
     chosen: Chosen
     train_tokens: int
     validation_tokens: int
+    tokens_per_step: int
+    epochs: float
     parameters: int
+    frozen: int  # of them, those that keep their values
     memory: int  # bytes, estimated peak
     minutes: float  # estimated
-
-    @property
-    def epochs(self) -> float:
-        """How many times the training text is read."""
-        return self.chosen.steps * self.chosen.batch * self.model.context / self.train_tokens
 
 
 @checked(device=one_of(TOKENS_PER_STEP))
@@ -85,11 +96,14 @@ def plan(
     threads = pick_threads(train.threads)
     torch.set_num_threads(threads)
     keep_memory()
-    smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start)
+    smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start, store.corpus.classes)
     reading = Reading(store.corpus, smallest, tokenizer=tokenizer)
     make_task(config.task, reading)  # refuses texts that are too short for it
     tokens = train.batch_tokens or TOKENS_PER_STEP[device]
-    batch = train.batch or _multiple(max(1, round(tokens / smallest.context)), train.accumulate)
+    of_records = config.task.fields != TEXT
+    # A batch of records is a multiple of this, even where they are as long as the context.
+    least = train.accumulate * (MULTIPLE if of_records else 1)
+    batch = train.batch or _multiple(max(1, round(tokens / smallest.context)), least)
     rows = max(1, batch // train.accumulate)
     precision: str = train.precision
     if precision == "auto":
@@ -98,12 +112,13 @@ def plan(
         precision = faster_precision(replace(reading, rows=rows), device, config)
     found = _sized(config, reading, batch, device, precision, start)
     model, rate = found.model, found.rate
-    check_groups(build(model, "meta"), train)
-    tokens_per_step = batch * model.context
-    steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / tokens_per_step))
-    compile_ = _compile(
-        config, replace(reading, model=model, rows=rows), found, device, precision, steps * tokens_per_step
-    )
+    whole = build(model, "meta")
+    frozen = freeze(whole, train)
+    batch_tokens = batch * model.context if of_records and not train.batch else None
+    task = make_task(config.task, replace(reading, model=model, rows=batch, batch_tokens=batch_tokens, multiple=least))
+    per_step = tokens_per_step(task)
+    steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / per_step))
+    compile_ = _compile(config, replace(reading, model=model, rows=rows), found, device, precision, steps * per_step)
     evaluate_every = train.evaluate_every or ceil(steps / 20)
     rates = RATES if start is None else TUNING_RATES
     chosen = Chosen.of(
@@ -114,7 +129,7 @@ def plan(
             "threads": threads,
             "steps": steps,
             "batch": batch,
-            "batch_tokens": None if train.batch or config.task.fields == TEXT else batch * model.context,
+            "batch_tokens": batch_tokens,
             "learning_rate": train.learning_rate or rates[train.optimizer] * (256 / model.dim) ** 0.5,
             "warmup": min(steps, ceil(0.02 * steps) if train.warmup is None else train.warmup),
             "evaluate_every": evaluate_every,
@@ -125,14 +140,18 @@ def plan(
             "vectors": vectors,
         }
     )
+    check_outcome(train, chosen)
     return Plan(
         model=model,
         chosen=chosen,
         train_tokens=store.tokens("train"),
         validation_tokens=store.tokens("validation"),
+        tokens_per_step=per_step,
+        epochs=steps / task.steps_per_epoch(),
         parameters=parameters(model).total,
+        frozen=sum(each.numel() for name, each in whole.named_parameters() if name in frozen),
         memory=found.memory,
-        minutes=steps * tokens_per_step / rate / 60 / SHARE,
+        minutes=steps * per_step / rate / 60 / SHARE,
     )
 
 
@@ -167,7 +186,7 @@ def measure(
     by_onednn: tuple[ProductKind, ...] = (),
     compiled: bool = False,
 ) -> float:
-    """Training rate in tokens per second: the median of real steps after a warmup step.
+    """Training rate in tokens read per second, those of sources included: the median of real steps after a warmup step.
 
     Args:
         reading: the texts, the model, and the rows of a micro-batch.
@@ -185,7 +204,7 @@ def measure(
         checkpoint_activations(built)
     optimizer = Optimizer(built, measurable(config.train, reading.model), 1e-5, precision, by_onednn)
     task = make_task(config.task, reading)
-    objective = task.objective(built)
+    objective = task.objective(built, config.train.label_smoothing, config.train.z_loss)
     step = torch.compile(objective) if compiled else objective
     batch = task.batch(task.examples(0)).to(device)
     times: list[float] = []
@@ -196,7 +215,7 @@ def measure(
             times.append(time.perf_counter() - began)
         if sum(times) > PATIENCE:
             break
-    return batch.tokens.numel() / median(times)
+    return tokens_read(batch) / median(times)
 
 
 def measurable(train: TrainConfig, model: TransformerConfig) -> TrainConfig:
@@ -268,7 +287,8 @@ def _sized(
     rows = batch // train.accumulate
 
     def sized(depth: int) -> tuple[TransformerConfig, int]:
-        model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task, start)
+        classes = reading.corpus.classes
+        model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task, start, classes)
         return model, training_bytes(model, rows, precision, measurable(train, model))
 
     def candidate(model: TransformerConfig, memory: int) -> Candidate:

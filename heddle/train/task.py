@@ -1,12 +1,13 @@
 """The interface of a task: which examples a step reads, what their targets are, what is minimised, and what is reported.
 
-A task is a config class with its `kind` (`heddle.config.run`), a subclass of `Task`, and a row in `heddle.train.tasks`. The
+A task is a config class with its `kind` (`heddle.config.tasks`), a subclass of `Task`, and a row in `heddle.train.tasks`. The
 trainer, `fit`, the plan and the evaluation use only this interface.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -144,13 +145,18 @@ class Task(ABC):
             HeddleError: no held-out example has a target.
         """
 
-    def objective(self, model: Transformer) -> CrossEntropy:
+    def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
         """The module whose loss is minimised.
 
+        Args:
+            model: the model to train.
+            label_smoothing: see `heddle.train.cross_entropy`.
+            z_loss: see `heddle.train.cross_entropy`.
+
         Raises:
-            HeddleError: the model does not fit this task.
+            HeddleError: the model does not fit this task, or one of the terms has no effect on it.
         """
-        return CrossEntropy(model)
+        return CrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """What evaluation reports with the loss.
@@ -190,6 +196,10 @@ class Task(ABC):
         """The share of targets whose own id the model is meant to read at their place; None: targets are not in the input there."""
         return None
 
+    def steps_per_epoch(self) -> float:
+        """Steps that read everything there is to train on once; by default, of a text in windows of the context."""
+        return len(self.reading.part(held_out=False).tokens) / (self.reading.rows * self.reading.length)
+
     def remarks(self) -> list[str]:
         """What a user should know about how the texts will be read, one line each."""
         return []
@@ -201,6 +211,17 @@ class Task(ABC):
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
         """Text that the model generates, to show during training; None: nothing to show."""
         return None
+
+
+def tokens_read(batch: Batch) -> int:
+    """Tokens that a model reads in a batch, padding included: of an encoder-decoder, those of the source too."""
+    return batch.tokens.numel() + (0 if batch.source is None else batch.source.numel())
+
+
+def tokens_per_step(task: Task) -> int:
+    """Tokens that a step reads on average: steps of windows are equal, so one is looked at; of records, the first few."""
+    looked_at = 1 if isinstance(task.reading.corpus.train, Part) else 8
+    return max(1, round(mean(tokens_read(task.batch(task.examples(step))) for step in range(looked_at))))
 
 
 def listed(examples: Examples, most: int = 8) -> str:
