@@ -58,12 +58,12 @@ def evaluate(run: str, /, *files: str, context: int | None = None, device: str =
     if json:
         document({"run": str(path), "text": what, "context": length, "precision": ready.precision, **result.to_dict()})
         return
-    columns = ["text", "tokens", "loss", *(name.replace("_", " ") for name in result.metrics)]
+    columns = ["text", task.config.counted, "loss", *(name.replace("_", " ") for name in result.metrics)]
     numbers = (
         f"{value:.4f}" if isinstance(value, float) else value for value in (result.loss, *result.metrics.values())
     )
     console().print(table(columns, [[what, result.tokens, *numbers]]))
-    if not files and (note := _ended(path, result.tokens)):
+    if not files and (note := _ended(path, result.tokens, task.config.counted)):
         console().print(note, markup=False)
 
 
@@ -92,12 +92,10 @@ def _read(files: tuple[str, ...], run: Path, config: SavedConfig, tokenizer: Tok
         return records_of(examples, tokenizer, task.labels, classes)
 
 
-def _ended(run: Path, tokens: int) -> str | None:
+def _ended(run: Path, tokens: int, counted: str) -> str | None:
     """The score at the end of training, if it was of a sample and so differs from this one."""
     ended = read_manifest(run).get("evaluation") if (run / "manifest.json").is_file() else None
     if not ended or ended["tokens"] == tokens:
         return None
     loss = estimate(ended["loss"], ended["standard_error"])
-    return (
-        f"training ended with loss {loss} over an even sample of {ended['tokens']:,} of these tokens; this is over all"
-    )
+    return f"training ended with loss {loss} over an even sample of {ended['tokens']:,} of these {counted}; this is over all"

@@ -66,10 +66,11 @@ def _train(run: Path, out: Console, json: bool) -> None:
         raise SystemExit(128 + stop.signal) from None
     name = shlex.quote(str(run))
     held_out = round(result.tokens / result.share)
+    what = session.task.config.counted
     over = (
-        f"all {held_out:,} held-out tokens"
+        f"all {held_out:,} held-out {what}"
         if result.share == 1
-        else f"{result.tokens:,} of {held_out:,} held-out tokens, an even sample; `heddle eval {name}` scores all"
+        else f"{result.tokens:,} of {held_out:,} held-out {what}, an even sample; `heddle eval {name}` scores all"
     )
     samples = [sample for seed in range(3) if (sample := trainer.sample(seed, tokens=100)) is not None]
     _tell_outcome(trainer, out)
@@ -78,7 +79,7 @@ def _train(run: Path, out: Console, json: bool) -> None:
     out.print(f"\nfinished: {said} over {over}\n", markup=False)
     for sample in samples:
         out.print(sample + "\n" + "-" * 40, markup=False)
-    if session.run.config.model.encoder is None:
+    if session.run.config.model.encoder is None and session.task.config.head == "language":
         opening = _opening(samples[0] if samples else "")
         out.print(f"generate text:  heddle generate {name} --prompt {opening}", markup=False)
     out.print(

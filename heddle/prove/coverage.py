@@ -38,9 +38,11 @@ Places = npt.NDArray[np.int64]
 def batches(training: Training) -> Iterator[Comparison | str]:
     """A step's batch is a function of (seed, step): read again, by another process or in parts, it is the same."""
     first, second = training.task, training.make()
-    rows = len(first.examples(0).places)
+    counts = []
     for number in STEPS:
         examples = first.examples(number)
+        rows = len(examples.places)
+        counts.append(pluralize(rows, "row"))
         wanted = content([first.batch(examples)])
         yield Comparison(f"step {number + 1} read again", content([first.batch(examples)]), wanted, exactly=True)
         yield Comparison(
@@ -55,7 +57,8 @@ def batches(training: Training) -> Iterator[Comparison | str]:
         order = np.arange(rows)[::-1]
         alone = [first.batch(examples.take(np.array([row]))) for row in order]
         yield Comparison(f"step {number + 1} row by row", content(alone[::-1]), wanted, exactly=True)
-    yield f"steps {', '.join(str(number + 1) for number in STEPS)}, {pluralize(rows, 'row')} each"
+    each = f"{counts[0]} each" if len(set(counts)) == 1 else " and ".join(counts)
+    yield f"steps {', '.join(str(number + 1) for number in STEPS)}, {each}"
 
 
 def targets_scored_once(training: Training) -> Iterator[Comparison | str]:

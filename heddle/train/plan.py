@@ -99,28 +99,19 @@ def plan(
     smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start, store.corpus.classes)
     reading = Reading(store.corpus, smallest, tokenizer=tokenizer)
     make_task(config.task, reading)  # refuses texts that are too short for it
-    tokens = train.batch_tokens or TOKENS_PER_STEP[device]
-    of_records = config.task.fields != TEXT
-    # A batch of records is a multiple of this, even where they are as long as the context.
-    least = train.accumulate * (MULTIPLE if of_records else 1)
-    batch = train.batch or _multiple(max(1, round(tokens / smallest.context)), least)
+    batch, least = _batch(config, smallest.context, device)
     rows = max(1, batch // train.accumulate)
-    precision: str = train.precision
-    if precision == "auto":
-        # Measuring needs this memory too.
-        check_memory(min(training_bytes(smallest, rows, name, measurable(train, smallest)) for name in DTYPES), device)
-        precision = faster_precision(replace(reading, rows=rows), device, config)
+    precision = _precision(config, replace(reading, rows=rows), device)
     found = _sized(config, reading, batch, device, precision, start)
     model, rate = found.model, found.rate
     whole = build(model, "meta")
     frozen = freeze(whole, train)
-    batch_tokens = batch * model.context if of_records and not train.batch else None
-    task = make_task(config.task, replace(reading, model=model, rows=batch, batch_tokens=batch_tokens, multiple=least))
-    per_step = tokens_per_step(task)
+    batch_tokens = None if train.batch or config.task.fields == TEXT else batch * model.context
+    full = replace(reading, model=model, rows=batch, batch_tokens=batch_tokens, multiple=least)
+    per_step = tokens_per_step(task := make_task(config.task, full))
     steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / per_step))
     compile_ = _compile(config, replace(reading, model=model, rows=rows), found, device, precision, steps * per_step)
     evaluate_every = train.evaluate_every or ceil(steps / 20)
-    rates = RATES if start is None else TUNING_RATES
     chosen = Chosen.of(
         {
             "device": device,
@@ -130,7 +121,7 @@ def plan(
             "steps": steps,
             "batch": batch,
             "batch_tokens": batch_tokens,
-            "learning_rate": train.learning_rate or rates[train.optimizer] * (256 / model.dim) ** 0.5,
+            "learning_rate": train.learning_rate or _rate(train.optimizer, model.dim, start is not None),
             "warmup": min(steps, ceil(0.02 * steps) if train.warmup is None else train.warmup),
             "evaluate_every": evaluate_every,
             "save_every": train.save_every or evaluate_every,
@@ -153,6 +144,30 @@ def plan(
         memory=found.memory,
         minutes=steps * per_step / rate / 60 / SHARE,
     )
+
+
+def _batch(config: RunConfig, context: int, device: str) -> tuple[int, int]:
+    """Rows of a step whose rows are as long as the context, and what they must be a multiple of: of records, of more."""
+    train = config.train
+    least = train.accumulate * (1 if config.task.fields == TEXT else MULTIPLE)
+    tokens = train.batch_tokens or TOKENS_PER_STEP[device]
+    return train.batch or _multiple(max(1, round(tokens / context)), least), least
+
+
+def _precision(config: RunConfig, reading: Reading, device: str) -> str:
+    """The precision asked for, or the one that trains faster."""
+    train, model = config.train, reading.model
+    if train.precision != "auto":
+        return train.precision
+    # Measuring needs this memory too.
+    check_memory(min(training_bytes(model, reading.rows, name, measurable(train, model)) for name in DTYPES), device)
+    return faster_precision(reading, device, config)
+
+
+def _rate(optimizer: str, dim: int, started: bool) -> float:
+    """The highest learning rate of a model of this width, from its initial weights or started from another run's."""
+    rate: float = (TUNING_RATES if started else RATES)[optimizer] * (256 / dim) ** 0.5
+    return rate
 
 
 def pick_threads(wanted: int | None) -> int:

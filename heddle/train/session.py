@@ -275,7 +275,7 @@ def _start(run: Run, ranks: Ranks) -> Session:
     use_products(model, by_onednn)
     if train.checkpoint_activations:
         checkpoint_activations(model)
-    masters = {} if before is None else _masters(before)
+    masters, moments = _parts({} if before is None else before.optimizer)
     if before is not None:
         model.load_state_dict({**before.model, **masters}, strict=True)
     elif chosen.start is not None:
@@ -284,7 +284,7 @@ def _start(run: Run, ranks: Ranks) -> Session:
         put_rows(model, *load_rows(run.directory / VECTORS, chosen.vectors.sha256))
     optimizer = Optimizer(model, train, chosen.learning_rate, precision, by_onednn)
     if before is not None:
-        optimizer.load_state({key: value for key, value in before.optimizer.items() if not key.startswith(MASTER)})
+        optimizer.load_state(moments)
     task = run.task()
     eager = task.objective(model, train.label_smoothing, train.z_loss)  # after the model is in its working precision
     return Session(
@@ -302,10 +302,10 @@ def _start(run: Run, ranks: Ranks) -> Session:
     )
 
 
-def _masters(checkpoint: CheckpointState) -> dict[str, Tensor]:
-    """The weights that training continues from where the checkpoint's own are their moving average."""
-    found = checkpoint.optimizer.items()
-    return {key.removeprefix(MASTER): value for key, value in found if key.startswith(MASTER)}
+def _parts(saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The weights that training continues from, if the checkpoint's own are their average, and the optimizer's state."""
+    masters = {key.removeprefix(MASTER): value for key, value in saved.items() if key.startswith(MASTER)}
+    return masters, {key: value for key, value in saved.items() if not key.startswith(MASTER)}
 
 
 def _moving_average(train: TrainConfig, optimizer: Optimizer, saved: Mapping[str, Tensor]) -> MovingAverage | None:

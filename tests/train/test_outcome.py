@@ -183,7 +183,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, float]], No
     return script
 
 
-LOSSES = {2: 5.0, 4: 4.0, 6: 4.5, 8: 4.0, 10: 3.0, 12: 3.5, 14: 3.2, 16: 3.1, 18: 2.0, 20: 1.0}
+LOSSES = {2: 5.0, 4: 4.0, 6: 4.5, 8: 4.0, 10: 3.0, 12: 3.0, 14: 3.2, 16: 3.1, 18: 2.0, 20: 1.0}
 
 
 @pytest.mark.parametrize("ema", [None, 0.5])
