@@ -430,6 +430,7 @@ TABLE: dict[str, Call] = {
             "compile": NO_SWITCH,
             "progress": NO_CALL,
             "seed": NO_SEED,
+            "kills": [-1, 1.5, None, "a"],
         },
     ),
     "prove.served_ids": Call({"tokenizer": TOKENIZER, "data": "data"}, {"tokenizer": ["bytes"], "data": NO_PATH}),
