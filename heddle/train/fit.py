@@ -31,7 +31,7 @@ def fit(
 ) -> list[float]:
     """Train `model` in place, in fp32, on a string; return the loss of every step in nats per token.
 
-    The step is that of a run, without validation, checkpoints or files; for those, use `heddle train`. Training starts from
+    Parameters that the config's groups freeze need no gradient from then on. The step is that of a run, without validation, checkpoints or files; for those, use `heddle train`. Training starts from
     the model's present weights; to start from word vectors, call
     `heddle.weights.load_vectors(model, tokenizer, file)` first.
 
