@@ -189,6 +189,7 @@ def try_out(config: RunConfig, run: Path, out: Console, json: bool) -> None:
                 "run": str(run),
                 "sources": name_sources(config.data),
                 "parameters": planned.parameters,
+                "frozen": planned.frozen,
                 "train_tokens": planned.train_tokens,
                 "validation_tokens": planned.validation_tokens,
                 "memory": planned.memory,
