@@ -3,9 +3,8 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-
-import numpy as np
 
 from heddle.checks import SEED, checked
 from heddle.data.store import META, TokenStore
@@ -74,15 +73,14 @@ def documents(store: TokenStore, tokenizer: Tokenizer) -> Iterator[tuple[list[in
 
     One ends before an id that stands for an unknown word, since its text is lost.
     """
-    unknown = getattr(tokenizer, "unknown", None)
-    ids = np.asarray(store.train.tokens[:READ])
-    ends = [] if store.separator is None else np.flatnonzero(ids == store.separator).tolist()
-    start = 0
-    for end in [*ends, len(ids)]:
-        piece, whole = ids[start:end].tolist(), end < len(ids) or len(ids) == len(store.train.tokens)
+    unknown, part = getattr(tokenizer, "unknown", None), store.train
+    for number, (start, end) in enumerate(pairwise(part.starts.tolist())):
+        if start >= READ:
+            return
+        end -= store.separator is not None and number < part.documents - 1
+        piece, whole = part.tokens[start : min(end, READ)].tolist(), end <= READ
         if unknown in piece:
             piece, whole = piece[: piece.index(unknown)], False
-        start = end + 1
         yield piece, whole
 
 
