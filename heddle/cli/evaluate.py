@@ -9,6 +9,7 @@ from heddle.data.sources import read_documents
 from heddle.data.store import Corpus, Part, TokenStore, part_of
 from heddle.errors import HeddleError
 from heddle.train.evaluate import evaluate as score
+from heddle.train.session import layout_of
 from heddle.train.task import Reading
 from heddle.train.tasks import make_task
 from heddle.weights.checkpoints import read_manifest
@@ -41,7 +42,8 @@ def evaluate(run: str, /, *files: str, context: int | None = None, device: str =
     if files and tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json to tokenize the text with")
     part = part_of(read_documents(files), tokenizer) if tokenizer and files else _held_out(path)
-    reading = Reading(Corpus(validation=part), config.model, context=length, tokenizer=tokenizer)
+    corpus, layout = Corpus(validation=part), layout_of(config)
+    reading = Reading(corpus, config.model, context=length, tokenizer=tokenizer, layout=layout)
     task = make_task(config.task or NextTokenConfig(), reading)
     with bar(console(as_json=True), "scoring") as done:
         result = score(model, task, progress=done)

@@ -20,6 +20,10 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(gt=0, le=2**40)]  # so that step x batch, in tokens, stays far inside int64
 
 
+TextLayout = Literal["concatenate", "documents", "pack"]
+"""How a plain text is put into rows of tokens (see `heddle.train.rows`)."""
+
+
 class DataConfig(Config):
     """The text to train on, and its tokenizer."""
 
@@ -34,6 +38,9 @@ class DataConfig(Config):
     """Tokens that are one id each and never split, such as <start_translation>."""
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Share of the text that is held out for evaluation."""
+    layout: TextLayout = "concatenate"  # (D-32)
+    """Rows of a plain text. concatenate: windows of the whole text, across documents; documents: one document per row, only its
+    first tokens; pack: several whole documents per row, which do not see each other."""
 
     @field_validator("sources", mode="before")
     @classmethod
@@ -296,6 +303,15 @@ class RunConfig(Config):
             if key not in cls.model_fields and section is not None:
                 raise ValueError(f"{key} belongs in [{section}]: write it under that heading, or as {section}.{key}")
         return data
+
+    @model_validator(mode="after")
+    def _has_rows_of_text(self) -> Self:
+        if self.data.layout != "concatenate" and self.task.fields != ("text",):
+            raise ValueError(
+                f"data.layout = {self.data.layout!r} is for tasks that read a plain text, and task.kind = {self.task.kind!r} "
+                f"reads {' and '.join(self.task.fields)}: leave it out"
+            )
+        return self
 
     def with_preset_training(self) -> "RunConfig":
         """The same config, with the preset's training settings where the user gave none (L1-72, L1-73).

@@ -25,7 +25,7 @@ from heddle.text.tokenizer import Tokenizer
 from heddle.train.optimizer import Optimizer
 from heddle.train.runtime import keep_memory
 from heddle.train.step import train_step
-from heddle.train.task import Reading
+from heddle.train.task import MULTIPLE, Reading
 from heddle.train.tasks import make_task
 
 CONTEXT = 256  # default context
@@ -51,11 +51,22 @@ class Plan:
     parameters: int
     memory: int  # bytes, estimated peak
     minutes: float  # estimated
+    steps_per_epoch: float | None = None
 
     @property
     def epochs(self) -> float:
         """How many times the training text is read."""
+        if self.steps_per_epoch is not None:
+            return self.chosen.steps / self.steps_per_epoch
         return self.chosen.steps * self.chosen.batch * self.model.context / self.train_tokens
+
+    def reading(self, config: RunConfig, store: TokenStore, tokenizer: Tokenizer) -> Reading:
+        """What the run's task will read."""
+        return replace(
+            _reading(config, store, tokenizer, self.model),
+            rows=self.chosen.batch,
+            batch_tokens=self.chosen.batch_tokens,
+        )
 
 
 @checked(device=one_of(TOKENS_PER_STEP))
@@ -75,7 +86,7 @@ def plan(
     torch.set_num_threads(threads)
     keep_memory()
     smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task)
-    reading = Reading(store.corpus, smallest, tokenizer=tokenizer)
+    reading = _reading(config, store, tokenizer, smallest)
     make_task(config.task, reading)  # refuses texts that are too short for it
     tokens = train.batch_tokens or TOKENS_PER_STEP[device]
     batch = train.batch or _multiple(max(1, round(tokens / smallest.context)), train.accumulate)
@@ -87,10 +98,12 @@ def plan(
         precision = faster_precision(replace(reading, rows=rows), device, config)
     found = _sized(config, reading, batch, device, precision)
     model, rate = found.model, found.rate
-    tokens_per_step = batch * model.context
+    budget = batch * model.context if _by_tokens(config) and not train.batch else None
+    task = make_task(config.task, replace(reading, model=model, rows=batch, batch_tokens=budget))
+    tokens_per_step = task.places_per_step
     steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / tokens_per_step))
     compile_ = _compile(
-        config, replace(reading, model=model, rows=rows), found, device, precision, steps * tokens_per_step
+        config, replace(reading, model=model, rows=rows), found, device, precision, int(steps * tokens_per_step)
     )
     evaluate_every = train.evaluate_every or ceil(steps / 20)
     chosen = Chosen.of(
@@ -101,7 +114,7 @@ def plan(
             "threads": threads,
             "steps": steps,
             "batch": batch,
-            "batch_tokens": None if train.batch or config.task.fields == TEXT else batch * model.context,
+            "batch_tokens": budget,
             "learning_rate": train.learning_rate or RATES[train.optimizer] * (256 / model.dim) ** 0.5,
             "warmup": min(steps, ceil(0.02 * steps) if train.warmup is None else train.warmup),
             "evaluate_every": evaluate_every,
@@ -120,7 +133,18 @@ def plan(
         parameters=parameters(model).total,
         memory=found.memory,
         minutes=steps * tokens_per_step / rate / 60 / SHARE,
+        steps_per_epoch=task.steps_per_epoch,
     )
+
+
+def _reading(config: RunConfig, store: TokenStore, tokenizer: Tokenizer, model: TransformerConfig) -> Reading:
+    multiple = MULTIPLE * config.train.accumulate
+    return Reading(store.corpus, model, tokenizer=tokenizer, multiple=multiple, layout=config.data.layout)
+
+
+def _by_tokens(config: RunConfig) -> bool:
+    """Whether rows have different lengths, so that a step is a number of tokens, not of rows."""
+    return config.task.fields != TEXT or config.data.layout == "documents"
 
 
 def pick_threads(wanted: int | None) -> int:
@@ -166,6 +190,8 @@ def measure(
 
     Ten steps are timed, or fewer if they take over `PATIENCE` seconds together.
     """
+    if _by_tokens(config):
+        reading = replace(reading, batch_tokens=reading.rows * reading.length)
     built = build(reading.model, device)
     use_products(built, by_onednn)
     optimizer = Optimizer(built, config.train, 1e-5, precision, by_onednn)

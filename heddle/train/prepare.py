@@ -17,7 +17,6 @@ from heddle.text.heartbeat import heartbeat
 from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
 from heddle.train.plan import CONTEXT, DEPTHS, Plan, plan
-from heddle.train.task import Reading
 from heddle.train.tasks import make_task
 from heddle.weights.files import being_written, sweep, write_directory
 from heddle.weights.vectors import VECTORS, find_rows, read_vectors, save_rows, vector_width
@@ -80,9 +79,11 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
         several = described.documents > 1 and tokenizer.end_of_text is not None
         store = cut(partial / "data", config.data, sources, tokenizer, several, described, tell)
         tell(describe_split(store))
+        if store.split["overlap"]:
+            tell(describe_overlap(store))
         tell("measuring this machine")
         planned = plan(config, store, tokenizer, device.type, taken)
-        for line in make_task(config.task, Reading(store.corpus, planned.model, tokenizer=tokenizer)).remarks():
+        for line in make_task(config.task, planned.reading(config, store, tokenizer)).remarks():
             tell(line)
         parts = {"data": config.data, "task": config.task, "train": config.train, "chosen": planned.chosen}
         saved = SavedConfig(model=planned.model, **parts)
@@ -173,6 +174,15 @@ def describe_split(store: TokenStore) -> str:
     }[store.split["by"]]
     missed = "" if abs(share - asked) <= 0.25 * min(asked, 1 - asked) else f"; validation = {asked:g} was asked for"
     return f"held out for validation: {share:.1%} of the text, {how}{missed}"
+
+
+def describe_overlap(store: TokenStore) -> str:
+    """How many of the held-out texts are in the training text too, in one line."""
+    there, twice = pluralize(store.validation.documents, "text"), store.split["overlap"]
+    return (
+        f"{twice:,} of {there} held out {'is' if twice == 1 else 'are'} in the training text too, word for word: "
+        "the score will be better than on new text"
+    )
 
 
 def check_width(config: RunConfig, vectors: str, model: TransformerConfig) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heddle.account.machine import matmul_rate, usable_precision
 from heddle.checks import checked
-from heddle.config.run import Chosen, NextTokenConfig, SavedConfig, TrainConfig
+from heddle.config.run import Chosen, NextTokenConfig, SavedConfig, TextLayout, TrainConfig
 from heddle.data.batch import Batch
 from heddle.data.store import TokenStore
 from heddle.errors import HeddleError, pluralize
@@ -69,8 +69,14 @@ class Run:
             tokenizer=self.tokenizer,
             batch_tokens=self.chosen.batch_tokens,
             multiple=MULTIPLE * self.train.accumulate,
+            layout=layout_of(self.config),
         )
         return make_task(kind, reading)
+
+
+def layout_of(config: SavedConfig) -> TextLayout:
+    """How a run puts a text into rows; an imported model says nothing of it."""
+    return "concatenate" if config.data is None else config.data.layout
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heddle.config.model import TransformerConfig
+from heddle.config.run import TextLayout
 from heddle.data.batch import Batch
 from heddle.data.records import Records
 from heddle.data.store import Corpus, Part
@@ -32,11 +33,13 @@ class Reading:
         corpus: the texts.
         model: the config of the model to train, for its ids and its context.
         rows: examples per step.
-        batch_tokens: of records, padded tokens per step; if set, a step has as many records as fit, instead of `rows`.
-        multiple: with `batch_tokens`, the number of records is a multiple of this.
+        batch_tokens: padded tokens per step of records, or of documents in rows of their own; if set, a step has as many as
+            fit, instead of `rows`.
+        multiple: with `batch_tokens`, the number of rows is a multiple of this.
         seed: seed of the order of examples.
         context: tokens per window; None: the model's context.
         tokenizer: the texts' tokenizer, if the task asks what its ids mean.
+        layout: how a plain text is put into rows.
     """
 
     corpus: Corpus
@@ -47,6 +50,7 @@ class Reading:
     tokenizer: Tokenizer | None = None
     batch_tokens: int | None = None
     multiple: int = MULTIPLE
+    layout: TextLayout = "concatenate"
 
     @property
     def length(self) -> int:
@@ -145,6 +149,16 @@ class Task(ABC):
             HeddleError: the model does not fit this task.
         """
         return CrossEntropy(model)
+
+    @property
+    def steps_per_epoch(self) -> float | None:
+        """Steps in which every training example is read once; None: there are no epochs."""
+        return None
+
+    @property
+    def places_per_step(self) -> float:
+        """Tokens that the model computes per step on average, padding included."""
+        return float(self.reading.rows * self.reading.length)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """What evaluation reports with the loss.
