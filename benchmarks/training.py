@@ -1,6 +1,10 @@
-"""Training speed compared with other libraries: one GPT-2 shape, equal work, one interleaved run.
+"""Training speed compared with other libraries: one shape, equal work, one interleaved run.
 
-    python benchmarks/training.py [--shape gpt2-small|baby|small] [--precision fp32|bf16] [--rounds 10] [--json FILE]
+    python benchmarks/training.py [--shape gpt2-small|baby|small|bert-base|vaswani-base] [--precision fp32|bf16] [--rounds 10]
+                                  [--json FILE]
+
+GPT-2's shapes learn the next token; bert-base learns masked tokens, compared with Hugging Face's BERT; vaswani-base learns to
+translate, compared with Hugging Face's Marian. With `--padding 0.5`, rows have from half to all of their tokens.
 
 Every contender is a separate process, so that its peak memory can be measured. All train on the same tokens, with the same threads,
 allocator settings, AdamW (fused, fp32 state and fp32 weights), clipping, and no dropout. They take turns: a few steps each, round
@@ -21,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,18 +41,77 @@ CONTENDERS = {
     "heddle bf16": {"library": "heddle", "precision": "bf16", "compile": False},
     "heddle bf16 compiled": {"library": "heddle", "precision": "bf16", "compile": True},
 }
-# Changes from GPT-2 small, rows in a batch, context.
-SHAPES: dict[str, tuple[dict[str, Any], int, int]] = {
-    "gpt2-small": ({}, 2, 512),
-    "baby": (
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model, what it learns, and the sizes of a batch.
+
+    Attributes:
+        preset: the model's preset.
+        changes: changes to it.
+        batch: rows.
+        context: tokens of a row; of the source and of the target each.
+        task: `next_token`, `masked` or `translation`.
+        auto: the class of Hugging Face transformers that loads it.
+    """
+
+    preset: str
+    changes: dict[str, Any]
+    batch: int
+    context: int
+    task: str = "next_token"
+    auto: str = "AutoModelForCausalLM"
+
+    def config(self) -> Any:
+        """The model."""
+        import heddle
+
+        return heddle.preset(self.preset).override(self.changes)
+
+
+def _without_dropout(*stacks: str) -> dict[str, float]:
+    parts = ("entry.dropout", "block.dropout", "block.mixer.dropout")
+    return {f"{stack}.{part}": 0.0 for stack in stacks for part in parts}
+
+
+SHAPES = {
+    "gpt2-small": Shape("gpt2-small", {}, 2, 512),
+    "baby": Shape(
+        "gpt2-small",
         {"vocab_size": 65, "dim": 384, "context": 256, "decoder.depth": 6, "decoder.block.mixer.heads": 6},
         16,
         256,
     ),
-    "small": (
+    "small": Shape(
+        "gpt2-small",
         {"vocab_size": 4096, "dim": 128, "context": 256, "decoder.depth": 2, "decoder.block.mixer.heads": 4},
         16,
         256,
+    ),
+    "bert-base": Shape(
+        "bert-base-like",
+        {
+            "head": {"kind": "language", "bias": True, "transform": True},
+            **_without_dropout("encoder"),
+        },
+        8,
+        128,
+        "masked",
+        "AutoModelForMaskedLM",
+    ),
+    # With Marian's sinusoids, whose sines all come before the cosines.
+    "vaswani-base": Shape(
+        "vaswani-base",
+        {
+            "encoder.entry.positions": "sinusoidal_halves",
+            "decoder.entry.positions": "sinusoidal_halves",
+            **_without_dropout("encoder", "decoder"),
+        },
+        16,
+        64,
+        "translation",
+        "AutoModelForSeq2SeqLM",
     ),
 }
 AGREE = 1e-2
@@ -55,20 +119,66 @@ CHECK_STEPS = 20
 RATE, DECAY, BETAS, EPS, CLIP = 3e-4, 0.1, (0.9, 0.95), 1e-10, 1.0
 
 
-def batches(vocabulary: int, batch: int, context: int, seed: int) -> Any:
+Arrays = dict[str, Any]
+
+
+def batches(arguments: argparse.Namespace, seed: int) -> Arrays:
     """The same tokens for everyone: a text-like stream (frequent ids are frequent), one batch per seed."""
     import numpy as np
 
-    draws = np.random.default_rng(seed).zipf(1.3, (batch, context + 1))
-    return (draws - 1) % vocabulary
+    draw = np.random.default_rng(seed)
+    rows, length = arguments.batch, arguments.context
+
+    def ids(width: int) -> Any:
+        return (draw.zipf(1.3, (rows, width)) - 1) % arguments.vocabulary
+
+    def real(width: int) -> Any:
+        """Bool[B width], which tokens are not padding; the first row is full."""
+        lengths = draw.integers(max(1, round(width * (1 - arguments.padding))), width + 1, rows)
+        lengths[0] = width
+        return np.arange(width) < lengths[:, None]
+
+    task = SHAPES[arguments.shape].task
+    if task == "next_token":
+        return {"ids": ids(length + 1)}
+    if task == "masked":
+        tokens, there = ids(length), real(length)
+        hidden = there & (draw.random(tokens.shape) < 0.15)
+        return {"tokens": np.where(hidden, MASK, tokens), "targets": np.where(hidden, tokens, IGNORED), "real": there}
+    target, there = ids(length), real(length)
+    shifted = np.concatenate([np.full((rows, 1), START), target[:, :-1]], axis=1)
+    targets = np.where(there, target, IGNORED)
+    return {"source": ids(length), "source_real": real(length), "tokens": shifted, "targets": targets, "real": there}
 
 
-def heddle_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Any], float]:
+MASK, START, IGNORED = 103, 0, -100
+
+
+def heddle_batch(given: Arrays) -> Any:
+    """The batch as heddle's tasks make it."""
+    import torch
+
+    from heddle.data import Batch, next_token_batch
+    from heddle.nn import Layout
+
+    if "ids" in given:
+        return next_token_batch(given["ids"])
+    there = {name: torch.from_numpy(array) for name, array in given.items()}
+
+    def layout(real: Any) -> Layout:
+        whole = bool(real.all())
+        return Layout.whole(*real.shape) if whole else Layout.padded(real.sum(1).tolist(), real.shape[1])
+
+    source = {"source": there["source"], "source_layout": layout(there["source_real"])} if "source" in there else {}
+    weights = (there["targets"] != IGNORED).float()
+    return Batch(there["tokens"], layout(there["real"]), there["targets"], weights, **source)
+
+
+def heddle_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Arrays], float]:
     """One training step of heddle, as `heddle train` runs it."""
     import torch
 
     from heddle.config import TrainConfig
-    from heddle.data import next_token_batch
     from heddle.model.packing import use_products
     from heddle.train import CrossEntropy, Optimizer, train_step
     from heddle.train.plan import pick_products
@@ -83,20 +193,21 @@ def heddle_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Any],
     optimizer = Optimizer(model.train(), config, RATE, arguments.precision)
     objective = torch.compile(CrossEntropy(model)) if arguments.compile else CrossEntropy(model)
 
-    def step(ids: Any) -> float:
-        batch = next_token_batch(ids).to(arguments.device)
+    def step(given: Arrays) -> float:
+        batch = heddle_batch(given).to(arguments.device)
         return train_step(objective, optimizer, batch, 1, 1.0, CLIP)[0]
 
     return step
 
 
-def transformers_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Any], float]:
-    """One training step of Hugging Face's GPT-2, with its fastest attention, in a plain torch loop."""
+def transformers_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Arrays], float]:
+    """One training step of Hugging Face's class of the shape, with its fastest attention, in a plain torch loop."""
     import torch
+    import transformers
     from torch.nn import functional as F
-    from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32, attn_implementation="sdpa")
+    auto = getattr(transformers, SHAPES[arguments.shape].auto)
+    model = auto.from_pretrained(weights, dtype=torch.float32, attn_implementation="sdpa")
     model = model.to(arguments.device).train()
     model.config.use_cache = False
     decayed = [p for p in model.parameters() if p.dim() >= 2]
@@ -105,11 +216,22 @@ def transformers_step(arguments: argparse.Namespace, weights: Path) -> Callable[
     optimizer = torch.optim.AdamW(groups, lr=RATE, betas=BETAS, eps=EPS, fused=True)
     forward = torch.compile(model) if arguments.compile else model
 
-    def step(ids: Any) -> float:
-        ids = torch.from_numpy(ids).to(arguments.device)
+    def inputs(given: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        """What the model reads, and the targets."""
+        if "ids" in given:
+            return {"input_ids": given["ids"][:, :-1], "use_cache": False}, given["ids"][:, 1:]
+        # A mask that hides nothing is left out, so that attention may take its fastest path.
+        masks = {name: None if mask.all() else mask.long() for name, mask in given.items() if name.endswith("real")}
+        if "source" not in given:
+            return {"input_ids": given["tokens"], "attention_mask": masks["real"]}, given["targets"]
+        read = {"input_ids": given["source"], "attention_mask": masks["source_real"]}
+        return {**read, "decoder_input_ids": given["tokens"], "use_cache": False}, given["targets"]
+
+    def step(given: Arrays) -> float:
+        read, targets = inputs({name: torch.from_numpy(a).to(arguments.device) for name, a in given.items()})
         with torch.autocast(arguments.device, torch.bfloat16, enabled=arguments.precision == "bf16"):
-            logits = forward(input_ids=ids[:, :-1], use_cache=False).logits
-        loss = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
+            logits = forward(**read).logits
+        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
@@ -119,7 +241,7 @@ def transformers_step(arguments: argparse.Namespace, weights: Path) -> Callable[
     return step
 
 
-def plain_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Any], float]:
+def plain_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Arrays], float]:
     """One training step of a plain loop: nanoGPT's modules and order of work, written with torch's modules."""
     import torch
     from safetensors.torch import load_file
@@ -183,7 +305,7 @@ def plain_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Any], 
     return torch_step(arguments, model.to(arguments.device))
 
 
-def litgpt_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Any], float]:
+def litgpt_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Arrays], float]:
     """One training step of litgpt's model of the same shape, in a plain torch loop; it has no learned positions."""
     from litgpt.config import Config
     from litgpt.model import GPT
@@ -198,7 +320,7 @@ def litgpt_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Any],
     return torch_step(arguments, GPT(shape).to(arguments.device))
 
 
-def torch_step(arguments: argparse.Namespace, model: Any) -> Callable[[Any], float]:
+def torch_step(arguments: argparse.Namespace, model: Any) -> Callable[[Arrays], float]:
     """The usual loop: logits, cross-entropy, backward, clip, fused AdamW."""
     import torch
     from torch.nn import functional as F
@@ -208,8 +330,8 @@ def torch_step(arguments: argparse.Namespace, model: Any) -> Callable[[Any], flo
     groups = [{"params": decayed, "weight_decay": DECAY}, {"params": other, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=RATE, betas=BETAS, eps=EPS, fused=True)
 
-    def step(ids: Any) -> float:
-        ids = torch.from_numpy(ids).to(arguments.device)
+    def step(given: Arrays) -> float:
+        ids = torch.from_numpy(given["ids"]).to(arguments.device)
         logits = model(ids[:, :-1].contiguous())
         loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
         loss.backward()
@@ -249,9 +371,9 @@ def contender(arguments: argparse.Namespace) -> None:
         else:
             losses, seconds = [], []
             for seed in wanted["seeds"]:
-                ids = batches(arguments.vocabulary, arguments.batch, arguments.context, seed)
+                given = batches(arguments, seed)
                 began = time.perf_counter()
-                losses.append(step(ids))
+                losses.append(step(given))
                 if arguments.device == "cuda":
                     torch.cuda.synchronize()
                 seconds.append(time.perf_counter() - began)
@@ -285,6 +407,7 @@ class Process:
         words = [sys.executable, __file__, "--contender", "--library", library, "--precision", precision]
         words += ["--weights", str(weights), "--threads", str(arguments.threads), "--device", arguments.device]
         words += ["--batch", str(arguments.batch), "--context", str(arguments.context)]
+        words += ["--shape", arguments.shape, "--padding", str(arguments.padding)]
         words += ["--vocabulary", str(arguments.vocabulary)] + (["--compile"] if compile else [])
         # Waiting threads must not spin while another contender has the cores.
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
@@ -314,7 +437,7 @@ def prepare_weights(arguments: argparse.Namespace, folder: Path) -> dict[str, Pa
     import heddle
     from heddle.weights import export_model, save
 
-    model = heddle.build(heddle.preset("gpt2-small").override(SHAPES[arguments.shape][0]), seed=1)
+    model = heddle.build(SHAPES[arguments.shape].config(), seed=1)
     arguments.vocabulary = model.vocab_size
     save(model, folder / "heddle")
     export_model(folder / "heddle", folder / "transformers")
@@ -330,6 +453,7 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
             name: how
             for name, how in CONTENDERS.items()
             if (name in arguments.only if arguments.only else arguments.precision in (None, how["precision"]))
+            and (how["library"] in ("heddle", "transformers") or SHAPES[arguments.shape].task == "next_token")
         }
         if importlib.util.find_spec("litgpt") is None and chosen.pop("litgpt fp32", None):
             print("litgpt cannot be imported and is skipped", file=sys.stderr)
@@ -366,12 +490,10 @@ def report(
     """The results, with the requested verdicts."""
     import torch
 
-    import heddle
     from heddle.account import flops
 
     peak = {name: median(each[name] for each in peaks) for name in peaks[0]}
-    config = heddle.preset("gpt2-small").override(SHAPES[arguments.shape][0])
-    work = flops(config, arguments.batch, arguments.context).training
+    work = flops(SHAPES[arguments.shape].config(), arguments.batch, arguments.context).training
     tokens = arguments.batch * arguments.context
     # Two precisions diverge within 20 steps in any library, so only contenders with the same rounding are compared.
     references = {precision: _reference(losses, precision) for precision in ("fp32", "bf16")}
@@ -452,6 +574,7 @@ def main() -> None:
     parser.add_argument("--shape", default="gpt2-small", choices=SHAPES)
     parser.add_argument("--batch", type=int, help="rows; defaults to the shape's")
     parser.add_argument("--context", type=int, help="tokens of a row; defaults to the shape's")
+    parser.add_argument("--padding", type=float, default=0.0, help="largest share of a row that is padding")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=3, help="steps of each contender in a round")
     parser.add_argument("--check", type=int, default=CHECK_STEPS, help="steps whose losses are compared first")
@@ -466,8 +589,8 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--contender", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    _, batch, context = SHAPES[arguments.shape]
-    arguments.batch, arguments.context = arguments.batch or batch, arguments.context or context
+    shape = SHAPES[arguments.shape]
+    arguments.batch, arguments.context = arguments.batch or shape.batch, arguments.context or shape.context
     if arguments.contender:
         contender(arguments)
         return

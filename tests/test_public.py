@@ -170,7 +170,7 @@ TABLE: dict[str, Call] = {
     ),
     "config.ModelChoice.resolve": Call(
         {"vocab_size": 9, "depth": 1, "context": 8},
-        {"vocab_size": NO_COUNT, "depth": NO_COUNT, "context": NO_COUNT, "task": ["masked", {}]},
+        {"vocab_size": NO_COUNT, "depth": NO_COUNT, "context": NO_COUNT, "task": ["masked", {}], "start": ["gpt1", {}]},
         config.ModelChoice().resolve,
     ),
     "config.parse_overrides": Call({"pairs": []}, {"pairs": [None, "dim=3", [3], Bad(["dim"], "key=value")]}),
@@ -485,6 +485,7 @@ TABLE: dict[str, Call] = {
             "tokenizer": NO_TOKENIZER,
             "device": [None, "tpu", "auto"],
             "vectors": [3, {}],
+            "start": ["gpt1", {}],
         },
     ),
     "train.prepare": Call(

@@ -8,7 +8,8 @@ from heddle.checks import checked
 from heddle.config.base import parse_overrides, read_table
 from heddle.config.model import TransformerConfig
 from heddle.config.presets import preset, preset_names
-from heddle.config.run import RunConfig, SavedConfig
+from heddle.config.run import RunConfig
+from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError, did_you_mean
 
 # For a run file that sets neither; a real run chooses them by measurement.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from heddle.cli.models import open_model
 from heddle.cli.say import bar, console, document, estimate, find_run, table
-from heddle.config.run import NextTokenConfig
+from heddle.config.tasks import NextTokenConfig
 from heddle.data.sources import read_documents
 from heddle.data.store import Corpus, Part, TokenStore, part_of
 from heddle.errors import HeddleError

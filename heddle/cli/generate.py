@@ -15,8 +15,8 @@ from cyclopts import Parameter
 from heddle.cli.models import open_model
 from heddle.cli.say import document, find_run, pluralize
 from heddle.cli.streams import read_input
-from heddle.config.run import SavedConfig
 from heddle.config.sampling import SamplingConfig
+from heddle.config.saved import SavedConfig
 from heddle.data.store import TokenStore
 from heddle.errors import HeddleError
 from heddle.generate.text import Piece, complete

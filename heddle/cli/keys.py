@@ -7,7 +7,7 @@ import shutil
 import textwrap
 from typing import Any, Literal, get_args, get_origin
 
-from heddle.config import run
+from heddle.config import run, tasks
 from heddle.config.base import models_in
 from heddle.config.run import RunConfig
 
@@ -61,7 +61,7 @@ def _shown(default: Any) -> str:
 def _written() -> dict[str, dict[str, str]]:
     """The docstring under each field, by class. pydantic could keep it, but would read the source at every import."""
     found: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(run)).body:
+    for node in [*ast.parse(inspect.getsource(run)).body, *ast.parse(inspect.getsource(tasks)).body]:
         if isinstance(node, ast.ClassDef):
             pairs = zip(node.body, node.body[1:], strict=False)
             found[node.name] = {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heddle.account.machine import usable_precision
-from heddle.config.run import SavedConfig
+from heddle.config.saved import SavedConfig
 from heddle.model.precision import cast
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer

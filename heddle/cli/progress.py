@@ -7,7 +7,7 @@ from rich.live import Live
 from rich.text import Text
 
 from heddle.cli.say import duration, estimate, metrics
-from heddle.config.run import Chosen
+from heddle.config.saved import Chosen
 from heddle.train.journal import Report
 from heddle.train.plan import SHARE
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle.cli.say import RUNS, console, document, table
-from heddle.config.run import SavedConfig
+from heddle.config.saved import SavedConfig
 from heddle.data.store import TokenStore
 from heddle.errors import HeddleError
 from heddle.train.journal import read_lines

@@ -73,7 +73,12 @@ def read_words(words: tuple[str, ...]) -> RunConfig:
             raise HeddleError(f"{said[path]} and {key}={value} are the same setting; give it once")
         said[path] = ", ".join(texts) if value is texts else f"{key}={value}"
         set_path(data, path, value)
-    return RunConfig.of(data, where=files[0] if files else "settings")
+    config = RunConfig.of(data, where=files[0] if files else "settings")
+    if config.model.start is None:
+        return config
+    # A run in runs/ may be named without its folder, as elsewhere.
+    model = config.model.model_copy(update={"start": str(find_run(config.model.start))})
+    return config.model_copy(update={"model": model})
 
 
 def full_key(key: str) -> str:

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from heddle.cli.progress import Progress
 from heddle.cli.say import document, duration, estimate, metrics, phases, pluralize, size
-from heddle.config.run import Chosen, RunConfig
+from heddle.config.run import RunConfig
+from heddle.config.saved import Chosen
 from heddle.train.extend import extend
 from heddle.train.plan import Plan
 from heddle.train.prepare import name_sources, prepare

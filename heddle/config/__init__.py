@@ -9,7 +9,9 @@ In reading order:
 - `ids`: the special ids of an imported model.
 - `presets`: named models, and `sized`, a model from one number.
 - `sampling`: how to draw tokens (`SamplingConfig`).
-- `run`: a run: text, model, task, training, and what was chosen by measurement (`RunConfig`, `SavedConfig`).
+- `tasks`: what a run learns (`NextTokenConfig`, ...).
+- `run`: a user's settings: text, model, task, training (`RunConfig`); `saved`: a run directory's config, with what was chosen by
+  measurement (`SavedConfig`).
 - `base`: what all configs share: strict keys, one-line errors, JSON, TOML and `key=value` overrides.
 
 `TransformerConfig.of(table)`, `preset(name)` or `sized(depth, ...)` gives a model's config, for `heddle.build`.
@@ -51,16 +53,16 @@ from heddle.config.model import TransformerConfig as TransformerConfig
 from heddle.config.presets import preset as preset
 from heddle.config.presets import preset_names as preset_names
 from heddle.config.presets import sized as sized
-from heddle.config.run import Chosen as Chosen
 from heddle.config.run import DataConfig as DataConfig
-from heddle.config.run import MaskedConfig as MaskedConfig
 from heddle.config.run import ModelChoice as ModelChoice
-from heddle.config.run import NextTokenConfig as NextTokenConfig
 from heddle.config.run import RunConfig as RunConfig
-from heddle.config.run import SavedConfig as SavedConfig
-from heddle.config.run import TaskSettings as TaskSettings
 from heddle.config.run import TrainConfig as TrainConfig
 from heddle.config.sampling import SamplingConfig as SamplingConfig
+from heddle.config.saved import Chosen as Chosen
+from heddle.config.saved import SavedConfig as SavedConfig
+from heddle.config.tasks import MaskedConfig as MaskedConfig
+from heddle.config.tasks import NextTokenConfig as NextTokenConfig
+from heddle.config.tasks import TaskSettings as TaskSettings
 
 __all__ = [
     "AlibiConfig",

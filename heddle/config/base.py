@@ -22,6 +22,7 @@ ALIASES = {
     "V": "vocab_size", "n_vocab": "vocab_size",
     "T": "context", "S": "context", "n_ctx": "context", "block_size": "context",
     "keep_prob": "dropout",
+    "from": "start",  # a word that Python reserves
 }  # fmt: skip
 # Names that other codebases use. They are refused, and the error names heddle's key.
 OTHER_NAMES = {

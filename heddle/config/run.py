@@ -1,9 +1,9 @@
-"""A run as data: the text, the model, the task, how it is trained, and what was chosen by measurement on its machine.
+"""A user's settings for a run: the text, the model, the task, and how it is trained.
 
-The text under a field of `DataConfig`, `ModelChoice`, a task and `TrainConfig` is its help in `heddle train --help`.
+The text under a field of `DataConfig`, `ModelChoice` and `TrainConfig` is its help in `heddle train --help`.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
@@ -12,12 +12,16 @@ from heddle.config.base import Config, merge, set_path
 from heddle.config.layers import Rate
 from heddle.config.model import Depth, TransformerConfig
 from heddle.config.presets import preset, preset_training, sized
+from heddle.config.tasks import NextTokenConfig, TaskConfig, TaskSettings
 from heddle.errors import HeddleError
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(gt=0, le=2**40)]  # so that step x batch, in tokens, stays far inside int64
+
+ProductKind = Literal["forward", "inputs", "weights", "update"]
+"""A kind of matrix product: a linear layer's output, the gradient of its inputs or of its weight, or Muon's update."""
 
 
 TextLayout = Literal["concatenate", "documents", "pack"]
@@ -49,27 +53,13 @@ class DataConfig(Config):
         return (sources,) if isinstance(sources, str) else sources
 
 
-class TaskSettings(Config):
-    """What all tasks' settings have in common.
-
-    Attributes:
-        families: the stacks that a model for this task may have; the first is what a model without a preset gets.
-        fields: what it reads: a text, or the fields of a record, such as `source` and `target`.
-        head: the kind of the model's head.
-        special_tokens: tokens that a tokenizer trained for this task gets.
-    """
-
-    families: ClassVar[tuple[tuple[str, ...], ...]] = (("decoder",),)
-    fields: ClassVar[tuple[str, ...]] = ("text",)
-    head: ClassVar[str] = "language"
-    special_tokens: ClassVar[tuple[str, ...]] = ()
-
-
 class ModelChoice(Config):
     """A model by name or by depth, and changes to it."""
 
     preset: str | None = None
     """A named model, see `heddle presets`; defaults to a modern small GPT with `depth` blocks."""
+    start: str | None = None
+    """A trained or imported run whose weights, tokenizer and special ids to start from, instead of a preset; also written from=."""
     depth: Depth | None = None
     """Number of blocks; defaults to the deepest model that sees enough text in the time given."""
     dim: PositiveInt | None = None
@@ -93,8 +83,21 @@ class ModelChoice(Config):
     initial: dict[str, Any] = Field(default_factory=dict)
     """Initial weights, such as initial.std=0.01."""
 
+    @model_validator(mode="after")
+    def _one_base(self) -> Self:
+        if self.preset is not None and self.start is not None:
+            raise ValueError(f"preset = {self.preset!r} and from = {self.start!r} both name a model; leave one out")
+        return self
+
     @checked(vocab_size=at_least(1), depth=at_least(1), context=at_least(1))
-    def resolve(self, vocab_size: int, depth: int, context: int, task: TaskSettings | None = None) -> TransformerConfig:
+    def resolve(
+        self,
+        vocab_size: int,
+        depth: int,
+        context: int,
+        task: TaskSettings | None = None,
+        start: TransformerConfig | None = None,
+    ) -> TransformerConfig:
         """The whole model, for a tokenizer of `vocab_size` ids; `depth` and `context` are the values to use by default.
 
         Args:
@@ -102,12 +105,15 @@ class ModelChoice(Config):
             depth: number of blocks, if the choice has none.
             context: tokens in a window, if the choice has none.
             task: what the model will learn, which decides its head and, without a preset, its stack; None: the next token.
+            start: the model of the run `start`, if there is one; its vocabulary size counts.
 
         Raises:
             HeddleError: the sizes are impossible.
         """
         task = NextTokenConfig() if task is None else task
-        if self.preset is None:
+        if start is not None:
+            base, vocab_size = start, start.vocab_size
+        elif self.preset is None:
             wanted = self.depth or depth
             base = sized(
                 wanted,
@@ -163,42 +169,6 @@ def _has_attention(data: Any, stack: str) -> bool:
     for key in (stack, "block", "mixer"):
         data = data.get(key) if isinstance(data, dict) else None
     return isinstance(data, dict) and data.get("kind") == "attention"
-
-
-class NextTokenConfig(TaskSettings):
-    """Predict each token from those before it (L1-24)."""
-
-    kind: Literal["next_token"] = "next_token"
-    """What to learn: next_token predicts each token from those before it; masked, hidden tokens from both sides."""
-
-
-class MaskedConfig(TaskSettings):
-    """Predict hidden tokens from both sides (Devlin et al. 2019, 3.1; L3-04)."""
-
-    families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder",),)
-    special_tokens: ClassVar[tuple[str, ...]] = ("[MASK]",)
-
-    kind: Literal["masked"] = "masked"
-    """Predict hidden tokens from those on both sides."""
-    share: Annotated[float, Field(gt=0, lt=1)] = 0.15
-    """Share of the tokens to predict."""
-    masked: Share = 0.8
-    """Share of the tokens to predict that are replaced by the mask token."""
-    random: Share = 0.1
-    """Share of the tokens to predict that are replaced by random tokens; the rest are left as they are."""
-    whole_words: bool = False
-    """Predict all tokens of a word or none."""
-
-    @model_validator(mode="after")
-    def _shares(self) -> Self:
-        if self.masked + self.random > 1:
-            raise ValueError(
-                f"masked = {self.masked} and random = {self.random} add up to more than 1; lower one of them"
-            )
-        return self
-
-
-TaskConfig = Annotated[NextTokenConfig | MaskedConfig, Field(discriminator="kind")]
 
 
 class TrainConfig(Config):
@@ -325,61 +295,11 @@ class RunConfig(Config):
         unsaid = (key for key in said if key not in train.model_fields_set or getattr(train, key) is None)
         return self.model_copy(update={"train": train.override({key: said[key] for key in unsaid})})
 
+    def with_tuning(self) -> "RunConfig":
+        """The same config; if it starts from a run, with training settings that keep what was learned where the user gave none.
 
-class TakenVectors(Config):
-    """What was taken from the file `train.vectors` when the run started; the vectors are in the run's `vectors.safetensors`."""
-
-    found: PositiveInt  # ids with a vector in the file
-    vocabulary: PositiveInt  # ids in all
-    unused: NonNegativeInt  # words in the file that are not a single token
-    sha256: str  # of vectors.safetensors
-
-
-ProductKind = Literal["forward", "inputs", "weights", "update"]
-"""A kind of matrix product: a linear layer's output, the gradient of its inputs or of its weight, or Muon's update."""
-
-
-class Chosen(Config):
-    """What was decided by measurement when the run started; a resumed run reads it and does not measure again."""
-
-    device: Literal["cpu", "cuda", "mps"]
-    precision: Literal["bf16", "fp32"]
-    compile: bool
-    threads: PositiveInt
-    steps: PositiveInt
-    batch: PositiveInt
-    learning_rate: Positive
-    warmup: NonNegativeInt
-    evaluate_every: PositiveInt
-    save_every: PositiveInt
-    batch_tokens: PositiveInt | None = None  # of records, padded tokens per step, if a step is not `batch` records
-    peak: Positive  # measured matmul rate in `precision`, FLOP/s
-    tokens_per_second: Positive  # measured before the run
-    onednn: tuple[ProductKind, ...] = ()  # fp32 products that oneDNN computes; torch computes the others
-    vectors: TakenVectors | None = None  # what was taken from the file train.vectors
-
-
-VERSION = 2  # of run directories
-
-
-class SavedConfig(Config):
-    """The `config.json` of a run directory. An imported model has the model and its origin."""
-
-    version: Literal[2] = 2
-    model: TransformerConfig
-    data: DataConfig | None = None
-    task: TaskConfig | None = None
-    train: TrainConfig | None = None
-    chosen: Chosen | None = None
-    origin: str | None = None  # where imported weights came from
-
-    @model_validator(mode="before")
-    @classmethod
-    def _this_version(cls, data: Any) -> Any:
-        """Refuse a directory of another version for its version, not for a missing key."""
-        if isinstance(data, dict) and data.get("version", VERSION) != VERSION:
-            raise ValueError(
-                f"run directory version {data['version']!r}, but this heddle reads version {VERSION}: "
-                "train it again, or export it with the version of heddle that wrote it"
-            )
-        return data
+        Muon's updates have a fixed size, however small the gradient is, so AdamW is the default.
+        """
+        if self.model.start is None or "optimizer" in self.train.model_fields_set:
+            return self
+        return self.model_copy(update={"train": self.train.override({"optimizer": "adamw"})})

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle.checks import checked
-from heddle.config.run import SavedConfig
+from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
 from heddle.train.plan import SHARE, pick_threads
 from heddle.weights.checkpoints import CONFIG

@@ -3,7 +3,8 @@
 from math import isfinite
 
 from heddle.checks import POSITIVE, at_least, checked
-from heddle.config.run import NextTokenConfig, TrainConfig
+from heddle.config.run import TrainConfig
+from heddle.config.tasks import NextTokenConfig
 from heddle.data.sources import Document
 from heddle.data.store import Corpus, part_of
 from heddle.errors import HeddleError

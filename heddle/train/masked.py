@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from heddle.config.run import MaskedConfig
+from heddle.config.tasks import MaskedConfig
 from heddle.data.batch import IGNORED, Batch
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer

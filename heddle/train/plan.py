@@ -14,7 +14,8 @@ from heddle.account.memory import training_bytes
 from heddle.account.parameters import parameters
 from heddle.checks import checked, one_of
 from heddle.config.model import TransformerConfig
-from heddle.config.run import Chosen, ProductKind, RunConfig, TakenVectors
+from heddle.config.run import ProductKind, RunConfig
+from heddle.config.saved import Chosen, TakenVectors
 from heddle.data.store import TokenStore
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
@@ -35,6 +36,7 @@ TOKENS_PER_PARAMETER = 2.5  # without a depth, choose the largest model that see
 DEPTHS = range(2, 13)
 # AdamW's highest rate at width 256; matrices tolerate less than tables and vectors.
 RATES = {"muon": 6e-3, "adamw": 3e-3}
+TUNING_RATES = {"muon": 3e-4, "adamw": 3e-4}  # the same for a model that has already learned
 SHARE = 0.9  # share of the given time for steps; the rest is for evaluations, samples and saving
 PATIENCE = 1.0  # seconds after which to stop measuring a model's steps
 WORTH_COMPILING = 20.0  # minutes of training below which compilation does not pay off
@@ -71,12 +73,18 @@ class Plan:
 
 @checked(device=one_of(TOKENS_PER_STEP))
 def plan(
-    config: RunConfig, store: TokenStore, tokenizer: Tokenizer, device: str, vectors: TakenVectors | None = None
+    config: RunConfig,
+    store: TokenStore,
+    tokenizer: Tokenizer,
+    device: str,
+    vectors: TakenVectors | None = None,
+    start: TransformerConfig | None = None,
 ) -> Plan:
     """Decide everything that a config leaves open, by measurement where speed decides.
 
     Args:
         vectors: what was taken from a file of word vectors; stored with the decisions.
+        start: the model of the run to start from, if there is one.
 
     Raises:
         HeddleError: the request cannot work; one line says what to change.
@@ -85,7 +93,7 @@ def plan(
     threads = pick_threads(train.threads)
     torch.set_num_threads(threads)
     keep_memory()
-    smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task)
+    smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start)
     reading = _reading(config, store, tokenizer, smallest)
     make_task(config.task, reading)  # refuses texts that are too short for it
     tokens = train.batch_tokens or TOKENS_PER_STEP[device]
@@ -96,7 +104,7 @@ def plan(
         # Measuring needs this memory too.
         check_memory(min(training_bytes(smallest, rows, name, train.optimizer) for name in DTYPES), device)
         precision = faster_precision(replace(reading, rows=rows), device, config)
-    found = _sized(config, reading, batch, device, precision)
+    found = _sized(config, reading, batch, device, precision, start)
     model, rate = found.model, found.rate
     budget = batch * model.context if _by_tokens(config) and not train.batch else None
     task = make_task(config.task, replace(reading, model=model, rows=batch, batch_tokens=budget))
@@ -106,6 +114,7 @@ def plan(
         config, replace(reading, model=model, rows=rows), found, device, precision, int(steps * tokens_per_step)
     )
     evaluate_every = train.evaluate_every or ceil(steps / 20)
+    rates = RATES if start is None else TUNING_RATES
     chosen = Chosen.of(
         {
             "device": device,
@@ -115,7 +124,7 @@ def plan(
             "steps": steps,
             "batch": batch,
             "batch_tokens": budget,
-            "learning_rate": train.learning_rate or RATES[train.optimizer] * (256 / model.dim) ** 0.5,
+            "learning_rate": train.learning_rate or rates[train.optimizer] * (256 / model.dim) ** 0.5,
             "warmup": min(steps, ceil(0.02 * steps) if train.warmup is None else train.warmup),
             "evaluate_every": evaluate_every,
             "save_every": train.save_every or evaluate_every,
@@ -253,7 +262,14 @@ class Candidate:
     rate: float  # tokens per second
 
 
-def _sized(config: RunConfig, reading: Reading, batch: int, device: str, precision: str) -> Candidate:
+def _sized(
+    config: RunConfig,
+    reading: Reading,
+    batch: int,
+    device: str,
+    precision: str,
+    start: TransformerConfig | None = None,
+) -> Candidate:
     """The model, its measured rate and its memory. Without a preset or a depth: the deepest that sees enough tokens in time.
 
     The rate of a deeper model is predicted from its number of parameters (6 FLOPs per parameter and token), and measured
@@ -263,7 +279,7 @@ def _sized(config: RunConfig, reading: Reading, batch: int, device: str, precisi
     rows = batch // train.accumulate
 
     def sized(depth: int) -> tuple[TransformerConfig, int]:
-        model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task)
+        model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task, start)
         return model, training_bytes(model, rows, precision, train.optimizer)
 
     def candidate(model: TransformerConfig, memory: int) -> Candidate:
@@ -280,7 +296,7 @@ def _sized(config: RunConfig, reading: Reading, batch: int, device: str, precisi
     model, memory = sized(depth)
     check_memory(memory, device)
     best = candidate(model, memory)
-    if choice.preset is not None or choice.depth is not None:
+    if start is not None or choice.preset is not None or choice.depth is not None:
         return best
     too_deep = max(DEPTHS) + 1
     while depth + 1 < too_deep:

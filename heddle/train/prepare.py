@@ -1,16 +1,19 @@
 """From text to a run directory for a `Trainer`: tokenizer, token store, plan, and checks before anything is trained."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 from heddle.checks import checked
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.config.presets import preset
-from heddle.config.run import DataConfig, RunConfig, SavedConfig, TakenVectors
+from heddle.config.run import DataConfig, RunConfig
+from heddle.config.saved import Chosen, SavedConfig, TakenVectors
 from heddle.data.sources import Description, Tally, describe, python_library, read_documents
 from heddle.data.store import TokenStore, build_store
 from heddle.errors import HeddleError, pluralize
+from heddle.model.build import build
 from heddle.model.device import pick_device
 from heddle.text.base import Kind
 from heddle.text.heartbeat import heartbeat
@@ -18,7 +21,10 @@ from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
 from heddle.train.plan import CONTEXT, DEPTHS, Plan, plan
 from heddle.train.tasks import make_task
+from heddle.weights.checkpoints import TOKENIZER
 from heddle.weights.files import being_written, sweep, write_directory
+from heddle.weights.run import load, read_config
+from heddle.weights.start import START, load_start, save_start
 from heddle.weights.vectors import VECTORS, find_rows, read_vectors, save_rows, vector_width
 
 TRAINABLE = get_args(Kind)
@@ -49,11 +55,12 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
         )
     if being_written(run):
         raise HeddleError(f"{run} is being prepared by another process; choose another --name")
-    config = config.with_preset_training()
-    check_trainable(config)
+    config = config.with_tuning().with_preset_training()
+    start = None if config.model.start is None else read_config(Path(config.model.start)).model
+    check_trainable(config, start)
     device = pick_device(config.train.device)
     # Refuse impossible sizes before any work.
-    smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task)
+    smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task, start)
     vectors = config.train.vectors
     if vectors is not None:
         check_width(config, vectors, smallest)
@@ -82,27 +89,44 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
         if store.split["overlap"]:
             tell(describe_overlap(store))
         tell("measuring this machine")
-        planned = plan(config, store, tokenizer, device.type, taken)
+        planned = plan(config, store, tokenizer, device.type, taken, start)
         for line in make_task(config.task, planned.reading(config, store, tokenizer)).remarks():
             tell(line)
+        if config.model.start is not None:
+            tell(f"taking the weights of {config.model.start}")
+            planned = replace(planned, chosen=take_start(config.model.start, planned, partial, tell))
         parts = {"data": config.data, "task": config.task, "train": config.train, "chosen": planned.chosen}
         saved = SavedConfig(model=planned.model, **parts)
         (partial / "config.json").write_text(saved.to_json(), encoding="utf-8")
     return planned
 
 
-def check_trainable(config: RunConfig) -> None:
-    """Refuse a preset whose stacks do not fit the task.
+def check_trainable(config: RunConfig, start: TransformerConfig | None = None) -> None:
+    """Refuse a model whose stacks do not fit the task, and settings that a run to start from decides.
+
+    Args:
+        start: the model of the run to start from, if there is one.
 
     Raises:
         HeddleError: they do not fit, or there is no preset of that name.
     """
     name, families = config.model.preset, config.task.families
-    stacks = families[0] if name is None else tuple(preset(name).stacks())
+    if start is None:
+        what, base = f"preset = {name!r}", None if name is None else preset(name)
+    else:
+        what, base = f"from = {config.model.start!r}", start
+        if config.train.vectors is not None:
+            raise HeddleError(f"{what} brings its own token table: leave out vectors")
+        own = (Path(config.model.start or "") / TOKENIZER).is_file()
+        if own and "tokenizer" in config.data.model_fields_set:
+            raise HeddleError(f"{what} brings its own tokenizer: leave out tokenizer = {config.data.tokenizer!r}")
+        if not own and config.data.tokenizer in TRAINABLE:
+            raise HeddleError(f"{what} has no tokenizer.json: set tokenizer to the path of the one it was trained with")
+    stacks = families[0] if base is None else tuple(base.stacks())
     if stacks not in families:
         needed = " or ".join(FAMILIES[each] for each in families)
         raise HeddleError(
-            f"preset = {name!r} is {FAMILIES[stacks]}, but task.kind = {config.task.kind!r} trains only {needed}; "
+            f"{what} is {FAMILIES[stacks]}, but task.kind = {config.task.kind!r} trains only {needed}; "
             "`heddle presets` lists what each preset is"
         )
 
@@ -124,6 +148,8 @@ def make_tokenizer(config: RunConfig, sources: Sequence[Path | str], described: 
         HeddleError: `tokenizer` names neither a kind nor a file.
     """
     data = config.data
+    if config.model.start is not None and (Path(config.model.start) / TOKENIZER).is_file():
+        return load_tokenizer(Path(config.model.start) / TOKENIZER)
     if data.tokenizer in TRAINABLE:
         tell(f"training a tokenizer ({data.tokenizer})")
         # One document has no boundary to mark, so a character vocabulary holds exactly the text's characters.
@@ -183,6 +209,21 @@ def describe_overlap(store: TokenStore) -> str:
         f"{twice:,} of {there} held out {'is' if twice == 1 else 'are'} in the training text too, word for word: "
         "the score will be better than on new text"
     )
+
+
+def take_start(run: str, planned: Plan, partial: Path, tell: Tell) -> Chosen:
+    """Store the weights to start from in the new run, so that it never needs the other run again.
+
+    Raises:
+        HeddleError: the run has no weights, or they do not fit the planned model.
+    """
+    chosen = planned.chosen.override(
+        {"start": {"run": run, "sha256": save_start(load(run, "cpu").model, partial / START)}}
+    )
+    assert chosen.start is not None
+    if not load_start(build(planned.model), partial / START, chosen.start.sha256):
+        tell(f"the head is new: {planned.model.head.kind}")
+    return chosen
 
 
 def check_width(config: RunConfig, vectors: str, model: TransformerConfig) -> None:

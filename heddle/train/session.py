@@ -10,7 +10,9 @@ from torch import Tensor
 
 from heddle.account.machine import matmul_rate, usable_precision
 from heddle.checks import checked
-from heddle.config.run import Chosen, NextTokenConfig, SavedConfig, TextLayout, TrainConfig
+from heddle.config.run import TextLayout, TrainConfig
+from heddle.config.saved import Chosen, SavedConfig
+from heddle.config.tasks import NextTokenConfig
 from heddle.data.batch import Batch
 from heddle.data.store import TokenStore
 from heddle.errors import HeddleError, pluralize
@@ -31,6 +33,7 @@ from heddle.train.tasks import make_task
 from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, CheckpointState
 from heddle.weights.files import Hold, sweep
 from heddle.weights.run import damage, newest_valid, read_config, read_state, save_checkpoint
+from heddle.weights.start import START, load_start
 from heddle.weights.tensors import compare, specs_of
 from heddle.weights.vectors import VECTORS, load_rows, put_rows
 
@@ -181,7 +184,9 @@ def read_run(run: Path) -> Run:
     store = TokenStore.open(run / "data")
     if store.tokenizer != tokenizer.fingerprint():
         raise HeddleError(f"{run}: data/ was made with a tokenizer other than tokenizer.json; train a new run")
-    if tokenizer.vocab_size != config.model.vocab_size:
+    # An imported model may have more ids than its tokenizer.
+    fewer = config.chosen.start is not None and tokenizer.vocab_size < config.model.vocab_size
+    if tokenizer.vocab_size != config.model.vocab_size and not fewer:
         raise HeddleError(
             f"{run}: tokenizer.json has {tokenizer.vocab_size} ids, config.json {config.model.vocab_size}"
         )
@@ -208,6 +213,8 @@ def _start(run: Run, ranks: Ranks) -> Session:
     use_products(model, by_onednn)
     if before is not None:
         model.load_state_dict(before.model, strict=True)
+    elif chosen.start is not None:
+        load_start(model, run.directory / START, chosen.start.sha256)
     elif chosen.vectors is not None:
         put_rows(model, *load_rows(run.directory / VECTORS, chosen.vectors.sha256))
     optimizer = Optimizer(model, train, chosen.learning_rate, precision, by_onednn)

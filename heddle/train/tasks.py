@@ -2,7 +2,7 @@
 
 from heddle.checks import checked
 from heddle.config.base import Config
-from heddle.config.run import MaskedConfig, NextTokenConfig
+from heddle.config.tasks import MaskedConfig, NextTokenConfig
 from heddle.errors import HeddleError
 from heddle.train.masked import MaskedTask
 from heddle.train.next_token import NextTokenTask

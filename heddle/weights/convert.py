@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heddle.checks import checked
 from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, TransformerConfig
-from heddle.config.run import SavedConfig
+from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError, did_you_mean
 from heddle.model.transformer import Transformer
 from heddle.weights.families import (

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from heddle.checks import at_least, checked
 from heddle.config.model import TransformerConfig
-from heddle.config.run import SavedConfig
+from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.device import pick_device

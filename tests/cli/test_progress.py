@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from heddle.cli.progress import Progress
-from heddle.config.run import Chosen
+from heddle.config.saved import Chosen
 from heddle.train import Report
 from heddle.train.plan import SHARE
 

@@ -9,8 +9,8 @@ import pytest
 from torch import nn
 
 from heddle.config import ConvolutionConfig, RecurrentConfig, RMSNormConfig, TrainConfig
-from heddle.config.run import NextTokenConfig
 from heddle.config.sampling import SamplingConfig
+from heddle.config.tasks import NextTokenConfig
 from heddle.data.batch import next_token_batch
 from heddle.data.store import Corpus, Part
 from heddle.generate import generate

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from heddle.config.run import SavedConfig
+from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
 from heddle.train import Interrupted, Trainer, extend
 from heddle.train.plan import SHARE

@@ -1,0 +1,73 @@
+"""What a run directory says of itself: its config, with what was chosen by measurement on its machine."""
+
+from typing import Any, Literal
+
+from pydantic import PositiveInt, model_validator
+
+from heddle.config.base import Config
+from heddle.config.model import TransformerConfig
+from heddle.config.run import DataConfig, NonNegativeInt, Positive, ProductKind, TrainConfig
+from heddle.config.tasks import TaskConfig
+
+
+class StartedFrom(Config):
+    """The run that a run started from; its weights are in the new run's `start.safetensors`."""
+
+    run: str
+    sha256: str  # of start.safetensors
+
+
+class TakenVectors(Config):
+    """What was taken from the file `train.vectors` when the run started; the vectors are in the run's `vectors.safetensors`."""
+
+    found: PositiveInt  # ids with a vector in the file
+    vocabulary: PositiveInt  # ids in all
+    unused: NonNegativeInt  # words in the file that are not a single token
+    sha256: str  # of vectors.safetensors
+
+
+class Chosen(Config):
+    """What was decided by measurement when the run started; a resumed run reads it and does not measure again."""
+
+    device: Literal["cpu", "cuda", "mps"]
+    precision: Literal["bf16", "fp32"]
+    compile: bool
+    threads: PositiveInt
+    steps: PositiveInt
+    batch: PositiveInt
+    learning_rate: Positive
+    warmup: NonNegativeInt
+    evaluate_every: PositiveInt
+    save_every: PositiveInt
+    batch_tokens: PositiveInt | None = None  # of records, padded tokens per step, if a step is not `batch` records
+    peak: Positive  # measured matmul rate in `precision`, FLOP/s
+    tokens_per_second: Positive  # measured before the run
+    onednn: tuple[ProductKind, ...] = ()  # fp32 products that oneDNN computes; torch computes the others
+    vectors: TakenVectors | None = None  # what was taken from the file train.vectors
+    start: StartedFrom | None = None  # what the weights were at the start, if another run's
+
+
+VERSION = 2  # of run directories
+
+
+class SavedConfig(Config):
+    """The `config.json` of a run directory. An imported model has the model and its origin."""
+
+    version: Literal[2] = 2
+    model: TransformerConfig
+    data: DataConfig | None = None
+    task: TaskConfig | None = None
+    train: TrainConfig | None = None
+    chosen: Chosen | None = None
+    origin: str | None = None  # where imported weights came from
+
+    @model_validator(mode="before")
+    @classmethod
+    def _this_version(cls, data: Any) -> Any:
+        """Refuse a directory of another version for its version, not for a missing key."""
+        if isinstance(data, dict) and data.get("version", VERSION) != VERSION:
+            raise ValueError(
+                f"run directory version {data['version']!r}, but this heddle reads version {VERSION}: "
+                "train it again, or export it with the version of heddle that wrote it"
+            )
+        return data

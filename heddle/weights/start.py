@@ -1,0 +1,44 @@
+"""The weights that a run starts from if it continues what another model learned: kept in its own directory."""
+
+from pathlib import Path
+
+import torch
+
+from heddle.errors import HeddleError
+from heddle.model.transformer import Transformer
+from heddle.weights.files import sha256_of
+from heddle.weights.tensors import compare, read_tensors, save_tensors, specs_of
+
+START = "start.safetensors"
+HEAD = "head."
+
+
+def save_start(model: Transformer, path: Path) -> str:
+    """Write a model's weights as a safetensors file; returns its SHA-256."""
+    save_tensors(path, model.state_dict())
+    return sha256_of(path)
+
+
+@torch.no_grad()
+def load_start(model: Transformer, path: Path, sha256: str) -> bool:
+    """Load the weights that `save_start` wrote; returns whether the head's fit. A head of another kind or size is left as it is.
+
+    Raises:
+        HeddleError: the file is missing or differs from the one that was written, or the model below the head is another one.
+    """
+    if not path.is_file():
+        raise HeddleError(f"{path}: missing; without it the run cannot start. Train a new run")
+    if sha256_of(path) != sha256:
+        raise HeddleError(f"{path}: damaged, it is not the file that this run started from; train a new run")
+    found, state = read_tensors(path), model.state_dict()
+    new = {name for name in state if name.startswith(HEAD)}
+    there = {name for name in found if name.startswith(HEAD)}
+    fits = new == there and all(found[name].shape == state[name].shape for name in new)
+    kept, wanted = (
+        {name: tensor for name, tensor in tensors.items() if fits or not name.startswith(HEAD)}
+        for tensors in (found, state)
+    )
+    compare(specs_of(kept), specs_of(wanted), path)
+    for name, tensor in wanted.items():
+        tensor.copy_(kept[name])
+    return fits
