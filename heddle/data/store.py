@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from math import log
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +79,6 @@ class Part:
         """UTF-8 bytes of the text that the targets cover. This is the text's size, not a sum over tokens: separators add
         nothing, and blanks that belong to no token count."""
         return self.bytes - self.first_token_bytes
-
-    def bits_per_byte(self, loss: float) -> float:
-        """Bits per UTF-8 byte of the text at ``loss`` nats per target.
-
-        For a loss over some of the targets this estimates the whole part, since every loss is converted at the part's ratio of
-        targets to bytes.
-        """
-        return loss / log(2) * self.targets / self.target_bytes
 
 
 @dataclass(frozen=True, slots=True)

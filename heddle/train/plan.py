@@ -96,8 +96,7 @@ def plan(
     smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start)
     reading = _reading(config, store, tokenizer, smallest)
     make_task(config.task, reading)  # refuses texts that are too short for it
-    tokens = train.batch_tokens or TOKENS_PER_STEP[device]
-    batch = train.batch or _multiple(max(1, round(tokens / smallest.context)), train.accumulate)
+    batch, budget = _batch(config, smallest.context, device)
     rows = max(1, batch // train.accumulate)
     precision: str = train.precision
     if precision == "auto":
@@ -106,7 +105,6 @@ def plan(
         precision = faster_precision(replace(reading, rows=rows), device, config)
     found = _sized(config, reading, batch, device, precision, start)
     model, rate = found.model, found.rate
-    budget = batch * model.context if _by_tokens(config) and not train.batch else None
     task = make_task(config.task, replace(reading, model=model, rows=batch, batch_tokens=budget))
     tokens_per_step = task.places_per_step
     steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / tokens_per_step))
@@ -149,6 +147,14 @@ def plan(
 def _reading(config: RunConfig, store: TokenStore, tokenizer: Tokenizer, model: TransformerConfig) -> Reading:
     multiple = MULTIPLE * config.train.accumulate
     return Reading(store.corpus, model, tokenizer=tokenizer, multiple=multiple, layout=config.data.layout)
+
+
+def _batch(config: RunConfig, context: int, device: str) -> tuple[int, int | None]:
+    """Rows per step, and the tokens per step if rows have different lengths and the user did not give their number."""
+    train = config.train
+    tokens = train.batch_tokens or TOKENS_PER_STEP[device]
+    batch = train.batch or _multiple(max(1, round(tokens / context)), train.accumulate)
+    return batch, batch * context if _by_tokens(config) and not train.batch else None
 
 
 def _by_tokens(config: RunConfig) -> bool:

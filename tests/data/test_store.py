@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Sequence
-from math import log
 from pathlib import Path
 
 import numpy as np
@@ -252,7 +251,6 @@ def test_bits_count_the_bytes_of_the_text(tmp_path: Path) -> None:
         assert part.bytes == 12 * part.documents
         assert part.target_bytes == part.bytes - len("two")
         assert part.targets == 4 * part.documents - 2  # three words each, and separators between documents
-        assert part.bits_per_byte(log(2)) == pytest.approx(part.targets / part.target_bytes)
 
 
 @pytest.mark.parametrize(
