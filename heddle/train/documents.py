@@ -98,12 +98,11 @@ class Separate(DocumentRows):
         return Examples(places, keys=step * (1 << 20) + np.arange(len(found)))
 
     def held_out(self, rows: int, most: int | None = None) -> HeldOut:
-        """Every document with a target, in batches of similar length; what is cut off is missing from the share."""
+        """Every document with a target, in batches of similar length, or an even sample; what is cut off is not scored."""
         self.reading.part(held_out=True)
         lengths, kept = self.lengths[True], self._kept(held_out=True)
         batches, share = held_out_records(np.minimum(lengths, self.length), kept, rows, most)
-        share *= kept.sum() / lengths.sum()
-        return HeldOut(tuple(Examples(each, held_out=True) for each in batches), float(share))
+        return HeldOut(tuple(Examples(each, held_out=True) for each in batches), share)
 
     def read(self, examples: Examples) -> TokenRows:
         lengths = np.where(examples.places == EMPTY, 0, self.lengths[examples.held_out][examples.places])
@@ -142,7 +141,10 @@ class Separate(DocumentRows):
             for document in cut:
                 covered = each[part.tokens[part.starts[document] + 1 : part.starts[document + 1]]]
                 sizes[document] *= covered[: self.length - 1].sum() / max(covered.sum(), 1)
-        return int(self.lengths[True].sum()), float(sizes.sum() / max(kept.sum(), 1))
+        return int(kept.sum()), float(sizes.sum() / max(kept.sum(), 1))
+
+    def left_out(self) -> dict[str, float]:
+        return {"cut_off": 1 - float(self._kept(held_out=True).sum() / self.lengths[True].sum())}
 
     def remarks(self) -> list[str]:
         lengths = self.lengths[False]

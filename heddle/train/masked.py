@@ -79,8 +79,8 @@ class MaskedTask(TextTask):
         return CrossEntropy(model)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
-        """Perplexity of the hidden tokens, exp(loss)."""
-        return {"perplexity": exp(min(means["loss"], 700.0))}
+        """Perplexity of the hidden tokens, exp(loss); with documents cut off, the share of the tokens that this leaves out."""
+        return {"perplexity": exp(min(means["loss"], 700.0)), **self.rows.left_out()}
 
     @torch.no_grad()
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:

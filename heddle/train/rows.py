@@ -89,7 +89,7 @@ class TextRows(ABC):
     @property
     @abstractmethod
     def held_out_text(self) -> tuple[int, float]:
-        """Targets in the held-out text, and UTF-8 bytes of it per target among those that can be scored."""
+        """Targets in the held-out text, and its UTF-8 bytes per target; without what the layout never reads."""
 
     def bits_per_byte(self, loss: float) -> float:
         """Bits per UTF-8 byte of the held-out text at `loss` nats per target, comparable across tokenizers.
@@ -99,9 +99,13 @@ class TextRows(ABC):
         return loss / log(2) / self.held_out_text[1]
 
     def bytes_scored(self, share: float) -> int:
-        """UTF-8 bytes of the held-out text that a share of its targets covers."""
+        """UTF-8 bytes of the held-out text that a share of the targets covers."""
         targets, each = self.held_out_text
         return round(targets * share * each)
+
+    def left_out(self) -> dict[str, float]:
+        """What evaluation reports of the held-out text that the layout never reads: `cut_off`, the share of its targets."""
+        return {}
 
     @abstractmethod
     def remarks(self) -> list[str]:

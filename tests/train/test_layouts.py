@@ -118,7 +118,8 @@ def test_documents_are_read_once_per_epoch(
     chosen = made.held_out(rows)
     assert Counter(pair for each in chosen.batches for pair in pairs(made.batch(each))) == wanted
     total = sum(len(document) - 1 for document in documents(part))
-    assert chosen.share == pytest.approx(wanted.total() / total)
+    assert chosen.share == 1
+    assert made.rows.left_out()["cut_off"] == pytest.approx(1 - wanted.total() / total)
 
 
 @pytest.mark.lecture("L0-18", "D-32")
@@ -284,7 +285,8 @@ def test_bits_are_of_the_bytes_that_are_scored() -> None:
         assert result.metrics["bytes"] == size
         assert result.tokens == len(targets)
         assert result.metrics["bits_per_byte"] == pytest.approx(result.loss / np.log(2) * len(targets) / size)
-        assert (result.share < 1) == (layout == "documents")
+        assert result.share == 1
+        assert (result.metrics.get("cut_off", 0.0) > 0) == (layout == "documents")
 
 
 def test_a_sample_of_packed_rows() -> None:
