@@ -83,7 +83,7 @@ def loss(rounds: int) -> list[Row]:
 
             def go(chunk: int, given: Any = (hidden, table, targets, weights, vocabulary)) -> None:
                 hidden, table, targets, weights, vocabulary = given
-                total = cross_entropy(hidden, targets, weights, Scores(table, vocabulary), chunk)
+                total, _ = cross_entropy(hidden, targets, weights, Scores(table, vocabulary), chunk)
                 torch.autograd.grad(total, (hidden, table))
 
             sizes = {

@@ -364,6 +364,7 @@ DRAWS: dict[str, Callable[[Pick], dict[str, Any]]] = {
     "BertForMaskedLM": bert,
     "BertModel": bert,
     "BertForSequenceClassification": bert_classifier,
+    "BertForTokenClassification": bert_classifier,
     "T5ForConditionalGeneration": t5,
     "BartForConditionalGeneration": bart,
     "MarianMTModel": marian,

@@ -214,7 +214,7 @@ def five_steps(name: str) -> dict[str, Any]:
 
     import heddle
     from heddle.config import TransformerConfig
-    from heddle.config.run import TrainConfig
+    from heddle.config.train import TrainConfig
     from heddle.data.batch import next_token_batch
     from heddle.data.order import windows
     from heddle.train import CrossEntropy, Optimizer, train_step

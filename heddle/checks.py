@@ -36,6 +36,7 @@ SOURCES = {
     "Tokenizer": "heddle.train_tokenizer or heddle.load_tokenizer",
     "Tokenizes": "heddle.train_tokenizer or heddle.load_tokenizer",
     "TokenStore": "TokenStore.open or build_store",
+    "RecordStore": "RecordStore.open or build_records",
     "Part": "TokenStore.open(...).train or .validation",
     "Batch": "next_token_batch",
     "Task": "heddle.train.make_task",

@@ -20,7 +20,7 @@ import torch
 
 import heddle
 from heddle import account, config, data, generate, model, text, train
-from heddle.data import Corpus, Document, Part, TokenStore
+from heddle.data import Corpus, Document, Example, Part, RecordStore, TokenStore
 from heddle.errors import HeddleError
 from heddle.model.head import Scores
 from heddle.nn import Layout
@@ -45,7 +45,8 @@ IDS = torch.tensor([TOKENIZER.encode("warp")])
 HIDDEN = torch.ones(2, 3, 16)
 LAYOUT = Layout.whole(*IDS.shape)
 PART = Part(np.arange(20, dtype=np.uint16), 20, 1, 1)
-STORE = TokenStore(Path("data"), 257, "", "", None, {}, PART, PART)
+STORE = TokenStore(Path("data"), 257, "", "", 0, None, {}, PART, PART)
+EXAMPLES = [Example({"text": f"{TEXT} {number}"}, str(number % 2), "t") for number in range(20)]
 SAMPLING = config.SamplingConfig(max_tokens=2)
 BATCH = data.next_token_batch(np.arange(18).reshape(2, 9))
 TRAIN = config.TrainConfig()
@@ -93,8 +94,10 @@ NO_PLACE: list[Any] = [*NO_PATH, Bad("none", "none")]
 NO_COUNT: list[Any] = [0, -1, 1.5, NAN, "3", True, [1], torch.ones(1)]
 NO_COUNT_OR_NONE: list[Any] = [each for each in NO_COUNT if each is not None]
 NO_RATE: list[Any] = [0.0, -1.0, NAN, INF, "1e-3", True, None, [1.0]]
+NO_SHARE: list[Any] = [-0.1, 1.5, NAN, "0.1", None, [0.1]]
 NO_SEED: list[Any] = [-1, 2**64, 1.5, None, "0", True]
 NO_SWITCH: list[Any] = [None, 1, "yes"]
+NO_RUNS: list[Any] = [None, 3, "run", [3], [None]]
 NO_CALL: list[Any] = [3, "print"]
 NO_CONFIG: list[Any] = [None, {"dim": 3}, "gpt2-small", MODEL]
 NO_MODEL: list[Any] = [None, "run", CONFIG, torch.nn.Linear(2, 2)]
@@ -105,6 +108,8 @@ NO_IDS: list[Any] = [
 ]  # fmt: skip
 NO_LAYOUT: list[Any] = [3, "plain", Layout.whole(2, 9)]
 NO_PRECISION: list[Any] = ["fp16", None, 3, torch.float32]
+NO_SOURCES: list[Any] = [None, "a.txt", 3, [3], []]
+NO_LABELS: list[Any] = [None, 3, "words", ["classes"]]
 NO_PROMPTS: list[Any] = [None, "warp", 3, ["warp"], [[1.5]], [["w"]]]
 SIZES = {"batch": NO_COUNT, "length": NO_COUNT_OR_NONE}
 COMPUTED = {"config": NO_CONFIG, **SIZES}
@@ -131,7 +136,9 @@ TABLE: dict[str, Call] = {
     "account.counted": Call(PASS, {**COMPUTED, "kernel": [3, "sdqa"], "training": NO_SWITCH}),
     "account.family": Call({"config": CONFIG}, {"config": NO_CONFIG}),
     "account.flops": Call({"config": CONFIG}, COMPUTED),
-    "account.kept": Call(PASS, {**COMPUTED, "precision": NO_PRECISION, "kernel": [3, "sdqa"]}),
+    "account.kept": Call(
+        PASS, {**COMPUTED, "precision": NO_PRECISION, "kernel": [3, "sdqa"], "checkpointed": NO_SWITCH}
+    ),
     "account.matmul_rate": Call(
         {"size": 8, "seconds": 0.01},
         {"dtype": ["fp32", None, torch.int8], "size": NO_COUNT, "seconds": NO_RATE[1:], "device": NO_DEVICE},
@@ -147,8 +154,8 @@ TABLE: dict[str, Call] = {
         {"config": NO_CONFIG, "optimizer": ["adam", None, 3], "precision": NO_PRECISION},
     ),
     "account.training_bytes": Call(
-        {"config": CONFIG, "rows": 1, "precision": "fp32", "optimizer": "muon"},
-        {"config": NO_CONFIG, "rows": NO_COUNT, "precision": NO_PRECISION, "optimizer": ["adam", None, 3]},
+        {"config": CONFIG, "rows": 1, "precision": "fp32", "train": TRAIN},
+        {"config": NO_CONFIG, "rows": NO_COUNT, "precision": NO_PRECISION, "train": ["muon", None, CONFIG]},
     ),
     "account.training_flops_per_token": Call(
         {"config": CONFIG, "length": 4}, {"config": NO_CONFIG, "length": NO_COUNT}
@@ -170,7 +177,14 @@ TABLE: dict[str, Call] = {
     ),
     "config.ModelChoice.resolve": Call(
         {"vocab_size": 9, "depth": 1, "context": 8},
-        {"vocab_size": NO_COUNT, "depth": NO_COUNT, "context": NO_COUNT, "task": ["masked", {}], "start": ["gpt1", {}]},
+        {
+            "vocab_size": NO_COUNT,
+            "depth": NO_COUNT,
+            "context": NO_COUNT,
+            "task": ["masked", {}],
+            "start": ["gpt1", {}],
+            "classes": [3, None, "ab"],
+        },
         config.ModelChoice().resolve,
     ),
     "config.parse_overrides": Call({"pairs": []}, {"pairs": [None, "dim=3", [3], Bad(["dim"], "key=value")]}),
@@ -190,6 +204,19 @@ TABLE: dict[str, Call] = {
     ),
     "data.Batch.to": Call({"device": "cpu"}, {"device": [None, 3]}, BATCH.to),
     "data.TokenStore.open": Call({"directory": "data"}, {"directory": NO_PLACE}, TokenStore.open),
+    "data.RecordStore.open": Call({"directory": "data"}, {"directory": NO_PLACE}, RecordStore.open),
+    "data.build_records": Call(
+        {"directory": "a", "examples": EXAMPLES, "tokenizer": TOKENIZER, "validation": 0.2},
+        {
+            "directory": NO_PATH,
+            "examples": [None, TEXT, 3, Bad([], "no records")],
+            "tokenizer": NO_TOKENIZER,
+            "validation": [0.0, 1.0, -0.1, NAN, "0.1", Bad(None, "part")],
+            "labels": NO_LABELS,
+            "progress": NO_CALL,
+            "described": [3, "a.txt"],
+        },
+    ),
     "data.build_store": Call(
         {
             "directory": "a",
@@ -202,13 +229,13 @@ TABLE: dict[str, Call] = {
             "directory": NO_PATH,
             "documents": [None, TEXT, 3, [TEXT], Bad([], "no text")],
             "tokenizer": NO_TOKENIZER,
-            "validation": [0.0, 1.0, -0.1, NAN, "0.1", None],
+            "validation": [0.0, 1.0, -0.1, NAN, "0.1", Bad(None, "part")],
             "end_of_text": NO_SWITCH,
             "progress": NO_CALL,
             "described": [3, "a.txt"],
         },
     ),
-    "data.describe": Call({"sources": ["a.txt"]}, {"sources": [None, "a.txt", 3, [3], []], "tally": [3, "a.txt"]}),
+    "data.describe": Call({"sources": ["a.txt"]}, {"sources": NO_SOURCES, "tally": [3, "a.txt"], "text": NO_STRING}),
     "data.held_out_windows": Call(
         {"length": 5, "context": 2},
         {"length": [-1, 1.5, None, "5"], "context": NO_COUNT, "most": [1.5, "2"]},
@@ -217,6 +244,7 @@ TABLE: dict[str, Call] = {
         {"rows": np.zeros((2, 3), int)},
         {"rows": [None, [[1, 2]], np.zeros(3, int), np.zeros((2, 3)), torch.zeros(2, 3), np.zeros((2, 1), int)]},
     ),
+    "data.open_store": Call({"directory": "data"}, {"directory": NO_PLACE}),
     "data.part_of": Call(
         {"documents": [Document(TEXT, "t")], "tokenizer": TOKENIZER},
         {"documents": [None, TEXT, 3, [TEXT], Bad([], "0 token(s)")], "tokenizer": NO_TOKENIZER},
@@ -229,7 +257,25 @@ TABLE: dict[str, Call] = {
             "seed": [None, 1.5, "0"],
         },
     ),
-    "data.read_documents": Call({"sources": ["a.txt"]}, {"sources": [None, "a.txt", 3, [3], []]}),
+    "data.read_documents": Call({"sources": ["a.txt"]}, {"sources": NO_SOURCES, "text": NO_STRING}),
+    "data.read_examples": Call(
+        {"sources": ["a.jsonl"], "fields": ["text", "label"]},
+        {
+            "sources": NO_SOURCES,
+            "fields": [None, "text", 3, [3], []],
+            "columns": [3, "text", {3: "text"}],
+            "labels": NO_LABELS,
+        },
+    ),
+    "data.records_of": Call(
+        {"examples": EXAMPLES, "tokenizer": TOKENIZER, "classes": ["0", "1"]},
+        {
+            "examples": [None, TEXT, 3, Bad([], "no records")],
+            "tokenizer": NO_TOKENIZER,
+            "labels": NO_LABELS,
+            "classes": [None, 3, "01", [3]],
+        },
+    ),
     "data.targets_left_out": Call(
         {"store_length": 20, "context": 4},
         {"store_length": [Bad(3, "3 tokens"), "20"], "context": NO_COUNT},
@@ -350,6 +396,7 @@ TABLE: dict[str, Call] = {
         {"config": CONFIG},
         {"config": NO_CONFIG, "device": NO_DEVICE, "seed": NO_SEED, "dtype": ["fp32", torch.int8, None]},
     ),
+    "model.checkpoint_activations": Call({"model": MODEL}, {"model": NO_MODEL}),
     "model.initialise": Call(
         {"model": MODEL, "config": CONFIG},
         {"model": [None, "run"], "config": NO_CONFIG, "generator": [3, "0"]},
@@ -410,7 +457,14 @@ TABLE: dict[str, Call] = {
             "progress": NO_CALL,
         },
     ),
-    "train.CrossEntropy": Call({"model": MODEL}, {"model": [*NO_MODEL, Bad(BARE, "head")]}),
+    "train.CrossEntropy": Call(
+        {"model": MODEL},
+        {"model": [*NO_MODEL, Bad(BARE, "head")], "label_smoothing": NO_SHARE, "z_loss": NO_SHARE},
+    ),
+    "train.MovingAverage": Call(
+        {"weights": STATE, "decay": 0.9},
+        {"weights": [None, [1], {3: 4}], "decay": [0.0, 1.0, -0.1, 1.5, NAN, None, "0.9", True]},
+    ),
     "train.Optimizer": Call(
         {"model": MODEL, "config": TRAIN, "learning_rate": 1e-3, "precision": "fp32"},
         {
@@ -422,6 +476,7 @@ TABLE: dict[str, Call] = {
         },
     ),
     "train.Trainer": Call({"run": "run"}, {"run": NO_PLACE, "readers": [None, 3, ["print"]]}),
+    "train.compare_runs": Call({"runs": []}, {"runs": NO_RUNS}),
     "train.cross_entropy": Call(
         LOSS,
         {
@@ -442,6 +497,8 @@ TABLE: dict[str, Call] = {
                 *(scores(bias=bias) for bias in (torch.ones(3), 1.0)),
             ],
             "chunk": [0, -1, 1.5, "2"],
+            "label_smoothing": NO_SHARE,
+            "z_loss": NO_SHARE,
         },
     ),
     "train.evaluate": Call(
@@ -488,10 +545,14 @@ TABLE: dict[str, Call] = {
             "start": ["gpt1", {}],
         },
     ),
+    "train.plot_runs": Call(
+        {"runs": ["run"], "file": "a.png"}, {"runs": [*NO_RUNS, []], "file": [*NO_PATH, Bad("a.gif", ".png")]}
+    ),
     "train.prepare": Call(
         {"config": config.RunConfig(), "run": "run"},
         {"config": NO_CONFIG, "run": [*NO_PATH, Bad(".", "already exists")], "tell": [None, *NO_CALL]},
     ),
+    "train.runs_in": Call({"folder": "runs"}, {"folder": NO_PATH}),
     "train.show_step": Call(
         {"run": "run"},
         {"run": NO_PLACE, "step": NO_COUNT, "rows": NO_COUNT, "length": NO_COUNT},
@@ -507,6 +568,10 @@ TABLE: dict[str, Call] = {
             "clip": [-1.0, NAN, None],
             "reduce": [None, 3],
         },
+    ),
+    "train.write_csv": Call({"runs": ["run"], "file": "a.csv"}, {"runs": [*NO_RUNS, []], "file": NO_PATH}),
+    "train.write_events": Call(
+        {"runs": ["run"], "directory": "a"}, {"runs": [*NO_RUNS, []], "directory": NO_PATH, "follow": NO_SWITCH}
     ),
     "weights.export_model": Call(
         {"run": "run", "directory": "out"},
@@ -528,6 +593,7 @@ TABLE: dict[str, Call] = {
         },
     ),
     "weights.read_config": Call({"run": "run"}, {"run": NO_PLACE}),
+    "weights.average": Call({"run": "run", "count": 2}, {"run": NO_PLACE, "count": NO_COUNT}),
     "weights.read_state": Call({"directory": "run"}, {"directory": NO_PLACE}),
     "weights.read_vectors": Call({"path": "v"}, {"path": NO_PLACE, "tell": NO_CALL}),
     "weights.save": Call(
@@ -548,6 +614,7 @@ TABLE: dict[str, Call] = {
             "optimizer_tensors": [None, [1], {3: 4}],
             "state": [None, 3],
             "keep": [-1, 1.5, None],
+            "also": [None, 3, [1.5]],
         },
     ),
     "weights.load_vectors": Call(
@@ -571,7 +638,18 @@ UNCHECKED = {
     },
     "data": {
         "a number": ("IGNORED",),
-        RECORDS: ("Corpus", "Description", "Document", "Part", "TokenStore", "Batch"),
+        RECORDS: (
+            "Corpus",
+            "Description",
+            "Document",
+            "Example",
+            "Part",
+            "TokenStore",
+            "Batch",
+            "Column",
+            "Records",
+            "RecordStore",
+        ),
         "takes nothing": ("python_library",),
     },
     "generate": {RECORDS: ("Event", "Piece")},
@@ -579,8 +657,28 @@ UNCHECKED = {
     "prove": {"a number": ("LARGE",), RECORDS: ("Proof", "Verdict")},
     "text": {"a word": ("END_OF_TEXT",), "a protocol": ("Tokenizer",)},
     "train": {
-        RECORDS: ("Evaluation", "Examples", "HeldOut", "Interrupted", "Loss", "Plan", "Reading", "Report", "Session"),
-        "what tasks are made from": ("MaskedTask", "NextTokenTask", "Task"),
+        RECORDS: (
+            "Evaluation",
+            "Examples",
+            "HeldOut",
+            "Interrupted",
+            "Loss",
+            "Plan",
+            "Published",
+            "Reading",
+            "Report",
+            "Session",
+        ),
+        "what tasks are made from": (
+            "ClassificationTask",
+            "MaskedTask",
+            "NextTokenTask",
+            "RegressionTask",
+            "SpanCorruptionTask",
+            "Task",
+            "TokenClassificationTask",
+            "TranslationTask",
+        ),
     },
     "weights": {RECORDS: ("Coverage", "Loaded")},
 }

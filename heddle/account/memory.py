@@ -11,12 +11,15 @@ from torch.utils._pytree import tree_leaves
 from heddle.account.formulas import Line, flash_bytes, score_bytes
 from heddle.account.forward import attentions, kernels_taken, prepared, source_for, without_values
 from heddle.account.parameters import deck_applies, weights
-from heddle.account.repeats import measured, stepped
+from heddle.account.repeats import measured, single_blocks, stepped
 from heddle.account.walk import FEED_FORWARD, PROJECTIONS, SCORES, WEIGHTED_SUM, Walk, stated, walk
 from heddle.checks import at_least, checked, one_of
 from heddle.config.layers import AttentionConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
+from heddle.config.train import TrainConfig
 from heddle.model.build import build
+from heddle.model.checkpointing import checkpoint_activations
+from heddle.model.groups import freeze
 from heddle.model.head import LOGITS_BYTES
 from heddle.model.precision import DTYPES, cast
 from heddle.model.roles import role
@@ -26,7 +29,7 @@ from heddle.nn.state import EncoderOutput, Fixed, Growing, State
 
 FP32 = 4
 # Numbers in fp32 that an optimizer keeps for each parameter: of the blocks' matrices, of everything else.
-MOMENTS = {"adamw": (2, 2), "muon": (1, 2)}
+MOMENTS = {"adamw": (2, 2), "muon": (1, 2), "sgd": (1, 1)}
 
 
 @dataclass(frozen=True)
@@ -155,40 +158,58 @@ def states(config: TransformerConfig, optimizer: str, precision: str) -> States:
     """What training holds besides activations.
 
     Muon updates the layers' matrices, those of experts included, and keeps one number for each of theirs; AdamW updates
-    everything else and keeps two.
+    everything else and keeps two. SGD keeps its momentum, one number for each.
     """
-    return States(optimizer, precision, **measured(config, lambda some: _states(some, optimizer, precision)))
+    train = TrainConfig.of({"optimizer": optimizer})
+    return States(optimizer, precision, **measured(config, lambda some: _states(some, train, precision)))
 
 
-def _states(config: TransformerConfig, optimizer: str, precision: str) -> dict[str, int]:
+def _states(config: TransformerConfig, train: TrainConfig, precision: str) -> dict[str, int]:
     model = build(config, "meta")
+    freeze(model, train)
     masters = _held(model)
     trained = [weight for weight in weights(model) if weight.trained]
     total = sum(weight.count for weight in trained)
     matrices = sum(weight.count for weight in trained if role(weight.name, len(weight.shape)) == "matrix")
-    of_matrices, of_others = MOMENTS[optimizer]
+    of_matrices, of_others = MOMENTS[train.optimizer] if train.momentum else (0, 0)
     moments = FP32 * (of_matrices * matrices + of_others * (total - matrices))
     cast(model, precision, tables=False)
-    copy = sum(p.numel() * p.element_size() for p in model.parameters() if p.dtype != torch.float32)
-    gradients = FP32 * total + copy
+    copies = [parameter for parameter in model.parameters() if parameter.dtype != torch.float32]
+    copy = sum(each.numel() * each.element_size() for each in copies)
+    gradients = FP32 * total + sum(each.numel() * each.element_size() for each in copies if each.requires_grad)
     found = {"weights": masters, "copy": copy, "gradients": gradients, "moments": moments}
     return found | {"total": sum(found.values())}
 
 
-@checked(rows=at_least(1), optimizer=one_of(MOMENTS), precision=one_of(DTYPES))
-def training_bytes(config: TransformerConfig, rows: int, precision: str, optimizer: str) -> int:
+@checked(rows=at_least(1), precision=one_of(DTYPES))
+def training_bytes(config: TransformerConfig, rows: int, precision: str, train: TrainConfig) -> int:
     """An upper bound of what training's tensors hold at once, for micro-batches of `rows` whole contexts.
 
     It adds up the states, what a forward pass keeps, what the loss allocates (gradients of the head's table and of the
     hidden vectors, a few copies of one chunk of logits), and a second gradient of the table. A process on a CPU may hold
     half as much again, since its C library returns freed memory late.
+
+    Args:
+        train: the optimizer, which parameters are frozen, whether activations are checkpointed, and whether there is a moving
+            average of the weights.
+
+    Raises:
+        HeddleError: the groups do not fit the model.
     """
     numbers = rows * config.context
     loss = numbers * config.dim * DTYPES[precision].itemsize + FP32 * config.table_rows() * config.dim
     if isinstance(config.head, LanguageHeadConfig):
         chunk = min(FP32 * numbers * config.table_rows(), LOGITS_BYTES)
         loss += FP32 * config.table_rows() * config.dim + 4 * chunk
-    return states(config, optimizer, precision).total + kept(config, rows, config.context, precision).bytes + loss
+    # Layers that are equal may be in different groups, so these are not measured with a few layers.
+    held = (
+        _states(config, train, precision)
+        if train.groups
+        else measured(config, lambda some: _states(some, train, precision))
+    )
+    activations = kept(config, rows, config.context, precision, checkpointed=train.checkpoint_activations).bytes
+    average = 0 if train.ema is None else held["weights"]
+    return held["total"] + average + activations + loss
 
 
 @checked(batch=at_least(1), length=at_least(1), precision=one_of(DTYPES))
@@ -225,7 +246,12 @@ def _cache_size(config: TransformerConfig, batch: int, length: int, precision: s
 
 @checked(batch=at_least(1), length=at_least(1), precision=one_of(DTYPES))
 def kept(
-    config: TransformerConfig, batch: int, length: int, precision: str = "fp32", kernel: str | None = None
+    config: TransformerConfig,
+    batch: int,
+    length: int,
+    precision: str = "fp32",
+    kernel: str | None = None,
+    checkpointed: bool = False,
 ) -> Kept:
     """Run a forward pass on tensors without memory and add up what autograd saves, each storage once, without the weights.
 
@@ -233,23 +259,31 @@ def kept(
 
     Args:
         kernel: None: the one that the config takes on a CPU.
+        checkpointed: whether blocks keep only their input (see `heddle.model.checkpointing`). The largest block, which the
+            backward pass computes again, is added.
     """
     name = kernel or kernels_taken(config, length).get("cpu", "none")
 
-    def measure(some: TransformerConfig, tokens: int) -> dict[str, int]:
-        return {"bytes": _kept(some, batch, tokens, precision)}
+    def of(some: TransformerConfig, checkpointed: bool) -> int:
+        def measure(some: TransformerConfig, tokens: int) -> dict[str, int]:
+            return {"bytes": _kept(some, batch, tokens, precision, checkpointed)}
+
+        return measured(some, lambda some: stepped(some, length, measure))["bytes"]
 
     config = prepared(config, length, None if name == "none" else name)
-    return Kept(name, precision, measured(config, lambda some: stepped(some, length, measure))["bytes"])
+    again = max(of(one, False) - of(one, True) for one in single_blocks(config)) if checkpointed else 0
+    return Kept(name, precision, of(config, checkpointed) + again)
 
 
-def _kept(config: TransformerConfig, batch: int, length: int, precision: str) -> int:
+def _kept(config: TransformerConfig, batch: int, length: int, precision: str, checkpointed: bool = False) -> int:
     mode = FakeTensorMode()
     model = _faked(config, (), precision, mode)
     with mode:
         unknown = stated(model, batch, length).unknown()
     if unknown:
         model = _faked(config, unknown, precision, mode)
+    if checkpointed:
+        checkpoint_activations(model)
     own = {tensor.untyped_storage()._cdata for module in model.modules() for _, tensor in _tensors(module)}
     sizes: dict[int, int] = {}
 

@@ -1,6 +1,6 @@
 """Measures large models by small ones: of repeated layers a few, and of the tokens of a recurrent layer a few."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from heddle.config.layers import CustomConfig, LinearConfig, RecurrentConfig
@@ -92,6 +92,16 @@ def with_blocks(config: TransformerConfig, change: Callable[[str, BlockConfig], 
         blocks = tuple(change(f"{name}.blocks.{number}", block) for number, block in enumerate(stack.blocks))
         stacks[name] = stack.model_copy(update={"blocks": blocks})
     return config.model_copy(update=stacks)
+
+
+def single_blocks(config: TransformerConfig) -> Iterator[TransformerConfig]:
+    """The model with one block in each stack, once for each block that differs from the others of its stack."""
+    one = config
+    for name, stack in config.stacks().items():
+        one = _with_layers(one, name, stack, [0])
+    for name, stack in config.stacks().items():
+        for number in {id(block): number for number, block in enumerate(stack.blocks)}.values():
+            yield _with_layers(one, name, stack, [number])
 
 
 def _with_layers(config: TransformerConfig, name: str, stack: StackConfig, numbers: list[int]) -> TransformerConfig:

@@ -138,9 +138,14 @@ def _each(part: str) -> Callable[[nn.Module, str, Tensor], Iterator[Product]]:
     return lambda module, name, x: _linears(module, name, part, x.shape[0] * x.shape[1])
 
 
-def _pooled(module: nn.Module, name: str, x: Tensor) -> Iterator[Product]:
-    """The linear layers of a head that pools each sequence into one vector."""
-    return _linears(module, name, HEAD, x.shape[0])
+def _pooled(module: Pooler, name: str, x: Tensor) -> Iterator[Product]:
+    """The linear layers of a head that pools each sequence into one vector, or scores each token."""
+    return _linears(module, name, HEAD, x.shape[0] if module.how != "none" else x.shape[0] * x.shape[1])
+
+
+def _classifier(module: Classifier, name: str, x: Tensor) -> Iterator[Product]:
+    rows = x.shape[0] if module.pooler.how != "none" else x.shape[0] * x.shape[1]
+    return _linears(module, name, HEAD, rows)
 
 
 def _attention(module: Attention, name: str, x: Tensor) -> Iterator[Product]:
@@ -195,5 +200,5 @@ STATED: dict[type[nn.Module], Callable[[Any, str, Tensor], Iterator[Product | Fo
     CustomFeedForward: _custom,
     LanguageHead: _each(HEAD),
     Pooler: _pooled,
-    Classifier: _pooled,
+    Classifier: _classifier,
 }

@@ -1,9 +1,13 @@
 """`heddle data show`."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
 
 from heddle.cli.say import console, document, find_run, pluralize, table
-from heddle.train.show import ShownMask, show_step
+from heddle.train.show import ShownMask, ShownRow, ShownSource, show_step
 
 
 def show(run: str, /, *, step: int = 1, rows: int = 1, length: int = 32, json: bool = False) -> None:
@@ -29,22 +33,33 @@ def show(run: str, /, *, step: int = 1, rows: int = 1, length: int = 32, json: b
     out = console()
     share = f"{pluralize(found.targets, 'target')} in {pluralize(found.places, 'place')}"
     out.print(f"step {found.step} of {found.steps}: {found.described}; {share}", markup=False)
-    columns = ["place", "id", "token", "predicts", "id", "weight", "position", "segment"]
     for number, row in enumerate(found.rows):
-        cells = zip(
-            range(len(row.tokens)),
-            row.tokens,
-            map(repr, row.pieces),
-            ["" if piece is None else repr(piece) for piece in row.predicts],
-            ["" if target is None else target for target in row.targets],
-            row.weights,
-            row.positions,
-            row.segments,
-            strict=True,
-        )
-        out.print(table(columns, cells, f"\nrow {number}"))
+        if row.source is not None:
+            out.print(_table(row.source, {}, f"\nrow {number}, source"))
+        predicted: dict[str, Sequence[Any]] = {
+            "predicts": ["" if piece is None else repr(piece) for piece in row.predicts],
+            "target": ["" if target is None else target for target in row.targets],
+            "weight": row.weights,
+        }
+        out.print(_table(row, predicted if row.answer is None else {}, f"\nrow {number}"))
+        if row.answer is not None:
+            target, weight = row.answer
+            out.print(f"row {number} predicts {target:g}, with weight {weight:g}", markup=False)
     for mask in found.masks:
         out.print("\n" + picture(mask), markup=False)
+
+
+def _table(read: ShownRow | ShownSource, predicted: Mapping[str, Sequence[Any]], title: str) -> Table:
+    """The places of a row, with what they predict."""
+    columns = {
+        "place": range(len(read.tokens)),
+        "id": read.tokens,
+        "token": [repr(piece) for piece in read.pieces],
+        **predicted,
+        "position": read.positions,
+        "segment": read.segments,
+    }
+    return table(list(columns), zip(*columns.values(), strict=True), title)
 
 
 def picture(mask: ShownMask) -> str:

@@ -17,6 +17,7 @@ from heddle.cli.say import document, find_run, pluralize
 from heddle.cli.streams import read_input
 from heddle.config.sampling import SamplingConfig
 from heddle.config.saved import SavedConfig
+from heddle.data.record_store import open_store
 from heddle.data.store import TokenStore
 from heddle.errors import HeddleError
 from heddle.generate.text import Piece, complete
@@ -189,6 +190,7 @@ def _default_prompt(run: Path, saved: SavedConfig, tokenizer: Tokenizer) -> str:
         return "\n"
     except HeddleError:  # its text had no line breaks
         pass
-    if not (run / "data").is_dir():
+    store = open_store(run / "data") if (run / "data").is_dir() else None
+    if not isinstance(store, TokenStore):
         raise HeddleError(f"{run} has no token that starts a text; give a --prompt")
-    return tokenizer.decode(TokenStore.open(run / "data").train.tokens[:1].tolist())
+    return tokenizer.decode(store.train.tokens[:1].tolist())

@@ -7,7 +7,7 @@ import shutil
 import textwrap
 from typing import Any, Literal, get_args, get_origin
 
-from heddle.config import run, tasks
+from heddle.config import data, run, tasks, train
 from heddle.config.base import models_in
 from heddle.config.run import RunConfig
 
@@ -31,12 +31,15 @@ def keys() -> str:
 def _section(name: str, configs: list[Any], written: dict[str, dict[str, str]], width: int) -> str:
     # Of a section that is one of several, `kind` is shown once, and the other keys with the kind that has them.
     kinds = [config.model_fields["kind"].default for config in configs] if len(configs) > 1 else []
+    # A key with the same text in several kinds is shown once, with all of them.
+    having: dict[tuple[str, str], tuple[Any, list[str]]] = {}
+    for kind, config in zip(kinds or [""], configs, strict=True):
+        for key, field in config.model_fields.items():
+            if key != "kind" or config is configs[0]:
+                having.setdefault((key, written[config.__name__].get(key, "")), (field, []))[1].append(kind)
     fields = [
-        (key, field, f"with kind={kind}: {text}" if kind and key != "kind" else text)
-        for kind, config in zip(kinds or [""], configs, strict=True)
-        for key, field in config.model_fields.items()
-        for text in [written[config.__name__].get(key, "")]
-        if key != "kind" or config is configs[0]
+        (key, field, f"with kind={' or '.join(found)}: {text}" if kinds and key != "kind" else text)
+        for (key, text), (field, found) in having.items()
     ]
     first = max(len(key) for key, _, _ in fields)
     lines = [f"[{name}] {TITLES[name]}"]
@@ -61,7 +64,7 @@ def _shown(default: Any) -> str:
 def _written() -> dict[str, dict[str, str]]:
     """The docstring under each field, by class. pydantic could keep it, but would read the source at every import."""
     found: dict[str, dict[str, str]] = {}
-    for node in [*ast.parse(inspect.getsource(run)).body, *ast.parse(inspect.getsource(tasks)).body]:
+    for node in (node for module in (data, run, tasks, train) for node in ast.parse(inspect.getsource(module)).body):
         if isinstance(node, ast.ClassDef):
             pairs = zip(node.body, node.body[1:], strict=False)
             found[node.name] = {

@@ -1,6 +1,7 @@
 """The progress of training, in a terminal or in a log."""
 
 import time
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.live import Live
@@ -54,7 +55,7 @@ class Progress:
             self.rate = 0.9 * self.rate + 0.1 * report.speed["tokens_per_second"]
             self.share = report.speed["share_of_peak"]
             self._judge(report)
-            line = self._line(report.step)
+            line = self._line(report.step) + experts(report.values)
             if self.live:
                 self.live.update(Text(line))
             elif time.monotonic() - self.spoke > QUIET:
@@ -94,3 +95,10 @@ class Progress:
     def _say(self, line: str) -> None:
         self.spoke = time.monotonic()
         self.console.print(line, markup=False)
+
+
+def experts(values: Mapping[str, float]) -> str:
+    """How evenly the experts are used, in a few words; empty for a model without experts."""
+    if "expert_entropy" not in values:
+        return ""
+    return f"  experts: entropy {values['expert_entropy']:.2f}, {values['dead_experts']:.0f} dead"

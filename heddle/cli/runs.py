@@ -1,83 +1,118 @@
 """`heddle runs`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from heddle.cli.say import RUNS, console, document, table
-from heddle.config.saved import SavedConfig
-from heddle.data.store import TokenStore
+from rich.console import Console
+
+from heddle.cli.say import RUNS, console, document, duration, estimate, find_run, pluralize, shown, table
 from heddle.errors import HeddleError
-from heddle.train.journal import read_lines
-from heddle.weights.checkpoints import read_manifest
-from heddle.weights.files import is_held
-from heddle.weights.run import damage, newest_valid, read_config
+from heddle.train.compare import compare_runs, runs_in
+from heddle.train.export import write_csv, write_events
+from heddle.train.plot import plot_runs
 
-SCORES = ("validation_loss", "validation_error", "bits_per_byte")
-COLUMNS = ("run", "state", "step", "steps", *SCORES, "scored", "depth", "dim", "context")
+MOST = 8  # settings that the table shows
 
 
-def runs(folder: Path = RUNS, /, *, json: bool = False) -> None:
-    """List the runs here.
+def runs(
+    *names: str,
+    csv: Path | None = None,
+    tensorboard: Path | None = None,
+    follow: bool = False,
+    plot: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Compare runs: scores, speed, and the settings in which they differ.
 
-    A finished run shows its final scores: "scored" is the share of the held-out text that they cover, and "validation_error"
-    their standard error as an estimate for all of it, which `heddle eval` computes. An unfinished run shows its last
-    estimate, over a small sample.
+    A finished run shows its final scores: "scored" is the share of the held-out text that they cover; the number after ± is
+    the standard error of an estimate for all of it, which `heddle eval` computes. An unfinished run shows its last estimate,
+    over a small sample; "best" is the lowest of these estimates. "tokens/s" and "time" are those of the training steps.
 
     Parameters
     ----------
-    folder
-        The directory with the runs.
+    names
+        Runs, or folders with runs. Defaults to all in runs/.
+    csv
+        Write all metrics to this file, one row per run and step.
+    tensorboard
+        Write all metrics to this directory as event files, for `tensorboard --logdir`. Needs tensorboardX.
+    follow
+        With --tensorboard: continue while the runs are being trained.
+    plot
+        Draw losses, learning rates and gradient norms into this file, a .png, .svg or .pdf. Needs matplotlib.
     json
         One JSON document on stdout.
     """
-    rows = [_row(path) for path in sorted(folder.glob("[!.]*")) if (path / "config.json").is_file()]
+    if follow and tensorboard is None:
+        raise HeddleError("--follow continues to write event files, so it needs --tensorboard DIR")
+    paths = [path for name in names for path in runs_in(_folder(name))] if names else runs_in(RUNS)
+    paths = list(dict.fromkeys(paths))
+    out = console(json)
+    wanted = csv, tensorboard, plot
+    if any(each is not None for each in wanted):
+        trained = [path for path in paths if names or (path / "metrics.jsonl").is_file()]
+        if not trained:
+            raise HeddleError(f"no runs with metrics in {', '.join(names) or RUNS}; `heddle train` creates one")
+        if csv is not None:
+            out.print(f"{csv}: {pluralize(write_csv(trained, csv), 'row')}", markup=False)
+        if plot is not None:
+            plot_runs(trained, plot)
+            out.print(f"{plot}: {pluralize(len(trained), 'run')}", markup=False)
+        if tensorboard is not None:
+            written = pluralize(write_events(trained, tensorboard, follow), "value")
+            out.print(f"{tensorboard}: {written}; look at them with tensorboard --logdir {tensorboard}", markup=False)
+        if json:
+            document({"runs": [str(path) for path in trained]})
+        return
+    records = compare_runs(paths)
     if json:
-        document(rows)
-    elif not rows:
-        console().print(f"no runs in {folder}; `heddle train` creates one", markup=False)
+        document(records)
+    elif not records:
+        out.print(f"no runs in {', '.join(names) or RUNS}; `heddle train` creates one", markup=False)
     else:
-        out = console()
-        out.print(table(COLUMNS, [[row[column] for column in COLUMNS] for row in rows]))
-        for row in rows:
-            if "error" in row:
-                out.print(row["error"], markup=False)
+        show(records, out)
 
 
-def _row(path: Path) -> dict[str, Any]:
-    row: dict[str, Any] = {"run": str(path), "state": "damaged"} | dict.fromkeys(COLUMNS[2:])
-    try:
-        config = read_config(path)
-        lines = read_lines(path / "metrics.jsonl")
-        row |= {"depth": config.model.last()[1].depth, "dim": config.model.dim, "context": config.model.context}
-        row |= {"step": lines[-1]["step"] if lines else None, "steps": config.chosen.steps if config.chosen else None}
-        wrong = damage(path, hashes=False)
-        if wrong:
-            raise HeddleError(f"{path / wrong[0]}")
-        if (path / "data").is_dir():
-            TokenStore.open(path / "data")  # refuses what is damaged
-        return row | {"state": _state(path, config)} | _scores(path, lines)
-    except (HeddleError, ValueError) as error:
-        return row | {"error": str(error)}
+def _folder(name: str) -> Path:
+    """A run, or a folder of runs.
+
+    Raises:
+        HeddleError: there is neither.
+    """
+    return Path(name) if Path(name).is_dir() else find_run(name)
 
 
-def _state(path: Path, config: SavedConfig) -> str:
-    if config.chosen and is_held(path):
-        return "training"
-    if (path / "model.safetensors").is_file():
-        return "finished" if config.chosen else "imported" if config.origin else "saved"
-    return "stopped" if newest_valid(path)[0] else "begun"
+def show(records: Sequence[dict[str, Any]], out: Console) -> None:
+    """Print records of runs as a table: a column for each setting in which they differ, and nothing that they share."""
+    different = list(dict.fromkeys(key for record in records for key in record["differs"]))
+    different = [key for key in different if key not in ("steps", "evaluate_every", "save_every")]
+    cells: dict[str, list[str]] = {
+        "run": [record["run"] for record in records],
+        "state": [record["state"] for record in records],
+        "step": [_step(record) for record in records],
+        "validation loss": [_loss(record["validation_loss"], record["validation_error"]) for record in records],
+        "scored": [shown(record["scored"]) for record in records],
+        "best": [_loss(record["best_loss"], record["best_error"]) for record in records],
+        "at step": [shown(record["best_step"]) for record in records],
+        "bits per byte": [shown(record["bits_per_byte"]) for record in records],
+        **{key: [shown(record["differs"].get(key)) for record in records] for key in different[:MOST]},
+        "tokens/s": [f"{record['tokens_per_second']:,.0f}" if record["seconds"] else "-" for record in records],
+        "time": [duration(record["seconds"]) if record["seconds"] else "-" for record in records],
+    }
+    cells = {name: column for name, column in cells.items() if name in ("run", "state") or set(column) != {"-"}}
+    out.print(table(list(cells), zip(*cells.values(), strict=True)))
+    if len(different) > MOST:
+        out.print(f"{len(different) - MOST} more settings differ: --json shows them")
+    for record in records:
+        if "error" in record:
+            out.print(record["error"], markup=False)
 
 
-def _scores(path: Path, lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """The final scores if training has finished, else the last estimate, with how much text they cover."""
-    ended = read_manifest(path).get("evaluation") if (path / "manifest.json").is_file() else None
-    last = next((line for line in reversed(lines) if "validation_loss" in line), None)
-    if ended:
-        loss, bits, error = ended["loss"], ended.get("bits_per_byte"), ended["standard_error"]
-        scored = "all" if ended["share"] == 1 else f"{ended['share']:.0%}, of it"
-    elif last:
-        loss, bits, error = last["validation_loss"], last.get("bits_per_byte"), last["validation_error"]
-        scored = "an estimate"
-    else:
-        return {}
-    return {"validation_loss": loss, "validation_error": error, "bits_per_byte": bits, "scored": scored}
+def _step(record: dict[str, Any]) -> str:
+    done, steps = record["step"], record["steps"]
+    return "-" if steps is None else f"{done or 0:,}" if done == steps else f"{done or 0:,} of {steps:,}"
+
+
+def _loss(loss: float | None, error: float | None) -> str:
+    return "-" if loss is None else estimate(loss, error)

@@ -11,7 +11,9 @@ from heddle.cli.progress import Progress
 from heddle.cli.say import document, duration, estimate, metrics, phases, pluralize, size
 from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen
+from heddle.config.train import TrainConfig
 from heddle.train.extend import extend
+from heddle.train.outcome import announced
 from heddle.train.plan import Plan
 from heddle.train.prepare import name_sources, prepare
 from heddle.train.ranks import join_ranks
@@ -25,7 +27,7 @@ def begin(config: RunConfig, run: Path, out: Console, json: bool) -> None:
     if ranks.leads:
         with phases(out) as tell:
             planned = prepare(config, run, tell)
-        out.print(_numbers(planned, run), markup=False)
+        out.print(_numbers(planned, run, config.train), markup=False)
     train_to_the_end(Path(ranks.share(str(run))), out, json)
 
 
@@ -64,18 +66,20 @@ def _train(run: Path, out: Console, json: bool) -> None:
         raise SystemExit(128 + stop.signal) from None
     name = shlex.quote(str(run))
     held_out = round(result.tokens / result.share)
+    what = session.task.config.counted
     over = (
-        f"all {held_out:,} held-out tokens"
+        f"all {held_out:,} held-out {what}"
         if result.share == 1
-        else f"{result.tokens:,} of {held_out:,} held-out tokens, an even sample; `heddle eval {name}` scores all"
+        else f"{result.tokens:,} of {held_out:,} held-out {what}, an even sample; `heddle eval {name}` scores all"
     )
     samples = [sample for seed in range(3) if (sample := trainer.sample(seed, tokens=100)) is not None]
+    _tell_outcome(trainer, out)
     loss = estimate(result.loss, result.standard_error)
     said = ", ".join(filter(None, (f"validation loss {loss}", metrics(result.metrics))))
     out.print(f"\nfinished: {said} over {over}\n", markup=False)
     for sample in samples:
         out.print(sample + "\n" + "-" * 40, markup=False)
-    if session.run.config.model.encoder is None:
+    if session.run.config.model.encoder is None and session.task.config.head == "language":
         opening = _opening(samples[0] if samples else "")
         out.print(f"generate text:  heddle generate {name} --prompt {opening}", markup=False)
     out.print(
@@ -86,9 +90,11 @@ def _train(run: Path, out: Console, json: bool) -> None:
         document(
             {
                 "run": str(run),
-                "step": chosen.steps,
+                "step": session.step,
                 "steps": chosen.steps,
                 "finished": True,
+                "stopped_early": session.stopped_early,
+                "published": None if trainer.published is None else trainer.published.to_dict(),
                 "vectors": _vectors(chosen),
                 "validation": result.to_dict(),
                 "samples": samples,
@@ -107,14 +113,33 @@ def _tell_opening(session: Session, out: Console) -> None:
         out.print(f"{run / problem}; it is restored from {opening.source or 'the beginning'}", markup=False)
     for difference in opening.moved:
         out.print(f"{difference}; the result will not be bit-equal to that of the machine it started on", markup=False)
-    steps = session.run.chosen.steps
+    steps, best = session.run.chosen.steps, session.best
     if session.ranks.count > 1:
         out.print(f"{session.ranks.count} processes train it together", markup=False)
     if session.step == steps:
         more = f"heddle train --resume {shlex.quote(str(run))} steps={2 * steps}"
         out.print(f"all {steps} steps of {run} are done; to train longer: {more}", markup=False)
+    elif session.stopped_early and best is not None:
+        out.print(
+            f"{run} stopped early at step {session.step} of {steps}; to train longer: heddle train --resume "
+            f"{shlex.quote(str(run))} steps={2 * steps}, or patience={2 * best.waited}",
+            markup=False,
+        )
     elif session.step:
         out.print(f"continuing {run} at step {session.step} of {steps}", markup=False)
+
+
+def _tell_outcome(trainer: Trainer, out: Console) -> None:
+    """Say where training stopped early, and which weights were published if they are not simply the last."""
+    session, published = trainer.session, trainer.published
+    if session.stopped_early and session.best is not None:
+        waited = pluralize(session.best.waited, "evaluation")
+        steps = session.run.chosen.steps
+        out.print(
+            f"\nstopped early at step {session.step} of {steps}: no lower validation loss in {waited}", markup=False
+        )
+    if published is not None and (published.kind, published.ema) != ("last", None):
+        out.print(f"\npublished: {published}", markup=False)
 
 
 def _vectors(chosen: Chosen) -> dict[str, Any] | None:
@@ -128,18 +153,28 @@ def _opening(text: str) -> str:
     return shlex.quote(" ".join(line.split()[:3]))
 
 
-def _numbers(planned: Plan, run: Path) -> str:
+def _numbers(planned: Plan, run: Path, train: TrainConfig) -> str:
     chosen, model = planned.chosen, planned.model
-    depth = model.last()[1].depth
+    depth = " + ".join(str(stack.depth) for stack in model.stacks().values())
+    frozen = f"{planned.frozen:,} of the {pluralize(planned.parameters, 'parameter')} are frozen"
+    recomputed = "activations are checkpointed"
+    more = [frozen] * bool(planned.frozen) + [recomputed] * train.checkpoint_activations + [announced(train)]
+    if chosen.batch_tokens is not None:
+        sizes, what = f"about {planned.tokens_per_step:,} tokens", "records"
+    elif planned.tokens_per_step == chosen.batch * model.context:
+        sizes, what = f"{chosen.batch} x {model.context} = {planned.tokens_per_step:,} tokens", "text"
+    else:
+        sizes, what = f"{pluralize(chosen.batch, 'example')}, about {planned.tokens_per_step:,} tokens", "data"
     return (
         f"run {run}: {planned.parameters:,} parameters (depth {depth}, width {model.dim}, context {model.context}, "
         f"{pluralize(model.vocab_size, 'id')}) on {pluralize(planned.train_tokens, 'token')}, "
         f"{planned.validation_tokens:,} held out\n"
-        f"{pluralize(chosen.steps, 'step')} of {chosen.batch} x {model.context} = {chosen.batch * model.context:,} tokens "
-        f"({planned.epochs:.1f} times through the text), learning rate {chosen.learning_rate:.2g}, "
+        f"{pluralize(chosen.steps, 'step')} of {sizes} "
+        f"({planned.epochs:.1f} times through the {what}), learning rate {chosen.learning_rate:.2g}, "
         f"{chosen.precision} on {chosen.device}, "
         f"{pluralize(chosen.threads, 'thread')}{', compiled' if chosen.compile else ''}, "
         f"{chosen.tokens_per_second:,.0f} tokens/s measured, about {duration(planned.minutes * 60)} and {size(planned.memory)}"
+        + "".join(f"\n{line}" for line in more if line)
     )
 
 
@@ -147,7 +182,7 @@ def try_out(config: RunConfig, run: Path, out: Console, json: bool) -> None:
     """Print what `begin` would do, using a temporary directory."""
     with tempfile.TemporaryDirectory() as folder, phases(out) as tell:
         planned = prepare(config, Path(folder) / "run", tell)
-    out.print(_numbers(planned, run) + "\nnothing was trained (--dry-run)", markup=False)
+    out.print(_numbers(planned, run, config.train) + "\nnothing was trained (--dry-run)", markup=False)
     if json:
         document(
             {

@@ -9,7 +9,7 @@ In reading order:
 - `ids`: the special ids of an imported model.
 - `presets`: named models, and `sized`, a model from one number.
 - `sampling`: how to draw tokens (`SamplingConfig`).
-- `tasks`: what a run learns (`NextTokenConfig`, ...).
+- `tasks`: what a run learns (`NextTokenConfig`, ...); `train`: how a model is trained (`TrainConfig`).
 - `run`: a user's settings: text, model, task, training (`RunConfig`); `saved`: a run directory's config, with what was chosen by
   measurement (`SavedConfig`).
 - `base`: what all configs share: strict keys, one-line errors, JSON, TOML and `key=value` overrides.
@@ -19,6 +19,7 @@ In reading order:
 
 from heddle.config.base import Config as Config
 from heddle.config.base import parse_overrides as parse_overrides
+from heddle.config.data import DataConfig as DataConfig
 from heddle.config.ids import SpecialIds as SpecialIds
 from heddle.config.layers import AlibiConfig as AlibiConfig
 from heddle.config.layers import AttentionConfig as AttentionConfig
@@ -53,16 +54,21 @@ from heddle.config.model import TransformerConfig as TransformerConfig
 from heddle.config.presets import preset as preset
 from heddle.config.presets import preset_names as preset_names
 from heddle.config.presets import sized as sized
-from heddle.config.run import DataConfig as DataConfig
 from heddle.config.run import ModelChoice as ModelChoice
 from heddle.config.run import RunConfig as RunConfig
-from heddle.config.run import TrainConfig as TrainConfig
 from heddle.config.sampling import SamplingConfig as SamplingConfig
 from heddle.config.saved import Chosen as Chosen
 from heddle.config.saved import SavedConfig as SavedConfig
+from heddle.config.tasks import ClassificationConfig as ClassificationConfig
 from heddle.config.tasks import MaskedConfig as MaskedConfig
 from heddle.config.tasks import NextTokenConfig as NextTokenConfig
+from heddle.config.tasks import RegressionConfig as RegressionConfig
+from heddle.config.tasks import SpanCorruptionConfig as SpanCorruptionConfig
 from heddle.config.tasks import TaskSettings as TaskSettings
+from heddle.config.tasks import TokenClassificationConfig as TokenClassificationConfig
+from heddle.config.tasks import TranslationConfig as TranslationConfig
+from heddle.config.train import GroupConfig as GroupConfig
+from heddle.config.train import TrainConfig as TrainConfig
 
 __all__ = [
     "AlibiConfig",
@@ -70,6 +76,7 @@ __all__ = [
     "BlockConfig",
     "BucketsConfig",
     "Chosen",
+    "ClassificationConfig",
     "ClassifierHeadConfig",
     "Config",
     "ConvolutionConfig",
@@ -79,6 +86,7 @@ __all__ = [
     "EmbeddingHeadConfig",
     "EntryConfig",
     "GatedConfig",
+    "GroupConfig",
     "InitialConfig",
     "LanguageHeadConfig",
     "LayerNormConfig",
@@ -97,15 +105,19 @@ __all__ = [
     "Override",
     "RMSNormConfig",
     "RecurrentConfig",
+    "RegressionConfig",
     "RotaryConfig",
     "RunConfig",
     "SamplingConfig",
     "SavedConfig",
+    "SpanCorruptionConfig",
     "SpecialIds",
     "StackConfig",
     "TaskSettings",
+    "TokenClassificationConfig",
     "TrainConfig",
     "TransformerConfig",
+    "TranslationConfig",
     "YarnScaling",
     "parse_overrides",
     "preset",

@@ -39,6 +39,8 @@ OTHER_NAMES = {
     "iterations": "steps", "grad_clip": "clip", "warmup_iters": "warmup", "warmup_steps": "warmup", "wd": "weight_decay",
     "gradient_accumulation_steps": "accumulate", "grad_accum": "accumulate", "p_drop": "dropout", "act": "activation",
     "activation_function": "activation", "eval_interval": "evaluate_every",
+    "gradient_checkpointing": "checkpoint_activations", "activation_checkpointing": "checkpoint_activations",
+    "ema_decay": "ema", "early_stopping": "patience", "early_stopping_patience": "patience", "param_groups": "groups",
     "tie_embeddings": "tied", "tie_word_embeddings": "tied", "rope_theta": "base", "norm_eps": "eps", "dtype": "precision",
 }  # fmt: skip
 
@@ -357,6 +359,8 @@ def _step(model: Any, part: str) -> Any:
     """Follow one part of an error's location: a field, a union's tag, or a list index."""
     if isinstance(model, list):
         return next((option for option in model if _kind(option) == part), model)
+    if part.isdigit():  # a list's models are those of its items
+        return model
     field = getattr(model, "model_fields", {}).get(part)
     if field is None:
         return None

@@ -221,13 +221,20 @@ class LanguageHeadConfig(Config):
 
 
 class ClassifierHeadConfig(Config):
-    """Scores of `classes` for a whole sequence: a linear map of its pooled hidden vectors (L1-93)."""
+    """Scores of `classes`: a linear map of a sequence's pooled hidden vectors (L1-93), or of each token's vector."""
 
     kind: Literal["classifier"] = "classifier"
     classes: Size
-    pooling: Pooling = "first"
+    names: tuple[str, ...] = ()  # of the classes, in the order of their numbers; empty: they have none
+    pooling: Pooling | Literal["none"] = "first"  # none: each token has scores of its own
     dense: bool = False  # tanh of a dense layer before it (BERT's pooler)
-    dropout: Rate = 0.0  # on the pooled vector
+    dropout: Rate = 0.0  # on the vector that is scored
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.names and (len(self.names) != self.classes or len(set(self.names)) != self.classes):
+            raise ValueError(f"names = {list(self.names)} must be {self.classes} different names, one for each class")
+        return self
 
 
 class EmbeddingHeadConfig(Config):

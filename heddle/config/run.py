@@ -9,48 +9,15 @@ from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from heddle.checks import at_least, checked
 from heddle.config.base import Config, merge, set_path
+from heddle.config.data import DataConfig
 from heddle.config.layers import Rate
 from heddle.config.model import Depth, TransformerConfig
 from heddle.config.presets import preset, preset_training, sized
 from heddle.config.tasks import NextTokenConfig, TaskConfig, TaskSettings
+from heddle.config.train import OPTIMIZERS_OF, TrainConfig
 from heddle.errors import HeddleError
 
-NonNegativeInt = Annotated[int, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(gt=0, le=2**40)]  # so that step x batch, in tokens, stays far inside int64
-
-ProductKind = Literal["forward", "inputs", "weights", "update"]
-"""A kind of matrix product: a linear layer's output, the gradient of its inputs or of its weight, or Muon's update."""
-
-
-TextLayout = Literal["concatenate", "documents", "pack"]
-"""How a plain text is put into rows of tokens (see `heddle.train.rows`)."""
-
-
-class DataConfig(Config):
-    """The text to train on, and its tokenizer."""
-
-    sources: tuple[str, ...] = ()
-    """Files, folders and globs; defaults to the Python standard library's sources."""
-    tokenizer: str = "bpe"
-    """bytes, characters, words, bpe, wordpiece or unigram, trained on the text; or the path of a tokenizer.json or a run."""
-    tokenizer_size: Annotated[int, Field(gt=0, le=2**20)] = 4096
-    """Largest vocabulary of a tokenizer trained here; not used for bytes and characters."""
-    # <|endoftext|> is added to these, except for the characters of a single document, which needs no separator.
-    special_tokens: tuple[str, ...] = ()
-    """Tokens that are one id each and never split, such as <start_translation>."""
-    validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Share of the text that is held out for evaluation."""
-    layout: TextLayout = "concatenate"  # (D-32)
-    """Rows of a plain text. concatenate: windows of the whole text, across documents; documents: one document per row, only its
-    first tokens; pack: several whole documents per row, which do not see each other."""
-
-    @field_validator("sources", mode="before")
-    @classmethod
-    def _one_source(cls, sources: Any) -> Any:
-        """`sources = "my.txt"` is a list of one."""
-        return (sources,) if isinstance(sources, str) else sources
 
 
 class ModelChoice(Config):
@@ -60,8 +27,10 @@ class ModelChoice(Config):
     """A named model, see `heddle presets`; defaults to a modern small GPT with `depth` blocks."""
     start: str | None = None
     """A trained or imported run whose weights, tokenizer and special ids to start from, instead of a preset; also written from=."""
+    family: Literal["encoder", "decoder", "encoder-decoder"] | None = None
+    """The stacks of a model without a preset; defaults to those that suit the task best."""
     depth: Depth | None = None
-    """Number of blocks; defaults to the deepest model that sees enough text in the time given."""
+    """Blocks of each stack; defaults to the deepest model that sees enough text in the time given."""
     dim: PositiveInt | None = None
     """Width of the hidden vectors; defaults to the preset's, or 64 per block."""
     heads: PositiveInt | None = None
@@ -87,6 +56,10 @@ class ModelChoice(Config):
     def _one_base(self) -> Self:
         if self.preset is not None and self.start is not None:
             raise ValueError(f"preset = {self.preset!r} and from = {self.start!r} both name a model; leave one out")
+        if self.family is not None and (self.preset, self.start) != (None, None):
+            raise ValueError(
+                f"family = {self.family!r} is for a model without a preset, which has its own; leave it out"
+            )
         return self
 
     @checked(vocab_size=at_least(1), depth=at_least(1), context=at_least(1))
@@ -97,6 +70,7 @@ class ModelChoice(Config):
         context: int,
         task: TaskSettings | None = None,
         start: TransformerConfig | None = None,
+        classes: tuple[str, ...] = (),
     ) -> TransformerConfig:
         """The whole model, for a tokenizer of `vocab_size` ids; `depth` and `context` are the values to use by default.
 
@@ -106,6 +80,8 @@ class ModelChoice(Config):
             context: tokens in a window, if the choice has none.
             task: what the model will learn, which decides its head and, without a preset, its stack; None: the next token.
             start: the model of the run `start`, if there is one; its vocabulary size counts.
+            classes: names of the classes in the data, for a task that has classes. Before the data is read, without names, the
+                model has two, which is enough to refuse impossible sizes.
 
         Raises:
             HeddleError: the sizes are impossible.
@@ -125,25 +101,29 @@ class ModelChoice(Config):
         else:
             base = preset(self.preset)
         data = base.to_dict()
-        if base.head.kind != task.head:
-            data["head"] = {"kind": task.head}
+        data["head"] = task.head_table(data["head"], base.last()[0], classes)
         tables = {"encoder": self.encoder, "decoder": self.decoder, "head": self.head, "initial": self.initial}
         deep = {name: table for name, table in tables.items() if table}
         for name in sorted({"encoder", "decoder"} & set(deep) - set(base.stacks())):
             raise HeddleError(f"this model has no {name}: leave out the settings of [model.{name}]")
         data = merge(data, deep)
-        stack = base.last()[0]
+        stacks = tuple(base.stacks())
+        mixers = tuple(f"{stack}.block.mixer" for stack in stacks)
+        crosses = tuple(f"{stack}.block.cross" for stack in stacks if _has_attention(data, f"{stack}.block.cross"))
         # Only attention has weights to drop; `heads` for a mixer without heads are refused below, not ignored.
-        mixer = (f"{stack}.block.mixer.dropout",) if _has_attention(data, stack) else ()
+        dropping = (*(path for path in mixers if _has_attention(data, path)), *crosses)
         said: dict[str, Any] = {"vocab_size": vocab_size}
         places = {
             "dim": ("dim",),
             "context": ("context",),
-            "depth": (f"{stack}.depth",),
-            "heads": (f"{stack}.block.mixer.heads",),
-            "kv_heads": (f"{stack}.block.mixer.kv_heads",),
+            "depth": tuple(f"{stack}.depth" for stack in stacks),
+            "heads": tuple(f"{path}.heads" for path in (*mixers, *crosses)),
+            "kv_heads": tuple(f"{path}.kv_heads" for path in (*mixers, *crosses)),
             "pad_vocab_to": ("pad_vocab_to",),
-            "rate": (f"{stack}.entry.dropout", f"{stack}.block.dropout", *mixer),
+            "rate": (
+                *(f"{stack}.{part}.dropout" for stack in stacks for part in ("entry", "block")),
+                *(f"{path}.dropout" for path in dropping),
+            ),
             "dropout": ("dropout",),
         }
         for key, value in {**dict(self), **self._dropout()}.items():
@@ -152,9 +132,13 @@ class ModelChoice(Config):
         return TransformerConfig.of(merge(merge(data, said), deep), where="model")
 
     def _stacks(self, task: TaskSettings) -> tuple[str, ...]:
-        """The stacks of a model without a preset: the task's first family, or the first that has the stacks with settings."""
+        """The stacks of a model without a preset: those of `family`, or the first of the task's families that has what is set."""
         said = {name for name in ("encoder", "decoder") if getattr(self, name)}
-        return next((family for family in task.families if said <= set(family)), task.families[0])
+        families = [family for family in task.families if self.family in (None, "-".join(family))]
+        if not families:
+            known = " or ".join("-".join(family) for family in task.families)
+            raise HeddleError(f"family = {self.family!r} does not suit the task, which needs {known}")
+        return next((family for family in families if said <= set(family)), families[0])
 
     def _dropout(self) -> dict[str, Any]:
         """The rate and the convention, separately."""
@@ -164,87 +148,11 @@ class ModelChoice(Config):
         return {"rate": how.pop("rate", None), "dropout": how or None}
 
 
-def _has_attention(data: Any, stack: str) -> bool:
-    """Whether a stack's blocks in a table have attention; malformed tables are refused elsewhere."""
-    for key in (stack, "block", "mixer"):
+def _has_attention(data: Any, path: str) -> bool:
+    """Whether the part of a table at a dotted path is attention; malformed tables are refused elsewhere."""
+    for key in path.split("."):
         data = data.get(key) if isinstance(data, dict) else None
     return isinstance(data, dict) and data.get("kind") == "attention"
-
-
-class TrainConfig(Config):
-    """How a model is trained. The defaults are those of `heddle train` without arguments."""
-
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Equal seeds, settings and texts give equal runs."""
-    # Next to the seed: both say where the weights start, not what the model is.
-    vectors: str | None = None
-    """A file of word vectors, in word2vec's or GloVe's format, to start the token table from."""
-    steps: Count | None = None
-    """Optimizer steps; defaults to as many as fit into `minutes` on this machine."""
-    minutes: Annotated[float, Field(gt=0, le=1e7)] = 3.0
-    """How long to train, if `steps` is not given."""
-    batch: Annotated[int, Field(gt=0, le=2**20)] | None = None
-    """Sequences per step; defaults to batch_tokens divided by the context."""
-    batch_tokens: Count | None = None  # (D-18)
-    """Tokens per step, rounded to whole sequences; defaults to 4,096 on a CPU, 65,536 on CUDA."""
-    accumulate: Annotated[int, Field(gt=0, le=2**20)] = 1
-    """Split each step into this many smaller batches, which need less memory; the gradient is the same."""
-    optimizer: Literal["muon", "adamw"] = "muon"
-    """muon updates the blocks' matrices with Muon and the rest with AdamW; adamw updates everything with AdamW."""
-    learning_rate: Positive | None = None
-    """AdamW's highest learning rate; defaults to 6e-3 (3e-3 with optimizer=adamw) at width 256, less for wider models."""
-    matrix_learning_rate: Positive = 0.02
-    """Muon's highest learning rate."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    """Weight decay, of matrices and tables only."""
-    betas: tuple[Rate, Rate] = (0.9, 0.99)
-    """Decay rates of AdamW's averages of the gradient and its square."""
-    schedule: Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"] = "linear"
-    """How learning rates decay after the warmup; wsd: constant, then linear; inverse_sqrt: as one over the root of the step."""
-    decay: Annotated[float, Field(gt=0, le=1)] = 0.2
-    """Share of all steps over which schedule=wsd decays."""
-    warmup: NonNegativeInt | None = None
-    """Steps over which learning rates rise; defaults to 2 % of all steps."""
-    final: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The final learning rate, as a share of the highest."""
-    clip: Annotated[float, Field(ge=0)] = 1.0
-    """Largest norm of the whole gradient; 0: no clipping."""
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Precision to compute in; auto: the one that trains faster on this machine."""
-    products: Literal["auto", "torch", "onednn"] = "auto"
-    """Library that multiplies fp32 matrices on a CPU; auto: the one measured to be faster for each kind of product."""
-    compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile; auto: if the run is long and compiling was measured to be faster."""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where to compute; auto: cuda or mps if available, else cpu. The same as --device."""
-    threads: PositiveInt | None = None
-    """Number of threads; defaults to all cores."""
-    evaluate_every: Count | None = None
-    """Steps between evaluations; defaults to twenty evaluations per run."""
-    save_every: Count | None = None
-    """Steps between checkpoints; defaults to one with every evaluation."""
-    keep: PositiveInt = 2
-    """How many checkpoints to keep."""
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if self.batch is not None and self.batch_tokens is not None:
-            both = f"batch = {self.batch} and batch_tokens = {self.batch_tokens}"
-            raise ValueError(f"{both} both set the batch size; leave one out")
-        if self.batch is not None and self.batch % self.accumulate:
-            raise ValueError(
-                f"batch = {self.batch} cannot be split into accumulate = {self.accumulate} equal micro-batches"
-            )
-        if self.compile == "on" and self.products == "onednn":
-            raise ValueError("products = onednn has no effect with compile = on: leave one out")
-        # Compared with the defaults, since a saved config states every field.
-        if self.schedule != "wsd" and self.decay != TrainConfig.model_fields["decay"].default:
-            raise ValueError(
-                f"decay = {self.decay} has no effect with schedule = {self.schedule}: leave it out, or set wsd"
-            )
-        if self.schedule in ("constant", "inverse_sqrt") and self.final:
-            raise ValueError(f"final = {self.final} has no effect with schedule = {self.schedule}: leave it out")
-        return self
 
 
 class RunConfig(Config):
@@ -262,6 +170,15 @@ class RunConfig(Config):
         if isinstance(task, str):
             return {"kind": task}
         return {"kind": "next_token", **task} if isinstance(task, dict) else task
+
+    @model_validator(mode="after")
+    def _with_effect(self) -> Self:
+        """Settings that the task would ignore are refused."""
+        for name in self.task.without:
+            if getattr(self.train, name) != TrainConfig.model_fields[name].default:
+                value = getattr(self.train, name)
+                raise ValueError(f"{name} = {value} has no effect with task.kind = {self.task.kind!r}: leave it out")
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -283,6 +200,16 @@ class RunConfig(Config):
             )
         return self
 
+    @model_validator(mode="after")
+    def _columns_are_read(self) -> Self:
+        for field, column in self.data.columns().items():
+            if field not in (*self.task.fields, *self.task.optional):
+                reads = " and ".join(self.task.fields)
+                raise ValueError(
+                    f"{field} = {column!r} names a column that task.kind = {self.task.kind!r} does not read; it reads {reads}"
+                )
+        return self
+
     def with_preset_training(self) -> "RunConfig":
         """The same config, with the preset's training settings where the user gave none (L1-72, L1-73).
 
@@ -292,6 +219,7 @@ class RunConfig(Config):
         train, said = self.train, {} if self.model.preset is None else preset_training(self.model.preset)
         if train.batch is not None:
             said.pop("batch_tokens", None)
+        said = {key: said[key] for key in said if train.optimizer in OPTIMIZERS_OF.get(key, (train.optimizer,))}
         unsaid = (key for key in said if key not in train.model_fields_set or getattr(train, key) is None)
         return self.model_copy(update={"train": train.override({key: said[key] for key in unsaid})})
 

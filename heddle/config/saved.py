@@ -5,9 +5,10 @@ from typing import Any, Literal
 from pydantic import PositiveInt, model_validator
 
 from heddle.config.base import Config
+from heddle.config.data import DataConfig
 from heddle.config.model import TransformerConfig
-from heddle.config.run import DataConfig, NonNegativeInt, Positive, ProductKind, TrainConfig
 from heddle.config.tasks import TaskConfig
+from heddle.config.train import NonNegativeInt, Positive, ProductKind, TrainConfig
 
 
 class StartedFrom(Config):

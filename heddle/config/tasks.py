@@ -1,15 +1,19 @@
-"""What a run learns, as data: a config class for each task.
+"""What a run learns, as data: one config class for each task, told apart by `kind`.
 
 The text under a field is its help in `heddle train --help`.
 """
 
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Collection
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from heddle.config.base import Config
+from heddle.config.data import Labels
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+ClassWeights = Literal["balanced"] | tuple[Positive, ...] | dict[str, Positive] | None
 
 
 class TaskSettings(Config):
@@ -18,21 +22,45 @@ class TaskSettings(Config):
     Attributes:
         families: the stacks that a model for this task may have; the first is what a model without a preset gets.
         fields: what it reads: a text, or the fields of a record, such as `source` and `target`.
+        optional: fields that it also reads if the user names their columns.
         head: the kind of the model's head.
         special_tokens: tokens that a tokenizer trained for this task gets.
+        counted: what its targets are called, in the plural.
+        without: the settings of [train] that have no effect on it.
+        labels: what the labels of its records are, if it reads labels.
     """
 
     families: ClassVar[tuple[tuple[str, ...], ...]] = (("decoder",),)
     fields: ClassVar[tuple[str, ...]] = ("text",)
+    optional: ClassVar[tuple[str, ...]] = ()
     head: ClassVar[str] = "language"
     special_tokens: ClassVar[tuple[str, ...]] = ()
+    counted: ClassVar[str] = "tokens"
+    without: ClassVar[tuple[str, ...]] = ()
+    labels: ClassVar[Labels] = "classes"
+
+    def reads(self, named: Collection[str]) -> tuple[str, ...]:
+        """The fields that it reads if the user named the columns of some."""
+        return (*self.fields, *(field for field in self.optional if field in named))
+
+    def head_table(self, before: dict[str, Any], stack: str, classes: tuple[str, ...]) -> dict[str, Any]:
+        """The head of a model for this task, as a table.
+
+        Args:
+            before: the head that the model has without it.
+            stack: the stack below the head.
+            classes: names of the classes; empty if there are none, or if the records have not been read.
+        """
+        return before if before["kind"] == self.head else {"kind": self.head}
 
 
 class NextTokenConfig(TaskSettings):
     """Predict each token from those before it (L1-24)."""
 
     kind: Literal["next_token"] = "next_token"
-    """What to learn: next_token predicts each token from those before it; masked, hidden tokens from both sides."""
+    """What to learn: next_token predicts each token from those before it; masked, hidden tokens from both sides;
+    translation, a target text from a source text; span_corruption, missing spans of a text; classification, the class of a
+    text; token_classification, that of each word; regression, a number."""
 
 
 class MaskedConfig(TaskSettings):
@@ -61,4 +89,107 @@ class MaskedConfig(TaskSettings):
         return self
 
 
-TaskConfig = Annotated[NextTokenConfig | MaskedConfig, Field(discriminator="kind")]
+class TranslationConfig(TaskSettings):
+    """Predict a target text from a source text: translation, summaries, answers, any pair of texts (L1-74 … L1-82).
+
+    An encoder-decoder reads the source with its encoder; a decoder alone reads both in one row, with the special token
+    <start_translation> between them (L1-81). Either way the target ends with the end of text, which is predicted too.
+    """
+
+    families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder", "decoder"), ("decoder",))
+    fields: ClassVar[tuple[str, ...]] = ("source", "target")
+    special_tokens: ClassVar[tuple[str, ...]] = ("<|endoftext|>", "<start_translation>")
+
+    kind: Literal["translation"] = "translation"
+    """Predict a target text from a source text, in any two languages or none."""
+    source_loss: bool = False
+    """Of a decoder alone: predict the source as well as the target."""
+
+
+class SpanCorruptionConfig(TaskSettings):
+    """Predict spans that are missing from a text (Raffel et al. 2020, 3.1.4: T5)."""
+
+    families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder", "decoder"),)
+    special_tokens: ClassVar[tuple[str, ...]] = ("<|endoftext|>", *(f"<extra_id_{number}>" for number in range(100)))
+
+    kind: Literal["span_corruption"] = "span_corruption"
+    """Predict spans that are missing from a text; each is replaced by one special token."""
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """Share of the tokens that are missing."""
+    span: Annotated[float, Field(ge=1)] = 3.0
+    """Mean number of tokens in a missing span."""
+
+
+class LabelSettings(TaskSettings):
+    """What tasks that learn labels of texts have in common: a head with scores, and markers around texts."""
+
+    head: ClassVar[str] = "classifier"
+    special_tokens: ClassVar[tuple[str, ...]] = ("[CLS]", "[SEP]")
+    pooling: ClassVar[dict[str, str]] = {"encoder": "first", "decoder": "last"}
+
+    def head_table(self, before: dict[str, Any], stack: str, classes: tuple[str, ...]) -> dict[str, Any]:
+        """A classifier for these classes; a preset's own classifier keeps its dense layer, its dropout and its pooling."""
+        pooling = self.pooling[stack]
+        kept = dict(before) if before["kind"] == self.head else {}
+        if "none" in (pooling, kept.get("pooling", pooling)):
+            kept["pooling"] = pooling
+        return {"pooling": pooling, **kept, "kind": self.head, "classes": len(classes) or 2, "names": classes}
+
+
+class ClassificationConfig(LabelSettings):
+    """Predict the class of a text, or of a pair of texts (Devlin et al. 2019, 4.1; L1-93)."""
+
+    families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder",), ("decoder",))
+    fields: ClassVar[tuple[str, ...]] = ("text", "label")
+    optional: ClassVar[tuple[str, ...]] = ("pair",)
+    counted: ClassVar[str] = "texts"
+
+    kind: Literal["classification"] = "classification"
+    """Predict the class of a text, or of a pair of texts."""
+    class_weights: ClassWeights = None
+    """How much each class counts in training: a number per class, a table of names and numbers, or balanced, by their frequency."""
+
+
+class TokenClassificationConfig(LabelSettings):
+    """Predict a class for each word of a text (Devlin et al. 2019, 5.3)."""
+
+    families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder",), ("decoder",))
+    fields: ClassVar[tuple[str, ...]] = ("text", "label")
+    counted: ClassVar[str] = "words"
+    labels: ClassVar[Labels] = "tokens"
+    pooling: ClassVar[dict[str, str]] = {"encoder": "none", "decoder": "none"}
+
+    kind: Literal["token_classification"] = "token_classification"
+    """Predict a class for each word."""
+    class_weights: ClassWeights = None
+    """How much each class counts in training: a number per class, a table of names and numbers, or balanced, by their frequency."""
+
+
+class RegressionConfig(LabelSettings):
+    """Predict a number from a text, or from a pair of texts."""
+
+    families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder",), ("decoder",))
+    fields: ClassVar[tuple[str, ...]] = ("text", "label")
+    optional: ClassVar[tuple[str, ...]] = ("pair",)
+    counted: ClassVar[str] = "texts"
+    without: ClassVar[tuple[str, ...]] = ("label_smoothing", "z_loss")
+    labels: ClassVar[Labels] = "numbers"
+
+    kind: Literal["regression"] = "regression"
+    """Predict a number."""
+
+    def head_table(self, before: dict[str, Any], stack: str, classes: tuple[str, ...]) -> dict[str, Any]:
+        """A classifier with one score, which is the number."""
+        return {**super().head_table(before, stack, ()), "classes": 1}
+
+
+TaskConfig = Annotated[
+    NextTokenConfig
+    | MaskedConfig
+    | TranslationConfig
+    | SpanCorruptionConfig
+    | ClassificationConfig
+    | TokenClassificationConfig
+    | RegressionConfig,
+    Field(discriminator="kind"),
+]

@@ -2,25 +2,36 @@
 
 In reading order:
 
-- `sources`: files, folders and globs to documents (`read_documents`).
+- `files`, `tables`: which files a source names, and their rows if they have columns.
+- `sources`: files, folders and globs to documents (`read_documents`); `examples`: to records of several fields (`read_examples`).
 - `split`: which documents, or ends of them, are held out.
 - `parts`: writes the token files of a store; `store` builds and opens one (`build_store`, `TokenStore`).
+- `tally`, `encode`: which part a record is for and which classes there are; ids and numbers of classes.
+- `records`: records as columns of ids; `record_store` builds and opens a store of them (`build_records`, `RecordStore`).
 - `order`: which windows a step reads: a function of (seed, step).
 - `batch`: rows of ids to inputs and targets (`Batch`).
 - `series`: linear autoregression of numbers, the simplest model of a sequence.
 
 `build_store(read_documents(sources), tokenizer, directory)` makes a store, and `TokenStore.open(directory).corpus` is what a task
-reads.
+reads. `open_store` opens a store of either kind.
 """
 
 from heddle.data.batch import IGNORED as IGNORED
 from heddle.data.batch import Batch as Batch
 from heddle.data.batch import next_token_batch as next_token_batch
+from heddle.data.encode import records_of as records_of
+from heddle.data.examples import Example as Example
+from heddle.data.examples import read_examples as read_examples
 from heddle.data.order import held_out_windows as held_out_windows
 from heddle.data.order import permute as permute
 from heddle.data.order import targets_left_out as targets_left_out
 from heddle.data.order import windows as windows
 from heddle.data.order import windows_per_epoch as windows_per_epoch
+from heddle.data.record_store import RecordStore as RecordStore
+from heddle.data.record_store import build_records as build_records
+from heddle.data.record_store import open_store as open_store
+from heddle.data.records import Column as Column
+from heddle.data.records import Records as Records
 from heddle.data.sources import Description as Description
 from heddle.data.sources import Document as Document
 from heddle.data.sources import describe as describe
@@ -35,19 +46,27 @@ from heddle.data.store import part_of as part_of
 __all__ = [
     "IGNORED",
     "Batch",
+    "Column",
     "Corpus",
     "Description",
     "Document",
+    "Example",
     "Part",
+    "RecordStore",
+    "Records",
     "TokenStore",
+    "build_records",
     "build_store",
     "describe",
     "held_out_windows",
     "next_token_batch",
+    "open_store",
     "part_of",
     "permute",
     "python_library",
     "read_documents",
+    "read_examples",
+    "records_of",
     "targets_left_out",
     "windows",
     "windows_per_epoch",

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Integer
+from jaxtyping import Float, Int, Integer, Shaped
 from torch import Tensor
 from torch.utils import _pytree
 
@@ -24,7 +24,8 @@ class Batch:
     Attributes:
         tokens: Int[B T], ids.
         layout: positions and segments of the tokens.
-        targets: Int[B ...], the id or class to predict, or `IGNORED`; [B T] if tokens are scored, [B] if sequences are.
+        targets: Int[B ...], the id or class to predict, or `IGNORED`; [B T] if tokens are scored, [B] if sequences are. Or
+            Float[B], the number to predict.
         weights: Float[B ...], fp32, shaped like `targets`: the weight of each target in the loss; 0 for `IGNORED`.
         source: Int[B S], ids for the encoder of an encoder-decoder, or None.
         source_layout: positions and segments of the source.
@@ -37,7 +38,7 @@ class Batch:
 
     tokens: Int[Tensor, "B T"]
     layout: Layout
-    targets: Int[Tensor, "B *places"]
+    targets: Shaped[Tensor, "B *places"]
     weights: Float[Tensor, "B *places"]
     source: Int[Tensor, "B S"] | None = None
     source_layout: Layout | None = None
@@ -45,8 +46,8 @@ class Batch:
     source_types: Int[Tensor, "B S"] | None = None
 
     def __post_init__(self) -> None:
-        on_cpu = type(self.targets) is Tensor and self.targets.device.type == "cpu"
-        if on_cpu and not torch.compiler.is_compiling() and self.weights[self.targets == IGNORED].any():
+        seen = type(self.targets) is Tensor and self.targets.device.type == "cpu" and not torch.compiler.is_compiling()
+        if seen and not self.targets.is_floating_point() and self.weights[self.targets == IGNORED].any():
             raise HeddleError(f"a target of {IGNORED} is no target, so its weight must be 0; some have weight")
 
     def parts(self) -> dict[str, Any]:

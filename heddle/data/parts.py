@@ -98,11 +98,7 @@ class PartWriter:
 
     def _write(self, ids: Sequence[int]) -> None:
         values = np.asarray(ids, dtype=np.int64)
-        if values.size and not 0 <= values.min() <= values.max() < self.vocab_size:
-            wrong = int(values[(values < 0) | (values >= self.vocab_size)][0])
-            raise HeddleError(
-                f"the tokenizer returned the id {wrong}, which its vocabulary of {self.vocab_size} does not have"
-            )
+        check_ids(values, self.vocab_size)
         # Not ndarray.tofile: on a full disk it raises an error without errno.
         data = values.astype(self.dtype).data
         self._stream.write(data)
@@ -125,6 +121,13 @@ class PartWriter:
             "sha256": self._digest.hexdigest(),
             "documents_sha256": hashlib.sha256(self._table()).hexdigest(),
         }
+
+
+def check_ids(values: npt.NDArray[np.int64], vocab_size: int) -> None:
+    """Refuse ids that the vocabulary does not have."""
+    if values.size and not 0 <= values.min() <= values.max() < vocab_size:
+        wrong = int(values[(values < 0) | (values >= vocab_size)][0])
+        raise HeddleError(f"the tokenizer returned the id {wrong}, which its vocabulary of {vocab_size} does not have")
 
 
 def first_bytes(spelt: bytes, text: str) -> int:

@@ -23,7 +23,7 @@ class Column:
     offsets: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, rows: Iterable[Iterable[float]], dtype: npt.DTypeLike = np.int64) -> "Column":
+    def of(cls, rows: Iterable[Iterable[Any]], dtype: npt.DTypeLike = np.int64) -> "Column":
         """A column in memory, from each record's values."""
         found = [np.asarray(list(row), dtype=dtype) for row in rows]
         offsets = np.cumsum([0, *(len(row) for row in found)], dtype=np.int64)
@@ -67,3 +67,8 @@ class Records:
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
+
+    @property
+    def size(self) -> int:
+        """Ids of all texts; labels are not counted."""
+        return sum(len(column.values) for name, column in self.columns.items() if name != "label")

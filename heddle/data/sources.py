@@ -1,21 +1,20 @@
 """Text in: files, folders and globs become documents, in an order that is the same on every machine."""
 
-import glob
-import gzip
 import hashlib
-import json
-import os
 import sysconfig
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from heddle.checks import SOME, checked
+from heddle.data.files import TABLES, TEXTS, decode, find_files, kind_of, open_file, walk
+from heddle.data.tables import read_rows
 from heddle.errors import HeddleError
 
-KNOWN = frozenset({".txt", ".md", ".jsonl"})
-"""The extensions that are read from a folder, each also with ``.gz``. A file named directly or by a glob may have any."""
+KNOWN = (*TEXTS, *TABLES)
+"""The extensions that are read from a folder, each also compressed. A file named directly or by a glob may have any."""
+
+TEXT = "text"  # the column of tables that holds the text by default
 
 # Tests, vendored packages and editors are half of the library, and some are deliberately not UTF-8.
 NOT_LIBRARY = frozenset(
@@ -25,10 +24,15 @@ NOT_LIBRARY = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text and its origin: a path, or ``path:line`` for a line of a ``.jsonl`` file."""
+    """One text and its origin: a path, or ``path:line`` for a row of a table.
+
+    Attributes:
+        part: `train` or `validation`, if the user said which part it is for.
+    """
 
     text: str
     origin: str
+    part: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +60,12 @@ def held_out(digest: bytes, validation: float) -> bool:
 
 
 class Tally:
-    """Accumulates a `Description` of a stream of documents; ``validation`` is the share to hold out."""
+    """Accumulates a `Description` of a stream of documents; ``validation`` is the share to hold out by hash, or None."""
 
-    def __init__(self, validation: float = 0.0) -> None:
+    def __init__(self, validation: float | None = None) -> None:
         self.bytes = 0
         self._documents = self._squares = self._hashed = 0
-        self._validation = validation
+        self._validation = validation or 0.0
         self._digest = hashlib.sha256()
 
     def add(self, data: bytes) -> bytes:
@@ -79,33 +83,49 @@ class Tally:
 
 
 @checked(sources=SOME)
-def read_documents(sources: Sequence[str | Path]) -> Iterator[Document]:
+def read_documents(sources: Sequence[str | Path], text: str = TEXT) -> Iterator[Document]:
     """Read every document of ``sources``: in the order given, and inside a folder or glob sorted by path.
 
-    A source is a file, a folder (searched recursively for the `KNOWN` extensions, hidden names left out) or a glob.
-    A ``.jsonl`` file has one document per line in the field ``text``; any other file is one document, byte for byte
-    (CRLF is kept). Any file may be gzipped (``.gz``). Empty texts are skipped, but a file named directly must not be empty.
+    A source is a file, a folder (searched recursively for the `KNOWN` extensions, hidden names left out) or a glob. A table
+    (``.jsonl``, ``.csv``, ``.tsv``; see `heddle.data.tables`) has one document per row, in the column ``text``; any other file is
+    one document, byte for byte (CRLF is kept). Any file may be compressed (``.gz``, ``.bz2``, ``.xz``; ``.zst`` if the package
+    zstandard is installed). Empty texts are skipped, but a file named directly must not be empty.
+
+    Args:
+        text: the column of tables that holds the text.
 
     Raises:
-        HeddleError: a source is missing, empty, binary, not UTF-8, a damaged gzip, or a line is not ``{"text": ...}``.
+        HeddleError: a source is missing, empty, binary, not UTF-8 or damaged, a table has no such column, or there is no table
+            although a column is named.
     """
+    tables = text == TEXT
     for source in sources:
-        files, named = _files(source)
+        files, named = find_files(source, KNOWN)
         found = False
         for file in files:
-            for document in _read_file(file):
+            tables = tables or kind_of(file) in TABLES
+            for document in _read_file(file, text):
                 found = True
                 yield document
         if not found:
             raise HeddleError(f"{source}: {'the file is empty' if named else 'every file there is empty'}")
+    if not tables:
+        raise HeddleError(
+            f"text = {text!r} names a column, but no source is a table ({', '.join(TABLES)}); leave it out"
+        )
 
 
 @checked(sources=SOME)
-def describe(sources: Sequence[str | Path], tally: Tally | None = None) -> Description:
+def describe(sources: Sequence[str | Path], tally: Tally | None = None, text: str = TEXT) -> Description:
     """Count the documents and bytes of ``sources`` and fingerprint them in one pass; pass a ``tally`` to watch progress."""
-    tally = tally or Tally()
-    for document in read_documents(sources):
-        tally.add(document.text.encode())
+    return describe_documents(read_documents(sources, text), tally or Tally())
+
+
+def describe_documents(documents: Iterable[Document], tally: Tally) -> Description:
+    """Count and fingerprint documents in one pass."""
+    for document in documents:
+        if document.text:
+            tally.add(document.text.encode())
     return tally.description()
 
 
@@ -118,7 +138,7 @@ def python_library() -> list[Path]:
     root = Path(sysconfig.get_path("stdlib"))
     files = [
         file
-        for file in _walk(root, NOT_LIBRARY)
+        for file in walk(root, NOT_LIBRARY)
         if file.suffix == ".py" and not file.name.startswith("_sysconfigdata") and file.stat().st_size > 0
     ]
     if not files:
@@ -128,107 +148,12 @@ def python_library() -> list[Path]:
     return files
 
 
-def _files(source: str | Path) -> tuple[list[Path], bool]:
-    """The files of one source, sorted, and whether the source names a single file directly."""
-    path = Path(source).expanduser()
-    # An existing path is taken literally, so that a file called "notes [old].txt" can be named.
-    if path.is_dir():
-        return _folder(path), False
-    if path.exists():
-        return [path], True
-    if not glob.has_magic(str(path)):
-        raise HeddleError(f"{source}: no such file or folder")
-    matches = [Path(match) for match in glob.glob(str(path), recursive=True)]
-    files = {match for match in matches if match.is_file()}
-    # "**" matches a folder and its content; for any other pattern, a matched folder means its files.
-    if not files or "**" not in path.parts:
-        files |= {file for match in matches if match.is_dir() for file in _texts(match)}
-    if not files:
-        raise HeddleError(f"{source}: the pattern matches no file")
-    return sorted(files, key=lambda file: file.parts), False
-
-
-def _folder(folder: Path) -> list[Path]:
-    if not (files := _texts(folder)):
-        raise HeddleError(
-            f"{folder}: no text in this folder; looked for .txt, .md and .jsonl, each also .gz. "
-            f"Name other files by a pattern, such as '{folder}/**/*.py'"
-        )
-    return files
-
-
-def _texts(folder: Path) -> list[Path]:
-    return [file for file in _walk(folder, frozenset({"__pycache__"})) if _kind(file) in KNOWN]
-
-
-def _walk(root: Path, leave_out: frozenset[str]) -> list[Path]:
-    """Regular files below ``root``, sorted by path; hidden names are skipped and links to folders are not followed."""
-    files = []
-    for folder, folders, names in os.walk(root, onerror=_unreadable):
-        folders[:] = [name for name in folders if not name.startswith(".") and name not in leave_out]
-        files += [Path(folder, name) for name in names if not name.startswith(".")]
-    return sorted((file for file in files if file.is_file()), key=lambda file: file.parts)
-
-
-def _unreadable(error: OSError) -> None:
-    raise HeddleError(f"{error.filename}: cannot be read: {error.strerror}") from error
-
-
-def _kind(file: Path) -> str:
-    """The extension that says how to read a file: ``.jsonl`` for ``a.jsonl.gz``."""
-    suffix = file.suffix.lower()
-    return Path(file.stem).suffix.lower() if suffix == ".gz" else suffix
-
-
-def _read_file(file: Path) -> Iterator[Document]:
-    if not file.is_file():
-        raise HeddleError(f"{file}: not a regular file")
-    try:
-        with gzip.open(file) if file.suffix.lower() == ".gz" else file.open("rb") as stream:
-            if _kind(file) == ".jsonl":
-                offset = 0
-                for number, line in enumerate(stream, start=1):
-                    text = _line_text(_decode(line, file, offset), f"{file}:{number}")
-                    offset += len(line)
-                    if text:
-                        yield Document(text, f"{file}:{number}")
-            elif text := _decode(stream.read(), file, 0):
-                yield Document(text, str(file))
-    except EOFError as error:
-        raise HeddleError(f"{file}: the gzip data is cut short; copy or download the file again") from error
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise HeddleError(f"{file}: not a valid gzip file ({error})") from error
-    except OSError as error:
-        raise HeddleError(f"{file}: cannot be read: {error.strerror or error}") from error
-
-
-def _decode(data: bytes, file: Path, offset: int) -> str:
-    """Decode UTF-8; ``offset`` is where ``data`` starts in the (unzipped) file, for the message."""
-    if offset == 0 and data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise HeddleError(f"{file}: this looks like UTF-16; convert it first: iconv -f UTF-16 -t UTF-8")
-    if (at := data.find(b"\0")) >= 0:
-        raise HeddleError(f"{file}: a binary file, not text (a zero byte at byte {offset + at})")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        where = offset + error.start
-        raise HeddleError(
-            f"{file}: not UTF-8 at byte {where} (0x{data[error.start]:02x}); convert it with iconv"
-        ) from error
-
-
-def _line_text(line: str, origin: str) -> str:
-    """The field ``text`` of one line of JSON."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise HeddleError(f'{origin}: not a line of JSON; every line must be like {{"text": "..."}}') from error
-    text = record.get("text") if isinstance(record, dict) else None
-    if not isinstance(text, str):
-        raise HeddleError(f'{origin}: no field "text" with a string; every line must be like {{"text": "..."}}')
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        # JSON can encode half of a surrogate pair (\ud83d alone), which UTF-8 cannot.
-        raise HeddleError(f"{origin}: half of a surrogate pair at character {error.start}; remove it") from error
-    return text
+def _read_file(file: Path, text: str) -> Iterator[Document]:
+    if kind_of(file) in TABLES:
+        for row in read_rows(file):
+            if found := row.text(text):
+                yield Document(found, row.origin)
+        return
+    with open_file(file) as stream:
+        if found := decode(stream.read(), file, 0):
+            yield Document(found, str(file))

@@ -33,12 +33,13 @@ class Split:
     Attributes:
         validation: the share asked for.
         by: `characters`: the start of the one document is for training, its end for validation. `documents`: each goes
-            whole to one part, by a hash of its content. `both`: large ones are cut, the others go by their hash.
+            whole to one part, by a hash of its content. `both`: large ones are cut, the others go by their hash. `sources`:
+            each says its part.
         largest: UTF-8 bytes up to which a document stays whole; None: all stay whole.
     """
 
     validation: float
-    by: Literal["characters", "documents", "both"]
+    by: Literal["characters", "documents", "both", "sources"]
     largest: int | None
 
     def divide(self, text: str, size: int, digest: bytes) -> Iterator[PartText]:
@@ -54,8 +55,14 @@ class Split:
                 yield PartText(part, piece, len(piece.encode()))
 
 
-def choose_split(described: Description, validation: float) -> Split:
-    """Split by whole documents if there are enough of them to hold out the share asked for; otherwise cut large ones."""
+def choose_split(described: Description, validation: float | None) -> Split:
+    """Split by whole documents if there are enough of them to hold out the share asked for; otherwise cut large ones.
+
+    Args:
+        validation: the share; None: every document says its part.
+    """
+    if validation is None:
+        return Split(0.0, "sources", None)
     if described.documents == 1:
         return Split(validation, "characters", 0)
     smaller = min(validation, 1 - validation)

@@ -25,7 +25,7 @@ from heddle.data.parts import (
     settle,
 )
 from heddle.data.records import Records
-from heddle.data.sources import Description, Document, Tally
+from heddle.data.sources import Description, Document, Tally, describe_documents
 from heddle.data.split import PartText, Split, choose_split
 from heddle.errors import HeddleError
 
@@ -88,6 +88,11 @@ class Corpus:
     train: Part | Records | None = None
     validation: Part | Records | None = None
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes of its records, if it has any."""
+        return next((part.classes for part in (self.train, self.validation) if isinstance(part, Records)), ())
+
 
 @checked()
 def part_of(documents: Iterable[Document], tokenizer: Tokenizes) -> Part:
@@ -122,6 +127,7 @@ class TokenStore:
         vocab_size: V, of the tokenizer that wrote the store.
         tokenizer: that tokenizer's fingerprint.
         sources: SHA-256 of the documents, as `heddle.data.describe` computes it.
+        bytes: UTF-8 bytes of the documents.
         separator: the id between documents, or None.
         split: what was held out: `by` (see `heddle.data.split.Split`), `validation`, the share of bytes asked for,
             `held_out`, the actual share, `cut`, how many documents were cut in two, and `overlap`, how many texts of the
@@ -132,6 +138,7 @@ class TokenStore:
     vocab_size: int
     tokenizer: str
     sources: str
+    bytes: int
     separator: int | None
     split: dict[str, Any]
     train: Part
@@ -141,6 +148,11 @@ class TokenStore:
     def corpus(self) -> Corpus:
         """Both parts, as a task reads them."""
         return Corpus(self.train, self.validation)
+
+    def tokens(self, part: str) -> int:
+        """How many tokens a part has."""
+        found: Part = getattr(self, part)
+        return len(found.tokens)
 
     @classmethod
     @checked()
@@ -152,9 +164,9 @@ class TokenStore:
                 ``meta.json``.
         """
         directory = Path(directory)
-        meta = _read_meta(directory)
+        meta = _token_meta(directory)
         try:
-            dtype = _dtype(meta["vocab_size"])
+            dtype = id_dtype(meta["vocab_size"])
             if meta["dtype"] != dtype.name:
                 raise HeddleError(
                     f"{directory / META}: dtype {meta['dtype']!r} does not match the vocabulary; build the store again"
@@ -167,6 +179,7 @@ class TokenStore:
                 vocab_size=meta["vocab_size"],
                 tokenizer=meta["tokenizer"],
                 sources=meta["sources"]["sha256"],
+                bytes=meta["sources"]["bytes"],
                 separator=meta["separator"],
                 split=dict(meta["split"]),
                 train=train,
@@ -198,7 +211,7 @@ def build_store(
     directory: str | Path,
     documents: Iterable[Document],
     tokenizer: Tokenizes,
-    validation: float,
+    validation: float | None,
     end_of_text: bool,
     progress: Progress | None = None,
     described: Description | None = None,
@@ -213,7 +226,7 @@ def build_store(
     (`heddle.data.split`). With ``end_of_text``, the tokenizer's end-of-text id separates the documents of a part.
 
     Args:
-        validation: the share of the text to hold out.
+        validation: the share of the text to hold out; None: every document says its part.
         progress: called as ``progress(done, total)`` with the UTF-8 bytes tokenised so far and in all.
         described: the result of `describe` for the same documents and share. With it, memory does not grow with the corpus;
             without it, all documents are held in memory.
@@ -223,14 +236,14 @@ def build_store(
             documents to separate and the tokenizer has no end-of-text id, or returns an id outside its vocabulary; the text
             is not the one described; the store already exists; or the disk is full.
     """
-    if not 0 < validation < 1:
+    if validation is not None and not 0 < validation < 1:
         raise HeddleError(f"validation must be between 0 and 1, both excluded, not {validation}")
     directory = Path(directory)
     if (directory / META).exists():
         raise HeddleError(f"{directory}: a token store already exists here; delete it or choose another directory")
     if described is None:
         documents = list(documents)
-        described = _describe(documents, validation)
+        described = describe_documents(documents, Tally(validation))
     if not described.bytes:
         raise HeddleError("no text to build a token store from: every document is empty")
     if end_of_text and described.documents > 1 and tokenizer.end_of_text is None:
@@ -238,9 +251,10 @@ def build_store(
     split = choose_split(described, validation)
     tally, vocab_size = Tally(validation), tokenizer.vocab_size
     separator = tokenizer.end_of_text if end_of_text else None
-    with _cleared_on_error(directory):
+    with cleared_on_error(directory):
         writers = {
-            name: PartWriter(directory / f"{name}{TOKENS}", _dtype(vocab_size), vocab_size, separator) for name in PARTS
+            name: PartWriter(directory / f"{name}{TOKENS}", id_dtype(vocab_size), vocab_size, separator)
+            for name in PARTS
         }
         with writers["train"], writers["validation"]:
             _encode(_divided(documents, split, tally), tokenizer, writers, progress, described.bytes)
@@ -250,7 +264,7 @@ def build_store(
         meta = {
             "format": FORMAT,
             "version": VERSION,
-            "dtype": _dtype(vocab_size).name,
+            "dtype": id_dtype(vocab_size).name,
             "vocab_size": vocab_size,
             "tokenizer": tokenizer.fingerprint(),
             "sources": {name: getattr(described, name) for name in ("documents", "bytes", "sha256")},
@@ -264,34 +278,31 @@ def build_store(
             "separator": separator,
             **written,
         }
-        _write_meta(directory / META, meta)
+        write_meta(directory / META, meta)
     return TokenStore.open(directory)
 
 
-def _describe(documents: Iterable[Document], validation: float) -> Description:
-    tally = Tally(validation)
-    for document in documents:
-        if document.text:
-            tally.add(document.text.encode())
-    return tally.description()
-
-
 @contextmanager
-def _cleared_on_error(directory: Path) -> Iterator[None]:
-    """Make ``directory``; on an error remove the files of the unfinished store and report the system's error."""
+def cleared_on_error(directory: Path, what: str = "token store") -> Iterator[None]:
+    """Make `directory`; on an error remove what was made of the store and report the system's error."""
+    there = directory.exists()
     try:
         directory.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException as error:
-        for name in [*(part + kind for part in PARTS for kind in (TOKENS, DOCUMENTS)), META_PARTIAL]:
+        for file in [directory / META_PARTIAL, *(file for part in PARTS for file in directory.glob(f"{part}.*"))]:
             with suppress(OSError):
-                (directory / name).unlink()
+                file.unlink()
+        if not there:
+            with suppress(OSError):
+                directory.rmdir()
         if isinstance(error, OSError):
-            raise HeddleError(f"cannot write the token store {directory}: {error.strerror or error}") from error
+            raise HeddleError(f"cannot write the {what} {directory}: {error.strerror or error}") from error
         raise
 
 
-def _write_meta(path: Path, meta: dict[str, Any]) -> None:
+def write_meta(path: Path, meta: dict[str, Any]) -> None:
+    """Write a store's `meta.json`, completely or not at all."""
     partial = path.with_name(META_PARTIAL)
     with partial.open("wb") as stream:
         stream.write((json.dumps(meta, indent=2) + "\n").encode())
@@ -303,7 +314,13 @@ def _divided(documents: Iterable[Document], split: Split, tally: Tally) -> Itera
     for document in documents:
         if document.text:
             data = document.text.encode()
-            yield from split.divide(document.text, len(data), tally.add(data))
+            digest = tally.add(data)
+            if split.by != "sources":
+                yield from split.divide(document.text, len(data), digest)
+            elif document.part in PARTS:
+                yield PartText(document.part, document.text, len(data))
+            else:
+                raise HeddleError(f"{document.origin}: part = {document.part!r} must be train or validation")
 
 
 def _encode(
@@ -343,11 +360,13 @@ def _encode(
         flush()
 
 
-def _dtype(vocab_size: int) -> np.dtype[Any]:
+def id_dtype(vocab_size: int) -> np.dtype[Any]:
+    """The smallest type that holds every id."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
-def _read_meta(directory: Path) -> dict[str, Any]:
+def read_meta(directory: Path) -> dict[str, Any]:
+    """The `meta.json` of a store, of texts or of records."""
     path = directory / META
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
@@ -355,7 +374,14 @@ def _read_meta(directory: Path) -> dict[str, Any]:
         raise HeddleError(f"{directory}: not a token store ({META}: {error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise HeddleError(f"{path}: damaged, not JSON; build the store again") from error
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+    if not isinstance(meta, dict):
+        raise HeddleError(f"{path}: not the description of a heddle token store")
+    return meta
+
+
+def _token_meta(directory: Path) -> dict[str, Any]:
+    path, meta = directory / META, read_meta(directory)
+    if meta.get("format") != FORMAT:
         raise HeddleError(f"{path}: not the description of a heddle token store")
     if meta.get("version") != VERSION:
         raise HeddleError(

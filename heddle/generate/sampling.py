@@ -114,7 +114,7 @@ class Blocked:
     ) -> None:
         textless = range(count if vocabulary is None else vocabulary, count)
         self.always = sorted({*textless, *(run[0] for run in banned if len(run) == 1)} - set(ends))
-        self.runs = [tuple(run) for run in banned if len(run) > 1]
+        self.runs = [(list(run[:-1]), run[-1]) for run in banned if len(run) > 1]
         if len(self.always) == count:
             raise HeddleError("every id is banned or has no text, so nothing can be drawn; check config.ids")
 
@@ -122,10 +122,8 @@ class Blocked:
         """The logits with -inf for ids that are blocked after these texts; the same tensor if none is."""
         if self.always:
             logits = logits.index_fill(-1, torch.tensor(self.always, device=logits.device), -torch.inf)
-        ends = [
-            (row, run) for row, text in enumerate(texts) for run in self.runs if list(run[:-1]) == text[1 - len(run) :]
-        ]
-        if found := [(row, run[-1]) for row, run in ends]:
+        found = [(row, last) for row, text in enumerate(texts) for run, last in self.runs if text[-len(run) :] == run]
+        if found:
             rows, ids = (torch.tensor(each, device=logits.device) for each in zip(*found, strict=True))
             logits = logits.index_put((rows, ids), logits.new_tensor(-torch.inf))
         return logits

@@ -6,6 +6,8 @@ In reading order:
 - `head`: from hidden vectors to scores or to one vector per sequence (`LanguageHead`, `Classifier`, `Pooler`).
 - `transformer`: token tables, an encoder, a decoder or both, and a head (`Transformer`).
 - `roles`: what each parameter is: one table for the optimizer, the accounts and the initial weights.
+- `groups`: other settings for parameters by name, and which ones are frozen.
+- `checkpointing`: blocks that compute their activations again for the backward pass (`checkpoint_activations`).
 - `initialise`: initial weights by that table.
 - `device`, `precision`: where a model runs and in which dtype.
 - `build`: from a config to a model with initial weights.
@@ -17,8 +19,9 @@ token. With `cache = model.new_cache(rows)`, calls with `cache=cache` continue t
 """
 
 from heddle.model.build import build as build
+from heddle.model.checkpointing import checkpoint_activations as checkpoint_activations
 from heddle.model.initialise import initialise as initialise
 from heddle.model.stack import Stack as Stack
 from heddle.model.transformer import Transformer as Transformer
 
-__all__ = ["Stack", "Transformer", "build", "initialise"]
+__all__ = ["Stack", "Transformer", "build", "checkpoint_activations", "initialise"]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, LanguageHeadConfig, TransformerConfig
-from heddle.config.run import ProductKind
+from heddle.config.train import ProductKind
 from heddle.errors import HeddleError
 from heddle.nn.activations import ACTIVATIONS
 from heddle.nn.dropout import Dropout
@@ -135,10 +135,9 @@ def pool(hidden: Float[Tensor, "B T D"], layout: Layout, how: str) -> Float[Tens
     if layout.documents > 1:
         raise HeddleError("pooling returns one vector per row, so texts cannot be packed: put each text in its own row")
     real, rows = layout.real, torch.arange(layout.rows, device=hidden.device)
-    if how == "first":
-        found = hidden[rows, real.int().argmax(1)]
-    elif how == "last":
-        found = hidden[rows, layout.width - 1 - real.flip(1).int().argmax(1)]
+    if how in ("first", "last"):
+        first, from_end = real.int().argmax(1), real.flip(1).int().argmax(1)
+        found = hidden[rows, first if how == "first" else layout.width - 1 - from_end]
     elif how == "max":
         found = hidden.masked_fill(~real[..., None], -torch.inf).amax(1)
     else:
@@ -152,14 +151,13 @@ class Pooler(Head):
 
     def __init__(self, dim: int, how: str, dense: bool = False, normalise: bool = False) -> None:
         super().__init__()
-        self.how = how
+        self.how, self.normalise = how, normalise
         self.dense = nn.Linear(dim, dim) if dense else None
-        self.normalise = normalise
 
-    def features(self, hidden: Float[Tensor, "B T D"], layout: Layout | None) -> Float[Tensor, "B D"]:
-        """One vector per sequence; without a layout, every row is one whole sequence."""
+    def features(self, hidden: Float[Tensor, "B T D"], layout: Layout | None) -> Float[Tensor, "B *some D"]:
+        """One vector per sequence, or per token if nothing is pooled; without a layout, every row is one whole sequence."""
         layout = Layout.whole(hidden.shape[0], hidden.shape[1], hidden.device) if layout is None else layout
-        pooled = pool(hidden, layout, self.how)
+        pooled = hidden if self.how == "none" else pool(hidden, layout, self.how)
         pooled = pooled if self.dense is None else torch.tanh(self.dense(pooled))
         return F.normalize(pooled, dim=-1) if self.normalise else pooled
 
@@ -168,7 +166,7 @@ class Pooler(Head):
 
 
 class Classifier(Head):
-    """Scores of `classes` for each sequence: a linear map of its pooled vector."""
+    """Scores of `classes` for each sequence, or for each token: a linear map of its vector."""
 
     def __init__(self, dim: int, classes: int, how: str, dense: bool, dropout: Dropout) -> None:
         super().__init__()
@@ -176,8 +174,8 @@ class Classifier(Head):
         self.dropout = dropout
         self.scores = nn.Linear(dim, classes)
 
-    def features(self, hidden: Float[Tensor, "B T D"], layout: Layout | None) -> Float[Tensor, "B D"]:
-        """The pooled vectors, with dropout."""
+    def features(self, hidden: Float[Tensor, "B T D"], layout: Layout | None) -> Float[Tensor, "B *some D"]:
+        """The vectors to score, with dropout."""
         return self.dropout(self.pooler.features(hidden, layout))
 
     def scoring(self, table: Float[Tensor, "V E"]) -> Scores:

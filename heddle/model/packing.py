@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.config.run import ProductKind
+from heddle.config.train import ProductKind
 from heddle.model.head import LanguageHead
 from heddle.model.products import faster_kinds, has_onednn, linear, onednn
 from heddle.model.transformer import Transformer

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from heddle.config.run import ProductKind
+from heddle.config.train import ProductKind
 
 Shape = tuple[int, int]
 

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 from heddle.errors import HeddleError
 
 Role = Literal["table", "matrix", "stack", "vector"]
+DECAYED: tuple[Role, ...] = ("table", "matrix")  # what weight decay applies to; a stack is updated as matrices
 Initial = Literal["zero", "one", "normal", "position", "branch", "own"]
 
 
@@ -116,3 +117,11 @@ def role(name: str, dimensions: int) -> str:
         return "matrix"
     # A user's own weight of three dimensions, such as a convolution's, need not be a stack of matrices.
     return "table" if found == "matrix" and dimensions > 2 else found
+
+
+def layer_of(name: str) -> str:
+    """The layer that a parameter or module belongs to, in short: `decoder.3` for a block, `embedding`, `head`, `decoder.entry`."""
+    first, *rest = name.split(".")
+    if first not in ("encoder", "decoder") or not rest:
+        return first
+    return f"{first}.{rest[1] if rest[0] == 'blocks' else rest[0]}"

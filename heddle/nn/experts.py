@@ -251,6 +251,7 @@ class _Grouped(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
-        saved, weights = ctx.saved_tensors[:7], list(ctx.saved_tensors[7:])
+        kept = ctx.saved_tensors  # read once: activation checkpointing gives them away only once
+        saved, weights = kept[:7], list(kept[7:])
         x, gates, *every = _grouped_gradient(above, *saved, weights, ctx.biased, ctx.activation)
         return x, gates, None, None, None, None, *every

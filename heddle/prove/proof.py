@@ -1,12 +1,12 @@
 """All checks of one model, and what they say together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from math import log
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -16,10 +16,10 @@ from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.transformer import Transformer
-from heddle.prove.checks import CHECKS, Check, compiled
+from heddle.prove.checks import CHECKS, compiled
 from heddle.prove.laptop import LARGE, laptop
 from heddle.prove.subject import Subject, awaken
-from heddle.prove.verdict import NotApplicable, Verdict, judge, number
+from heddle.prove.verdict import Comparison, NotApplicable, Verdict, judge, number
 from heddle.weights import export_model, save
 from heddle.weights.convert import TOLERANCE, expressible
 
@@ -137,7 +137,17 @@ def not_expressible(config: TransformerConfig) -> Verdict | None:
     return Verdict(EXPORT, "NOT CHECKED", detail=f"no family of transformers can express it: {reasons[0]}")
 
 
-def run_check(word: str, check: Check, subject: Subject) -> Verdict:
+class Measured(Protocol):
+    """What is put to a check, with its own rounding error and its usual largest number at each place."""
+
+    bounds: dict[str, float]
+    scales: dict[str, float]
+
+
+Tried = TypeVar("Tried", bound=Measured)
+
+
+def run_check(word: str, check: Callable[[Tried], Iterator[Comparison]], subject: Tried) -> Verdict:
     """What comes of one check; `NOT CHECKED` where it compares nothing, `DIFFERENT` where it breaks off."""
     try:
         with torch.enable_grad():

@@ -7,13 +7,20 @@ from itertools import pairwise
 from pathlib import Path
 
 from heddle.checks import SEED, checked
+from heddle.data.examples import LABEL
+from heddle.data.record_store import RecordStore, Store, open_store
 from heddle.data.store import META, TokenStore
 from heddle.generate.text import prompt_ids
+from heddle.model.transformer import Transformer
+from heddle.prove.laws import LAWS, check_law, not_checked
 from heddle.prove.proof import Progress, Proof, prove
+from heddle.prove.training import Training
 from heddle.prove.verdict import Verdict
 from heddle.text import Tokenizer
+from heddle.train.session import read_run
 from heddle.weights import load
 from heddle.weights.files import write_file
+from heddle.weights.run import read_config
 
 PROOF = "proof.json"
 READ = 1 << 15  # ids of the training text that are looked at
@@ -24,7 +31,7 @@ WORD = "served ids"
 def prove_run(
     run: str | Path, name: str = "", compile: bool = False, progress: Progress | None = None, seed: int = 0
 ) -> Proof:
-    """Prove the newest model of a run with the weights it has, and its ids; `proof.json` is kept in its directory.
+    """Prove the newest model of a run with the weights it has, its training and its ids; `proof.json` is kept in its directory.
 
     Raises:
         HeddleError: as `load` does, or `proof.json` cannot be written.
@@ -32,9 +39,31 @@ def prove_run(
     run = Path(run)
     model, tokenizer = load(run, "cpu")
     found = prove(model, name, compile, progress, seed)
-    proof = replace(found, verdicts=(*found.verdicts, served_ids(tokenizer, run / "data")))
+    learned = training_laws(run, model, found.rounding, progress, seed)
+    proof = replace(found, verdicts=(*found.verdicts, *learned, served_ids(tokenizer, run / "data")))
     write_file(run / PROOF, (json.dumps(proof.to_dict(), indent=2) + "\n").encode(), replace=True)
     return proof
+
+
+def training_laws(
+    run: Path, model: Transformer, rounding: float, progress: Progress | None, seed: int
+) -> list[Verdict]:
+    """The laws of training, on the run's own data, task and model; NOT CHECKED where it has no data or was not trained here."""
+    config = read_config(run)
+    if config.train is None or config.chosen is None:
+        return not_checked(
+            "it was imported, not trained here" if config.origin else "it was saved without its training"
+        )
+    if not (run / "data" / META).is_file():
+        return not_checked("no training text is kept here")
+    opened = read_run(run)
+    training = Training(opened.task, model, rounding, opened.store, seed)
+    verdicts = []
+    for word in LAWS:
+        if progress is not None:
+            progress(word)
+        verdicts.append(check_law(word, training))
+    return verdicts
 
 
 @checked()
@@ -48,7 +77,7 @@ def served_ids(tokenizer: Tokenizer | None, data: str | Path) -> Verdict:
         return Verdict(
             WORD, "NOT CHECKED", detail="no tokenizer" if tokenizer is None else "no training text is kept here"
         )
-    store = TokenStore.open(data)
+    store = open_store(data)
     if store.tokenizer != tokenizer.fingerprint():
         return _different("tokenizer.json is not the one that made the ids in data/")
     compared = 0
@@ -68,19 +97,38 @@ def served_ids(tokenizer: Tokenizer | None, data: str | Path) -> Verdict:
     return Verdict(WORD, "EXACT", detail=f"{compared:,} ids of the training text")
 
 
-def documents(store: TokenStore, tokenizer: Tokenizer) -> Iterator[tuple[list[int], bool]]:
-    """The first documents of the training part as ids, and whether each is whole.
+def documents(store: Store, tokenizer: Tokenizer) -> Iterator[tuple[list[int], bool]]:
+    """The first documents, or texts of records, of the training part as ids, and whether each is whole.
 
     One ends before an id that stands for an unknown word, since its text is lost.
     """
-    unknown, part = getattr(tokenizer, "unknown", None), store.train
+    unknown = getattr(tokenizer, "unknown", None)
+    for piece, whole in _texts(store) if isinstance(store, RecordStore) else _documents(store):
+        if unknown in piece:
+            piece, whole = piece[: piece.index(unknown)], False
+        yield piece, whole
+
+
+def _texts(store: RecordStore) -> Iterator[tuple[list[int], bool]]:
+    """The texts of the first records."""
+    texts = [column for name, column in store.train.columns.items() if name != LABEL]
+    read = 0
+    for record in range(len(store.train)):
+        for column in texts:
+            yield column[record].tolist(), True
+            read += len(column[record])
+        if read >= READ:
+            return
+
+
+def _documents(store: TokenStore) -> Iterator[tuple[list[int], bool]]:
+    """The first documents; the last may be cut short."""
+    part = store.train
     for number, (start, end) in enumerate(pairwise(part.starts.tolist())):
         if start >= READ:
             return
         end -= store.separator is not None and number < part.documents - 1
         piece, whole = part.tokens[start : min(end, READ)].tolist(), end <= READ
-        if unknown in piece:
-            piece, whole = piece[: piece.index(unknown)], False
         yield piece, whole
 
 

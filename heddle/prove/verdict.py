@@ -30,6 +30,7 @@ class Comparison:
         wanted: what it should be.
         exactly: whether rounding would already be wrong, since not one number may take another way.
         least: differences are relative to the largest number at a place, or to this if it is larger.
+        rounding: the relative rounding error, where it was measured for these numbers alone; None: the place's.
     """
 
     what: str
@@ -37,6 +38,7 @@ class Comparison:
     wanted: Trace
     exactly: bool = False
     least: float = 1e-30
+    rounding: float | None = None
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def judge(
             scale = max(largest, (scales or {}).get(place, 0.0), each.least)
             apart = (found.double() - wanted.double()).abs().masked_fill(found == wanted, 0.0)
             error = float(apart.nan_to_num(nan=inf, posinf=inf).max()) / scale
-            rounding = bounds.get(place, bounds["output"])
+            rounding = bounds.get(place, bounds["output"]) if each.rounding is None else each.rounding
             bound = 0.0 if each.exactly else min(ALLOWED * rounding, CEILING)
             if not error <= bound:
                 more = (

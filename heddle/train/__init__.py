@@ -2,17 +2,25 @@
 
 In reading order:
 
-- `task`: the interface of what a run learns (`Task`); `next_token` and `masked` are tasks, `tasks` is their table.
-- `objective`: from a batch to a sum and a count (`CrossEntropy`); `loss` computes it chunk by chunk.
-- `optimizer`: fp32 masters, and which optimizer updates which parameter; `muon` updates matrices.
+- `task`: the interface of what a run learns (`Task`); `next_token`, `masked`, `translation`, `span_corruption`, `classification`,
+  `token_classification` and `regression` are tasks, `tasks` is their table.
+- `records`: tasks whose examples are records; `sequences`: those with a source; `labelled`: those that learn labels of texts,
+  framed by `framing`. `confusion` and `spans` compute what they report.
+- `objective`: from a batch to a sum and a count (`CrossEntropy`); `loss` computes it chunk by chunk; `accuracy` also counts
+  the targets predicted right.
+- `optimizer`: fp32 masters, and which optimizer updates which parameter; `muon` updates matrices, `norms` measures gradients.
 - `schedule`: learning rates over time.
 - `step`: one training step (`train_step`).
 - `evaluate`: the loss of what was held out.
 - `plan`: sizes, steps and precision, chosen by measurement before a run.
 - `prepare`: makes a run directory: tokenizer, token store, plan.
+- `moving`: an exponential moving average of the weights (`MovingAverage`).
+- `outcome`: which weights a run publishes, and when it stops early.
 - `session`: opens a run directory, new or at its newest checkpoint (`Session`); `ranks` connects several processes.
-- `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports.
+- `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports, `load` how
+  evenly experts are used.
 - `extend`: continues a run for longer than planned.
+- `compare`: runs side by side; `export` and `plot` read their metrics for other programs and for people.
 - `show`: what a step reads, to look at (`show_step`).
 - `runtime`: allocator, and the seed of each step; `diagnose`: finds where a loss became NaN or infinite.
 - `fit`: training in memory, without files.
@@ -21,33 +29,46 @@ In reading order:
 model in place.
 """
 
+from heddle.train.classification import ClassificationTask as ClassificationTask
+from heddle.train.compare import compare_runs as compare_runs
+from heddle.train.compare import runs_in as runs_in
 from heddle.train.evaluate import Evaluation as Evaluation
 from heddle.train.evaluate import evaluate as evaluate
+from heddle.train.export import write_csv as write_csv
+from heddle.train.export import write_events as write_events
 from heddle.train.extend import extend as extend
 from heddle.train.fit import fit as fit
 from heddle.train.journal import Report as Report
 from heddle.train.loss import cross_entropy as cross_entropy
 from heddle.train.masked import MaskedTask as MaskedTask
+from heddle.train.moving import MovingAverage as MovingAverage
 from heddle.train.next_token import NextTokenTask as NextTokenTask
 from heddle.train.objective import CrossEntropy as CrossEntropy
 from heddle.train.objective import Loss as Loss
 from heddle.train.optimizer import Optimizer as Optimizer
+from heddle.train.outcome import Published as Published
 from heddle.train.plan import Plan as Plan
 from heddle.train.plan import plan as plan
+from heddle.train.plot import plot_runs as plot_runs
 from heddle.train.prepare import prepare as prepare
+from heddle.train.regression import RegressionTask as RegressionTask
 from heddle.train.session import Session as Session
 from heddle.train.session import open_session as open_session
 from heddle.train.show import show_step as show_step
+from heddle.train.span_corruption import SpanCorruptionTask as SpanCorruptionTask
 from heddle.train.step import train_step as train_step
 from heddle.train.task import Examples as Examples
 from heddle.train.task import HeldOut as HeldOut
 from heddle.train.task import Reading as Reading
 from heddle.train.task import Task as Task
 from heddle.train.tasks import make_task as make_task
+from heddle.train.token_classification import TokenClassificationTask as TokenClassificationTask
 from heddle.train.trainer import Interrupted as Interrupted
 from heddle.train.trainer import Trainer as Trainer
+from heddle.train.translation import TranslationTask as TranslationTask
 
 __all__ = [
+    "ClassificationTask",
     "CrossEntropy",
     "Evaluation",
     "Examples",
@@ -55,14 +76,21 @@ __all__ = [
     "Interrupted",
     "Loss",
     "MaskedTask",
+    "MovingAverage",
     "NextTokenTask",
     "Optimizer",
     "Plan",
+    "Published",
     "Reading",
+    "RegressionTask",
     "Report",
     "Session",
+    "SpanCorruptionTask",
     "Task",
+    "TokenClassificationTask",
     "Trainer",
+    "TranslationTask",
+    "compare_runs",
     "cross_entropy",
     "evaluate",
     "extend",
@@ -70,7 +98,11 @@ __all__ = [
     "make_task",
     "open_session",
     "plan",
+    "plot_runs",
     "prepare",
+    "runs_in",
     "show_step",
     "train_step",
+    "write_csv",
+    "write_events",
 ]

@@ -123,9 +123,14 @@ class Separate(DocumentRows):
     def steps_per_epoch(self) -> float:
         return float(self.buckets.batches)
 
-    @property
-    def places_per_step(self) -> float:
-        return self.buckets.places / self.buckets.batches
+    def numbers(self, examples: Examples) -> Ids:
+        """The documents."""
+        found: Ids = examples.places[examples.places != EMPTY]
+        return found
+
+    def size(self, held_out: bool) -> int:
+        """Documents with a target."""
+        return int((self._kept(held_out) > 0).sum())
 
     @cached_property
     def held_out_text(self) -> tuple[int, float]:
@@ -229,6 +234,16 @@ class Packed(DocumentRows):
 
     def beginning(self, most: int) -> Examples:
         return Examples(np.zeros(1, dtype=np.int64), held_out=True)
+
+    def numbers(self, examples: Examples) -> Ids:
+        """The rows."""
+        return examples.places
+
+    def size(self, held_out: bool) -> int:
+        return self.count[held_out]
+
+    def epoch(self) -> int:
+        return self.count[False]
 
     @property
     def steps_per_epoch(self) -> float:

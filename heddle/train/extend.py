@@ -7,25 +7,31 @@ from typing import Any
 from heddle.checks import checked
 from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
+from heddle.train.outcome import averaged_steps, check_outcome
 from heddle.train.plan import SHARE, pick_threads
-from heddle.weights.checkpoints import CONFIG
+from heddle.weights.checkpoints import CONFIG, checkpoints
 from heddle.weights.files import Hold, write_file
 from heddle.weights.run import newest_valid, read_config
 
 # Settings that may change while a run trains. Every other one decides what is learned, or how.
-CHANGEABLE = ("steps", "minutes", "threads", "evaluate_every", "save_every", "keep")
+CHANGEABLE = (
+    *("steps", "minutes", "threads", "evaluate_every", "save_every", "keep", "patience"),
+    "checkpoint_activations",  # which changes the memory, not a number
+)
 
 
 @checked()
 def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
     """Change settings of a run before it continues; the next `Trainer` of the run reads them.
 
-    With more steps, the learning rate follows the schedule of the longer run from the step that was reached.
+    With more steps, the learning rate follows the schedule of the longer run from the step that was reached, and `patience`
+    counts evaluations anew.
 
     Args:
         run: a run directory that no process is training.
         settings: dotted keys and their values: `train.steps`; `train.minutes`, which are added to what was done;
-            `train.threads`, `train.evaluate_every`, `train.save_every`, `train.keep`.
+            `train.threads`, `train.evaluate_every`, `train.save_every`, `train.keep`, `train.patience`,
+            `train.checkpoint_activations`.
 
     Returns:
         A line for each change, such as `steps: 2000 -> 4000`.
@@ -60,6 +66,13 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
     if new.get("steps", done + 1) <= done:
         raise HeddleError(f"steps = {new['steps']}: {run} has already done {done}; give more")
     after = chosen.override(new)
+    check_outcome(train, after)
+    there = {number for number, _ in checkpoints(run)}
+    if gone := [step for step in averaged_steps(train, after) if step <= done and step not in there]:
+        raise HeddleError(
+            f"average = {train.average} needs the checkpoint of step {gone[0]}, which is not in {run}: give more steps, "
+            "or leave out save_every"
+        )
     changed = {"train": train, "chosen": after}
     hold = Hold(run)
     try:

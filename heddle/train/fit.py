@@ -3,11 +3,12 @@
 from math import isfinite
 
 from heddle.checks import POSITIVE, at_least, checked
-from heddle.config.run import TrainConfig
 from heddle.config.tasks import NextTokenConfig
+from heddle.config.train import TrainConfig
 from heddle.data.sources import Document
 from heddle.data.store import Corpus, part_of
 from heddle.errors import HeddleError
+from heddle.model.checkpointing import checkpointed
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.optimizer import Optimizer
@@ -36,25 +37,29 @@ def fit(
 
     Raises:
         HeddleError: the tokenizer does not match the model, the text is shorter than one window of context + 1 tokens, the
-            config names a file of vectors, or the loss becomes NaN or infinite.
+            config names a file of vectors or decides what a run publishes, or the loss becomes NaN or infinite.
     """
     config = config or TrainConfig()
     model.check_vocabulary(tokenizer.vocab_size)
     if config.vectors is not None:
         raise HeddleError("fit does not read train.vectors: call heddle.weights.load_vectors before fit")
+    for name in ("ema", "average", "patience"):
+        if getattr(config, name) is not None:
+            raise HeddleError(f"fit does not know {name}, which decides what a run publishes: leave it out")
     corpus = Corpus(part_of([Document(text, "text")], tokenizer))
     task = make_task(NextTokenConfig(), Reading(corpus, model.config, batch, config.seed))
     optimizer = Optimizer(model, config, learning_rate, "fp32")
-    objective = task.objective(model)
+    objective = task.objective(model, config.label_smoothing, config.z_loss)
     model.train()
     losses = []
-    for step in range(steps):
-        seed_step(config.seed, step)
-        given = task.batch(task.examples(step)).to(model.device)
-        scale = factor(step, steps, steps // 50, config)
-        loss, norm = train_step(objective, optimizer, given, 1, scale, config.clip)
-        if not (isfinite(loss) and isfinite(norm)):
-            raise HeddleError(f"step {step + 1}: loss is {loss}, the gradient's norm {norm}; lower learning_rate")
-        losses.append(loss)
+    with checkpointed(model, config.checkpoint_activations):
+        for step in range(steps):
+            seed_step(config.seed, step)
+            given = task.batch(task.examples(step)).to(model.device)
+            scale = factor(step, steps, steps // 50, config)
+            loss, norm = train_step(objective, optimizer, given, 1, scale, config.clip)
+            if not (isfinite(loss) and isfinite(norm)):
+                raise HeddleError(f"step {step + 1}: loss is {loss}, the gradient's norm {norm}; lower learning_rate")
+            losses.append(loss)
     model.eval()
     return losses

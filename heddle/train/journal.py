@@ -2,9 +2,9 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ class Report:
         values: written to `metrics.jsonl`: functions of config and data alone, so that two equal runs write equal files.
         speed: values that depend on the clock: tokens per second, share of the measured peak, seconds left.
         sample: text that the model generated, or None.
+        loads: for each layer with experts, how many tokens of the step chose each of them; written to `metrics.jsonl` too.
     """
 
     step: int
@@ -29,10 +30,16 @@ class Report:
     values: Mapping[str, float]
     speed: Mapping[str, float]
     sample: str | None = None
+    loads: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+SPEED = "speed.json"
 
 
 class Metrics:
     """`metrics.jsonl` in a run directory: one line per report, without wall times.
+
+    Beside it, `speed.json` has the tokens and seconds of all training steps up to the last `sync`.
 
     Args:
         path: the file.
@@ -40,19 +47,24 @@ class Metrics:
     """
 
     def __init__(self, path: Path, keep: int) -> None:
+        self.tokens, self.seconds = read_speed(path.parent) if keep else (0.0, 0.0)
         kept = [line for line in read_lines(path) if line["step"] <= keep]
         write_file(path, "".join(_line(line) for line in kept).encode(), replace=True)
         self._file = path.open("a", encoding="utf-8")
 
     def __call__(self, report: Report) -> None:
-        """Write one line.
+        """Write one line, and count the step's time.
 
         Raises:
             WriteError: the disk is full or cannot be written.
         """
+        seconds = report.speed.get("seconds", 0.0)
+        self.seconds += seconds
+        self.tokens += seconds * report.speed.get("tokens_per_second", 0.0)
         if report.values:
             with self._reported():
-                self._file.write(_line({"step": report.step, **report.values}))
+                loads = {f"expert_load/{layer}": load for layer, load in report.loads.items()}
+                self._file.write(_line({"step": report.step, **report.values, **loads}))
                 self._file.flush()
 
     def sync(self) -> None:
@@ -63,6 +75,8 @@ class Metrics:
         """
         with self._reported():
             os.fsync(self._file.fileno())
+        speed = {"tokens": round(self.tokens), "seconds": self.seconds}
+        write_file(Path(self._file.name).with_name(SPEED), json.dumps(speed).encode(), replace=True)
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
@@ -95,6 +109,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
                 f"{path}:{number}: damaged, not a line of metrics; fix that line or delete the file"
             ) from None
     return lines
+
+
+def read_speed(run: Path) -> tuple[float, float]:
+    """The tokens that a run has trained on and the seconds its steps took; zeros if that is not known."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        speed = json.loads((run / SPEED).read_bytes())
+        return float(speed["tokens"]), float(speed["seconds"])
+    return 0.0, 0.0
 
 
 def _line(values: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from heddle.checks import wrong
-from heddle.config.run import ProductKind
+from heddle.config.train import ProductKind
 from heddle.model.head import LOGITS_BYTES, Scores
 from heddle.model.products import is_eager_fp32, of_inputs, of_weights, product
 from heddle.nn.embedding import check_ids
@@ -21,16 +21,20 @@ def chunk_rows(positions: int, vocabulary: int) -> int:
     return -(-positions // chunks)
 
 
-def _probabilities(logits: Float[Tensor, "N V"], targets: Tensor) -> tuple[Float[Tensor, "N V"], Float[Tensor, " N"]]:
-    """Probabilities, and -log p of each target, in fp32 or wider, with one exponential per score.
+How = tuple[int, float | None, tuple[ProductKind, ...], int, bool, float, float]
+"""Real entries, cap, the products by oneDNN, rows of a chunk, whether anything learns, label smoothing, factor of the z-loss."""
 
-    A target's probability may underflow, so its logarithm is derived from the largest score's, which cannot:
+
+def _probabilities(logits: Float[Tensor, "N V"], targets: Int[Tensor, "N 1"]) -> tuple[Tensor, Tensor, Tensor]:
+    """Probabilities [N V], -log p of each target and log Σ exp(scores), both [N 1], with one exponential per score.
+
+    All are fp32 or wider. A target's probability may underflow, so its logarithm is derived from the largest score's, which cannot:
     log p = score - log Σ exp(scores).
     """
     wide = wide_dtype(logits.dtype)
     probabilities = logits.softmax(-1, dtype=wide)
-    normaliser = logits.amax(-1).to(wide) - probabilities.amax(-1).log()
-    return probabilities, normaliser - logits.gather(1, targets[:, None])[:, 0].to(wide)
+    normaliser = logits.amax(-1, keepdim=True).to(wide) - probabilities.amax(-1, keepdim=True).log()
+    return probabilities, normaliser - logits.gather(1, targets).to(wide), normaliser
 
 
 def _in_lines(x: Float[Tensor, "N V"], dtype: torch.dtype) -> Float[Tensor, "N V"]:
@@ -47,32 +51,29 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        features: Tensor,
-        table: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        weights: Tensor,
-        shape: tuple[int, float | None, tuple[ProductKind, ...]],
-        chunk: int,
-        learns: bool,
-    ) -> Tensor:
-        vocab_size, cap, by_onednn = shape
+        ctx: Any, features: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor, weights: Tensor, how: How
+    ) -> tuple[Tensor, Tensor]:
+        vocab_size, cap, by_onednn, chunk, learns, smoothing, z = how
         scores = Scores(table, vocab_size, bias, cap, by_onednn).to(features.dtype)
         wide = wide_dtype(features.dtype)
-        total = torch.zeros((), dtype=wide, device=features.device)
+        plain, extra = torch.zeros(2, dtype=wide, device=features.device)
         feature_gradients, table_gradient = [], None
         bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=wide)
-        for start in range(0, features.shape[0], chunk):
-            part = slice(start, start + chunk)
-            weight = weights[part, None]
-            logits = scores.finish(product(features[part], scores.table, scores.bias, by_onednn))
-            gradient, surprise = _probabilities(logits, targets[part])
-            total = total + (surprise * weights[part]).sum()
+        for x, target, weight in zip(features.split(chunk), targets.split(chunk), weights.split(chunk), strict=True):
+            logits = scores.finish(product(x, scores.table, scores.bias, by_onednn))
+            gradient, surprise, normaliser = _probabilities(logits, target)
+            plain = plain + (surprise * weight).sum()
+            if smoothing or z:
+                # -log p of the target gives way to the mean of -log p over all real entries.
+                even = normaliser - logits[:, :vocab_size].mean(-1, keepdim=True, dtype=wide) - surprise
+                extra = extra + ((smoothing * even + z * normaliser**2) * weight).sum()
             if not learns:
                 continue
-            # d surprise / d logits = p - onehot
-            gradient.scatter_add_(1, targets[part, None], -torch.ones_like(targets[part, None], dtype=wide))
+            # d surprise / d logits = p - onehot, d normaliser / d logits = p
+            gradient = gradient * (1 + 2 * z * normaliser) if z else gradient
+            gradient.scatter_add_(1, target, torch.full_like(weight, smoothing - 1, dtype=wide))
+            if smoothing:
+                gradient[:, :vocab_size] -= smoothing / vocab_size
             if cap is not None:
                 # The derivative of cap · tanh(x / cap). At padding, which is -inf, it does not matter.
                 gradient *= 1 - (logits.to(wide).clamp(min=-cap) / cap) ** 2
@@ -81,23 +82,23 @@ class _CrossEntropy(torch.autograd.Function):
             gradient = _in_lines(gradient, features.dtype)
             # Weight the narrow side of both products: V/D times fewer multiplications.
             feature_gradients.append((of_inputs(gradient, scores.table, by_onednn) * weight).to(features.dtype))
-            share = of_weights(gradient, (features[part] * weight).to(features.dtype), by_onednn)
-            # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix.
-            table_gradient = share if table_gradient is None else table_gradient.to(wide).add_(share)
+            if ctx.needs_input_grad[1]:  # it is not if the table is frozen
+                share = of_weights(gradient, (x * weight).to(features.dtype), by_onednn)
+                # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix.
+                table_gradient = share if table_gradient is None else table_gradient.to(wide).add_(share)
         if learns:
             ctx.save_for_backward(torch.cat(feature_gradients), table_gradient, bias_gradient)
-            ctx.dtypes = table.dtype, None if bias is None else bias.dtype
-        return total
+        ctx.mark_non_differentiable(plain)
+        return plain + extra, plain
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
-        feature_gradient, table_gradient, bias_gradient = ctx.saved_tensors
+    def backward(ctx: Any, factor: Tensor, of_plain: Tensor) -> tuple[Tensor | None, ...]:
+        feature_gradient, *others = ctx.saved_tensors
         # A 0-d factor stays fp32 in the product: rounded to bf16 it would bias every gradient below the head.
-        # With dimensions it promotes the product to fp32, as the table needs, in a single pass.
-        of_table = (table_gradient * factor[None, None]).to(ctx.dtypes[0])
-        of_bias = None if bias_gradient is None else (bias_gradient * factor).to(ctx.dtypes[1])
-        return feature_gradient * factor, of_table, of_bias, None, None, None, None, None
+        # With dimensions it promotes the product to fp32, as the table needs, in a single pass. Autograd casts both.
+        of_table, of_bias = (None if each is None else each * factor.reshape([1] * each.dim()) for each in others)
+        return feature_gradient * factor, of_table, of_bias, None, None, None
 
 
 def cross_entropy(
@@ -106,10 +107,13 @@ def cross_entropy(
     weights: Float[Tensor, " N"],
     scores: Scores,
     chunk: int | None = None,
-) -> Float[Tensor, ""]:
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Sum of weights · -log p(target), with logits = capped(features @ tableᵀ + bias) (L1-24, L2-59).
 
-    Equal to torch's `cross_entropy` of the full logits. The gradient is computed in the forward pass, if one is needed.
+    Returned twice: to minimise, with the two terms, and plain, to report, without a gradient. Equal to torch's `cross_entropy`
+    of the full logits. The gradient is computed in the forward pass, if one is needed.
 
     Args:
         features: vectors to score, N rows of width D, in any precision; the loss is fp32 or wider.
@@ -117,6 +121,8 @@ def cross_entropy(
         weights: 0 where there is no target.
         scores: the head's `scoring(table)`.
         chunk: rows at a time; None: as many as fit into 256 MiB of logits.
+        label_smoothing: ε; the wanted probability is 1 - ε + ε/V of the target, ε/V of other real ids (Szegedy et al. 2016, 7).
+        z_loss: factor of (log Σ exp(logits))², for each target (Chowdhery et al. 2022, 5).
 
     Raises:
         HeddleError: an argument has another type or shape; on a CPU also where a target is out of range.
@@ -125,22 +131,23 @@ def cross_entropy(
         _check(features, targets, weights, scores)
         if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
             raise wrong("cross_entropy", "chunk", chunk, "a whole number of at least 1, or None")
+        for name, value in (("label_smoothing", label_smoothing), ("z_loss", z_loss)):
+            if not isinstance(value, int | float) or not 0 <= value <= 1:
+                raise wrong("cross_entropy", name, value, "a number from 0 to 1")
     table, bias = scores.table, scores.bias
     by_onednn = scores.by_onednn if scores.by_onednn and is_eager_fp32(features, table) else ()
     chunk = chunk_rows(features.shape[0], table.shape[0]) if chunk is None else chunk
     learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (features, table, bias))
-    shape = (scores.vocab_size, scores.cap, by_onednn)
-    summed: Tensor = _CrossEntropy.apply(features, table, bias, targets, weights, shape, chunk, learns)  # type: ignore[no-untyped-call]
-    return summed
+    how = (scores.vocab_size, scores.cap, by_onednn, chunk, learns, label_smoothing, z_loss)
+    return _CrossEntropy.apply(features, table, bias, targets[:, None], weights[:, None], how)  # type: ignore[no-untyped-call,no-any-return]
 
 
 def _check(features: Tensor, targets: Tensor, weights: Tensor, scores: Scores) -> None:
     """Refuse arguments that would fail deeper inside, or would silently broadcast: one target and weight for each feature."""
     if not isinstance(features, Tensor) or not features.is_floating_point() or features.dim() != 2:
         raise wrong("cross_entropy", "features", features, "a tensor of floating-point numbers of shape [N D]")
-    table, bias = (getattr(scores, name, None) for name in ("table", "bias"))
-    fits = isinstance(table, Tensor) and table.shape[1:] == features.shape[1:]
-    if table is None or not fits or getattr(bias, "shape", bias) not in (None, table.shape[:1]):
+    shape, bias = getattr(getattr(scores, "table", None), "shape", ()), getattr(scores, "bias", None)
+    if shape[1:] != features.shape[1:] or getattr(bias, "shape", bias) not in (None, shape[:1]):
         raise wrong("cross_entropy", "scores", scores, "the result of head.scoring(table), for features of this width")
     check_ids("targets", targets, scores.vocab_size, tuple(features.shape[:1]), "cross_entropy")
     if not isinstance(weights, Tensor) or weights.shape != targets.shape or not weights.is_floating_point():

@@ -70,17 +70,22 @@ class MaskedTask(TextTask):
         """Rows that cover the text; their masks are the same every time."""
         return super().held_out(rows, None if most is None else round(most / self.config.share))
 
-    def objective(self, model: Transformer) -> CrossEntropy:
+    def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
         """-log p of the hidden tokens, for an encoder that scores tokens."""
         if model.decoder is not None:
             raise HeddleError("the task 'masked' needs an encoder, since a decoder sees only what is on the left")
         model.language_head()
         self.check_layout(model)
-        return CrossEntropy(model)
+        return CrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """Perplexity of the hidden tokens, exp(loss); with documents cut off, the share of the tokens that this leaves out."""
         return {"perplexity": exp(min(means["loss"], 700.0)), **self.rows.left_out()}
+
+    def shown(self) -> float:
+        """Targets that are left as they are, and those that a random token happens to equal."""
+        masked, random = float(self.config.masked), float(self.config.random)
+        return 1 - masked - random + random / len(self.ordinary)
 
     @torch.no_grad()
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:

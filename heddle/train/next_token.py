@@ -24,11 +24,11 @@ class NextTokenTask(TextTask):
         targets = torch.from_numpy(rows.following)
         return Batch(torch.from_numpy(rows.tokens), rows.layout, targets, (targets != IGNORED).float())
 
-    def objective(self, model: Transformer) -> CrossEntropy:
+    def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
         """-log p(next token), for a causal language model."""
         model.check_predicts_next()
         self.check_layout(model)
-        return CrossEntropy(model)
+        return CrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """Perplexity exp(loss); bits per UTF-8 byte of the text, comparable across tokenizers; the bytes scored.

@@ -1,20 +1,21 @@
 """The optimizer step: fp32 masters, an update rule per parameter, clipping, and state as tensors."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import isfinite
 
 import torch
 from torch import Tensor, nn
 
 from heddle.checks import POSITIVE, checked, one_of
-from heddle.config.run import ProductKind, TrainConfig
+from heddle.config.train import ProductKind, TrainConfig
+from heddle.model.groups import freeze, parameter_settings
 from heddle.model.precision import DTYPES, cast
-from heddle.model.roles import role
+from heddle.model.roles import DECAYED, role
 from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE, balance_bias
 from heddle.train.muon import Muon
-
-DECAYED = ("table", "matrix")
+from heddle.train.norms import GradientNorms
 
 
 class Optimizer:
@@ -24,10 +25,15 @@ class Optimizer:
 
     Args:
         model: a model in fp32; its matrices are cast in place.
-        config: rates, decay, betas, and which optimizer updates the matrices.
-        learning_rate: AdamW's highest rate.
+        config: rates, decay, betas, momentum, which optimizer updates what, and the groups: parameters that these freeze get no
+            gradient, no update and no state.
+        learning_rate: the highest rate of AdamW or SGD.
         precision: `fp32` or `bf16`.
         by_onednn: which of Muon's products oneDNN computes (see `heddle.model.products`).
+
+    Attributes:
+        norms: of the last step's gradient before clipping, by parameter.
+        loads: how many tokens of the last step's batch chose each expert, for each mixture in `mixtures`.
     """
 
     @checked(learning_rate=POSITIVE, precision=one_of(DTYPES))
@@ -39,6 +45,7 @@ class Optimizer:
         precision: str,
         by_onednn: tuple[ProductKind, ...] = (),
     ) -> None:
+        self.frozen = freeze(model, config)
         full = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         cast(model, precision, tables=False)
         working = dict(model.named_parameters())
@@ -47,30 +54,31 @@ class Optimizer:
         }
         self.copies = [(w, self.masters[name]) for name, w in working.items() if self.masters[name] is not w]
         self.mixtures = [module for module in model.modules() if isinstance(module, MoE)]
+        self.norms, self.loads = GradientNorms.of({}), list[Tensor]()
         self.names = {id(master): name for name, master in self.masters.items()}
         self.optimizers = self._make(config, learning_rate, precision, by_onednn)
-        grouped = [(each, group) for each in self.optimizers for group in each.param_groups]
-        self.updaters = {self.names[id(master)]: each for each, group in grouped for master in group["params"]}
-        self.highest = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
+        self.updaters = {self.names[id(w)]: each for each in self.optimizers for w in each.param_groups[0]["params"]}
+        self.highest = [each.param_groups[0]["lr"] for each in self.optimizers]
 
     def _make(
         self, config: TrainConfig, learning_rate: float, precision: str, by_onednn: tuple[ProductKind, ...]
     ) -> list[torch.optim.Optimizer]:
-        roles: dict[str, list[Tensor]] = {"table": [], "matrix": [], "vector": []}
-        for name, master in self.masters.items():
-            roles[role(name, master.dim())].append(master)
-        optimizers: list[torch.optim.Optimizer] = []
-        if config.optimizer == "muon" and roles["matrix"]:
-            rates = config.matrix_learning_rate, config.weight_decay
-            optimizers.append(Muon(roles.pop("matrix"), *rates, dtype=DTYPES[precision], by_onednn=by_onednn))
-        groups = [
-            {"params": parameters, "weight_decay": config.weight_decay if kind in DECAYED else 0.0}
-            for kind, parameters in roles.items()
-            if parameters
-        ]
+        """An optimizer for each set of parameters with one update rule, one rate and one decay."""
+        found: dict[tuple[str, float, float], list[Tensor]] = {}
+        for name, setting in parameter_settings(config, self.masters).items():
+            kind = role(name, self.masters[name].dim())
+            rule = "adamw" if config.optimizer == "muon" and kind != "matrix" else config.optimizer
+            rate = setting.rate * (config.matrix_learning_rate if rule == "muon" else learning_rate)
+            decay = setting.weight_decay if kind in DECAYED else 0.0
+            if not setting.frozen:
+                found.setdefault((rule, rate, decay), []).append(self.masters[name])
         fused = next(iter(self.masters.values())).device.type in ("cpu", "cuda")
-        optimizers.append(torch.optim.AdamW(groups, lr=learning_rate, betas=config.betas, eps=1e-10, fused=fused))
-        return optimizers
+        rules: dict[str, Callable[..., torch.optim.Optimizer]] = {
+            "muon": partial(Muon, dtype=DTYPES[precision], by_onednn=by_onednn),
+            "adamw": partial(torch.optim.AdamW, betas=config.betas, eps=1e-10, fused=fused),
+            "sgd": partial(torch.optim.SGD, momentum=config.momentum, nesterov=config.nesterov, fused=fused),
+        }
+        return [rules[rule](w, lr=rate, weight_decay=decay) for (rule, rate, decay), w in found.items()]
 
     def collect(self) -> None:
         """Move the working copies' gradients to the masters, accumulating in fp32."""
@@ -85,15 +93,14 @@ class Optimizer:
 
         If the norm is NaN or infinite, nothing is updated and the gradients are kept.
         """
-        norm = torch.nn.utils.get_total_norm([each.grad for each in self.masters.values() if each.grad is not None])
-        length = norm.item()
+        self.norms = GradientNorms.of(self.masters)
+        length = self.norms.total().item()
         if not isfinite(length):
             return length
         if clip and length > clip:  # a factor of 1 would waste a pass over every gradient
-            torch.nn.utils.clip_grads_with_norm_(list(self.masters.values()), clip, norm)
-        for optimizer, rates in zip(self.optimizers, self.highest, strict=True):
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * factor
+            torch.nn.utils.clip_grads_with_norm_(list(self.masters.values()), clip, self.norms.total())
+        for optimizer, rate in zip(self.optimizers, self.highest, strict=True):
+            optimizer.param_groups[0]["lr"] = rate * factor
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.refresh()
@@ -107,17 +114,17 @@ class Optimizer:
 
     def balance(self, loads: Sequence[Tensor]) -> None:
         """Update the routers' balancing biases, if they have any, towards experts that few tokens chose."""
+        self.loads = list(loads)
         for mixture, load in zip(self.mixtures, loads, strict=True):
-            if mixture.router.bias is not None:
-                balance_bias(mixture.router.bias, load, mixture.bias_rate)
+            if (bias := mixture.router.bias) is not None and self.names[id(bias)] not in self.frozen:
+                balance_bias(bias, load, mixture.bias_rate)
 
     def state(self) -> dict[str, Tensor]:
         """The optimizers' state, as tensors named `what/parameter`."""
         return {
-            f"{what}/{self.names[id(master)]}": value.reshape(1) if value.dim() == 0 else value
-            for optimizer in self.optimizers
-            for master, remembered in optimizer.state.items()
-            for what, value in remembered.items()
+            f"{what}/{name}": value.reshape(1) if value.dim() == 0 else value
+            for name, optimizer in self.updaters.items()
+            for what, value in optimizer.state.get(self.masters[name], {}).items()
         }
 
     @torch.no_grad()

@@ -14,29 +14,33 @@ from heddle.account.memory import training_bytes
 from heddle.account.parameters import parameters
 from heddle.checks import checked, one_of
 from heddle.config.model import TransformerConfig
-from heddle.config.run import ProductKind, RunConfig
+from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen, TakenVectors
-from heddle.data.store import TokenStore
+from heddle.config.train import ProductKind, TrainConfig
+from heddle.data.record_store import Store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
+from heddle.model.checkpointing import can_compile, checkpoint_activations
+from heddle.model.groups import check_groups, freeze
 from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
 from heddle.model.products import PRODUCT_KINDS, has_onednn
 from heddle.text.tokenizer import Tokenizer
+from heddle.train.material import TEXT
 from heddle.train.optimizer import Optimizer
+from heddle.train.outcome import check_outcome
 from heddle.train.runtime import keep_memory
 from heddle.train.step import train_step
-from heddle.train.task import MULTIPLE, Reading
+from heddle.train.task import MULTIPLE, Reading, tokens_per_step, tokens_read
 from heddle.train.tasks import make_task
 
 CONTEXT = 256  # default context
-TEXT = ("text",)  # what a task reads if it does not read records
 TOKENS_PER_STEP = {"cpu": 4096, "mps": 16384, "cuda": 65536}
 TOKENS_PER_PARAMETER = 2.5  # without a depth, choose the largest model that sees at least this many in the given time
 DEPTHS = range(2, 13)
-# AdamW's highest rate at width 256; matrices tolerate less than tables and vectors.
-RATES = {"muon": 6e-3, "adamw": 3e-3}
-TUNING_RATES = {"muon": 3e-4, "adamw": 3e-4}  # the same for a model that has already learned
+# The highest rate, at width 256, of AdamW beside Muon, of AdamW alone (matrices tolerate less than tables and vectors), of SGD.
+RATES = {"muon": 6e-3, "adamw": 3e-3, "sgd": 0.07}
+TUNING_RATES = {"muon": 3e-4, "adamw": 3e-4, "sgd": 0.007}  # the same for a model that has already learned
 SHARE = 0.9  # share of the given time for steps; the rest is for evaluations, samples and saving
 PATIENCE = 1.0  # seconds after which to stop measuring a model's steps
 WORTH_COMPILING = 20.0  # minutes of training below which compilation does not pay off
@@ -44,37 +48,36 @@ WORTH_COMPILING = 20.0  # minutes of training below which compilation does not p
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do, in numbers."""
+    """What a run will do, in numbers.
+
+    Attributes:
+        model: the model.
+        chosen: what was decided by measurement.
+        train_tokens: tokens of the text, or of all texts of the records, to train on.
+        validation_tokens: the same of what is held out.
+        tokens_per_step: tokens that a step reads on average, padding and sources included.
+        epochs: how many times everything to train on is read.
+        parameters: of the model.
+        memory: bytes, the estimated peak.
+        minutes: how long it will take, estimated.
+    """
 
     model: TransformerConfig
     chosen: Chosen
     train_tokens: int
     validation_tokens: int
+    tokens_per_step: int
+    epochs: float
     parameters: int
+    frozen: int  # of them, those that keep their values
     memory: int  # bytes, estimated peak
     minutes: float  # estimated
-    steps_per_epoch: float | None = None
-
-    @property
-    def epochs(self) -> float:
-        """How many times the training text is read."""
-        if self.steps_per_epoch is not None:
-            return self.chosen.steps / self.steps_per_epoch
-        return self.chosen.steps * self.chosen.batch * self.model.context / self.train_tokens
-
-    def reading(self, config: RunConfig, store: TokenStore, tokenizer: Tokenizer) -> Reading:
-        """What the run's task will read."""
-        return replace(
-            _reading(config, store, tokenizer, self.model),
-            rows=self.chosen.batch,
-            batch_tokens=self.chosen.batch_tokens,
-        )
 
 
 @checked(device=one_of(TOKENS_PER_STEP))
 def plan(
     config: RunConfig,
-    store: TokenStore,
+    store: Store,
     tokenizer: Tokenizer,
     device: str,
     vectors: TakenVectors | None = None,
@@ -93,26 +96,22 @@ def plan(
     threads = pick_threads(train.threads)
     torch.set_num_threads(threads)
     keep_memory()
-    smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start)
-    reading = _reading(config, store, tokenizer, smallest)
+    smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start, store.corpus.classes)
+    reading = Reading(store.corpus, smallest, tokenizer=tokenizer, layout=config.data.layout)
     make_task(config.task, reading)  # refuses texts that are too short for it
-    batch, budget = _batch(config, smallest.context, device)
+    batch, least = _batch(config, smallest.context, device)
     rows = max(1, batch // train.accumulate)
-    precision: str = train.precision
-    if precision == "auto":
-        # Measuring needs this memory too.
-        check_memory(min(training_bytes(smallest, rows, name, train.optimizer) for name in DTYPES), device)
-        precision = faster_precision(replace(reading, rows=rows), device, config)
+    precision = _precision(config, replace(reading, rows=rows), device)
     found = _sized(config, reading, batch, device, precision, start)
     model, rate = found.model, found.rate
-    task = make_task(config.task, replace(reading, model=model, rows=batch, batch_tokens=budget))
-    tokens_per_step = task.places_per_step
-    steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / tokens_per_step))
-    compile_ = _compile(
-        config, replace(reading, model=model, rows=rows), found, device, precision, int(steps * tokens_per_step)
-    )
+    whole = build(model, "meta")
+    frozen = freeze(whole, train)
+    batch_tokens = None if train.batch or not _by_tokens(config) else batch * model.context
+    full = replace(reading, model=model, rows=batch, batch_tokens=batch_tokens, multiple=least)
+    per_step = tokens_per_step(task := make_task(config.task, full))
+    steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / per_step))
+    compile_ = _compile(config, replace(reading, model=model, rows=rows), found, device, precision, steps * per_step)
     evaluate_every = train.evaluate_every or ceil(steps / 20)
-    rates = RATES if start is None else TUNING_RATES
     chosen = Chosen.of(
         {
             "device": device,
@@ -121,8 +120,8 @@ def plan(
             "threads": threads,
             "steps": steps,
             "batch": batch,
-            "batch_tokens": budget,
-            "learning_rate": train.learning_rate or rates[train.optimizer] * (256 / model.dim) ** 0.5,
+            "batch_tokens": batch_tokens,
+            "learning_rate": train.learning_rate or _rate(train.optimizer, model.dim, start is not None),
             "warmup": min(steps, ceil(0.02 * steps) if train.warmup is None else train.warmup),
             "evaluate_every": evaluate_every,
             "save_every": train.save_every or evaluate_every,
@@ -132,29 +131,43 @@ def plan(
             "vectors": vectors,
         }
     )
+    check_outcome(train, chosen)
     return Plan(
         model=model,
         chosen=chosen,
-        train_tokens=len(store.train.tokens),
-        validation_tokens=len(store.validation.tokens),
+        train_tokens=store.tokens("train"),
+        validation_tokens=store.tokens("validation"),
+        tokens_per_step=per_step,
+        epochs=steps / task.steps_per_epoch(),
         parameters=parameters(model).total,
+        frozen=sum(each.numel() for name, each in whole.named_parameters() if name in frozen),
         memory=found.memory,
-        minutes=steps * tokens_per_step / rate / 60 / SHARE,
-        steps_per_epoch=task.steps_per_epoch,
+        minutes=steps * per_step / rate / 60 / SHARE,
     )
 
 
-def _reading(config: RunConfig, store: TokenStore, tokenizer: Tokenizer, model: TransformerConfig) -> Reading:
-    multiple = MULTIPLE * config.train.accumulate
-    return Reading(store.corpus, model, tokenizer=tokenizer, multiple=multiple, layout=config.data.layout)
-
-
-def _batch(config: RunConfig, context: int, device: str) -> tuple[int, int | None]:
-    """Rows per step, and the tokens per step if rows have different lengths and the user did not give their number."""
+def _batch(config: RunConfig, context: int, device: str) -> tuple[int, int]:
+    """Rows of a step whose rows are as long as the context, and what they must be a multiple of: of records, of more."""
     train = config.train
+    least = train.accumulate * (MULTIPLE if _by_tokens(config) else 1)
     tokens = train.batch_tokens or TOKENS_PER_STEP[device]
-    batch = train.batch or _multiple(max(1, round(tokens / context)), train.accumulate)
-    return batch, batch * context if _by_tokens(config) and not train.batch else None
+    return train.batch or _multiple(max(1, round(tokens / context)), least), least
+
+
+def _precision(config: RunConfig, reading: Reading, device: str) -> str:
+    """The precision asked for, or the one that trains faster."""
+    train, model = config.train, reading.model
+    if train.precision != "auto":
+        return train.precision
+    # Measuring needs this memory too.
+    check_memory(min(training_bytes(model, reading.rows, name, measurable(train, model)) for name in DTYPES), device)
+    return faster_precision(reading, device, config)
+
+
+def _rate(optimizer: str, dim: int, started: bool) -> float:
+    """The highest learning rate of a model of this width, from its initial weights or started from another run's."""
+    rate: float = (TUNING_RATES if started else RATES)[optimizer] * (256 / dim) ** 0.5
+    return rate
 
 
 def _by_tokens(config: RunConfig) -> bool:
@@ -193,7 +206,7 @@ def measure(
     by_onednn: tuple[ProductKind, ...] = (),
     compiled: bool = False,
 ) -> float:
-    """Training rate in tokens per second: the median of real steps after a warmup step.
+    """Training rate in tokens read per second, those of sources included: the median of real steps after a warmup step.
 
     Args:
         reading: the texts, the model, and the rows of a micro-batch.
@@ -209,9 +222,11 @@ def measure(
         reading = replace(reading, batch_tokens=reading.rows * reading.length)
     built = build(reading.model, device)
     use_products(built, by_onednn)
-    optimizer = Optimizer(built, config.train, 1e-5, precision, by_onednn)
+    if config.train.checkpoint_activations:
+        checkpoint_activations(built)
+    optimizer = Optimizer(built, measurable(config.train, reading.model), 1e-5, precision, by_onednn)
     task = make_task(config.task, reading)
-    objective = task.objective(built)
+    objective = task.objective(built, config.train.label_smoothing, config.train.z_loss)
     step = torch.compile(objective) if compiled else objective
     batch = task.batch(task.examples(0)).to(device)
     times: list[float] = []
@@ -222,7 +237,16 @@ def measure(
             times.append(time.perf_counter() - began)
         if sum(times) > PATIENCE:
             break
-    return batch.tokens.numel() / median(times)
+    return tokens_read(batch) / median(times)
+
+
+def measurable(train: TrainConfig, model: TransformerConfig) -> TrainConfig:
+    """The settings to measure a model with: without groups that do not fit it, since it may be smaller than the run's."""
+    try:
+        check_groups(build(model, "meta"), train)
+    except HeddleError:
+        return train.model_copy(update={"groups": ()})
+    return train
 
 
 def faster_precision(reading: Reading, device: str, config: RunConfig) -> str:
@@ -285,8 +309,9 @@ def _sized(
     rows = batch // train.accumulate
 
     def sized(depth: int) -> tuple[TransformerConfig, int]:
-        model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task, start)
-        return model, training_bytes(model, rows, precision, train.optimizer)
+        classes = reading.corpus.classes
+        model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task, start, classes)
+        return model, training_bytes(model, rows, precision, measurable(train, model))
 
     def candidate(model: TransformerConfig, memory: int) -> Candidate:
         few = _measured_rows(rows, model)
@@ -324,8 +349,18 @@ def _sized(
 
 
 def _compile(config: RunConfig, reading: Reading, found: Candidate, device: str, precision: str, tokens: int) -> bool:
-    """Whether to compile: if asked to, or if there is a compiler, enough time, and it was measured to be faster."""
+    """Whether to compile: if asked to, or if there is a compiler, enough time, and it was measured to be faster.
+
+    Raises:
+        HeddleError: asked to, and the model cannot be compiled with checkpointed activations.
+    """
     train = config.train
+    if train.checkpoint_activations and not can_compile(build(reading.model, "meta")):
+        if train.compile == "on":
+            raise HeddleError(
+                "compile = on cannot be combined with checkpoint_activations here: a custom module has buffers"
+            )
+        return False
     if train.compile != "auto":
         return train.compile == "on"
     compiler = any(shutil.which(name) for name in ("c++", "g++", "clang++")) and train.products != "onednn"

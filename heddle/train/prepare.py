@@ -1,25 +1,25 @@
 """From text to a run directory for a `Trainer`: tokenizer, token store, plan, and checks before anything is trained."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 from heddle.checks import checked
+from heddle.config.data import DataConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.config.presets import preset
-from heddle.config.run import DataConfig, RunConfig
+from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen, SavedConfig, TakenVectors
-from heddle.data.sources import Description, Tally, describe, python_library, read_documents
-from heddle.data.store import TokenStore, build_store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.device import pick_device
+from heddle.model.groups import check_groups
 from heddle.text.base import Kind
-from heddle.text.heartbeat import heartbeat
 from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
+from heddle.train.material import Material, Tell, material
 from heddle.train.plan import CONTEXT, DEPTHS, Plan, plan
+from heddle.train.task import MULTIPLE, Reading
 from heddle.train.tasks import make_task
 from heddle.weights.checkpoints import TOKENIZER
 from heddle.weights.files import being_written, sweep, write_directory
@@ -28,7 +28,6 @@ from heddle.weights.start import START, load_start, save_start
 from heddle.weights.vectors import VECTORS, find_rows, read_vectors, save_rows, vector_width
 
 TRAINABLE = get_args(Kind)
-Tell = Callable[[str], None]
 FAMILIES = {
     ("encoder",): "an encoder",
     ("decoder",): "a decoder",
@@ -58,46 +57,72 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
     config = config.with_tuning().with_preset_training()
     start = None if config.model.start is None else read_config(Path(config.model.start)).model
     check_trainable(config, start)
-    device = pick_device(config.train.device)
+    pick_device(config.train.device)  # refuses one that is not there
     # Refuse impossible sizes before any work.
     smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task, start)
+    # Without a start, a preset or a depth, the depth, and so the names, depend on the time given.
+    if (config.model.start, config.model.preset, config.model.depth) != (None, None, None):
+        check_groups(build(smallest, "meta"), config.train)
     vectors = config.train.vectors
     if vectors is not None:
         check_width(config, vectors, smallest)
-    sources = resolve_sources(config.data)
     if run.parent.is_dir():
         sweep(run.parent)
-    tell(f"reading {name_sources(config.data)}")
-    tally = Tally(config.data.validation)
-    with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
-        described = describe(sources, tally)
-    tell(f"{pluralize(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB")
-    if vectors is not None:
-        tell(f"checking {vectors}")
-        for _ in read_vectors(vectors, tell):
-            pass  # read to the end, so that a damaged file is refused before a tokenizer or a model is trained
-    with write_directory(run) as partial:
-        tokenizer = make_tokenizer(config, sources, described, tell)
-        tokenizer.save(partial / "tokenizer.json")
-        taken = None if vectors is None else take_rows(vectors, tokenizer, partial, tell)
-        if taken and isinstance(smallest.head, LanguageHeadConfig) and smallest.head.tied:
-            tell("the head is tied, so it scores with these vectors too; set head.tied=false for separate weights")
-        tell("cutting the text into tokens")
-        several = described.documents > 1 and tokenizer.end_of_text is not None
-        store = cut(partial / "data", config.data, sources, tokenizer, several, described, tell)
-        tell(describe_split(store))
-        if store.split["overlap"]:
-            tell(describe_overlap(store))
-        tell("measuring this machine")
-        planned = plan(config, store, tokenizer, device.type, taken, start)
-        for line in make_task(config.task, planned.reading(config, store, tokenizer)).remarks():
-            tell(line)
-        if config.model.start is not None:
-            tell(f"taking the weights of {config.model.start}")
-            planned = replace(planned, chosen=take_start(config.model.start, planned, partial, tell))
-        parts = {"data": config.data, "task": config.task, "train": config.train, "chosen": planned.chosen}
-        saved = SavedConfig(model=planned.model, **parts)
-        (partial / "config.json").write_text(saved.to_json(), encoding="utf-8")
+    with material(config.data, config.task) as found:
+        tell(f"reading {name_sources(config.data)}")
+        tell(found.read(tell))
+        if vectors is not None:
+            tell(f"checking {vectors}")
+            for _ in read_vectors(vectors, tell):
+                pass  # read to the end, so that a damaged file is refused before a tokenizer or a model is trained
+        with write_directory(run) as partial:
+            return fill(partial, config, found, smallest, start, tell)
+
+
+def fill(
+    run: Path,
+    config: RunConfig,
+    found: Material,
+    smallest: TransformerConfig,
+    start: TransformerConfig | None,
+    tell: Tell,
+) -> Plan:
+    """Fill the directory of a new run and return its plan.
+
+    Args:
+        found: what it learns from, which has been read once.
+        smallest: the model that the config describes, apart from its depth.
+        start: the model of the run to start from, or None.
+    """
+    vectors = config.train.vectors
+    tokenizer = make_tokenizer(config, found, tell)
+    tokenizer.save(run / "tokenizer.json")
+    taken = None if vectors is None else take_rows(vectors, tokenizer, run, tell)
+    if taken and isinstance(smallest.head, LanguageHeadConfig) and smallest.head.tied:
+        tell("the head is tied, so it scores with these vectors too; set head.tied=false for separate weights")
+    tell("cutting the text into tokens")
+    store, said = found.cut(run / "data", tokenizer, tell)
+    for line in said:
+        tell(line)
+    tell("measuring this machine")
+    planned = plan(config, store, tokenizer, pick_device(config.train.device).type, taken, start)
+    reading = Reading(
+        store.corpus,
+        planned.model,
+        planned.chosen.batch,
+        tokenizer=tokenizer,
+        batch_tokens=planned.chosen.batch_tokens,
+        multiple=MULTIPLE * config.train.accumulate,
+        layout=config.data.layout,
+    )
+    for line in make_task(config.task, reading).remarks():
+        tell(line)
+    if config.model.start is not None:
+        tell(f"taking the weights of {config.model.start}")
+        planned = replace(planned, chosen=take_start(config.model.start, planned, run, tell))
+    parts = {"data": config.data, "task": config.task, "train": config.train, "chosen": planned.chosen}
+    saved = SavedConfig(model=planned.model, **parts)
+    (run / "config.json").write_text(saved.to_json(), encoding="utf-8")
     return planned
 
 
@@ -131,17 +156,16 @@ def check_trainable(config: RunConfig, start: TransformerConfig | None = None) -
         )
 
 
-def resolve_sources(data: DataConfig) -> list[Path | str]:
-    """What to read: the user's sources, or the Python standard library's."""
-    return list(data.sources) if data.sources else list(python_library())
-
-
 def name_sources(data: DataConfig) -> str:
     """The sources, in words."""
-    return ", ".join(data.sources) if data.sources else "the Python standard library's sources on this machine"
+    return (
+        ", ".join((*data.sources, *data.validation_sources))
+        if data.sources
+        else "the Python standard library's sources on this machine"
+    )
 
 
-def make_tokenizer(config: RunConfig, sources: Sequence[Path | str], described: Description, tell: Tell) -> Tokenizer:
+def make_tokenizer(config: RunConfig, found: Material, tell: Tell) -> Tokenizer:
     """The tokenizer that a config asks for: trained on the text, or loaded from a file or a run.
 
     Raises:
@@ -153,11 +177,10 @@ def make_tokenizer(config: RunConfig, sources: Sequence[Path | str], described: 
     if data.tokenizer in TRAINABLE:
         tell(f"training a tokenizer ({data.tokenizer})")
         # One document has no boundary to mark, so a character vocabulary holds exactly the text's characters.
-        whole = data.tokenizer == "characters" and described.documents == 1
+        whole = data.tokenizer == "characters" and found.one_text
         special: tuple[str, ...] = () if whole else (END_OF_TEXT,)
         special = tuple(dict.fromkeys((*special, *config.task.special_tokens, *data.special_tokens)))
-        texts = (document.text for document in read_documents(sources))
-        tokenizer = train_tokenizer(data.tokenizer, texts, data.tokenizer_size, special, tell)
+        tokenizer = train_tokenizer(data.tokenizer, found.texts(), data.tokenizer_size, special, tell)
         # The sizes of byte and character vocabularies are fixed by the text.
         if KINDS[tokenizer.kind].least is not None and tokenizer.vocab_size < data.tokenizer_size:
             tell(f"{tokenizer.vocab_size:,} ids: the text is too short for tokenizer_size = {data.tokenizer_size:,}")
@@ -166,49 +189,6 @@ def make_tokenizer(config: RunConfig, sources: Sequence[Path | str], described: 
         kinds = ", ".join(TRAINABLE)
         raise HeddleError(f"tokenizer = {data.tokenizer!r} is neither one of {kinds} nor the path of a tokenizer.json")
     return load_tokenizer(Path(data.tokenizer))
-
-
-def cut(
-    directory: Path,
-    data: DataConfig,
-    sources: Sequence[Path | str],
-    tokenizer: Tokenizer,
-    end_of_text: bool,
-    described: Description,
-    tell: Tell,
-) -> TokenStore:
-    """Tokenise the text into two parts, reporting progress."""
-    done = 0
-
-    def count(bytes_: int, total: int) -> None:
-        nonlocal done
-        done = bytes_
-
-    with heartbeat(tell, lambda: f"{done / 1e6:,.1f} of {described.bytes / 1e6:,.1f} MB cut"):
-        documents = read_documents(sources)
-        return build_store(directory, documents, tokenizer, data.validation, end_of_text, count, described)
-
-
-def describe_split(store: TokenStore) -> str:
-    """What was held out, in one line."""
-    share, asked, cut = store.split["held_out"], store.split["validation"], store.split["cut"]
-    there = store.train.documents + store.validation.documents - cut
-    how = {
-        "characters": "the end of the text",
-        "documents": f"{store.validation.documents:,} of {there:,} documents, drawn by their content",
-        "both": f"the ends of {cut:,} of {there:,} documents, too few or too uneven to hold out whole ones alone",
-    }[store.split["by"]]
-    missed = "" if abs(share - asked) <= 0.25 * min(asked, 1 - asked) else f"; validation = {asked:g} was asked for"
-    return f"held out for validation: {share:.1%} of the text, {how}{missed}"
-
-
-def describe_overlap(store: TokenStore) -> str:
-    """How many of the held-out texts are in the training text too, in one line."""
-    there, twice = pluralize(store.validation.documents, "text"), store.split["overlap"]
-    return (
-        f"{twice:,} of {there} held out {'is' if twice == 1 else 'are'} in the training text too, word for word: "
-        "the score will be better than on new text"
-    )
 
 
 def take_start(run: str, planned: Plan, partial: Path, tell: Tell) -> Chosen:

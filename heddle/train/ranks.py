@@ -47,6 +47,13 @@ class Ranks:
         dist.all_reduce(summed)
         return summed
 
+    def total(self, number: float) -> float:
+        """The sum of every rank's number, in fp64."""
+        if self.count == 1:
+            return number
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return float(self.sum(torch.tensor(number, dtype=torch.float64, device=device)))
+
     def wrap(self, objective: nn.Module) -> nn.Module:
         """The objective, with a backward pass that leaves the mean of all ranks' gradients."""
         return objective if self.count == 1 else DistributedDataParallel(objective)

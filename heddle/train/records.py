@@ -57,6 +57,10 @@ class RecordTask(Task):
         # A number for each row that no other step has; empty rows draw nothing.
         return Examples(rows, keys=step * (1 << 20) + np.arange(len(rows)))
 
+    def steps_per_epoch(self) -> float:
+        """Steps that read every record once."""
+        return 0.0 if self.buckets is None else float(self.buckets.batches)
+
     def held_out(self, rows: int, most: int | None = None) -> HeldOut:
         """Every held-out record that has a target once, in batches of similar length; or an even sample of them."""
         records = self.reading.records(held_out=True)

@@ -19,7 +19,7 @@ from heddle.data.order import held_out_windows, targets_left_out, windows, windo
 from heddle.data.store import Part
 from heddle.errors import HeddleError, pluralize
 from heddle.nn.layout import Layout
-from heddle.train.task import Examples, HeldOut, Reading, listed, window_batches
+from heddle.train.task import Examples, HeldOut, Reading, listed, window_batches, window_places
 
 SHORTEST = 4  # tokens of a context worth advising
 LEAST = 4  # rows in a sample, so that its standard error can be estimated
@@ -81,10 +81,17 @@ class TextRows(ABC):
     def steps_per_epoch(self) -> float:
         """Steps in which all training rows are read once."""
 
-    @property
-    def places_per_step(self) -> float:
-        """Tokens that the model computes per step on average, padding included."""
-        return float(self.reading.rows * self.length)
+    @abstractmethod
+    def numbers(self, examples: Examples) -> Ids:
+        """What the rows are, by number, as `Task.places` returns them."""
+
+    @abstractmethod
+    def size(self, held_out: bool) -> int:
+        """How many such numbers a part has."""
+
+    def epoch(self) -> int | None:
+        """Rows of an epoch; None: steps have different numbers of rows."""
+        return None
 
     @property
     @abstractmethod
@@ -161,9 +168,20 @@ class Concatenated(TextRows):
         length = min(most, self.length, self.held_out_text[0])
         return Examples(np.zeros(1, dtype=np.int64), held_out=True, length=length)
 
+    def numbers(self, examples: Examples) -> Ids:
+        """Each target's number in the text: if the next token is predicted, one to the right of a window's inputs."""
+        return window_places(examples) + self.ahead
+
+    def size(self, held_out: bool) -> int:
+        return len(self.reading.part(held_out).tokens) - self.ahead
+
+    def epoch(self) -> int:
+        """As many windows as fit, with room to shift them."""
+        return windows_per_epoch(len(self.reading.part(held_out=False).tokens), self.length)
+
     @property
     def steps_per_epoch(self) -> float:
-        return windows_per_epoch(len(self.reading.part(held_out=False).tokens), self.length) / self.reading.rows
+        return self.epoch() / self.reading.rows
 
     @property
     def held_out_text(self) -> tuple[int, float]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from math import cos, pi, sqrt
 from typing import NamedTuple
 
-from heddle.config.run import TrainConfig
+from heddle.config.train import TrainConfig
 
 
 class Moment(NamedTuple):

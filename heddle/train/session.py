@@ -1,22 +1,26 @@
 """A run opened for training: model, optimizer and task, new or from the newest valid checkpoint."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from heddle.account.machine import matmul_rate, usable_precision
 from heddle.checks import checked
-from heddle.config.run import TextLayout, TrainConfig
+from heddle.config.data import TextLayout
 from heddle.config.saved import Chosen, SavedConfig
 from heddle.config.tasks import NextTokenConfig
+from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
-from heddle.data.store import TokenStore
+from heddle.data.record_store import Store, open_store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
+from heddle.model.checkpointing import checkpoint_activations
 from heddle.model.device import pick_device
 from heddle.model.packing import use_products
 from heddle.model.precision import DTYPES
@@ -24,18 +28,23 @@ from heddle.model.products import has_onednn
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.train.extend import lasting
+from heddle.train.moving import MovingAverage
 from heddle.train.objective import CrossEntropy, Loss
 from heddle.train.optimizer import Optimizer
+from heddle.train.outcome import Best, Published, averaged_steps, judge, published, restored
 from heddle.train.ranks import Ranks, join_ranks
 from heddle.train.runtime import keep_memory
 from heddle.train.task import MULTIPLE, Reading, Task
 from heddle.train.tasks import make_task
+from heddle.weights.average import mean_of
 from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, CheckpointState
 from heddle.weights.files import Hold, sweep
 from heddle.weights.run import damage, newest_valid, read_config, read_state, save_checkpoint
 from heddle.weights.start import START, load_start
 from heddle.weights.tensors import compare, specs_of
 from heddle.weights.vectors import VECTORS, load_rows, put_rows
+
+MASTER = "master/"  # the names of weights in a checkpoint whose own weights are their moving average
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ class Run:
     train: TrainConfig
     chosen: Chosen
     tokenizer: Tokenizer
-    store: TokenStore
+    store: Store
     hold: Hold | None = None
 
     def task(self) -> Task:
@@ -117,6 +126,8 @@ class Session:
         objective: the objective that steps call, compiled if so chosen; assign a wrapper here to wrap it.
         step: steps done.
         ranks: this process among those that train together.
+        ema: the moving average of the weights, if the run has one.
+        best: the evaluation with the lowest validation loss so far, in a run with `patience`.
     """
 
     run: Run
@@ -128,6 +139,8 @@ class Session:
     objective: Callable[[Batch], Loss]
     step: int
     ranks: Ranks = field(default_factory=Ranks)
+    ema: MovingAverage | None = None
+    best: Best | None = None
 
     def batch(self) -> Batch:
         """This rank's rows of the next step's batch, on the run's device."""
@@ -135,15 +148,71 @@ class Session:
         return self.task.batch(examples).to(self.model.device)
 
     def weights(self) -> dict[str, Tensor]:
-        """The whole content of the model: the masters, and the buffers of a user's own modules."""
-        masters = self.optimizer.masters
-        return {name: masters.get(name, tensor).detach() for name, tensor in self.model.state_dict().items()}
+        """The weights to use now, and the buffers of a user's own modules: the masters or, with `ema`, their average."""
+        own = {**self.optimizer.masters, **({} if self.ema is None else self.ema.average)}
+        return {name: own.get(name, tensor).detach() for name, tensor in self.model.state_dict().items()}
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Inside the `with` block, the model has the weights to use."""
+        if self.ema is None:
+            yield
+            return
+        try:
+            with self.ema.exchanged():
+                self.optimizer.refresh()
+                yield
+        finally:
+            self.optimizer.refresh()
+
+    def judge(self, loss: float) -> bool:
+        """Note a validation loss of this step; whether it is the lowest so far, in a run with `patience`."""
+        if self.run.train.patience is None:
+            return False
+        self.best = judge(self.best, self.step, loss, self.run.chosen.steps)
+        return self.best.waited == 0
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether `patience` has ended the training before its last step."""
+        patience, best = self.run.train.patience, self.best
+        waited = patience is not None and best is not None and best.waited >= patience
+        return waited and self.step < self.run.chosen.steps
 
     def save(self) -> None:
-        """Write a checkpoint: weights, optimizer state and step."""
-        state = {"step": self.step, "data": self.run.store.sources}
-        optimizer, keep = self.optimizer.state(), self.run.train.keep
-        save_checkpoint(self.run.directory, self.step, self.weights(), optimizer, state, keep)
+        """Write a checkpoint: the weights to use, what training needs beside them, and the step.
+
+        The best checkpoint, and those that the run will average, stay beside the newest ones.
+        """
+        run, also = self.run, set(averaged_steps(self.run.train, self.run.chosen))
+        state: dict[str, Any] = {"step": self.step, "data": run.store.sources}
+        if self.best is not None:
+            state["best"] = self.best.to_dict()
+            also.add(self.best.step)
+        optimizer = self.optimizer.state()
+        if self.ema is not None:
+            optimizer |= {MASTER + name: weight.detach() for name, weight in self.ema.weights.items()}
+        save_checkpoint(run.directory, self.step, self.weights(), optimizer, state, run.train.keep, also)
+
+    def finish(self) -> Published:
+        """Give the model the weights to publish (see `heddle.train.outcome`); training cannot continue from them.
+
+        Raises:
+            HeddleError: a checkpoint that is needed is missing or damaged.
+        """
+        run = self.run
+        found = published(run.train, run.chosen, self.step, self.best)
+        folders = [run.directory / CHECKPOINTS / f"step-{step}" for step in reversed(found.steps)]
+        self.ranks.wait()  # for the leader's last checkpoint
+        self._adopt(self.weights() if found.steps == (self.step,) else mean_of(folders))
+        return found
+
+    @torch.no_grad()
+    def _adopt(self, tensors: Mapping[str, Tensor]) -> None:
+        held, self.ema = {**self.model.state_dict(), **self.optimizer.masters}, None
+        for name, tensor in tensors.items():
+            held[name].copy_(tensor)
+        self.optimizer.refresh()
 
 
 @checked()
@@ -181,7 +250,7 @@ def read_run(run: Path) -> Run:
         came = "imported, not trained here" if config.origin else "saved without its training"
         raise HeddleError(f"{run} was {came}, so it cannot be resumed")
     tokenizer: Tokenizer = load_tokenizer(run / "tokenizer.json")
-    store = TokenStore.open(run / "data")
+    store = open_store(run / "data")
     if store.tokenizer != tokenizer.fingerprint():
         raise HeddleError(f"{run}: data/ was made with a tokenizer other than tokenizer.json; train a new run")
     # An imported model may have more ids than its tokenizer.
@@ -211,17 +280,20 @@ def _start(run: Run, ranks: Ranks) -> Session:
     model = build(config.model, device, train.seed)
     by_onednn = chosen.onednn if has_onednn() else ()
     use_products(model, by_onednn)
+    if train.checkpoint_activations:
+        checkpoint_activations(model)
+    masters, moments = _parts({} if before is None else before.optimizer)
     if before is not None:
-        model.load_state_dict(before.model, strict=True)
+        model.load_state_dict({**before.model, **masters}, strict=True)
     elif chosen.start is not None:
         load_start(model, run.directory / START, chosen.start.sha256)
     elif chosen.vectors is not None:
         put_rows(model, *load_rows(run.directory / VECTORS, chosen.vectors.sha256))
     optimizer = Optimizer(model, train, chosen.learning_rate, precision, by_onednn)
     if before is not None:
-        optimizer.load_state(before.optimizer)
+        optimizer.load_state(moments)
     task = run.task()
-    eager = task.objective(model)  # after the model is in its working precision
+    eager = task.objective(model, train.label_smoothing, train.z_loss)  # after the model is in its working precision
     return Session(
         run=run,
         opening=Opening(source, notes, damaged, precision, peak, moved),
@@ -232,7 +304,26 @@ def _start(run: Run, ranks: Ranks) -> Session:
         objective=torch.compile(ranks.wrap(eager)) if chosen.compile else ranks.wrap(eager),
         step=0 if before is None else int(before.state["step"]),
         ranks=ranks,
+        ema=_moving_average(train, optimizer, {name: before.model[name] for name in masters} if before else {}),
+        best=None if before is None else restored(before.state, train, chosen),
     )
+
+
+def _parts(saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The weights that training continues from, if the checkpoint's own are their average, and the optimizer's state."""
+    masters = {key.removeprefix(MASTER): value for key, value in saved.items() if key.startswith(MASTER)}
+    return masters, {key: value for key, value in saved.items() if not key.startswith(MASTER)}
+
+
+def _moving_average(train: TrainConfig, optimizer: Optimizer, saved: Mapping[str, Tensor]) -> MovingAverage | None:
+    """The moving average of what is trained, if the run has one, with the values of a checkpoint."""
+    if train.ema is None:
+        return None
+    trained = {name: master for name, master in optimizer.masters.items() if name not in optimizer.frozen}
+    ema = MovingAverage(trained, train.ema)
+    for name, value in saved.items():
+        ema.average[name].copy_(value)
+    return ema
 
 
 def _adapt(chosen: Chosen, device: torch.device, ranks: Ranks, resumed: bool) -> tuple[str, float, list[str]]:

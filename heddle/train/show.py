@@ -3,30 +3,36 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from heddle.checks import at_least, checked
 from heddle.config.model import TransformerConfig
-from heddle.data.batch import IGNORED
+from heddle.data.batch import IGNORED, Batch
 from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.stack import Stack
-from heddle.nn.layout import Layout
+from heddle.nn.layout import PADDING, Layout
 from heddle.nn.mask import Mask, Rule
 from heddle.nn.scope import Pattern
+from heddle.text.tokenizer import Tokenizer
 from heddle.train.session import read_run
+from heddle.train.task import tokens_read
 
 
 @dataclass(frozen=True)
 class ShownRow:
-    """One row of a batch; every list has an item for each place.
+    """One row of a batch; every list but the source's and the answer's has an item for each place.
 
     Attributes:
-        tokens: ids that the model reads.
+        tokens: ids that the model reads; of an encoder-decoder, its decoder.
         pieces: the same as text.
-        targets: the id that each place predicts, or None.
+        targets: the id that each place predicts, or None; empty if the row has targets of another kind.
         predicts: the same as text.
         weights: of each target in the loss.
         positions: the position of each token in its segment.
         segments: the segment that each token belongs to; -1 is padding.
+        source: what the encoder of an encoder-decoder reads; None for any other model.
+        answer: the row's target and its weight, if the row has one instead of one for each place.
     """
 
     tokens: list[int]
@@ -36,6 +42,25 @@ class ShownRow:
     weights: list[float]
     positions: list[int]
     segments: list[int]
+    source: "ShownSource | None" = None
+    answer: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class ShownSource:
+    """What the encoder reads; every list has an item for each place.
+
+    Attributes:
+        tokens: ids.
+        pieces: the same as text.
+        positions: the position of each token.
+        segments: the segment that each token belongs to; -1 is padding.
+    """
+
+    tokens: list[int]
+    pieces: list[str]
+    positions: list[int]
+    segments: list[int]
 
 
 @dataclass(frozen=True)
@@ -43,7 +68,7 @@ class ShownMask:
     """Which tokens of the first row each of its tokens may attend to.
 
     Attributes:
-        stack: the stack, such as `decoder`.
+        stack: the stack, such as `decoder`; `decoder, cross` for its attention to the encoder's output.
         layers: the layers with this mask.
         rule: the rule, such as `Causal()`.
         seen: a list for each query, True where it may attend to the key.
@@ -63,7 +88,7 @@ class ShownStep:
         step: its number, from 1.
         steps: how many the run has.
         described: where its examples are, in words.
-        places: places in the whole batch.
+        places: places in the whole batch, those of sources included.
         targets: those that are predicted.
         rows: the first rows.
         masks: the masks of the first row, one for each rule.
@@ -86,59 +111,85 @@ def show_step(run: str | Path, step: int = 1, rows: int = 1, length: int = 32) -
         run: a run directory.
         step: from 1, as reports count.
         rows: how many of the batch's rows to return.
-        length: how many places of each row to return.
+        length: how many places of each row, and of each source, to return.
 
     Raises:
         HeddleError: it is no training run, has fewer steps, or its text was changed.
     """
     opened = read_run(Path(run))
-    chosen, tokenizer = opened.chosen, opened.tokenizer
+    chosen = opened.chosen
     if step > chosen.steps:
         raise HeddleError(f"step = {step}: {run} has {chosen.steps} steps")
     task = opened.task()
     examples = task.examples(step - 1)
     batch = task.batch(examples)
-    if batch.targets.dim() != 2:
-        raise HeddleError(f"{run}: only batches with a target for each token can be shown")
-    shown = []
-    for row in range(min(rows, len(batch.tokens))):
-        here = slice(min(length, batch.layout.width))
-        tokens = batch.tokens[row, here].tolist()
-        targets = [None if target == IGNORED else target for target in batch.targets[row, here].tolist()]
-        shown.append(
-            ShownRow(
-                tokens=tokens,
-                pieces=[tokenizer.piece(token) for token in tokens],
-                targets=targets,
-                predicts=[None if target is None else tokenizer.piece(target) for target in targets],
-                weights=batch.weights[row, here].tolist(),
-                positions=batch.layout.position[row, here].tolist(),
-                segments=batch.layout.segment[row, here].tolist(),
-            )
-        )
     return ShownStep(
         step=step,
         steps=chosen.steps,
         described=task.describe(examples),
-        places=batch.tokens.numel(),
+        places=tokens_read(batch),
         targets=int((batch.weights > 0).sum()),
-        rows=shown,
-        masks=_masks(opened.config.model, batch.layout, length),
+        rows=[_row(batch, row, length, opened.tokenizer) for row in range(min(rows, len(batch.tokens)))],
+        masks=_masks(opened.config.model, batch, length),
     )
 
 
-def _masks(config: TransformerConfig, layout: Layout, length: int) -> list[ShownMask]:
+def _row(batch: Batch, row: int, length: int, tokenizer: Tokenizer) -> ShownRow:
+    """One row of a batch, and its source."""
+    read = _read(batch.tokens, batch.layout, row, length, tokenizer)
+    source, answer = None, None
+    if batch.source is not None and batch.source_layout is not None:
+        source = _read(batch.source, batch.source_layout, row, length, tokenizer)
+    targets: list[int | None] = []
+    weights: list[float] = []
+    if batch.targets.dim() == 2:
+        targets = [None if target == IGNORED else target for target in batch.targets[row, :length].tolist()]
+        weights = batch.weights[row, :length].tolist()
+    else:
+        answer = batch.targets[row].item(), batch.weights[row].item()
+    return ShownRow(
+        tokens=read.tokens,
+        pieces=read.pieces,
+        targets=targets,
+        predicts=[None if target is None else tokenizer.piece(target) for target in targets],
+        weights=weights,
+        positions=read.positions,
+        segments=read.segments,
+        source=source,
+        answer=answer,
+    )
+
+
+def _read(tokens: Tensor, layout: Layout, row: int, length: int, tokenizer: Tokenizer) -> ShownSource:
+    """The ids of one row, their texts and their places; padding has no text."""
+    ids, segments = tokens[row, :length].tolist(), layout.segment[row, :length].tolist()
+    pieces = ["" if segment == PADDING else tokenizer.piece(id) for id, segment in zip(ids, segments, strict=True)]
+    return ShownSource(ids, pieces, layout.position[row, :length].tolist(), segments)
+
+
+def _masks(config: TransformerConfig, batch: Batch, length: int) -> list[ShownMask]:
     """The masks of the first row's first tokens, one for each rule of the model's attention layers."""
-    first, length = layout.split(1)[0], min(length, layout.width)
+    own = batch.layout.split(1)[0]
+    source = own if batch.source_layout is None else batch.source_layout.split(1)[0]
     found, model = [], build(config, "meta")
+    both = len(config.stacks()) > 1
     for name in config.stacks():
         stack: Stack = getattr(model, name)
-        rules: dict[Rule, list[int]] = {}
-        for layer, block in enumerate(stack.layers()):
-            pattern: Pattern = block.mixer.pattern
-            if pattern.kernel is not None:
-                rules.setdefault(pattern.rule, []).append(layer)
-        for rule, layers in rules.items():
-            seen = Mask(rule, first, first).tile(0, length, 0, length)[0, 0].tolist()
-            found.append(ShownMask(name, layers, str(rule), seen))
+        queries = source if both and name == "encoder" else own
+        mixers = [block.mixer.pattern for block in stack.layers()]
+        crosses = [None if block.cross is None else block.cross.pattern for block in stack.layers()]
+        for label, patterns, keys in ((name, mixers, queries), (f"{name}, cross", crosses, source)):
+            for rule, layers in _rules(patterns).items():
+                width, depth = min(length, queries.width), min(length, keys.width)
+                seen = Mask(rule, queries, keys).tile(0, width, 0, depth)[0, 0].tolist()
+                found.append(ShownMask(label, layers, str(rule), seen))
     return found
+
+
+def _rules(patterns: list[Pattern | None]) -> dict[Rule, list[int]]:
+    """The layers with each rule; layers without attention have none."""
+    rules: dict[Rule, list[int]] = {}
+    for layer, pattern in enumerate(patterns):
+        if pattern is not None and pattern.kernel is not None:
+            rules.setdefault(pattern.rule, []).append(layer)
+    return rules

@@ -30,7 +30,7 @@ def train_step(
     clip: float,
     reduce: Reduce = alone,
 ) -> tuple[float, float]:
-    """Update the parameters once; return (mean loss in nats per target, norm of the gradient before clipping).
+    """Update the parameters once; return (mean plain loss in nats per target, norm of the gradient before clipping).
 
     If either is NaN or infinite, nothing is updated and the gradients are kept for inspection.
 
@@ -55,7 +55,7 @@ def train_step(
         loss = objective(part)
         ((loss.total + loss.extra) / share).backward()
         optimizer.collect()
-        total = total + loss.total.detach()
+        total = total + loss.plain
         loads = [a + b for a, b in zip(loads, loss.loads, strict=True)] if loads else list(loss.loads)
     mean = (reduce(total) / count).item()
     norm = optimizer.step(factor, clip) if isfinite(mean) else nan

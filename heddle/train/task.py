@@ -1,19 +1,23 @@
 """The interface of a task: which examples a step reads, what their targets are, what is minimised, and what is reported.
 
-A task is a config class with its `kind` (`heddle.config.run`), a subclass of `Task`, and a row in `heddle.train.tasks`. The
+A task is a config class with its `kind` (`heddle.config.tasks`), a subclass of `Task`, and a row in `heddle.train.tasks`. The
 trainer, `fit`, the plan and the evaluation use only this interface.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import mean
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
 
+from heddle.config.data import TextLayout
 from heddle.config.model import TransformerConfig
-from heddle.config.run import TextLayout
 from heddle.data.batch import Batch
 from heddle.data.records import Records
 from heddle.data.store import Corpus, Part
@@ -99,8 +103,11 @@ class Examples:
     def part(self, number: int, of: int) -> "Examples":
         """Part `number` of `of` equal parts: what one rank reads."""
         rows = len(self.places) // of
-        mine = slice(number * rows, (number + 1) * rows)
-        return replace(self, places=self.places[mine], keys=None if self.keys is None else self.keys[mine])
+        return self.take(np.arange(number * rows, (number + 1) * rows))
+
+    def take(self, rows: npt.NDArray[np.int64]) -> "Examples":
+        """These of the examples, in this order."""
+        return replace(self, places=self.places[rows], keys=None if self.keys is None else self.keys[rows])
 
 
 @dataclass(frozen=True)
@@ -142,23 +149,18 @@ class Task(ABC):
             HeddleError: no held-out example has a target.
         """
 
-    def objective(self, model: Transformer) -> CrossEntropy:
+    def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
         """The module whose loss is minimised.
 
+        Args:
+            model: the model to train.
+            label_smoothing: see `heddle.train.cross_entropy`.
+            z_loss: see `heddle.train.cross_entropy`.
+
         Raises:
-            HeddleError: the model does not fit this task.
+            HeddleError: the model does not fit this task, or one of the terms has no effect on it.
         """
-        return CrossEntropy(model)
-
-    @property
-    def steps_per_epoch(self) -> float | None:
-        """Steps in which every training example is read once; None: there are no epochs."""
-        return None
-
-    @property
-    def places_per_step(self) -> float:
-        """Tokens that the model computes per step on average, padding included."""
-        return float(self.reading.rows * self.reading.length)
+        return CrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """What evaluation reports with the loss.
@@ -168,6 +170,39 @@ class Task(ABC):
             share: share of all held-out targets that were scored.
         """
         return {name: mean for name, mean in means.items() if name != "loss"}
+
+    def places(self, examples: Examples) -> npt.NDArray[np.int64]:
+        """Where in its part each example is, Int[B], or each of its targets, Int[B N]: equal numbers are the same one.
+
+        `heddle prove` counts them: an evaluation must score each once, and an epoch must read none twice.
+        """
+        return examples.places
+
+    def size(self, held_out: bool) -> int | None:
+        """How many such places a part has; None: this task does not know."""
+        return None
+
+    def epoch(self) -> int | None:
+        """The number of examples in an epoch; None: this task has no epochs."""
+        return None
+
+    def after(self, batch: Batch, targets: Int[Tensor, " B"]) -> Bool[Tensor, "B T"]:
+        """Which tokens come after one target of each row, so that its loss must not depend on them.
+
+        The target's own token is the first of them. A decoder's are all tokens to the right; an encoder has none, since it
+        reads both sides.
+        """
+        if self.reading.model.decoder is None:
+            return torch.zeros(batch.tokens.shape, dtype=torch.bool)
+        return torch.arange(batch.tokens.shape[1]) > targets[:, None]
+
+    def shown(self) -> float | None:
+        """The share of targets whose own id the model is meant to read at their place; None: targets are not in the input there."""
+        return None
+
+    def steps_per_epoch(self) -> float:
+        """Steps that read everything there is to train on once; by default, of a text in windows of the context."""
+        return len(self.reading.part(held_out=False).tokens) / (self.reading.rows * self.reading.length)
 
     def remarks(self) -> list[str]:
         """What a user should know about how the texts will be read, one line each."""
@@ -180,6 +215,18 @@ class Task(ABC):
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
         """Text that the model generates, to show during training; None: nothing to show."""
         return None
+
+
+def tokens_read(batch: Batch) -> int:
+    """Tokens that a model reads in a batch, padding included: of an encoder-decoder, those of the source too."""
+    return batch.tokens.numel() + (0 if batch.source is None else batch.source.numel())
+
+
+def tokens_per_step(task: Task) -> int:
+    """Tokens that a step reads on average: steps of equal rows are equal, so one is looked at; of others, the first few."""
+    equal = isinstance(task.reading.corpus.train, Part) and task.reading.layout != "documents"
+    looked_at = 1 if equal else 8
+    return max(1, round(mean(tokens_read(task.batch(task.examples(step))) for step in range(looked_at))))
 
 
 def listed(examples: Examples, most: int = 8) -> str:
@@ -196,3 +243,8 @@ def window_batches(found: Sequence[tuple[int, int]], rows: int, length: int) -> 
         for cut in cuts
         if cut
     )
+
+
+def window_places(examples: Examples) -> npt.NDArray[np.int64]:
+    """Int[B N]: the tokens of each window, as their numbers in the text."""
+    return examples.places[:, None] + np.arange(examples.length)

@@ -2,13 +2,34 @@
 
 from heddle.checks import checked
 from heddle.config.base import Config
-from heddle.config.tasks import MaskedConfig, NextTokenConfig
+from heddle.config.tasks import (
+    ClassificationConfig,
+    MaskedConfig,
+    NextTokenConfig,
+    RegressionConfig,
+    SpanCorruptionConfig,
+    TokenClassificationConfig,
+    TranslationConfig,
+)
 from heddle.errors import HeddleError
+from heddle.train.classification import ClassificationTask
 from heddle.train.masked import MaskedTask
 from heddle.train.next_token import NextTokenTask
+from heddle.train.regression import RegressionTask
+from heddle.train.span_corruption import SpanCorruptionTask
 from heddle.train.task import Reading, Task
+from heddle.train.token_classification import TokenClassificationTask
+from heddle.train.translation import TranslationTask
 
-TASKS: dict[type[Config], type[Task]] = {NextTokenConfig: NextTokenTask, MaskedConfig: MaskedTask}
+TASKS: dict[type[Config], type[Task]] = {
+    NextTokenConfig: NextTokenTask,
+    MaskedConfig: MaskedTask,
+    TranslationConfig: TranslationTask,
+    SpanCorruptionConfig: SpanCorruptionTask,
+    ClassificationConfig: ClassificationTask,
+    TokenClassificationConfig: TokenClassificationTask,
+    RegressionConfig: RegressionTask,
+}
 
 
 @checked()

@@ -4,13 +4,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from heddle.config.run import TextLayout
+from heddle.config.data import TextLayout
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.nn.custom import CustomMixer
 from heddle.nn.layout import Layout
 from heddle.train.documents import Packed, Separate
-from heddle.train.rows import Concatenated, TextRows
+from heddle.train.rows import Concatenated, Ids, TextRows
 from heddle.train.task import Examples, HeldOut, Reading, Task
 
 LAYOUTS: dict[TextLayout, type[TextRows]] = {"concatenate": Concatenated, "documents": Separate, "pack": Packed}
@@ -43,15 +43,21 @@ class TextTask(Task):
         """Rows that score every target once, or an even sample of them."""
         return self.rows.held_out(rows, most)
 
-    @property
     def steps_per_epoch(self) -> float:
         """Steps in which every training row is read once."""
         return self.rows.steps_per_epoch
 
-    @property
-    def places_per_step(self) -> float:
-        """Tokens that the model computes per step on average, padding included."""
-        return self.rows.places_per_step
+    def places(self, examples: Examples) -> Ids:
+        """What the examples are, by number: the targets of windows, or documents or packed rows."""
+        return self.rows.numbers(examples)
+
+    def size(self, held_out: bool) -> int:
+        """How many of these a part has."""
+        return self.rows.size(held_out)
+
+    def epoch(self) -> int | None:
+        """Rows of an epoch, if every step has as many."""
+        return self.rows.epoch()
 
     def remarks(self) -> list[str]:
         """What of the text is not read, and how much is padding."""

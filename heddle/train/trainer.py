@@ -15,13 +15,18 @@ import torch
 from heddle.account.flops import flops
 from heddle.checks import checked
 from heddle.errors import HeddleError
+from heddle.model.roles import layer_of
+from heddle.nn.moe import MoE
 from heddle.train.diagnose import first_bad_layer
 from heddle.train.evaluate import Evaluation, evaluate
 from heddle.train.journal import Metrics, Report
+from heddle.train.load import load_statistics
+from heddle.train.outcome import Published
 from heddle.train.runtime import seed_step
 from heddle.train.schedule import factor
 from heddle.train.session import open_session
 from heddle.train.step import train_step
+from heddle.train.task import tokens_per_step, tokens_read
 from heddle.weights.files import WriteError
 from heddle.weights.run import newest_valid, publish
 
@@ -49,6 +54,7 @@ class Trainer:
 
     Attributes:
         session: the model, the optimizer, the task and the step (see `heddle.train.session`).
+        published: which weights `run` published (see `heddle.train.outcome`); None before.
 
     Raises:
         HeddleError: the directory is not a training run, its files do not belong together, or it is already being trained.
@@ -58,16 +64,23 @@ class Trainer:
     def __init__(self, run: str | Path, readers: Sequence[Reader] = ()) -> None:
         self.session = open_session(run)
         self.readers = list(readers)
+        self.published: Published | None = None
         self.stop = threading.Event()
         self._signal: int = signal.SIGINT
         model, chosen = self.session.run.config.model, self.session.run.chosen
         # Scoring a token costs a third of training on it, so scoring a fifth of the tokens between evaluations adds about 7 %.
-        between = chosen.evaluate_every * chosen.batch * model.context
+        between = chosen.evaluate_every * tokens_per_step(self.session.task)
         self.probe, self.ending = between // 5, max(ENDING, between * 2)
-        self.flops_per_token = flops(model).per_token
+        # Of an encoder-decoder, FLOPs are per target of a source as long, and what is read is both.
+        self.flops_per_token = flops(model).per_token / len(model.stacks())
+        modules = self.session.model.named_modules()
+        self.mixtures = [layer_of(name) for name, module in modules if isinstance(module, MoE)]
 
     def run(self) -> Evaluation:
         """Train to the last step, score the held-out text (an even sample if it is long), and publish weights and score.
+
+        Which weights are published, and when training stops earlier, is the rule of `heddle.train.outcome`; afterwards the
+        session's model has these weights.
 
         A trainer runs once; to continue, make another.
 
@@ -93,20 +106,28 @@ class Trainer:
         readers: list[Reader] = [metrics, *self.readers] if metrics else []
         try:
             with self._stoppable():
-                while session.step < chosen.steps:
+                while session.step < chosen.steps and not session.stopped_early:
                     _tell(readers, self._one_step())
-                    if self._due(chosen.evaluate_every) and leads:
-                        _tell(readers, self._score())
-                    stop = self._is_stopped()
-                    if metrics and (self._due(chosen.save_every) or stop):
+                    best = self._due(chosen.evaluate_every) and self._look(readers)
+                    stop, early = self._is_stopped(), session.stopped_early
+                    if metrics and (self._due(chosen.save_every) or best or early or stop):
                         metrics.sync()
                         session.save()
-                    if stop and session.step < chosen.steps:
+                    if stop and session.step < chosen.steps and not early:
                         raise Interrupted(session.run.directory, session.step, chosen.steps, self._signal)
             return self._finish()
         finally:
             if metrics:
                 metrics.close()
+
+    def _look(self, readers: Sequence[Reader]) -> bool:
+        """Evaluate and report; whether the loss is the lowest so far, in a run with `patience`, on every rank."""
+        loss = 0.0
+        if self.session.ranks.leads:
+            report = self._score()
+            _tell(readers, report)
+            loss = report.values["validation_loss"]
+        return self.session.judge(self.session.ranks.total(loss))
 
     def _is_stopped(self) -> bool:
         """Whether any rank was asked to stop: all of them stop after the same step."""
@@ -134,15 +155,19 @@ class Trainer:
             )
             raise self._not_finite(session.step + 1, f"loss is {loss} ({where})")
         session.step += 1
+        if session.ema is not None:
+            session.ema.update(session.step)
         seconds = time.perf_counter() - began
-        rate = batch.tokens.numel() * session.ranks.count / seconds
+        rate = tokens_read(batch) * session.ranks.count / seconds
         speed = {
             "tokens_per_second": rate,
             "share_of_peak": rate * self.flops_per_token / (session.opening.peak * session.ranks.count),
             "seconds": seconds,
         }
         values = {"loss": loss, "gradient_norm": norm, "learning_rate": scale * chosen.learning_rate}
-        return Report(session.step, chosen.steps, values, speed)
+        layers = {f"gradient_norm/{layer}": value for layer, value in session.optimizer.norms.by_layer().items()}
+        loads = dict(zip(self.mixtures, (load.tolist() for load in session.optimizer.loads), strict=True))
+        return Report(session.step, chosen.steps, {**values, **layers, **load_statistics(loads)}, speed, loads=loads)
 
     def _not_finite(self, step: int, what: str) -> HeddleError:
         kept, _ = newest_valid(self.session.run.directory)
@@ -157,13 +182,14 @@ class Trainer:
         This runs before the checkpoint of the same step, so that weights with a NaN or infinite loss are not saved.
         """
         session, chosen = self.session, self.session.run.chosen
-        scored = evaluate(session.model, session.task, most=self.probe)
-        if not isfinite(scored.loss):
-            layer = first_bad_layer(session.eager, session.batch(), {})
-            raise self._not_finite(session.step, f"validation loss is {scored.loss} (first seen in the {layer})")
-        number, last = session.step // chosen.evaluate_every, session.step == chosen.steps
-        wanted = number in (1, 2) or (number % 5 == 0 and not last)
-        sample = self.sample(session.run.train.seed + session.step) if wanted else None
+        with session.in_use():
+            scored = evaluate(session.model, session.task, most=self.probe)
+            if not isfinite(scored.loss):
+                layer = first_bad_layer(session.eager, session.batch(), {})
+                raise self._not_finite(session.step, f"validation loss is {scored.loss} (first seen in the {layer})")
+            number, last = session.step // chosen.evaluate_every, session.step == chosen.steps
+            wanted = number in (1, 2) or (number % 5 == 0 and not last)
+            sample = self.sample(session.run.train.seed + session.step) if wanted else None
         values = {"validation_loss": scored.loss, "validation_error": scored.standard_error or 0.0, **scored.metrics}
         return Report(session.step, chosen.steps, values, {}, sample)
 
@@ -173,9 +199,11 @@ class Trainer:
 
     def _finish(self) -> Evaluation:
         session = self.session
+        self.published = session.finish()
         result = evaluate(session.model, session.task, most=self.ending)
         if session.ranks.leads:
-            publish(session.run.directory, session.weights(), session.step, {"evaluation": result.to_dict()})
+            extra = {"evaluation": result.to_dict(), "weights": self.published.to_dict()}
+            publish(session.run.directory, session.weights(), session.step, extra)
         return result
 
     @contextmanager

@@ -4,7 +4,7 @@ In reading order:
 
 - `files`: directories that appear completely or not at all, and the manifest of their hashes.
 - `tensors`: safetensors files, read strictly.
-- `run`: the run directory (`save`, `load`); `checkpoints`: its `checkpoints/step-N`.
+- `run`: the run directory (`save`, `load`); `checkpoints`: its `checkpoints/step-N`; `average`: their mean.
 - `mapping`: two-way tables between a published family's tensors and heddle's (`TensorRow`).
 - `families`: one module per published family, with its table and its config.
 - `published`: a published model's directory; `hub`: downloads one; `ids`: its special ids.
@@ -14,6 +14,7 @@ In reading order:
 `load(run)` returns a run's model and tokenizer, and `save` writes them. `import_model` and `export_model` convert published models.
 """
 
+from heddle.weights.average import average as average
 from heddle.weights.convert import export_model as export_model
 from heddle.weights.convert import import_model as import_model
 from heddle.weights.run import Loaded as Loaded
@@ -31,6 +32,7 @@ from heddle.weights.vectors import read_vectors as read_vectors
 __all__ = [
     "Coverage",
     "Loaded",
+    "average",
     "export_model",
     "import_model",
     "load",

@@ -4,7 +4,7 @@ import json
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,8 +40,9 @@ def save_checkpoint(
     optimizer_tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
     keep: int,
+    also: Collection[int] = (),
 ) -> Path:
-    """Write `checkpoints/step-N` of a run, then remove all but the newest `keep`.
+    """Write `checkpoints/step-N` of a run, then remove all but the newest `keep` and those of the steps in `also`.
 
     The directory appears complete or not at all; older ones are removed only after it is in place. A checkpoint of the
     same step is replaced. Files left behind by killed writers are removed.
@@ -68,9 +69,10 @@ def save_checkpoint(
                 shutil.copyfile(run / name, directory / name)
         write_manifest(directory, {"step": step})
     # A run set back to an earlier step may have checkpoints of higher steps; the one just written always stays.
-    others = [path for _, path in checkpoints(run) if path != target]
-    for path in others[max(keep, 1) - 1 :]:
-        discard(path)
+    others = [(number, path) for number, path in checkpoints(run) if path != target]
+    for number, path in others[max(keep, 1) - 1 :]:
+        if number not in also:
+            discard(path)
     return target
 
 

@@ -117,7 +117,7 @@ def test_what_is_kept_grows_as_the_kernel_says() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
 @pytest.mark.parametrize("name", ["gpt2", "grouped heads", "gated and rms"])
 def test_training_holds_what_the_real_optimizer_holds(name: str, optimizer: str, precision: str) -> None:
     from heddle.train.optimizer import Optimizer
@@ -146,11 +146,12 @@ def test_sixteen_bytes_for_each_weight_in_fp32() -> None:
 
 
 def test_training_bytes_grow_with_everything() -> None:
-    base = training_bytes(TINY, 2, "fp32", "adamw")
+    adamw = TrainConfig(optimizer="adamw")
+    base = training_bytes(TINY, 2, "fp32", adamw)
     assert base > states(TINY, "adamw", "fp32").total + kept(TINY, 2, 200).bytes
-    assert training_bytes(TINY, 4, "fp32", "adamw") > base
-    assert training_bytes(TINY, 2, "fp32", "muon") < base
-    assert training_bytes(SMALL, 2, "fp32", "adamw") > base
+    assert training_bytes(TINY, 4, "fp32", adamw) > base
+    assert training_bytes(TINY, 2, "fp32", TrainConfig()) < base
+    assert training_bytes(SMALL, 2, "fp32", adamw) > base
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

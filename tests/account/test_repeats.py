@@ -10,7 +10,7 @@ from heddle.account import count
 from heddle.account.forward import count_pass
 from heddle.account.memory import _cache_size, _kept, _states
 from heddle.account.repeats import measured, repetition, shortened, stepped
-from heddle.config import RecurrentConfig, TransformerConfig, sized
+from heddle.config import RecurrentConfig, TrainConfig, TransformerConfig, sized
 from tests.models import config_of
 
 
@@ -47,7 +47,7 @@ MODELS = {
     "both": deep({"decoder": [LAST]}, family="both", first=RecurrentConfig(), depth=8),
 }
 MEASURES: dict[str, Callable[[TransformerConfig], Any]] = {
-    "states": lambda config: _states(config, "muon", "bf16"),
+    "states": lambda config: _states(config, TrainConfig(), "bf16"),
     "cache": lambda config: _cache_size(config, 2, 5, "fp32") if config.decoder else {},
     "kept": lambda config: {"bytes": _kept(config, 2, 5, "fp32")},
     "counted": lambda config: {"flops": count_pass(config, 2, 5, training=True)},

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from heddle.cli.progress import Progress
+from heddle.cli.progress import Progress, experts
 from heddle.config.saved import Chosen
 from heddle.train import Report
 from heddle.train.plan import SHARE
@@ -73,3 +73,14 @@ def test_it_is_on_the_command_line(
     assert "their number stays 12" in told.out
     metrics = [(tmp_path / "runs" / name / "metrics.jsonl").read_bytes() for name in "bc"]
     assert metrics[0] == metrics[1]
+
+
+def test_the_use_of_experts_is_told_in_a_few_words() -> None:
+    assert experts({"loss": 1.0, "expert_entropy": 0.9712, "dead_experts": 3}) == "  experts: entropy 0.97, 3 dead"
+    assert experts({"loss": 1.0}) == ""
+    stream = io.StringIO()
+    with Progress(Console(file=stream, width=200), Chosen.of(CHOSEN), 0) as progress:
+        progress.spoke -= 100
+        speed = {"tokens_per_second": 100.0, "share_of_peak": 0.5, "seconds": 0.64}
+        progress(Report(1, 200, {"loss": 1.0, "expert_entropy": 0.5, "dead_experts": 0}, speed))
+    assert stream.getvalue().rstrip().endswith("left  experts: entropy 0.50, 0 dead")

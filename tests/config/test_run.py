@@ -92,7 +92,10 @@ def test_the_impossible_is_refused_when_it_is_resolved(said: dict[str, Any], lin
             {"train": {"batch": 10, "accumulate": 4}},
             "batch = 10 cannot be split into accumulate = 4 equal micro-batches",
         ),
-        ({"train": {"optimizer": "adam"}}, "config: train.optimizer = 'adam': input should be 'muon' or 'adamw'"),
+        (
+            {"train": {"optimizer": "adam"}},
+            "config: train.optimizer = 'adam': input should be 'muon', 'adamw' or 'sgd'",
+        ),
         ({"train": {"betas": [0.9]}}, "train.betas"),
         ({"train": {"betas": [0.9, 1.0]}}, "train.betas"),
         ({"model": {"depth": 0}}, "config: model.depth = 0: input should be greater than 0"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import heddle.data.parts
 import heddle.data.store
 from heddle.data.parts import first_bytes, pieces
-from heddle.data.sources import Document, describe
+from heddle.data.sources import Document, Tally, describe, describe_documents
 from heddle.data.store import Part, TokenStore, build_store, part_of
 from heddle.text import train_tokenizer
 from tests.refusing import refusal
@@ -234,7 +234,7 @@ def test_a_document_is_cut_where_it_hurts_least(tmp_path: Path, text: str, begin
 
 
 def test_documents_that_change_while_they_are_read_are_refused(tmp_path: Path) -> None:
-    described = heddle.data.store._describe(documents("one text", "two texts"), 0.5)
+    described = describe_documents(documents("one text", "two texts"), Tally(0.5))
     build = lambda *texts: build_store(  # noqa: E731
         tmp_path / "store", documents(*texts), Bytes(), 0.5, end_of_text=True, described=described
     )

@@ -543,8 +543,8 @@ def results(model: Transformer, case: Case) -> dict[str, Tensor]:
         final = model(ids).hidden
     logits = model.logits(final)[0]
     scores, one = Scores(model.head_weight(), 5), torch.ones(1).double()
-    loss = cross_entropy(final[0], targets, torch.full((3,), 1 / 3, dtype=torch.float64), scores)
-    alone = [cross_entropy(final[0, row, None], targets[row, None], one, scores) for row in range(3)]
+    loss, _ = cross_entropy(final[0], targets, torch.full((3,), 1 / 3, dtype=torch.float64), scores)
+    alone = [cross_entropy(final[0, row, None], targets[row, None], one, scores)[0] for row in range(3)]
     found = {"final": final[0], "logits": logits, "probs": logits.softmax(-1), "argmax": logits.argmax(-1).double()}
     found |= {"loss": loss, "perplexity": loss.exp(), "loss_per_token": torch.stack(alone)}
     return {**found, "hidden": torch.stack([seen[name][0] for name in ("entry", "first", "second")])}

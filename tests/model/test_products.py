@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from heddle.config import TrainConfig
-from heddle.config.run import ProductKind
+from heddle.config.train import ProductKind
 from heddle.data import next_token_batch
 from heddle.model import Transformer, build, products
 from heddle.model.packing import PackedHead, PackedLinear, faster_products, pack, use_products

@@ -6,7 +6,7 @@ from torch import nn
 
 from heddle.account import weights
 from heddle.config import TransformerConfig, preset, preset_names, sized
-from heddle.config.run import TrainConfig
+from heddle.config.train import TrainConfig
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.model.roles import OTHER, role, row_of

@@ -9,6 +9,9 @@ import pytest
 from benchmarks import mutations
 from benchmarks.faults import FAULTS, STEPS, TOYS
 from heddle.prove.checks import CHECKS
+from heddle.prove.laws import LAWS
+
+from .tasks import RUNS
 
 TESTS = Path(__file__).parents[1]
 
@@ -21,12 +24,15 @@ def test_every_fault_can_be_planted() -> None:
     for fault in FAULTS:
         assert fault.old != fault.new, fault.name
         assert bool(fault.toy) == bool(fault.check), fault.name
+        assert bool(fault.run) == bool(fault.law), fault.name
         assert fault.check or fault.test, fault.name
 
 
 def test_whoever_must_notice_exists() -> None:
     for fault in FAULTS:
         assert fault.check in (*CHECKS, "parity", ""), fault.name
+        assert fault.law in (*LAWS, ""), fault.name
+        assert fault.run in (*RUNS, ""), fault.name
         if fault.test:
             file, name = fault.test.split("::")
             assert re.search(rf"^def {name}\(", (TESTS / file).read_text(), re.MULTILINE), fault.test
@@ -34,6 +40,7 @@ def test_whoever_must_notice_exists() -> None:
 
 def test_every_check_of_a_proof_notices_some_fault() -> None:
     assert CHECKS.keys() <= {fault.check for fault in FAULTS}
+    assert LAWS.keys() <= {fault.law for fault in FAULTS}
 
 
 def test_a_line_that_is_gone_is_named_before_anything_is_done() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from heddle.config import sized
-from heddle.config.run import TrainConfig
+from heddle.config.train import TrainConfig
 from heddle.data.batch import next_token_batch
 from heddle.model import build
 from heddle.train import CrossEntropy, Optimizer, train_step

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from heddle.config.run import TrainConfig
+from heddle.config.train import TrainConfig
 from heddle.model import build
 from heddle.train import CrossEntropy, Optimizer, train_step
 from tests.train.test_wrapped import STEPS, config, uneven

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import heddle
-from heddle.config.run import TrainConfig
+from heddle.config.train import TrainConfig
 from heddle.errors import HeddleError
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 20

@@ -108,13 +108,13 @@ def test_documents_are_read_once_per_epoch(
     made = task("documents", part, part, rows=rows, batch_tokens=budget, multiple=2)
     kept = [document[: LENGTH + (len(document) == LENGTH + 1)] for document in documents(part)]
     wanted = Counter(pair for document in kept for pair in consecutive(document))
-    steps = int(made.steps_per_epoch)
+    steps = int(made.steps_per_epoch())
     places = 0
     for epoch in range(2):
         batches = [made.batch(made.examples(epoch * steps + step)) for step in range(steps)]
         assert Counter(pair for batch in batches for pair in pairs(batch)) == wanted
         places = sum(batch.tokens.numel() for batch in batches)
-    assert places == made.places_per_step * steps
+    assert places == made.rows.buckets.places
     chosen = made.held_out(rows)
     assert Counter(pair for each in chosen.batches for pair in pairs(made.batch(each))) == wanted
     total = sum(len(document) - 1 for document in documents(part))

@@ -22,7 +22,7 @@ def cross_entropy(
     hidden: Tensor, table: Tensor, targets: Tensor, weights: Tensor, vocab_size: int, chunk: int | None = None
 ) -> Tensor:
     """The loss of a head that is a product and nothing else."""
-    return chunked(hidden, targets, weights, Scores(table, vocab_size), chunk)
+    return chunked(hidden, targets, weights, Scores(table, vocab_size), chunk)[0]
 
 
 def case(
@@ -75,12 +75,37 @@ def test_a_bias_and_a_cap_are_part_of_it(cap: float | None, chunk: int | None) -
     logits = F.linear(hidden, table, bias)[:, :vocab_size]
     logits = logits if cap is None else cap * torch.tanh(logits / cap)
     wanted = (F.cross_entropy(logits, targets, reduction="none") * weights).sum()
-    found = chunked(hidden, targets, weights, Scores(table, vocab_size, bias, cap), chunk)
+    found, _ = chunked(hidden, targets, weights, Scores(table, vocab_size, bias, cap), chunk)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
     leaves = (hidden, table, bias)
     pairs = zip(torch.autograd.grad(2 * found, leaves), torch.autograd.grad(2 * wanted, leaves), strict=True)
     for ours, theirs in pairs:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("cap", [None, 2.0])
+@pytest.mark.parametrize(("smoothing", "z"), [(0.1, 0.0), (0.0, 1e-2), (0.3, 1e-2)])
+def test_smoothed_targets_and_small_normalisers(cap: float | None, smoothing: float, z: float) -> None:
+    """Torch's label smoothing over the real entries, and PaLM's z-loss by its formula; what is reported stays the same."""
+    hidden, table, targets, weights, vocab_size = case()
+    bias = torch.linspace(-1, 1, table.shape[0], dtype=torch.float64).requires_grad_()
+    logits = F.linear(hidden, table, bias)[:, :vocab_size]
+    logits = logits if cap is None else cap * torch.tanh(logits / cap)
+    smoothed = F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
+    wanted = ((smoothed + z * logits.logsumexp(-1) ** 2) * weights).sum()
+    leaves = (hidden, table, bias)
+    gradients = torch.autograd.grad(wanted, leaves, retain_graph=True)
+    for chunk in (4, None):
+        found, plain = chunked(hidden, targets, weights, Scores(table, vocab_size, bias, cap), chunk, smoothing, z)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+        unchanged = (F.cross_entropy(logits, targets, reduction="none") * weights).sum()
+        torch.testing.assert_close(plain, unchanged, rtol=0, atol=1e-12)
+        assert not plain.requires_grad
+        for ours, theirs in zip(torch.autograd.grad(found, leaves), gradients, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+        with torch.no_grad():
+            alone = chunked(hidden, targets, weights, Scores(table, vocab_size, bias, cap), chunk, smoothing, z)
+        torch.testing.assert_close(torch.stack(alone), torch.stack([found, plain]).detach(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("chunk", [4, None])

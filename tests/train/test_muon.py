@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from heddle.config import preset
-from heddle.config.run import TrainConfig
+from heddle.config.train import TrainConfig
 from heddle.model import build
 from heddle.model.products import has_onednn
 from heddle.train import Optimizer
@@ -139,7 +139,7 @@ def test_it_multiplies_in_the_working_precision(precision: str, monkeypatch: pyt
     for name, master in optimizer.masters.items():
         if ".experts." in name:  # each expert is a matrix that Muon updates
             assert ((master - before[name]).flatten(1).abs().amax(1) > 0).all(), name
-            assert any(master is each for each in optimizer.optimizers[0].param_groups[0]["params"]), name
+            assert isinstance(optimizer.updaters[name], Muon), name
 
 
 @pytest.mark.skipif(not has_onednn(), reason="this torch has no oneDNN")
@@ -160,5 +160,4 @@ def test_onednn_makes_the_same_update(iteration: Iteration, tight: bool, monkeyp
 
 def test_the_optimizer_hands_its_choice_on() -> None:
     optimizer = Optimizer(build(preset("laptop-moe")), TrainConfig(optimizer="muon"), 1e-3, "fp32", ("update",))
-    assert isinstance(optimizer.optimizers[0], Muon)
-    assert optimizer.optimizers[0].by_onednn == ("update",)
+    assert [each.by_onednn for each in optimizer.optimizers if isinstance(each, Muon)] == [("update",)]

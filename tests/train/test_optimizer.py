@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from heddle.config import TransformerConfig, preset, sized
-from heddle.config.run import TrainConfig
+from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch, next_token_batch
 from heddle.model import Transformer, build
 from heddle.model.roles import role

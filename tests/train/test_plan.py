@@ -16,7 +16,8 @@ import torch
 from heddle.account.memory import training_bytes
 from heddle.account.parameters import parameters
 from heddle.config import SavedConfig, TransformerConfig, sized
-from heddle.config.run import RunConfig, TrainConfig
+from heddle.config.run import RunConfig
+from heddle.config.train import TrainConfig
 from heddle.data.order import windows_per_epoch
 from heddle.data.store import Corpus, Part
 from heddle.errors import HeddleError
@@ -83,8 +84,8 @@ class TestRefusals:
     def test_impossible_sizes_before_the_text_is_read(
         self, config: Make, run: Path, monkeypatch: pytest.MonkeyPatch, model: dict[str, Any], message: str
     ) -> None:
-        module = import_module("heddle.train.prepare")
-        monkeypatch.setattr(module, "describe", lambda sources: pytest.fail("the text was read"))
+        module = import_module("heddle.train.material")
+        monkeypatch.setattr(module, "read_documents", lambda *args: pytest.fail("the text was read"))
         assert message in refusal(config(model=model), run)
 
     @pytest.mark.parametrize("precision", ["auto", "fp32", "bf16"])
@@ -212,7 +213,7 @@ def test_the_depth_follows_from_the_time(
 def test_the_depth_stays_within_memory(
     corpus: Path, tmp_path: Path, planning: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = training_bytes(sized(3, vocab_size=257, context=256), 16, "fp32", "muon")
+    room = training_bytes(sized(3, vocab_size=257, context=256), 16, "fp32", TrainConfig())
     monkeypatch.setattr(planning, "available_memory", lambda device: room)
     train = {"minutes": 1e5, "precision": "fp32", "compile": "off"}
     said = RunConfig.of({"data": {"sources": [str(corpus)], "tokenizer": "bytes"}, "train": train})

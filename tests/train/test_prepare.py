@@ -20,21 +20,14 @@ def test_every_long_phase_is_seen_to_go_on(
     """Reading, learning a tokenizer and cutting, each of which reads the text once more: slowly, here."""
     said: list[str] = []
 
-    def slowly(sources: Sequence[Any]) -> Iterator[Document]:
+    def slowly(sources: Sequence[Any], text: str) -> Iterator[Document]:
         before = len(said)
-        for document in read_documents(sources):
+        for document in read_documents(sources, text):
             yield Document(document.text * 4, document.origin)
         while len(said) == before:
             time.sleep(0.001)
 
-    def describe(sources: Sequence[Any], tally: Any) -> Any:
-        for document in slowly(sources):
-            tally.add(document.text.encode())
-        return tally.description()
-
-    module = import_module("heddle.train.prepare")
-    monkeypatch.setattr(module, "read_documents", slowly)
-    monkeypatch.setattr(module, "describe", describe)
+    monkeypatch.setattr(import_module("heddle.train.material"), "read_documents", slowly)
     monkeypatch.setattr("heddle.text.heartbeat.EVERY", 0.02)
     prepare(config(data={"tokenizer": "bpe", "tokenizer_size": 300}), tmp_path / "run", said.append)
     for phase in (r"0\.0 MB read, 0 s", r"0\.0 MB of text read, 0 s", r"0\.0 of 0\.0 MB cut, 0 s"):

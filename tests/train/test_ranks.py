@@ -58,8 +58,13 @@ def test_alone_nothing_is_shared() -> None:
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_torchrun_trains_what_one_process_trains(begin: Begin, tmp_path: Path) -> None:
-    """Two gloo processes continue a run: the leader alone writes, and losses, scores and weights are those of one process."""
-    run = begin(steps=6, evaluate_every=3, accumulate=2, optimizer="muon", learning_rate=1e-2)
+    """Two gloo processes continue a run: the leader alone writes, and losses, scores and weights are those of one process.
+
+    Frozen parameters, checkpointed activations, a moving average and the best evaluation are theirs in common.
+    """
+    settings: dict[str, Any] = {"groups": [{"parameters": "*.ffn.up.*", "frozen": True}], "ema": 0.5, "patience": 1}
+    settings |= {"optimizer": "muon", "learning_rate": 1e-2, "checkpoint_activations": True}
+    run = begin(steps=6, evaluate_every=3, accumulate=2, **settings)
     together = shutil.copytree(run, tmp_path / "together")
     Trainer(run).run()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -69,6 +74,7 @@ def test_torchrun_trains_what_one_process_trains(begin: Begin, tmp_path: Path) -
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["finished"]
+    assert json.loads(done.stdout)["published"]["kind"] == "best"
     assert "2 processes train it together" in done.stderr
     one, two = (
         [json.loads(line) for line in (each / "metrics.jsonl").read_text().splitlines()] for each in (run, together)

@@ -152,7 +152,8 @@ def test_metrics_are_numbers_of_the_run_alone(begin: Begin) -> None:
     looks = [line for line in lines if "validation_loss" in line]
     assert [line["step"] for line in steps] == [1, 2, 3, 4, 5, 6]
     assert [line["step"] for line in looks] == [4, 6]
-    assert all(line.keys() == {"step", "loss", "gradient_norm", "learning_rate"} for line in steps)
+    layers = {f"gradient_norm/{layer}" for layer in ("embedding", "decoder.0", "decoder.final_norm")}
+    assert all(line.keys() == {"step", "loss", "gradient_norm", "learning_rate", *layers} for line in steps)
     measured = {"step", "validation_loss", "validation_error", "perplexity", "bits_per_byte", "bytes"}
     assert all(line.keys() == measured for line in looks)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from heddle.config import TransformerConfig, sized
-from heddle.config.run import TrainConfig
+from heddle.config.train import TrainConfig
 from heddle.data.batch import IGNORED, Batch, next_token_batch
 from heddle.model import build
 from heddle.train import CrossEntropy, Optimizer, train_step

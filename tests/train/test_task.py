@@ -9,7 +9,7 @@ import torch
 
 from heddle import config, data, train
 from heddle.config import NextTokenConfig, RunConfig, sized
-from heddle.config.run import TrainConfig
+from heddle.config.train import TrainConfig
 from heddle.data.order import windows
 from heddle.data.store import Corpus, Part
 from heddle.errors import HeddleError
@@ -26,7 +26,7 @@ COPYING = sized(2, vocab_size=9, context=8, dim=32)
 def shown() -> dict[str, Any]:
     """What the page on the architecture defines to add a task that copies its input: a config, a class and a row in TASKS."""
     names = {name: getattr(module, name) for module in (config, data, train) for name in module.__all__}
-    names |= {"Literal": Literal, "Layout": Layout, "np": np, "torch": torch}
+    names |= {"TASKS": TASKS, "Literal": Literal, "Layout": Layout, "np": np, "torch": torch}
     page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
     exec(page.split("## Adding a task")[1].split("```python\n")[1].split("```")[0], names)
     return names

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from heddle.config import SavedConfig
-from heddle.config.run import RunConfig, TrainConfig
+from heddle.config.run import RunConfig
+from heddle.config.train import TrainConfig
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.text import load_tokenizer

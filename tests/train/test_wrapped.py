@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from heddle.config import TransformerConfig, sized
-from heddle.config.run import TrainConfig
+from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch, next_token_batch
 from heddle.model import build
 from heddle.train import CrossEntropy, Loss, Optimizer, train_step

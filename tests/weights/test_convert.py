@@ -271,8 +271,8 @@ def test_tensors_that_do_not_fit(folder: Path, tmp_path: Path, change: Callable[
         ({"model_type": None}, "config.json has no model_type; heddle reads gpt2, llama"),
         ({"model_type": ["gpt2"]}, "heddle reads gpt2, llama"),
         (
-            {"model_type": "bert", "architectures": ["BertForTokenClassification"]},
-            "for bert, heddle reads BertForMaskedLM, BertForSequenceClassification, BertModel",
+            {"model_type": "bert", "architectures": ["BertForQuestionAnswering"]},
+            "heddle reads BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification, BertModel",
         ),
         ({"n_layer": 24}, "the weights have 3 layers, the config says 24"),
         ({"n_layer": 999}, "the weights have 3 layers, the config says 999"),

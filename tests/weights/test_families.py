@@ -27,6 +27,7 @@ from heddle.weights.families import (
     BERT,
     BERT_CLASSIFIER,
     BERT_POOLED,
+    BERT_TAGGED,
     FALCON,
     GEMMA2,
     GPT2,
@@ -272,6 +273,17 @@ def test_classes_of_a_bert() -> None:
     assert (three.head.classes, three.head.dropout) == (3, 0.1)
     assert BERT_CLASSIFIER.reasons(three) == ([], [])
     assert choose(three)[0] is BERT_CLASSIFIER
+    assert (two.head.names, three.head.names) == ((), ("a", "b", "c"))
+    assert BERT_CLASSIFIER.theirs(three)["label2id"] == {"a": 0, "b": 1, "c": 2}
+    assert BERT_CLASSIFIER.theirs(two)["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
+    assert "must number its classes from 0, not 1, 2" in refusal(BERT_CLASSIFIER, id2label={"1": "a", "2": "b"})
+    tagged = three.override({"head.pooling": "none", "head.dense": False})
+    assert choose(tagged)[0] is BERT_TAGGED
+    assert BERT_TAGGED.reasons(tagged) == ([], [])
+    assert BERT_TAGGED.reasons(three)[0] == [
+        "head.dense is true, BertForTokenClassification has false",
+        "head.pooling is first, BertForTokenClassification has none",
+    ]
     assert "id2label = 3" in refusal(BERT_CLASSIFIER, id2label=3)
     assert "head" in BERT.reasons(three)[0][0]
 

@@ -4,6 +4,7 @@ from heddle.weights.families.bart import BART as BART
 from heddle.weights.families.bert import BERT as BERT
 from heddle.weights.families.bert import BERT_CLASSIFIER as BERT_CLASSIFIER
 from heddle.weights.families.bert import BERT_POOLED as BERT_POOLED
+from heddle.weights.families.bert import BERT_TAGGED as BERT_TAGGED
 from heddle.weights.families.falcon import FALCON as FALCON
 from heddle.weights.families.family import Family as Family
 from heddle.weights.families.gemma2 import GEMMA2 as GEMMA2
@@ -24,6 +25,7 @@ __all__ = [
     "BERT",
     "BERT_CLASSIFIER",
     "BERT_POOLED",
+    "BERT_TAGGED",
     "FALCON",
     "GEMMA2",
     "GPT2",

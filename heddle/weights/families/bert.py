@@ -1,4 +1,5 @@
-"""BERT (Devlin et al. 2019) in Hugging Face's format: with its pooler, with classes, or with its head for masked tokens."""
+"""BERT (Devlin et al. 2019) in Hugging Face's format: with its pooler, with classes of texts or of tokens, or with its head for
+masked tokens."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,7 +19,7 @@ from heddle.weights.families.family import (
 from heddle.weights.mapping import Names, TensorRow, Vocabulary, pair
 
 MASKED, POOLED, BOTH = "BertForMaskedLM", "BertModel", "BertForPreTraining"
-CLASSIFIED = "BertForSequenceClassification"
+CLASSIFIED, TAGGED = "BertForSequenceClassification", "BertForTokenClassification"
 DEFAULTS: dict[str, Any] = {
     "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
     "intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
@@ -70,6 +71,8 @@ CLASSIFIED_TABLE = (
     *pair("bert.pooler.dense", "head.pooler.dense"),
     *pair("classifier", "head.scores"),
 )
+
+TAGGED_TABLE = (*BODY, *pair("classifier", "head.scores"))
 
 # Published files often hold pretraining's other heads next to the one for masked tokens.
 PRETRAINING = tuple(
@@ -132,14 +135,48 @@ def classified_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, CLASSIFIED, CLASSES, FIXED)
+    return _with_classes(found, CLASSIFIED, {"pooling": "first", "dense": True})
+
+
+def tagged_config(found: Mapping[str, Any]) -> TransformerConfig:
+    """The `config.json` of a BERT that classifies tokens as a heddle config.
+
+    Raises:
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
+    """
+    return _with_classes(found, TAGGED, {"pooling": "none"})
+
+
+def _with_classes(found: Mapping[str, Any], architecture: str, head: Mapping[str, Any]) -> TransformerConfig:
+    f = read_fields(found, architecture, CLASSES, FIXED)
     labels, count = f["id2label"], f["num_labels"]
     if not isinstance(labels or {}, Mapping):
         raise HeddleError(f"id2label = {labels!r} in config.json: must be a table")
     rate = f["hidden_dropout_prob"] if f["classifier_dropout"] is None else f["classifier_dropout"]
     classes = len(labels) if labels else 2 if count is None else count
-    head = {"kind": "classifier", "classes": classes, "pooling": "first", "dense": True, "dropout": rate}
-    return TransformerConfig.of({**_described(f), "head": head}, where="BERT's config.json in heddle's terms")
+    said = {"kind": "classifier", "classes": classes, "names": class_names(labels), "dropout": rate, **head}
+    return TransformerConfig.of({**_described(f), "head": said}, where="BERT's config.json in heddle's terms")
+
+
+def class_names(labels: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The names of classes in an `id2label`, in the order of their numbers; empty if they are the placeholders LABEL_0, ….
+
+    Raises:
+        HeddleError: the numbers are not 0, 1, ….
+    """
+    try:
+        numbered = {int(number): str(name) for number, name in (labels or {}).items()}
+        names = tuple(numbered[number] for number in range(len(numbered)))
+    except (ValueError, KeyError):
+        raise HeddleError(
+            f"id2label in config.json must number its classes from 0, not {', '.join(labels or ())}"
+        ) from None
+    return () if names == placeholders(len(names)) else names
+
+
+def placeholders(count: int) -> tuple[str, ...]:
+    """What Hugging Face transformers calls classes without names."""
+    return tuple(f"LABEL_{number}" for number in range(count))
 
 
 def from_config(config: TransformerConfig) -> dict[str, Any]:
@@ -147,9 +184,12 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     block, stack, head = one_block(config, "encoder"), config.stacks()["encoder"], config.head
     classes: dict[str, Any] = {}
     if isinstance(head, ClassifierHeadConfig):
-        names = {str(i): f"LABEL_{i}" for i in range(head.classes)}
-        numbers = {name: int(i) for i, name in names.items()}
-        classes = {"id2label": names, "label2id": numbers, "classifier_dropout": head.dropout}
+        names = head.names or placeholders(head.classes)
+        classes = {
+            "id2label": {str(number): name for number, name in enumerate(names)},
+            "label2id": {name: number for number, name in enumerate(names)},
+            "classifier_dropout": head.dropout,
+        }
     return {
         **classes,
         "vocab_size": config.vocab_size,
@@ -208,4 +248,5 @@ BERT_CLASSIFIER = _family(
     (),
     ClassifierHeadConfig(classes=2, pooling="first", dense=True),
 )
+BERT_TAGGED = _family(TAGGED, tagged_config, TAGGED_TABLE, "bert.", (), ClassifierHeadConfig(classes=2, pooling="none"))
 BERT_POOLED = _family(POOLED, pooled_config, POOLED_TABLE, "", (), EmbeddingHeadConfig(pooling="first", dense=True))

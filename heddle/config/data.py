@@ -1,0 +1,76 @@
+"""The text of a run as data: where it is, which columns it has, and its tokenizer.
+
+The text under a field is its help in `heddle train --help`.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from heddle.config.base import Config
+
+Labels = Literal["classes", "numbers", "tokens"]
+"""What a record's label is: a class or a number for the whole record, or a class for each word of the text."""
+
+
+TextLayout = Literal["concatenate", "documents", "pack"]
+"""How a plain text is put into rows of tokens (see `heddle.train.rows`)."""
+
+
+class DataConfig(Config):
+    """The text to train on, and its tokenizer."""
+
+    sources: tuple[str, ...] = ()
+    """Files, folders, globs, or - for standard input; defaults to the Python standard library's sources."""
+    validation_sources: tuple[str, ...] = ()
+    """Files, folders and globs to evaluate on; without them, a share of the sources is held out."""
+    text: str = "text"
+    """Column of the text in tables: .jsonl, .csv or .tsv."""
+    source: str | None = None
+    """Column of the source, or the extension of its files, such as en for train.en; defaults to source."""
+    target: str | None = None
+    """Column of the target, or the extension of its files; defaults to target."""
+    pair: str | None = None
+    """Column of the second text of a pair; defaults to pair."""
+    label: str | None = None
+    """Column of the label; defaults to label."""
+    tokenizer: str = "bpe"
+    """bytes, characters, words, bpe, wordpiece or unigram, trained on the text; or the path of a tokenizer.json or a run."""
+    tokenizer_size: Annotated[int, Field(gt=0, le=2**20)] = 4096
+    """Largest vocabulary of a tokenizer trained here; not used for bytes and characters."""
+    # <|endoftext|> is added to these, except for the characters of a single document, which needs no separator.
+    special_tokens: tuple[str, ...] = ()
+    """Tokens that are one id each and never split, such as <start_translation>."""
+    validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Share of the text that is held out for evaluation."""
+    layout: TextLayout = "concatenate"  # (D-32)
+    """Rows of a plain text. concatenate: windows of the whole text, across documents; documents: one document per row, only its
+    first tokens; pack: several whole documents per row, which do not see each other."""
+
+    @field_validator("sources", "validation_sources", mode="before")
+    @classmethod
+    def _one_source(cls, sources: Any) -> Any:
+        """`sources = "my.txt"` is a list of one."""
+        return (sources,) if isinstance(sources, str) else sources
+
+    @field_validator("text", "label", mode="before")
+    @classmethod
+    def _numbered(cls, column: Any) -> Any:
+        """`label = 4` is the fourth column of a file whose columns have no names."""
+        return str(column) if type(column) is int else column
+
+    @model_validator(mode="after")
+    def _one_split(self) -> Self:
+        # Compared with the default, since a saved config states every field.
+        if self.validation_sources and self.validation != DataConfig.model_fields["validation"].default:
+            raise ValueError(f"validation = {self.validation} has no effect with validation_sources: leave one out")
+        if self.validation_sources and not self.sources:
+            raise ValueError("validation_sources need sources to train on: name them too")
+        return self
+
+    def columns(self) -> dict[str, str]:
+        """The columns that the user named, by field."""
+        named = {field: getattr(self, field) for field in ("text", "source", "target", "pair", "label")}
+        return {
+            field: name for field, name in named.items() if name not in (None, DataConfig.model_fields[field].default)
+        }

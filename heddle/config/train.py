@@ -1,0 +1,165 @@
+"""How a model is trained: the optimizer, its rates, the schedule, precision, evaluations, and which weights are published."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from heddle.config.base import Config
+from heddle.config.layers import Rate
+
+NonNegativeInt = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(gt=0, le=2**40)]  # so that step x batch, in tokens, stays far inside int64
+
+ProductKind = Literal["forward", "inputs", "weights", "update"]
+"""A kind of matrix product: a linear layer's output, the gradient of its inputs or of its weight, or Muon's update."""
+
+
+class GroupConfig(Config):
+    """One row of `[[train.groups]]`: settings for the parameters whose names match a pattern."""
+
+    parameters: Annotated[str, Field(min_length=1)]
+    """A pattern of names, as of files: decoder.blocks.0.*, embedding.weight; * matches dots too."""
+    rate: Positive | None = None
+    """Factor on their learning rate."""
+    weight_decay: NonNegative | None = None
+    """Weight decay of the matrices and tables among them."""
+    frozen: bool | None = None
+    """Whether they keep their values: no gradient, no update, no decay, no optimizer state."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.rate is None and self.weight_decay is None and self.frozen is None:
+            raise ValueError(f"{self.parameters!r} has no setting: give it a rate, a weight_decay or frozen = true")
+        if self.frozen and not (self.rate is None and self.weight_decay is None):
+            raise ValueError(f"{self.parameters!r} is frozen, so rate and weight_decay have no effect: leave them out")
+        return self
+
+
+# Settings that some optimizers do not have.
+OPTIMIZERS_OF = {
+    "momentum": ("sgd",),
+    "nesterov": ("sgd",),
+    "betas": ("muon", "adamw"),
+    "matrix_learning_rate": ("muon",),
+}
+WEIGHT_DECAY = {"muon": 0.1, "adamw": 0.1, "sgd": 1e-4}
+
+
+class TrainConfig(Config):
+    """How a model is trained. The defaults are those of `heddle train` without arguments."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Equal seeds, settings and texts give equal runs."""
+    # Next to the seed: both say where the weights start, not what the model is.
+    vectors: str | None = None
+    """A file of word vectors, in word2vec's or GloVe's format, to start the token table from."""
+    steps: Count | None = None
+    """Optimizer steps; defaults to as many as fit into `minutes` on this machine."""
+    minutes: Annotated[float, Field(gt=0, le=1e7)] = 3.0
+    """How long to train, if `steps` is not given."""
+    batch: Annotated[int, Field(gt=0, le=2**20)] | None = None
+    """Sequences per step; defaults to batch_tokens divided by the context."""
+    batch_tokens: Count | None = None  # (D-18)
+    """Tokens per step, rounded to whole sequences; defaults to 4,096 on a CPU, 65,536 on CUDA."""
+    accumulate: Annotated[int, Field(gt=0, le=2**20)] = 1
+    """Split each step into this many smaller batches, which need less memory; the gradient is the same."""
+    optimizer: Literal["muon", "adamw", "sgd"] = "muon"
+    """muon updates the blocks' matrices with Muon and the rest with AdamW; adamw and sgd update everything alike."""
+    learning_rate: Positive | None = None
+    """The highest learning rate, Muon's excepted; defaults to 6e-3 (adamw: 3e-3, sgd: 0.07) at width 256, less for wider models."""
+    matrix_learning_rate: Positive = 0.02
+    """Muon's highest learning rate."""
+    weight_decay: NonNegative | None = None
+    """Weight decay, of matrices and tables only; defaults to 0.1. sgd adds it to the gradient and defaults to 1e-4."""
+    betas: tuple[Rate, Rate] = (0.9, 0.99)
+    """Decay rates of AdamW's averages of the gradient and its square."""
+    momentum: Rate = 0.9
+    """Share of its momentum that sgd keeps at each step; 0: none."""
+    nesterov: bool = False
+    """Whether sgd looks ahead along its momentum."""
+    groups: tuple[GroupConfig, ...] = ()
+    """Other settings for parameters by name, as tables [[train.groups]]: a pattern, parameters = "decoder.blocks.0.*", with a
+    rate (factor on the learning rate), a weight_decay, or frozen = true; later tables override earlier ones."""
+    schedule: Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"] = "linear"
+    """How learning rates decay after the warmup; wsd: constant, then linear; inverse_sqrt: as one over the root of the step."""
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """Share of all steps over which schedule=wsd decays."""
+    warmup: NonNegativeInt | None = None
+    """Steps over which learning rates rise; defaults to 2 % of all steps."""
+    final: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """The final learning rate, as a share of the highest."""
+    clip: Annotated[float, Field(ge=0)] = 1.0
+    """Largest norm of the whole gradient; 0: no clipping."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of each target's probability that is spread evenly over all tokens or classes; the loss is reported without it."""
+    z_loss: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Weight of a term that keeps scores small, the square of log of the sum of their exponentials; PaLM has 1e-4."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Precision to compute in; auto: the one that trains faster on this machine."""
+    products: Literal["auto", "torch", "onednn"] = "auto"
+    """Library that multiplies fp32 matrices on a CPU; auto: the one measured to be faster for each kind of product."""
+    checkpoint_activations: bool = False
+    """Keep only each block's input for the backward pass and compute the rest again: less memory, more time, the same result."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """torch.compile; auto: if the run is long and compiling was measured to be faster."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to compute; auto: cuda or mps if available, else cpu. The same as --device."""
+    threads: PositiveInt | None = None
+    """Number of threads; defaults to all cores."""
+    evaluate_every: Count | None = None
+    """Steps between evaluations; defaults to twenty evaluations per run."""
+    save_every: Count | None = None
+    """Steps between checkpoints; defaults to one with every evaluation."""
+    keep: PositiveInt = 2
+    """How many of the newest checkpoints to keep."""
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Evaluate and publish a moving average of the weights that keeps this share of itself at each step, such as 0.999."""
+    average: Annotated[int, Field(ge=2)] | None = None
+    """Publish the mean of the weights of this many last checkpoints, which are kept."""
+    patience: PositiveInt | None = None
+    """Stop after this many evaluations without a lower validation loss, and publish the weights with the lowest."""
+
+    @model_validator(mode="after")
+    def _one_publication(self) -> Self:
+        if self.average is not None:
+            for name, other in (("ema", self.ema), ("patience", self.patience)):
+                if other is not None:
+                    both = f"average = {self.average} and {name} = {other}"
+                    raise ValueError(f"{both} both decide which weights are published: leave one out")
+        return self
+
+    @model_validator(mode="after")
+    def _of_the_optimizer(self) -> Self:
+        for name, optimizers in OPTIMIZERS_OF.items():
+            value, fields = getattr(self, name), TrainConfig.model_fields
+            if self.optimizer not in optimizers and value != fields[name].default:
+                shown = str(value).lower() if isinstance(value, bool) else value
+                raise ValueError(
+                    f"{name} = {shown} has no effect with optimizer = {self.optimizer}: leave it out, "
+                    f"or set {' or '.join(optimizers)}"
+                )
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov = true needs a momentum: leave it out, or leave out momentum = 0")
+        return self
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.batch is not None and self.batch_tokens is not None:
+            both = f"batch = {self.batch} and batch_tokens = {self.batch_tokens}"
+            raise ValueError(f"{both} both set the batch size; leave one out")
+        if self.batch is not None and self.batch % self.accumulate:
+            raise ValueError(
+                f"batch = {self.batch} cannot be split into accumulate = {self.accumulate} equal micro-batches"
+            )
+        if self.compile == "on" and self.products == "onednn":
+            raise ValueError("products = onednn has no effect with compile = on: leave one out")
+        # Compared with the defaults, since a saved config states every field.
+        if self.schedule != "wsd" and self.decay != TrainConfig.model_fields["decay"].default:
+            raise ValueError(
+                f"decay = {self.decay} has no effect with schedule = {self.schedule}: leave it out, or set wsd"
+            )
+        if self.schedule in ("constant", "inverse_sqrt") and self.final:
+            raise ValueError(f"final = {self.final} has no effect with schedule = {self.schedule}: leave it out")
+        return self

@@ -1,0 +1,139 @@
+"""From records of text to ids and the numbers of classes."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice, pairwise
+from typing import Any
+
+import numpy as np
+
+from heddle.checks import checked
+from heddle.config.data import Labels
+from heddle.data.batch import IGNORED
+from heddle.data.examples import LABEL, Example, as_number
+from heddle.data.parts import Tokenizes
+from heddle.data.records import Column, Records
+from heddle.data.store import id_dtype
+from heddle.errors import HeddleError
+
+BATCH = 4096  # records to tokenise at once
+LABEL_DTYPES: dict[Labels, np.dtype[Any]] = {
+    "classes": np.dtype("<i4"),
+    "tokens": np.dtype("<i4"),
+    "numbers": np.dtype("<f8"),
+}
+
+Rows = dict[str, list[Sequence[Any]]]
+
+
+class Encoder:
+    """Records of text to rows of ids and labels.
+
+    Args:
+        tokenizer: the tokenizer of all texts.
+        labels: what the labels are.
+        classes: names of the classes, in the order of their numbers.
+    """
+
+    def __init__(self, tokenizer: Tokenizes, labels: Labels = "classes", classes: Sequence[str] = ()) -> None:
+        self.tokenizer, self.labels = tokenizer, labels
+        self.classes = {name: number for number, name in enumerate(classes)}
+
+    def rows(self, examples: Sequence[Example]) -> Rows:
+        """Each field of the records as rows.
+
+        Raises:
+            HeddleError: a label is not one of the classes, or the tokenizer does not know some text.
+        """
+        found: Rows = {}
+        for field in examples[0].texts:
+            texts = [example.texts[field] for example in examples]
+            if self.labels == "tokens" and field == "text":
+                tagged = self._tagged(examples)
+                found[field], found[LABEL] = [ids for ids, _ in tagged], [labels for _, labels in tagged]
+            else:
+                found[field] = list(self.tokenizer.encode_batch([str(text) for text in texts]))
+        if self.labels != "tokens" and examples[0].label is not None:
+            numbers = self.labels == "numbers"
+            found[LABEL] = [
+                [as_number(example) if numbers else self._class(str(example.label), example)] for example in examples
+            ]
+        return found
+
+    def _class(self, label: str, example: Example) -> int:
+        if label not in self.classes:
+            known = ", ".join(list(self.classes)[:8]) + (", …" if len(self.classes) > 8 else "")
+            raise HeddleError(f"{example.origin}: the label {label!r} is none of the training part's: {known}")
+        return self.classes[label]
+
+    def _tagged(self, examples: Sequence[Example]) -> list[tuple[list[int], list[int]]]:
+        """Ids and labels of sentences: a word's label is at its first id that is no blank, its other ids have none."""
+        found = []
+        for example, parts in zip(
+            examples, self._by_word([tuple(each.texts["text"]) for each in examples]), strict=True
+        ):
+            labels = [IGNORED] * sum(map(len, parts))
+            start = 0
+            for ids, label in zip(parts, example.label or (), strict=True):
+                seen = (place for place, id in enumerate(ids) if self.tokenizer.token_bytes(id).strip())
+                if ids:
+                    labels[start + next(seen, 0)] = self._class(label, example)
+                start += len(ids)
+            found.append((list(chain(*parts)), labels))
+        return found
+
+    def _by_word(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        """The ids of each sentence, by word: together those of the words with blanks between them."""
+        flat = [f"{' ' if place else ''}{word}" for words in sentences for place, word in enumerate(words)]
+        encoded = iter(self.tokenizer.encode_batch(flat))
+        found = [list(islice(encoded, len(words))) for words in sentences]
+        whole = self.tokenizer.encode_batch([" ".join(words) for words in sentences])
+        for number, ids in enumerate(whole):
+            if ids != list(chain(*found[number])):
+                found[number] = self._by_beginnings(sentences[number], ids)
+        return found
+
+    def _by_beginnings(self, words: Sequence[str], ids: Sequence[int]) -> list[list[int]]:
+        """The ids by word for a tokenizer that encodes a word alone in another way: each word adds the ids that it adds."""
+        beginnings = self.tokenizer.encode_batch([" ".join(words[: end + 1]) for end in range(len(words))])
+        if any(list(ids[: len(each)]) != list(each) for each in beginnings):
+            return [list(each) for each in self.tokenizer.encode_batch(words)]  # what follows a word changes its ids
+        ends = [0, *map(len, beginnings)]
+        return [list(ids[start:end]) for start, end in pairwise(ends)]
+
+
+@checked()
+def records_of(
+    examples: Iterable[Example], tokenizer: Tokenizes, labels: Labels = "classes", classes: Sequence[str] = ()
+) -> Records:
+    """Records in memory.
+
+    Args:
+        examples: the records, such as `read_examples` reads; those with an empty text are left out.
+        tokenizer: the tokenizer of all texts.
+        labels: what the labels are.
+        classes: names of the classes, in the order of their numbers.
+
+    Raises:
+        HeddleError: there is no record, or a label is not one of the classes.
+    """
+    encoder = Encoder(tokenizer, labels, classes)
+    rows: Rows = {}
+    for batch in batches(example for example in examples if not example.empty):
+        for field, found in encoder.rows(batch).items():
+            rows.setdefault(field, []).extend(found)
+    if not rows:
+        raise HeddleError("there are no records: every one has an empty text")
+    dtypes = dtypes_of(rows, tokenizer.vocab_size, labels)
+    return Records({field: Column.of(found, dtypes[field]) for field, found in rows.items()}, tuple(classes))
+
+
+def batches(examples: Iterable[Example]) -> Iterator[list[Example]]:
+    """Records in lists of `BATCH`."""
+    left = iter(examples)
+    while batch := list(islice(left, BATCH)):
+        yield batch
+
+
+def dtypes_of(fields: Iterable[str], vocab_size: int, labels: Labels) -> dict[str, np.dtype[Any]]:
+    """The type of each field's values."""
+    return {field: LABEL_DTYPES[labels] if field == LABEL else id_dtype(vocab_size) for field in fields}

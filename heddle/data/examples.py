@@ -1,0 +1,242 @@
+"""The user's records before they are tokenised: rows of tables, lines of parallel files, labelled folders, tagged words."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from heddle.checks import SOME, checked
+from heddle.config.data import Labels
+from heddle.data.files import TABLES, TEXTS, decode, find_files, kind_of, name_of, open_file, read_lines
+from heddle.data.tables import Row, as_text, read_rows
+from heddle.errors import HeddleError, pluralize
+
+TAGGED = (".conll", ".conllu", ".bio", ".iob", ".iob2")
+"""The extensions of files with a word and its tag per line that are read from folders."""
+LABEL = "label"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One record of text.
+
+    Attributes:
+        texts: by field: a text, or its words if each has a label.
+        label: a class or a number as written, or a class per word; None: the records have no labels.
+        origin: where it was read: a path, or `path:line`.
+        part: `train` or `validation`, if the user said which part it is for.
+    """
+
+    texts: Mapping[str, str | tuple[str, ...]]
+    label: str | tuple[str, ...] | None
+    origin: str
+    part: str | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether one of its texts has nothing but blanks."""
+        return any(not text if isinstance(text, tuple) else not text.strip() for text in self.texts.values())
+
+    def written(self) -> list[str]:
+        """Each text as a reader would see it: words with blanks between them."""
+        return [" ".join(text) if isinstance(text, tuple) else text for text in self.texts.values()]
+
+
+@checked(sources=SOME, fields=SOME)
+def read_examples(
+    sources: Sequence[str | Path],
+    fields: Sequence[str],
+    columns: Mapping[str, str] | None = None,
+    labels: Labels = "classes",
+) -> Iterator[Example]:
+    """Read every record of `sources`, in the order of `heddle.data.read_documents`.
+
+    Tables (`.jsonl`, `.csv`, `.tsv`) have a record per row. Other files are read by what the fields are:
+
+    - `source` and `target`: pairs of parallel files, line i of one with line i of the other. `columns` names their extensions,
+      such as `en` and `de` for `train.en` and `train.de`; without, there are two files, and the first is the source.
+    - `text` and `label`: a text per file; its label is the name of the folder that it is in.
+    - with `labels="tokens"`: CoNLL's columns, a word and its tag per line, a blank line after each sentence. The first column
+      is the word and the last the tag, unless `columns` has their numbers, from 1.
+
+    Args:
+        fields: what a record has, such as `("source", "target")` or `("text", "label")`.
+        columns: the name of the column of a field, if it is not the field's own.
+        labels: what the label is.
+
+    Raises:
+        HeddleError: a source cannot be read, has no such column or no record, or parallel files have different numbers of lines.
+    """
+    columns = dict(columns or {})
+    pairs = {"source", "target"} <= set(fields)
+    known = (*TABLES, *(() if pairs else TAGGED if labels == "tokens" else TEXTS))
+    if pairs:
+        known += tuple(f".{columns[side]}".lower() for side in ("source", "target") if side in columns)
+    files: list[Path] = []
+    for source in sources:
+        found, named = find_files(source, known)
+        tables = [file for file in found if kind_of(file) in TABLES]
+        files += found if named else tables or found
+    tables = [file for file in files if kind_of(file) in TABLES]
+    if tables and len(tables) < len(files):
+        other = next(file for file in files if kind_of(file) not in TABLES)
+        raise HeddleError(f"{other} is no table, but {tables[0]} is: give tables only, or none")
+    examples: Iterator[Example]
+    if tables:
+        examples = (_of_row(row, fields, columns, labels) for file in tables for row in read_rows(file))
+    elif pairs:
+        examples = _parallel(files, columns)
+    elif labels == "tokens":
+        examples = (example for file in files for example in _tagged(file, columns))
+    elif set(fields) == {"text", LABEL}:
+        examples = _labelled(files, columns)
+    else:
+        raise HeddleError(f"{files[0]}: records of {', '.join(fields)} are read from tables only: {', '.join(TABLES)}")
+    some = False
+    for example in examples:
+        some = True
+        yield example
+    if not some:
+        raise HeddleError(f"{', '.join(map(str, sources))}: no records; every file there is empty")
+
+
+def _of_row(row: Row, fields: Sequence[str], columns: Mapping[str, str], labels: Labels) -> Example:
+    """A table's row as a record."""
+    values = {field: row.get(columns.get(field, field)) for field in fields}
+    label: str | tuple[str, ...] | None = None
+    if LABEL in values:
+        name, given = columns.get(LABEL, LABEL), values.pop(LABEL)
+        label = _words(given, name, row.origin) if labels == "tokens" else _label(given, name, row.origin)
+    texts: dict[str, str | tuple[str, ...]] = {}
+    for field, value in values.items():
+        name = columns.get(field, field)
+        tagged = labels == "tokens" and field == "text"
+        texts[field] = _words(value, name, row.origin) if tagged else as_text(value, name, row.origin)
+    if isinstance(label, tuple) and len(label) != len(texts["text"]):
+        words = pluralize(len(texts["text"]), "word")
+        raise HeddleError(f"{row.origin}: {words}, but {pluralize(len(label), 'label')}; there must be one for each")
+    return Example(texts, label, row.origin)
+
+
+def _words(value: Any, column: str, origin: str) -> tuple[str, ...]:
+    """Words or their tags, from a list or from a text with blanks between them."""
+    if isinstance(value, str):
+        return tuple(as_text(value, column, origin).split())
+    if not isinstance(value, list):
+        raise HeddleError(f"{origin}: column {column!r} must have a list of words, or a text with blanks between them")
+    return tuple(as_text(str(word) if isinstance(word, int) else word, column, origin) for word in value)
+
+
+def _label(value: Any, column: str, origin: str) -> str:
+    """A class or a number, as text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value) if isinstance(value, int | float) else as_text(value, column, origin).strip()
+    if not text:
+        raise HeddleError(f"{origin}: the label is empty; leave the record out, or give it one")
+    return text
+
+
+def _parallel(files: Sequence[Path], columns: Mapping[str, str]) -> Iterator[Example]:
+    for source, target in _pairs(files, columns):
+        count = 0
+        missing = object()
+        lines = zip_longest(read_lines(source), read_lines(target), fillvalue=missing)
+        for count, (one, other) in enumerate(lines, start=1):
+            if one is missing or other is missing:
+                more = count + sum(1 for _ in lines)
+                long, short = (target, source) if one is missing else (source, target)
+                raise HeddleError(
+                    f"{short} has {pluralize(count - 1, 'line')}, but {long} has {more:,}: parallel files need as many each"
+                )
+            texts = {"source": str(one).rstrip("\r\n"), "target": str(other).rstrip("\r\n")}
+            yield Example(texts, None, f"{source}:{count}")
+
+
+def _pairs(files: Sequence[Path], columns: Mapping[str, str]) -> list[tuple[Path, Path]]:
+    """Which files are parallel."""
+    sides = [columns[side] for side in ("source", "target") if side in columns]
+    if not sides:
+        if len(files) != 2:
+            there = ", ".join(map(str, files[:4])) + (", …" if len(files) > 4 else "")
+            raise HeddleError(
+                f"two parallel files are needed, the source first, not {len(files)} ({there}); of more, name the extensions, "
+                "such as source=en target=de for train.en and train.de"
+            )
+        return [(files[0], files[1])]
+    if len(sides) == 1:
+        raise HeddleError("parallel files need the extensions of both sides, such as source=en target=de")
+    by_stem: dict[Path, dict[str, Path]] = {}
+    for file in files:
+        by_stem.setdefault(name_of(file).with_suffix(""), {})[name_of(file).suffix.removeprefix(".")] = file
+    for stem, found in by_stem.items():
+        for side in sides:
+            if side not in found:
+                raise HeddleError(f"{stem}.{side} is missing: there is only {', '.join(map(str, found.values()))}")
+    return [(found[sides[0]], found[sides[1]]) for found in by_stem.values()]
+
+
+def _labelled(files: Sequence[Path], columns: Mapping[str, str]) -> Iterator[Example]:
+    if columns:
+        name, column = next(iter(columns.items()))
+        raise HeddleError(
+            f"{name} = {column!r} names a column, but {files[0]} is no table: the label of a text is the name of its folder"
+        )
+    for file in files:
+        with open_file(file) as stream:
+            yield Example({"text": decode(stream.read(), file, 0)}, file.absolute().parent.name, str(file))
+
+
+def _tagged(file: Path, columns: Mapping[str, str]) -> Iterator[Example]:
+    word_at, tag_at = (_number(columns.get(field), field) for field in ("text", LABEL))
+    universal = kind_of(file) == ".conllu"
+    words: list[tuple[str, str]] = []
+    first = 1
+    for number, line in enumerate(read_lines(file), start=1):
+        text = line.strip()
+        if not text:
+            if words:
+                yield _sentence(words, f"{file}:{first}")
+            words, first = [], number + 1
+            continue
+        if text.startswith("-DOCSTART-") or (universal and text.startswith("#")):
+            continue
+        cells = text.split("\t") if "\t" in text else text.split()
+        if (
+            universal and not cells[0].isdecimal()
+        ):  # a contraction (1-2) or an empty word (1.1): not words of the sentence
+            continue
+        needed = max(word_at or 1, tag_at or 2)
+        if len(cells) < needed:
+            raise HeddleError(f"{file}:{number}: {pluralize(len(cells), 'column')}, but at least {needed} are needed")
+        words.append((cells[(word_at or 1) - 1], cells[-1 if tag_at is None else tag_at - 1]))
+    if words:
+        yield _sentence(words, f"{file}:{first}")
+
+
+def _sentence(words: Sequence[tuple[str, str]], origin: str) -> Example:
+    return Example({"text": tuple(word for word, _ in words)}, tuple(tag for _, tag in words), origin)
+
+
+def _number(column: str | None, field: str) -> int | None:
+    """A column's number, from 1."""
+    if column is not None and not (column.isdecimal() and int(column)):
+        raise HeddleError(f"{field} = {column!r}: CoNLL's columns have no names; give a number, from 1")
+    return None if column is None else int(column)
+
+
+def as_number(example: Example) -> float:
+    """A label that is a number.
+
+    Raises:
+        HeddleError: it is none, or not finite.
+    """
+    try:
+        number = float(str(example.label))
+    except ValueError:
+        number = float("nan")
+    if not isfinite(number):
+        raise HeddleError(f"{example.origin}: the label {example.label!r} is not a finite number")
+    return number

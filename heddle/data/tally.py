@@ -1,0 +1,168 @@
+"""Counting records, naming their classes, and dividing them into parts."""
+
+import hashlib
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from heddle.config.data import Labels
+from heddle.data.examples import Example, as_number
+from heddle.data.sources import held_out
+from heddle.errors import HeddleError, pluralize
+
+
+@dataclass(frozen=True)
+class ExamplesDescription:
+    """What a corpus of records holds.
+
+    Attributes:
+        records: records that are used, in both parts.
+        empty: records left out because a text has nothing but blanks, and the origin of the first.
+        bytes: UTF-8 bytes of all texts.
+        sha256: SHA-256 of the records' digests, in order.
+        held_out: records in the validation part.
+        repeated: records of the validation part whose texts are also in the training part.
+        repeated_first: those whose first text is, such as the source.
+        classes: names of the training part's classes.
+    """
+
+    records: int
+    empty: int
+    first_empty: str
+    bytes: int
+    sha256: str
+    held_out: int
+    repeated: int
+    repeated_first: int
+    classes: tuple[str, ...]
+
+
+class ExamplesTally:
+    """Accumulates an `ExamplesDescription` of a stream of records, and says which part each is for.
+
+    Args:
+        validation: the share to hold out; None: every record says its part.
+        labels: what the labels are.
+    """
+
+    def __init__(self, validation: float | None, labels: Labels = "classes") -> None:
+        self.bytes = 0
+        self._validation, self._labels = validation, labels
+        self._digest = hashlib.sha256()
+        self._empty: list[str] = ["", ""]
+        self._counts = {"train": 0, "validation": 0, "empty": 0}
+        self._classes: set[str] = set()
+        # The first eight bytes of the digests: of all texts, and of the first.
+        self._seen = {part: (array("Q"), array("Q")) for part in ("train", "validation")}
+        self._late: dict[str, str] = {}
+
+    def add(self, example: Example) -> str | None:
+        """Count a record. Returns its part; None if it is empty and left out.
+
+        Raises:
+            HeddleError: a label is not a number, but must be.
+        """
+        if example.empty:
+            self._counts["empty"] += 1
+            self._empty[0] = self._empty[0] or example.origin
+            return None
+        written = [text.encode() for text in example.written()]
+        digests = [hashlib.sha256(text).digest() for text in written]
+        own = hashlib.sha256(b"".join(digests)).digest() if len(digests) > 1 else digests[0]
+        part = example.part
+        if self._validation is not None:
+            part = "validation" if held_out(own, self._validation) else "train"
+        if part not in self._seen:
+            raise HeddleError(f"{example.origin}: part = {part!r} must be train or validation")
+        self._counts[part] += 1
+        self.bytes += sum(map(len, written))
+        self._digest.update(own + repr(example.label).encode())
+        for seen, digest in zip(self._seen[part], (own, digests[0]), strict=True):
+            seen.append(int.from_bytes(digest[:8], "big"))
+        if example.label is not None:
+            self._label(example, part)
+        return part
+
+    def _label(self, example: Example, part: str) -> None:
+        if self._labels == "numbers":
+            as_number(example)
+            return
+        labels = example.label if isinstance(example.label, tuple) else (str(example.label),)
+        if part == "train":
+            self._classes.update(labels)
+            return
+        for label in labels:
+            self._late.setdefault(label, example.origin)
+
+    def description(self) -> ExamplesDescription:
+        """What was added.
+
+        Raises:
+            HeddleError: no record is left, a part has none, there is only one class, or a label occurs in the validation part only.
+        """
+        counts = self._counts
+        if not counts["train"] and not counts["validation"]:
+            where = (
+                f"every one has an empty text, the first at {self._empty[0]}" if counts["empty"] else "none was given"
+            )
+            raise HeddleError(f"there are no records to learn from: {where}")
+        for part in ("train", "validation"):
+            if not counts[part]:
+                raise HeddleError(
+                    f"the {part} part has none of the {pluralize(counts['train'] + counts['validation'], 'record')}: "
+                    "give more records, set another share, validation=, or give validation_sources"
+                )
+        if self._classes and len(self._classes) < 2:
+            raise HeddleError(
+                f"every training record has the label {next(iter(self._classes))!r}; classes need at least two"
+            )
+        for label, origin in self._late.items():
+            if label not in self._classes:
+                raise HeddleError(
+                    f"{origin}: the label {label!r} is in the validation part, but not in the training part; give more "
+                    "records with it, or leave this one out"
+                )
+        train, validation = self._seen["train"], self._seen["validation"]
+        whole, first = (
+            int(np.isin(np.frombuffer(held, np.uint64), np.frombuffer(shown, np.uint64)).sum())
+            for shown, held in zip(train, validation, strict=True)
+        )
+        return ExamplesDescription(
+            records=counts["train"] + counts["validation"],
+            empty=counts["empty"],
+            first_empty=self._empty[0],
+            bytes=self.bytes,
+            sha256=self._digest.hexdigest(),
+            held_out=counts["validation"],
+            repeated=whole,
+            repeated_first=first,
+            classes=class_names(self._classes),
+        )
+
+
+def for_parts(train: Iterable[Example], validation: Iterable[Example] | None) -> Iterator[Example]:
+    """The user's training records and their validation records, each with its part; without the latter, as they are."""
+    if validation is None:
+        yield from train
+        return
+    for part, examples in (("train", train), ("validation", validation)):
+        for example in examples:
+            yield replace(example, part=part)
+
+
+def describe_examples(examples: Iterable[Example], tally: ExamplesTally) -> ExamplesDescription:
+    """Count, fingerprint and divide records in one pass."""
+    for example in examples:
+        tally.add(example)
+    return tally.description()
+
+
+def class_names(labels: Iterable[str]) -> tuple[str, ...]:
+    """The different labels in order: by number if all are whole numbers, else by name."""
+    names = set(labels)
+    try:
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    except ValueError:
+        return tuple(sorted(names))

@@ -1,0 +1,79 @@
+"""Settings of single parameters, by patterns of their names: the rows of `[[train.groups]]`, applied to a model."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from heddle.config.train import WEIGHT_DECAY, TrainConfig
+from heddle.errors import HeddleError
+from heddle.model.roles import DECAYED, role
+from heddle.model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class ParameterSetting:
+    """What the rows say about one parameter.
+
+    Attributes:
+        rate: factor on its learning rate.
+        weight_decay: its weight decay, if its role has any.
+        frozen: whether it keeps its value.
+    """
+
+    rate: float
+    weight_decay: float
+    frozen: bool
+
+
+def parameter_settings(config: TrainConfig, names: Iterable[str]) -> dict[str, ParameterSetting]:
+    """The setting of each name: a row of `config.groups` changes what it states, and later rows override earlier ones."""
+    decay = WEIGHT_DECAY[config.optimizer] if config.weight_decay is None else config.weight_decay
+    found = {}
+    for name in names:
+        setting = ParameterSetting(1.0, decay, frozen=False)
+        for row in config.groups:
+            if fnmatchcase(name, row.parameters):
+                setting = ParameterSetting(
+                    setting.rate if row.rate is None else row.rate,
+                    setting.weight_decay if row.weight_decay is None else row.weight_decay,
+                    setting.frozen if row.frozen is None else row.frozen,
+                )
+        found[name] = setting
+    return found
+
+
+def check_groups(model: Transformer, config: TrainConfig) -> None:
+    """Refuse groups that do not fit a model.
+
+    Raises:
+        HeddleError: a row matches no parameter, or sets the decay of parameters that have none, or everything is frozen.
+    """
+    dimensions = {name: parameter.dim() for name, parameter in model.named_parameters()}
+    for row in config.groups:
+        matched = [name for name in dimensions if fnmatchcase(name, row.parameters)]
+        where = f"groups: parameters = {row.parameters!r}"
+        if not matched:
+            near = get_close_matches(row.parameters, dimensions, n=3, cutoff=0.0)
+            raise HeddleError(f"{where} matches none of this model's parameters. Near names: {', '.join(near)}")
+        if row.weight_decay is not None and all(role(name, dimensions[name]) not in DECAYED for name in matched):
+            raise HeddleError(f"{where} matches only vectors, which do not decay: leave weight_decay out")
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    settings = parameter_settings(config, trained)
+    if trained and all(settings[name].frozen for name in trained):
+        raise HeddleError("groups: every parameter is frozen, so nothing would be trained; leave one out")
+
+
+def freeze(model: Transformer, config: TrainConfig) -> set[str]:
+    """Stop the gradients of the parameters that a config freezes, after checking its groups; returns their names.
+
+    Raises:
+        HeddleError: see `check_groups`.
+    """
+    check_groups(model, config)
+    settings = parameter_settings(config, (name for name, _ in model.named_parameters()))
+    frozen = {name for name, setting in settings.items() if setting.frozen}
+    for name, parameter in model.named_parameters():
+        if name in frozen:
+            parameter.requires_grad_(False)
+    return frozen

@@ -1,0 +1,189 @@
+"""What a run learns from, before it is tokenised: documents, or records of several fields."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from heddle.config.data import DataConfig
+from heddle.config.tasks import TaskSettings
+from heddle.data.examples import Example, read_examples
+from heddle.data.files import standard_input
+from heddle.data.record_store import RecordStore, Store, build_records
+from heddle.data.sources import Description, Document, Tally, describe_documents, python_library, read_documents
+from heddle.data.store import TokenStore, build_store
+from heddle.data.tally import ExamplesDescription, ExamplesTally, describe_examples, for_parts
+from heddle.errors import HeddleError, pluralize
+from heddle.text.heartbeat import heartbeat
+from heddle.text.tokenizer import Tokenizer
+
+Tell = Callable[[str], None]
+TEXT = ("text",)  # what a task reads if it does not read records
+
+
+class Material(ABC):
+    """The user's sources, read as a task needs them. Each method reads them once more, so that memory does not grow with them.
+
+    Args:
+        data: the settings.
+        sources: files, folders and globs to train on.
+        validation: the user's own to evaluate on, or none.
+    """
+
+    one_text = False  # whether it is a single document
+
+    def __init__(self, data: DataConfig, sources: list[str | Path], validation: list[str | Path]) -> None:
+        self.data, self.sources, self.validation = data, sources, validation
+        self.share = None if validation else data.validation
+
+    @abstractmethod
+    def read(self, tell: Tell) -> str:
+        """Read everything once; returns what it is, in words."""
+
+    @abstractmethod
+    def texts(self) -> Iterator[str]:
+        """Every text, for a tokenizer to learn from."""
+
+    @abstractmethod
+    def cut(self, directory: Path, tokenizer: Tokenizer, tell: Tell) -> tuple[Store, list[str]]:
+        """Tokenise everything into a store, reporting progress. Returns it, and what was held out, in words."""
+
+
+@contextmanager
+def material(data: DataConfig, task: TaskSettings) -> Iterator[Material]:
+    """What a run with these settings learns from; what standard input gave is kept until the block ends.
+
+    Raises:
+        HeddleError: the task reads records and no sources are given.
+    """
+    records = task.fields != TEXT
+    if records and not data.sources:
+        raise HeddleError(f"this task reads records of {' and '.join(task.fields)}: name their files")
+    sources: list[str | Path] = list(data.sources) if data.sources else list(python_library())
+    with standard_input((*sources, *data.validation_sources), ".jsonl" if records else ".txt") as found:
+        train, validation = found[: len(sources)], found[len(sources) :]
+        yield Examples(data, train, validation, task) if records else Texts(data, train, validation)
+
+
+class Texts(Material):
+    """Documents."""
+
+    def read(self, tell: Tell) -> str:
+        tally = Tally(self.share)
+        with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
+            self.described: Description = describe_documents(self._documents(), tally)
+        self.one_text = self.described.documents == 1
+        return f"{pluralize(self.described.documents, 'document')}, {self.described.bytes / 1e6:,.1f} MB"
+
+    def texts(self) -> Iterator[str]:
+        return (document.text for document in self._documents())
+
+    def cut(self, directory: Path, tokenizer: Tokenizer, tell: Tell) -> tuple[Store, list[str]]:
+        several = self.described.documents > 1 and tokenizer.end_of_text is not None
+        with Counter(tell, self.described.bytes) as count:
+            documents = self._documents()
+            store = build_store(directory, documents, tokenizer, self.share, several, count, self.described)
+        return store, [describe_split(store), *describe_overlap(store)]
+
+    def _documents(self) -> Iterator[Document]:
+        if not self.validation:
+            yield from read_documents(self.sources, self.data.text)
+            return
+        for part, sources in (("train", self.sources), ("validation", self.validation)):
+            for document in read_documents(sources, self.data.text):
+                yield replace(document, part=part)
+
+
+class Examples(Material):
+    """Records of several fields."""
+
+    def __init__(
+        self, data: DataConfig, sources: list[str | Path], validation: list[str | Path], task: TaskSettings
+    ) -> None:
+        super().__init__(data, sources, validation)
+        self.fields, self.labels = task.reads(data.columns()), task.labels
+
+    def read(self, tell: Tell) -> str:
+        tally = ExamplesTally(self.share, self.labels)
+        with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
+            self.described: ExamplesDescription = describe_examples(self._examples(), tally)
+        found = self.described
+        classes = f", {len(found.classes)} classes" if found.classes else ""
+        empty = (
+            f"; {found.empty:,} with an empty text left out, the first at {found.first_empty}" if found.empty else ""
+        )
+        return f"{pluralize(found.records, 'record')}, {found.bytes / 1e6:,.1f} MB{classes}{empty}"
+
+    def texts(self) -> Iterator[str]:
+        return (text for example in self._examples() for text in example.written())
+
+    def cut(self, directory: Path, tokenizer: Tokenizer, tell: Tell) -> tuple[Store, list[str]]:
+        with Counter(tell, self.described.bytes) as count:
+            examples = self._examples()
+            store = build_records(directory, examples, tokenizer, self.share, self.labels, count, self.described)
+        return store, describe_records(store)
+
+    def _examples(self) -> Iterator[Example]:
+        def read(sources: list[str | Path]) -> Iterator[Example]:
+            return read_examples(sources, self.fields, self.data.columns(), self.labels)
+
+        return for_parts(read(self.sources), read(self.validation) if self.validation else None)
+
+
+class Counter:
+    """Tells every few seconds how much has been cut."""
+
+    def __init__(self, tell: Tell, total: int) -> None:
+        self.done = 0
+        self._beat = heartbeat(tell, lambda: f"{self.done / 1e6:,.1f} of {total / 1e6:,.1f} MB cut")
+
+    def __enter__(self) -> Callable[[int, int], None]:
+        self._beat.__enter__()
+        return self._count
+
+    def __exit__(self, *error: object) -> None:
+        self._beat.__exit__(None, None, None)
+
+    def _count(self, done: int, total: int) -> None:
+        self.done = done
+
+
+def describe_split(store: TokenStore) -> str:
+    """What was held out of a text, in one line."""
+    share, asked, cut = store.split["held_out"], store.split["validation"], store.split["cut"]
+    if asked is None:
+        return f"validation: {pluralize(store.validation.documents, 'document')} of validation_sources, {share:.1%} of all text"
+    there = store.train.documents + store.validation.documents - cut
+    how = {
+        "characters": "the end of the text",
+        "documents": f"{store.validation.documents:,} of {there:,} documents, drawn by their content",
+        "both": f"the ends of {cut:,} of {there:,} documents, too few or too uneven to hold out whole ones alone",
+    }[store.split["by"]]
+    missed = "" if abs(share - asked) <= 0.25 * min(asked, 1 - asked) else f"; validation = {asked:g} was asked for"
+    return f"held out for validation: {share:.1%} of the text, {how}{missed}"
+
+
+def describe_overlap(store: TokenStore) -> list[str]:
+    """How many of the held-out texts are in the training text too, in one line; nothing if none is."""
+    twice = store.split["overlap"]
+    of = pluralize(store.validation.documents, "text")
+    said = f"{twice:,} of {of} held out {'is' if twice == 1 else 'are'} in the training text too, word for word"
+    return [f"{said}: the score will be better than on new text"] if twice else []
+
+
+def describe_records(store: RecordStore) -> list[str]:
+    """What was held out of records, and how much of it the training part has too, in a line each."""
+    held, there = len(store.validation), len(store.train) + len(store.validation)
+    if store.split["by"] == "sources":
+        lines = [f"validation: {pluralize(held, 'record')} of validation_sources"]
+    else:
+        lines = [
+            f"held out for validation: {held:,} of {pluralize(there, 'record')} ({held / there:.1%}), drawn by their content"
+        ]
+    whole, first = store.split["repeated"], store.split["repeated_first"]
+    if whole or first:
+        name = next(iter(store.train.columns))
+        only = f"; {first:,} have a {name} that is" if first > whole else ""
+        lines.append(f"{whole:,} of the {held:,} validation records are in the training part too{only}")
+    return lines

@@ -1,0 +1,106 @@
+"""Classification of the words of a text, such as names of people and places (Devlin et al. 2019, 5.3)."""
+
+import numpy as np
+from torch import Tensor
+
+from heddle.data.batch import IGNORED, Batch
+from heddle.data.buckets import EMPTY
+from heddle.data.records import Records
+from heddle.errors import HeddleError
+from heddle.model.transformer import Transformer
+from heddle.text.tokenizer import Tokenizer
+from heddle.train.classification import ClassObjective
+from heddle.train.confusion import class_metrics, predicted
+from heddle.train.labelled import ClassTask
+from heddle.train.objective import CrossEntropy
+from heddle.train.records import Lengths, padded
+from heddle.train.spans import OUTSIDE, are_spans, span_f1, spans
+from heddle.train.task import Examples
+
+
+class TagObjective(ClassObjective):
+    """Cross-entropy of the words' classes; evaluation also counts spans.
+
+    Args:
+        model: a model that scores each token.
+        names: names of the classes, such as O, B-PER and I-PER.
+        label_smoothing: see `heddle.train.cross_entropy`.
+        z_loss: see `heddle.train.cross_entropy`.
+    """
+
+    def __init__(
+        self, model: Transformer, names: tuple[str, ...], label_smoothing: float = 0.0, z_loss: float = 0.0
+    ) -> None:
+        super().__init__(model, label_smoothing, z_loss)
+        self.names = names
+
+    def counts(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """How often each class is right, predicted and there; and how many spans are, if the classes are those of spans."""
+        found = super().counts(features, batch)
+        if not are_spans(self.names):
+            return found
+        assert self.model.head is not None
+        classes = predicted(features, self.model.head.scoring(self.model.embedding.weight))
+        sums = []
+        for row, targets in zip(classes.tolist(), batch.targets.tolist(), strict=True):
+            words = [place for place, target in enumerate(targets) if target != IGNORED]
+            mine = spans([self.names[row[place]] for place in words])
+            right = spans([self.names[targets[place]] for place in words])
+            sums.append([len(mine & right), len(mine), len(right)])
+        counts = batch.weights.new_tensor(sums).T
+        return {**found, **dict(zip(("spans right", "spans found", "spans there"), counts, strict=True))}
+
+
+class TokenClassificationTask(ClassTask):
+    """Texts with a class for each word: at the first id of the word, `IGNORED` at the others.
+
+    Raises:
+        HeddleError: a text has more or fewer labels than ids, or what `ClassTask` refuses.
+    """
+
+    def targets(self, records: Records) -> Lengths:
+        """Int[R], how many words of each record have a class; words that are cut off do not count."""
+        text, label = records.columns["text"], records.columns["label"]
+        wrong = np.flatnonzero(text.lengths != label.lengths)
+        if len(wrong):
+            ids, labels = text.lengths[wrong[0]], label.lengths[wrong[0]]
+            raise HeddleError(f"record {wrong[0]} has {labels} labels for {ids} ids; each id needs one, or {IGNORED}")
+        kept = np.minimum(text.lengths, self.reading.length - self.frame.marks(1))
+        before = np.concatenate([[0], np.cumsum(label.values != IGNORED)])
+        found: Lengths = before[label.offsets[:-1] + kept] - before[label.offsets[:-1]]
+        return found
+
+    def labels(self, records: Records, examples: Examples, width: int) -> tuple[Tensor, Tensor]:
+        """Int[B T], the class at the first id of each word."""
+        most = self.reading.length - self.frame.marks(1)
+        labels = records.columns["label"]
+        rows = [
+            [] if place == EMPTY else [*[IGNORED] * self.frame.start, *labels[int(place)][:most]]
+            for place in examples.places
+        ]
+        return self.counted(padded(rows, IGNORED, width), examples.held_out)
+
+    def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
+        """-log p of the class of each word."""
+        self.check_head(model)
+        return TagObjective(model, self.names, label_smoothing, z_loss)
+
+    def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
+        """Accuracy, and F1 of spans if the classes are those of spans, or else averaged over classes."""
+        found = class_metrics(means, len(self.names))
+        if not are_spans(self.names):
+            return {name: found[name] for name in ("accuracy", "macro_f1")}
+        return {"accuracy": found["accuracy"], "span_f1": span_f1(means)}
+
+    def told(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
+        """The text, with the class behind each word, except where it is O and rightly so."""
+        kept = min(most, self.reading.length - self.frame.marks(1))
+        ids, labels = (records.columns[name][record][:kept].tolist() for name in ("text", "label"))
+        found = scores.argmax(-1).tolist()[self.frame.start :]
+        starts = [place for place, label in enumerate(labels) if label != IGNORED]
+        words = [tokenizer.decode(ids[: starts[0]])] if starts and starts[0] else []
+        for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
+            word = tokenizer.decode(ids[start:stop]).strip()
+            plain = self.names[found[start]] == self.names[labels[start]] == OUTSIDE
+            words.append(word if plain else word + self.says(found[start], labels[start]))
+        return " ".join(words)

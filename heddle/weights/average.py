@@ -1,0 +1,49 @@
+"""The mean of the weights of several checkpoints."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from heddle.checks import at_least, checked
+from heddle.errors import HeddleError, pluralize
+from heddle.weights.checkpoints import MODEL, check, checkpoints
+from heddle.weights.tensors import Weights, compare
+
+
+@checked(count=at_least(1))
+def average(run: str | Path, count: int) -> dict[str, Tensor]:
+    """The mean of the weights of a run's newest `count` checkpoints (Vaswani et al. 2017, section 6.1).
+
+    `model.load_state_dict(average(run, 5))` takes them up, and `publish` makes them the run's.
+
+    Raises:
+        HeddleError: the run has fewer checkpoints, or one of them is damaged.
+    """
+    newest = [path for _, path in checkpoints(Path(run))][:count]
+    if len(newest) < count:
+        raise HeddleError(f"count = {count}: {run} has {pluralize(len(newest), 'checkpoint')}; give a smaller count")
+    return mean_of(newest)
+
+
+def mean_of(folders: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of the weights in several directories, in fp32, one tensor at a time; integers are those of the first.
+
+    Raises:
+        HeddleError: one of them is missing or damaged, or is another model's.
+    """
+    for folder in folders:
+        if problems := check(folder, (MODEL,)):
+            raise HeddleError(f"{folder / problems[0]}; the weights in it cannot be used")
+    files = [Weights([folder / MODEL]) for folder in folders]
+    for folder, file in zip(folders, files, strict=True):
+        compare(file.specs, files[0].specs, folder)
+    return {name: _mean([file[name] for file in files]) for name in files[0]}
+
+
+def _mean(tensors: list[Tensor]) -> Tensor:
+    first = tensors[0]
+    if not first.is_floating_point():
+        return first
+    return torch.stack(tensors).mean(0, dtype=torch.float64).to(first.dtype)

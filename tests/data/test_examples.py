@@ -1,0 +1,295 @@
+"""Records from files of every usual kind: what was written is read, and what is not as it should be is refused with its place."""
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import shutil
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from heddle.data.examples import Example, read_examples
+from heddle.data.files import standard_input
+from heddle.data.sources import read_documents
+from heddle.data.tables import read_rows
+from heddle.data.tally import ExamplesTally, class_names, describe_examples, for_parts
+from tests import refusing
+
+PAIR = ("source", "target")
+CLASSES = ("text", "label")
+
+
+def read(*sources: str | Path, fields: tuple[str, ...] = PAIR, **more: Any) -> list[Example]:
+    return list(read_examples(sources, fields, **more))
+
+
+def refusal(*sources: str | Path, **more: Any) -> str:
+    return refusing.refusal(lambda: read(*sources, **more))
+
+
+def texts(examples: list[Example]) -> list[tuple[Any, ...]]:
+    return [tuple(each.texts.values()) for each in examples]
+
+
+FIELD = st.text(alphabet='a",\n\r\té \u2028;\ufeff', max_size=6)
+
+
+@given(st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=6), st.sampled_from(["", "\ufeff"]))
+@example([('"', "\n\n"), ("\r", "")], "\ufeff")
+def test_csv_that_python_writes_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], mark: str
+) -> None:
+    folder = tmp_path_factory.mktemp("csv")
+    written = io.StringIO()
+    csv.writer(written).writerows([("source", "target"), *rows])
+    file = folder / "a.csv"
+    file.write_bytes((mark + written.getvalue()).encode())
+    assert texts(read(file)) == rows
+    places = [int(each.origin.rpartition(":")[2]) for each in read(file)]
+    lines = written.getvalue().split("\n")
+    if not any("\n" in field or "\r" in field for row in rows for field in row):
+        assert places == list(range(2, len(rows) + 2))
+    assert all(lines[place - 1] for place in places)
+    shutil.rmtree(folder)
+
+
+def test_one_field_may_be_a_long_document(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f'id,text\n1,"{"word " * 50_000}"\n')
+    assert len(next(read_documents([tmp_path / "a.csv"])).text) == 250_000
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.csv", "source,target\na,b\nc\n", "a.csv:3: 1 fields, but the header names 2: source, target"),
+        ("a.csv", 'source,target\n"a\n,b",c,d\n', "a.csv:2: 3 fields"),
+        ("a.csv", 'source,target\n"a,b\n', "a.csv:2: not valid CSV (unexpected end of data)"),
+        ("a.csv", 'source,target\n"a" x,b\n', "a.csv:2: not valid CSV"),
+        ("a.csv", "source,source\na,b\n", "a.csv:1: the header names the column 'source' twice"),
+        ("a.csv", "source,targets\na,b\n", "a.csv:2: no column 'target'; there are: source, targets. Did you mean 'targets'?"),
+        ("a.tsv", "source\ttarget\na\tb\tc\n", "a.tsv:2: 3 fields"),
+        ("a.jsonl", '{"source": "a"}\n', "a.jsonl:1: no column 'target'; there are: source"),
+        ("a.jsonl", '{"source": "a", "target": ["b"]}\n', "a.jsonl:1: column 'target' has a list, not a string"),
+        ("a.jsonl", '{"source": "a", "target": null}\n', "a.jsonl:1: column 'target' has nothing, not a string"),
+        ("a.csv", "source,target\n", "no records"),
+        ("a.csv", "", "no records"),
+    ],
+)  # fmt: skip
+def test_tables_that_are_not_as_they_should_be(tmp_path: Path, name: str, content: str, said: str) -> None:
+    (tmp_path / name).write_text(content)
+    assert said in refusal(tmp_path / name)
+
+
+def test_quotes_in_tsv_are_characters(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_bytes(b'source\ttarget\r\n"a\tb"\r\n\r\nc\td\r\n')
+    assert texts(read(tmp_path / "a.tsv")) == [('"a', 'b"'), ("c", "d")]
+    assert [row.origin.rpartition(":")[2] for row in read_rows(tmp_path / "a.tsv")] == ["2", "4"]
+
+
+def test_columns_have_the_names_that_the_user_gives(tmp_path: Path) -> None:
+    line = {"translation": {"en": "a", "de": "b"}, "de.x": "c"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(line) + "\n")
+    columns = {"source": "translation.en", "target": "de.x"}
+    assert texts(read(tmp_path / "a.jsonl", columns=columns)) == [("a", "c")]
+    said = refusal(tmp_path / "a.jsonl", columns={"source": "translation.fr"})
+    assert "no column 'translation.fr'; there are: translation, de.x" in said
+    assert [each.text for each in read_documents([tmp_path / "a.jsonl"], "translation.de")] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("extension", "compress"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
+)
+def test_compressed_files(tmp_path: Path, extension: str, compress: Any) -> None:
+    for side, text in (("en", b"one\ntwo\n"), ("de", b"eins\nzwei\n")):
+        (tmp_path / f"train.{side}{extension}").write_bytes(compress(text))
+    found = read(tmp_path, columns={"source": "en", "target": "de"})
+    assert texts(found) == [("one", "eins"), ("two", "zwei")]
+    (tmp_path / f"train.de{extension}").write_bytes(compress(b"eins\nzwei\n" * 999)[:-9])
+    assert "cut short" in refusal(tmp_path, columns={"source": "en", "target": "de"})
+    (tmp_path / f"train.de{extension}").write_bytes(b"plain text, more than enough of it")
+    assert "not a valid" in refusal(tmp_path, columns={"source": "en", "target": "de"})
+
+
+def test_zstd_needs_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt.zst").write_bytes(b"zstd")
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    assert "pip install zstandard" in refusing.refusal(lambda: list(read_documents([tmp_path / "a.txt.zst"])))
+    # A witness for the one function that is called, where the package is not installed.
+    opened = types.ModuleType("zstandard")
+    vars(opened)["open"] = lambda file, mode: io.BytesIO(b"its text")
+    monkeypatch.setitem(sys.modules, "zstandard", opened)
+    assert [each.text for each in read_documents([tmp_path / "a.txt.zst"])] == ["its text"]
+
+
+class TestParallel:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        for name, lines in {
+            "train.en": "\ufeffone\r\ntwo \u2028 lines\r\n",
+            "train.de": "eins\nzwei",
+            "val.en": "three\n",
+            "val.de": "drei\n",
+            "README.md": "not a pair",
+        }.items():
+            (tmp_path / name).write_bytes(lines.encode())
+        return tmp_path
+
+    def test_of_two_files_the_first_is_the_source(self, folder: Path) -> None:
+        found = read(folder / "train.de", folder / "train.en")
+        assert texts(found) == [("eins", "one"), ("zwei", "two \u2028 lines")]
+        assert found[1].origin == f"{folder}/train.de:2"
+
+    def test_extensions_name_the_sides(self, folder: Path) -> None:
+        columns = {"source": "en", "target": "de"}
+        for sources in ([folder], [folder / "train.de", folder / "train.en", f"{folder}/val.*"]):
+            pairs = texts(read(*sources, columns=columns))
+            assert pairs == [("one", "eins"), ("two \u2028 lines", "zwei"), ("three", "drei")]
+
+    def test_unequal_files(self, folder: Path) -> None:
+        (folder / "train.de").write_text("eins\n")
+        said = refusal(folder / "train.en", folder / "train.de")
+        assert said == f"{folder}/train.de has 1 line, but {folder}/train.en has 2: parallel files need as many each"
+        (folder / "train.de").write_text("eins\n" * 9)
+        assert f"{folder}/train.en has 2 lines, but {folder}/train.de has 9" in refusal(
+            folder / "train.en", folder / "train.de"
+        )
+
+    def test_files_that_are_no_pairs(self, folder: Path) -> None:
+        assert "two parallel files are needed, the source first, not 1" in refusal(folder / "train.en")
+        assert "not 5" in refusal(f"{folder}/*.??")
+        both = {"source": "en", "target": "de"}
+        (folder / "val.de").unlink()
+        assert f"{folder}/val.de is missing: there is only {folder}/val.en" in refusal(folder, columns=both)
+        assert "extensions of both sides" in refusal(folder, columns={"source": "en"})
+        (folder / "a.csv").write_text("source,target\na,b\n")
+        assert "is no table" in refusal(folder / "a.csv", folder / "val.en")
+
+
+class TestLabels:
+    def test_a_folder_names_the_label_of_its_texts(self, tmp_path: Path) -> None:
+        for name in ("pos/b.txt", "pos/a.txt", "neg/a.txt.gz", "neg/.hidden.txt", "neg/sub/c.csv"):
+            (tmp_path / "all" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "all" / name).write_bytes(gzip.compress(b"bad") if "gz" in name else b"good")
+        (tmp_path / "all/neg/sub/c.csv").unlink()
+        found = read(tmp_path / "all", fields=CLASSES)
+        assert [(each.texts["text"], each.label) for each in found] == [
+            ("bad", "neg"),
+            ("good", "pos"),
+            ("good", "pos"),
+        ]
+        assert [each.label for each in read(tmp_path / "all/pos", f"{tmp_path}/all/n*", fields=CLASSES)] == [
+            "pos"
+        ] * 2 + ["neg"]
+        assert "is no table" in refusal(tmp_path / "all", fields=CLASSES, columns={"label": "stars"})
+        assert "are read from tables only" in refusal(tmp_path / "all", fields=("text", "pair", "label"))
+
+    def test_labels_of_tables(self, tmp_path: Path) -> None:
+        lines = [{"text": "a", "label": label} for label in (3, "three", True, 2.5)]
+        (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        assert [each.label for each in read(tmp_path / "a.jsonl", fields=CLASSES)] == ["3", "three", "true", "2.5"]
+        (tmp_path / "a.csv").write_text("text,label,pair\na, b ,c\nd,,e\n")
+        said = refusal(tmp_path / "a.csv", fields=("text", "pair", "label"))
+        assert said == f"{tmp_path}/a.csv:3: the label is empty; leave the record out, or give it one"
+
+    def test_classes_are_in_the_order_of_numbers_or_names(self) -> None:
+        assert class_names(["10", "9", "-1", "10"]) == ("-1", "9", "10")
+        assert class_names(["10", "9", "x"]) == ("10", "9", "x")
+
+
+class TestTagged:
+    def test_columns_of_conll(self, tmp_path: Path) -> None:
+        file = tmp_path / "a.conll"
+        file.write_text("-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\n\n\nGerman JJ B-MISC\n")
+        found = read(file, fields=CLASSES, labels="tokens")
+        assert [(each.texts["text"], each.label) for each in found] == [
+            (("EU", "rejects"), ("B-ORG", "O")),
+            (("German",), ("B-MISC",)),
+        ]
+        assert [each.origin for each in found] == [f"{file}:3", f"{file}:7"]
+        tagged = read(tmp_path, fields=CLASSES, labels="tokens", columns={"label": "2"})
+        assert tagged[0].label == ("NNP", "VBZ")
+        for columns in ({"label": "tag"}, {"text": "0"}):
+            assert "give a number, from 1" in refusal(file, fields=CLASSES, labels="tokens", columns=columns)
+        file.write_text("EU B-ORG\nrejects\n")
+        assert "a.conll:2: 1 column, but at least 2 are needed" in refusal(file, fields=CLASSES, labels="tokens")
+
+    def test_universal_dependencies(self, tmp_path: Path) -> None:
+        lines = ["# text = zum", "1-2\tzum\t_\t_", "1\tzu\tzu\tADP", "2\tdem\tder\tDET", "2.1\tx\tx\tX", ""]
+        (tmp_path / "a.conllu").write_text("\n".join(lines))
+        columns = {"text": "2", "label": "4"}
+        (found,) = read(tmp_path / "a.conllu", fields=CLASSES, labels="tokens", columns=columns)
+        assert (found.texts["text"], found.label) == (("zu", "dem"), ("ADP", "DET"))
+
+    def test_tables_of_words(self, tmp_path: Path) -> None:
+        lines = [{"tokens": ["a", "b"], "tags": [1, 0]}, {"tokens": "c d e", "tags": "x y z"}]
+        file, columns = tmp_path / "a.jsonl", {"text": "tokens", "label": "tags"}
+        file.write_text("\n".join(map(json.dumps, lines)))
+        found = read(file, fields=CLASSES, labels="tokens", columns=columns)
+        assert [each.label for each in found] == [("1", "0"), ("x", "y", "z")]
+        file.write_text('{"tokens": ["a", "b"], "tags": ["x"]}\n')
+        said = refusal(file, fields=CLASSES, labels="tokens", columns=columns)
+        assert "a.jsonl:1: 2 words, but 1 label; there must be one for each" in said
+
+
+def examples(*rows: tuple[str, str]) -> list[Example]:
+    return [Example({"text": text}, label, f"line {number}") for number, (text, label) in enumerate(rows)]
+
+
+class TestParts:
+    def test_equal_texts_are_in_one_part(self) -> None:
+        tally = ExamplesTally(0.3)
+        rows = [(f"text {number % 40}", str(number % 2)) for number in range(200)]
+        parts = [tally.add(each) for each in examples(*rows)]
+        assert len({(text, part) for (text, _), part in zip(rows, parts, strict=True)}) == 40
+        found = tally.description()
+        assert 0 < found.held_out == parts.count("validation") < 100
+        assert found.repeated == 0
+        assert found.classes == ("0", "1")
+
+    def test_the_users_own_validation_records(self) -> None:
+        train = examples(("a", "x"), ("b", "y"), ("", "x"))
+        found = describe_examples(for_parts(train, examples(("b", "x"), ("c", "y"))), ExamplesTally(None))
+        assert (found.records, found.held_out, found.repeated, found.empty) == (4, 2, 1, 1)
+        assert found.first_empty == "line 2"
+
+    @pytest.mark.parametrize(
+        ("train", "validation", "said"),
+        [
+            ([("a", "x")], [("b", "x")], "every training record has the label 'x'"),
+            ([("a", "x"), ("b", "y")], [("c", "z")], "line 0: the label 'z' is in the validation part, but not in the training"),
+            ([("a", "x"), ("b", "y")], [(" ", "z")], "the validation part has none of the 2 records"),
+            ([(" ", "x")], [("\n", "y")], "every one has an empty text, the first at line 0"),
+        ],
+    )  # fmt: skip
+    def test_labels_that_cannot_be_learned(self, train: Any, validation: Any, said: str) -> None:
+        both = for_parts(examples(*train), examples(*validation))
+        assert said in refusing.refusal(lambda: describe_examples(both, ExamplesTally(None)))
+
+    @pytest.mark.parametrize("label", ["high", "nan", "inf", ""])
+    def test_labels_that_are_no_numbers(self, label: str) -> None:
+        both = for_parts(examples(("a", "1.5")), examples(("b", label)))
+        said = refusing.refusal(lambda: describe_examples(both, ExamplesTally(None, "numbers")))
+        assert f"line 0: the label {label!r} is not a finite number" == said
+
+
+def test_standard_input_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", types.SimpleNamespace(buffer=io.BytesIO(b'{"source": "a", "target": "b"}\n')))
+    with standard_input(["-"], ".jsonl") as sources:
+        assert texts(read(*sources)) == texts(read(*sources)) == [("a", "b")]
+    assert not Path(sources[0]).exists()
+    with pytest.raises(Exception, match="given twice"), standard_input(["-", "-"], ".txt"):
+        pass
+
+
+def test_a_column_for_sources_without_any(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("no columns here")
+    said = refusing.refusal(lambda: list(read_documents([tmp_path / "a.txt"], "body")))
+    assert said.startswith("text = 'body' names a column, but no source is a table")
