@@ -146,6 +146,17 @@ def settle(stream: IO[bytes]) -> None:
     os.fsync(stream.fileno())
 
 
+def check_size(path: Path, number: int, each: int, what: str) -> None:
+    """Refuse a file that does not have the size that ``meta.json`` says."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise HeddleError(f"{path}: {error.strerror}; build the token store again") from error
+    if size != number * each or not size:
+        promised = f"{number} {what} of {each} bytes"
+        raise HeddleError(f"{path}: {size} bytes, but meta.json says {promised}; build the store again")
+
+
 def map_documents(path: Path, documents: int, tokens: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Int64[documents + 1] and Int64[documents]: where the documents start, and the end; the bytes that their targets cover."""
     table = np.fromfile(path, dtype=TABLE, count=2 * documents).reshape(documents, 2).astype(np.int64)

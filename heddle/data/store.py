@@ -18,6 +18,7 @@ from heddle.data.parts import (
     TOKENS,
     PartWriter,
     Tokenizes,
+    check_size,
     first_bytes,
     map_documents,
     map_tokens,
@@ -392,19 +393,8 @@ def _token_meta(directory: Path) -> dict[str, Any]:
 
 def _map_part(path: Path, meta: dict[str, Any], dtype: np.dtype[Any], separator: int | None) -> Part:
     table, numbers = path.with_suffix(DOCUMENTS), (meta["bytes"], meta["documents"], meta["first_token_bytes"])
-    _check_size(path, meta["tokens"], dtype.itemsize, "tokens")
-    _check_size(table, meta["documents"], 2 * TABLE.itemsize, "documents")
+    check_size(path, meta["tokens"], dtype.itemsize, "tokens")
+    check_size(table, meta["documents"], 2 * TABLE.itemsize, "documents")
     starts, covered = map_documents(table, meta["documents"], meta["tokens"])
     tokens = map_tokens(path, dtype, meta["tokens"])
     return Part(tokens, *numbers, starts, covered, separator, (meta["sha256"], meta["documents_sha256"]))
-
-
-def _check_size(path: Path, number: int, each: int, what: str) -> None:
-    """Refuse a file that does not have the size that ``meta.json`` says."""
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise HeddleError(f"{path}: {error.strerror}; build the token store again") from error
-    if size != number * each or not size:
-        promised = f"{number} {what} of {each} bytes"
-        raise HeddleError(f"{path}: {size} bytes, but {META} says {promised}; build the store again")

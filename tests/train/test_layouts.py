@@ -337,7 +337,7 @@ def test_a_run_resumes_bit_for_bit(layout: str, config: Callable[..., RunConfig]
         steps=9,
         evaluate_every=3,
         batch=None,
-        batch_tokens=192,
+        batch_tokens=384,
         model={"context": 48},
     )
     told: list[str] = []
@@ -345,7 +345,7 @@ def test_a_run_resumes_bit_for_bit(layout: str, config: Callable[..., RunConfig]
     planned = prepare(said, whole, told.append)
     prepare(said, stopped)
     assert any(line.startswith(f"{layout}: ") for line in told)
-    assert planned.chosen.batch_tokens == (192 if layout == "documents" else None)
+    assert planned.chosen.batch_tokens == (384 if layout == "documents" else None)
     result = Trainer(whole).run()
     assert np.isfinite(result.loss)
     trainer = Trainer(stopped)
