@@ -107,7 +107,7 @@ class Texts(Material):
         with Counter(tell, self.described.bytes) as count:
             documents = self.documents()
             store = build_store(directory, documents, tokenizer, self.share, several, count, self.described)
-        return store, [describe_split(store)]
+        return store, [describe_split(store), *describe_overlap(store)]
 
     def documents(self) -> Iterator[Document]:
         """Every document; with its part, if the user said it."""
@@ -213,6 +213,14 @@ def describe_split(store: TokenStore) -> str:
     }[store.split["by"]]
     missed = "" if abs(share - asked) <= 0.25 * min(asked, 1 - asked) else f"; validation = {asked:g} was asked for"
     return f"held out for validation: {share:.1%} of the text, {how}{missed}"
+
+
+def describe_overlap(store: TokenStore) -> list[str]:
+    """How many of the held-out texts are in the training text too, in one line; nothing if none is."""
+    twice = store.split["overlap"]
+    of = pluralize(store.validation.documents, "text")
+    said = f"{twice:,} of {of} held out {'is' if twice == 1 else 'are'} in the training text too, word for word"
+    return [f"{said}: the score will be better than on new text"] if twice else []
 
 
 def describe_records(store: RecordStore) -> list[str]:
