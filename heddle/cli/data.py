@@ -47,8 +47,9 @@ def show(run: str, /, *, step: int = 1, rows: int = 1, length: int = 32, json: b
         }
         out.print(_table(row, predicted if row.answer is None else {}, f"\nrow {number}"))
         if row.answer is not None:
-            target, weight = row.answer
-            out.print(f"row {number} predicts {target:g}, with weight {weight:g}", markup=False)
+            _, name, weight = row.answer
+            said = f"predicts {name}, with weight {weight:g}" if name else "predicts nothing"
+            out.print(f"row {number} {said}", markup=False)
     for mask in found.masks:
         out.print("\n" + picture(mask), markup=False)
 
@@ -88,7 +89,8 @@ def lint(*words: str, json: bool = False) -> None:
     if not words:
         raise HeddleError("name sources or a run: heddle data lint my.txt")
     run = _run_named(words)
-    findings = lint_sources(read_words(words)) if run is None else lint_run(run)
+    # Runs of a series read the same text.
+    findings = lint_sources(read_words(words)[0].config) if run is None else lint_run(run)
     if json:
         document({"of": list(words), "findings": [asdict(each) for each in findings]})
     else:
