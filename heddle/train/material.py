@@ -3,14 +3,14 @@
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from heddle.config.data import DataConfig
 from heddle.config.tasks import TaskSettings
-from heddle.data.arrow import is_dataset, splits_of
+from heddle.data.arrow import HUB, dataset_files, is_dataset, splits_of
 from heddle.data.examples import Example, read_examples
 from heddle.data.files import standard_input
 from heddle.data.record_store import RecordStore, Store, build_records, open_store
@@ -65,11 +65,19 @@ def material(data: DataConfig, task: TaskSettings) -> Iterator[Material]:
     records = task.fields != TEXT
     if records and not data.sources:
         raise HeddleError(f"this task reads records of {' and '.join(task.fields)}: name their files")
-    sources: list[str | Path] = list(data.sources) if data.sources else list(python_library())
-    given = (*sources, *(data.validation_sources or own_validation(data)))
+    sources = downloaded(data.sources) if data.sources else [*python_library()]
+    given = (*sources, *(downloaded(data.validation_sources) or own_validation(data)))
     with standard_input(given, ".jsonl" if records else ".txt") as found:
         train, validation = found[: len(sources)], found[len(sources) :]
         yield Examples(data, train, validation, task) if records else Texts(data, train, validation)
+
+
+def downloaded(sources: Iterable[str]) -> list[str | Path]:
+    """The sources with the files of datasets in place of their names, which are looked up only once."""
+    found: list[str | Path] = []
+    for source in sources:
+        found += dataset_files(source) if source.startswith(HUB) else [source]
+    return found
 
 
 def own_validation(data: DataConfig) -> list[str | Path]:
