@@ -1,6 +1,6 @@
 """Kill a training run with SIGKILL repeatedly, and check that it ends like an undisturbed run.
 
-    python benchmarks/kills.py [--kills 20] [--inside 5] [--commands 3] [--seed 0] [--json]
+    python benchmarks/kills.py [--kills 20] [--inside 5] [--commands 3] [--seed 0] [--settings ema=0.9 patience=1] [--json]
 
 Each kill comes from another process, at a random moment between the start of a process and the end of its work: while the
 run is prepared, in a step, in an evaluation, in a save. `--inside` of them wait for a save to start. After every kill the
@@ -84,19 +84,19 @@ class Server:
         return process.pid
 
 
-def words_for(run: Path, text: Path) -> list[str]:
+def words_for(run: Path, text: Path, settings: Sequence[str]) -> list[str]:
     """The command that a user would type now."""
     if run.exists():
         return ["train", "--resume", str(run)]
-    return ["train", str(text), *MODEL, *TRAIN, "--name", str(run)]
+    return ["train", str(text), *MODEL, *TRAIN, *settings, "--name", str(run)]
 
 
-def reference(server: Server, folder: Path, text: Path) -> dict[str, float]:
+def reference(server: Server, folder: Path, text: Path, settings: Sequence[str]) -> dict[str, float]:
     """Train without a kill, once from the command line and once forked; returns how long they took."""
     lasted = {}
     for how in ("command", "fork"):
         run = folder / "runs" / f"reference-{how}"
-        lasted[how] = wait(getattr(server, how)(words_for(run, text)))
+        lasted[how] = wait(getattr(server, how)(words_for(run, text, settings)))
     return lasted
 
 
@@ -106,13 +106,15 @@ def compare(folder: Path, run: Path) -> list[str]:
     return differences(run, expected) + [str(path) for path in (folder / "runs").rglob(".*")]
 
 
-def trial(folder: Path, kills: int, inside: int, commands: int, seed: int) -> dict[str, Any]:
+def trial(
+    folder: Path, kills: int, inside: int, commands: int, seed: int, settings: Sequence[str] = ()
+) -> dict[str, Any]:
     draw = random.Random(seed)
     text = folder / "text.txt"
     text.write_text("\n".join(" ".join(draw.choices("abcdefgh", k=12)) for _ in range(300)))
     server = Server(folder)
     runs, done = folder / "runs", list[Kill]()
-    lasted = reference(server, folder, text)
+    lasted = reference(server, folder, text, settings)
     inside_saves = [number < inside for number in range(kills)]
     hows = ["command" if number < commands else "fork" for number in range(kills)]
     draw.shuffle(inside_saves)
@@ -122,7 +124,7 @@ def trial(folder: Path, kills: int, inside: int, commands: int, seed: int) -> di
     while len(done) < kills:
         how, in_save = hows[len(done)], inside_saves[len(done)]
         began = time.monotonic()
-        child = getattr(server, how)(words_for(run, text))
+        child = getattr(server, how)(words_for(run, text, settings))
         ready = after(draw.uniform(0, lasted[how]))
         hit = until(child, ready) and (not in_save or inside_save(child, run, draw))
         during = kill(child, run, in_save) if hit else None
@@ -132,7 +134,7 @@ def trial(folder: Path, kills: int, inside: int, commands: int, seed: int) -> di
             problems[run.name] = compare(folder, run)
             number += 1
             run = runs / f"run-{number}"
-    wait(server.fork(words_for(run, text)))
+    wait(server.fork(words_for(run, text, settings)))
     problems[run.name] = compare(folder, run)
     return {
         "kills": [asdict(each) for each in done],
@@ -149,11 +151,12 @@ def main() -> None:
     parser.add_argument("--inside", type=int, default=5)
     parser.add_argument("--commands", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--settings", nargs="*", default=[], help="further settings of the run")
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args()
     folder = Path(tempfile.mkdtemp())
     try:
-        result = trial(folder, wanted.kills, wanted.inside, wanted.commands, wanted.seed)
+        result = trial(folder, wanted.kills, wanted.inside, wanted.commands, wanted.seed, wanted.settings)
     except HeddleError as error:
         sys.exit(f"{error}:\n{(folder / 'log.txt').read_text()[-2000:]}")
     finally:

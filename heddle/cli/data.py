@@ -43,8 +43,9 @@ def show(run: str, /, *, step: int = 1, rows: int = 1, length: int = 32, json: b
         }
         out.print(_table(row, predicted if row.answer is None else {}, f"\nrow {number}"))
         if row.answer is not None:
-            target, weight = row.answer
-            out.print(f"row {number} predicts {target:g}, with weight {weight:g}", markup=False)
+            _, name, weight = row.answer
+            said = f"predicts {name}, with weight {weight:g}" if name else "predicts nothing"
+            out.print(f"row {number} {said}", markup=False)
     for mask in found.masks:
         out.print("\n" + picture(mask), markup=False)
 

@@ -1,5 +1,7 @@
 """What a run learns from, before it is tokenised: documents, or records of several fields."""
 
+import os
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,13 +12,14 @@ from heddle.config.data import DataConfig
 from heddle.config.tasks import TaskSettings
 from heddle.data.examples import Example, read_examples
 from heddle.data.files import standard_input
-from heddle.data.record_store import RecordStore, Store, build_records
+from heddle.data.record_store import RecordStore, Store, build_records, open_store
 from heddle.data.sources import Description, Document, Tally, describe_documents, python_library, read_documents
 from heddle.data.store import TokenStore, build_store
 from heddle.data.tally import ExamplesDescription, ExamplesTally, describe_examples, for_parts
 from heddle.errors import HeddleError, pluralize
 from heddle.text.heartbeat import heartbeat
 from heddle.text.tokenizer import Tokenizer
+from heddle.weights.checkpoints import TOKENIZER
 
 Tell = Callable[[str], None]
 TEXT = ("text",)  # what a task reads if it does not read records
@@ -32,6 +35,7 @@ class Material(ABC):
     """
 
     one_text = False  # whether it is a single document
+    tokenizer: Path | None = None  # the tokenizer's file, if the text is tokenised already
 
     def __init__(self, data: DataConfig, sources: list[str | Path], validation: list[str | Path]) -> None:
         self.data, self.sources, self.validation = data, sources, validation
@@ -129,6 +133,31 @@ class Examples(Material):
             return read_examples(sources, self.fields, self.data.columns(), self.labels)
 
         return for_parts(read(self.sources), read(self.validation) if self.validation else None)
+
+
+class Taken(Material):
+    """What another run learns from, which is tokenised already: its files are linked, or copied where there are no links."""
+
+    def __init__(self, run: Path, data: DataConfig) -> None:
+        super().__init__(data, [], [])
+        self.run, self.tokenizer = run, run / TOKENIZER
+
+    def read(self, tell: Tell) -> str:
+        return f"its tokens, made by {self.tokenizer}"
+
+    def texts(self) -> Iterator[str]:
+        return iter(())
+
+    def cut(self, directory: Path, tokenizer: Tokenizer, tell: Tell) -> tuple[Store, list[str]]:
+        shutil.copytree(self.run / "data", directory, copy_function=_link_or_copy)
+        return open_store(directory), []
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)
 
 
 class Counter:

@@ -208,6 +208,10 @@ class Task(ABC):
         """Where examples are, in words, for error messages."""
         return f"examples {listed(examples)}"
 
+    def name_of(self, target: int | float, tokenizer: Tokenizer) -> str:
+        """A target in words: the text of an id, the name of a class, or a number."""
+        return tokenizer.piece(int(target))
+
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
         """Text that the model generates, to show during training; None: nothing to show."""
         return None
