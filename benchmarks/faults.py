@@ -563,6 +563,19 @@ FAULTS = [
     Fault("held-out records are lost", "data/buckets.py", law="targets scored once", run="tags, encoder",
           test="prove/test_training.py::test_every_law_holds",
           old="for start in range(0, len(chosen), rows)]", new="for start in range(rows, len(chosen), rows)]"),
+    Fault("equal records in both parts", "data/tally.py", test="data/test_examples.py",
+          old="own = hashlib.sha256(b\"\".join(digests)).digest() if len(digests) > 1 else digests[0]",
+          new="own = hashlib.sha256(b\"\".join(digests) + example.origin.encode()).digest()"),
+    Fault("classes in the order of their spelling", "data/tally.py", test="data/test_examples.py",
+          old="sorted(names, key=lambda name: (int(name), name))", new="sorted(names)"),
+    Fault("parallel files exchanged", "data/examples.py", test="data/test_examples.py",
+          old="[(found[sides[0]], found[sides[1]])", new="[(found[sides[1]], found[sides[0]])"),
+    Fault("records of a later batch start too early", "data/record_store.py", test="data/test_record_store.py",
+          old="column.offsets[1:].astype(OFFSETS) + self.values", new="column.offsets[1:].astype(OFFSETS)"),
+    Fault("a word's label at its last id", "data/encode.py", test="data/test_record_store.py",
+          old="labels[start + next(seen, 0)] =", new="labels[start + len(ids) - 1] ="),
+    Fault("a pair vouches for its own words", "data/lint.py", test="data/test_lint.py",
+          old="(there[word] - opposite[word] + 0.5)", new="(there[word] + 0.5)"),
 ]  # fmt: skip
 
 LLAMA: dict[str, Any] = {

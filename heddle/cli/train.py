@@ -29,7 +29,7 @@ def train(
     Parameters
     ----------
     words
-        Sources (files, folders, globs; .txt .md .jsonl, also .gz), at most one run file (.toml), and key=value settings
+        Sources (files, folders, globs, hf:NAME, -), at most one run file (.toml), and key=value settings
         such as depth=4 or minutes=10, all listed below. The sources default to the Python standard library's.
     name
         The run's directory, or its name in runs/. Defaults to the next number there.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from heddle.config.data import DataConfig
 from heddle.config.tasks import TaskSettings
+from heddle.data.arrow import is_dataset, splits_of
 from heddle.data.examples import Example, read_examples
 from heddle.data.files import standard_input
 from heddle.data.record_store import RecordStore, Store, build_records, open_store
@@ -65,9 +66,27 @@ def material(data: DataConfig, task: TaskSettings) -> Iterator[Material]:
     if records and not data.sources:
         raise HeddleError(f"this task reads records of {' and '.join(task.fields)}: name their files")
     sources: list[str | Path] = list(data.sources) if data.sources else list(python_library())
-    with standard_input((*sources, *data.validation_sources), ".jsonl" if records else ".txt") as found:
+    given = (*sources, *(data.validation_sources or own_validation(data)))
+    with standard_input(given, ".jsonl" if records else ".txt") as found:
         train, validation = found[: len(sources)], found[len(sources) :]
         yield Examples(data, train, validation, task) if records else Texts(data, train, validation)
+
+
+def own_validation(data: DataConfig) -> list[str | Path]:
+    """The files of the validation splits of the sources, if every source is a dataset that has one.
+
+    Raises:
+        HeddleError: only some have one, or a share was asked for too.
+    """
+    found = [splits_of(source) if is_dataset(source) and "#" not in source else {} for source in data.sources]
+    files: list[str | Path] = [file for splits in found for file in splits.get("validation", [])]
+    if files and not all("validation" in splits for splits in found):
+        raise HeddleError("only some of the sources have a validation split of their own: name validation_sources")
+    if files and data.asks_for_share:
+        raise HeddleError(
+            f"validation = {data.validation} has no effect: the sources have a validation split of their own"
+        )
+    return files
 
 
 class Texts(Material):
@@ -76,21 +95,22 @@ class Texts(Material):
     def read(self, tell: Tell) -> str:
         tally = Tally(self.share)
         with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
-            self.described: Description = describe_documents(self._documents(), tally)
+            self.described: Description = describe_documents(self.documents(), tally)
         self.one_text = self.described.documents == 1
         return f"{pluralize(self.described.documents, 'document')}, {self.described.bytes / 1e6:,.1f} MB"
 
     def texts(self) -> Iterator[str]:
-        return (document.text for document in self._documents())
+        return (document.text for document in self.documents())
 
     def cut(self, directory: Path, tokenizer: Tokenizer, tell: Tell) -> tuple[Store, list[str]]:
         several = self.described.documents > 1 and tokenizer.end_of_text is not None
         with Counter(tell, self.described.bytes) as count:
-            documents = self._documents()
+            documents = self.documents()
             store = build_store(directory, documents, tokenizer, self.share, several, count, self.described)
         return store, [describe_split(store)]
 
-    def _documents(self) -> Iterator[Document]:
+    def documents(self) -> Iterator[Document]:
+        """Every document; with its part, if the user said it."""
         if not self.validation:
             yield from read_documents(self.sources, self.data.text)
             return
@@ -111,7 +131,7 @@ class Examples(Material):
     def read(self, tell: Tell) -> str:
         tally = ExamplesTally(self.share, self.labels)
         with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
-            self.described: ExamplesDescription = describe_examples(self._examples(), tally)
+            self.described: ExamplesDescription = describe_examples(self.examples(), tally)
         found = self.described
         classes = f", {len(found.classes)} classes" if found.classes else ""
         empty = (
@@ -120,15 +140,17 @@ class Examples(Material):
         return f"{pluralize(found.records, 'record')}, {found.bytes / 1e6:,.1f} MB{classes}{empty}"
 
     def texts(self) -> Iterator[str]:
-        return (text for example in self._examples() for text in example.written())
+        return (text for example in self.examples() for text in example.written())
 
     def cut(self, directory: Path, tokenizer: Tokenizer, tell: Tell) -> tuple[Store, list[str]]:
         with Counter(tell, self.described.bytes) as count:
-            examples = self._examples()
+            examples = self.examples()
             store = build_records(directory, examples, tokenizer, self.share, self.labels, count, self.described)
         return store, describe_records(store)
 
-    def _examples(self) -> Iterator[Example]:
+    def examples(self) -> Iterator[Example]:
+        """Every record; with its part, if the user said it."""
+
         def read(sources: list[str | Path]) -> Iterator[Example]:
             return read_examples(sources, self.fields, self.data.columns(), self.labels)
 

@@ -19,7 +19,7 @@ from heddle.data.batch import Batch
 from heddle.data.record_store import Store, open_store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
-from heddle.model.checkpointing import checkpoint_activations
+from heddle.model.checkpointing import can_compile, checkpoint_activations
 from heddle.model.device import pick_device
 from heddle.model.packing import use_products
 from heddle.model.precision import DTYPES
@@ -274,6 +274,10 @@ def _start(run: Run, ranks: Ranks) -> Session:
     by_onednn = chosen.onednn if has_onednn() else ()
     use_products(model, by_onednn)
     if train.checkpoint_activations:
+        if chosen.compile and not can_compile(model):
+            raise HeddleError(
+                f"{run.directory}: checkpoint_activations cannot be compiled here: a custom module has buffers"
+            )
         checkpoint_activations(model)
     masters, moments = _parts({} if before is None else before.optimizer)
     if before is not None:
