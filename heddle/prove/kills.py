@@ -35,7 +35,7 @@ from heddle.weights.run import read_config
 WORD = "resume"
 SLOW = 0.2  # seconds that every save takes, so that a kill can hit it
 STEPS = 12  # of the copy that is killed; it saves four times and is scored twice
-WEIGHTS, METRICS, TOKENIZER, DATA = "model.safetensors", "metrics.jsonl", "tokenizer.json", "data"
+WEIGHTS, METRICS, DATA = "model.safetensors", "metrics.jsonl", "data"
 MISSES = 3  # runs for each kill that end before it
 PAUSE = 0.005  # seconds between two looks at a process
 OWN = "from heddle.prove.kills import main; main()"

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from heddle.account.machine import matmul_rate, usable_precision
 from heddle.checks import checked
+from heddle.config.data import TextLayout
 from heddle.config.saved import Chosen, SavedConfig
 from heddle.config.tasks import NextTokenConfig
 from heddle.config.train import TrainConfig
@@ -80,8 +81,14 @@ class Run:
             tokenizer=self.tokenizer,
             batch_tokens=self.chosen.batch_tokens,
             multiple=MULTIPLE * self.train.accumulate,
+            layout=layout_of(self.config),
         )
         return make_task(kind, reading)
+
+
+def layout_of(config: SavedConfig) -> TextLayout:
+    """How a run puts a text into rows; an imported model says nothing of it."""
+    return "concatenate" if config.data is None else config.data.layout
 
 
 @dataclass(frozen=True)
