@@ -54,7 +54,7 @@ def _train(run: Path, out: Console, json: bool) -> None:
     session, chosen = trainer.session, trainer.session.run.chosen
     if not session.ranks.leads:
         out.quiet, json = True, False
-    _tell_opening(session, out)
+    tell_opening(session, out)
     try:
         with Progress(out, chosen, session.step) as progress:
             trainer.readers.append(progress)
@@ -102,7 +102,7 @@ def _train(run: Path, out: Console, json: bool) -> None:
         )
 
 
-def _tell_opening(session: Session, out: Console) -> None:
+def tell_opening(session: Session, out: Console) -> None:
     """Say what was found where a run continues."""
     run, opening = session.run.directory, session.opening
     for note in opening.notes:

@@ -60,18 +60,18 @@ def settings_of(config: SavedConfig) -> dict[str, Any]:
     Keys have no section, except those of the task: `learning_rate`, `decoder.depth`, `task.share`.
     """
     parts = {"train": config.train, "data": config.data, "task": config.task, "model": config.model}
-    tables = {name: {} if part is None else _flat(part.to_dict()) for name, part in parts.items()}
+    tables = {name: {} if part is None else flat(part.to_dict()) for name, part in parts.items()}
     chosen = {} if config.chosen is None else config.chosen.to_dict()
     decided = {key: value for key, value in chosen.items() if key not in MEASURED}
     task = {f"task.{key}": value for key, value in tables["task"].items()}
     return {**tables["train"], **decided, **tables["data"], **task, **tables["model"]}
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as dotted keys; lists are values."""
     found: dict[str, Any] = {}
     for key, value in data.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return found
 
 

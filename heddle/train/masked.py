@@ -1,5 +1,6 @@
 """Masked language modelling: predict hidden tokens from those on both sides (Devlin et al. 2019, 3.1; L3-04)."""
 
+from collections.abc import Iterator
 from math import exp
 
 import numpy as np
@@ -14,7 +15,7 @@ from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.objective import CrossEntropy
-from heddle.train.task import Examples, HeldOut, Reading, Task, listed, window_batches, window_places
+from heddle.train.task import Examples, HeldOut, Reading, Task, listed, stream, window_batches, window_places
 
 MASKS = ("[MASK]", "<mask>")  # names of the mask token: BERT's and RoBERTa's
 LEAST = 4  # windows in a sample, so that its standard error can be estimated
@@ -103,9 +104,10 @@ class MaskedTask(Task):
         """All tokens are read."""
         return len(self.reading.part(held_out).tokens)
 
-    def epoch(self) -> int:
+    def epoch(self, number: int) -> Iterator[Examples]:
         """As many windows as fit, with room to shift them."""
-        return windows_per_epoch(len(self.reading.part(held_out=False).tokens), self.reading.length)
+        count = windows_per_epoch(len(self.reading.part(held_out=False).tokens), self.reading.length)
+        return stream(self, number * count, count)
 
     def shown(self) -> float:
         """Targets that are left as they are, and those that a random token happens to equal."""

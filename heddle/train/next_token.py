@@ -1,5 +1,6 @@
 """The task of every language model: predict each token from those before it (L1-24)."""
 
+from collections.abc import Iterator
 from math import exp
 
 import numpy as np
@@ -14,7 +15,7 @@ from heddle.generate.text import generate_text
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.objective import CrossEntropy
-from heddle.train.task import Examples, HeldOut, Reading, Task, listed, window_batches, window_places
+from heddle.train.task import Examples, HeldOut, Reading, Task, listed, stream, window_batches, window_places
 
 SHORTEST = 4  # tokens of a context worth advising
 LEAST = 4  # windows in a sample, so that its standard error can be estimated
@@ -84,9 +85,10 @@ class NextTokenTask(Task):
         """All tokens but the first are targets."""
         return self.reading.part(held_out).targets
 
-    def epoch(self) -> int:
+    def epoch(self, number: int) -> Iterator[Examples]:
         """As many windows as fit, with room to shift them."""
-        return windows_per_epoch(len(self.reading.part(held_out=False).tokens), self.length)
+        count = windows_per_epoch(len(self.reading.part(held_out=False).tokens), self.length)
+        return stream(self, number * count, count)
 
     def remarks(self) -> list[str]:
         """How much of a short text one epoch does not read."""

@@ -5,7 +5,7 @@ trainer, `fit`, the plan and the evaluation use only this interface.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
@@ -178,9 +178,9 @@ class Task(ABC):
         """How many such places a part has; None: this task does not know."""
         return None
 
-    def epoch(self) -> int | None:
-        """The number of examples in an epoch; None: this task has no epochs."""
-        return None
+    def epoch(self, number: int) -> Iterator[Examples]:
+        """The examples of epoch `number` (from 0), step by step; nothing if this task has no epochs."""
+        return iter(())
 
     def after(self, batch: Batch, targets: Int[Tensor, " B"]) -> Bool[Tensor, "B T"]:
         """Which tokens come after one target of each row, so that its loss must not depend on them.
@@ -242,6 +242,14 @@ def window_batches(found: Sequence[tuple[int, int]], rows: int, length: int) -> 
         for cut in cuts
         if cut
     )
+
+
+def stream(task: Task, first: int, count: int) -> Iterator[Examples]:
+    """`count` examples from example `first` on, step by step, for a task that reads equally many in each step."""
+    rows = task.reading.rows
+    for step in range(first // rows, -(-(first + count) // rows)):
+        there = np.arange(step * rows, (step + 1) * rows)
+        yield task.examples(step).take(np.flatnonzero((there >= first) & (there < first + count)))
 
 
 def window_places(examples: Examples) -> npt.NDArray[np.int64]:

@@ -43,6 +43,10 @@ class Interrupted(Exception):
         self.signal = signal
 
 
+class NotFinite(HeddleError):
+    """The loss or its gradient became NaN or infinite, so training stopped; the last good checkpoint is kept."""
+
+
 class Trainer:
     """Trains what a run directory describes: step, report, evaluate, save, finish.
 
@@ -169,12 +173,10 @@ class Trainer:
         loads = dict(zip(self.mixtures, (load.tolist() for load in session.optimizer.loads), strict=True))
         return Report(session.step, chosen.steps, {**values, **layers, **load_statistics(loads)}, speed, loads=loads)
 
-    def _not_finite(self, step: int, what: str) -> HeddleError:
+    def _not_finite(self, step: int, what: str) -> "NotFinite":
         kept, _ = newest_valid(self.session.run.directory)
         where = f"the last good checkpoint is {kept}" if kept else "there is no checkpoint yet"
-        return HeddleError(
-            f"step {step}: {what}. Training stopped, {where}; lower learning_rate or matrix_learning_rate"
-        )
+        return NotFinite(f"step {step}: {what}. Training stopped, {where}; lower learning_rate or matrix_learning_rate")
 
     def _score(self) -> Report:
         """Score the same sample of the held-out text every time, and sometimes sample text from the model.
