@@ -1,6 +1,7 @@
 """Kill a training run with SIGKILL repeatedly, and check that it ends like an undisturbed run.
 
-    python benchmarks/kills.py [--kills 20] [--inside 5] [--commands 3] [--seed 0] [--settings ema=0.9 patience=1] [--json]
+    python benchmarks/kills.py [--task next_token|masked|translation|classification] [--kills 20] [--inside 5] [--commands 3]
+                               [--seed 0] [--settings ema=0.9 patience=1] [--json]
 
 Each kill comes from another process, at a random moment between the start of a process and the end of its work: while the
 run is prepared, in a step, in an evaluation, in a save. `--inside` of them wait for a save to start. After every kill the
@@ -36,6 +37,7 @@ from heddle.errors import HeddleError  # noqa: E402
 from heddle.prove.kills import SLOW, after, differences, fork, inside_save, kill, saved, until, wait  # noqa: E402
 from heddle.weights.files import SLOW_SAVE  # noqa: E402
 
+TASKS = ("next_token", "masked", "translation", "classification")
 MODEL = ["tokenizer=bytes", "dim=16", "depth=1", "heads=2", "context=16", "dropout=0.1"]
 TRAIN = ["batch=4", "steps=30", "evaluate_every=15", "save_every=5", "precision=fp32", "compile=off", "threads=1"]
 
@@ -84,19 +86,32 @@ class Server:
         return process.pid
 
 
-def words_for(run: Path, text: Path, settings: Sequence[str]) -> list[str]:
+def write_data(task: str, folder: Path, draw: random.Random) -> list[str]:
+    """Write a small text or table for a task; returns its file and the task, as a user would type them."""
+    lines = [" ".join(draw.choices("abcdefgh", k=12)) for _ in range(300)]
+    if task in ("next_token", "masked"):
+        file, rows = folder / "text.txt", lines
+    else:
+        file = folder / "table.csv"
+        pairs = [(line[:11], line[:9].upper() if task == "translation" else line[0]) for line in lines]
+        rows = ["source,target" if task == "translation" else "text,label", *(",".join(pair) for pair in pairs)]
+    file.write_text("\n".join(rows) + "\n")
+    return [str(file), f"task={task}"]
+
+
+def words_for(run: Path, new: Sequence[str]) -> list[str]:
     """The command that a user would type now."""
     if run.exists():
         return ["train", "--resume", str(run)]
-    return ["train", str(text), *MODEL, *TRAIN, *settings, "--name", str(run)]
+    return ["train", *new, *MODEL, *TRAIN, "--name", str(run)]
 
 
-def reference(server: Server, folder: Path, text: Path, settings: Sequence[str]) -> dict[str, float]:
+def reference(server: Server, folder: Path, new: Sequence[str]) -> dict[str, float]:
     """Train without a kill, once from the command line and once forked; returns how long they took."""
     lasted = {}
     for how in ("command", "fork"):
         run = folder / "runs" / f"reference-{how}"
-        lasted[how] = wait(getattr(server, how)(words_for(run, text, settings)))
+        lasted[how] = wait(getattr(server, how)(words_for(run, new)))
     return lasted
 
 
@@ -107,14 +122,19 @@ def compare(folder: Path, run: Path) -> list[str]:
 
 
 def trial(
-    folder: Path, kills: int, inside: int, commands: int, seed: int, settings: Sequence[str] = ()
+    folder: Path,
+    kills: int,
+    inside: int,
+    commands: int,
+    seed: int,
+    settings: Sequence[str] = (),
+    task: str = "next_token",
 ) -> dict[str, Any]:
     draw = random.Random(seed)
-    text = folder / "text.txt"
-    text.write_text("\n".join(" ".join(draw.choices("abcdefgh", k=12)) for _ in range(300)))
+    new = [*write_data(task, folder, draw), *settings]
     server = Server(folder)
     runs, done = folder / "runs", list[Kill]()
-    lasted = reference(server, folder, text, settings)
+    lasted = reference(server, folder, new)
     inside_saves = [number < inside for number in range(kills)]
     hows = ["command" if number < commands else "fork" for number in range(kills)]
     draw.shuffle(inside_saves)
@@ -124,7 +144,7 @@ def trial(
     while len(done) < kills:
         how, in_save = hows[len(done)], inside_saves[len(done)]
         began = time.monotonic()
-        child = getattr(server, how)(words_for(run, text, settings))
+        child = getattr(server, how)(words_for(run, new))
         ready = after(draw.uniform(0, lasted[how]))
         hit = until(child, ready) and (not in_save or inside_save(child, run, draw))
         during = kill(child, run, in_save) if hit else None
@@ -134,7 +154,7 @@ def trial(
             problems[run.name] = compare(folder, run)
             number += 1
             run = runs / f"run-{number}"
-    wait(server.fork(words_for(run, text, settings)))
+    wait(server.fork(words_for(run, new)))
     problems[run.name] = compare(folder, run)
     return {
         "kills": [asdict(each) for each in done],
@@ -147,6 +167,7 @@ def trial(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default=TASKS[0], choices=TASKS)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--inside", type=int, default=5)
     parser.add_argument("--commands", type=int, default=3)
@@ -156,7 +177,8 @@ def main() -> None:
     wanted = parser.parse_args()
     folder = Path(tempfile.mkdtemp())
     try:
-        result = trial(folder, wanted.kills, wanted.inside, wanted.commands, wanted.seed)
+        how = wanted.kills, wanted.inside, wanted.commands, wanted.seed
+        result = trial(folder, *how, wanted.settings, wanted.task)
     except HeddleError as error:
         sys.exit(f"{error}:\n{(folder / 'log.txt').read_text()[-2000:]}")
     finally:

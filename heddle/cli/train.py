@@ -58,7 +58,7 @@ def train(
         return
     if device is not None:
         words = (*words, f"device={device}")
-    found, run = read_words(words, seeds), new_run(name)
+    found, run = read_series(words, seeds), new_run(name)
     # Imported late: these load torch.
     if found[0].settings:
         from heddle.cli.series import train_series, try_series
@@ -70,8 +70,19 @@ def train(
         (try_out if dry_run else begin)(found[0].config, run, out, json)
 
 
-def read_words(words: tuple[str, ...], seeds: int | None = None) -> list[Variant]:
-    """Sources, a run file and settings as one config, or as one for each combination; settings override the file."""
+def read_words(words: tuple[str, ...]) -> RunConfig:
+    """Sources, a run file and settings as one config; settings override the file."""
+    return _with_start(RunConfig.of(*_table(words)))
+
+
+def read_series(words: tuple[str, ...], seeds: int | None = None) -> list[Variant]:
+    """The same as one config for each combination of the values that settings have, and for each seed."""
+    table, where = _table(words)
+    return [Variant(each.settings, _with_start(each.config)) for each in variants(table, seeds, where)]
+
+
+def _table(words: tuple[str, ...]) -> tuple[dict[str, Any], str]:
+    """Sources, a run file and settings as one table, and what to call it in errors."""
     # os.path returns False where Path raises: a setting may be longer than any file name.
     sources = [word for word in words if "=" not in word or os.path.exists(word)]
     settings = parse_overrides(word for word in words if word not in sources)
@@ -87,8 +98,7 @@ def read_words(words: tuple[str, ...], seeds: int | None = None) -> list[Variant
             raise HeddleError(f"{said[path]} and {key}={value} are the same setting; give it once")
         said[path] = ", ".join(texts) if value is texts else f"{key}={value}"
         set_path(data, path, value)
-    found = variants(data, seeds, files[0] if files else "settings")
-    return [Variant(each.settings, _with_start(each.config)) for each in found]
+    return data, files[0] if files else "settings"
 
 
 def _with_start(config: RunConfig) -> RunConfig:

@@ -13,6 +13,10 @@ Labels = Literal["classes", "numbers", "tokens"]
 """What a record's label is: a class or a number for the whole record, or a class for each word of the text."""
 
 
+TextLayout = Literal["concatenate", "documents", "pack"]
+"""How a plain text is put into rows of tokens (see `heddle.train.rows`)."""
+
+
 class DataConfig(Config):
     """The text to train on, and its tokenizer."""
 
@@ -39,6 +43,9 @@ class DataConfig(Config):
     """Tokens that are one id each and never split, such as <start_translation>."""
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Share of the text that is held out for evaluation."""
+    layout: TextLayout = "concatenate"  # (D-32)
+    """Rows of a plain text. concatenate: windows of the whole text, across documents; documents: one document per row, only its
+    first tokens; pack: several whole documents per row, which do not see each other."""
 
     @field_validator("sources", "validation_sources", mode="before")
     @classmethod

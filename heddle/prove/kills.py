@@ -22,7 +22,6 @@ from pathlib import Path
 from shutil import copyfile
 from tempfile import TemporaryDirectory
 
-import heddle
 from heddle.account.machine import usable_precision
 from heddle.config.saved import Chosen
 from heddle.errors import HeddleError, pluralize
@@ -261,7 +260,7 @@ def resumed(run: Path, kills: int, seed: int = 0, tell: Tell = lambda line: None
         return Verdict(WORD, "NOT CHECKED", detail="--kills 3 trains copies of the run, kills them and resumes them")
     if not hasattr(os, "fork"):
         return Verdict(WORD, "NOT CHECKED", detail="this system cannot copy a process")
-    paths = [str(Path(heddle.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **dict.fromkeys(SINGLE, "1")}
     call = [sys.executable, "-c", OWN, str(run), str(kills), str(seed)]
     found = Verdict(WORD, "DIFFERENT", inf, detail="the process that kills others ended before it had a result")

@@ -3,9 +3,8 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-
-import numpy as np
 
 from heddle.checks import SEED, at_least, checked
 from heddle.data.examples import LABEL
@@ -139,12 +138,12 @@ def _texts(store: RecordStore) -> Iterator[tuple[list[int], bool]]:
 
 def _documents(store: TokenStore) -> Iterator[tuple[list[int], bool]]:
     """The first documents; the last may be cut short."""
-    ids = np.asarray(store.train.tokens[:READ])
-    ends = [] if store.separator is None else np.flatnonzero(ids == store.separator).tolist()
-    start = 0
-    for end in [*ends, len(ids)]:
-        piece, whole = ids[start:end].tolist(), end < len(ids) or len(ids) == len(store.train.tokens)
-        start = end + 1
+    part = store.train
+    for number, (start, end) in enumerate(pairwise(part.starts.tolist())):
+        if start >= READ:
+            return
+        end -= store.separator is not None and number < part.documents - 1
+        piece, whole = part.tokens[start : min(end, READ)].tolist(), end <= READ
         yield piece, whole
 
 

@@ -33,7 +33,8 @@ def fit(
 
     The step is that of a run, without validation, checkpoints or files; for those, use `heddle train`. Training starts from
     the model's present weights; to start from word vectors, call
-    `heddle.weights.load_vectors(model, tokenizer, file)` first.
+    `heddle.weights.load_vectors(model, tokenizer, file)` first. Parameters that the config's groups freeze need no gradient
+    from then on.
 
     Raises:
         HeddleError: the tokenizer does not match the model, the text is shorter than one window of context + 1 tokens, the

@@ -3,14 +3,14 @@
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from heddle.config.data import DataConfig
 from heddle.config.tasks import TaskSettings
-from heddle.data.arrow import is_dataset, splits_of
+from heddle.data.arrow import HUB, dataset_files, is_dataset, splits_of
 from heddle.data.examples import Example, read_examples
 from heddle.data.files import standard_input
 from heddle.data.record_store import RecordStore, Store, build_records, open_store
@@ -65,11 +65,19 @@ def material(data: DataConfig, task: TaskSettings) -> Iterator[Material]:
     records = task.fields != TEXT
     if records and not data.sources:
         raise HeddleError(f"this task reads records of {' and '.join(task.fields)}: name their files")
-    sources: list[str | Path] = list(data.sources) if data.sources else list(python_library())
-    given = (*sources, *(data.validation_sources or own_validation(data)))
+    sources = downloaded(data.sources) if data.sources else [*python_library()]
+    given = (*sources, *(downloaded(data.validation_sources) or own_validation(data)))
     with standard_input(given, ".jsonl" if records else ".txt") as found:
         train, validation = found[: len(sources)], found[len(sources) :]
         yield Examples(data, train, validation, task) if records else Texts(data, train, validation)
+
+
+def downloaded(sources: Iterable[str]) -> list[str | Path]:
+    """The sources with the files of datasets in place of their names, which are looked up only once."""
+    found: list[str | Path] = []
+    for source in sources:
+        found += dataset_files(source) if source.startswith(HUB) else [source]
+    return found
 
 
 def own_validation(data: DataConfig) -> list[str | Path]:
@@ -107,7 +115,7 @@ class Texts(Material):
         with Counter(tell, self.described.bytes) as count:
             documents = self.documents()
             store = build_store(directory, documents, tokenizer, self.share, several, count, self.described)
-        return store, [describe_split(store)]
+        return store, [describe_split(store), *describe_overlap(store)]
 
     def documents(self) -> Iterator[Document]:
         """Every document; with its part, if the user said it."""
@@ -213,6 +221,14 @@ def describe_split(store: TokenStore) -> str:
     }[store.split["by"]]
     missed = "" if abs(share - asked) <= 0.25 * min(asked, 1 - asked) else f"; validation = {asked:g} was asked for"
     return f"held out for validation: {share:.1%} of the text, {how}{missed}"
+
+
+def describe_overlap(store: TokenStore) -> list[str]:
+    """How many of the held-out texts are in the training text too, in one line; nothing if none is."""
+    twice = store.split["overlap"]
+    of = pluralize(store.validation.documents, "text")
+    said = f"{twice:,} of {of} held out {'is' if twice == 1 else 'are'} in the training text too, word for word"
+    return [f"{said}: the score will be better than on new text"] if twice else []
 
 
 def describe_records(store: RecordStore) -> list[str]:

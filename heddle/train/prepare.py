@@ -20,7 +20,7 @@ from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
 from heddle.train.material import Material, Taken, Tell, material
 from heddle.train.plan import CONTEXT, DEPTHS, Plan, plan
-from heddle.train.task import Reading
+from heddle.train.task import MULTIPLE, Reading
 from heddle.train.tasks import make_task
 from heddle.weights.checkpoints import TOKENIZER
 from heddle.weights.files import being_written, sweep, write_directory
@@ -111,7 +111,16 @@ def fill(
         tell(line)
     tell("measuring this machine")
     planned = plan(config, store, tokenizer, pick_device(config.train.device).type, taken, start)
-    for line in make_task(config.task, Reading(store.corpus, planned.model, tokenizer=tokenizer)).remarks():
+    reading = Reading(
+        store.corpus,
+        planned.model,
+        planned.chosen.batch,
+        tokenizer=tokenizer,
+        batch_tokens=planned.chosen.batch_tokens,
+        multiple=MULTIPLE * config.train.accumulate,
+        layout=config.data.layout,
+    )
+    for line in make_task(config.task, reading).remarks():
         tell(line)
     if config.model.start is not None:
         tell(f"taking the weights of {config.model.start}")

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from heddle.config.data import TextLayout
 from heddle.config.model import TransformerConfig
 from heddle.data.batch import Batch
 from heddle.data.records import Records
@@ -36,11 +37,13 @@ class Reading:
         corpus: the texts.
         model: the config of the model to train, for its ids and its context.
         rows: examples per step.
-        batch_tokens: of records, padded tokens per step; if set, a step has as many records as fit, instead of `rows`.
-        multiple: with `batch_tokens`, the number of records is a multiple of this.
+        batch_tokens: padded tokens per step of records, or of documents in rows of their own; if set, a step has as many as
+            fit, instead of `rows`.
+        multiple: with `batch_tokens`, the number of rows is a multiple of this.
         seed: seed of the order of examples.
         context: tokens per window; None: the model's context.
         tokenizer: the texts' tokenizer, if the task asks what its ids mean.
+        layout: how a plain text is put into rows.
     """
 
     corpus: Corpus
@@ -51,6 +54,7 @@ class Reading:
     tokenizer: Tokenizer | None = None
     batch_tokens: int | None = None
     multiple: int = MULTIPLE
+    layout: TextLayout = "concatenate"
 
     @property
     def length(self) -> int:
@@ -223,8 +227,9 @@ def tokens_read(batch: Batch) -> int:
 
 
 def tokens_per_step(task: Task) -> int:
-    """Tokens that a step reads on average: steps of windows are equal, so one is looked at; of records, the first few."""
-    looked_at = 1 if isinstance(task.reading.corpus.train, Part) else 8
+    """Tokens that a step reads on average: steps of equal rows are equal, so one is looked at; of others, the first few."""
+    equal = isinstance(task.reading.corpus.train, Part) and task.reading.layout != "documents"
+    looked_at = 1 if equal else 8
     return max(1, round(mean(tokens_read(task.batch(task.examples(step))) for step in range(looked_at))))
 
 

@@ -119,3 +119,25 @@ def test_a_name_without_network_is_refused_at_once(datasets: Any, monkeypatch: p
     said = refusal(lambda: splits_of("hf:nobody/nothing"))
     assert said == "hf:nobody/nothing: the hub cannot be reached, and it was not downloaded before"
     assert time.monotonic() - start < 3
+
+
+def test_a_dataset_by_name_is_looked_up_once_per_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files stand for it, whatever they are: the hub itself is not asked."""
+    asked: list[str] = []
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text("".join(f'{{"text": "{split} {n}"}}\n' for n in range(3)))
+
+    def hub(name: str) -> dict[str, list[Path]]:
+        asked.append(name)
+        return {split: [tmp_path / f"{split}.jsonl"] for split in ("train", "validation")}
+
+    monkeypatch.setattr("heddle.data.arrow._from_hub", hub)
+    data = DataConfig.of({"sources": "hf:owner/name:config"}, "settings")
+    with material(data, NextTokenConfig()) as found:
+        assert found.read(print).startswith("6 documents")
+        assert list(found.texts()) == [f"{split} {n}" for split in ("train", "validation") for n in range(3)]
+        assert found.share is None
+    assert asked == ["owner/name:config"] * 2
+    data = DataConfig.of({"sources": "hf:a", "validation_sources": "hf:a#validation"}, "settings")
+    with material(data, NextTokenConfig()) as found:
+        assert len(list(found.texts())) == 6
