@@ -400,6 +400,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "BucketsConfig.buckets": (8, 5, 4),
     "BucketsConfig.furthest": (20, 6, 3),
     "ClassifierHeadConfig.classes": (3, 1),
+    "ClassifierHeadConfig.names": ((), ("no", "yes", "maybe")),
     "ClassifierHeadConfig.dropout": RATES,
     "ConvolutionConfig.taps": (3, 1, 4),
     "ConvolutionConfig.dilation": (1, 2),

@@ -49,7 +49,17 @@ def test_json(heddle: Heddle, corpus: str) -> None:
     """One document on stdout; what people read goes to stderr."""
     result = heddle("train", corpus, *TINY, "--name", "b", "--json")
     assert result.code == 0
-    assert result.json.keys() == {"run", "step", "steps", "finished", "vectors", "validation", "samples"}
+    assert result.json.keys() == {
+        "run",
+        "step",
+        "steps",
+        "finished",
+        "stopped_early",
+        "published",
+        "vectors",
+        "validation",
+        "samples",
+    }
     assert result.json["vectors"] is None
     assert result.json["run"] == "runs/b"
     assert (result.json["step"], result.json["finished"]) == (4, True)

@@ -93,12 +93,13 @@ def uneven_terms(monkeypatch: pytest.MonkeyPatch) -> None:
 
 FAULTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "without the scale": (wrapped(lambda hidden, *rest: (hidden * 4, *rest)), "loss"),
-    "without the bias": (wrapped(lambda h, i, w, scores: (h, i, w, replace(scores, bias=None))), "loss"),
-    "without the cap": (wrapped(lambda h, i, w, scores: (h, i, w, replace(scores, cap=None))), "loss"),
-    "with the padding": (wrapped(lambda h, i, w, scores: (h, i, w, replace(scores, vocab_size=32))), "loss"),
-    "all weights alike": (wrapped(lambda h, i, weights, scores: (h, i, torch.ones_like(weights), scores)), "loss"),
+    "without the bias": (wrapped(lambda h, i, w, scores, *more: (h, i, w, replace(scores, bias=None), *more)), "loss"),
+    "without the cap": (wrapped(lambda h, i, w, scores, *more: (h, i, w, replace(scores, cap=None), *more)), "loss"),
+    "with the padding": (wrapped(lambda h, i, w, scores, *more: (h, i, w, replace(scores, vocab_size=32), *more)), "loss"),
+    "all weights alike": (wrapped(lambda h, i, weights, *more: (h, i, torch.ones_like(weights), *more)), "loss"),
     "a table that does not learn": (
-        wrapped(lambda h, i, w, scores: (h, i, w, replace(scores, table=scores.table.detach()))), "gradient of head.weight"
+        wrapped(lambda h, i, w, scores, *more: (h, i, w, replace(scores, table=scores.table.detach()), *more)),
+        "gradient of head.weight"
     ),
     "targets shifted": (shifted, "loss"),
     "terms by row": (uneven_terms, "routers' terms"),
