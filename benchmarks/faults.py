@@ -422,7 +422,7 @@ FAULTS = [
     Fault("the average begins at full decay", "train/moving.py",
           test="train/test_outcome.py::test_a_run_evaluates_and_publishes_its_average",
           old="min(self.decay, (1 + step) / (10 + step))", new="self.decay"),
-    Fault("the average is not evaluated", "train/session.py",
+    Fault("the average is not evaluated", "train/training.py",
           test="train/test_outcome.py::test_a_run_evaluates_and_publishes_its_average",
           old="        if self.ema is None:\n            yield", new="        if True:\n            yield"),
     Fault("checkpoints to average are removed", "train/session.py",

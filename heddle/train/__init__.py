@@ -38,6 +38,7 @@ from heddle.train.export import write_csv as write_csv
 from heddle.train.export import write_events as write_events
 from heddle.train.extend import extend as extend
 from heddle.train.fit import fit as fit
+from heddle.train.history import History as History
 from heddle.train.journal import Report as Report
 from heddle.train.loss import cross_entropy as cross_entropy
 from heddle.train.masked import MaskedTask as MaskedTask
@@ -73,6 +74,7 @@ __all__ = [
     "Evaluation",
     "Examples",
     "HeldOut",
+    "History",
     "Interrupted",
     "Loss",
     "MaskedTask",

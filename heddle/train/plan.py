@@ -99,7 +99,7 @@ def plan(
     smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start, store.corpus.classes)
     reading = Reading(store.corpus, smallest, tokenizer=tokenizer)
     make_task(config.task, reading)  # refuses texts that are too short for it
-    batch, least = _batch(config, smallest.context, device)
+    batch, least = batch_size(config, smallest.context, device)
     rows = max(1, batch // train.accumulate)
     precision = _precision(config, replace(reading, rows=rows), device)
     found = _sized(config, reading, batch, device, precision, start)
@@ -111,7 +111,7 @@ def plan(
     per_step = tokens_per_step(task := make_task(config.task, full))
     steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / per_step))
     compile_ = _compile(config, replace(reading, model=model, rows=rows), found, device, precision, steps * per_step)
-    evaluate_every = train.evaluate_every or ceil(steps / 20)
+    warmup, evaluate_every = spread(train, steps)
     chosen = Chosen.of(
         {
             "device": device,
@@ -121,8 +121,8 @@ def plan(
             "steps": steps,
             "batch": batch,
             "batch_tokens": batch_tokens,
-            "learning_rate": train.learning_rate or _rate(train.optimizer, model.dim, start is not None),
-            "warmup": min(steps, ceil(0.02 * steps) if train.warmup is None else train.warmup),
+            "learning_rate": train.learning_rate or highest_rate(train.optimizer, model.dim, start is not None),
+            "warmup": warmup,
             "evaluate_every": evaluate_every,
             "save_every": train.save_every or evaluate_every,
             "peak": matmul_rate(DTYPES[precision], device=device),
@@ -146,12 +146,18 @@ def plan(
     )
 
 
-def _batch(config: RunConfig, context: int, device: str) -> tuple[int, int]:
+def batch_size(config: RunConfig, context: int, device: str) -> tuple[int, int]:
     """Rows of a step whose rows are as long as the context, and what they must be a multiple of: of records, of more."""
     train = config.train
     least = train.accumulate * (1 if config.task.fields == TEXT else MULTIPLE)
     tokens = train.batch_tokens or TOKENS_PER_STEP[device]
     return train.batch or _multiple(max(1, round(tokens / context)), least), least
+
+
+def spread(train: TrainConfig, steps: int) -> tuple[int, int]:
+    """Steps of the warmup, and between evaluations, of a training of so many steps."""
+    warmup = ceil(0.02 * steps) if train.warmup is None else train.warmup
+    return min(steps, warmup), train.evaluate_every or ceil(steps / 20)
 
 
 def _precision(config: RunConfig, reading: Reading, device: str) -> str:
@@ -164,7 +170,7 @@ def _precision(config: RunConfig, reading: Reading, device: str) -> str:
     return faster_precision(reading, device, config)
 
 
-def _rate(optimizer: str, dim: int, started: bool) -> float:
+def highest_rate(optimizer: str, dim: int, started: bool = False) -> float:
     """The highest learning rate of a model of this width, from its initial weights or started from another run's."""
     rate: float = (TUNING_RATES if started else RATES)[optimizer] * (256 / dim) ** 0.5
     return rate
