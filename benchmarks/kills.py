@@ -1,6 +1,7 @@
 """Kill a training run with SIGKILL repeatedly, and check that it ends like an undisturbed run.
 
-    python benchmarks/kills.py [--kills 20] [--inside 5] [--commands 3] [--seed 0] [--json]
+    python benchmarks/kills.py [--task next_token|masked|translation|classification] [--kills 20] [--inside 5] [--commands 3]
+                               [--seed 0] [--settings ema=0.9 patience=1] [--json]
 
 Each kill comes from another process, at a random moment between the start of a process and the end of its work: while the
 run is prepared, in a step, in an evaluation, in a save. `--inside` of them wait for a save to start. After every kill the
@@ -17,7 +18,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -31,10 +31,15 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"  # before torch is imported: a process with threads cannot be forked safely
 
 ROOT = Path(__file__).parents[1]
-SLOW = 0.2  # seconds that every save takes
+sys.path.insert(0, str(ROOT))
+
+from heddle.errors import HeddleError  # noqa: E402
+from heddle.prove.kills import SLOW, after, differences, fork, inside_save, kill, saved, until, wait  # noqa: E402
+from heddle.weights.files import SLOW_SAVE  # noqa: E402
+
+TASKS = ("next_token", "masked", "translation", "classification")
 MODEL = ["tokenizer=bytes", "dim=16", "depth=1", "heads=2", "context=16", "dropout=0.1"]
 TRAIN = ["batch=4", "steps=30", "evaluate_every=15", "save_every=5", "precision=fp32", "compile=off", "threads=1"]
-COMPARED = ("model.safetensors", "metrics.jsonl", "checkpoints/step-30/optimizer.safetensors")
 
 
 @dataclass
@@ -53,7 +58,6 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        sys.path.insert(0, str(ROOT))
         import torch._dynamo  # noqa: F401 (it is what estimating the memory imports)
 
         from heddle.cli import main, training  # noqa: F401
@@ -67,26 +71,14 @@ class Server:
         self.run = main.run
 
     def fork(self, words: Sequence[str]) -> int:
-        child = os.fork()
-        if child:
-            return child
-        os.chdir(self.folder)
-        os.environ["HEDDLE_SLOW_SAVE"] = str(SLOW)
-        log = os.open(self.folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        code = 1
-        try:
+        def work() -> None:
+            os.chdir(self.folder)
             self.run(list(words))
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        finally:
-            sys.stdout.flush()
-            os._exit(code)
+
+        return fork(work, self.folder / "log.txt")
 
     def command(self, words: Sequence[str]) -> int:
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "HEDDLE_SLOW_SAVE": str(SLOW)}
+        env = {**os.environ, "PYTHONPATH": str(ROOT), SLOW_SAVE: str(SLOW)}
         with (self.folder / "log.txt").open("a") as log:
             call = [sys.executable, "-m", "heddle", *words]
             process = subprocess.Popen(call, cwd=self.folder, env=env, stdout=log, stderr=log)
@@ -94,113 +86,55 @@ class Server:
         return process.pid
 
 
-def alive(child: int) -> bool:
-    """Whether a child still runs; one that failed is an error."""
-    done, status = os.waitpid(child, os.WNOHANG)
-    if done:
-        check(status)
-    return not done
+def write_data(task: str, folder: Path, draw: random.Random) -> list[str]:
+    """Write a small text or table for a task; returns its file and the task, as a user would type them."""
+    lines = [" ".join(draw.choices("abcdefgh", k=12)) for _ in range(300)]
+    if task in ("next_token", "masked"):
+        file, rows = folder / "text.txt", lines
+    else:
+        file = folder / "table.csv"
+        pairs = [(line[:11], line[:9].upper() if task == "translation" else line[0]) for line in lines]
+        rows = ["source,target" if task == "translation" else "text,label", *(",".join(pair) for pair in pairs)]
+    file.write_text("\n".join(rows) + "\n")
+    return [str(file), f"task={task}"]
 
 
-def check(status: int) -> None:
-    if code := os.waitstatus_to_exitcode(status):
-        raise RuntimeError(f"a run ended with code {code}")
-
-
-def unfinished(folder: Path) -> list[Path]:
-    """What is being written there, or was when its writer died."""
-    return [path for path in folder.glob(".*") if path.suffix in (".partial", ".previous")]
-
-
-def doing(runs: Path, run: Path) -> str:
-    """What a stopped process was doing."""
-    for place, what in ((runs, "preparation"), (run / "checkpoints", "save"), (run, "publication")):
-        if unfinished(place):
-            return what
-    if not run.exists():
-        return "start"
-    if (run / "model.safetensors").exists():
-        return "end"
-    return "training" if (run / "metrics.jsonl").exists() else "start of training"
-
-
-def kill(child: int, runs: Path, run: Path, in_save: bool) -> str | None:
-    """Kill a process and return what it was doing; None if it had already ended.
-
-    With `in_save` one that is not inside a save any more goes on, and is killed inside the next one.
-    """
-    while True:
-        os.kill(child, signal.SIGSTOP)
-        done, status = os.waitpid(child, os.WUNTRACED)
-        if done and not os.WIFSTOPPED(status):
-            check(status)
-            return None
-        during = doing(runs, run)
-        if in_save and during != "save":
-            os.kill(child, signal.SIGCONT)
-            time.sleep(0.01)
-            continue
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        return during
-
-
-def saved(run: Path) -> int:
-    """The step of the newest checkpoint."""
-    steps = [int(path.name.removeprefix("step-")) for path in run.glob("checkpoints/step-*")]
-    return max(steps, default=0)
-
-
-def words_for(run: Path, text: Path) -> list[str]:
+def words_for(run: Path, new: Sequence[str]) -> list[str]:
     """The command that a user would type now."""
     if run.exists():
         return ["train", "--resume", str(run)]
-    return ["train", str(text), *MODEL, *TRAIN, "--name", str(run)]
+    return ["train", *new, *MODEL, *TRAIN, "--name", str(run)]
 
 
-def wait_for(child: int, seconds: float, in_save: bool, run: Path, draw: random.Random) -> bool:
-    """Sleep until the moment of a kill, and then, on request, until the next save; False if the process ended before."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if not alive(child):
-            return False
-        time.sleep(0.002)
-    while in_save and not unfinished(run / "checkpoints"):
-        if not alive(child):
-            return False
-        time.sleep(0.002)
-    if in_save:
-        time.sleep(draw.uniform(0, SLOW * 0.8))
-    return True
-
-
-def reference(server: Server, folder: Path, text: Path) -> dict[str, float]:
+def reference(server: Server, folder: Path, new: Sequence[str]) -> dict[str, float]:
     """Train without a kill, once from the command line and once forked; returns how long they took."""
     lasted = {}
     for how in ("command", "fork"):
         run = folder / "runs" / f"reference-{how}"
-        began = time.monotonic()
-        child = getattr(server, how)(words_for(run, text))
-        while alive(child):
-            time.sleep(0.005)
-        lasted[how] = time.monotonic() - began
+        lasted[how] = wait(getattr(server, how)(words_for(run, new)))
     return lasted
 
 
 def compare(folder: Path, run: Path) -> list[str]:
     """The differences of a killed run from the undisturbed one."""
     expected = folder / "runs" / "reference-command"
-    wrong = [name for name in COMPARED if (run / name).read_bytes() != (expected / name).read_bytes()]
-    return wrong + [str(path) for path in (folder / "runs").rglob(".*")]
+    return differences(run, expected) + [str(path) for path in (folder / "runs").rglob(".*")]
 
 
-def trial(folder: Path, kills: int, inside: int, commands: int, seed: int) -> dict[str, Any]:
+def trial(
+    folder: Path,
+    kills: int,
+    inside: int,
+    commands: int,
+    seed: int,
+    settings: Sequence[str] = (),
+    task: str = "next_token",
+) -> dict[str, Any]:
     draw = random.Random(seed)
-    text = folder / "text.txt"
-    text.write_text("\n".join(" ".join(draw.choices("abcdefgh", k=12)) for _ in range(300)))
+    new = [*write_data(task, folder, draw), *settings]
     server = Server(folder)
     runs, done = folder / "runs", list[Kill]()
-    lasted = reference(server, folder, text)
+    lasted = reference(server, folder, new)
     inside_saves = [number < inside for number in range(kills)]
     hows = ["command" if number < commands else "fork" for number in range(kills)]
     draw.shuffle(inside_saves)
@@ -210,18 +144,17 @@ def trial(folder: Path, kills: int, inside: int, commands: int, seed: int) -> di
     while len(done) < kills:
         how, in_save = hows[len(done)], inside_saves[len(done)]
         began = time.monotonic()
-        child = getattr(server, how)(words_for(run, text))
-        hit = wait_for(child, draw.uniform(0, lasted[how]), in_save, run, draw)
-        during = kill(child, runs, run, in_save) if hit else None
+        child = getattr(server, how)(words_for(run, new))
+        ready = after(draw.uniform(0, lasted[how]))
+        hit = until(child, ready) and (not in_save or inside_save(child, run, draw))
+        during = kill(child, run, in_save) if hit else None
         if during is not None:
             done.append(Kill(run.name, how, round(time.monotonic() - began, 2), during, saved(run)))
         elif (run / "model.safetensors").exists():
             problems[run.name] = compare(folder, run)
             number += 1
             run = runs / f"run-{number}"
-    child = server.fork(words_for(run, text))
-    while alive(child):
-        time.sleep(0.005)
+    wait(server.fork(words_for(run, new)))
     problems[run.name] = compare(folder, run)
     return {
         "kills": [asdict(each) for each in done],
@@ -234,16 +167,19 @@ def trial(folder: Path, kills: int, inside: int, commands: int, seed: int) -> di
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default=TASKS[0], choices=TASKS)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--inside", type=int, default=5)
     parser.add_argument("--commands", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--settings", nargs="*", default=[], help="further settings of the run")
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args()
     folder = Path(tempfile.mkdtemp())
     try:
-        result = trial(folder, wanted.kills, wanted.inside, wanted.commands, wanted.seed)
-    except RuntimeError as error:
+        how = wanted.kills, wanted.inside, wanted.commands, wanted.seed
+        result = trial(folder, *how, wanted.settings, wanted.task)
+    except HeddleError as error:
         sys.exit(f"{error}:\n{(folder / 'log.txt').read_text()[-2000:]}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)

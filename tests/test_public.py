@@ -69,6 +69,9 @@ READING = train.Reading(Corpus(PART, PART), CONFIG)
 TASK = train.make_task(config.NextTokenConfig(), READING)
 
 
+VARIANTS = config.variants({"train": {"learning_rate": [1e-3, 2e-3]}})
+
+
 class Bad(NamedTuple):
     """A value to refuse, and the word by which the refusal names it where that is not the argument's name."""
 
@@ -98,6 +101,7 @@ NO_SHARE: list[Any] = [-0.1, 1.5, NAN, "0.1", None, [0.1]]
 NO_SEED: list[Any] = [-1, 2**64, 1.5, None, "0", True]
 NO_SWITCH: list[Any] = [None, 1, "yes"]
 NO_RUNS: list[Any] = [None, 3, "run", [3], [None]]
+NO_PLACES: list[Any] = [each for each in NO_PLACE if each is not None]
 NO_CALL: list[Any] = [3, "print"]
 NO_CONFIG: list[Any] = [None, {"dim": 3}, "gpt2-small", MODEL]
 NO_MODEL: list[Any] = [None, "run", CONFIG, torch.nn.Linear(2, 2)]
@@ -188,6 +192,14 @@ TABLE: dict[str, Call] = {
         config.ModelChoice().resolve,
     ),
     "config.parse_overrides": Call({"pairs": []}, {"pairs": [None, "dim=3", [3], Bad(["dim"], "key=value")]}),
+    "config.variants": Call(
+        {"table": {}},
+        {
+            "table": [None, 3, "run.toml", Bad({"nonsense": 1}, "nonsense")],
+            "seeds": NO_COUNT_OR_NONE,
+            "where": [None, 3],
+        },
+    ),
     "config.preset": Call({"name": "gpt1"}, {"name": [*NO_NAME, Bad("gpt1x", "Did you mean 'gpt1'")]}),
     "config.sized": Call(
         {"depth": 1, "vocab_size": 9},
@@ -418,6 +430,7 @@ TABLE: dict[str, Call] = {
             "compile": NO_SWITCH,
             "progress": NO_CALL,
             "seed": NO_SEED,
+            "kills": [-1, 1.5, None, "a"],
         },
     ),
     "prove.served_ids": Call({"tokenizer": TOKENIZER, "data": "data"}, {"tokenizer": ["bytes"], "data": NO_PATH}),
@@ -537,6 +550,7 @@ TABLE: dict[str, Call] = {
             "validation": [0.0, 1.0, -1, NAN, True, 3, b"warp", [3], Bad("", "text"), Bad("w", "text")],
             "config": [{}, CONFIG],
             "columns": ["text", 3, {3: "text"}, {"words": "text"}, Bad({"source": "text"}, "source")],
+            "layout": [None, 3, "packed"],
             "readers": [None, 3, ["print"]],
             "progress": NO_SWITCH,
             "batch": NO_COUNT[:4],
@@ -571,12 +585,28 @@ TABLE: dict[str, Call] = {
     ),
     "train.prepare": Call(
         {"config": config.RunConfig(), "run": "run"},
-        {"config": NO_CONFIG, "run": [*NO_PATH, Bad(".", "already exists")], "tell": [None, *NO_CALL]},
+        {
+            "config": NO_CONFIG,
+            "run": [*NO_PATH, Bad(".", "already exists")],
+            "tell": [None, *NO_CALL],
+            "text_of": NO_PLACES,
+        },
     ),
     "train.runs_in": Call({"folder": "runs"}, {"folder": NO_PATH}),
     "train.show_step": Call(
         {"run": "run"},
         {"run": NO_PLACE, "step": NO_COUNT, "rows": NO_COUNT, "length": NO_COUNT},
+    ),
+    "train.spread": Call({"results": [1.0]}, {"results": [None, 3, "1", ["1"], [None], []]}),
+    "train.spreads": Call({"outcomes": []}, {"outcomes": [None, 3, [3], ["run"]]}),
+    "train.sweep": Call(
+        {"found": VARIANTS, "run": "a"},
+        {
+            "found": [None, 3, [], [{}], config.variants({}), VARIANTS * 2],
+            "run": NO_PATH,
+            "tell": [None, *NO_CALL],
+            "watch": NO_CALL,
+        },
     ),
     "train.train_step": Call(
         {"objective": OBJECTIVE, "optimizer": OPTIMIZER, "batch": BATCH, "accumulate": 1, "factor": 1.0, "clip": 1.0},
@@ -690,6 +720,8 @@ UNCHECKED = {
             "History",
             "Report",
             "Session",
+            "Member",
+            "Spread",
         ),
         "what tasks are made from": (
             "ClassificationTask",

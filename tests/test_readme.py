@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from heddle.cli.main import make_app
+from heddle.config import RunConfig
 from tests import programs
 
 ROOT = Path(__file__).parents[1]
@@ -45,6 +46,12 @@ def test_the_mixer_of_the_readme_holds(tmp_path: Path) -> None:
     assert {"DIFFERENT", "NOT CHECKED"}.isdisjoint(
         {found[name] for name in ("causality", "packing", "padding on the left")}
     )
+
+
+def test_the_run_files_of_the_readme_are_read() -> None:
+    found = [text for text in re.findall(r"```toml\n(.*?)```", README, re.DOTALL) if "[data]" in text]
+    assert len(found) == 2
+    assert {RunConfig.of(tomllib.loads(text)).task.kind for text in found} == {"next_token", "classification"}
 
 
 def test_every_command_of_the_readme_exists() -> None:

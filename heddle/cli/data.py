@@ -1,12 +1,16 @@
-"""`heddle data show`."""
+"""`heddle data show` and `heddle data lint`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from heddle.cli.say import console, document, find_run, pluralize, table
+from heddle.cli.say import RUNS, console, document, find_run, pluralize, table
+from heddle.cli.train import read_words
+from heddle.errors import HeddleError
+from heddle.train.lint import lint_run, lint_sources
 from heddle.train.show import ShownMask, ShownRow, ShownSource, show_step
 
 
@@ -43,8 +47,9 @@ def show(run: str, /, *, step: int = 1, rows: int = 1, length: int = 32, json: b
         }
         out.print(_table(row, predicted if row.answer is None else {}, f"\nrow {number}"))
         if row.answer is not None:
-            target, weight = row.answer
-            out.print(f"row {number} predicts {target:g}, with weight {weight:g}", markup=False)
+            _, name, weight = row.answer
+            said = f"predicts {name}, with weight {weight:g}" if name else "predicts nothing"
+            out.print(f"row {number} {said}", markup=False)
     for mask in found.masks:
         out.print("\n" + picture(mask), markup=False)
 
@@ -67,3 +72,39 @@ def picture(mask: ShownMask) -> str:
     layers = ", ".join(map(str, mask.layers))
     lines = ["".join("█" if seen else "·" for seen in query) for query in mask.seen]
     return "\n".join([f"{mask.stack}, layers {layers}, row 0: {mask.rule}", *lines])
+
+
+def lint(*words: str, json: bool = False) -> None:
+    """Look for what goes wrong in data: duplicates, overlaps, damaged characters, labels, swapped languages, cropped texts.
+
+    The exit code is 1 if something is wrong, and 0 if there are at most remarks.
+
+    Parameters
+    ----------
+    words
+        Sources and key=value settings, as for `heddle train`; or one run, whose tokens and batches are looked at instead.
+    json
+        One JSON document on stdout.
+    """
+    if not words:
+        raise HeddleError("name sources or a run: heddle data lint my.txt")
+    run = _run_named(words)
+    # Runs of a series read the same text.
+    findings = lint_sources(read_words(words)[0].config) if run is None else lint_run(run)
+    if json:
+        document({"of": list(words), "findings": [asdict(each) for each in findings]})
+    else:
+        out = console()
+        for each in sorted(findings, key=lambda each: not each.wrong):
+            out.print(each.line(), markup=False)
+        if not findings:
+            out.print("nothing was found", markup=False)
+    if any(each.wrong for each in findings):
+        raise SystemExit(1)
+
+
+def _run_named(words: tuple[str, ...]) -> Path | None:
+    """The run that a single word names: a directory with a config.json, there or in runs/."""
+    if len(words) > 1 or "=" in words[0]:
+        return None
+    return next((path for path in (Path(words[0]), RUNS / words[0]) if (path / "config.json").is_file()), None)

@@ -18,6 +18,7 @@ from heddle.errors import HeddleError
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.evaluate import evaluate as score
 from heddle.train.material import TEXT
+from heddle.train.session import layout_of
 from heddle.train.task import Reading
 from heddle.train.tasks import make_task
 from heddle.weights.checkpoints import read_manifest
@@ -50,7 +51,8 @@ def evaluate(run: str, /, *files: str, context: int | None = None, device: str =
     if files and tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json to tokenize the text with")
     part = _read(files, path, config, tokenizer) if tokenizer and files else _held_out(path)
-    reading = Reading(Corpus(validation=part), config.model, context=length, tokenizer=tokenizer)
+    corpus, layout = Corpus(validation=part), layout_of(config)
+    reading = Reading(corpus, config.model, context=length, tokenizer=tokenizer, layout=layout)
     task = make_task(config.task or NextTokenConfig(), reading)
     with bar(console(as_json=True), "scoring") as done:
         result = score(model, task, progress=done)

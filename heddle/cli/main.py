@@ -70,6 +70,9 @@ def make_app(command: str | None = None) -> App:
     app.command("heddle.cli.runs:runs", name="runs", help="List the runs here.")
     data = App(name="data", help="Look at what a run is trained on.")
     data.command("heddle.cli.data:show", name="show", help="Show what a step reads: tokens, targets, masks.")
+    data.command(
+        "heddle.cli.data:lint", name="lint", help="Look for what goes wrong in data, before or after training."
+    )
     app.command(data)
     tokenizer = App(name="tokenizer", help="Train a tokenizer, or convert text to ids and back.")
     tokenizer.command("heddle.cli.tokenizer:train", name="train", help="Train a tokenizer on text.")
@@ -89,7 +92,7 @@ def run(argv: list[str] | None = None) -> None:
     acts as the null device.
     """
     open_closed()
-    words = sys.argv[1:] if argv is None else argv
+    words = _without_dash(sys.argv[1:] if argv is None else argv)
     # Threads that never spin cost an eighth of the speed on a quiet machine, more in short steps; threads that spin for long make
     # training many times slower as soon as another program wants a core (docs/benchmarks.md). torch reads the setting when it
     # is loaded, which happens later.
@@ -124,6 +127,14 @@ def run(argv: list[str] | None = None) -> None:
         _fail("out of memory: take a smaller model, fewer rows at once, or a shorter context", words)
     finally:
         settle()
+
+
+def _without_dash(words: list[str]) -> list[str]:
+    """The words with standard input's other name for `-`, which would be read as a flag; not if it is a flag's value."""
+    return [
+        "/dev/stdin" if word == "-" and not before.startswith("--") else word
+        for before, word in zip(["", *words], words, strict=False)
+    ]
 
 
 @contextmanager

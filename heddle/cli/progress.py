@@ -37,6 +37,7 @@ class Progress:
         self.taken = 0.0  # and did take
         self.judged = False
         self.loss: float | None = None
+        self.experts = ""
         self.live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
 
     def __enter__(self) -> "Progress":
@@ -55,7 +56,8 @@ class Progress:
             self.rate = 0.9 * self.rate + 0.1 * report.speed["tokens_per_second"]
             self.share = report.speed["share_of_peak"]
             self._judge(report)
-            line = self._line(report.step) + experts(report.values)
+            self.experts = experts(report.values)
+            line = "  ".join(filter(None, (self._line(report.step), self.experts)))
             if self.live:
                 self.live.update(Text(line))
             elif time.monotonic() - self.spoke > QUIET:
@@ -63,7 +65,7 @@ class Progress:
         else:
             values = dict(report.values)
             scored = estimate(values.pop("validation_loss"), values.pop("validation_error"))
-            parts = (f"step {report.step}: validation loss {scored}", metrics(values))
+            parts = (f"step {report.step}: validation loss {scored}", metrics(values), self.experts)
             self._say(", ".join([*filter(None, parts), f"after {duration(time.monotonic() - self.began)}"]))
             if report.sample is not None:
                 self._say(f"  sample: {report.sample!r}")
@@ -101,4 +103,4 @@ def experts(values: Mapping[str, float]) -> str:
     """How evenly the experts are used, in a few words; empty for a model without experts."""
     if "expert_entropy" not in values:
         return ""
-    return f"  experts: entropy {values['expert_entropy']:.2f}, {values['dead_experts']:.0f} dead"
+    return f"experts: entropy {values['expert_entropy']:.2f}, {values['dead_experts']:.0f} dead"

@@ -9,8 +9,10 @@ from heddle.errors import HeddleError
 from heddle.prove import Proof, prove_config, prove_run
 
 
-def prove(model: str, /, *changes: str, compile: bool = False, seed: int = 0, json: bool = False) -> None:
-    """Prove that a model predicts with the function that was trained.
+def prove(
+    model: str, /, *changes: str, compile: bool = False, kills: int = 0, seed: int = 0, json: bool = False
+) -> None:
+    """Prove that a model predicts with the function that was trained and, for a run, that its training computed what it should.
 
     Exit code 1 when a check fails. A run's proof is kept in its directory as proof.json.
 
@@ -22,6 +24,9 @@ def prove(model: str, /, *changes: str, compile: bool = False, seed: int = 0, js
         `key=value`: settings to change, such as decoder.block.mixer.window=7; not for a run, whose weights are fixed.
     compile
         Also check the model under torch.compile.
+    kills
+        For a run: train short copies of it, kill them this many times at random moments, resume them, and compare what they
+        end with, byte for byte.
     seed
         Seed of the texts tried and of random weights.
     json
@@ -34,6 +39,8 @@ def prove(model: str, /, *changes: str, compile: bool = False, seed: int = 0, js
         def tell(check: str) -> None:
             status.update(f"checking: {check}")
 
+        if folder is None and kills:
+            raise HeddleError(f"{model} is no run, so there is no training to kill; leave out --kills")
         if folder is None:
             run = RUNS / model
             name, config = changed(str(run) if (run / "config.json").is_file() else model, changes)
@@ -41,7 +48,7 @@ def prove(model: str, /, *changes: str, compile: bool = False, seed: int = 0, js
         elif changes:
             raise HeddleError(f"{folder} has weights, and {changes[0]} would be another model; leave it out")
         else:
-            proof = prove_run(folder, model, compile, tell, seed)
+            proof = prove_run(folder, model, compile, tell, seed, kills)
     if json:
         document(proof.to_dict())
     else:

@@ -87,6 +87,8 @@ def show(records: Sequence[dict[str, Any]], out: Console) -> None:
     """Print records of runs as a table: a column for each setting in which they differ, and nothing that they share."""
     different = list(dict.fromkeys(key for record in records for key in record["differs"]))
     different = [key for key in different if key not in ("steps", "evaluate_every", "save_every")]
+    # A perplexity says the same as the loss beside it.
+    measured = dict.fromkeys(key for record in records for key in record["metrics"] or {} if key != "perplexity")
     cells: dict[str, list[str]] = {
         "run": [record["run"] for record in records],
         "state": [record["state"] for record in records],
@@ -95,7 +97,10 @@ def show(records: Sequence[dict[str, Any]], out: Console) -> None:
         "scored": [shown(record["scored"]) for record in records],
         "best": [_loss(record["best_loss"], record["best_error"]) for record in records],
         "at step": [shown(record["best_step"]) for record in records],
-        "bits per byte": [shown(record["bits_per_byte"]) for record in records],
+        **{
+            name.replace("_", " "): [shown((record["metrics"] or {}).get(name)) for record in records]
+            for name in measured
+        },
         **{key: [shown(record["differs"].get(key)) for record in records] for key in different[:MOST]},
         "tokens/s": [f"{record['tokens_per_second']:,.0f}" if record["seconds"] else "-" for record in records],
         "time": [duration(record["seconds"]) if record["seconds"] else "-" for record in records],

@@ -141,6 +141,7 @@ def new_run(name: str | None) -> Path:
             raise HeddleError(f"{name!r} is not a name for a run: give a plain one{plain}, or a path without '..'")
         return path if path.parent != Path() else RUNS / name
     # A run that is being prepared already has its number: `.001.0a1b2c3d.partial`.
-    names = [path.name.removeprefix(".").partition(".")[0] for path in RUNS.glob("*")]
-    numbers = [int(name) for name in names if name.isdecimal()]
+    # The runs of a series begin with it: `001-seed0`.
+    names = [re.match(r"\.?(\d+)(?=[.-]|$)", path.name) for path in RUNS.glob("*")]
+    numbers = [int(name[1]) for name in names if name]
     return RUNS / f"{max(numbers, default=0) + 1:03d}"

@@ -7,6 +7,7 @@ from heddle.cli.keys import SECTIONS
 from heddle.cli.say import console, find_run, new_run
 from heddle.config.base import known_as, parse_overrides, read_table, set_path, unknown_key
 from heddle.config.run import RunConfig
+from heddle.config.sweep import Variant, variants
 from heddle.errors import HeddleError
 
 
@@ -15,15 +16,20 @@ def train(
     name: str | None = None,
     resume: str | None = None,
     device: str | None = None,
+    seeds: int | None = None,
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
     """Train a model on text.
 
+    Several values for a setting, such as learning_rate=[1e-3,3e-3], train a run with each of them, or with each combination,
+    one after the other, and compare them at the end. To continue such a series, repeat the command with its --name: runs that
+    have finished are kept, and one that was stopped continues from its last checkpoint.
+
     Parameters
     ----------
     words
-        Sources (files, folders, globs; .txt .md .jsonl, also .gz), at most one run file (.toml), and key=value settings
+        Sources (files, folders, globs, hf:NAME, -), at most one run file (.toml), and key=value settings
         such as depth=4 or minutes=10, all listed below. The sources default to the Python standard library's.
     name
         The run's directory, or its name in runs/. Defaults to the next number there.
@@ -32,6 +38,8 @@ def train(
         threads, evaluate_every, save_every, keep, patience or checkpoint_activations.
     device
         auto, cpu, cuda or mps; auto takes cuda or mps if available.
+    seeds
+        Train this many runs that differ only in their seed, and print the mean and spread of the final validation loss.
     dry_run
         Print the plan and stop.
     json
@@ -39,7 +47,7 @@ def train(
     """
     out = console(json, None if dry_run else "training continues without it")
     if resume is not None:
-        if name or device or dry_run or any("=" not in word for word in words):
+        if name or device or seeds is not None or dry_run or any("=" not in word for word in words):
             raise HeddleError(
                 "--resume continues a run: it takes settings such as steps=4000, but no sources or other flags"
             )
@@ -50,14 +58,31 @@ def train(
         return
     if device is not None:
         words = (*words, f"device={device}")
-    config, run = read_words(words), new_run(name)
-    from heddle.cli.training import begin, try_out  # imported late: this loads torch
+    found, run = read_series(words, seeds), new_run(name)
+    # Imported late: these load torch.
+    if found[0].settings:
+        from heddle.cli.series import train_series, try_series
 
-    (try_out if dry_run else begin)(config, run, out, json)
+        (try_series if dry_run else train_series)(found, run, out, json)
+    else:
+        from heddle.cli.training import begin, try_out
+
+        (try_out if dry_run else begin)(found[0].config, run, out, json)
 
 
 def read_words(words: tuple[str, ...]) -> RunConfig:
     """Sources, a run file and settings as one config; settings override the file."""
+    return _with_start(RunConfig.of(*_table(words)))
+
+
+def read_series(words: tuple[str, ...], seeds: int | None = None) -> list[Variant]:
+    """The same as one config for each combination of the values that settings have, and for each seed."""
+    table, where = _table(words)
+    return [Variant(each.settings, _with_start(each.config)) for each in variants(table, seeds, where)]
+
+
+def _table(words: tuple[str, ...]) -> tuple[dict[str, Any], str]:
+    """Sources, a run file and settings as one table, and what to call it in errors."""
     # os.path returns False where Path raises: a setting may be longer than any file name.
     sources = [word for word in words if "=" not in word or os.path.exists(word)]
     settings = parse_overrides(word for word in words if word not in sources)
@@ -73,10 +98,13 @@ def read_words(words: tuple[str, ...]) -> RunConfig:
             raise HeddleError(f"{said[path]} and {key}={value} are the same setting; give it once")
         said[path] = ", ".join(texts) if value is texts else f"{key}={value}"
         set_path(data, path, value)
-    config = RunConfig.of(data, where=files[0] if files else "settings")
+    return data, files[0] if files else "settings"
+
+
+def _with_start(config: RunConfig) -> RunConfig:
+    """The same config; a run in runs/ may be named without its folder, as elsewhere."""
     if config.model.start is None:
         return config
-    # A run in runs/ may be named without its folder, as elsewhere.
     model = config.model.model_copy(update={"start": str(find_run(config.model.start))})
     return config.model_copy(update={"model": model})
 

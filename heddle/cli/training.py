@@ -13,6 +13,7 @@ from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen
 from heddle.config.train import TrainConfig
 from heddle.train.extend import extend
+from heddle.train.material import TEXT
 from heddle.train.outcome import announced
 from heddle.train.plan import Plan
 from heddle.train.prepare import name_sources, prepare
@@ -54,7 +55,7 @@ def _train(run: Path, out: Console, json: bool) -> None:
     session, chosen = trainer.session, trainer.session.run.chosen
     if not session.ranks.leads:
         out.quiet, json = True, False
-    _tell_opening(session, out)
+    tell_opening(session, out)
     try:
         with Progress(out, chosen, session.step) as progress:
             trainer.readers.append(progress)
@@ -79,7 +80,9 @@ def _train(run: Path, out: Console, json: bool) -> None:
     out.print(f"\nfinished: {said} over {over}\n", markup=False)
     for sample in samples:
         out.print(sample + "\n" + "-" * 40, markup=False)
-    if session.run.config.model.encoder is None and session.task.config.head == "language":
+    # A prompt can only be continued by a model that learned to continue text.
+    plain = session.task.config.fields == TEXT and session.task.config.head == "language"
+    if session.run.config.model.encoder is None and plain:
         opening = _opening(samples[0] if samples else "")
         out.print(f"generate text:  heddle generate {name} --prompt {opening}", markup=False)
     out.print(
@@ -102,7 +105,7 @@ def _train(run: Path, out: Console, json: bool) -> None:
         )
 
 
-def _tell_opening(session: Session, out: Console) -> None:
+def tell_opening(session: Session, out: Console) -> None:
     """Say what was found where a run continues."""
     run, opening = session.run.directory, session.opening
     for note in opening.notes:
@@ -189,6 +192,7 @@ def try_out(config: RunConfig, run: Path, out: Console, json: bool) -> None:
                 "run": str(run),
                 "sources": name_sources(config.data),
                 "parameters": planned.parameters,
+                "frozen": planned.frozen,
                 "train_tokens": planned.train_tokens,
                 "validation_tokens": planned.validation_tokens,
                 "memory": planned.memory,

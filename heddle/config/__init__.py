@@ -12,6 +12,7 @@ In reading order:
 - `tasks`: what a run learns (`NextTokenConfig`, ...); `train`: how a model is trained (`TrainConfig`).
 - `run`: a user's settings: text, model, task, training (`RunConfig`); `saved`: a run directory's config, with what was chosen by
   measurement (`SavedConfig`).
+- `sweep`: several runs from one table of settings (`variants`).
 - `base`: what all configs share: strict keys, one-line errors, JSON, TOML and `key=value` overrides.
 
 `TransformerConfig.of(table)`, `preset(name)` or `sized(depth, ...)` gives a model's config, for `heddle.build`.
@@ -59,6 +60,7 @@ from heddle.config.run import RunConfig as RunConfig
 from heddle.config.sampling import SamplingConfig as SamplingConfig
 from heddle.config.saved import Chosen as Chosen
 from heddle.config.saved import SavedConfig as SavedConfig
+from heddle.config.sweep import variants as variants
 from heddle.config.tasks import ClassificationConfig as ClassificationConfig
 from heddle.config.tasks import MaskedConfig as MaskedConfig
 from heddle.config.tasks import NextTokenConfig as NextTokenConfig
@@ -123,4 +125,5 @@ __all__ = [
     "preset",
     "preset_names",
     "sized",
+    "variants",
 ]

@@ -13,15 +13,19 @@ Labels = Literal["classes", "numbers", "tokens"]
 """What a record's label is: a class or a number for the whole record, or a class for each word of the text."""
 
 
+TextLayout = Literal["concatenate", "documents", "pack"]
+"""How a plain text is put into rows of tokens (see `heddle.train.rows`)."""
+
+
 class DataConfig(Config):
     """The text to train on, and its tokenizer."""
 
     sources: tuple[str, ...] = ()
-    """Files, folders, globs, or - for standard input; defaults to the Python standard library's sources."""
+    """Files, folders, globs, hf:NAME, or - for standard input; defaults to the Python standard library's sources."""
     validation_sources: tuple[str, ...] = ()
-    """Files, folders and globs to evaluate on; without them, a share of the sources is held out."""
+    """Files to evaluate on; without them, a dataset's own validation split, or a share of the sources, is held out."""
     text: str = "text"
-    """Column of the text in tables: .jsonl, .csv or .tsv."""
+    """Column of the text in tables: .jsonl, .csv, .tsv, .parquet, .arrow."""
     source: str | None = None
     """Column of the source, or the extension of its files, such as en for train.en; defaults to source."""
     target: str | None = None
@@ -39,6 +43,9 @@ class DataConfig(Config):
     """Tokens that are one id each and never split, such as <start_translation>."""
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Share of the text that is held out for evaluation."""
+    layout: TextLayout = "concatenate"  # (D-32)
+    """Rows of a plain text. concatenate: windows of the whole text, across documents; documents: one document per row, only its
+    first tokens; pack: several whole documents per row, which do not see each other."""
 
     @field_validator("sources", "validation_sources", mode="before")
     @classmethod
@@ -54,12 +61,16 @@ class DataConfig(Config):
 
     @model_validator(mode="after")
     def _one_split(self) -> Self:
-        # Compared with the default, since a saved config states every field.
-        if self.validation_sources and self.validation != DataConfig.model_fields["validation"].default:
+        if self.validation_sources and self.asks_for_share:
             raise ValueError(f"validation = {self.validation} has no effect with validation_sources: leave one out")
         if self.validation_sources and not self.sources:
             raise ValueError("validation_sources need sources to train on: name them too")
         return self
+
+    @property
+    def asks_for_share(self) -> bool:
+        """Whether `validation` is not the default, with which it is compared since a saved config states every field."""
+        return bool(self.validation != DataConfig.model_fields["validation"].default)
 
     def columns(self) -> dict[str, str]:
         """The columns that the user named, by field."""

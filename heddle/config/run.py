@@ -192,6 +192,15 @@ class RunConfig(Config):
         return data
 
     @model_validator(mode="after")
+    def _has_rows_of_text(self) -> Self:
+        if self.data.layout != "concatenate" and self.task.fields != ("text",):
+            raise ValueError(
+                f"data.layout = {self.data.layout!r} is for tasks that read a plain text, and task.kind = {self.task.kind!r} "
+                f"reads {' and '.join(self.task.fields)}: leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _columns_are_read(self) -> Self:
         for field, column in self.data.columns().items():
             if field not in (*self.task.fields, *self.task.optional):

@@ -25,6 +25,10 @@ class Buckets:
         tokens: padded tokens per batch.
         multiple: with `tokens`, rows are a multiple of this, so that ranks and micro-batches divide them. A batch has at least this
             many rows, even if they have more than `tokens` tokens.
+
+    Attributes:
+        batches: batches per epoch.
+        places: tokens per epoch, padding included.
     """
 
     def __init__(
@@ -32,12 +36,15 @@ class Buckets:
     ) -> None:
         self.widths = -(-np.maximum(lengths, 1) // WIDTH) * WIDTH
         self.rows, self.tokens, self.multiple = rows, tokens, multiple
-        self.batches = 0
-        left = 0
-        for width, count in zip(*np.unique(self.widths, return_counts=True), strict=True):
-            full, left = divmod(left + int(count), self.capacity(int(width)))
+        self.batches = self.places = 0
+        left = width = 0
+        for width, count in zip(*(each.tolist() for each in np.unique(self.widths, return_counts=True)), strict=True):
+            full, left = divmod(left + count, self.capacity(width))
             self.batches += full
-        self.batches += left > 0
+            self.places += full * self.capacity(width) * width
+        if left:
+            self.batches += 1
+            self.places += self._last(left) * width
         self._kept: tuple[tuple[int, int], list[Indices]] | None = None
 
     def capacity(self, width: int) -> int:
@@ -45,6 +52,10 @@ class Buckets:
         if self.tokens is None:
             return self.rows
         return max(self.tokens // width // self.multiple, 1) * self.multiple
+
+    def _last(self, left: int) -> int:
+        """Rows of the batch for the last records."""
+        return self.rows if self.tokens is None else ceil(left / self.multiple) * self.multiple
 
     def read(self, step: int, seed: int) -> Indices:
         """Int[B], the records that step `step` (from 0) reads; `EMPTY` for rows without one."""
@@ -67,8 +78,7 @@ class Buckets:
             found += np.split(waiting[:full], full // rows) if full else []
             left = waiting[full:]
         if len(left):
-            rows = self.rows if self.tokens is None else ceil(len(left) / self.multiple) * self.multiple
-            found.append(np.concatenate([left, np.full(rows - len(left), EMPTY)]))
+            found.append(np.concatenate([left, np.full(self._last(len(left)) - len(left), EMPTY)]))
         return [found[number] for number in permute(np.arange(len(found)), len(found), key + 1)]
 
 

@@ -15,13 +15,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
+from heddle.data.arrow import ARROW, dataset_files, is_dataset
 from heddle.errors import HeddleError
 
 TEXTS = (".txt", ".md")
 """The extensions of texts that are read from a folder."""
-TABLES = (".jsonl", ".csv", ".tsv")
+TABLES = (".jsonl", ".csv", ".tsv", *ARROW)
 """The extensions of files with named columns."""
-STDIN = "-"
+STDIN = ("-", "/dev/stdin")
 
 
 def _zstd(file: Path) -> Any:
@@ -55,13 +56,16 @@ def find_files(source: str | Path, known: Collection[str]) -> tuple[list[Path], 
     """The files of one source, sorted by path, and whether it names a single file directly.
 
     Args:
-        source: a file, a folder (searched recursively, hidden names left out) or a glob.
+        source: a file, a folder (searched recursively, hidden names left out), a glob, or a dataset of Hugging Face: `hf:NAME`,
+            or a folder that `save_to_disk` wrote.
         known: extensions, in lower case, to read from folders. A file named directly or by a glob may have any.
 
     Raises:
         HeddleError: there is no such file.
     """
     path = Path(source).expanduser()
+    if is_dataset(source):
+        return dataset_files(source), False
     # An existing path is taken literally, so that a file called "notes [old].txt" can be named.
     if path.is_dir():
         return _folder(path, known), False
@@ -176,13 +180,14 @@ def standard_input(sources: Sequence[str | Path], extension: str) -> Iterator[li
     Raises:
         HeddleError: `-` is given twice.
     """
-    if STDIN not in sources:
+    count = sum(str(source) in STDIN for source in sources)
+    if not count:
         yield list(sources)
         return
-    if sum(source == STDIN for source in sources) > 1:
+    if count > 1:
         raise HeddleError("standard input (-) is given twice, but can be read only once")
     with tempfile.TemporaryDirectory(prefix="heddle-") as folder:
         file = Path(folder, f"stdin{extension}")
         with file.open("wb") as stream:
             shutil.copyfileobj(sys.stdin.buffer, stream)
-        yield [file if source == STDIN else source for source in sources]
+        yield [file if str(source) in STDIN else source for source in sources]

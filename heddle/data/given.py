@@ -17,7 +17,7 @@ from heddle.data.parts import first_bytes
 from heddle.data.records import Records
 from heddle.data.sources import Document, Tally, describe_documents
 from heddle.data.split import choose_split
-from heddle.data.store import Corpus, Part, id_dtype, part_of
+from heddle.data.store import Corpus, EncodedDocument, Part, part_of, part_of_encoded
 from heddle.data.tables import Row
 from heddle.data.tally import ExamplesTally, class_names, describe_examples, for_parts
 from heddle.errors import HeddleError
@@ -168,22 +168,19 @@ def part_of_ids(documents: Sequence[Ids], tokenizer: Tokenizer) -> Part:
     Raises:
         HeddleError: an id is not the tokenizer's, or there are fewer than two.
     """
-    end, joined = tokenizer.end_of_text, list[Ids]()
-    for document in filter(len, documents):
-        joined += [np.array([end])] * bool(joined and end is not None) + [document]
-    tokens = np.concatenate([np.empty(0, np.int64), *joined])
-    wrong = tokens[(tokens < 0) | (tokens >= tokenizer.vocab_size)]
-    if len(wrong):
-        raise HeddleError(f"data: the id {wrong[0]} is none of the tokenizer's {tokenizer.vocab_size} ids")
-    if len(tokens) < 2:
-        raise HeddleError(f"there are {len(tokens)} id(s); at least 2 are needed, one to read and one to predict")
-    first = first_bytes(tokenizer.token_bytes(int(tokens[0])), tokenizer.decode(tokens[:1].tolist()))
-    # An end of text separates documents and has no text of its own.
-    size = sum(
-        len(tokenizer.decode_bytes(document[document != (-1 if end is None else end)].tolist()))
-        for document in documents
-    )
-    return Part(tokens.astype(id_dtype(tokenizer.vocab_size)), size, len(documents), first)
+
+    def encoded() -> Iterator[EncodedDocument]:
+        for document in documents:
+            wrong = document[(document < 0) | (document >= tokenizer.vocab_size)]
+            if len(wrong):
+                raise HeddleError(f"data: the id {wrong[0]} is none of the tokenizer's {tokenizer.vocab_size} ids")
+            if len(document):
+                # An end of text separates documents and has no text of its own.
+                spelt = tokenizer.decode_bytes(document[document != tokenizer.end_of_text].tolist())
+                first = first_bytes(tokenizer.token_bytes(int(document[0])), spelt.decode(errors="replace"))
+                yield document.tolist(), len(spelt), first
+
+    return part_of_encoded(encoded(), tokenizer.end_of_text)
 
 
 def _part(given: Given, tokenizer: Tokenizer) -> Part:

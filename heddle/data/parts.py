@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import os
 import re
+from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,8 @@ from heddle.errors import HeddleError
 
 _PIECE = 1 << 20
 _SEAM = 1 << 12
+TOKENS, DOCUMENTS = ".tokens", ".documents"
+TABLE = np.dtype("<i8")
 
 
 @runtime_checkable
@@ -33,12 +36,23 @@ class Tokenizes(Protocol):
 
 
 class PartWriter:
-    """Appends one part's ids to its file."""
+    """Appends one part's ids to its file `NAME.tokens`, and writes `NAME.documents` at the end.
+
+    The second file has two numbers for each document, Int64[documents 2]: where its ids start, and the UTF-8 bytes of its text
+    without its first token, which are what its targets cover.
+    """
 
     def __init__(self, path: Path, dtype: np.dtype[Any], vocab_size: int, separator: int | None) -> None:
         self.path, self.dtype, self.vocab_size, self.separator = path, dtype, vocab_size, separator
-        self.tokens = self.bytes = self.documents = self.first_token_bytes = 0
+        self.tokens = self.bytes = self.first_token_bytes = 0
         self._digest = hashlib.sha256()
+        self._starts, self._covered, self._texts = array("q"), array("q"), array("Q")
+        self._opens = False  # whether the next ids are a document's first
+
+    @property
+    def documents(self) -> int:
+        """How many documents, or starts or ends of documents, were begun."""
+        return len(self._starts)
 
     def __enter__(self) -> "PartWriter":
         self._stream = self.path.open("wb")
@@ -49,19 +63,38 @@ class PartWriter:
     ) -> None:
         with self._stream:
             settle(self._stream)
+        if error is None:
+            with self.path.with_suffix(DOCUMENTS).open("wb") as stream:
+                stream.write(self._table())
+                settle(stream)
 
     def begin(self, text: PartText) -> None:
         if self.documents and self.separator is not None:
             self._write([self.separator])
-        self.documents += 1
+        self._starts.append(self.tokens)
+        self._covered.append(text.size)
+        digest = hashlib.blake2b(text.text.encode(), digest_size=8).digest()
+        self._texts.append(int.from_bytes(digest, "big"))
         self.bytes += text.size
+        self._opens = True
 
     def append(self, ids: Sequence[int], text: str, tokenizer: Tokenizes) -> None:
         """Write the ids of a text, which is a document or a piece of one."""
         begins = not self.tokens
         self._write(ids)
-        if begins and ids:
-            self.first_token_bytes = first_bytes(tokenizer.token_bytes(ids[0]), text)
+        if self._opens and ids:
+            first = first_bytes(tokenizer.token_bytes(ids[0]), text)
+            self._covered[-1] -= first
+            self.first_token_bytes = first if begins else self.first_token_bytes
+            self._opens = False
+
+    def texts(self) -> npt.NDArray[np.uint64]:
+        """UInt64[documents], a hash of each document's text."""
+        return np.frombuffer(self._texts, dtype=np.uint64)
+
+    def _table(self) -> bytes:
+        columns = [np.frombuffer(column, dtype=np.int64) for column in (self._starts, self._covered)]
+        return np.stack(columns, axis=1).astype(TABLE).tobytes()
 
     def _write(self, ids: Sequence[int]) -> None:
         values = np.asarray(ids, dtype=np.int64)
@@ -86,6 +119,7 @@ class PartWriter:
             "documents": self.documents,
             "first_token_bytes": self.first_token_bytes,
             "sha256": self._digest.hexdigest(),
+            "documents_sha256": hashlib.sha256(self._table()).hexdigest(),
         }
 
 
@@ -110,6 +144,23 @@ def settle(stream: IO[bytes]) -> None:
     """Flush a stream to the disk."""
     stream.flush()
     os.fsync(stream.fileno())
+
+
+def check_size(path: Path, number: int, each: int, what: str) -> None:
+    """Refuse a file that does not have the size that ``meta.json`` says."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise HeddleError(f"{path}: {error.strerror}; build the token store again") from error
+    if size != number * each or not size:
+        promised = f"{number} {what} of {each} bytes"
+        raise HeddleError(f"{path}: {size} bytes, but meta.json says {promised}; build the store again")
+
+
+def map_documents(path: Path, documents: int, tokens: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Int64[documents + 1] and Int64[documents]: where the documents start, and the end; the bytes that their targets cover."""
+    table = np.fromfile(path, dtype=TABLE, count=2 * documents).reshape(documents, 2).astype(np.int64)
+    return np.append(table[:, 0], tokens), table[:, 1].copy()
 
 
 def map_tokens(path: Path, dtype: np.dtype[Any], tokens: int) -> np.memmap[Any, np.dtype[Any]]:

@@ -2,10 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from math import log
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,30 @@ import numpy as np
 import numpy.typing as npt
 
 from heddle.checks import checked
-from heddle.data.parts import PartWriter, Tokenizes, first_bytes, map_tokens, pieces, settle
+from heddle.data.parts import (
+    DOCUMENTS,
+    TABLE,
+    TOKENS,
+    PartWriter,
+    Tokenizes,
+    check_size,
+    first_bytes,
+    map_documents,
+    map_tokens,
+    pieces,
+    settle,
+)
 from heddle.data.records import Records
 from heddle.data.sources import Description, Document, Tally, describe_documents
 from heddle.data.split import PartText, Split, choose_split
 from heddle.errors import HeddleError
 
-FORMAT, VERSION, META = "heddle token store", 1, "meta.json"
+FORMAT, VERSION, META = "heddle token store", 2, "meta.json"
 META_PARTIAL = f"{META}.partial"
 PARTS = ("train", "validation")
 Progress = Callable[[int, int], None]
+EncodedDocument = tuple[Sequence[int], int, int]
+"""A document's ids, the UTF-8 bytes of its text, and those that its first token covers."""
 
 # Characters to tokenise at once; at some 40 bytes per id, this bounds the memory.
 _BATCH = 1 << 21
@@ -38,14 +51,26 @@ class Part:
         bytes: UTF-8 bytes of the part's text.
         documents: number of documents, or starts or ends of documents, in the part.
         first_token_bytes: UTF-8 bytes of the first token, which is never a target.
-        sha256: SHA-256 of the file of ids; None: not from a store, or from a store written without hashes.
+        starts: Int64[documents + 1], where each document starts in `tokens`, and the end; a separator belongs to the document
+            before it. Defaults to one document.
+        target_sizes: Int64[documents], UTF-8 bytes of each document's text without its first token.
+        separator: the id after each document but the last, or None.
+        sha256: SHA-256 of the file of ids, and of the file of documents; None: not from a store.
     """
 
     tokens: npt.NDArray[Any]
     bytes: int
     documents: int
     first_token_bytes: int
-    sha256: str | None = None
+    starts: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    target_sizes: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    separator: int | None = None
+    sha256: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if not len(self.starts):
+            object.__setattr__(self, "starts", np.array([0, len(self.tokens)]))
+            object.__setattr__(self, "target_sizes", np.array([self.target_bytes]))
 
     @property
     def targets(self) -> int:
@@ -57,14 +82,6 @@ class Part:
         """UTF-8 bytes of the text that the targets cover. This is the text's size, not a sum over tokens: separators add
         nothing, and blanks that belong to no token count."""
         return self.bytes - self.first_token_bytes
-
-    def bits_per_byte(self, loss: float) -> float:
-        """Bits per UTF-8 byte of the text at ``loss`` nats per target.
-
-        For a loss over some of the targets this estimates the whole part, since every loss is converted at the part's ratio of
-        targets to bytes.
-        """
-        return loss / log(2) * self.targets / self.target_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +104,37 @@ def part_of(documents: Iterable[Document], tokenizer: Tokenizes) -> Part:
     Raises:
         HeddleError: there are fewer than two tokens, hence no target; or the tokenizer does not know some text.
     """
+
+    def encoded() -> Iterator[EncodedDocument]:
+        for document in documents:
+            (ids,) = tokenizer.encode_batch([document.text])
+            first = first_bytes(tokenizer.token_bytes(ids[0]), document.text) if ids else 0
+            yield ids, len(document.text.encode()), first
+
+    return part_of_encoded(encoded(), tokenizer.end_of_text)
+
+
+def part_of_encoded(documents: Iterable[EncodedDocument], separator: int | None) -> Part:
+    """A part in memory from documents that are ids.
+
+    Raises:
+        HeddleError: there are fewer than two tokens, hence no target.
+    """
     ids: list[npt.NDArray[Any]] = []
-    size = count = 0
-    opening = ""
-    for document in documents:
-        if count and tokenizer.end_of_text is not None:
-            ids.append(np.array([tokenizer.end_of_text], dtype=np.uint32))
-        (encoded,) = tokenizer.encode_batch([document.text])
-        ids.append(np.array(encoded, dtype=np.uint32))
-        opening = opening or document.text
-        size, count = size + len(document.text.encode()), count + 1
+    starts, firsts, sizes = [0], list[int](), list[int]()
+    for document, size, first in documents:
+        if sizes and separator is not None:
+            ids[-1] = np.append(ids[-1], np.uint32(separator))
+            starts[-1] += 1
+        ids.append(np.array(document, dtype=np.uint32))
+        starts.append(starts[-1] + len(document))
+        firsts.append(first)
+        sizes.append(size)
     tokens = np.concatenate([np.empty(0, dtype=np.uint32), *ids])
     if len(tokens) < 2:
         raise HeddleError(f"the text has {len(tokens)} token(s); it needs at least 2, one to read and one to predict")
-    return Part(tokens, size, count, first_bytes(tokenizer.token_bytes(int(tokens[0])), opening))
+    covered = np.array(sizes) - np.array(firsts)
+    return Part(tokens, sum(sizes), len(sizes), firsts[0], np.array(starts), covered, separator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +148,8 @@ class TokenStore:
         bytes: UTF-8 bytes of the documents.
         separator: the id between documents, or None.
         split: what was held out: `by` (see `heddle.data.split.Split`), `validation`, the share of bytes asked for,
-            `held_out`, the actual share, and `cut`, how many documents were cut in two. Stores of earlier versions have only
-            `by`.
+            `held_out`, the actual share, `cut`, how many documents were cut in two, and `overlap`, how many texts of the
+            validation part are texts of the training part too, where the two parts of a document count as two.
     """
 
     directory: Path
@@ -155,7 +189,9 @@ class TokenStore:
                 raise HeddleError(
                     f"{directory / META}: dtype {meta['dtype']!r} does not match the vocabulary; build the store again"
                 )
-            train, validation = (_map_part(directory / f"{name}.tokens", meta[name], dtype) for name in PARTS)
+            train, validation = (
+                _map_part(directory / f"{name}{TOKENS}", meta[name], dtype, meta["separator"]) for name in PARTS
+            )
             return cls(
                 directory=directory,
                 vocab_size=meta["vocab_size"],
@@ -173,21 +209,19 @@ class TokenStore:
             ) from error
 
     def verify(self, *parts: str) -> None:
-        """Compare the files of ids (of these parts, or of both) with their hashes in ``meta.json``.
+        """Compare the files (of these parts, or of both) with their hashes in ``meta.json``.
 
         Raises:
-            HeddleError: a file has changed or, in a store without hashes, contains an id outside the vocabulary.
+            HeddleError: a file has changed.
         """
         for name in parts or PARTS:
             part: Part = getattr(self, name)
-            file = self.directory / f"{name}.tokens"
-            if part.sha256 is None:
-                wrong = int(part.tokens.max()) >= self.vocab_size
-            else:
+            for kind, promised in zip((TOKENS, DOCUMENTS), part.sha256 or (), strict=True):
+                file = self.directory / f"{name}{kind}"
                 with file.open("rb") as stream:
-                    wrong = hashlib.file_digest(stream, "sha256").hexdigest() != part.sha256
-            if wrong:
-                raise HeddleError(f"{file}: damaged, not what was written; restore the file or train a new run")
+                    found = hashlib.file_digest(stream, "sha256").hexdigest()
+                if found != promised:
+                    raise HeddleError(f"{file}: damaged, not what was written; restore the file or train a new run")
 
 
 @checked()
@@ -237,7 +271,7 @@ def build_store(
     separator = tokenizer.end_of_text if end_of_text else None
     with cleared_on_error(directory):
         writers = {
-            name: PartWriter(directory / f"{name}.tokens", id_dtype(vocab_size), vocab_size, separator)
+            name: PartWriter(directory / f"{name}{TOKENS}", id_dtype(vocab_size), vocab_size, separator)
             for name in PARTS
         }
         with writers["train"], writers["validation"]:
@@ -257,6 +291,7 @@ def build_store(
                 "validation": validation,
                 "held_out": writers["validation"].bytes / described.bytes,
                 "cut": sum(writer.documents for writer in writers.values()) - described.documents,
+                "overlap": int(np.isin(writers["validation"].texts(), writers["train"].texts()).sum()),
             },
             "separator": separator,
             **written,
@@ -373,13 +408,10 @@ def _token_meta(directory: Path) -> dict[str, Any]:
     return meta
 
 
-def _map_part(path: Path, meta: dict[str, Any], dtype: np.dtype[Any]) -> Part:
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise HeddleError(f"{path}: {error.strerror}; build the token store again") from error
-    if size != meta["tokens"] * dtype.itemsize or not size:
-        promised = f"{meta['tokens']} tokens of {dtype.itemsize} bytes"
-        raise HeddleError(f"{path}: {size} bytes, but {META} says {promised}; build the store again")
+def _map_part(path: Path, meta: dict[str, Any], dtype: np.dtype[Any], separator: int | None) -> Part:
+    table, numbers = path.with_suffix(DOCUMENTS), (meta["bytes"], meta["documents"], meta["first_token_bytes"])
+    check_size(path, meta["tokens"], dtype.itemsize, "tokens")
+    check_size(table, meta["documents"], 2 * TABLE.itemsize, "documents")
+    starts, covered = map_documents(table, meta["documents"], meta["tokens"])
     tokens = map_tokens(path, dtype, meta["tokens"])
-    return Part(tokens, meta["bytes"], meta["documents"], meta["first_token_bytes"], meta.get("sha256"))
+    return Part(tokens, *numbers, starts, covered, separator, (meta["sha256"], meta["documents_sha256"]))

@@ -1,4 +1,4 @@
-"""Files with named columns: lines of JSON, CSV and TSV, as rows."""
+"""Files with named columns, as rows: lines of JSON, CSV, TSV, Parquet, Arrow."""
 
 import csv
 import json
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heddle.data.arrow import ARROW, arrow_rows
 from heddle.data.files import decode, kind_of, open_file, read_lines
 from heddle.errors import HeddleError, did_you_mean
 
@@ -73,11 +74,14 @@ def read_rows(file: Path) -> Iterator[Row]:
 
     `.jsonl`: an object per line. `.csv`: fields separated by commas, a header first; quoted fields may hold line breaks (RFC 4180).
     `.tsv`: fields separated by tabs, a header first; quotes are ordinary characters, as IANA's text/tab-separated-values has it.
-    Blank lines of `.csv` and `.tsv` are skipped.
+    Blank lines of `.csv` and `.tsv` are skipped. `.parquet` and `.arrow`: rows are numbered from 1.
 
     Raises:
         HeddleError: the file cannot be read, or a line is not as it should be.
     """
+    if kind_of(file) in ARROW:
+        yield from (Row(values, f"{file}:{number}") for number, values in enumerate(arrow_rows(file), start=1))
+        return
     if kind_of(file) == ".jsonl":
         yield from _json_rows(file)
         return

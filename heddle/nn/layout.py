@@ -79,12 +79,13 @@ class Layout:
         _check_fits(lengths, width)
         position = torch.zeros(len(lengths), width, dtype=torch.long)
         segment = torch.full((len(lengths), width), PADDING)
-        for row, documents in enumerate(lengths):
-            start = 0
-            for number, length in enumerate(documents):
-                position[row, start : start + length] = torch.arange(length)
-                segment[row, start : start + length] = number
-                start += length
+        # All documents at once: a step on a GPU may read thousands.
+        length = torch.tensor([length for documents in lengths for length in documents], dtype=torch.long)
+        number = torch.tensor([number for documents in lengths for number in range(len(documents))], dtype=torch.long)
+        filled = torch.tensor([sum(documents) for documents in lengths], dtype=torch.long)
+        taken = torch.arange(width) < filled[:, None]
+        position[taken] = torch.arange(int(length.sum())) - (length.cumsum(0) - length).repeat_interleave(length)
+        segment[taken] = number.repeat_interleave(length)
         most = max((len(documents) for documents in lengths), default=1)
         longest = max((length for documents in lengths for length in documents), default=0)
         return cls(position.to(device), segment.to(device), "packed", max(most, 1), longest)

@@ -52,7 +52,7 @@ def _uneven(batch: Batch, generator: torch.Generator) -> Batch:
 
 def _in_single_precision(training: Training, exact: Trace) -> Comparison:
     """The same in fp32, all gradients as one, beside their own rounding error."""
-    objective = training.task.objective(training.single)
+    objective = training.objective_in_fp32
     whole, pieces = (_as_one(gradients(objective, [training.batch], cut)) for cut in (1, len(training.examples.places)))
     scale = max(largest_gradient(exact), 1e-30)
     rounding = max(float((whole["gradients"].double() - _as_one(exact)["gradients"]).abs().max()) / scale, LEAST)

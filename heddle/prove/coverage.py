@@ -4,6 +4,7 @@ import copy
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,8 +14,8 @@ from torch import Tensor
 
 from heddle.data.batch import Batch
 from heddle.data.examples import LABEL
-from heddle.data.record_store import RecordStore
-from heddle.data.store import Part, TokenStore
+from heddle.data.record_store import Store
+from heddle.data.store import TokenStore
 from heddle.errors import pluralize
 from heddle.prove.arrangement import CUTS
 from heddle.prove.rows import content
@@ -35,30 +36,23 @@ FAITHFUL = ("bytes", "characters", "bpe", "unigram")
 Places = npt.NDArray[np.int64]
 
 
-def batches(training: Training) -> Iterator[Comparison | str]:
+def same_batches(training: Training) -> Iterator[Comparison | str]:
     """A step's batch is a function of (seed, step): read again, by another process or in parts, it is the same."""
-    first, second = training.task, training.make()
-    counts = []
+    first, second, read = training.task, training.make(), []
     for number in STEPS:
         examples = first.examples(number)
         rows = len(examples.places)
-        counts.append(pluralize(rows, "row"))
+        read.append(f"{rows} rows of step {number + 1}")
         wanted = content([first.batch(examples)])
-        yield Comparison(f"step {number + 1} read again", content([first.batch(examples)]), wanted, exactly=True)
-        yield Comparison(
-            f"step {number + 1} in another process",
-            content([second.batch(second.examples(number))]),
-            wanted,
-            exactly=True,
-        )
+        found = {"read again": [examples], "in another process": [second.examples(number)]}
         for ranks in (each for each in CUTS if rows % each == 0):
-            parts = [first.batch(first.examples(number).part(rank, ranks)) for rank in range(ranks)]
-            yield Comparison(f"step {number + 1} among {ranks} ranks", content(parts), wanted, exactly=True)
-        order = np.arange(rows)[::-1]
-        alone = [first.batch(examples.take(np.array([row]))) for row in order]
-        yield Comparison(f"step {number + 1} row by row", content(alone[::-1]), wanted, exactly=True)
-    each = f"{counts[0]} each" if len(set(counts)) == 1 else " and ".join(counts)
-    yield f"steps {', '.join(str(number + 1) for number in STEPS)}, {each}"
+            found[f"among {ranks} ranks"] = [first.examples(number).part(rank, ranks) for rank in range(ranks)]
+        found["row by row"] = [examples.take(np.array([row])) for row in range(rows)]
+        for how, each in found.items():
+            task = second if how == "in another process" else first
+            batches = [task.batch(part) for part in reversed(each)]
+            yield Comparison(f"step {number + 1} {how}", content(batches[::-1]), wanted, exactly=True)
+    yield ", ".join(read)
 
 
 def targets_scored_once(training: Training) -> Iterator[Comparison | str]:
@@ -71,7 +65,9 @@ def targets_scored_once(training: Training) -> Iterator[Comparison | str]:
     size = task.size(held_out=True)
     if size is not None:
         yield _none("targets never scored", size - seen.distinct)
-    yield Comparison("share", {"share": torch.tensor([held.share])}, {"share": torch.ones(1)}, exactly=True)
+    # A task may leave out what is too short to score, which its size then does not count.
+    missing = max(0.0, 1 - held.share - (0.0 if size is None else 1 / size))
+    yield Comparison("share", {"share": torch.tensor([missing])}, {"share": torch.zeros(1)}, exactly=True)
     most = None if sum(each.size for each in places) <= SCORED else SCORED
     chosen = task.held_out(ROWS, most)
     counted = 0
@@ -100,33 +96,24 @@ def _counting(task: Task) -> Task:
 
 
 def epoch(training: Training) -> Iterator[Comparison | str]:
-    """Each epoch reads every example once, none of its targets twice, and leaves out fewer than two examples' worth."""
+    """Each epoch reads every example once, none of its targets twice, and leaves out less than two windows of a text."""
     task, said = training.task, ""
-    count = task.epoch()
-    if count is None:
-        raise NotApplicable("this task has no epochs")
-    rows, size = len(task.examples(0).places), task.size(held_out=False)
-    number = min(count, MOST_STEPS * rows)
-    left = 0
-    for which in (0, 1):
-        places = list(_stream(task, which * count, number, rows))
+    size = task.size(held_out=False)
+    for number in (0, 1):
+        steps = [*islice(task.epoch(number), MOST_STEPS + 1)]
+        if not steps:
+            raise NotApplicable("this task has no epochs")
+        whole = len(steps) <= MOST_STEPS
+        places = [task.places(examples) for examples in steps]
         seen = _visited(places)
-        yield _none(f"read twice in epoch {which + 1}", seen.twice)
-        if size is not None and number == count:
-            left = size - seen.distinct
-            most = 2 * (places[0][0].size if places[0].ndim > 1 else 1)
-            yield _none(f"more than {most} left out of epoch {which + 1}", max(0, left - most))
-        of = "" if number == count else f" of {count:,}"
-        said = f"{pluralize(number, 'example')}{of}: {_counted(task, seen.distinct, places)}, each once"
-    yield said + (f"; {left:,} are left out of an epoch, others of each" if left else "")
-
-
-def _stream(task: Task, first: int, number: int, rows: int) -> Iterator[Places]:
-    """The places of `number` consecutive examples, from the first on, step by step."""
-    for step in range(first // rows, -(-(first + number) // rows)):
-        there = np.arange(step * rows, (step + 1) * rows)
-        mine = np.flatnonzero((there >= first) & (there < first + number))
-        yield task.places(task.examples(step).take(mine))
+        yield _none(f"read twice in epoch {number + 1}", seen.twice)
+        cut = "" if whole else f", in its first {MOST_STEPS:,} steps"
+        said = f"{_counted(task, seen.distinct, places)}, each once an epoch{cut}"
+        if size is not None and whole:
+            left, most = size - seen.distinct, 2 * places[0].shape[1] if places[0].ndim > 1 else 0
+            yield _none(f"more than {most} left out of epoch {number + 1}", max(0, left - most))
+            said += f"; {left:,} left out, others in each epoch" if left else ""
+    yield said
 
 
 @dataclass(frozen=True)
@@ -156,52 +143,36 @@ def _none(what: str, found: int) -> Comparison:
 
 
 def parts(training: Training) -> Iterator[Comparison | str]:
-    """The training and the validation part share no document, and are together as long as the text.
+    """The training and the validation part share no document or record; the parts of a text are together as long as it.
 
-    Each document goes to one part by a hash of its content, and so do its copies. Stretches that both parts contain for another
-    reason, since the text repeats itself, are reported.
+    Each document goes to one part by a hash of its content, and so do its copies. What both parts contain for another reason, since
+    a text repeats itself or the user chose what to evaluate on, is reported.
     """
     store = training.store
     if store is None:
         raise NotApplicable("there is no text on the disk")
-    if isinstance(store, RecordStore):
-        yield from _records(store, _faithful(training.task))
-        return
-    yield Comparison(
-        "bytes of both parts", _number(store.train.bytes + store.validation.bytes), _number(store.bytes), exactly=True
-    )
     remarks = []
-    if store.separator is not None and store.split["by"] != "characters":
-        mine, theirs = (set(_digests(part, store)) for part in (store.train, store.validation))
-        shared = len(mine & theirs)
-        if _faithful(training.task):
-            yield _none("documents in both parts", shared)
-            remarks.append(f"{len(mine):,} and {len(theirs):,} different documents, none in both")
-        else:
-            remarks.append(f"{shared:,} of {pluralize(len(theirs), 'document')} have the ids of one in training")
+    if isinstance(store, TokenStore):
+        together = store.train.bytes + store.validation.bytes
+        yield Comparison("bytes of both parts", _number(together), _number(store.bytes), exactly=True)
+    if isinstance(store, TokenStore) and (store.separator is None or store.split["by"] == "characters"):
+        single = store.split["by"] == "characters"
+        remarks.append("one text, cut once" if single else "documents without marks between them")
     else:
-        remarks.append(
-            "one text, cut once" if store.split["by"] == "characters" else "documents without marks between them"
-        )
-    share = _stretches(store)
+        mine, theirs = (set(_digests(store, part)) for part in ("train", "validation"))
+        shared, thing = len(mine & theirs), "document" if isinstance(store, TokenStore) else "record"
+        if _faithful(training.task) and store.split["by"] != "sources":
+            yield _none(f"{thing}s in both parts", shared)
+            remarks.append(f"{len(mine):,} and {len(theirs):,} different {thing}s, none in both")
+        else:
+            chosen = "; the user chose them" if store.split["by"] == "sources" else ""
+            remarks.append(f"{shared:,} of {pluralize(len(theirs), thing)} have the ids of one in training{chosen}")
+    share = _stretches(store) if isinstance(store, TokenStore) else 0.0
     if share:
         remarks.append(
             f"the text repeats itself: {share:.1%} of validation's stretches of {STRETCH} tokens are in training"
         )
     yield "; ".join(remarks)
-
-
-def _records(store: RecordStore, faithful: bool) -> Iterator[Comparison | str]:
-    """The same for records: none of the validation part has the texts of one in training."""
-    mine, theirs = (
-        {hashlib.sha256(b"".join(column[i].tobytes() + b"|" for column in columns)).digest() for i in range(len(part))}
-        for part in (store.train, store.validation)
-        for columns in [[column for name, column in sorted(part.columns.items()) if name != LABEL]]
-    )
-    shared = len(mine & theirs)
-    if faithful and store.split["by"] == "content":
-        yield _none("records in both parts", shared)
-    yield f"{len(mine):,} and {len(theirs):,} different records, {shared:,} in both"
 
 
 def _faithful(task: Task) -> bool:
@@ -210,13 +181,20 @@ def _faithful(task: Task) -> bool:
     return tokenizer is not None and tokenizer.kind in FAITHFUL and getattr(tokenizer, "unknown", None) is None
 
 
-def _digests(part: Part, store: TokenStore) -> Iterator[bytes]:
-    """The ids of each document, as bytes."""
-    start = 0
-    for end in [*np.flatnonzero(part.tokens == store.separator).tolist(), len(part.tokens)]:
-        if end > start:
-            yield hashlib.sha256(part.tokens[start:end].tobytes()).digest()
-        start = end + 1
+def _digests(store: Store, name: str) -> Iterator[bytes]:
+    """A hash of the ids of each document, or of all texts of each record."""
+    part = getattr(store, name)
+    if isinstance(store, TokenStore):
+        start = 0
+        for end in [*np.flatnonzero(part.tokens == store.separator).tolist(), len(part.tokens)]:
+            if end > start:
+                yield hashlib.sha256(part.tokens[start:end].tobytes()).digest()
+            start = end + 1
+        return
+    texts = [column for field, column in part.columns.items() if field != LABEL]
+    for record in range(len(part)):
+        found = [text[record] for text in texts]
+        yield hashlib.sha256(b"".join([*(len(ids).to_bytes(8, "big") + ids.tobytes() for ids in found)])).digest()
 
 
 def _stretches(store: TokenStore) -> float:

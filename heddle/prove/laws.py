@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from heddle.errors import HeddleError
 from heddle.prove.arrangement import cut_of_a_batch, order_of_rows, packing_of_rows, padding_of_rows
-from heddle.prove.coverage import batches, epoch, parts, targets_scored_once
+from heddle.prove.coverage import epoch, parts, same_batches, targets_scored_once
+from heddle.prove.kills import WORD as RESUME
 from heddle.prove.proof import run_check
 from heddle.prove.targets import future_of_targets, stepwise_losses
 from heddle.prove.training import Law, Training
 from heddle.prove.verdict import Comparison, Verdict
 
 LAWS: dict[str, Law] = {
-    "batches": batches,
+    "batches": same_batches,
     "cut of a batch": cut_of_a_batch,
     "order of rows": order_of_rows,
     "padding of rows": padding_of_rows,
@@ -41,6 +41,6 @@ def check_law(word: str, training: Training) -> Verdict:
     return replace(verdict, detail="; ".join(remarks)) if held else verdict
 
 
-def not_checked(reason: HeddleError | str) -> list[Verdict]:
+def not_checked(reason: str) -> list[Verdict]:
     """That nothing can be said of any law, and why."""
-    return [Verdict(word, "NOT CHECKED", detail=str(reason)) for word in LAWS]
+    return [Verdict(word, "NOT CHECKED", detail=reason) for word in (*LAWS, RESUME)]

@@ -3,16 +3,16 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
-
-from heddle.checks import SEED, checked
+from heddle.checks import SEED, at_least, checked
 from heddle.data.examples import LABEL
 from heddle.data.record_store import RecordStore, Store, open_store
 from heddle.data.store import META, TokenStore
 from heddle.generate.text import prompt_ids
 from heddle.model.transformer import Transformer
+from heddle.prove.kills import resumed
 from heddle.prove.laws import LAWS, check_law, not_checked
 from heddle.prove.proof import Progress, Proof, prove
 from heddle.prove.training import Training
@@ -28,11 +28,24 @@ READ = 1 << 15  # ids of the training text that are looked at
 WORD = "served ids"
 
 
-@checked(seed=SEED)
+@checked(seed=SEED, kills=at_least(0))
 def prove_run(
-    run: str | Path, name: str = "", compile: bool = False, progress: Progress | None = None, seed: int = 0
+    run: str | Path,
+    name: str = "",
+    compile: bool = False,
+    progress: Progress | None = None,
+    seed: int = 0,
+    kills: int = 0,
 ) -> Proof:
     """Prove the newest model of a run with the weights it has, its training and its ids; `proof.json` is kept in its directory.
+
+    Args:
+        run: a run directory.
+        name: what to call it.
+        compile: whether to check the model under torch.compile, too.
+        progress: called with a line before each check.
+        seed: of what is tried.
+        kills: how often to kill a short copy of the run while it trains (see `heddle.prove.kills`).
 
     Raises:
         HeddleError: as `load` does, or `proof.json` cannot be written.
@@ -40,14 +53,14 @@ def prove_run(
     run = Path(run)
     model, tokenizer = load(run, "cpu")
     found = prove(model, name, compile, progress, seed)
-    learned = training_laws(run, model, found.rounding, progress, seed)
+    learned = training_laws(run, model, found.rounding, progress, seed, kills)
     proof = replace(found, verdicts=(*found.verdicts, *learned, served_ids(tokenizer, run / "data")))
     write_file(run / PROOF, (json.dumps(proof.to_dict(), indent=2) + "\n").encode(), replace=True)
     return proof
 
 
 def training_laws(
-    run: Path, model: Transformer, rounding: float, progress: Progress | None, seed: int
+    run: Path, model: Transformer, rounding: float, progress: Progress | None, seed: int, kills: int
 ) -> list[Verdict]:
     """The laws of training, on the run's own data, task and model; NOT CHECKED where it has no data or was not trained here."""
     config = read_config(run)
@@ -58,13 +71,14 @@ def training_laws(
     if not (run / "data" / META).is_file():
         return not_checked("no training text is kept here")
     opened = read_run(run)
-    training = Training(opened.task, model, rounding, opened.store, seed)
+    terms = opened.train.label_smoothing, opened.train.z_loss
+    training = Training(opened.task, model, rounding, opened.store, seed, terms)
     verdicts = []
     for word in LAWS:
         if progress is not None:
             progress(word)
         verdicts.append(check_law(word, training))
-    return verdicts
+    return [*verdicts, resumed(run, kills, seed, (lambda line: None) if progress is None else progress)]
 
 
 @checked()
@@ -124,12 +138,12 @@ def _texts(store: RecordStore) -> Iterator[tuple[list[int], bool]]:
 
 def _documents(store: TokenStore) -> Iterator[tuple[list[int], bool]]:
     """The first documents; the last may be cut short."""
-    ids = np.asarray(store.train.tokens[:READ])
-    ends = [] if store.separator is None else np.flatnonzero(ids == store.separator).tolist()
-    start = 0
-    for end in [*ends, len(ids)]:
-        piece, whole = ids[start:end].tolist(), end < len(ids) or len(ids) == len(store.train.tokens)
-        start = end + 1
+    part = store.train
+    for number, (start, end) in enumerate(pairwise(part.starts.tolist())):
+        if start >= READ:
+            return
+        end -= store.separator is not None and number < part.documents - 1
+        piece, whole = part.tokens[start : min(end, READ)].tolist(), end <= READ
         yield piece, whole
 
 

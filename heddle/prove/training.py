@@ -42,6 +42,7 @@ class Training:
         rounding: the model's own relative rounding error in fp32.
         store: the texts, where they are on the disk.
         seed: of what is drawn to try it.
+        terms: label smoothing and z-loss of the training.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class Training:
         rounding: float,
         store: Store | None = None,
         seed: int = 0,
+        terms: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         self.make, self.task, self.store = make, make(), store
         self.config = model.config
-        self.single = copy.deepcopy(model).float().eval()
+        single = copy.deepcopy(model).float().eval()
         self.model = copy.deepcopy(model).double().eval()
-        self.objective = self.task.objective(self.model)
+        self.objective = self.task.objective(self.model, *terms)
+        self.objective_in_fp32 = self.task.objective(single, *terms)
         self.generator = torch.Generator().manual_seed(seed)
         self.bounds = {"output": min(rounding, CEILING / ALLOWED)}
         self.scales: dict[str, float] = {}
@@ -72,7 +75,8 @@ class Training:
         for rows in (each for each in POWERS if each <= there):
             chosen = found.take(np.arange(rows))
             batch = self.task.batch(chosen)
-            if rows <= 2 or self._width(batch) < batch.tokens.shape[1] or self._tokens(batch) <= self.most:
+            shortened = self._width(batch) < batch.tokens.shape[1] and (rows <= 4 or rows * SHORTEST <= 2 * self.most)
+            if rows <= 2 or shortened or self._tokens(batch) <= self.most:
                 break
         return chosen
 
@@ -106,7 +110,8 @@ class Training:
         if not by_token(batch) or self._tokens(batch) <= self.most:
             return there
         width = min(there, max(SHORTEST, self.most // len(batch.tokens)))
-        return width if narrowed(batch, width).weights.any(1).all() else there
+        kept = narrowed(batch, width).weights.any(1)
+        return width if bool((kept | ~batch.weights.any(1)).all()) else there
 
     def looked_at(self) -> str:
         """How much of a batch that is, in words."""

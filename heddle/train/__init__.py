@@ -20,6 +20,7 @@ In reading order:
 - `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports, `load` how
   evenly experts are used.
 - `extend`: continues a run for longer than planned.
+- `sweep`: several runs, one after the other; `spread`: how far their results lie apart.
 - `compare`: runs side by side; `export` and `plot` read their metrics for other programs and for people.
 - `show`: what a step reads, to look at (`show_step`).
 - `runtime`: allocator, and the seed of each step; `diagnose`: finds where a loss became NaN or infinite.
@@ -57,7 +58,12 @@ from heddle.train.session import Session as Session
 from heddle.train.session import open_session as open_session
 from heddle.train.show import show_step as show_step
 from heddle.train.span_corruption import SpanCorruptionTask as SpanCorruptionTask
+from heddle.train.spread import Spread as Spread
+from heddle.train.spread import spread as spread
 from heddle.train.step import train_step as train_step
+from heddle.train.sweep import Member as Member
+from heddle.train.sweep import spreads as spreads
+from heddle.train.sweep import sweep as sweep
 from heddle.train.task import Examples as Examples
 from heddle.train.task import HeldOut as HeldOut
 from heddle.train.task import Reading as Reading
@@ -78,6 +84,7 @@ __all__ = [
     "Interrupted",
     "Loss",
     "MaskedTask",
+    "Member",
     "MovingAverage",
     "NextTokenTask",
     "Optimizer",
@@ -88,6 +95,7 @@ __all__ = [
     "Report",
     "Session",
     "SpanCorruptionTask",
+    "Spread",
     "Task",
     "TokenClassificationTask",
     "Trainer",
@@ -104,6 +112,9 @@ __all__ = [
     "prepare",
     "runs_in",
     "show_step",
+    "spread",
+    "spreads",
+    "sweep",
     "train_step",
     "write_csv",
     "write_events",

@@ -16,9 +16,11 @@ from heddle.weights.run import damage, newest_valid, read_config
 
 METRICS = "metrics.jsonl"
 FIELDS = (
-    *("run", "state", "step", "steps", "validation_loss", "validation_error", "bits_per_byte", "scored"),
+    *("run", "state", "step", "steps", "validation_loss", "validation_error", "bits_per_byte", "metrics", "scored"),
     *("best_loss", "best_error", "best_step", "tokens_per_second", "seconds", "depth", "dim", "context"),
 )
+# What every evaluation has; the rest are the task's metrics.
+SCORE = ("loss", "standard_error", "validation_loss", "validation_error", "share")
 # Measured on the machine, not chosen by anyone.
 MEASURED = ("peak", "tokens_per_second", "onednn", "vectors")
 
@@ -28,8 +30,9 @@ def compare_runs(runs: Sequence[str | Path]) -> list[dict[str, Any]]:
     """One record per run, as JSON-ready data; a run that cannot be read has its `error`, and the fields that could be read.
 
     `validation_loss` is the final score if training has finished, else the last estimate; `best_loss` is the lowest estimate
-    during training, at `best_step`. Losses are in nats per target, with their standard errors. `tokens_per_second` and
-    `seconds` are those of the training steps. `differs` has the settings in which the runs differ.
+    during training, at `best_step`. Losses are in nats per target, with their standard errors; `metrics` has what the task
+    measures beside them, such as accuracy. `tokens_per_second` and `seconds` are those of the training steps. `differs` has the
+    settings in which the runs differ.
     """
     records = [_record(Path(run)) for run in runs]
     settings = [record.pop("settings") for record in records]
@@ -60,18 +63,18 @@ def settings_of(config: SavedConfig) -> dict[str, Any]:
     Keys have no section, except those of the task: `learning_rate`, `decoder.depth`, `task.share`.
     """
     parts = {"train": config.train, "data": config.data, "task": config.task, "model": config.model}
-    tables = {name: {} if part is None else _flat(part.to_dict()) for name, part in parts.items()}
+    tables = {name: {} if part is None else flat(part.to_dict()) for name, part in parts.items()}
     chosen = {} if config.chosen is None else config.chosen.to_dict()
     decided = {key: value for key, value in chosen.items() if key not in MEASURED}
     task = {f"task.{key}": value for key, value in tables["task"].items()}
     return {**tables["train"], **decided, **tables["data"], **task, **tables["model"]}
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as dotted keys; lists are values."""
     found: dict[str, Any] = {}
     for key, value in data.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return found
 
 
@@ -109,14 +112,16 @@ def _scores(path: Path, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     ended = read_manifest(path).get("evaluation") if (path / MANIFEST).is_file() else None
     last = next((line for line in reversed(lines) if "validation_loss" in line), None)
     if ended:
-        loss, bits, error = ended["loss"], ended.get("bits_per_byte"), ended["standard_error"]
+        measured, loss, error = ended, ended["loss"], ended["standard_error"]
         scored = "all" if ended["share"] == 1 else f"{ended['share']:.0%}, of it"
     elif last:
-        loss, bits, error = last["validation_loss"], last.get("bits_per_byte"), last["validation_error"]
+        measured, loss, error = last, last["validation_loss"], last["validation_error"]
         scored = "an estimate"
     else:
         return {}
-    return {"validation_loss": loss, "validation_error": error, "bits_per_byte": bits, "scored": scored}
+    metrics = {key: value for key, value in measured.items() if isinstance(value, float) and key not in SCORE}
+    scores = {"validation_loss": loss, "validation_error": error, "bits_per_byte": metrics.get("bits_per_byte")}
+    return {**scores, "metrics": metrics, "scored": scored}
 
 
 def _best(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from heddle.checks import at_least, checked, wrong
+from heddle.config.data import TextLayout
 from heddle.config.model import ClassifierHeadConfig
 from heddle.config.run import RunConfig
 from heddle.config.tasks import NextTokenConfig, TaskSettings
 from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
-from heddle.data.given import TEXT, Given, corpus_of
+from heddle.data.given import Given, corpus_of
 from heddle.data.store import Corpus
 from heddle.errors import HeddleError
 from heddle.model.checkpointing import checkpointed
@@ -31,7 +32,7 @@ from heddle.train.history import History
 from heddle.train.live import ProgressLine
 from heddle.train.optimizer import Optimizer
 from heddle.train.outcome import Published, check_patience
-from heddle.train.plan import batch_size, faster_precision, highest_rate, pick_products, pick_threads, spread
+from heddle.train.plan import batch_size, by_tokens, faster_precision, highest_rate, pick_products, pick_threads, spread
 from heddle.train.task import Reading, Task
 from heddle.train.tasks import make_task
 from heddle.train.training import Reader, Training, moving_average, targets_to_score, tell
@@ -58,6 +59,7 @@ def fit(
     validation: Any = None,
     config: TrainConfig | None = None,
     columns: Mapping[str, str] | None = None,
+    layout: TextLayout = "concatenate",
     readers: Sequence[Reader] = (),
     progress: bool = True,
     **settings: Any,
@@ -79,6 +81,7 @@ def fit(
             to hold out.
         config: settings of training.
         columns: the columns of dicts by field, such as {"label": "stars"}, where they have other names than the fields.
+        layout: how texts are put into rows: "concatenate", "documents" or "pack".
         readers: functions to call with every `Report`.
         progress: show a line on standard error while training takes over two seconds.
         settings: further settings of `TrainConfig`, which override those of `config`, such as `batch=16` (8 by default, in rows),
@@ -89,13 +92,18 @@ def fit(
         HeddleError: the data do not fit the task or the model, a setting has no effect here, or the loss becomes NaN or infinite.
     """
     data, batches = _looked_into(data)
-    run = _settings(config, steps, settings, task, columns)
+    run = _settings(config, steps, settings, task, {**(columns or {}), "layout": layout})
     train = run.train
     if "device" in train.model_fields_set:
         model.to(pick_device(train.device))
     if batches:
-        said = {**({} if config is None else config.model_dump(exclude_unset=True)), **settings, "columns": columns}
-        learned = _from_batches(model, tokenizer, data, validation, run, said, task is not None)
+        of_batches = {
+            **({} if config is None else config.model_dump(exclude_unset=True)),
+            **settings,
+            "columns": columns,
+        }
+        of_batches["layout"] = None if layout == "concatenate" else layout
+        learned = _from_batches(model, tokenizer, data, validation, run, of_batches, task is not None)
     else:
         learned = _from_data(model, tokenizer, data, validation, run)
     history = History()
@@ -136,7 +144,7 @@ def _settings(
     steps: int | None,
     settings: Mapping[str, Any],
     task: str | TaskSettings | None,
-    columns: Mapping[str, str] | None,
+    of_data: dict[str, Any],
 ) -> RunConfig:
     """All settings as those of a run, which refuses what does not go together."""
     said = {} if config is None else config.model_dump(mode="json", exclude_unset=True)
@@ -147,8 +155,7 @@ def _settings(
         raise HeddleError("fit: steps = None: must be at least 1")
     if said.get("batch") is None and said.get("batch_tokens") is None:
         said["batch"] = -(-BATCH // (accumulate := said.get("accumulate", 1))) * accumulate
-    of_data = dict(columns or {})
-    unknown = [field for field in of_data if field not in ("text", "source", "target", "pair", "label")]
+    unknown = [field for field in of_data if field not in ("text", "source", "target", "pair", "label", "layout")]
     if unknown:
         raise HeddleError(f"fit: columns: {unknown[0]!r} is no field; fields are text, pair, label, source and target")
     kind = NextTokenConfig() if task is None else task
@@ -176,8 +183,8 @@ def _from_data(model: Transformer, tokenizer: Tokenizer | None, data: Any, valid
     known = head.names if isinstance(head, ClassifierHeadConfig) else ()
     corpus = corpus_of(Given(data, run.task, run.data), held_out, tokenizer, known)
     batch, multiple = batch_size(run, model.config.context, model.device.type)
-    tokens = None if train.batch or run.task.fields == TEXT else batch * model.config.context
-    reading = Reading(corpus, model.config, batch, train.seed, None, tokenizer, tokens, multiple)
+    tokens = None if train.batch or not by_tokens(run) else batch * model.config.context
+    reading = Reading(corpus, model.config, batch, train.seed, None, tokenizer, tokens, multiple, run.data.layout)
     task = make_task(run.task, reading)
     if isinstance(head, ClassifierHeadConfig) and corpus.classes and not known:
         model.config = model.config.override({"head.names": list(corpus.classes)})
@@ -197,7 +204,7 @@ def _from_batches(
     by_task: bool,
 ) -> Learned:
     """What is learned from the user's own batches, by the objective of the run's task or by cross-entropy."""
-    for name in ("batch", "batch_tokens", "columns"):
+    for name in ("batch", "batch_tokens", "columns", "layout"):
         if said.get(name) is not None:
             raise HeddleError(f"fit: {name} = {said[name]} has no effect on batches: leave it out")
     if isinstance(data, Batch):

@@ -134,6 +134,10 @@ class ClassTask(LabelledTask):
         found = np.where(targets == IGNORED, 0.0, weights[np.maximum(targets, 0)])
         return torch.from_numpy(targets), torch.from_numpy(found.astype(np.float32))
 
+    def name_of(self, target: int | float, tokenizer: Tokenizer) -> str:
+        """The name of a class."""
+        return self.names[int(target)]
+
     def says(self, found: int, target: int) -> str:
         """The name of a class in brackets, with the right one if it is another."""
         right = "" if target in (found, IGNORED) else f" / {self.names[target]}"

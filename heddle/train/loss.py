@@ -17,8 +17,7 @@ from heddle.nn.numeric import wide_dtype
 
 def chunk_rows(positions: int, vocabulary: int) -> int:
     """How many positions' logits to hold at once; chunks are equal, since a small last one would waste a pass over the table."""
-    chunks = -(-positions // max(64, LOGITS_BYTES // (4 * vocabulary)))
-    return -(-positions // chunks)
+    return -(-positions // -(-positions // max(64, LOGITS_BYTES // (4 * vocabulary))))
 
 
 How = tuple[int, float | None, tuple[ProductKind, ...], int, bool, float, float]
@@ -41,9 +40,8 @@ def _in_lines(x: Float[Tensor, "N V"], dtype: torch.dtype) -> Float[Tensor, "N V
     """Cast to `dtype`, with rows that start at multiples of 64 elements: products with the transpose are a fifth faster in bf16
     (V = 50,257). In fp32 they are not, so a tensor that already has the dtype is not copied.
     """
-    if x.dtype == dtype:
-        return x
-    return x.new_empty(x.shape[0], -(-x.shape[1] // 64) * 64, dtype=dtype)[:, : x.shape[1]].copy_(x)
+    rows, width = x.shape
+    return x if x.dtype == dtype else x.new_empty(rows, -(-width // 64) * 64, dtype=dtype)[:, :width].copy_(x)
 
 
 class _CrossEntropy(torch.autograd.Function):

@@ -1,5 +1,7 @@
 """Masked language modelling: predict hidden tokens from those on both sides (Devlin et al. 2019, 3.1; L3-04)."""
 
+from dataclasses import replace
+from itertools import islice
 from math import exp
 
 import numpy as np
@@ -8,33 +10,32 @@ import torch
 
 from heddle.config.tasks import MaskedConfig
 from heddle.data.batch import IGNORED, Batch
-from heddle.data.order import held_out_windows, windows, windows_per_epoch
-from heddle.errors import HeddleError, pluralize
+from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
-from heddle.nn.layout import Layout
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.objective import CrossEntropy
-from heddle.train.task import Examples, HeldOut, Reading, Task, listed, window_batches, window_places
+from heddle.train.task import Examples, HeldOut, Reading
+from heddle.train.texts import TextTask
 
 MASKS = ("[MASK]", "<mask>")  # names of the mask token: BERT's and RoBERTa's
-LEAST = 4  # windows in a sample, so that its standard error can be estimated
 
 Ids = npt.NDArray[np.int64]
 
 
-class MaskedTask(Task):
-    """Windows of a text in which some tokens are targets, and most of those are hidden behind the mask token.
+class MaskedTask(TextTask):
+    """Rows of a text in which some tokens are targets, and most of those are hidden behind the mask token.
 
-    The number of targets in a window is the configured share of its tokens, rounded, and at least one. Which they are, and
+    The number of targets in a row is the configured share of its tokens, rounded, and at least one. Which they are, and
     what replaces them, is a function of the seed and the example's number, so it does not depend on micro-batches, ranks or
     where a run was resumed. Special tokens are neither targets nor replacements.
 
     Raises:
-        HeddleError: there is no tokenizer, or it has no mask token; or the training text is too short to fill a window.
+        HeddleError: there is no tokenizer, or it has no mask token; or the text is too short for a row.
     """
 
+    ahead = 0
+
     def __init__(self, config: MaskedConfig, reading: Reading) -> None:
-        super().__init__(config, reading)
         if reading.tokenizer is None:
             raise HeddleError("the task 'masked' needs the tokenizer of the text, for its mask token")
         special = reading.tokenizer.special
@@ -43,90 +44,61 @@ class MaskedTask(Task):
             raise HeddleError(
                 f"the tokenizer has no mask token: add {MASKS[0]} to special_tokens, or train a tokenizer"
             )
+        super().__init__(config, reading)
         self.mask = mask
         self.ordinary = np.setdiff1d(np.arange(reading.tokenizer.vocab_size), list(special.values()))
         self.continues = continuing(reading.tokenizer) if config.whole_words else None
-        tokens = None if reading.corpus.train is None else len(reading.part(held_out=False).tokens)
-        if tokens is not None and tokens <= reading.length:
-            raise HeddleError(
-                f"context = {reading.length}, but training has {pluralize(tokens, 'token')}: "
-                f"set context={tokens - 1} or less, or give more text"
-            )
-
-    def examples(self, step: int) -> Examples:
-        """The windows of one step: every window once per epoch, in an order keyed by (seed, epoch), each time with another mask."""
-        rows, length = self.reading.rows, self.reading.length
-        starts = windows(len(self.reading.part(held_out=False).tokens), length, self.reading.seed, step, rows)
-        return Examples(starts, length=length, keys=np.arange(step * rows, (step + 1) * rows))
 
     def batch(self, examples: Examples) -> Batch:
-        """The windows with some tokens replaced; the targets are the tokens that were there."""
-        text = self.reading.part(examples.held_out).tokens
-        found = np.stack([text[start : start + examples.length] for start in examples.places]).astype(np.int64)
+        """The rows with some tokens replaced, others in each epoch; the targets are the tokens that were there."""
+        rows = self.rows.read(examples)
+        found, real = rows.tokens, rows.layout.real.numpy()
         keys = examples.places if examples.keys is None else examples.keys
         tokens, targets = found.copy(), np.full_like(found, IGNORED)
         for row, key in enumerate(keys):
             draw = np.random.default_rng([self.reading.seed, examples.held_out, int(key)])
-            chosen = self._chosen(found[row], draw)
+            chosen = self._chosen(found[row, real[row]], draw)
             targets[row, chosen] = found[row, chosen]
             level = draw.random(len(chosen))
             tokens[row, chosen[level < self.config.masked]] = self.mask
             random = chosen[(level >= self.config.masked) & (level < self.config.masked + self.config.random)]
             tokens[row, random] = draw.choice(self.ordinary, len(random))
         weights = torch.from_numpy((targets != IGNORED).astype(np.float32))
-        return Batch(torch.from_numpy(tokens), Layout.whole(*tokens.shape), torch.from_numpy(targets), weights)
+        return Batch(torch.from_numpy(tokens), rows.layout, torch.from_numpy(targets), weights)
 
     def held_out(self, rows: int, most: int | None = None) -> HeldOut:
-        """Windows that do not overlap and cover the text; their masks are the same every time."""
-        length, tokens = self.reading.length, len(self.reading.part(held_out=True).tokens)
-        # A window of next-token prediction reads one token more than it scores; here every token is read and may be scored.
-        number = None if most is None else max(LEAST, round(most / (self.config.share * length)))
-        found = held_out_windows(tokens + 1, length, number)
-        return HeldOut(window_batches(found, rows, length), sum(stop - start for start, stop in found) / tokens)
+        """Rows that cover the text; their masks are the same every time."""
+        return super().held_out(rows, None if most is None else round(most / self.config.share))
 
     def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
         """-log p of the hidden tokens, for an encoder that scores tokens."""
         if model.decoder is not None:
             raise HeddleError("the task 'masked' needs an encoder, since a decoder sees only what is on the left")
         model.language_head()
+        self.check_layout(model)
         return CrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
-        """Perplexity of the hidden tokens, exp(loss)."""
-        return {"perplexity": exp(min(means["loss"], 700.0))}
-
-    def places(self, examples: Examples) -> Ids:
-        """Each token's number in the text: all are read, and any may be a target."""
-        return window_places(examples)
-
-    def size(self, held_out: bool) -> int:
-        """All tokens are read."""
-        return len(self.reading.part(held_out).tokens)
-
-    def epoch(self) -> int:
-        """As many windows as fit, with room to shift them."""
-        return windows_per_epoch(len(self.reading.part(held_out=False).tokens), self.reading.length)
+        """Perplexity of the hidden tokens, exp(loss); with documents cut off, the share of the tokens that this leaves out."""
+        return {"perplexity": exp(min(means["loss"], 700.0)), **self.rows.left_out()}
 
     def shown(self) -> float:
         """Targets that are left as they are, and those that a random token happens to equal."""
         masked, random = float(self.config.masked), float(self.config.random)
         return 1 - masked - random + random / len(self.ordinary)
 
-    def describe(self, examples: Examples) -> str:
-        """Where the windows start."""
-        return f"windows that start at {'validation' if examples.held_out else 'training'} tokens {listed(examples)}"
-
     @torch.no_grad()
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
         """The beginning of the validation text with its hidden tokens filled in: [the model's], or [the model's / the text's]."""
-        length = min(tokens, self.reading.length, len(self.reading.part(held_out=True).tokens))
-        batch = self.batch(Examples(np.zeros(1, dtype=np.int64), True, length, keys=np.array([seed]))).to(model.device)
+        batch = self.batch(replace(self.rows.beginning(tokens), keys=np.array([seed]))).to(model.device)
         training = model.training
         model.eval()
         best = model.logits(model(batch.tokens, batch.layout).hidden)[0].argmax(-1).tolist()
         model.train(training)
         text, previous = b"", None
-        for token, target, found in zip(batch.tokens[0].tolist(), batch.targets[0].tolist(), best, strict=True):
+        length = min(tokens, int(batch.layout.real[0].sum()))
+        rows = (batch.tokens[0].tolist(), batch.targets[0].tolist(), best)
+        for token, target, found in islice(zip(*rows, strict=True), length):
             right = token if target == IGNORED else target
             here = tokenizer.after(previous, right)
             if target != IGNORED:
@@ -137,7 +109,7 @@ class MaskedTask(Task):
         return text.decode(errors="replace")
 
     def _chosen(self, ids: Ids, draw: np.random.Generator) -> Ids:
-        """The places of the targets in a window, in ascending order."""
+        """The places of the targets in a row, in ascending order."""
         places = np.flatnonzero(np.isin(ids, self.ordinary))
         wanted = min(len(places), max(1, round(self.config.share * len(ids))))
         if self.continues is None:

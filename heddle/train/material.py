@@ -1,22 +1,26 @@
 """What a run learns from, before it is tokenised: documents, or records of several fields."""
 
+import os
+import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from heddle.config.data import DataConfig
 from heddle.config.tasks import TaskSettings
+from heddle.data.arrow import HUB, dataset_files, is_dataset, splits_of
 from heddle.data.examples import Example, read_examples
 from heddle.data.files import standard_input
-from heddle.data.record_store import RecordStore, Store, build_records
+from heddle.data.record_store import RecordStore, Store, build_records, open_store
 from heddle.data.sources import Description, Document, Tally, describe_documents, python_library, read_documents
 from heddle.data.store import TokenStore, build_store
 from heddle.data.tally import ExamplesDescription, ExamplesTally, describe_examples, for_parts
 from heddle.errors import HeddleError, pluralize
 from heddle.text.heartbeat import heartbeat
 from heddle.text.tokenizer import Tokenizer
+from heddle.weights.checkpoints import TOKENIZER
 
 Tell = Callable[[str], None]
 TEXT = ("text",)  # what a task reads if it does not read records
@@ -32,6 +36,7 @@ class Material(ABC):
     """
 
     one_text = False  # whether it is a single document
+    tokenizer: Path | None = None  # the tokenizer's file, if the text is tokenised already
 
     def __init__(self, data: DataConfig, sources: list[str | Path], validation: list[str | Path]) -> None:
         self.data, self.sources, self.validation = data, sources, validation
@@ -60,10 +65,36 @@ def material(data: DataConfig, task: TaskSettings) -> Iterator[Material]:
     records = task.fields != TEXT
     if records and not data.sources:
         raise HeddleError(f"this task reads records of {' and '.join(task.fields)}: name their files")
-    sources: list[str | Path] = list(data.sources) if data.sources else list(python_library())
-    with standard_input((*sources, *data.validation_sources), ".jsonl" if records else ".txt") as found:
+    sources = downloaded(data.sources) if data.sources else [*python_library()]
+    given = (*sources, *(downloaded(data.validation_sources) or own_validation(data)))
+    with standard_input(given, ".jsonl" if records else ".txt") as found:
         train, validation = found[: len(sources)], found[len(sources) :]
         yield Examples(data, train, validation, task) if records else Texts(data, train, validation)
+
+
+def downloaded(sources: Iterable[str]) -> list[str | Path]:
+    """The sources with the files of datasets in place of their names, which are looked up only once."""
+    found: list[str | Path] = []
+    for source in sources:
+        found += dataset_files(source) if source.startswith(HUB) else [source]
+    return found
+
+
+def own_validation(data: DataConfig) -> list[str | Path]:
+    """The files of the validation splits of the sources, if every source is a dataset that has one.
+
+    Raises:
+        HeddleError: only some have one, or a share was asked for too.
+    """
+    found = [splits_of(source) if is_dataset(source) and "#" not in source else {} for source in data.sources]
+    files: list[str | Path] = [file for splits in found for file in splits.get("validation", [])]
+    if files and not all("validation" in splits for splits in found):
+        raise HeddleError("only some of the sources have a validation split of their own: name validation_sources")
+    if files and data.asks_for_share:
+        raise HeddleError(
+            f"validation = {data.validation} has no effect: the sources have a validation split of their own"
+        )
+    return files
 
 
 class Texts(Material):
@@ -72,21 +103,22 @@ class Texts(Material):
     def read(self, tell: Tell) -> str:
         tally = Tally(self.share)
         with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
-            self.described: Description = describe_documents(self._documents(), tally)
+            self.described: Description = describe_documents(self.documents(), tally)
         self.one_text = self.described.documents == 1
         return f"{pluralize(self.described.documents, 'document')}, {self.described.bytes / 1e6:,.1f} MB"
 
     def texts(self) -> Iterator[str]:
-        return (document.text for document in self._documents())
+        return (document.text for document in self.documents())
 
     def cut(self, directory: Path, tokenizer: Tokenizer, tell: Tell) -> tuple[Store, list[str]]:
         several = self.described.documents > 1 and tokenizer.end_of_text is not None
         with Counter(tell, self.described.bytes) as count:
-            documents = self._documents()
+            documents = self.documents()
             store = build_store(directory, documents, tokenizer, self.share, several, count, self.described)
-        return store, [describe_split(store)]
+        return store, [describe_split(store), *describe_overlap(store)]
 
-    def _documents(self) -> Iterator[Document]:
+    def documents(self) -> Iterator[Document]:
+        """Every document; with its part, if the user said it."""
         if not self.validation:
             yield from read_documents(self.sources, self.data.text)
             return
@@ -107,7 +139,7 @@ class Examples(Material):
     def read(self, tell: Tell) -> str:
         tally = ExamplesTally(self.share, self.labels)
         with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
-            self.described: ExamplesDescription = describe_examples(self._examples(), tally)
+            self.described: ExamplesDescription = describe_examples(self.examples(), tally)
         found = self.described
         classes = f", {len(found.classes)} classes" if found.classes else ""
         empty = (
@@ -116,19 +148,46 @@ class Examples(Material):
         return f"{pluralize(found.records, 'record')}, {found.bytes / 1e6:,.1f} MB{classes}{empty}"
 
     def texts(self) -> Iterator[str]:
-        return (text for example in self._examples() for text in example.written())
+        return (text for example in self.examples() for text in example.written())
 
     def cut(self, directory: Path, tokenizer: Tokenizer, tell: Tell) -> tuple[Store, list[str]]:
         with Counter(tell, self.described.bytes) as count:
-            examples = self._examples()
+            examples = self.examples()
             store = build_records(directory, examples, tokenizer, self.share, self.labels, count, self.described)
         return store, describe_records(store)
 
-    def _examples(self) -> Iterator[Example]:
+    def examples(self) -> Iterator[Example]:
+        """Every record; with its part, if the user said it."""
+
         def read(sources: list[str | Path]) -> Iterator[Example]:
             return read_examples(sources, self.fields, self.data.columns(), self.labels)
 
         return for_parts(read(self.sources), read(self.validation) if self.validation else None)
+
+
+class Taken(Material):
+    """What another run learns from, which is tokenised already: its files are linked, or copied where there are no links."""
+
+    def __init__(self, run: Path, data: DataConfig) -> None:
+        super().__init__(data, [], [])
+        self.run, self.tokenizer = run, run / TOKENIZER
+
+    def read(self, tell: Tell) -> str:
+        return f"its tokens, made by {self.tokenizer}"
+
+    def texts(self) -> Iterator[str]:
+        return iter(())
+
+    def cut(self, directory: Path, tokenizer: Tokenizer, tell: Tell) -> tuple[Store, list[str]]:
+        shutil.copytree(self.run / "data", directory, copy_function=_link_or_copy)
+        return open_store(directory), []
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)
 
 
 class Counter:
@@ -162,6 +221,14 @@ def describe_split(store: TokenStore) -> str:
     }[store.split["by"]]
     missed = "" if abs(share - asked) <= 0.25 * min(asked, 1 - asked) else f"; validation = {asked:g} was asked for"
     return f"held out for validation: {share:.1%} of the text, {how}{missed}"
+
+
+def describe_overlap(store: TokenStore) -> list[str]:
+    """How many of the held-out texts are in the training text too, in one line; nothing if none is."""
+    twice = store.split["overlap"]
+    of = pluralize(store.validation.documents, "text")
+    said = f"{twice:,} of {of} held out {'is' if twice == 1 else 'are'} in the training text too, word for word"
+    return [f"{said}: the score will be better than on new text"] if twice else []
 
 
 def describe_records(store: RecordStore) -> list[str]:

@@ -80,6 +80,8 @@ class CrossEntropy(nn.Module):
     def _sum(self, features: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of weighted nats to minimise, and to report, from features [... D] and targets and weights [...]."""
         assert self.model.head is not None
-        # `IGNORED` has weight 0, so any id will do.
-        given = features.reshape(-1, features.shape[-1]), targets.flatten().clamp(min=0), weights.flatten()
-        return cross_entropy(*given, self.model.head.scoring(self.model.embedding.weight), None, *self.terms)
+        # `IGNORED` has weight 0, so any id will do; its scores would be wasted, but a compiled graph needs fixed shapes.
+        x, ids, factors = features.reshape(-1, features.shape[-1]), targets.flatten().clamp(min=0), weights.flatten()
+        if not torch.compiler.is_compiling() and weights.any():
+            x, ids, factors = (each[factors != 0] for each in (x, ids, factors))
+        return cross_entropy(x, ids, factors, self.model.head.scoring(self.model.embedding.weight), None, *self.terms)

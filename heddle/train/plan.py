@@ -97,7 +97,7 @@ def plan(
     torch.set_num_threads(threads)
     keep_memory()
     smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start, store.corpus.classes)
-    reading = Reading(store.corpus, smallest, tokenizer=tokenizer)
+    reading = Reading(store.corpus, smallest, tokenizer=tokenizer, layout=config.data.layout)
     make_task(config.task, reading)  # refuses texts that are too short for it
     batch, least = batch_size(config, smallest.context, device)
     rows = max(1, batch // train.accumulate)
@@ -106,7 +106,7 @@ def plan(
     model, rate = found.model, found.rate
     whole = build(model, "meta")
     frozen = freeze(whole, train)
-    batch_tokens = None if train.batch or config.task.fields == TEXT else batch * model.context
+    batch_tokens = None if train.batch or not by_tokens(config) else batch * model.context
     full = replace(reading, model=model, rows=batch, batch_tokens=batch_tokens, multiple=least)
     per_step = tokens_per_step(task := make_task(config.task, full))
     steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / per_step))
@@ -149,7 +149,7 @@ def plan(
 def batch_size(config: RunConfig, context: int, device: str) -> tuple[int, int]:
     """Rows of a step whose rows are as long as the context, and what they must be a multiple of: of records, of more."""
     train = config.train
-    least = train.accumulate * (1 if config.task.fields == TEXT else MULTIPLE)
+    least = train.accumulate * (MULTIPLE if by_tokens(config) else 1)
     tokens = train.batch_tokens or TOKENS_PER_STEP[device]
     return train.batch or _multiple(max(1, round(tokens / context)), least), least
 
@@ -174,6 +174,11 @@ def highest_rate(optimizer: str, dim: int, started: bool = False) -> float:
     """The highest learning rate of a model of this width, from its initial weights or started from another run's."""
     rate: float = (TUNING_RATES if started else RATES)[optimizer] * (256 / dim) ** 0.5
     return rate
+
+
+def by_tokens(config: RunConfig) -> bool:
+    """Whether rows have different lengths, so that a step is a number of tokens, not of rows."""
+    return config.task.fields != TEXT or config.data.layout == "documents"
 
 
 def pick_threads(wanted: int | None) -> int:
@@ -219,6 +224,8 @@ def measure(
 
     Ten steps are timed, or fewer if they take over `PATIENCE` seconds together.
     """
+    if by_tokens(config):
+        reading = replace(reading, batch_tokens=reading.rows * reading.length)
     built = build(reading.model, device)
     use_products(built, by_onednn)
     if config.train.checkpoint_activations:

@@ -1,5 +1,6 @@
 """From text to a run directory for a `Trainer`: tokenizer, token store, plan, and checks before anything is trained."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -17,9 +18,9 @@ from heddle.model.groups import check_groups
 from heddle.text.base import Kind
 from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
-from heddle.train.material import Material, Tell, material
+from heddle.train.material import Material, Taken, Tell, material
 from heddle.train.plan import CONTEXT, DEPTHS, Plan, plan
-from heddle.train.task import Reading
+from heddle.train.task import MULTIPLE, Reading
 from heddle.train.tasks import make_task
 from heddle.weights.checkpoints import TOKENIZER
 from heddle.weights.files import being_written, sweep, write_directory
@@ -36,13 +37,16 @@ FAMILIES = {
 
 
 @checked()
-def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) -> Plan:
+def prepare(
+    config: RunConfig, run: str | Path, tell: Tell = lambda line: None, text_of: str | Path | None = None
+) -> Plan:
     """Make the directory of a new run, completely or not at all, and return its plan.
 
     Args:
         config: the user's settings.
         run: the directory, which must not exist.
         tell: called with one line per phase.
+        text_of: a run whose tokenizer and tokens to take; its data and task must have the same settings. None: read the text.
 
     Raises:
         HeddleError: the text cannot be read, the run exists, or the settings cannot work.
@@ -68,8 +72,8 @@ def prepare(config: RunConfig, run: str | Path, tell: Tell = lambda line: None) 
         check_width(config, vectors, smallest)
     if run.parent.is_dir():
         sweep(run.parent)
-    with material(config.data, config.task) as found:
-        tell(f"reading {name_sources(config.data)}")
+    with material(config.data, config.task) if text_of is None else nullcontext(take_text(text_of, config)) as found:
+        tell(f"reading {name_sources(config.data) if text_of is None else text_of}")
         tell(found.read(tell))
         if vectors is not None:
             tell(f"checking {vectors}")
@@ -100,13 +104,23 @@ def fill(
     taken = None if vectors is None else take_rows(vectors, tokenizer, run, tell)
     if taken and isinstance(smallest.head, LanguageHeadConfig) and smallest.head.tied:
         tell("the head is tied, so it scores with these vectors too; set head.tied=false for separate weights")
-    tell("cutting the text into tokens")
+    if found.tokenizer is None:
+        tell("cutting the text into tokens")
     store, said = found.cut(run / "data", tokenizer, tell)
     for line in said:
         tell(line)
     tell("measuring this machine")
     planned = plan(config, store, tokenizer, pick_device(config.train.device).type, taken, start)
-    for line in make_task(config.task, Reading(store.corpus, planned.model, tokenizer=tokenizer)).remarks():
+    reading = Reading(
+        store.corpus,
+        planned.model,
+        planned.chosen.batch,
+        tokenizer=tokenizer,
+        batch_tokens=planned.chosen.batch_tokens,
+        multiple=MULTIPLE * config.train.accumulate,
+        layout=config.data.layout,
+    )
+    for line in make_task(config.task, reading).remarks():
         tell(line)
     if config.model.start is not None:
         tell(f"taking the weights of {config.model.start}")
@@ -156,6 +170,20 @@ def name_sources(data: DataConfig) -> str:
     )
 
 
+def take_text(run: str | Path, config: RunConfig) -> Taken:
+    """The text of another run, for one that reads the same.
+
+    Raises:
+        HeddleError: the other's data or task has other settings.
+    """
+    saved = read_config(run)
+    if saved.data != config.data or saved.task != config.task:
+        raise HeddleError(
+            f"{run}: its text was prepared with other settings of [data] or [task], so it cannot be shared"
+        )
+    return Taken(Path(run), config.data)
+
+
 def make_tokenizer(config: RunConfig, found: Material, tell: Tell) -> Tokenizer:
     """The tokenizer that a config asks for: trained on the text, or loaded from a file or a run.
 
@@ -163,6 +191,8 @@ def make_tokenizer(config: RunConfig, found: Material, tell: Tell) -> Tokenizer:
         HeddleError: `tokenizer` names neither a kind nor a file.
     """
     data = config.data
+    if found.tokenizer is not None:
+        return load_tokenizer(found.tokenizer)
     if config.model.start is not None and (Path(config.model.start) / TOKENIZER).is_file():
         return load_tokenizer(Path(config.model.start) / TOKENIZER)
     if data.tokenizer in TRAINABLE:

@@ -1,13 +1,13 @@
 """What tasks that learn from records have in common: which records a step reads, and which are scored."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from heddle.data.buckets import Buckets, held_out_records
+from heddle.data.buckets import EMPTY, Buckets, held_out_records
 from heddle.data.records import Records
 from heddle.errors import HeddleError
 from heddle.nn.layout import Layout
@@ -68,6 +68,21 @@ class RecordTask(Task):
         if not batches:
             raise HeddleError(f"no held-out record has a target for the task {self.config.kind!r}")
         return HeldOut(tuple(Examples(each, held_out=True) for each in batches), share)
+
+    def places(self, examples: Examples) -> Lengths:
+        """Numbers of the records."""
+        numbers: Lengths = examples.places[examples.places != EMPTY]
+        return numbers
+
+    def size(self, held_out: bool) -> int:
+        """All records are read; those that have a target are scored."""
+        records = self.reading.records(held_out)
+        return int(np.count_nonzero(self.targets(records))) if held_out else len(records)
+
+    def epoch(self, number: int) -> Iterator[Examples]:
+        """All batches of similar length."""
+        count = 0 if self.buckets is None else self.buckets.batches
+        return map(self.examples, range(number * count, (number + 1) * count))
 
     def describe(self, examples: Examples) -> str:
         """Numbers of the records."""

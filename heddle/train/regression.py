@@ -83,6 +83,10 @@ class RegressionTask(LabelledTask):
         correlation = (means["xy"] - x * y) / sqrt(spread) if spread > 0 else 0.0
         return {"root_mean_squared_error": sqrt(means["loss"]), "pearson": correlation}
 
+    def name_of(self, target: int | float, tokenizer: Tokenizer) -> str:
+        """The number."""
+        return f"{target:.4g}"
+
     def remarks(self) -> list[str]:
         """Labels that are far from what a model predicts at first."""
         labels = one_label(self.reading.records(held_out=False)).astype(np.float64)

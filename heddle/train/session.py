@@ -11,13 +11,14 @@ from torch import Tensor
 
 from heddle.account.machine import matmul_rate, usable_precision
 from heddle.checks import checked
+from heddle.config.data import TextLayout
 from heddle.config.saved import Chosen, SavedConfig
 from heddle.config.tasks import NextTokenConfig
 from heddle.config.train import TrainConfig
 from heddle.data.record_store import Store, open_store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
-from heddle.model.checkpointing import checkpoint_activations
+from heddle.model.checkpointing import can_compile, checkpoint_activations
 from heddle.model.device import pick_device
 from heddle.model.packing import use_products
 from heddle.model.precision import DTYPES
@@ -76,8 +77,14 @@ class Run:
             tokenizer=self.tokenizer,
             batch_tokens=self.chosen.batch_tokens,
             multiple=MULTIPLE * self.train.accumulate,
+            layout=layout_of(self.config),
         )
         return make_task(kind, reading)
+
+
+def layout_of(config: SavedConfig) -> TextLayout:
+    """How a run puts a text into rows; an imported model says nothing of it."""
+    return "concatenate" if config.data is None else config.data.layout
 
 
 @dataclass(frozen=True)
@@ -213,6 +220,10 @@ def _start(run: Run, ranks: Ranks) -> Session:
     by_onednn = chosen.onednn if has_onednn() else ()
     use_products(model, by_onednn)
     if train.checkpoint_activations:
+        if chosen.compile and not can_compile(model):
+            raise HeddleError(
+                f"{run.directory}: checkpoint_activations cannot be compiled here: a custom module has buffers"
+            )
         checkpoint_activations(model)
     masters, moments = _parts({} if before is None else before.optimizer)
     if before is not None:

@@ -16,7 +16,7 @@ from heddle.nn.mask import Mask, Rule
 from heddle.nn.scope import Pattern
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.session import read_run
-from heddle.train.task import tokens_read
+from heddle.train.task import Task, tokens_read
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,13 @@ class ShownRow:
         tokens: ids that the model reads; of an encoder-decoder, its decoder.
         pieces: the same as text.
         targets: the id that each place predicts, or None; empty if the row has targets of another kind.
-        predicts: the same as text.
+        predicts: the same as text, or as the names of classes.
         weights: of each target in the loss.
         positions: the position of each token in its segment.
         segments: the segment that each token belongs to; -1 is padding.
         source: what the encoder of an encoder-decoder reads; None for any other model.
-        answer: the row's target and its weight, if the row has one instead of one for each place.
+        answer: the row's target, its name, and its weight, if the row has one target instead of one for each place; the name is
+            empty if the row has none.
     """
 
     tokens: list[int]
@@ -43,7 +44,7 @@ class ShownRow:
     positions: list[int]
     segments: list[int]
     source: "ShownSource | None" = None
-    answer: tuple[float, float] | None = None
+    answer: tuple[int | float, str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -129,12 +130,12 @@ def show_step(run: str | Path, step: int = 1, rows: int = 1, length: int = 32) -
         described=task.describe(examples),
         places=tokens_read(batch),
         targets=int((batch.weights > 0).sum()),
-        rows=[_row(batch, row, length, opened.tokenizer) for row in range(min(rows, len(batch.tokens)))],
+        rows=[_row(task, batch, row, length, opened.tokenizer) for row in range(min(rows, len(batch.tokens)))],
         masks=_masks(opened.config.model, batch, length),
     )
 
 
-def _row(batch: Batch, row: int, length: int, tokenizer: Tokenizer) -> ShownRow:
+def _row(task: Task, batch: Batch, row: int, length: int, tokenizer: Tokenizer) -> ShownRow:
     """One row of a batch, and its source."""
     read = _read(batch.tokens, batch.layout, row, length, tokenizer)
     source, answer = None, None
@@ -146,12 +147,13 @@ def _row(batch: Batch, row: int, length: int, tokenizer: Tokenizer) -> ShownRow:
         targets = [None if target == IGNORED else target for target in batch.targets[row, :length].tolist()]
         weights = batch.weights[row, :length].tolist()
     else:
-        answer = batch.targets[row].item(), batch.weights[row].item()
+        target, weight = batch.targets[row].item(), batch.weights[row].item()
+        answer = target, task.name_of(target, tokenizer) if weight else "", weight
     return ShownRow(
         tokens=read.tokens,
         pieces=read.pieces,
         targets=targets,
-        predicts=[None if target is None else tokenizer.piece(target) for target in targets],
+        predicts=[None if target is None else task.name_of(target, tokenizer) for target in targets],
         weights=weights,
         positions=read.positions,
         segments=read.segments,

@@ -1,5 +1,6 @@
 """Span corruption: predict spans that are missing from a text (Raffel et al. 2020, 3.1.4: T5)."""
 
+from collections.abc import Iterator
 from math import exp
 
 import numpy as np
@@ -8,14 +9,14 @@ import torch
 
 from heddle.config.tasks import SpanCorruptionConfig
 from heddle.data.batch import Batch
-from heddle.data.order import held_out_windows, windows
+from heddle.data.order import held_out_windows, windows, windows_per_epoch
 from heddle.errors import HeddleError, pluralize
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.accuracy import CountingCrossEntropy
 from heddle.train.sequences import Marks, greedy
-from heddle.train.task import Examples, HeldOut, Reading, Task, listed, window_batches
+from heddle.train.task import Examples, HeldOut, Reading, Task, listed, stream, window_batches, window_places
 
 SENTINEL = "<extra_id_{}>"  # T5's names
 LEAST = 4  # windows in a sample, so that its standard error can be estimated
@@ -124,6 +125,20 @@ class SpanCorruptionTask(Task):
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """Perplexity exp(loss), and the share of targets with the highest score."""
         return {"perplexity": exp(min(means["loss"], 700.0)), "accuracy": means["accuracy"]}
+
+    def places(self, examples: Examples) -> Ids:
+        """Each token's number in the text: all are read, and any may be missing."""
+        return window_places(examples)
+
+    def size(self, held_out: bool) -> int:
+        """All tokens are read, except one that would be alone in the last held-out window."""
+        tokens = len(self.reading.part(held_out).tokens)
+        return tokens - 1 if held_out and tokens % self.window == 1 else tokens
+
+    def epoch(self, number: int) -> Iterator[Examples]:
+        """As many windows as fit, with room to shift them."""
+        count = windows_per_epoch(len(self.reading.part(held_out=False).tokens), self.window)
+        return stream(self, number * count, count)
 
     def steps_per_epoch(self) -> float:
         """Steps that read the text once, in windows longer than the context."""

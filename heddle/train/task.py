@@ -5,7 +5,7 @@ trainer, `fit`, the plan and the evaluation use only this interface.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from heddle.config.data import TextLayout
 from heddle.config.model import TransformerConfig
 from heddle.data.batch import Batch
 from heddle.data.records import Records
@@ -36,11 +37,13 @@ class Reading:
         corpus: the texts.
         model: the config of the model to train, for its ids and its context.
         rows: examples per step.
-        batch_tokens: of records, padded tokens per step; if set, a step has as many records as fit, instead of `rows`.
-        multiple: with `batch_tokens`, the number of records is a multiple of this.
+        batch_tokens: padded tokens per step of records, or of documents in rows of their own; if set, a step has as many as
+            fit, instead of `rows`.
+        multiple: with `batch_tokens`, the number of rows is a multiple of this.
         seed: seed of the order of examples.
         context: tokens per window; None: the model's context.
         tokenizer: the texts' tokenizer, if the task asks what its ids mean.
+        layout: how a plain text is put into rows.
     """
 
     corpus: Corpus
@@ -51,6 +54,7 @@ class Reading:
     tokenizer: Tokenizer | None = None
     batch_tokens: int | None = None
     multiple: int = MULTIPLE
+    layout: TextLayout = "concatenate"
 
     @property
     def length(self) -> int:
@@ -178,9 +182,9 @@ class Task(ABC):
         """How many such places a part has; None: this task does not know."""
         return None
 
-    def epoch(self) -> int | None:
-        """The number of examples in an epoch; None: this task has no epochs."""
-        return None
+    def epoch(self, number: int) -> Iterator[Examples]:
+        """The examples of epoch `number` (from 0), step by step; nothing if this task has no epochs."""
+        return iter(())
 
     def after(self, batch: Batch, targets: Int[Tensor, " B"]) -> Bool[Tensor, "B T"]:
         """Which tokens come after one target of each row, so that its loss must not depend on them.
@@ -208,6 +212,10 @@ class Task(ABC):
         """Where examples are, in words, for error messages."""
         return f"examples {listed(examples)}"
 
+    def name_of(self, target: int | float, tokenizer: Tokenizer) -> str:
+        """A target in words: the text of an id, the name of a class, or a number."""
+        return tokenizer.piece(int(target))
+
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
         """Text that the model generates, to show during training; None: nothing to show."""
         return None
@@ -219,8 +227,9 @@ def tokens_read(batch: Batch) -> int:
 
 
 def tokens_per_step(task: Task) -> int:
-    """Tokens that a step reads on average: steps of windows are equal, so one is looked at; of records, the first few."""
-    looked_at = 1 if isinstance(task.reading.corpus.train, Part) else 8
+    """Tokens that a step reads on average: steps of equal rows are equal, so one is looked at; of others, the first few."""
+    equal = isinstance(task.reading.corpus.train, Part) and task.reading.layout != "documents"
+    looked_at = 1 if equal else 8
     return max(1, round(mean(tokens_read(task.batch(task.examples(step))) for step in range(looked_at))))
 
 
@@ -238,6 +247,14 @@ def window_batches(found: Sequence[tuple[int, int]], rows: int, length: int) -> 
         for cut in cuts
         if cut
     )
+
+
+def stream(task: Task, first: int, count: int) -> Iterator[Examples]:
+    """`count` examples from example `first` on, step by step, for a task that reads equally many in each step."""
+    rows = task.reading.rows
+    for step in range(first // rows, -(-(first + count) // rows)):
+        there = np.arange(step * rows, (step + 1) * rows)
+        yield task.examples(step).take(np.flatnonzero((there >= first) & (there < first + count)))
 
 
 def window_places(examples: Examples) -> npt.NDArray[np.int64]:

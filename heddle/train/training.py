@@ -35,6 +35,10 @@ ENDING = (
 )  # least number of targets to score at the end of a training; a tenth of its training tokens if that is more
 
 
+class NotFinite(HeddleError):
+    """The loss or its gradient became NaN or infinite, so training stopped with the weights of the step before."""
+
+
 @dataclass(kw_only=True)
 class Training:
     """Everything that steps and evaluations use. `Session` adds the files of a run; `fit` uses it as it is.
@@ -126,9 +130,9 @@ class Training:
         values = {"validation_loss": scored.loss, "validation_error": scored.standard_error or 0.0, **scored.metrics}
         return Report(self.step, self.steps, values, {}, sample)
 
-    def not_finite(self, step: int, what: str) -> HeddleError:
+    def not_finite(self, step: int, what: str) -> NotFinite:
         """The error for a loss that is NaN or infinite."""
-        return HeddleError(
+        return NotFinite(
             f"step {step}: {what}. Training stopped, {self.kept()}; lower learning_rate or matrix_learning_rate"
         )
 

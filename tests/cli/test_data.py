@@ -1,4 +1,4 @@
-"""`heddle data show`."""
+"""`heddle data show` and `heddle data lint`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,3 +24,39 @@ def test_show_prints_a_table_and_a_picture(heddle: Heddle, run_a: Path) -> None:
 )
 def test_what_cannot_be_shown_is_refused(refused: Callable[..., str], run_a: Path, asked: list[str], line: str) -> None:
     assert line in refused("data", "show", *asked)
+
+
+class TestLint:
+    def test_clean_text_and_planted_faults(self, heddle: Heddle, tmp_path: Path) -> None:
+        (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "line {number}"}}\n' for number in range(50)))
+        assert heddle("data", "lint", "a.jsonl").out == "nothing was found\n"
+        with (tmp_path / "a.jsonl").open("a") as file:
+            file.write('{"text": "caf\\u00c3\\u00a9"}\n{"text": "a\\u200bb"}\n')
+        found = heddle("data", "lint", "a.jsonl")
+        assert found.code == 1
+        wrong, remark = found.out.splitlines()
+        assert wrong.startswith("wrong: mojibake: 1 of 52 documents have characters such as")
+        assert remark.startswith("remark: invisible characters: 1 of 52 documents ")
+        assert "first a.jsonl:52; remove them" in remark
+        assert [each["name"] for each in heddle("data", "lint", "a.jsonl", "--json").json["findings"]] == [
+            "mojibake",
+            "invisible characters",
+        ]
+
+    def test_texts_of_validation_that_are_trained_on(self, heddle: Heddle, tmp_path: Path) -> None:
+        for name, texts in (("a", ["one", "two"]), ("b", ["two", "three"])):
+            (tmp_path / f"{name}.csv").write_text("\n".join(["body", *texts]))
+        found = heddle("data", "lint", "a.csv", "validation_sources=b.csv", "text=body")
+        assert found.code == 1
+        assert found.out.startswith("wrong: overlap: 1 of 4 documents are in both parts, first b.csv:2; ")
+
+    def test_a_run(self, heddle: Heddle, run_a: Path, corpus: str, tmp_path: Path) -> None:
+        assert (heddle("data", "lint", "a").code, heddle("data", "lint", "runs/a").code) == (0, 0)
+        (tmp_path / corpus).write_text("other text")
+        found = heddle("data", "lint", "a", "--json")
+        assert found.code == 0  # a remark: the run keeps what it learned from
+        assert "changed sources" in [each["name"] for each in found.json["findings"]]
+
+    def test_what_cannot_be_looked_at_is_refused(self, refused: Callable[..., str]) -> None:
+        assert "name sources or a run" in refused("data", "lint")
+        assert "nowhere.txt: no such file or folder" in refused("data", "lint", "nowhere.txt")

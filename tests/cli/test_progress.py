@@ -76,11 +76,14 @@ def test_it_is_on_the_command_line(
 
 
 def test_the_use_of_experts_is_told_in_a_few_words() -> None:
-    assert experts({"loss": 1.0, "expert_entropy": 0.9712, "dead_experts": 3}) == "  experts: entropy 0.97, 3 dead"
+    assert experts({"loss": 1.0, "expert_entropy": 0.9712, "dead_experts": 3}) == "experts: entropy 0.97, 3 dead"
     assert experts({"loss": 1.0}) == ""
     stream = io.StringIO()
     with Progress(Console(file=stream, width=200), Chosen.of(CHOSEN), 0) as progress:
         progress.spoke -= 100
         speed = {"tokens_per_second": 100.0, "share_of_peak": 0.5, "seconds": 0.64}
         progress(Report(1, 200, {"loss": 1.0, "expert_entropy": 0.5, "dead_experts": 0}, speed))
-    assert stream.getvalue().rstrip().endswith("left  experts: entropy 0.50, 0 dead")
+        scored = stream.getvalue()
+        progress(Report(1, 200, {"validation_loss": 1.0, "validation_error": 0.5}, {}))
+    assert "validation loss 1.0000 ± 0.5000, experts: entropy 0.50, 0 dead, after" in stream.getvalue()
+    assert scored.rstrip().endswith("left  experts: entropy 0.50, 0 dead")

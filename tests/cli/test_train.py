@@ -329,3 +329,25 @@ def test_help_lists_every_task_that_there_is() -> None:
     assert "with kind=classification or token_classification: How much each class counts" in " ".join(task.split())
     assert task.count("  kind ") == 1
     assert "with kind=masked: Share of the tokens to predict. [default: 0.15]" in " ".join(task.split())
+
+
+def test_what_is_frozen_and_what_will_be_published_is_said(heddle: Heddle, corpus: str) -> None:
+    settings = ["ema=0.9", "checkpoint_activations=true", 'groups=[{parameters="embedding.*", frozen=true}]']
+    result = heddle("train", corpus, *TINY, *settings, "--dry-run", "--json")
+    frozen, parameters = result.json["frozen"], result.json["parameters"]
+    assert frozen == 320 * 16  # 257 ids, padded
+    assert f"{frozen:,} of the {parameters:,} parameters are frozen\nactivations are checkpointed\n" in result.err
+    assert "publishes a moving average of the weights (ema = 0.9)" in result.err
+
+
+def test_an_early_stop_is_said(heddle: Heddle, corpus: str) -> None:
+    """With rates so small that nothing changes, the second evaluation finds no lower loss."""
+    still = ["learning_rate=1e-30", "matrix_learning_rate=1e-30", "weight_decay=0", "evaluate_every=1", "patience=1"]
+    result = heddle("train", corpus, *TINY, *still, "--name", "still", "--json")
+    assert "stopped early at step 2 of 4: no lower validation loss in 1 evaluation\n" in result.err
+    assert "published: the weights of step 1, which had the lowest validation loss, " in result.err
+    assert (result.json["step"], result.json["stopped_early"]) == (2, True)
+    assert result.json["published"]["kind"] == "best"
+    again = heddle("train", "--resume", "runs/still")
+    assert "still stopped early at step 2 of 4; to train longer: heddle train --resume " in again.out
+    assert "steps=8, or patience=2" in again.out

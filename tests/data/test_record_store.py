@@ -30,7 +30,8 @@ def labelled(labels: Sequence[str]) -> list[Example]:
     return [Example({"text": f"text {n}"}, label, f"a:{n}") for n, label in enumerate(labels)]
 
 
-def test_records_come_back_in_order_and_each_in_one_part(tmp_path: Path) -> None:
+def test_records_come_back_in_order_and_each_in_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heddle.data.record_store.BATCH", 7)
     examples = pairs(100)
     store = build_records(tmp_path / "store", examples, BYTES, 0.2)
     tally = ExamplesTally(0.2)

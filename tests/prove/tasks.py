@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from heddle.config import MaskedConfig, NextTokenConfig, TransformerConfig
-from heddle.config.base import Config
+from heddle.config.saved import Chosen, SavedConfig
+from heddle.config.tasks import (
+    ClassificationConfig,
+    RegressionConfig,
+    SpanCorruptionConfig,
+    TaskSettings,
+    TokenClassificationConfig,
+    TranslationConfig,
+)
+from heddle.config.train import TrainConfig
+from heddle.data.examples import Example
+from heddle.data.record_store import Store, build_records
 from heddle.data.sources import Document
 from heddle.data.store import TokenStore, build_store
 from heddle.model import build
@@ -15,6 +26,7 @@ from heddle.prove.subject import Subject, awaken
 from heddle.prove.training import Training
 from heddle.text import train_tokenizer
 from heddle.train import Reading, make_task
+from heddle.weights.run import write_model
 
 CONTEXT = 16
 WORDS = [
@@ -36,29 +48,42 @@ WORDS = [
 ]
 TEXTS = [" ".join(WORDS[(number * step + step) % len(WORDS)] for step in range(1, 9)) for number in range(60)]
 TEXTS += [" ".join(WORDS[number % 7 : number % 7 + 3]) + "." for number in range(20)]  # some of them twice
+SHORT = [text[: 3 + number % 7].strip() for number, text in enumerate(TEXTS)]
+SENTINELS = tuple(f"<extra_id_{number}>" for number in range(4))
+SPECIAL = ("<|endoftext|>", "[MASK]", "<start_translation>", "[CLS]", "[SEP]", *SENTINELS)
+TOKENIZER = train_tokenizer("bytes", [], special=SPECIAL)
+
 ROTARY = {"mixer": {"heads": 2, "relative": {"kind": "rotary"}}, "norm": {"kind": "rms"}}
 LEARNED = {"mixer": {"heads": 2, "bias": True}, "norm": {"kind": "layer"}, "placement": "post"}
 EXPERTS = {**ROTARY, "ffn": {"kind": "moe", "experts": 4, "active": 2, "balance": 0.1, "z": 0.05, "bias_rate": 0.01,
                              "expert": {"kind": "gated", "hidden": 12}}}  # fmt: skip
 RECURRENT = {"mixer": {"kind": "recurrent", "cell": "gru"}}
 CONVOLUTION = {"mixer": {"kind": "convolution", "taps": 3}}
-TOKENIZER = train_tokenizer("bytes", [], special=("<|endoftext|>", "[MASK]"))
+CLASSES = {"kind": "classifier", "classes": 3, "pooling": "mean", "names": ("a", "b", "c")}
+TAGS = {**CLASSES, "pooling": "none"}
+NUMBER = {"kind": "classifier", "classes": 1, "pooling": "first"}
 
 
 @dataclass(frozen=True)
 class Small:
-    """A task and a model for it."""
+    """A task and a model for it: its stacks, and its head."""
 
-    task: Config
-    stack: str
-    block: dict[str, Any]
-    entry: dict[str, Any]
-
-
-def small(task: Config, stack: str, block: dict[str, Any], **entry: Any) -> Small:
-    return Small(task, stack, block, entry)
+    task: TaskSettings
+    stacks: dict[str, dict[str, Any]]
+    head: dict[str, Any]
 
 
+def small(
+    task: TaskSettings, stacks: str, block: dict[str, Any], head: dict[str, Any] | None = None, **entry: Any
+) -> Small:
+    names = stacks.split()
+    made = {name: {"depth": 2 if len(names) == 1 else 1, "block": block, "entry": entry} for name in names}
+    if len(names) == 2:
+        made["decoder"]["block"] = {**block, "cross": {"heads": 2}}
+    return Small(task, made, head or {})
+
+
+BOTH = "encoder decoder"
 RUNS = {
     "next token, rotary": small(NextTokenConfig(), "decoder", ROTARY),
     "next token, learned positions": small(NextTokenConfig(), "decoder", LEARNED, positions="learned"),
@@ -68,15 +93,66 @@ RUNS = {
     "masked, rotary": small(MaskedConfig(), "encoder", ROTARY),
     "masked, learned positions": small(MaskedConfig(whole_words=True), "encoder", LEARNED, positions="learned"),
     "masked, experts": small(MaskedConfig(masked=1.0, random=0.0), "encoder", EXPERTS),
+    "translation, both": small(TranslationConfig(), BOTH, ROTARY),
+    "translation, both, experts": small(TranslationConfig(), BOTH, EXPERTS),
+    "translation, decoder": small(TranslationConfig(), "decoder", ROTARY),
+    "translation, decoder, all targets": small(
+        TranslationConfig(source_loss=True), "decoder", LEARNED, positions="learned"
+    ),
+    "spans, both": small(SpanCorruptionConfig(), BOTH, ROTARY),
+    "classes, encoder": small(
+        ClassificationConfig(class_weights="balanced"), "encoder", LEARNED, CLASSES, positions="learned"
+    ),
+    "classes, decoder": small(ClassificationConfig(), "decoder", ROTARY, {**CLASSES, "pooling": "last"}),
+    "tags, encoder": small(TokenClassificationConfig(), "encoder", ROTARY, TAGS),
+    "tags, decoder": small(TokenClassificationConfig(), "decoder", ROTARY, TAGS),
+    "numbers, encoder": small(RegressionConfig(), "encoder", ROTARY, NUMBER),
 }
 
 
-def store(place: Path, texts: list[str] = TEXTS, validation: float = 0.3) -> TokenStore:
-    documents = [Document(text, str(number)) for number, text in enumerate(texts)]
-    return build_store(place / "data", documents, TOKENIZER, validation, end_of_text=len(texts) > 1)
+def texts(place: Path) -> TokenStore:
+    """Documents, for the tasks that read windows of a text."""
+    documents = [Document(text, str(number)) for number, text in enumerate(TEXTS)]
+    return build_store(place / "data", documents, TOKENIZER, 0.3, end_of_text=True)
 
 
-def training(name: str, texts: TokenStore, rows: int = 8) -> Training:
+def pairs(number: int, text: str) -> tuple[dict[str, Any], Any]:
+    return {"source": text, "target": text[::-1]}, None
+
+
+def classes(number: int, text: str) -> tuple[dict[str, Any], Any]:
+    return {"text": text}, "abc"[len(text) % 3]
+
+
+def tags(number: int, text: str) -> tuple[dict[str, Any], Any]:
+    words = tuple(text.split())
+    return {"text": words}, tuple("abc"[len(word) % 3] for word in words)
+
+
+def numbers(number: int, text: str) -> tuple[dict[str, Any], Any]:
+    return {"text": text}, str(len(text) / 4)
+
+
+# How the texts become records, by the kind of task.
+RECORDS: dict[str, Callable[[int, str], tuple[dict[str, Any], Any]]] = {
+    "translation": pairs,
+    "classification": classes,
+    "token_classification": tags,
+    "regression": numbers,
+}
+
+
+def store(name: str, place: Path) -> Store:
+    """What a run reads, in `place/data`."""
+    task = RUNS[name].task
+    if task.kind not in RECORDS:
+        return texts(place)
+    found = [RECORDS[task.kind](number, text) for number, text in enumerate(SHORT)]
+    examples = [Example(record, label, str(number)) for number, (record, label) in enumerate(found)]
+    return build_records(place / "data", examples, TOKENIZER, 0.3, task.labels)
+
+
+def training(name: str, texts: Store, rows: int = 4) -> Training:
     """One of the small runs, with weights at which every part has a say."""
     model, rounding = _model(name)
     reading = Reading(texts.corpus, model.config, rows, seed=5, tokenizer=TOKENIZER)
@@ -86,11 +162,19 @@ def training(name: str, texts: TokenStore, rows: int = 8) -> Training:
 @cache
 def _model(name: str) -> tuple[Any, float]:
     run = RUNS[name]
-    stack = {"depth": 2, "block": run.block, "entry": run.entry} if run.entry else {"depth": 2, "block": run.block}
-    sizes = {"vocab_size": TOKENIZER.vocab_size, "dim": 16, "context": CONTEXT, "dropout": {}}
-    config = TransformerConfig.of({**sizes, run.stack: stack})
+    sizes = {"vocab_size": TOKENIZER.vocab_size, "dim": 16, "context": CONTEXT}
+    config = TransformerConfig.of({**sizes, **run.stacks, **({"head": run.head} if run.head else {})})
     model = awaken(build(config, seed=1), 1)
     return model, Subject(model).bounds["output"]
 
 
-Plant = Callable[..., None]
+def directory(name: str, place: Path) -> Path:
+    """One of the small runs on the disk, as a trained run is: its weights, texts, tokenizer and settings."""
+    model, _ = _model(name)
+    place.mkdir()
+    chosen = {"device": "cpu", "precision": "fp32", "compile": False, "threads": 1, "steps": 6, "batch": 4, "peak": 1e10,
+              "learning_rate": 1e-3, "warmup": 1, "evaluate_every": 3, "save_every": 2, "tokens_per_second": 1e4}  # fmt: skip
+    config = SavedConfig(model=model.config, task=RUNS[name].task, train=TrainConfig(), chosen=Chosen.of(chosen))
+    write_model(place, model.state_dict(), config, TOKENIZER, step=6)
+    store(name, place)  # after the manifest, so that it may be removed
+    return place

@@ -53,6 +53,7 @@ def test_records_have_the_best_score_and_what_differs(begin: Begin, tmp_path: Pa
     one, two = compare_runs([slow, fast])
     assert (one["step"], one["steps"], one["state"]) == (4, 8, "begun")
     assert (one["validation_loss"], one["scored"]) == (3.5, "an estimate")
+    assert (one["metrics"], one["bits_per_byte"], two["metrics"]) == ({"bits_per_byte": 2.0}, 2.0, None)
     assert (one["best_loss"], one["best_error"], one["best_step"]) == (3.25, 0.125, 2)
     assert (one["tokens_per_second"], one["seconds"]) == (125.0, 8.0)
     assert (two["best_loss"], two["seconds"]) == (None, None)

@@ -17,13 +17,14 @@ from heddle.cli.main import run as run_command
 from heddle.config import RunConfig
 from heddle.errors import HeddleError
 from heddle.generate import generate_text
-from heddle.train import Trainer, prepare
+from heddle.train import Trainer, prepare, show_step
 from heddle.weights import load, read_config
 from tests import programs
 
 from .conftest import SIZES, TRAIN, WORDS
 from .test_resume import stop_after, written
 
+CLASSES = {True: "animals", False: "none"}
 TAGS = {"fox": "B-ANIMAL", "dog": "B-ANIMAL", "lazy": "B-MANNER"}
 
 
@@ -37,7 +38,7 @@ def labelled(tmp_path: Path) -> Callable[..., RunConfig]:
     """`labelled("classification", steps=3)`: a config with files of that kind of labels."""
     rows = sentences()
     table = tmp_path / "texts.tsv"
-    lines = [f"{' '.join(row)}\t{'animals' if {'fox', 'dog'} & set(row) else 'none'}\t{len(row) / 4}" for row in rows]
+    lines = [f"{' '.join(row)}\t{CLASSES[bool({'fox', 'dog'} & set(row))]}\t{len(row) / 4}" for row in rows]
     table.write_text("\n".join(["text\tclass\tlength", *lines]))
     conll = tmp_path / "words.conll"
     conll.write_text("\n\n".join("\n".join(f"{word}\t{TAGS.get(word, 'O')}" for word in row) for row in rows))
@@ -81,6 +82,17 @@ def test_a_run_learns_resumes_and_keeps_its_classes(
             trainer.run()
         Trainer(stopped).run()
         assert written(stopped) == written(whole)
+    shown = show_step(whole, step=2)
+    (row,) = shown.rows
+    if kind == "token_classification":
+        assert {name for name in row.predicts if name} <= {"B-ANIMAL", "B-MANNER", "O"}
+        assert (row.answer, row.predicts[0]) == (None, None)
+    else:
+        assert row.answer is not None
+        assert row.predicts == []
+        words = [piece for piece in row.pieces[1:] if piece not in ("", "[SEP]")]
+        named = f"{len(words) / 4:.4g}" if kind == "regression" else CLASSES[bool({"fox", "dog"} & set(words))]
+        assert row.answer[1:] == (named, 1.0)
     names = {
         "classification": ("animals", "none"),
         "token_classification": ("B-ANIMAL", "B-MANNER", "O"),
@@ -99,6 +111,8 @@ def test_the_command_line_says_what_it_counts(
     last = ended.err + ended.out
     assert "held-out texts" in last
     assert "heddle generate" not in last
+    run_command(["data", "show", str(run)])
+    assert "row 0 predicts " in capsys.readouterr().out
     run_command(["eval", str(run), "--json"])
     scored = json.loads(capsys.readouterr().out)
     assert {"accuracy", "macro_f1", "matthews", "loss"} <= scored.keys()
@@ -148,7 +162,9 @@ def test_two_processes_train_what_one_trains(labelled: Labelled, quick: None, tm
 def test_the_readings_classifier_runs(labelled: Labelled, quick: None, tmp_path: Path, pooling: str) -> None:
     """The first model of the reading in row L1-93: blocks, a pooling over all tokens, a linear map."""
     run = tmp_path / "run"
-    prepare(labelled("classification", model={"head": {"pooling": pooling}}, steps=30, batch=32), run)
+    prepare(
+        labelled("classification", model={"head": {"pooling": pooling}}, steps=30, batch=32, evaluate_every=30), run
+    )
     assert Trainer(run).run().metrics["accuracy"] > 0.9
     head = load(run, "cpu").model.config.head
     assert (head.pooling, head.dense) == (pooling, False)
@@ -159,7 +175,7 @@ def test_the_readings_generator_runs(quick: None, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("to be or not to be, " * 60)
     data = {"sources": [str(text)], "tokenizer": "characters"}
-    train = {**TRAIN, "steps": 60, "learning_rate": 1e-2}
+    train = {**TRAIN, "steps": 30, "evaluate_every": 30, "learning_rate": 1e-2}
     prepare(RunConfig.of({"data": data, "model": SIZES, "train": train}), tmp_path / "run")
     Trainer(tmp_path / "run").run()
     model, tokenizer = load(tmp_path / "run", "cpu")

@@ -18,6 +18,7 @@ from heddle.account.parameters import parameters
 from heddle.config import SavedConfig, TransformerConfig, sized
 from heddle.config.run import RunConfig
 from heddle.config.train import TrainConfig
+from heddle.data.order import windows_per_epoch
 from heddle.data.store import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.model.products import PRODUCT_KINDS
@@ -164,7 +165,8 @@ def test_minutes_become_steps(config: Make, tmp_path: Path) -> None:
     planned = prepare(config(steps=None, minutes=2.0), tmp_path / "run")
     assert planned.chosen.steps == int(120 * SHARE * 1e5 / 64)
     assert planned.minutes == pytest.approx(2.0, rel=1e-3)
-    assert planned.epochs == pytest.approx(planned.chosen.steps * 64 / planned.train_tokens)
+    per_epoch = windows_per_epoch(planned.train_tokens, 16)
+    assert planned.epochs == pytest.approx(planned.chosen.steps * 4 / per_epoch)
     assert planned.parameters == parameters(planned.model).total
     assert planned.train_tokens + planned.validation_tokens == len((tmp_path / "corpus.txt").read_bytes())
 

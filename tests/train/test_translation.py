@@ -18,6 +18,7 @@ from heddle.model import Transformer, build
 from heddle.nn import Layout
 from heddle.text import train_tokenizer
 from heddle.train import Examples, Optimizer, Reading, evaluate, train_step
+from heddle.train.task import tokens_read
 from heddle.train.translation import TranslationTask
 
 from .pairs import BOUNDARY, END, FAMILIES, MODELS, TOKENIZER, of, pairs, task
@@ -45,6 +46,7 @@ def test_an_encoder_decoder_reads_the_source_and_predicts_the_target_and_its_end
     assert text(batch.targets) == ["cba|", "e|.."]
     assert batch.layout.real.tolist() == [[True] * 4, [True, True, False, False]]
     assert (batch.layout.form, batch.source_layout.form) == ("padded", "padded")
+    assert tokens_read(batch) == 2 * 4 + 2 * 4
     assert torch.equal(batch.weights, (batch.targets != IGNORED).float())
 
 

@@ -1,0 +1,256 @@
+"""What goes wrong in the user's own data in practice: counted, with an example place and what to do about it."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from math import exp, log
+
+from heddle.data.examples import Example
+
+# Characters that nobody sees: zero-width space and no-break space, soft hyphen, directions, and control characters. Joiners are
+# left out, which emoji and several scripts need.
+INVISIBLE = re.compile(
+    "[\u200b\u2060\ufeff\u00ad\u200e\u200f\u202a-\u202e\u2066-\u2069\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+)
+# UTF-8 read as Latin-1 or Windows-1252 (é as Ã©, ’ as â€™), and characters that were lost on the way.
+MOJIBAKE = re.compile("[ÃÂ][\u0080-\u00bf]|â€[\u0080-\u00bf˜™œš“”¢¦]|ï»¿|\ufffd")
+
+RARE = 20.0  # a class this many times rarer than the largest is worth a remark
+SWAPPED = 3.0  # nats per side: each side's words are 20 times likelier on the other side
+MANY = 0.01  # a larger share of untranslated or repeated records is wrong
+
+WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found.
+
+    Attributes:
+        name: what kind of thing, in a word or two.
+        wrong: whether it spoils training or evaluation; otherwise it is only worth knowing.
+        count: how often.
+        of: of how many.
+        where: an example place.
+        said: what it is, in words.
+        advice: what to do.
+    """
+
+    name: str
+    wrong: bool
+    count: int
+    of: int
+    where: str
+    said: str
+    advice: str
+
+    def line(self) -> str:
+        """It in one line."""
+        sort = "wrong" if self.wrong else "remark"
+        place = f", first {self.where}" if self.where else ""
+        return f"{sort}: {self.name}: {self.count:,} of {self.of:,} {self.said}{place}; {self.advice}"
+
+
+class Places:
+    """How often something was found, and where first."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.first: dict[str, str] = {}
+
+    def add(self, name: str, where: str) -> None:
+        self.counts[name] += 1
+        self.first.setdefault(name, where)
+
+    def finding(self, name: str, wrong: bool, of: int, said: str, advice: str) -> Iterator[Finding]:
+        """What was found under a name, if anything."""
+        if self.counts[name]:
+            yield Finding(name, wrong, self.counts[name], of, self.first[name], said, advice)
+
+
+class TextLint:
+    """Looks at single texts, and at those that occur twice.
+
+    Args:
+        unit: what one is called: `document` or `record`.
+    """
+
+    def __init__(self, unit: str) -> None:
+        self.unit, self.total = unit, 0
+        self.places = Places()
+        self._seen: dict[bytes, set[str]] = {}  # in which parts each text was
+
+    def add(self, texts: Iterable[str], where: str, part: str = "train") -> None:
+        """Look at the texts of one record, or at a document."""
+        texts = list(texts)
+        self.total += 1
+        if any(not text.strip() for text in texts):
+            self.places.add("empty", where)
+            return
+        for name, pattern in (("invisible characters", INVISIBLE), ("mojibake", MOJIBAKE)):
+            if any(pattern.search(text) for text in texts):
+                self.places.add(name, where)
+        if any("\r" in text for text in texts):
+            self.places.add("CRLF", where)
+        parts = self._seen.setdefault(sha256("\0".join(texts).encode()).digest()[:12], set())
+        if part in parts:
+            self.places.add("duplicates", where)
+        elif parts:
+            self.places.add("overlap", where)
+        parts.add(part)
+
+    def findings(self) -> Iterator[Finding]:
+        """What was found."""
+        find, of, unit = self.places.finding, self.total, self.unit
+        yield from find("empty", False, of, f"{unit}s have an empty text", "they are left out")
+        repeated = self.places.counts["duplicates"] > MANY * of
+        yield from find("duplicates", repeated, of, f"{unit}s repeat an earlier one of their part", "remove them")
+        yield from find(
+            "overlap",
+            True,
+            of,
+            f"{unit}s are in both parts",
+            "remove them from one, or the score is of what was learned by heart",
+        )
+        yield from find(
+            "mojibake", True, of, f"{unit}s have characters such as Ã© or \\ufffd", "decode the file as UTF-8 again"
+        )
+        yield from find(
+            "invisible characters",
+            False,
+            of,
+            f"{unit}s have zero-width, directional or control characters",
+            "remove them",
+        )
+        yield from find(
+            "CRLF", False, of, f"{unit}s have Windows line ends", "convert them with dos2unix, unless they are meant"
+        )
+
+
+class RecordLint:
+    """Looks at records: their texts, their labels, and which side is which.
+
+    Args:
+        read: yields every record with its part, each time it is called.
+    """
+
+    def __init__(self, read: Callable[[], Iterator[tuple[str, Example]]]) -> None:
+        self._read = read
+        self.texts, self.places = TextLint("record"), Places()
+        self._sides: dict[str, Counter[str]] = {"source": Counter(), "target": Counter()}
+        self._classes: dict[str, Counter[str]] = {"train": Counter(), "validation": Counter()}
+        self._where: dict[str, str] = {}
+        self._first: dict[bytes, str] = {}
+
+    def findings(self, classes: bool) -> Iterator[Finding]:
+        """Read everything, and once more if records have two sides, and say what was found.
+
+        Args:
+            classes: whether labels are classes.
+        """
+        for part, example in self._read():
+            self._look(part, example, classes)
+        if sum(self._sides["source"].values()):
+            self._look_for_swaps()
+        yield from self.texts.findings()
+        find, of = self.places.finding, self.texts.total
+        for field in ("source", "target", "text", "pair"):
+            yield from find(f"empty {field}", False, of, f"records have an empty {field}", "they are left out")
+        same = self.places.counts["equal sides"] > MANY * of
+        yield from find(
+            "equal sides", same, of, "records have a target that equals the source", "remove what is not translated"
+        )
+        yield from find(
+            "swapped sides", True, of,
+            f"records have words on each side that are over {exp(SWAPPED):.0f} times likelier on the other",
+            "exchange source and target there",
+        )  # fmt: skip
+        yield from find(
+            "shared source", False, of, "validation records have a first text of the training part",
+            "split by it if the score is to be of unseen ones",
+        )  # fmt: skip
+        yield from self._class_findings()
+
+    def _look(self, part: str, example: Example, classes: bool) -> None:
+        written = dict(zip(example.texts, example.written(), strict=True))
+        for field, text in written.items():
+            if not text.strip():
+                self.places.add(f"empty {field}", example.origin)
+        self.texts.add(written.values(), example.origin, part)
+        if example.empty:
+            return
+        if "target" in written:
+            if written["source"].strip() == written["target"].strip():
+                self.places.add("equal sides", example.origin)
+            for side, counts in self._sides.items():
+                counts.update(_words(written[side]))
+        if len(written) > 1:
+            first = sha256(next(iter(written.values())).encode()).digest()[:12]
+            if self._first.setdefault(first, part) == "train" and part == "validation":
+                self.places.add("shared source", example.origin)
+        if classes and example.label is not None:
+            labels = example.label if isinstance(example.label, tuple) else (example.label,)
+            self._classes[part].update(labels)
+            for label in labels:
+                self._where.setdefault(f"{part} {label}", example.origin)
+
+    def _look_for_swaps(self) -> None:
+        """A record is swapped if both of its sides are made of words that the other records have on the other side."""
+        source, target = self._sides["source"], self._sides["target"]
+        for _, example in self._read():
+            if example.empty:
+                continue
+            one, other = (_words(text) for text in example.written()[:2])
+            if _nats(one, source, target, other) < -SWAPPED and _nats(other, target, source, one) < -SWAPPED:
+                self.places.add("swapped sides", example.origin)
+
+    def _class_findings(self) -> Iterator[Finding]:
+        train, held = self._classes["train"], self._classes["validation"]
+        if not train:
+            return
+        total = sum(train.values())
+        if len(train) == 1:
+            only = next(iter(train))
+            yield Finding("one class", True, total, total, "", f"labels are {only!r}", "classes need at least two")
+        once = [label for label, count in train.items() if count == 1]
+        if once:
+            where = self._where[f"train {once[0]}"]
+            yield Finding(
+                "labels seen once", False, len(once), len(train), where,
+                f"classes have one training label, such as {once[0]!r}", "join them, or give more",
+            )  # fmt: skip
+        unknown = [label for label in held if label not in train]
+        if unknown:
+            where = self._where[f"validation {unknown[0]}"]
+            yield Finding(
+                "unknown labels", True, len(unknown), len(held), where,
+                f"classes of the validation part are not in the training part, such as {unknown[0]!r}",
+                "give more records with them, or leave them out",
+            )  # fmt: skip
+        (most, largest), (least, smallest) = train.most_common()[0], train.most_common()[-1]
+        if largest > RARE * smallest:
+            yield Finding(
+                "class imbalance", False, largest, total, "",
+                f"labels are {most!r}, and {smallest:,} {least!r}", "compare the score with that of always saying the largest",
+            )  # fmt: skip
+
+
+def _words(text: str) -> Counter[str]:
+    return Counter(word.lower() for word in WORD.findall(text))
+
+
+def _nats(words: Counter[str], here: Counter[str], there: Counter[str], opposite: Counter[str]) -> float:
+    """How many nats likelier a text's words are on its own side than on the other, by the counts of the other records.
+
+    Args:
+        words: of the text.
+        here: of all texts on its side.
+        there: of all texts on the other side.
+        opposite: of the text on the other side of the same record.
+    """
+    # Without the record itself, which would vouch for its own words. A half is added, so that an unseen word says nothing.
+    return sum(
+        count * log((here[word] - count + 0.5) / (there[word] - opposite[word] + 0.5)) for word, count in words.items()
+    )

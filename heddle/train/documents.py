@@ -1,0 +1,267 @@
+"""Rows that do not cross the ends of documents: one document per row, or several that do not see each other."""
+
+from functools import cached_property
+from math import ceil
+
+import numpy as np
+
+from heddle.data.batch import IGNORED
+from heddle.data.buckets import EMPTY, WIDTH, Buckets, held_out_records
+from heddle.data.order import epoch_key, permute, spread
+from heddle.data.pack import Pieces, best_fit, within
+from heddle.data.store import Part
+from heddle.errors import HeddleError, pluralize
+from heddle.nn.layout import Layout
+from heddle.train.rows import LEAST, Ids, TextRows, TokenRows
+from heddle.train.task import Examples, HeldOut, Reading, listed
+
+
+class DocumentRows(TextRows):
+    """Rows that do not cross the ends of documents.
+
+    The end-of-text id belongs to the document before it, and ends the last document of a text too. If the task predicts the next
+    token, the end is a target but is not read, and a document's first token is no target.
+
+    Attributes:
+        lengths: of the training and of the held-out part, if there: Int[documents], tokens of each document to read.
+    """
+
+    def __init__(self, reading: Reading, ahead: int) -> None:
+        super().__init__(reading, ahead)
+        self.lengths: dict[bool, Ids] = {}
+        for held_out, part in ((False, reading.corpus.train), (True, reading.corpus.validation)):
+            if part is not None:
+                self.lengths[held_out] = self._lengths(reading.part(held_out))
+                if not self.lengths[held_out].any():
+                    name = "held-out" if held_out else "training"
+                    raise HeddleError(f"no document of the {name} text has a token to predict: give more text")
+
+    def _lengths(self, part: Part) -> Ids:
+        lengths: Ids = np.diff(part.starts)
+        lengths[-1] += part.separator is not None
+        return np.maximum(lengths - self.ahead, 0)
+
+    def _fill(self, held_out: bool, pieces: Pieces, filled: Ids, width: int) -> tuple[Ids, Ids]:
+        """Int[B T] twice: pieces in rows, one after the other, and the id after each token.
+
+        Args:
+            held_out: which part to read.
+            pieces: what to read, in the order of the rows.
+            filled: Int[B], tokens of each row.
+            width: T.
+        """
+        part, taken = self.reading.part(held_out), np.arange(width) < filled[:, None]
+        places = np.repeat(part.starts[pieces.document] + pieces.start, pieces.size) + within(pieces.size)
+        tokens, following = np.zeros(taken.shape, dtype=np.int64), np.full(taken.shape, IGNORED)
+        tokens[taken] = ids_at(part, places)
+        if self.ahead:
+            following[taken] = ids_at(part, places + 1)
+        return tokens, following
+
+    def _name(self, examples: Examples) -> str:
+        return f"{'validation' if examples.held_out else 'training'} documents"
+
+
+def ids_at(part: Part, places: Ids) -> Ids:
+    """The ids at these places; the place after the last token is the end of the last document."""
+    last = len(part.tokens) - 1
+    found = np.asarray(part.tokens)[np.minimum(places, last)].astype(np.int64)
+    if part.separator is not None:
+        found[places > last] = part.separator
+    return found
+
+
+class Separate(DocumentRows):
+    """One document per row, of which only the first `length` tokens are read (L0-18); batches are of similar length (D-32).
+
+    A step has as many documents as fit into `Reading.batch_tokens`, padding included, or `Reading.rows`. The place of an example
+    is its document, or `EMPTY` for a row of padding. What follows a document's last token that is read is no target if the
+    document is cut off there.
+    """
+
+    def __init__(self, reading: Reading, ahead: int) -> None:
+        super().__init__(reading, ahead)
+        if reading.corpus.train is not None:
+            self.documents = np.flatnonzero(self._kept(held_out=False))
+            sizes = np.minimum(self.lengths[False], self.length)[self.documents]
+            self.buckets = Buckets(sizes, reading.rows, reading.batch_tokens, reading.multiple)
+
+    def _kept(self, held_out: bool) -> Ids:
+        """Int[documents], targets of each document."""
+        lengths = self.lengths[held_out]
+        return np.where(lengths > self.length, self.length - self.ahead, lengths)
+
+    def examples(self, step: int) -> Examples:
+        self.reading.part(held_out=False)
+        found = self.buckets.read(step, self.reading.seed)
+        places = np.where(found == EMPTY, EMPTY, self.documents[found])
+        return Examples(places, keys=step * (1 << 20) + np.arange(len(found)))
+
+    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+        """Every document with a target, in batches of similar length, or an even sample; what is cut off is not scored."""
+        self.reading.part(held_out=True)
+        lengths, kept = self.lengths[True], self._kept(held_out=True)
+        batches, share = held_out_records(np.minimum(lengths, self.length), kept, rows, most)
+        return HeldOut(tuple(Examples(each, held_out=True) for each in batches), share)
+
+    def read(self, examples: Examples) -> TokenRows:
+        lengths = np.where(examples.places == EMPTY, 0, self.lengths[examples.held_out][examples.places])
+        filled = np.minimum(lengths, self.length)
+        width = min(max(1, ceil(filled.max() / WIDTH)) * WIDTH, self.length)
+        there = np.flatnonzero(filled)
+        pieces = Pieces(examples.places[there], np.zeros(len(there), dtype=np.int64), filled[there], self.length)
+        tokens, following = self._fill(examples.held_out, pieces, filled, width)
+        following[lengths > self.length, -1] = IGNORED
+        full = filled.min() == width
+        layout = Layout.whole(len(filled), width) if full else Layout.padded(filled.tolist(), width)
+        return TokenRows(tokens, following, layout)
+
+    def beginning(self, most: int) -> Examples:
+        return Examples(np.flatnonzero(self._kept(held_out=True))[:1], held_out=True)
+
+    @property
+    def steps_per_epoch(self) -> float:
+        return float(self.buckets.batches)
+
+    def numbers(self, examples: Examples) -> Ids:
+        """The documents."""
+        found: Ids = examples.places[examples.places != EMPTY]
+        return found
+
+    def size(self, held_out: bool) -> int:
+        """Documents with a target."""
+        return int((self._kept(held_out) > 0).sum())
+
+    @cached_property
+    def held_out_text(self) -> tuple[int, float]:
+        part, kept = self.reading.part(held_out=True), self._kept(held_out=True)
+        sizes, tokenizer = part.target_sizes.astype(np.float64), self.reading.tokenizer
+        cut = np.flatnonzero(self.lengths[True] > self.length)
+        if len(cut):
+            # Blanks may belong to no token, so each document's bytes are divided in proportion to its tokens' bytes.
+            ids = range(self.reading.model.vocab_size)
+            each = np.array([1 if tokenizer is None else len(tokenizer.token_bytes(id)) for id in ids])
+            if part.separator is not None:
+                each[part.separator] = 0
+            for document in cut:
+                covered = each[part.tokens[part.starts[document] + 1 : part.starts[document + 1]]]
+                sizes[document] *= covered[: self.length - 1].sum() / max(covered.sum(), 1)
+        return int(kept.sum()), float(sizes.sum() / max(kept.sum(), 1))
+
+    def left_out(self) -> dict[str, float]:
+        return {"cut_off": 1 - float(self._kept(held_out=True).sum() / self.lengths[True].sum())}
+
+    def remarks(self) -> list[str]:
+        lengths = self.lengths[False]
+        cut, read = lengths > self.length, np.minimum(lengths, self.length).sum()
+        padding = 1 - read / self.buckets.places
+        lost = f"{1 - read / lengths.sum():.1%} of the text, the rest of those longer than {self.length} tokens, is never read"
+        return [
+            f"documents: {pluralize(int(cut.sum()), 'document')} of {len(lengths):,} are cut off: "
+            f"{lost}; {padding:.1%} of what is computed is padding"
+            if cut.any()
+            else f"documents: no document is longer than {self.length} tokens; {padding:.1%} of what is computed is padding"
+        ]
+
+    def describe(self, examples: Examples) -> str:
+        return f"{self._name(examples)} {listed(examples)}"
+
+
+class Packed(DocumentRows):
+    """Several documents per row, packed by best fit, which do not see each other; nothing is dropped.
+
+    A document longer than a row is cut into pieces. If the task predicts the next token, what follows a piece's last token is a
+    target though the next piece reads it, so every token but a document's first is predicted exactly once. A piece's tokens see
+    nothing of the pieces before it, and its positions start at 0.
+
+    Documents are packed anew in each epoch, so that the same ones do not meet again; the number of rows stays the same. The
+    place of an example is epoch · rows per epoch + its number in the epoch's order.
+    """
+
+    def __init__(self, reading: Reading, ahead: int) -> None:
+        super().__init__(reading, ahead)
+        self.pieces = {held_out: Pieces.of(lengths, self.length) for held_out, lengths in self.lengths.items()}
+        self.count = {held_out: best_fit(each.size, self.length)[1] for held_out, each in self.pieces.items()}
+        self._planned: dict[tuple[bool, int], tuple[Ids, Ids]] = {}
+
+    def _plan(self, held_out: bool, epoch: int) -> tuple[Ids, Ids]:
+        """Int[P], the pieces in the order of the rows, and Int[rows + 1], where each row's pieces start, and the end."""
+        if (held_out, epoch) not in self._planned:
+            pieces = self.pieces[held_out]
+            order, key = np.arange(len(pieces.size)), epoch_key(self.reading.seed, epoch)
+            if not held_out:
+                order = permute(order, len(order), key)
+            rows, count = best_fit(pieces.size[order], self.length)
+            if not held_out:
+                rows = permute(rows, count, key + 1)
+            starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))])
+            # A step reads rows of two epochs at most.
+            self._planned = {key: self._planned[key] for key in list(self._planned)[-2:]}
+            self._planned[held_out, epoch] = order[np.argsort(rows, kind="stable")], starts
+        return self._planned[held_out, epoch]
+
+    def _pieces(self, examples: Examples) -> list[Ids]:
+        """The pieces of each row."""
+        found = []
+        for place in examples.places.tolist():
+            epoch, number = divmod(place, self.count[examples.held_out])
+            order, starts = self._plan(examples.held_out, epoch)
+            found.append(order[starts[number] : starts[number + 1]])
+        return found
+
+    def examples(self, step: int) -> Examples:
+        self.reading.part(held_out=False)
+        return Examples(self._keys(step))
+
+    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+        """Rows that are always packed alike; every target once."""
+        self.reading.part(held_out=True)
+        count, targets = self.count[True], int(self.lengths[True].sum())
+        chosen = np.arange(count)
+        if most is not None and most < targets:
+            chosen = spread(count, min(count, max(LEAST, ceil(most * count / targets))))
+        cuts = [Examples(chosen[start : start + rows], held_out=True) for start in range(0, len(chosen), rows)]
+        scored = sum(int(self.pieces[True].size[each].sum()) for cut in cuts for each in self._pieces(cut))
+        return HeldOut(tuple(cuts), scored / targets)
+
+    def read(self, examples: Examples) -> TokenRows:
+        found, all_pieces = self._pieces(examples), self.pieces[examples.held_out]
+        every = np.concatenate(found)
+        pieces = Pieces(all_pieces.document[every], all_pieces.start[every], all_pieces.size[every], self.length)
+        sizes = [all_pieces.size[each].tolist() for each in found]
+        tokens, following = self._fill(examples.held_out, pieces, np.array([sum(each) for each in sizes]), self.length)
+        return TokenRows(tokens, following, Layout.packed(sizes, self.length))
+
+    def beginning(self, most: int) -> Examples:
+        return Examples(np.zeros(1, dtype=np.int64), held_out=True)
+
+    def numbers(self, examples: Examples) -> Ids:
+        """The rows."""
+        return examples.places
+
+    def size(self, held_out: bool) -> int:
+        return self.count[held_out]
+
+    def epoch(self) -> int:
+        return self.count[False]
+
+    @property
+    def steps_per_epoch(self) -> float:
+        return self.count[False] / self.reading.rows
+
+    @cached_property
+    def held_out_text(self) -> tuple[int, float]:
+        targets = int(self.lengths[True].sum())
+        return targets, float(self.reading.part(held_out=True).target_sizes.sum() / targets)
+
+    def remarks(self) -> list[str]:
+        lengths, rows = self.lengths[False], self.count[False]
+        padding, cut = 1 - lengths.sum() / (rows * self.length), int((lengths > self.length).sum())
+        return [
+            f"pack: {pluralize(len(lengths), 'document')} in {pluralize(rows, 'row')} of {self.length} tokens, {padding:.2%} of "
+            f"them padding; {cut:,} are longer than a row and are cut into pieces; nothing is dropped"
+        ]
+
+    def describe(self, examples: Examples) -> str:
+        documents = np.unique(self.pieces[examples.held_out].document[np.concatenate(self._pieces(examples))])
+        return f"packed rows of the {self._name(examples)} {listed(Examples(documents))}"

@@ -1,0 +1,176 @@
+"""Looks for what goes wrong in practice: in the user's files, and in a run's tokens and batches."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from heddle.checks import checked
+from heddle.config.run import RunConfig
+from heddle.data.batch import IGNORED, Batch
+from heddle.data.examples import LABEL, Example
+from heddle.data.files import STDIN
+from heddle.data.lint import MANY, Finding, RecordLint, TextLint
+from heddle.data.record_store import RecordStore
+from heddle.data.records import Records
+from heddle.data.store import PARTS, Part
+from heddle.data.tally import ExamplesTally
+from heddle.errors import HeddleError
+from heddle.train.material import Examples, Material, Texts, material
+from heddle.train.session import Run, read_run
+
+STEPS = 16  # steps whose batches are looked at
+
+
+@checked()
+def lint_sources(config: RunConfig) -> list[Finding]:
+    """What is wrong with a run's sources, before it is tokenised.
+
+    Raises:
+        HeddleError: the sources cannot be read.
+    """
+    with material(config.data, config.task) as found:
+        return list(_in_sources(found))
+
+
+def _in_sources(found: Material) -> Iterator[Finding]:
+    if isinstance(found, Examples):
+        examples = found
+
+        def read() -> Iterator[tuple[str, Example]]:
+            tally = ExamplesTally(examples.share, examples.labels)
+            for example in examples.examples():
+                yield tally.add(example) or example.part or "train", example
+
+        yield from RecordLint(read).findings(classes=examples.labels != "numbers")
+    elif isinstance(found, Texts):
+        lint = TextLint("document")
+        for document in found.documents():
+            lint.add([document.text], document.origin, document.part or "train")
+        yield from lint.findings()
+
+
+@checked()
+def lint_run(run: str | Path) -> list[Finding]:
+    """What is wrong with what a run learns from: its tokens, its batches, and whether its sources are still the same.
+
+    Raises:
+        HeddleError: the directory is not a training run, or its files are damaged.
+    """
+    opened = read_run(Path(run))
+    found: list[Finding] = []
+    if isinstance(opened.store, RecordStore):
+        found += _in_records(opened, opened.store)
+    else:
+        for name in PARTS:
+            part: Part = getattr(opened.store, name)
+            found += out_of_range(part.tokens, opened.tokenizer.vocab_size, name)
+    return [*found, *_in_batches(opened), *_in_changed_sources(opened)]
+
+
+def _in_records(run: Run, store: RecordStore) -> Iterator[Finding]:
+    for name in PARTS:
+        records: Records = getattr(store, name)
+        for field, column in records.columns.items():
+            if field != LABEL:
+                yield from out_of_range(column.values, run.tokenizer.vocab_size, f"{name}.{field}")
+        yield from cropped(records, run.config.model.context, len(run.config.model.stacks()) == 2, name)
+    whole = store.split["repeated"]
+    if whole:
+        yield Finding(
+            "overlap", True, whole, store.split["held_out"], "", "validation records are in the training part too",
+            "remove them, or the score is of what was learned by heart",
+        )  # fmt: skip
+
+
+def cropped(records: Records, context: int, apart: bool, part: str) -> Iterator[Finding]:
+    """Records that are longer than the model's context.
+
+    Args:
+        context: tokens in a row.
+        apart: whether each text has a row of its own, as in an encoder-decoder; otherwise they share one.
+        part: the part's name.
+    """
+    lengths = {field: column.lengths for field, column in records.columns.items() if field != LABEL}
+    rows = lengths if apart else {"text": sum(lengths.values(), np.zeros(len(records), dtype=np.int64))}
+    for field, row in rows.items():
+        long = np.flatnonzero(row > context)
+        if len(long):
+            lost = int((row[long] - context).sum()) / int(row.sum())
+            yield Finding(
+                "cropped", lost > MANY, len(long), len(row), f"{part} record {long[0]}",
+                f"records have a {field} longer than context = {context} ({lost:.1%} of its tokens)",
+                f"set context={int(row.max())}, or leave them out",
+            )  # fmt: skip
+
+
+def out_of_range(ids: np.ndarray, vocab_size: int, where: str) -> Iterator[Finding]:
+    """Ids that the tokenizer does not have."""
+    wrong = np.flatnonzero(np.asarray(ids) >= vocab_size)
+    if len(wrong):
+        yield Finding(
+            "ids out of range", True, len(wrong), len(ids), f"{where} token {wrong[0]}",
+            f"ids are not below the {vocab_size:,} of the tokenizer", "tokenise the sources again",
+        )  # fmt: skip
+
+
+def _in_batches(run: Run) -> Iterator[Finding]:
+    """What the first steps' batches have, or never have."""
+    task = run.task()
+    special, end = set(run.tokenizer.special.values()), run.tokenizer.end_of_text
+    doubled = rows = ends = targets = 0
+    where = ""
+    steps = min(STEPS, run.chosen.steps)
+    for step in range(steps):
+        batch = task.batch(task.examples(step))
+        found = doubled_beginnings(batch, special)
+        if found and not where:
+            where = f"step {step + 1}"
+        doubled, rows = doubled + found, rows + len(batch.tokens)
+        targets += int((batch.targets != IGNORED).sum())
+        ends += 0 if end is None else int((batch.targets == end).sum())
+    if doubled:
+        yield Finding(
+            "doubled beginnings", True, doubled, rows, where,
+            f"rows of the first {steps} steps start with the same special id twice",
+            "remove it from the text, since the task adds it",
+        )  # fmt: skip
+    scores = run.config.model.head.kind == "language" and run.config.model.decoder is not None
+    if scores and end is not None and targets and not ends:
+        yield Finding(
+            "no end", not _one_text(run), targets, targets, "", f"targets of the first {steps} steps are no end of text",
+            "the model cannot learn when to stop: give each text a document or a record of its own",
+        )  # fmt: skip
+
+
+def doubled_beginnings(batch: Batch, special: set[int]) -> int:
+    """Rows that start with the same special id twice."""
+    if batch.tokens.shape[1] < 2:
+        return 0
+    first, second = batch.tokens[:, 0], batch.tokens[:, 1]
+    starts = torch.isin(first, torch.tensor(sorted(special), dtype=first.dtype))
+    real = batch.layout.segment[:, 1] >= 0
+    return int((starts & (first == second) & real).sum())
+
+
+def _one_text(run: Run) -> bool:
+    """Whether the run learns from one document, which has no end but its own."""
+    return not isinstance(run.store, RecordStore) and run.store.split["by"] == "characters"
+
+
+def _in_changed_sources(run: Run) -> Iterator[Finding]:
+    """Whether the sources are what was tokenised, if they are still there."""
+    data, task = run.config.data, run.config.task
+    if data is None or task is None or not data.sources or set(STDIN) & {*data.sources, *data.validation_sources}:
+        return
+    wrong, where = "", ", ".join(data.sources)
+    try:
+        with material(data, task) as found:
+            found.read(lambda line: None)
+            if isinstance(found, Examples | Texts) and found.described.sha256 != run.store.sources:
+                wrong = "sources have changed since they were tokenised"
+    except HeddleError as error:
+        wrong, where = f"sources cannot be read any more ({error})", ""
+    if wrong:
+        yield Finding("changed sources", False, 1, 1, where, wrong, "train a new run to learn from what they are now")

@@ -1,0 +1,119 @@
+"""What is planted in data is found, with its count and its place, and clean data has no findings."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from heddle.data.examples import Example
+from heddle.data.lint import Finding, RecordLint, TextLint
+
+NOUNS = [("dog", "hund"), ("cat", "katze"), ("house", "haus"), ("tree", "baum"), ("water", "wasser"), ("child", "kind")]
+VERBS = [("sees", "sieht"), ("loves", "liebt"), ("seeks", "sucht"), ("paints", "malt"), ("knows", "kennt")]
+
+
+def pairs(count: int = 120) -> list[tuple[str, str]]:
+    """Sentences in two small languages, each different."""
+    draw = random.Random(0)
+    found = []
+    for number in range(count):
+        one, other, verb = draw.choice(NOUNS), draw.choice(NOUNS), draw.choice(VERBS)
+        found.append(
+            (f"the {one[0]} {verb[0]} a {other[0]} {number}", f"das {one[1]} {verb[1]} ein {other[1]} {number}")
+        )
+    return found
+
+
+def lint(rows: list[tuple[str, str]], held: int = 20) -> dict[str, Finding]:
+    def read() -> Iterator[tuple[str, Example]]:
+        for number, (source, target) in enumerate(rows):
+            part = "train" if number < len(rows) - held else "validation"
+            yield part, Example({"source": source, "target": target}, None, f"a:{number}")
+
+    return {each.name: each for each in RecordLint(read).findings(classes=True)}
+
+
+def test_clean_pairs_have_no_findings() -> None:
+    assert lint(pairs()) == {}
+
+
+def test_swapped_sides_are_counted_and_nothing_else_is() -> None:
+    rows = pairs()
+    for number in (7, 30, 31):
+        rows[number] = rows[number][::-1]
+    found = lint(rows)
+    assert set(found) == {"swapped sides"}
+    assert (found["swapped sides"].count, found["swapped sides"].where, found["swapped sides"].wrong) == (
+        3,
+        "a:7",
+        True,
+    )
+    assert found["swapped sides"].line() == (
+        "wrong: swapped sides: 3 of 120 records have words on each side that are over 20 times likelier on the other, first a:7; "
+        "exchange source and target there"
+    )
+
+
+def test_a_pair_does_not_vouch_for_its_own_words() -> None:
+    """Words that nobody else has, on one side or on both, say nothing."""
+    assert lint([*pairs(), ("qwerty asdf", "zuiop hjkl"), ("Ada Bo Cy Di met", "Ada Bo Cy Di trafen")]) == {}
+
+
+@pytest.mark.parametrize(
+    ("row", "at", "name", "wrong"),
+    [
+        (("", "das hund"), 5, "empty source", False),
+        (("the dog", " \n"), 5, "empty target", False),
+        (("the dog", "the dog"), 5, "equal sides", False),
+        (("the dog\u200b", "das hund"), 5, "invisible characters", False),
+        (("the caf\u00c3\u00a9", "das hund"), 5, "mojibake", True),
+        (("the \ufffd", "das hund"), 5, "mojibake", True),
+        (("the dog\r\n", "das hund"), 5, "CRLF", False),
+        (pairs()[0], 5, "duplicates", False),
+        (pairs()[0], 119, "overlap", True),
+        ((pairs()[0][0], "anders"), 119, "shared source", False),
+    ],
+)
+def test_a_planted_record_is_found(row: tuple[str, str], at: int, name: str, wrong: bool) -> None:
+    rows = pairs()
+    rows[at] = row
+    found = lint(rows)[name]
+    assert (found.count, found.where, found.wrong) == (1, f"a:{at}", wrong)
+
+
+def test_what_is_rare_is_a_remark_and_what_is_frequent_is_wrong() -> None:
+    rows = pairs()
+    for number in range(0, 20, 2):
+        rows[number] = (rows[number][0], rows[number][0])
+        rows[number + 50] = rows[40]
+    found = lint(rows)
+    assert found["equal sides"].wrong
+    assert found["duplicates"].wrong
+
+
+def labelled(train: list[str], validation: list[str]) -> dict[str, Finding]:
+    def read() -> Iterator[tuple[str, Example]]:
+        for part, labels in (("train", train), ("validation", validation)):
+            for number, label in enumerate(labels):
+                yield part, Example({"text": f"{part} text {number}"}, label, f"{part}:{number}")
+
+    return {each.name: each for each in RecordLint(read).findings(classes=True)}
+
+
+def test_labels() -> None:
+    assert labelled(["x", "y"] * 9, ["x", "y"]) == {}
+    assert labelled(["x", "x"], ["x"])["one class"].wrong
+    once = labelled(["x"] * 9 + ["y"] * 9 + ["z"], ["x"])["labels seen once"]
+    assert (once.count, once.of, once.where, once.wrong) == (1, 3, "train:18", False)
+    unknown = labelled(["x", "y"] * 9, ["x", "z", "z"])["unknown labels"]
+    assert (unknown.count, unknown.where, unknown.wrong) == (1, "validation:1", True)
+    skewed = labelled(["x"] * 61 + ["y"] * 3, ["x"])["class imbalance"]
+    assert (skewed.count, skewed.of) == (61, 64)
+    assert "class imbalance" not in labelled(["x"] * 60 + ["y"] * 3, ["x"])
+
+
+def test_joiners_and_accents_are_ordinary() -> None:
+    look = TextLint("document")
+    for number, text in enumerate(["été naïve Ã A", "👩‍👩‍👧", "می‌خواهم", "tab\tand\nline", "Â© is rare"]):
+        look.add([text], f"a:{number}")
+    assert [(each.name, each.where) for each in look.findings()] == [("mojibake", "a:4")]
