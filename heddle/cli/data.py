@@ -89,8 +89,7 @@ def lint(*words: str, json: bool = False) -> None:
     if not words:
         raise HeddleError("name sources or a run: heddle data lint my.txt")
     run = _run_named(words)
-    # Runs of a series read the same text.
-    findings = lint_sources(read_words(words)[0].config) if run is None else lint_run(run)
+    findings = lint_sources(read_words(words)) if run is None else lint_run(run)
     if json:
         document({"of": list(words), "findings": [asdict(each) for each in findings]})
     else:
