@@ -568,6 +568,27 @@ TABLE: dict[str, Call] = {
             "reading": [None, PART, Bad(train.Reading(Corpus(PART), CONFIG.override({"context": 20})), "context")],
         },
     ),
+    "train.model_for": Call(
+        {
+            "task": "classification",
+            "tokenizer": TOKENIZER,
+            "data": [(TEXT, "a"), (TEXT, "b")],
+            "depth": 1,
+            "context": 8,
+        },
+        {
+            "task": [None, 3, "classify", TRAIN],
+            "tokenizer": NO_TOKENIZER,
+            "data": [None, 3, Bad([TEXT], "pairs (text, label)")],
+            "depth": NO_COUNT,
+            "context": NO_COUNT,
+            "seed": NO_SEED,
+            "columns": ["text", 3, {3: "text"}, Bad({"words": "text"}, "words")],
+            "dim": [0, 1.5],
+            "family": ["encoder-decoder"],
+            "preset": ["gpt1"],
+        },
+    ),
     "train.open_session": Call({"run": "run"}, {"run": NO_PLACE}),
     "train.plan": Call(
         {"config": config.RunConfig(), "store": STORE, "tokenizer": TOKENIZER, "device": "cpu"},
@@ -606,6 +627,16 @@ TABLE: dict[str, Call] = {
             "run": NO_PATH,
             "tell": [None, *NO_CALL],
             "watch": NO_CALL,
+        },
+    ),
+    "train.tokenizer_for": Call(
+        {"task": "next_token", "data": TEXT, "kind": "characters"},
+        {
+            "task": [None, 3, "next", TRAIN],
+            "data": [None, 3, [3], Bad([(TEXT, TEXT)], "a text"), Bad("", "text")],
+            "kind": [None, 3, Bad("bytez", "Did you mean 'bytes'")],
+            "vocab_size": NO_COUNT,
+            "columns": ["text", 3, {3: "text"}, Bad({"words": "text"}, "words")],
         },
     ),
     "train.train_step": Call(

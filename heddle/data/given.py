@@ -13,11 +13,12 @@ from heddle.config.data import DataConfig
 from heddle.config.tasks import TaskSettings
 from heddle.data.encode import records_of
 from heddle.data.examples import LABEL, Example, of_row
+from heddle.data.memory import EncodedDocument, part_of, part_of_encoded
 from heddle.data.parts import first_bytes
 from heddle.data.records import Records
 from heddle.data.sources import Document, Tally, describe_documents
 from heddle.data.split import choose_split
-from heddle.data.store import Corpus, EncodedDocument, Part, part_of, part_of_encoded
+from heddle.data.store import Corpus, Part
 from heddle.data.tables import Row
 from heddle.data.tally import ExamplesTally, class_names, describe_examples, for_parts
 from heddle.errors import HeddleError
@@ -90,7 +91,7 @@ class Given:
 
     def classes(self) -> tuple[str, ...]:
         """Names of the classes of the labels; none if the task has no classes."""
-        if LABEL not in self.task.fields or self.task.labels == "numbers":
+        if not self.task.has_classes:
             return ()
         labels = (example.label for example in self.examples())
         return class_names(name for label in labels for name in (label if isinstance(label, tuple) else (str(label),)))

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,6 @@ from heddle.data.parts import (
     PartWriter,
     Tokenizes,
     check_size,
-    first_bytes,
     map_documents,
     map_tokens,
     pieces,
@@ -34,8 +33,6 @@ FORMAT, VERSION, META = "heddle token store", 2, "meta.json"
 META_PARTIAL = f"{META}.partial"
 PARTS = ("train", "validation")
 Progress = Callable[[int, int], None]
-EncodedDocument = tuple[Sequence[int], int, int]
-"""A document's ids, the UTF-8 bytes of its text, and those that its first token covers."""
 
 # Characters to tokenise at once; at some 40 bytes per id, this bounds the memory.
 _BATCH = 1 << 21
@@ -95,46 +92,6 @@ class Corpus:
     def classes(self) -> tuple[str, ...]:
         """Names of the classes of its records, if it has any."""
         return next((part.classes for part in (self.train, self.validation) if isinstance(part, Records)), ())
-
-
-@checked()
-def part_of(documents: Iterable[Document], tokenizer: Tokenizes) -> Part:
-    """A part in memory: whole documents, separated by the end-of-text id if the tokenizer has one.
-
-    Raises:
-        HeddleError: there are fewer than two tokens, hence no target; or the tokenizer does not know some text.
-    """
-
-    def encoded() -> Iterator[EncodedDocument]:
-        for document in documents:
-            (ids,) = tokenizer.encode_batch([document.text])
-            first = first_bytes(tokenizer.token_bytes(ids[0]), document.text) if ids else 0
-            yield ids, len(document.text.encode()), first
-
-    return part_of_encoded(encoded(), tokenizer.end_of_text)
-
-
-def part_of_encoded(documents: Iterable[EncodedDocument], separator: int | None) -> Part:
-    """A part in memory from documents that are ids.
-
-    Raises:
-        HeddleError: there are fewer than two tokens, hence no target.
-    """
-    ids: list[npt.NDArray[Any]] = []
-    starts, firsts, sizes = [0], list[int](), list[int]()
-    for document, size, first in documents:
-        if sizes and separator is not None:
-            ids[-1] = np.append(ids[-1], np.uint32(separator))
-            starts[-1] += 1
-        ids.append(np.array(document, dtype=np.uint32))
-        starts.append(starts[-1] + len(document))
-        firsts.append(first)
-        sizes.append(size)
-    tokens = np.concatenate([np.empty(0, dtype=np.uint32), *ids])
-    if len(tokens) < 2:
-        raise HeddleError(f"the text has {len(tokens)} token(s); it needs at least 2, one to read and one to predict")
-    covered = np.array(sizes) - np.array(firsts)
-    return Part(tokens, sum(sizes), len(sizes), firsts[0], np.array(starts), covered, separator)
 
 
 @dataclass(frozen=True, slots=True)
