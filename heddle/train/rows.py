@@ -14,7 +14,7 @@ from math import log
 import numpy as np
 import numpy.typing as npt
 
-from heddle.data.batch import IGNORED
+from heddle.data.batch import IGNORED, next_token_batch
 from heddle.data.order import held_out_windows, targets_left_out, windows, windows_per_epoch
 from heddle.data.store import Part
 from heddle.errors import HeddleError, pluralize
@@ -160,9 +160,10 @@ class Concatenated(TextRows):
         """Each window and, if the task predicts the next token, the token after it."""
         tokens, length = self.reading.part(examples.held_out).tokens, examples.length
         found = np.stack([tokens[start : start + length + self.ahead] for start in examples.places]).astype(np.int64)
-        following = np.full((len(found), length), IGNORED)
-        following[:, : found.shape[1] - 1] = found[:, 1:]
-        return TokenRows(found[:, :length].copy(), following, Layout.whole(len(found), length))
+        if not self.ahead:
+            return TokenRows(found, np.full_like(found, IGNORED), Layout.whole(len(found), length))
+        batch = next_token_batch(found)
+        return TokenRows(batch.tokens.numpy(), batch.targets.numpy(), batch.layout)
 
     def beginning(self, most: int) -> Examples:
         length = min(most, self.length, self.held_out_text[0])
