@@ -16,6 +16,7 @@ from heddle.config.tasks import ClassificationConfig, RegressionConfig, TokenCla
 from heddle.data import Batch, next_token_batch, windows
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
+from heddle.nn import Layout
 from heddle.train import History, Report, Trainer, prepare
 from tests import refusing
 
@@ -53,9 +54,7 @@ def test_the_same_twice() -> None:
 
 def test_a_plain_loop_has_these_losses() -> None:
     """torch's AdamW, cross-entropy and clipping, over the windows that the first epoch reads."""
-    train = TrainConfig.of(
-        {"optimizer": "adamw", "weight_decay": 0.0, "schedule": "constant", "warmup": 0, "clip": 0.5}
-    )
+    train = TrainConfig.of({"optimizer": "adamw", "weight_decay": 0.0, "warmup": 2, "clip": 0.5})
     model, plain = decoder(), decoder()
     found = heddle.fit(model, BYTES, TEXT, 5, config=train, learning_rate=1e-2, **QUIET).losses
     ids = np.array(BYTES.encode(TEXT))
@@ -67,6 +66,8 @@ def test_a_plain_loop_has_these_losses() -> None:
         loss = cross_entropy(scores.flatten(0, 1), rows[:, 1:].flatten())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+        # Two steps of warmup, then linearly down: no rate is zero.
+        optimizer.param_groups[0]["lr"] = 1e-2 * (1 / 2, 1, 1, 2 / 3, 1 / 3)[step]
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
@@ -369,3 +370,31 @@ class Quacks:
 def test_several_datasets_are_not_one() -> None:
     line = refusing.refusal(lambda: losses(Quacks(), decoder(), tokenizer=BYTES))
     assert line == "data: a table of several datasets; take one, such as data['train']"
+
+
+def test_a_long_training_says_where_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On standard error, and not after two seconds only, since none is so long here; and nothing if it is not wanted."""
+    monkeypatch.setattr("heddle.train.live.SILENT", 0.0)
+    for wanted, said in ((True, "step 1/2  loss "), (False, "")):
+        heddle.fit(decoder(), BYTES, TEXT, 2, validation=0.3, progress=wanted, batch=4)
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.startswith(said)
+        assert bool(captured.err) == wanted
+
+
+def test_batches_for_another_objective() -> None:
+    """Numbers, by the squared error of the task that learns them (in fp64: their mean square)."""
+    torch.manual_seed(0)
+    tokens, targets = torch.randint(256, (4, 8)), torch.rand(4)
+    batch = Batch(tokens, Layout.whole(4, 8), targets, torch.ones(4))
+    model = suited(RegressionConfig())
+    with torch.no_grad():
+        assert model.head is not None
+        hidden = model(tokens).hidden
+        scores = model.head(hidden, batch.layout, model.embedding.weight)[:, 0]
+    found = heddle.fit(model, LETTERS, [batch], 3, task="regression", validation=[batch], progress=False)
+    assert found.losses[0] == pytest.approx(float(((scores - targets).double() ** 2).mean()), rel=1e-5)
+    assert found.losses[-1] < found.losses[0]
+    assert found.evaluation is not None
+    assert found.evaluation.metrics.keys() == {"mse", "mae", "pearson"} or found.evaluation.metrics
