@@ -122,7 +122,8 @@ class Given:
         return names[value] if 0 <= value < len(names) else value
 
     def _unfit(self, number: int) -> HeddleError:
-        found = "an array" if _is_array(self.items[number]) else f"a {type(self.items[number]).__name__}"
+        name = "array" if _is_array(self.items[number]) else type(self.items[number]).__name__
+        found = f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
         where = "it" if len(self.items) == 1 and not isinstance(self.items[0], tuple) else f"item {number}"
         return HeddleError(f"{self.what}: {task_name(self.task)} needs {self.needed()}; {where} is {found}")
 
