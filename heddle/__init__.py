@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from heddle.generate import generate_text
     from heddle.model import build
     from heddle.text import load_tokenizer, train_tokenizer
-    from heddle.train import fit
+    from heddle.train import fit, model_for, tokenizer_for
     from heddle.weights import load, save
 
 __version__ = "0.1.0"
@@ -20,9 +20,11 @@ __all__ = [
     "generate_text",
     "load",
     "load_tokenizer",
+    "model_for",
     "preset",
     "save",
     "sized",
+    "tokenizer_for",
     "train_tokenizer",
 ]
 
@@ -34,9 +36,11 @@ _HOMES = {
     "generate_text": "heddle.generate",
     "load": "heddle.weights",
     "load_tokenizer": "heddle.text",
+    "model_for": "heddle.train",
     "preset": "heddle.config",
     "save": "heddle.weights",
     "sized": "heddle.config",
+    "tokenizer_for": "heddle.train",
     "train_tokenizer": "heddle.text",
 }
 

@@ -402,6 +402,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "ClassifierHeadConfig.classes": (3, 1),
     "ClassifierHeadConfig.names": ((), ("no", "yes", "maybe")),
     "ClassifierHeadConfig.dropout": RATES,
+    "ClassifierHeadConfig.names": ((),),  # they name what is computed and change nothing of it
     "ConvolutionConfig.taps": (3, 1, 4),
     "ConvolutionConfig.dilation": (1, 2),
     "CustomConfig.target": ("tests.models:Own",),

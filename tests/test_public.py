@@ -528,15 +528,37 @@ TABLE: dict[str, Call] = {
         {"run": "run", "settings": {}}, {"run": NO_PLACE, "settings": [None, "steps=3", [("train.steps", 3)], {3: 4}]}
     ),
     "train.fit": Call(
-        {"model": MODEL, "tokenizer": TOKENIZER, "text": TEXT, "steps": 1},
+        {"model": MODEL, "tokenizer": TOKENIZER, "data": TEXT, "steps": 1},
         {
             "model": [*NO_MODEL, Bad(BOTH, "model's vocab_size")],
             "tokenizer": [*NO_TOKENIZER, OTHERS],
-            "text": [*NO_STRING, [TEXT], IDS, "", "warp"],
-            "steps": NO_COUNT,
-            "batch": NO_COUNT,
-            "learning_rate": NO_RATE,
+            "data": [
+                None,
+                3,
+                TEXT.encode(),
+                [3],
+                [],
+                {"text": TEXT},
+                HIDDEN[0],
+                IDS,
+                Bad("", "text"),
+                Bad("warp", "context"),
+                BATCH,
+            ],
+            "steps": [None, *NO_COUNT],
+            "task": [3, {}, "next", TRAIN, Bad("translation", "pairs")],
+            "validation": [0.0, 1.0, -1, NAN, True, 3, b"warp", [3], Bad("", "text"), Bad("w", "text")],
             "config": [{}, CONFIG],
+            "columns": ["text", 3, {3: "text"}, {"words": "text"}, Bad({"source": "text"}, "source")],
+            "layout": [None, 3, "packed"],
+            "readers": [None, 3, ["print"]],
+            "progress": NO_SWITCH,
+            "batch": NO_COUNT[:4],
+            "learning_rate": [each for each in NO_RATE if each not in ("1e-3", None)],
+            "device": [Bad("tpu", "device")],
+            "precision": ["fp16", 3],
+            "minutes": [1.0],
+            "save_every": [3],
         },
     ),
     "train.make_task": Call(
@@ -544,6 +566,27 @@ TABLE: dict[str, Call] = {
         {
             "config": [None, {}, "next_token", TRAIN],
             "reading": [None, PART, Bad(train.Reading(Corpus(PART), CONFIG.override({"context": 20})), "context")],
+        },
+    ),
+    "train.model_for": Call(
+        {
+            "task": "classification",
+            "tokenizer": TOKENIZER,
+            "data": [(TEXT, "a"), (TEXT, "b")],
+            "depth": 1,
+            "context": 8,
+        },
+        {
+            "task": [None, 3, "classify", TRAIN],
+            "tokenizer": NO_TOKENIZER,
+            "data": [None, 3, Bad([TEXT], "pairs (text, label)")],
+            "depth": NO_COUNT,
+            "context": NO_COUNT,
+            "seed": NO_SEED,
+            "columns": ["text", 3, {3: "text"}, Bad({"words": "text"}, "words")],
+            "dim": [0, 1.5],
+            "family": ["encoder-decoder"],
+            "preset": ["gpt1"],
         },
     ),
     "train.open_session": Call({"run": "run"}, {"run": NO_PLACE}),
@@ -584,6 +627,16 @@ TABLE: dict[str, Call] = {
             "run": NO_PATH,
             "tell": [None, *NO_CALL],
             "watch": NO_CALL,
+        },
+    ),
+    "train.tokenizer_for": Call(
+        {"task": "next_token", "data": TEXT, "kind": "characters"},
+        {
+            "task": [None, 3, "next", TRAIN],
+            "data": [None, 3, [3], Bad([(TEXT, TEXT)], "a text"), Bad("", "text")],
+            "kind": [None, 3, Bad("bytez", "Did you mean 'bytes'")],
+            "vocab_size": NO_COUNT,
+            "columns": ["text", 3, {3: "text"}, Bad({"words": "text"}, "words")],
         },
     ),
     "train.train_step": Call(
@@ -695,6 +748,7 @@ UNCHECKED = {
             "Plan",
             "Published",
             "Reading",
+            "History",
             "Report",
             "Session",
             "Member",
@@ -805,10 +859,10 @@ def test_a_package_shows_its_public_names(package: str) -> None:
 def test_what_is_given_well_is_taken() -> None:
     """The checks refuse nothing that people have at hand: numpy's numbers, paths of both sorts, lists and tuples."""
     assert heddle.sized(np.int64(1), vocab_size=np.int32(9), dim=16).vocab_size == 9
-    losses = heddle.fit(
+    history = heddle.fit(
         model.build(CONFIG, seed=np.int64(1)), TOKENIZER, TEXT, np.int64(1), learning_rate=np.float32(1e-3)
     )
-    assert len(losses) == 1
+    assert len(history.losses) == 1
     assert heddle.build(CONFIG, device=torch.device("cpu")).device.type == "cpu"
     assert len(list(generate.stream(MODEL, (1, np.int64(2)), SAMPLING))) <= 2
     heddle.save(MODEL, Path("run"), TOKENIZER)

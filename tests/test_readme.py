@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,35 @@ def test_every_command_of_the_readme_exists() -> None:
     assert known <= named, "a command that the README does not show"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "docs/benchmarks.md"])
+TRAINING = (ROOT / "docs/training.md").read_text(encoding="utf-8")
+
+
+def test_the_code_of_the_guide_to_training_runs(tmp_path: Path) -> None:
+    """From top to bottom, in one process; the classifier has learned, and the run is proved."""
+    code = "\n".join(re.findall(r"```python\n(.*?)```", TRAINING, re.DOTALL))
+    done = programs.finished([sys.executable, "-c", code], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert float(re.search(r"accuracy ([\d.]+)", lines[0]).group(1)) > 0.9
+    assert lines[-2] == "True"
+    assert json.loads((tmp_path / "runs/mine/manifest.json").read_text())["step"] == 30
+
+
+def test_every_command_has_a_call_that_exists() -> None:
+    rows = re.findall(r"^\| `(heddle .*?)\|(.*)\|$", TRAINING, re.MULTILINE)
+    calls = {call for _, cell in rows for call in re.findall(r"`(heddle\.[\w.]+)`", cell)}
+    assert len(rows) > 10
+    for call in calls:
+        module, _, name = call.rpartition(".")
+        assert callable(getattr(import_module(module), name)), call
+    named = {" ".join(words.split()[1:2]).strip("`") for words, _ in rows}
+    known = {name for name in make_app() if not name.startswith("-")}
+    # This one lists names, and computes nothing.
+    assert known - named <= {"presets"}
+    assert named <= known
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "docs/benchmarks.md", "docs/training.md"])
 def test_links_between_pages_lead_somewhere(page: str) -> None:
     file = ROOT / page
     for link in re.findall(r"\]\(([^)#:]+)\)", file.read_text(encoding="utf-8")):

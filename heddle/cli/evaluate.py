@@ -8,12 +8,13 @@ from heddle.config.data import DataConfig
 from heddle.config.saved import SavedConfig
 from heddle.config.tasks import NextTokenConfig
 from heddle.data.encode import records_of
-from heddle.data.examples import LABEL, read_examples
+from heddle.data.examples import read_examples
 from heddle.data.files import standard_input
+from heddle.data.memory import part_of
 from heddle.data.record_store import RecordStore, open_store
 from heddle.data.records import Records
 from heddle.data.sources import read_documents
-from heddle.data.store import Corpus, Part, part_of
+from heddle.data.store import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.evaluate import evaluate as score
@@ -85,7 +86,7 @@ def _read(files: tuple[str, ...], run: Path, config: SavedConfig, tokenizer: Tok
         if not records:
             return part_of(read_documents(sources, data.text), tokenizer)
         classes: tuple[str, ...] = ()
-        if LABEL in task.fields and task.labels != "numbers":
+        if task.has_classes:
             if not (run / "data").is_dir():
                 raise HeddleError(f"{run} has no data/ with the names of its classes")
             store = open_store(run / "data")

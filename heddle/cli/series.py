@@ -17,7 +17,8 @@ from heddle.train.compare import compare_runs
 from heddle.train.session import Session
 from heddle.train.spread import Spread
 from heddle.train.sweep import directory_of, spreads, sweep
-from heddle.train.trainer import Interrupted, Reader
+from heddle.train.trainer import Interrupted
+from heddle.train.training import Reader
 
 
 def train_series(found: Sequence[Variant], run: Path, out: Console, json: bool) -> None:

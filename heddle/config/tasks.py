@@ -39,6 +39,11 @@ class TaskSettings(Config):
     without: ClassVar[tuple[str, ...]] = ()
     labels: ClassVar[Labels] = "classes"
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether its labels are classes, whose names the model's head has."""
+        return "label" in self.fields and self.labels != "numbers"
+
     def reads(self, named: Collection[str]) -> tuple[str, ...]:
         """The fields that it reads if the user named the columns of some."""
         return (*self.fields, *(field for field in self.optional if field in named))

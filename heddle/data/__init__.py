@@ -4,6 +4,7 @@ In reading order:
 
 - `files`, `tables`: which files a source names, and their rows if they have columns.
 - `sources`: files, folders and globs to documents (`read_documents`); `examples`: to records of several fields (`read_examples`).
+- `given`: what a user has in Python, as a corpus in memory (`corpus_of`); `memory`: a text there.
 - `split`: which documents, or ends of them, are held out.
 - `parts`: writes the token files of a store; `store` builds and opens one (`build_store`, `TokenStore`).
 - `tally`, `encode`: which part a record is for and which classes there are; ids and numbers of classes.
@@ -22,6 +23,7 @@ from heddle.data.batch import next_token_batch as next_token_batch
 from heddle.data.encode import records_of as records_of
 from heddle.data.examples import Example as Example
 from heddle.data.examples import read_examples as read_examples
+from heddle.data.memory import part_of as part_of
 from heddle.data.order import held_out_windows as held_out_windows
 from heddle.data.order import permute as permute
 from heddle.data.order import targets_left_out as targets_left_out
@@ -41,7 +43,6 @@ from heddle.data.store import Corpus as Corpus
 from heddle.data.store import Part as Part
 from heddle.data.store import TokenStore as TokenStore
 from heddle.data.store import build_store as build_store
-from heddle.data.store import part_of as part_of
 
 __all__ = [
     "IGNORED",

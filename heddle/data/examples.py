@@ -85,7 +85,7 @@ def read_examples(
         raise HeddleError(f"{other} is no table, but {tables[0]} is: give tables only, or none")
     examples: Iterator[Example]
     if tables:
-        examples = (_of_row(row, fields, columns, labels) for file in tables for row in read_rows(file))
+        examples = (of_row(row, fields, columns, labels) for file in tables for row in read_rows(file))
     elif pairs:
         examples = _parallel(files, columns)
     elif labels == "tokens":
@@ -102,7 +102,7 @@ def read_examples(
         raise HeddleError(f"{', '.join(map(str, sources))}: no records; every file there is empty")
 
 
-def _of_row(row: Row, fields: Sequence[str], columns: Mapping[str, str], labels: Labels) -> Example:
+def of_row(row: Row, fields: Sequence[str], columns: Mapping[str, str], labels: Labels) -> Example:
     """A table's row as a record."""
     values = {field: row.get(columns.get(field, field)) for field in fields}
     label: str | tuple[str, ...] | None = None

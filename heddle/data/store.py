@@ -19,7 +19,6 @@ from heddle.data.parts import (
     PartWriter,
     Tokenizes,
     check_size,
-    first_bytes,
     map_documents,
     map_tokens,
     pieces,
@@ -93,31 +92,6 @@ class Corpus:
     def classes(self) -> tuple[str, ...]:
         """Names of the classes of its records, if it has any."""
         return next((part.classes for part in (self.train, self.validation) if isinstance(part, Records)), ())
-
-
-@checked()
-def part_of(documents: Iterable[Document], tokenizer: Tokenizes) -> Part:
-    """A part in memory: whole documents, separated by the end-of-text id if the tokenizer has one.
-
-    Raises:
-        HeddleError: there are fewer than two tokens, hence no target; or the tokenizer does not know some text.
-    """
-    ids: list[npt.NDArray[Any]] = []
-    starts, firsts, sizes = [0], list[int](), list[int]()
-    for document in documents:
-        if sizes and tokenizer.end_of_text is not None:
-            ids[-1] = np.append(ids[-1], np.uint32(tokenizer.end_of_text))
-            starts[-1] += 1
-        (encoded,) = tokenizer.encode_batch([document.text])
-        ids.append(np.array(encoded, dtype=np.uint32))
-        starts.append(starts[-1] + len(encoded))
-        firsts.append(first_bytes(tokenizer.token_bytes(encoded[0]), document.text) if encoded else 0)
-        sizes.append(len(document.text.encode()))
-    tokens = np.concatenate([np.empty(0, dtype=np.uint32), *ids])
-    if len(tokens) < 2:
-        raise HeddleError(f"the text has {len(tokens)} token(s); it needs at least 2, one to read and one to predict")
-    covered = np.array(sizes) - np.array(firsts)
-    return Part(tokens, sum(sizes), len(sizes), firsts[0], np.array(starts), covered, tokenizer.end_of_text)
 
 
 @dataclass(frozen=True, slots=True)

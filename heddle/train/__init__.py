@@ -16,6 +16,7 @@ In reading order:
 - `prepare`: makes a run directory: tokenizer, token store, plan.
 - `moving`: an exponential moving average of the weights (`MovingAverage`).
 - `outcome`: which weights a run publishes, and when it stops early.
+- `training`: what every training is: its step, its evaluation, the weights to use (`Training`).
 - `session`: opens a run directory, new or at its newest checkpoint (`Session`); `ranks` connects several processes.
 - `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports, `load` how
   evenly experts are used.
@@ -24,9 +25,10 @@ In reading order:
 - `compare`: runs side by side; `export` and `plot` read their metrics for other programs and for people.
 - `show`: what a step reads, to look at (`show_step`).
 - `runtime`: allocator, and the seed of each step; `diagnose`: finds where a loss became NaN or infinite.
-- `fit`: training in memory, without files.
+- `fit`: training in memory, without files; `batches` is the task of a user's own batches, `history` what it returns, `live` its
+  progress; `suited` makes a tokenizer and a model for a task and its data.
 
-`prepare(config, run)` and then `Trainer(run).run()` train a run, as `heddle train` does. `fit(model, tokenizer, text)` trains a
+`prepare(config, run)` and then `Trainer(run).run()` train a run, as `heddle train` does. `fit(model, tokenizer, data)` trains a
 model in place.
 """
 
@@ -39,6 +41,7 @@ from heddle.train.export import write_csv as write_csv
 from heddle.train.export import write_events as write_events
 from heddle.train.extend import extend as extend
 from heddle.train.fit import fit as fit
+from heddle.train.history import History as History
 from heddle.train.journal import Report as Report
 from heddle.train.loss import cross_entropy as cross_entropy
 from heddle.train.masked import MaskedTask as MaskedTask
@@ -60,6 +63,8 @@ from heddle.train.span_corruption import SpanCorruptionTask as SpanCorruptionTas
 from heddle.train.spread import Spread as Spread
 from heddle.train.spread import spread as spread
 from heddle.train.step import train_step as train_step
+from heddle.train.suited import model_for as model_for
+from heddle.train.suited import tokenizer_for as tokenizer_for
 from heddle.train.sweep import Member as Member
 from heddle.train.sweep import spreads as spreads
 from heddle.train.sweep import sweep as sweep
@@ -79,6 +84,7 @@ __all__ = [
     "Evaluation",
     "Examples",
     "HeldOut",
+    "History",
     "Interrupted",
     "Loss",
     "MaskedTask",
@@ -104,6 +110,7 @@ __all__ = [
     "extend",
     "fit",
     "make_task",
+    "model_for",
     "open_session",
     "plan",
     "plot_runs",
@@ -113,6 +120,7 @@ __all__ = [
     "spread",
     "spreads",
     "sweep",
+    "tokenizer_for",
     "train_step",
     "write_csv",
     "write_events",

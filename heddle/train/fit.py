@@ -1,66 +1,297 @@
-"""Training in a few lines of Python: a model, a tokenizer, a string."""
+"""Training in a few lines of Python: a model, a tokenizer, and data in memory."""
 
-from math import isfinite
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from numbers import Real
+from typing import Any
 
-from heddle.checks import POSITIVE, at_least, checked
-from heddle.config.tasks import NextTokenConfig
+import numpy as np
+import torch
+from torch import Tensor
+
+from heddle.checks import at_least, checked, wrong
+from heddle.config.data import TextLayout
+from heddle.config.model import ClassifierHeadConfig
+from heddle.config.run import RunConfig
+from heddle.config.tasks import NextTokenConfig, TaskSettings
 from heddle.config.train import TrainConfig
-from heddle.data.sources import Document
-from heddle.data.store import Corpus, part_of
+from heddle.data.batch import Batch
+from heddle.data.given import Given, corpus_of
+from heddle.data.store import Corpus
 from heddle.errors import HeddleError
 from heddle.model.checkpointing import checkpointed
+from heddle.model.device import pick_device
+from heddle.model.packing import use_products
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
+from heddle.train.batches import BatchesTask
+from heddle.train.evaluate import evaluate
+from heddle.train.history import History
+from heddle.train.live import ProgressLine
 from heddle.train.optimizer import Optimizer
-from heddle.train.runtime import seed_step
-from heddle.train.schedule import factor
-from heddle.train.step import train_step
-from heddle.train.task import Reading
+from heddle.train.outcome import Published, check_patience
+from heddle.train.plan import batch_size, by_tokens, faster_precision, highest_rate, pick_products, pick_threads, spread
+from heddle.train.task import Reading, Task
 from heddle.train.tasks import make_task
+from heddle.train.training import Reader, Training, moving_average, targets_to_score, tell
+
+BATCH = 8  # rows of a step, if nothing else is said
+MEASURING_NOTHING = {"precision": "fp32", "products": "torch", "compile": "off"}
+# Settings of a run that mean nothing without its directory, and what to do instead.
+OF_A_RUN = {
+    "vectors": "call heddle.weights.load_vectors before fit",
+    "minutes": "give steps",
+    "save_every": "heddle.train.prepare and Trainer write checkpoints",
+    "keep": "heddle.train.prepare and Trainer write checkpoints",
+    "average": "heddle.train.prepare and Trainer write the checkpoints that it is the mean of",
+}
 
 
-@checked(steps=at_least(1), batch=at_least(1), learning_rate=POSITIVE)
+@checked(steps=at_least(1))
 def fit(
     model: Transformer,
-    tokenizer: Tokenizer,
-    text: str,
-    steps: int,
-    batch: int = 8,
-    learning_rate: float = 3e-3,
+    tokenizer: Tokenizer | None,
+    data: Any,
+    steps: int | None = None,
+    task: str | TaskSettings | None = None,
+    validation: Any = None,
     config: TrainConfig | None = None,
-) -> list[float]:
-    """Train `model` in place, in fp32, on a string; return the loss of every step in nats per token.
+    columns: Mapping[str, str] | None = None,
+    layout: TextLayout = "concatenate",
+    readers: Sequence[Reader] = (),
+    progress: bool = True,
+    **settings: Any,
+) -> History:
+    """Train `model` in place, from its present weights, on data in memory.
 
-    The step is that of a run, without validation, checkpoints or files; for those, use `heddle train`. Training starts from
-    the model's present weights; to start from word vectors, call
-    `heddle.weights.load_vectors(model, tokenizer, file)` first. Parameters that the config's groups freeze need no gradient
-    from then on.
+    A step and an evaluation are those of a run; for checkpoints, resuming and several processes use `heddle.train.prepare` and
+    `Trainer`. Afterwards the model is in evaluation mode and fp32, on the device where it was trained.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer; None if the data are batches.
+        data: what the task reads. A text: a string, strings, an array of ids [N] or arrays. Records: tuples in the order of the
+            task's fields, such as (source, target), (text, label) or (words, tags). Either: dicts by column, or a `datasets`
+            Dataset. Or, for any objective, an iterable of `Batch`.
+        steps: how many updates.
+        task: its config, or its kind, such as "classification"; by default the next token or, of batches, cross-entropy.
+        validation: data of the same kind to evaluate on, every `evaluate_every` steps and at the end; or the share of `data`
+            to hold out.
+        config: settings of training.
+        columns: the columns of dicts by field, such as {"label": "stars"}, where they have other names than the fields.
+        layout: how texts are put into rows: "concatenate", "documents" or "pack".
+        readers: functions to call with every `Report`.
+        progress: show a line on standard error while training takes over two seconds.
+        settings: further settings of `TrainConfig`, which override those of `config`, such as `batch=16` (8 by default, in rows),
+            `learning_rate`, `device` (by default where the model is), `precision` (fp32), `ema` or `patience`. With
+            "auto", `precision` and `products` are measured, and `compile` is off.
 
     Raises:
-        HeddleError: the tokenizer does not match the model, the text is shorter than one window of context + 1 tokens, the
-            config names a file of vectors or decides what a run publishes, or the loss becomes NaN or infinite.
+        HeddleError: the data do not fit the task or the model, a setting has no effect here, or the loss becomes NaN or infinite.
     """
-    config = config or TrainConfig()
+    data, batches = _looked_into(data)
+    run = _settings(config, steps, settings, task, {**(columns or {}), "layout": layout})
+    train = run.train
+    if "device" in train.model_fields_set:
+        model.to(pick_device(train.device))
+    if batches:
+        of_batches = {
+            **({} if config is None else config.model_dump(exclude_unset=True)),
+            **settings,
+            "columns": columns,
+        }
+        of_batches["layout"] = None if layout == "concatenate" else layout
+        learned = _from_batches(model, tokenizer, data, validation, run, of_batches, task is not None)
+    else:
+        learned = _from_data(model, tokenizer, data, validation, run)
+    history = History()
+    line = ProgressLine()
+    with _threads(train), _made(model, run, learned) as training, line:
+        _loop(training, learned, [history, *([line] if progress else []), *readers], history)
+    return history
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What is learned, and how it is evaluated.
+
+    Attributes:
+        task: the task.
+        evaluated: whether there are validation data.
+        probe: targets to score while training; None: all.
+        ending: targets to score at the end; None: all.
+    """
+
+    task: Task
+    evaluated: bool
+    probe: int | None = None
+    ending: int | None = None
+
+
+def _looked_into(data: Any) -> tuple[Any, bool]:
+    """The data, and whether they are batches. Of an iterator, the first item is put back."""
+    if isinstance(data, str | Mapping) or not isinstance(data, Iterable) or isinstance(data, np.ndarray | Tensor):
+        return data, isinstance(data, Batch)
+    items = iter(data)
+    first = next(items, None)
+    return (chain([first], items) if items is data and first is not None else data), isinstance(first, Batch)
+
+
+def _settings(
+    config: TrainConfig | None,
+    steps: int | None,
+    settings: Mapping[str, Any],
+    task: str | TaskSettings | None,
+    of_data: dict[str, Any],
+) -> RunConfig:
+    """All settings as those of a run, which refuses what does not go together."""
+    said = {} if config is None else config.model_dump(mode="json", exclude_unset=True)
+    said |= {name: value.item() if isinstance(value, np.generic) else value for name, value in settings.items()}
+    if steps is not None:
+        said["steps"] = int(steps)
+    if said.get("steps") is None:
+        raise HeddleError("fit: steps = None: must be at least 1")
+    if said.get("batch") is None and said.get("batch_tokens") is None:
+        said["batch"] = -(-BATCH // (accumulate := said.get("accumulate", 1))) * accumulate
+    unknown = [field for field in of_data if field not in ("text", "source", "target", "pair", "label", "layout")]
+    if unknown:
+        raise HeddleError(f"fit: columns: {unknown[0]!r} is no field; fields are text, pair, label, source and target")
+    kind = NextTokenConfig() if task is None else task
+    run = RunConfig.of({"data": of_data, "task": kind, "train": {**MEASURING_NOTHING, **said}}, where="fit")
+    for name, instead in OF_A_RUN.items():
+        if getattr(run.train, name) != TrainConfig.model_fields[name].default:
+            raise HeddleError(f"fit does not know {name}: leave it out; {instead}")
+    return run
+
+
+def _from_data(model: Transformer, tokenizer: Tokenizer | None, data: Any, validation: Any, run: RunConfig) -> Learned:
+    """What is learned from data that a tokenizer reads."""
+    if tokenizer is None:
+        raise wrong("fit", "tokenizer", None, "the model's tokenizer, unless data are batches")
     model.check_vocabulary(tokenizer.vocab_size)
-    if config.vectors is not None:
-        raise HeddleError("fit does not read train.vectors: call heddle.weights.load_vectors before fit")
-    for name in ("ema", "average", "patience"):
-        if getattr(config, name) is not None:
-            raise HeddleError(f"fit does not know {name}, which decides what a run publishes: leave it out")
-    corpus = Corpus(part_of([Document(text, "text")], tokenizer))
-    task = make_task(NextTokenConfig(), Reading(corpus, model.config, batch, config.seed))
-    optimizer = Optimizer(model, config, learning_rate, "fp32")
-    objective = task.objective(model, config.label_smoothing, config.z_loss)
-    model.train()
-    losses = []
-    with checkpointed(model, config.checkpoint_activations):
-        for step in range(steps):
-            seed_step(config.seed, step)
-            given = task.batch(task.examples(step)).to(model.device)
-            scale = factor(step, steps, steps // 50, config)
-            loss, norm = train_step(objective, optimizer, given, 1, scale, config.clip)
-            if not (isfinite(loss) and isfinite(norm)):
-                raise HeddleError(f"step {step + 1}: loss is {loss}, the gradient's norm {norm}; lower learning_rate")
-            losses.append(loss)
-    model.eval()
-    return losses
+    train, head = run.train, model.config.head
+    held_out: Given | float | None = None
+    if isinstance(validation, Real) and not isinstance(validation, bool):
+        held_out = float(validation)
+        if not 0 < held_out < 1:
+            raise wrong("fit", "validation", validation, "data, or a share above 0 and below 1")
+    elif validation is not None:
+        held_out = Given(validation, run.task, run.data, "validation")
+    _check_evaluated(train, held_out is not None)
+    known = head.names if isinstance(head, ClassifierHeadConfig) else ()
+    corpus = corpus_of(Given(data, run.task, run.data), held_out, tokenizer, known)
+    batch, multiple = batch_size(run, model.config.context, model.device.type)
+    tokens = None if train.batch or not by_tokens(run) else batch * model.config.context
+    reading = Reading(corpus, model.config, batch, train.seed, None, tokenizer, tokens, multiple, run.data.layout)
+    task = make_task(run.task, reading)
+    if isinstance(head, ClassifierHeadConfig) and corpus.classes and not known:
+        model.config = model.config.override({"head.names": list(corpus.classes)})
+        task.reading = replace(reading, model=model.config)
+    if held_out is None:
+        return Learned(task, evaluated=False)
+    return Learned(task, True, *targets_to_score(task, spread(train, train.steps or 1)[1]))
+
+
+def _from_batches(
+    model: Transformer,
+    tokenizer: Tokenizer | None,
+    data: Any,
+    validation: Any,
+    run: RunConfig,
+    said: Mapping[str, Any],
+    by_task: bool,
+) -> Learned:
+    """What is learned from the user's own batches, by the objective of the run's task or by cross-entropy."""
+    for name in ("batch", "batch_tokens", "columns", "layout"):
+        if said.get(name) is not None:
+            raise HeddleError(f"fit: {name} = {said[name]} has no effect on batches: leave it out")
+    if isinstance(data, Batch):
+        raise HeddleError("fit: data = a Batch: must be a list of them")
+    if run.train.precision == "auto":
+        raise HeddleError("fit: precision = 'auto' cannot be measured with batches: name one")
+    if validation is not None and (not isinstance(validation, Iterable) or isinstance(validation, str)):
+        raise HeddleError("fit: validation: must be batches, as data are")
+    _check_evaluated(run.train, validation is not None)
+    inner = make_task(run.task, Reading(Corpus(), model.config, tokenizer=tokenizer)) if by_task else None
+    return Learned(BatchesTask(data, validation, model, inner), validation is not None)
+
+
+def _check_evaluated(train: TrainConfig, evaluated: bool) -> None:
+    """Refuse settings of evaluations without data to evaluate on, and a patience that is too long."""
+    for name in ("patience", "evaluate_every"):
+        if not evaluated and getattr(train, name) is not None:
+            raise HeddleError(f"fit: {name} = {getattr(train, name)} needs validation data: give validation")
+    check_patience(train, train.steps or 1, spread(train, train.steps or 1)[1])
+
+
+@contextmanager
+def _threads(train: TrainConfig) -> Iterator[None]:
+    """As many threads as the settings say, inside the `with` block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(pick_threads(train.threads))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _made(model: Transformer, run: RunConfig, learned: Learned) -> Iterator[Training]:
+    """A training of `model`, which leaves it in fp32 and evaluation mode, with gradients where they were before."""
+    train, task, device = run.train, learned.task, model.device.type
+    trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    small = replace(task.reading, rows=max(1, task.reading.rows // train.accumulate))
+    precision = faster_precision(small, device, run) if train.precision == "auto" else train.precision
+    by_onednn = pick_products(train.products, model.config, small.rows * model.config.context, device, precision)
+    rate, steps = train.learning_rate or highest_rate(train.optimizer, model.config.dim), train.steps or 1
+    optimizer: Optimizer | None = None
+    try:
+        if by_onednn:
+            use_products(model, by_onednn)
+        optimizer = Optimizer(model, train, rate, precision, by_onednn)
+        eager = task.objective(model, train.label_smoothing, train.z_loss)
+        with checkpointed(model, train.checkpoint_activations):
+            yield Training(
+                train=train,
+                model=model,
+                optimizer=optimizer,
+                task=task,
+                eager=eager,
+                objective=torch.compile(eager) if train.compile == "on" else eager,
+                learning_rate=rate,
+                warmup=spread(train, steps)[0],
+                steps=steps,
+                ema=moving_average(train, optimizer, {}),
+            )
+    finally:
+        for working, master in optimizer.copies if optimizer is not None else ():
+            working.data = master.data
+        model.to(torch.float32).eval()
+        model.zero_grad(set_to_none=True)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(trained[name])
+        if by_onednn:
+            use_products(model, ())
+
+
+def _loop(training: Training, learned: Learned, readers: Sequence[Reader], history: History) -> None:
+    """Steps and evaluations to the end; then the weights to keep, and their score."""
+    best: dict[str, Tensor] = {}
+    every = spread(training.train, training.steps)[1]
+    while training.step < training.steps and not training.stopped_early:
+        tell(readers, training.advance())
+        if learned.evaluated and training.due(every):
+            scored = training.score(learned.probe)
+            tell(readers, training.report(scored))
+            if training.judge(scored.loss):
+                best = {name: weight.clone() for name, weight in training.weights().items()}
+    ema, found = training.train.ema, training.best
+    history.weights = Published("last", (training.step,), ema)
+    if found is not None:
+        history.weights = Published("best", (found.step,), ema, found.loss)
+    training.adopt(best or training.weights())
+    if learned.evaluated:
+        history.evaluation = evaluate(training.model, training.task, most=learned.ending)

@@ -117,7 +117,16 @@ def check_outcome(train: TrainConfig, chosen: Chosen) -> None:
             f"average = {train.average}: {pluralize(chosen.steps, 'step')} with a checkpoint every {chosen.save_every} "
             f"make {len(steps)}; lower average or save_every"
         )
-    evaluations = -(-chosen.steps // chosen.evaluate_every)
+    check_patience(train, chosen.steps, chosen.evaluate_every)
+
+
+def check_patience(train: TrainConfig, steps: int, evaluate_every: int) -> None:
+    """Refuse a patience that could never end a training of this length.
+
+    Raises:
+        HeddleError: there are too few evaluations.
+    """
+    evaluations = -(-steps // evaluate_every)
     if train.patience is not None and train.patience >= evaluations:
         raise HeddleError(
             f"patience = {train.patience}: the run has {pluralize(evaluations, 'evaluation')}, so it could never stop "

@@ -99,19 +99,19 @@ def plan(
     smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start, store.corpus.classes)
     reading = Reading(store.corpus, smallest, tokenizer=tokenizer, layout=config.data.layout)
     make_task(config.task, reading)  # refuses texts that are too short for it
-    batch, least = _batch(config, smallest.context, device)
+    batch, least = batch_size(config, smallest.context, device)
     rows = max(1, batch // train.accumulate)
     precision = _precision(config, replace(reading, rows=rows), device)
     found = _sized(config, reading, batch, device, precision, start)
     model, rate = found.model, found.rate
     whole = build(model, "meta")
     frozen = freeze(whole, train)
-    batch_tokens = None if train.batch or not _by_tokens(config) else batch * model.context
+    batch_tokens = None if train.batch or not by_tokens(config) else batch * model.context
     full = replace(reading, model=model, rows=batch, batch_tokens=batch_tokens, multiple=least)
     per_step = tokens_per_step(task := make_task(config.task, full))
     steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / per_step))
     compile_ = _compile(config, replace(reading, model=model, rows=rows), found, device, precision, steps * per_step)
-    evaluate_every = train.evaluate_every or ceil(steps / 20)
+    warmup, evaluate_every = spread(train, steps)
     chosen = Chosen.of(
         {
             "device": device,
@@ -121,8 +121,8 @@ def plan(
             "steps": steps,
             "batch": batch,
             "batch_tokens": batch_tokens,
-            "learning_rate": train.learning_rate or _rate(train.optimizer, model.dim, start is not None),
-            "warmup": min(steps, ceil(0.02 * steps) if train.warmup is None else train.warmup),
+            "learning_rate": train.learning_rate or highest_rate(train.optimizer, model.dim, start is not None),
+            "warmup": warmup,
             "evaluate_every": evaluate_every,
             "save_every": train.save_every or evaluate_every,
             "peak": matmul_rate(DTYPES[precision], device=device),
@@ -146,12 +146,18 @@ def plan(
     )
 
 
-def _batch(config: RunConfig, context: int, device: str) -> tuple[int, int]:
+def batch_size(config: RunConfig, context: int, device: str) -> tuple[int, int]:
     """Rows of a step whose rows are as long as the context, and what they must be a multiple of: of records, of more."""
     train = config.train
-    least = train.accumulate * (MULTIPLE if _by_tokens(config) else 1)
+    least = train.accumulate * (MULTIPLE if by_tokens(config) else 1)
     tokens = train.batch_tokens or TOKENS_PER_STEP[device]
     return train.batch or _multiple(max(1, round(tokens / context)), least), least
+
+
+def spread(train: TrainConfig, steps: int) -> tuple[int, int]:
+    """Steps of the warmup, and between evaluations, of a training of so many steps."""
+    warmup = ceil(0.02 * steps) if train.warmup is None else train.warmup
+    return min(steps, warmup), train.evaluate_every or ceil(steps / 20)
 
 
 def _precision(config: RunConfig, reading: Reading, device: str) -> str:
@@ -164,13 +170,13 @@ def _precision(config: RunConfig, reading: Reading, device: str) -> str:
     return faster_precision(reading, device, config)
 
 
-def _rate(optimizer: str, dim: int, started: bool) -> float:
+def highest_rate(optimizer: str, dim: int, started: bool = False) -> float:
     """The highest learning rate of a model of this width, from its initial weights or started from another run's."""
     rate: float = (TUNING_RATES if started else RATES)[optimizer] * (256 / dim) ** 0.5
     return rate
 
 
-def _by_tokens(config: RunConfig) -> bool:
+def by_tokens(config: RunConfig) -> bool:
     """Whether rows have different lengths, so that a step is a number of tokens, not of rows."""
     return config.task.fields != TEXT or config.data.layout == "documents"
 
@@ -218,7 +224,7 @@ def measure(
 
     Ten steps are timed, or fewer if they take over `PATIENCE` seconds together.
     """
-    if _by_tokens(config):
+    if by_tokens(config):
         reading = replace(reading, batch_tokens=reading.rows * reading.length)
     built = build(reading.model, device)
     use_products(built, by_onednn)

@@ -1,7 +1,7 @@
 """Curves of runs: losses, the learning rate and the gradient's norm over the steps."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -35,15 +35,31 @@ def plot_runs(runs: Sequence[str | Path], file: str | Path) -> Any:
     suffix = file.suffix.removeprefix(".").lower()
     if suffix not in FORMATS:
         raise HeddleError(f"{file}: a plot ends in {', '.join('.' + each for each in FORMATS)}")
+    figure = draw(_names(runs), [metrics_of(run) for run in runs])
+    image = io.BytesIO()
+    figure.savefig(image, format=suffix, dpi=150)
+    write_file(file, image.getvalue(), replace=True)
+    return figure
+
+
+def draw(names: Sequence[str], metrics: Sequence[Sequence[Mapping[str, Any]]]) -> Any:
+    """Draw the curves of `plot_runs`; return matplotlib's `Figure`.
+
+    Args:
+        names: of the runs, for the legend.
+        metrics: the lines of each run's metrics: a step and what was reported of it.
+
+    Raises:
+        HeddleError: matplotlib is not installed.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise HeddleError("plots need matplotlib: pip install matplotlib") from None
-    metrics = [metrics_of(run) for run in runs]
     figure = Figure(figsize=(9, 9), layout="constrained")
     losses, rates, norms = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1, 1))
     looks = zip(cycle(COLOURS), cycle(MARKERS), strict=False)
-    for name, lines, (colour, marker) in zip(_names(runs), metrics, looks, strict=False):
+    for name, lines, (colour, marker) in zip(names, metrics, looks, strict=False):
         style = {"color": colour, "marker": marker, "markersize": 5, "linewidth": 1.3}
         steps = [line for line in lines if "loss" in line]
         at = [line["step"] for line in steps]
@@ -67,9 +83,6 @@ def plot_runs(runs: Sequence[str | Path], file: str | Path) -> Any:
     for panel in (losses, rates, norms):
         panel.grid(alpha=0.3)
     losses.legend(fontsize="small", ncols=1 + (len(metrics) > 4))
-    image = io.BytesIO()
-    figure.savefig(image, format=suffix, dpi=150)
-    write_file(file, image.getvalue(), replace=True)
     return figure
 
 

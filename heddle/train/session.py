@@ -1,9 +1,8 @@
 """A run opened for training: model, optimizer and task, new or from the newest valid checkpoint."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from heddle.config.data import TextLayout
 from heddle.config.saved import Chosen, SavedConfig
 from heddle.config.tasks import NextTokenConfig
 from heddle.config.train import TrainConfig
-from heddle.data.batch import Batch
 from heddle.data.record_store import Store, open_store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
@@ -25,17 +23,15 @@ from heddle.model.device import pick_device
 from heddle.model.packing import use_products
 from heddle.model.precision import DTYPES
 from heddle.model.products import has_onednn
-from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.train.extend import lasting
-from heddle.train.moving import MovingAverage
-from heddle.train.objective import CrossEntropy, Loss
 from heddle.train.optimizer import Optimizer
-from heddle.train.outcome import Best, Published, averaged_steps, judge, published, restored
+from heddle.train.outcome import Published, averaged_steps, published, restored
 from heddle.train.ranks import Ranks, join_ranks
 from heddle.train.runtime import keep_memory
 from heddle.train.task import MULTIPLE, Reading, Task
 from heddle.train.tasks import make_task
+from heddle.train.training import Training, moving_average
 from heddle.weights.average import mean_of
 from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, CheckpointState
 from heddle.weights.files import Hold, sweep
@@ -112,72 +108,22 @@ class Opening:
     moved: list[str]
 
 
-@dataclass
-class Session:
-    """Everything that training uses. `open_session` opens one.
+@dataclass(kw_only=True)
+class Session(Training):
+    """A training with the files of a run. `open_session` opens one.
 
     Attributes:
         run: the directory.
         opening: what was found when the run was opened.
-        model: the model, in the working precision.
-        optimizer: the optimizer, with the fp32 masters.
-        task: what is learned.
-        eager: the objective, uncompiled.
-        objective: the objective that steps call, compiled if so chosen; assign a wrapper here to wrap it.
-        step: steps done.
-        ranks: this process among those that train together.
-        ema: the moving average of the weights, if the run has one.
-        best: the evaluation with the lowest validation loss so far, in a run with `patience`.
     """
 
     run: Run
     opening: Opening
-    model: Transformer
-    optimizer: Optimizer
-    task: Task
-    eager: CrossEntropy
-    objective: Callable[[Batch], Loss]
-    step: int
-    ranks: Ranks = field(default_factory=Ranks)
-    ema: MovingAverage | None = None
-    best: Best | None = None
 
-    def batch(self) -> Batch:
-        """This rank's rows of the next step's batch, on the run's device."""
-        examples = self.task.examples(self.step).part(self.ranks.rank, self.ranks.count)
-        return self.task.batch(examples).to(self.model.device)
-
-    def weights(self) -> dict[str, Tensor]:
-        """The weights to use now, and the buffers of a user's own modules: the masters or, with `ema`, their average."""
-        own = {**self.optimizer.masters, **({} if self.ema is None else self.ema.average)}
-        return {name: own.get(name, tensor).detach() for name, tensor in self.model.state_dict().items()}
-
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Inside the `with` block, the model has the weights to use."""
-        if self.ema is None:
-            yield
-            return
-        try:
-            with self.ema.exchanged():
-                self.optimizer.refresh()
-                yield
-        finally:
-            self.optimizer.refresh()
-
-    def judge(self, loss: float) -> bool:
-        """Note a validation loss of this step; whether it is the lowest so far, in a run with `patience`."""
-        if self.run.train.patience is None:
-            return False
-        self.best = judge(self.best, self.step, loss, self.run.chosen.steps)
-        return self.best.waited == 0
-
-    @property
-    def stopped_early(self) -> bool:
-        """Whether `patience` has ended the training before its last step."""
-        patience, best = self.run.train.patience, self.best
-        waited = patience is not None and best is not None and best.waited >= patience
-        return waited and self.step < self.run.chosen.steps
+    def kept(self) -> str:
+        """The last good checkpoint, in words."""
+        kept, _ = newest_valid(self.run.directory)
+        return f"the last good checkpoint is {kept}" if kept else "there is no checkpoint yet"
 
     def save(self) -> None:
         """Write a checkpoint: the weights to use, what training needs beside them, and the step.
@@ -204,15 +150,8 @@ class Session:
         found = published(run.train, run.chosen, self.step, self.best)
         folders = [run.directory / CHECKPOINTS / f"step-{step}" for step in reversed(found.steps)]
         self.ranks.wait()  # for the leader's last checkpoint
-        self._adopt(self.weights() if found.steps == (self.step,) else mean_of(folders))
+        self.adopt(self.weights() if found.steps == (self.step,) else mean_of(folders))
         return found
-
-    @torch.no_grad()
-    def _adopt(self, tensors: Mapping[str, Tensor]) -> None:
-        held, self.ema = {**self.model.state_dict(), **self.optimizer.masters}, None
-        for name, tensor in tensors.items():
-            held[name].copy_(tensor)
-        self.optimizer.refresh()
 
 
 @checked()
@@ -301,6 +240,10 @@ def _start(run: Run, ranks: Ranks) -> Session:
     return Session(
         run=run,
         opening=Opening(source, notes, damaged, precision, peak, moved),
+        train=train,
+        learning_rate=chosen.learning_rate,
+        warmup=chosen.warmup,
+        steps=chosen.steps,
         model=model,
         optimizer=optimizer,
         task=task,
@@ -308,7 +251,7 @@ def _start(run: Run, ranks: Ranks) -> Session:
         objective=torch.compile(ranks.wrap(eager)) if chosen.compile else ranks.wrap(eager),
         step=0 if before is None else int(before.state["step"]),
         ranks=ranks,
-        ema=_moving_average(train, optimizer, {name: before.model[name] for name in masters} if before else {}),
+        ema=moving_average(train, optimizer, {name: before.model[name] for name in masters} if before else {}),
         best=None if before is None else restored(before.state, train, chosen),
     )
 
@@ -317,17 +260,6 @@ def _parts(saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Te
     """The weights that training continues from, if the checkpoint's own are their average, and the optimizer's state."""
     masters = {key.removeprefix(MASTER): value for key, value in saved.items() if key.startswith(MASTER)}
     return masters, {key: value for key, value in saved.items() if not key.startswith(MASTER)}
-
-
-def _moving_average(train: TrainConfig, optimizer: Optimizer, saved: Mapping[str, Tensor]) -> MovingAverage | None:
-    """The moving average of what is trained, if the run has one, with the values of a checkpoint."""
-    if train.ema is None:
-        return None
-    trained = {name: master for name, master in optimizer.masters.items() if name not in optimizer.frozen}
-    ema = MovingAverage(trained, train.ema)
-    for name, value in saved.items():
-        ema.average[name].copy_(value)
-    return ema
 
 
 def _adapt(chosen: Chosen, device: torch.device, ranks: Ranks, resumed: bool) -> tuple[str, float, list[str]]:

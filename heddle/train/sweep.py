@@ -18,7 +18,8 @@ from heddle.train.prepare import check_trainable, prepare
 from heddle.train.ranks import join_ranks
 from heddle.train.session import Session
 from heddle.train.spread import Spread, spread
-from heddle.train.trainer import NotFinite, Reader, Trainer
+from heddle.train.trainer import Trainer
+from heddle.train.training import NotFinite, Reader
 from heddle.weights.checkpoints import CONFIG, read_manifest
 from heddle.weights.files import MANIFEST
 from heddle.weights.run import read_config

@@ -33,7 +33,7 @@ def test_training_shows_what_eval_shows(
     heddle: Heddle, many: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Bits per byte of many documents, at every look and at the end; a sample says how far it may be off."""
-    monkeypatch.setattr("heddle.train.trainer.ENDING", 600)
+    monkeypatch.setattr("heddle.train.training.ENDING", 600)
     other = [] if kind == "bytes" else [f"tokenizer={kind}"]  # TINY says bytes
     settings = [*TINY, *other, "evaluate_every=8", "steps=16", "learning_rate=1e-2"]
     told = heddle("train", many, *settings, "--name", "a", "--json")

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 import heddle.data.parts
 import heddle.data.store
+from heddle.data.memory import part_of
 from heddle.data.parts import first_bytes, pieces
 from heddle.data.sources import Document, Tally, describe, describe_documents
-from heddle.data.store import Part, TokenStore, build_store, part_of
+from heddle.data.store import Part, TokenStore, build_store
 from heddle.text import train_tokenizer
 from tests.refusing import refusal
 

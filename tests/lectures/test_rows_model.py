@@ -45,7 +45,7 @@ def test_any_function_of_the_past_trains_is_kept_and_writes(family: str, tmp_pat
     tokenizer = heddle.train_tokenizer("characters", [TEXT])
     block = {"mixer": MIXERS[family]} | ({"ffn": {"kind": "none"}} if family == "linear" else {})
     model = heddle.build(config_of(block, vocab_size=tokenizer.vocab_size))
-    losses = heddle.fit(model, tokenizer, TEXT, steps=20, learning_rate=1e-2)
+    losses = heddle.fit(model, tokenizer, TEXT, steps=20, learning_rate=1e-2).losses
     assert losses[-1] < losses[0] - 0.3
     written = heddle.generate_text(model, tokenizer, "the w", max_tokens=8, temperature=0)
     heddle.save(model, tmp_path / "run", tokenizer)

@@ -16,8 +16,7 @@ from heddle.account import training_bytes
 from heddle.config import RunConfig, TrainConfig, sized
 from heddle.errors import HeddleError
 from heddle.model import build
-from heddle.text import train_tokenizer
-from heddle.train import MovingAverage, Report, Trainer, extend, fit, prepare
+from heddle.train import MovingAverage, Report, Trainer, extend, prepare
 from heddle.train.evaluate import evaluate
 from heddle.train.step import train_step
 from heddle.weights import load, read_state
@@ -45,7 +44,7 @@ def following(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> list[Tensors
         found.append(numbers(masters))
         return result
 
-    monkeypatch.setattr("heddle.train.trainer.train_step", stepped)
+    monkeypatch.setattr("heddle.train.training.train_step", stepped)
     return found
 
 
@@ -273,12 +272,3 @@ def test_what_cannot_take_effect_is_refused(
     config: Callable[..., RunConfig], quick: None, tmp_path: Path, said: dict[str, Any], line: str
 ) -> None:
     assert re.search(line, refusing.refusal(lambda: prepare(config(**said), tmp_path / "run")))
-
-
-@pytest.mark.parametrize("said", [{"ema": 0.9}, {"average": 2}, {"patience": 2}], ids=str)
-def test_fit_publishes_nothing(said: dict[str, Any]) -> None:
-    tokenizer = train_tokenizer("bytes", [])
-    model = build(sized(1, vocab_size=tokenizer.vocab_size, context=8, dim=16))
-    text = "the warp is held, the weft is thrown"
-    line = refusing.refusal(lambda: fit(model, tokenizer, text, 1, config=TrainConfig.of(said)))
-    assert line.startswith(f"fit does not know {next(iter(said))}")

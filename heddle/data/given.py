@@ -1,0 +1,270 @@
+"""What a user has in Python, as a corpus: texts, ids, tuples, or rows with named columns, of lists or of a `datasets` Dataset."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from heddle.config.data import DataConfig
+from heddle.config.tasks import TaskSettings
+from heddle.data.encode import records_of
+from heddle.data.examples import LABEL, Example, of_row
+from heddle.data.memory import EncodedDocument, part_of, part_of_encoded
+from heddle.data.parts import first_bytes
+from heddle.data.records import Records
+from heddle.data.sources import Document, Tally, describe_documents
+from heddle.data.split import choose_split
+from heddle.data.store import Corpus, Part
+from heddle.data.tables import Row
+from heddle.data.tally import ExamplesTally, class_names, describe_examples, for_parts
+from heddle.errors import HeddleError
+from heddle.text.tokenizer import Tokenizer
+
+TEXT = ("text",)  # what a task reads if it does not read records
+Ids = npt.NDArray[np.int64]
+
+
+class Given:
+    """The user's data, as one task reads it.
+
+    Args:
+        data: for tasks that read a text: a string, a list of strings, an array of ids [N] or a list of them. For others: a list
+            of tuples in the order of the task's fields. For all: dicts by column name, or a `datasets` Dataset.
+        task: the task.
+        columns: which columns of dicts are which fields, where the names differ.
+        what: what the data are, for messages.
+
+    Raises:
+        HeddleError: the data are of another kind.
+    """
+
+    def __init__(self, data: Any, task: TaskSettings, columns: DataConfig, what: str = "data") -> None:
+        self.task, self.columns, self.what = task, columns, what
+        self.items, self.names = items_of(data, what), class_names_of(data)
+        self.ids = [_ids(item) for item in self.items] if self.items and _is_array(self.items[0]) else None
+        if not self.items:
+            raise HeddleError(f"{what}: empty; the task {task_name(task)} needs {self.needed()}")
+        if self.ids is not None and task.fields != TEXT:
+            raise self._unfit(0)
+
+    def needed(self) -> str:
+        """What the task reads, in words."""
+        if self.task.fields == TEXT:
+            return "a text, texts or arrays of ids"
+        if self.task.labels == "tokens" and LABEL in self.task.fields:
+            return "tagged words: tuples (words, tags), or lists of pairs (word, tag)"
+        return f"{'pairs' if len(self.task.fields) == 2 else 'tuples'} ({', '.join(self.task.fields)})"
+
+    def documents(self) -> Iterator[Document]:
+        """The texts that are not empty."""
+        for number, item in enumerate(self.items):
+            if not isinstance(item, str | Mapping):
+                raise self._unfit(number)
+            text = item if isinstance(item, str) else self._row(item, number).text(self.columns.text)
+            if text:
+                yield Document(text, f"item {number}")
+
+    def examples(self) -> Iterator[Example]:
+        """The records."""
+        named = self.columns.columns()
+        for number, item in enumerate(self.items):
+            if isinstance(item, Mapping):
+                yield of_row(self._row(item, number), self.task.reads(named), named, self.task.labels)
+                continue
+            values = self._fields(item)
+            if values is None:
+                raise self._unfit(number)
+            row = Row({name: _plain(value) for name, value in values.items()}, f"item {number}")
+            yield of_row(row, tuple(values), {}, self.task.labels)
+
+    def texts(self) -> Iterator[str]:
+        """Every text, for a tokenizer to learn from."""
+        if self.ids is not None:
+            raise HeddleError(f"{self.what}: ids have no text to train a tokenizer on")
+        if self.task.fields == TEXT:
+            return (document.text for document in self.documents())
+        return (text for example in self.examples() for text in example.written())
+
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes of the labels; none if the task has no classes."""
+        if not self.task.has_classes:
+            return ()
+        labels = (example.label for example in self.examples())
+        return class_names(name for label in labels for name in (label if isinstance(label, tuple) else (str(label),)))
+
+    def _fields(self, item: Any) -> dict[str, Any] | None:
+        """A tuple's values by field; a sentence may also be a list of pairs (word, tag). None: it does not fit."""
+        task = self.task
+        if task.labels == "tokens" and isinstance(item, list):
+            if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in item):
+                return None
+            return {"text": [word for word, _ in item], LABEL: [tag for _, tag in item]}
+        if not isinstance(item, tuple | list):
+            return None
+        names = next((names for names in _orders(task) if len(names) == len(item)), None)
+        return None if names is None else dict(zip(names, item, strict=True))
+
+    def _row(self, item: Mapping[str, Any], number: int) -> Row:
+        named = {column: self._named(column, value) for column, value in item.items()}
+        return Row(named, f"item {number}")
+
+    def _named(self, column: str, value: Any) -> Any:
+        """A value of a column; a Dataset's classes by their names."""
+        value, names = _plain(value), self.names.get(column)
+        if names is None:
+            return value
+        if isinstance(value, list):
+            return [names[each] for each in value]
+        return names[value] if 0 <= value < len(names) else value
+
+    def _unfit(self, number: int) -> HeddleError:
+        name = "array" if _is_array(self.items[number]) else type(self.items[number]).__name__
+        found = f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+        where = "it" if len(self.items) == 1 and not isinstance(self.items[0], tuple) else f"item {number}"
+        return HeddleError(f"{self.what}: {task_name(self.task)} needs {self.needed()}; {where} is {found}")
+
+
+def corpus_of(
+    given: Given, validation: "Given | float | None", tokenizer: Tokenizer, classes: tuple[str, ...] = ()
+) -> Corpus:
+    """A user's data as a corpus in memory, divided as a run divides its sources.
+
+    Args:
+        given: the data to train on.
+        validation: the data to evaluate on; or the share of the training data to hold out, by the rules of
+            `heddle.data.build_store` and `build_records`, and of ids the end; None: nothing is evaluated.
+        tokenizer: the tokenizer of all texts.
+        classes: names of the classes, if they are known before.
+
+    Raises:
+        HeddleError: the data do not fit the task, a part is empty, or the tokenizer does not know some text.
+    """
+    if given.task.fields != TEXT:
+        return _records(given, validation, tokenizer, classes)
+    if given.ids is not None:
+        whole = part_of_ids(given.ids, tokenizer)
+        if isinstance(validation, float):
+            cut = int(len(whole.tokens) * (1 - validation))
+            halves = (whole.tokens[:cut], whole.tokens[cut:])
+            return Corpus(*(part_of_ids([half.astype(np.int64)], tokenizer) for half in halves))
+        return Corpus(whole, None if validation is None else _part(validation, tokenizer))
+    if not isinstance(validation, float):
+        return Corpus(_part(given, tokenizer), None if validation is None else _part(validation, tokenizer))
+    documents = list(given.documents())
+    split = choose_split(describe_documents(documents, Tally(validation)), validation)
+    parts: dict[str, list[Document]] = {"train": [], "validation": []}
+    for document in documents:
+        data = document.text.encode()
+        for piece in split.divide(document.text, len(data), hashlib.sha256(data).digest()):
+            parts[piece.part].append(replace(document, text=piece.text))
+    return Corpus(*(part_of(part, tokenizer) for part in parts.values()))
+
+
+def part_of_ids(documents: Sequence[Ids], tokenizer: Tokenizer) -> Part:
+    """A part in memory from documents that are ids, separated as `heddle.data.part_of` separates texts.
+
+    Raises:
+        HeddleError: an id is not the tokenizer's, or there are fewer than two.
+    """
+
+    def encoded() -> Iterator[EncodedDocument]:
+        for document in documents:
+            wrong = document[(document < 0) | (document >= tokenizer.vocab_size)]
+            if len(wrong):
+                raise HeddleError(f"data: the id {wrong[0]} is none of the tokenizer's {tokenizer.vocab_size} ids")
+            if len(document):
+                # An end of text separates documents and has no text of its own.
+                spelt = tokenizer.decode_bytes(document[document != tokenizer.end_of_text].tolist())
+                first = first_bytes(tokenizer.token_bytes(int(document[0])), spelt.decode(errors="replace"))
+                yield document.tolist(), len(spelt), first
+
+    return part_of_encoded(encoded(), tokenizer.end_of_text)
+
+
+def _part(given: Given, tokenizer: Tokenizer) -> Part:
+    return part_of(given.documents(), tokenizer) if given.ids is None else part_of_ids(given.ids, tokenizer)
+
+
+def _records(
+    given: Given, validation: "Given | float | None", tokenizer: Tokenizer, classes: tuple[str, ...]
+) -> Corpus:
+    labels = given.task.labels
+    if validation is None:
+        return Corpus(records_of(given.examples(), tokenizer, labels, classes or given.classes()))
+    share = validation if isinstance(validation, float) else None
+    theirs = validation.examples() if isinstance(validation, Given) else None
+    examples = list(for_parts(given.examples(), theirs))
+    classes = classes or describe_examples(examples, ExamplesTally(share, labels)).classes
+    tally = ExamplesTally(share, labels)
+    parts: dict[str, list[Example]] = {"train": [], "validation": []}
+    for example in examples:
+        if part := tally.add(example):
+            parts[part].append(example)
+    found: Iterator[Records] = (records_of(part, tokenizer, labels, classes) for part in parts.values())
+    return Corpus(*found)
+
+
+def items_of(data: Any, what: str) -> list[Any]:
+    """The items of a list, an iterator or a Dataset; a string and an array are one item.
+
+    Raises:
+        HeddleError: it is something else.
+    """
+    if isinstance(data, str) or _is_array(data):
+        return [data]
+    if isinstance(getattr(data, "column_names", None), Mapping):
+        first = next(iter(data), "train")
+        raise HeddleError(f"{what}: a table of several datasets; take one, such as data[{first!r}]")
+    if hasattr(data, "to_dict") and hasattr(data, "columns"):
+        raise HeddleError(f"{what}: rows are needed; of a data frame they are frame.to_dict('records')")
+    if isinstance(data, Mapping | bytes) or (not isinstance(data, Iterable) and not hasattr(data, "__getitem__")):
+        raise HeddleError(f"{what}: a text, a list or a dataset is needed, not a {type(data).__name__}")
+    return list(data)
+
+
+def class_names_of(data: Any) -> dict[str, Sequence[str]]:
+    """The names of classes by column, from the features of a `datasets` Dataset; of anything else none."""
+    features = getattr(data, "features", None)
+    found: dict[str, Sequence[str]] = {}
+    for column, feature in features.items() if isinstance(features, Mapping) else ():
+        names = getattr(getattr(feature, "feature", feature), "names", None)
+        if isinstance(names, list | tuple):
+            found[column] = names
+    return found
+
+
+def task_name(task: TaskSettings) -> str:
+    """A task's kind."""
+    return str(getattr(task, "kind", type(task).__name__))
+
+
+def _orders(task: TaskSettings) -> list[tuple[str, ...]]:
+    """The fields of a tuple: those of the task, or with the optional ones before the label."""
+    label = tuple(field for field in task.fields if field == LABEL)
+    others = tuple(field for field in task.fields if field != LABEL)
+    return [task.fields, (*others, *task.optional, *label)]
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray | Tensor)
+
+
+def _ids(item: Any) -> Ids:
+    """Int[N] from an array or a tensor of ids."""
+    array = np.asarray(item.detach().cpu() if isinstance(item, Tensor) else item)
+    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+        raise HeddleError(
+            f"data: ids are whole numbers in one dimension, not {array.dtype.name} of shape {list(array.shape)}"
+        )
+    return array.astype(np.int64)
+
+
+def _plain(value: Any) -> Any:
+    """numpy's scalars and arrays, and tuples, as Python's own values."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,56 @@
+"""What a training in memory reports: a reader that remembers."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from heddle.train.evaluate import Evaluation
+from heddle.train.journal import Report
+from heddle.train.outcome import Published
+from heddle.train.plot import draw
+
+
+@dataclass
+class History:
+    """What happened in a training.
+
+    Attributes:
+        reports: of every step and every evaluation, in order; a run writes the same to `metrics.jsonl`.
+        evaluation: the score of the validation data at the end; None without any.
+        weights: which weights the model has at the end: the last, their moving average, or the best.
+    """
+
+    reports: list[Report] = field(default_factory=list)
+    evaluation: Evaluation | None = None
+    weights: Published | None = None
+
+    def __call__(self, report: Report) -> None:
+        """Remember a report."""
+        self.reports.append(report)
+
+    @property
+    def losses(self) -> list[float]:
+        """The training loss of each step, in nats per target."""
+        return [report.values["loss"] for report in self.reports if "loss" in report.values]
+
+    @property
+    def validation(self) -> list[float]:
+        """The validation loss of each evaluation during training, in nats per target."""
+        return [report.values["validation_loss"] for report in self.reports if "validation_loss" in report.values]
+
+    def plot(self) -> Any:
+        """Draw losses, learning rate and gradient norm over the steps; return matplotlib's `Figure`.
+
+        Raises:
+            HeddleError: matplotlib is not installed.
+        """
+        return draw(["fit"], [[{"step": report.step, **report.values} for report in self.reports]])
+
+    def __repr__(self) -> str:
+        losses = self.losses
+        parts = [f"{len(losses)} steps"]
+        if losses:
+            parts.append(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}")
+        if self.evaluation is not None:
+            metrics = {"loss": self.evaluation.loss, **self.evaluation.metrics}
+            parts += [f"validation {', '.join(f'{name} {value:.4g}' for name, value in metrics.items())}"]
+        return f"History({', '.join(parts)})"

@@ -1,0 +1,54 @@
+"""The progress of a training in memory, for people: one line on standard error."""
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from heddle.train.journal import Report
+
+SILENT = 2.0  # seconds after which a training speaks
+APART = 10.0  # seconds between lines without a terminal
+
+
+class ProgressLine:
+    """A reader of reports: after `SILENT` seconds, a live line in a terminal or a notebook, else a line every `APART` seconds."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True)
+        self.live: Live | None = None
+        self.began = time.monotonic()
+        self.spoke = self.began
+        self.validation = ""
+
+    def __enter__(self) -> "ProgressLine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def __call__(self, report: Report) -> None:
+        """Show a step or an evaluation."""
+        if "loss" not in report.values:
+            self.validation = f"  validation loss {report.values['validation_loss']:.3f}"
+            return
+        now = time.monotonic()
+        if now - self.began < SILENT:
+            return
+        left = (now - self.began) / report.step * (report.steps - report.step)
+        line = (
+            f"step {report.step}/{report.steps}  loss {report.values['loss']:.3f}{self.validation}  {left:.0f} s left"
+        )
+        if self.console.is_terminal or self.console.is_jupyter:
+            if self.live is None:
+                self.live = Live(console=self.console, refresh_per_second=4, transient=True)
+                self.live.start()
+            self.live.update(Text(line))
+        elif now - self.spoke > APART or self.spoke == self.began:
+            self.spoke = now
+            self.console.print(line, markup=False)

@@ -1,0 +1,211 @@
+"""A training, wherever its data and its weights are kept: its steps, its evaluations, and the weights to use."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from heddle.config.train import TrainConfig
+from heddle.data.batch import Batch
+from heddle.errors import HeddleError
+from heddle.model.roles import layer_of
+from heddle.model.transformer import Transformer
+from heddle.nn.moe import MoE
+from heddle.train.diagnose import first_bad_layer
+from heddle.train.evaluate import Evaluation, evaluate
+from heddle.train.journal import Report
+from heddle.train.load import load_statistics
+from heddle.train.moving import MovingAverage
+from heddle.train.objective import CrossEntropy, Loss
+from heddle.train.optimizer import Optimizer
+from heddle.train.outcome import Best, judge
+from heddle.train.ranks import Ranks
+from heddle.train.runtime import seed_step
+from heddle.train.schedule import factor
+from heddle.train.step import train_step
+from heddle.train.task import Task, tokens_per_step, tokens_read
+
+Reader = Callable[[Report], None]
+ENDING = (
+    1 << 16
+)  # least number of targets to score at the end of a training; a tenth of its training tokens if that is more
+
+
+class NotFinite(HeddleError):
+    """The loss or its gradient became NaN or infinite, so training stopped with the weights of the step before."""
+
+
+@dataclass(kw_only=True)
+class Training:
+    """Everything that steps and evaluations use. `Session` adds the files of a run; `fit` uses it as it is.
+
+    Attributes:
+        train: the settings.
+        model: the model, in the working precision.
+        optimizer: the optimizer, with the fp32 masters.
+        task: what is learned.
+        eager: the objective, uncompiled.
+        objective: the objective that steps call, compiled if so chosen; assign a wrapper here to wrap it.
+        learning_rate: the highest rate of AdamW or SGD.
+        warmup: steps over which learning rates rise.
+        steps: optimizer steps in all.
+        step: steps done.
+        ranks: this process among those that train together.
+        ema: the moving average of the weights, if there is one.
+        best: the evaluation with the lowest validation loss so far, with `patience`.
+    """
+
+    train: TrainConfig
+    model: Transformer
+    optimizer: Optimizer
+    task: Task
+    eager: CrossEntropy
+    objective: Callable[[Batch], Loss]
+    learning_rate: float
+    warmup: int
+    steps: int
+    step: int = 0
+    ranks: Ranks = field(default_factory=Ranks)
+    ema: MovingAverage | None = None
+    best: Best | None = None
+
+    def __post_init__(self) -> None:
+        named = self.model.named_modules()
+        self.mixtures = [layer_of(name) for name, module in named if isinstance(module, MoE)]
+
+    def batch(self) -> Batch:
+        """This rank's rows of the next step's batch, on the model's device."""
+        examples = self.task.examples(self.step).part(self.ranks.rank, self.ranks.count)
+        return self.task.batch(examples).to(self.model.device)
+
+    def advance(self) -> Report:
+        """Do one step.
+
+        Raises:
+            HeddleError: the loss or the gradient became NaN or infinite; nothing was updated.
+        """
+        began = time.perf_counter()
+        self.model.train()
+        seed_step(self.train.seed, self.step, self.ranks.rank)
+        batch, train = self.batch(), self.train
+        scale = factor(self.step, self.steps, self.warmup, train)
+        loss, norm = train_step(
+            self.objective, self.optimizer, batch, train.accumulate, scale, train.clip, self.ranks.sum
+        )
+        if not (isfinite(loss) and isfinite(norm)):
+            gradients = {name: master.grad for name, master in self.optimizer.masters.items()}
+            layer = first_bad_layer(self.eager, batch, gradients)
+            where = f"first seen in the {layer}; batch of the {self.task.describe(self.task.examples(self.step))}"
+            raise self.not_finite(self.step + 1, f"loss is {loss} ({where})")
+        self.step += 1
+        if self.ema is not None:
+            self.ema.update(self.step)
+        seconds = time.perf_counter() - began
+        speed = {"tokens_per_second": tokens_read(batch) * self.ranks.count / seconds, "seconds": seconds}
+        values = {"loss": loss, "gradient_norm": norm, "learning_rate": scale * self.learning_rate}
+        layers = {f"gradient_norm/{layer}": value for layer, value in self.optimizer.norms.by_layer().items()}
+        loads = dict(zip(self.mixtures, (load.tolist() for load in self.optimizer.loads), strict=True))
+        return Report(self.step, self.steps, {**values, **layers, **load_statistics(loads)}, speed, loads=loads)
+
+    def score(self, most: int | None) -> Evaluation:
+        """Score the same sample of what is held out every time, with the weights to use.
+
+        Raises:
+            HeddleError: the loss is NaN or infinite.
+        """
+        with self.in_use():
+            scored = evaluate(self.model, self.task, most=most)
+            if not isfinite(scored.loss):
+                layer = first_bad_layer(self.eager, self.batch(), {})
+                what = f"validation loss is {scored.loss} (first seen in the {layer})"
+                raise self.not_finite(self.step, what)
+        return scored
+
+    def report(self, scored: Evaluation, sample: str | None = None) -> Report:
+        """What readers hear of an evaluation."""
+        values = {"validation_loss": scored.loss, "validation_error": scored.standard_error or 0.0, **scored.metrics}
+        return Report(self.step, self.steps, values, {}, sample)
+
+    def not_finite(self, step: int, what: str) -> NotFinite:
+        """The error for a loss that is NaN or infinite."""
+        return NotFinite(
+            f"step {step}: {what}. Training stopped, {self.kept()}; lower learning_rate or matrix_learning_rate"
+        )
+
+    def kept(self) -> str:
+        """What is left of a training that failed, in words."""
+        return f"the model has the weights of step {self.step}"
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights to use now, and the buffers of a user's own modules: the masters or, with `ema`, their average."""
+        own = {**self.optimizer.masters, **({} if self.ema is None else self.ema.average)}
+        return {name: own.get(name, tensor).detach() for name, tensor in self.model.state_dict().items()}
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Inside the `with` block, the model has the weights to use."""
+        if self.ema is None:
+            yield
+            return
+        try:
+            with self.ema.exchanged():
+                self.optimizer.refresh()
+                yield
+        finally:
+            self.optimizer.refresh()
+
+    @torch.no_grad()
+    def adopt(self, tensors: Mapping[str, Tensor]) -> None:
+        """Give the model these weights to use; training cannot continue from them."""
+        held, self.ema = {**self.model.state_dict(), **self.optimizer.masters}, None
+        for name, tensor in tensors.items():
+            held[name].copy_(tensor)
+        self.optimizer.refresh()
+
+    def judge(self, loss: float) -> bool:
+        """Note a validation loss of this step; whether it is the lowest so far, with `patience`."""
+        if self.train.patience is None:
+            return False
+        self.best = judge(self.best, self.step, loss, self.steps)
+        return self.best.waited == 0
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether `patience` has ended the training before its last step."""
+        patience, best = self.train.patience, self.best
+        waited = patience is not None and best is not None and best.waited >= patience
+        return waited and self.step < self.steps
+
+    def due(self, every: int) -> bool:
+        """Whether something that happens every so many steps, and after the last, happens after this one."""
+        return self.step % every == 0 or self.step == self.steps
+
+
+def moving_average(train: TrainConfig, optimizer: Optimizer, saved: Mapping[str, Tensor]) -> MovingAverage | None:
+    """The moving average of what is trained, if the settings ask for one, with the values of a checkpoint."""
+    if train.ema is None:
+        return None
+    trained = {name: master for name, master in optimizer.masters.items() if name not in optimizer.frozen}
+    ema = MovingAverage(trained, train.ema)
+    for name, value in saved.items():
+        ema.average[name].copy_(value)
+    return ema
+
+
+def targets_to_score(task: Task, evaluate_every: int) -> tuple[int, int]:
+    """How many targets to score while training, and at its end.
+
+    Scoring a token costs a third of training on it, so scoring a fifth of the tokens between evaluations adds about 7 %.
+    """
+    between = evaluate_every * tokens_per_step(task)
+    return between // 5, max(ENDING, between * 2)
+
+
+def tell(readers: Sequence[Reader], report: Report) -> None:
+    """Call every reader with a report."""
+    for reader in readers:
+        reader(report)
