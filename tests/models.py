@@ -400,7 +400,6 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "BucketsConfig.buckets": (8, 5, 4),
     "BucketsConfig.furthest": (20, 6, 3),
     "ClassifierHeadConfig.classes": (3, 1),
-    "ClassifierHeadConfig.names": ((), ("no", "yes", "maybe")),
     "ClassifierHeadConfig.dropout": RATES,
     "ClassifierHeadConfig.names": ((),),  # they name what is computed and change nothing of it
     "ConvolutionConfig.taps": (3, 1, 4),

@@ -2,16 +2,12 @@
 
 import json
 import random
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from heddle.cli.main import run as run_command
 from heddle.config import RunConfig
@@ -19,7 +15,6 @@ from heddle.errors import HeddleError
 from heddle.generate import generate_text
 from heddle.train import Trainer, prepare, show_step
 from heddle.weights import load, read_config
-from tests import programs
 
 from .conftest import SIZES, TRAIN, WORDS
 from .test_resume import stop_after, written
@@ -141,23 +136,6 @@ def test_pairs_are_read_where_their_column_is_named(labelled: Labelled, quick: N
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
-def test_two_processes_train_what_one_trains(labelled: Labelled, quick: None, tmp_path: Path) -> None:
-    """Gloo processes share batches of records of different lengths."""
-    run = tmp_path / "run"
-    prepare(labelled("classification", steps=4, accumulate=2, batch=12), run)
-    together = shutil.copytree(run, tmp_path / "together")
-    Trainer(run).run()
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*torchrun, "-m", "heddle", "train", "--resume", str(together), "--json"]
-    done = subprocess.run(
-        command, cwd=programs.ROOT, env=programs.environment(), capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
-    weights = [load_file(each / "model.safetensors") for each in (run, together)]
-    for name, value in weights[0].items():
-        torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-4, msg=name)
-
-
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 def test_the_readings_classifier_runs(labelled: Labelled, quick: None, tmp_path: Path, pooling: str) -> None:
     """The first model of the reading in row L1-93: blocks, a pooling over all tokens, a linear map."""
