@@ -83,7 +83,7 @@ class Progress:
         if slower > LATE and (slower - 1) * planned > LEAST:
             self._say(
                 f"steps are {slower:.1f} times slower than measured before the run: about {duration(slower * planned)} "
-                f"instead of {duration(planned)}; their number stays {self.steps}"
+                f"instead of {duration(planned)}; the number of steps stays {self.steps}"
             )
 
     def _line(self, step: int) -> str:

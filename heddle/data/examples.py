@@ -149,7 +149,7 @@ def _parallel(files: Sequence[Path], columns: Mapping[str, str]) -> Iterator[Exa
                 more = count + sum(1 for _ in lines)
                 long, short = (target, source) if one is missing else (source, target)
                 raise HeddleError(
-                    f"{short} has {pluralize(count - 1, 'line')}, but {long} has {more:,}: parallel files need as many each"
+                    f"{short} has {pluralize(count - 1, 'line')}, but {long} has {more:,}: parallel files need equally many lines"
                 )
             texts = {"source": str(one).rstrip("\r\n"), "target": str(other).rstrip("\r\n")}
             yield Example(texts, None, f"{source}:{count}")

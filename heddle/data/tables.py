@@ -22,6 +22,8 @@ _KINDS = {
     type(None): "nothing",
 }
 
+FIELDS = ("text", "source", "target", "pair", "label")
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -42,9 +44,10 @@ class Row:
         for name in column.split("."):
             if not isinstance(found, Mapping) or name not in found:
                 there = ", ".join(map(str, self.values)) or "none"
-                raise HeddleError(
-                    f"{self.origin}: no column {column!r}; there are: {there}.{did_you_mean(column, self.values)}"
-                )
+                near = did_you_mean(column, self.values)
+                # A field whose column was never named is looked for under its own name.
+                named = f" Name yours, as in {column}=..." if column in FIELDS and not near else ""
+                raise HeddleError(f"{self.origin}: no column {column!r}; there are: {there}.{near}{named}")
             found = found[name]
         return found
 

@@ -111,12 +111,13 @@ class ExamplesTally:
         for part in ("train", "validation"):
             if not counts[part]:
                 raise HeddleError(
-                    f"the {part} part has none of the {pluralize(counts['train'] + counts['validation'], 'record')}: "
-                    "give more records, set another share, validation=, or give validation_sources"
+                    f"the {part} part would have none of the {pluralize(counts['train'] + counts['validation'], 'record')}: "
+                    "give more records, another share (validation=0.2), or your own validation_sources"
                 )
         if self._classes and len(self._classes) < 2:
             raise HeddleError(
-                f"every training record has the label {next(iter(self._classes))!r}; classes need at least two"
+                f"every training record has the label {next(iter(self._classes))!r}; classes need at least two: "
+                "are they in another column (label=...)?"
             )
         for label, origin in self._late.items():
             if label not in self._classes:

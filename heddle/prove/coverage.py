@@ -112,7 +112,7 @@ def epoch(training: Training) -> Iterator[Comparison | str]:
         if size is not None and whole:
             left, most = size - seen.distinct, 2 * places[0].shape[1] if places[0].ndim > 1 else 0
             yield _none(f"more than {most} left out of epoch {number + 1}", max(0, left - most))
-            said += f"; {left:,} left out, others in each epoch" if left else ""
+            said += f"; {left:,} left out, different ones in each epoch" if left else ""
     yield said
 
 

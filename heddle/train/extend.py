@@ -10,7 +10,7 @@ from heddle.errors import HeddleError
 from heddle.train.outcome import averaged_steps, check_outcome
 from heddle.train.plan import SHARE, pick_threads
 from heddle.weights.checkpoints import CONFIG, checkpoints
-from heddle.weights.files import Hold, write_file
+from heddle.weights.files import MANIFEST, Hold, relist, write_file
 from heddle.weights.run import newest_valid, read_config
 
 # Settings that may change while a run trains. Every other one decides what is learned, or how.
@@ -77,6 +77,8 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
     hold = Hold(run)
     try:
         write_file(run / CONFIG, config.model_copy(update=changed).to_json().encode(), replace=True)
+        if (run / MANIFEST).is_file():  # published weights stay valid with the new config
+            relist(run, CONFIG)
     finally:
         hold.release()
     found = {**_differences(config.train, train), **_differences(chosen, after)}

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import get_args
 
 from heddle.checks import checked
+from heddle.config.base import models_in
 from heddle.config.data import DataConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.config.presets import preset
 from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen, SavedConfig, TakenVectors
+from heddle.config.tasks import TaskConfig
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.device import pick_device
@@ -25,7 +27,7 @@ from heddle.train.tasks import make_task
 from heddle.weights.checkpoints import TOKENIZER
 from heddle.weights.files import being_written, sweep, write_directory
 from heddle.weights.run import load, read_config
-from heddle.weights.start import START, load_start, save_start
+from heddle.weights.start import START, is_head, load_start, save_start
 from heddle.weights.vectors import VECTORS, find_rows, read_vectors, save_rows, vector_width
 
 TRAINABLE = get_args(Kind)
@@ -64,6 +66,8 @@ def prepare(
     pick_device(config.train.device)  # refuses one that is not there
     # Refuse impossible sizes before any work.
     smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task, start)
+    if start is not None:
+        check_fits(config, smallest, start)
     # Without a start, a preset or a depth, the depth, and so the names, depend on the time given.
     if (config.model.start, config.model.preset, config.model.depth) != (None, None, None):
         check_groups(build(smallest, "meta"), config.train)
@@ -156,8 +160,31 @@ def check_trainable(config: RunConfig, start: TransformerConfig | None = None) -
     if stacks not in families:
         needed = " or ".join(FAMILIES[each] for each in families)
         raise HeddleError(
-            f"{what} is {FAMILIES[stacks]}, but task.kind = {config.task.kind!r} trains only {needed}; "
-            "`heddle presets` lists what each preset is"
+            f"{what} is {FAMILIES[stacks]}, but the task {config.task.kind!r} trains only {needed}; "
+            f"for {FAMILIES[stacks]}, set task to {' or '.join(tasks_for(stacks))}"
+        )
+
+
+def tasks_for(stacks: tuple[str, ...]) -> list[str]:
+    """The tasks that a model with these stacks can learn."""
+    return [kind.model_fields["kind"].default for kind in models_in(TaskConfig) if stacks in kind.families]
+
+
+def check_fits(config: RunConfig, model: TransformerConfig, start: TransformerConfig) -> None:
+    """Refuse settings that a model below its head cannot have, since it starts from a run's weights.
+
+    Raises:
+        HeddleError: a weight would be missing or have another shape.
+    """
+    mine, theirs = (
+        {name: tuple(each.shape) for name, each in build(each_config, "meta").state_dict().items() if not is_head(name)}
+        for each_config in (model, start)
+    )
+    if mine != theirs:
+        name = next(name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name))
+        said = ", ".join(key for key in sorted(config.model.model_fields_set - {"start", "context"})) or "context"
+        raise HeddleError(
+            f"from = {config.model.start!r} has other weights than these settings ask for, first {name}: leave out {said}"
         )
 
 

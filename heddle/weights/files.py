@@ -204,6 +204,15 @@ def write_manifest(directory: Path, extra: Mapping[str, object]) -> None:
     write_file(Path(directory) / MANIFEST, (json.dumps(record, indent=2) + "\n").encode(), replace=True)
 
 
+def relist(directory: Path, name: str) -> None:
+    """Give a file that was replaced its new entry in ``manifest.json``, if it has one there."""
+    record = json.loads((directory / MANIFEST).read_bytes())
+    if name in record["files"]:
+        file = directory / name
+        record["files"][name] = {"size": file.stat().st_size, "sha256": sha256_of(file)}
+        write_file(directory / MANIFEST, (json.dumps(record, indent=2) + "\n").encode(), replace=True)
+
+
 def verify(directory: Path, hashes: bool = True) -> list[str]:
     """The problems of ``directory`` according to its manifest, one line each; an empty list means that there are none.
 

@@ -13,6 +13,11 @@ START = "start.safetensors"
 HEAD = "head."
 
 
+def is_head(name: str) -> bool:
+    """Whether a weight is the head's."""
+    return name.startswith(HEAD)
+
+
 def save_start(model: Transformer, path: Path) -> str:
     """Write a model's weights as a safetensors file; returns its SHA-256."""
     save_tensors(path, model.state_dict())
@@ -31,12 +36,10 @@ def load_start(model: Transformer, path: Path, sha256: str) -> bool:
     if sha256_of(path) != sha256:
         raise HeddleError(f"{path}: damaged, it is not the file that this run started from; train a new run")
     found, state = read_tensors(path), model.state_dict()
-    new = {name for name in state if name.startswith(HEAD)}
-    there = {name for name in found if name.startswith(HEAD)}
+    new, there = set(filter(is_head, state)), set(filter(is_head, found))
     fits = new == there and all(found[name].shape == state[name].shape for name in new)
     kept, wanted = (
-        {name: tensor for name, tensor in tensors.items() if fits or not name.startswith(HEAD)}
-        for tensors in (found, state)
+        {name: tensor for name, tensor in tensors.items() if fits or not is_head(name)} for tensors in (found, state)
     )
     compare(specs_of(kept), specs_of(wanted), path)
     for name, tensor in wanted.items():

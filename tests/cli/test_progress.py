@@ -40,7 +40,7 @@ def test_a_tenth_of_the_run_says_by_how_much_it_will_miss() -> None:
     assert step == 20
     assert line == (
         f"steps are 2.0 times slower than measured before the run: about {2 * planned / 60:.1f} min "
-        f"instead of {planned / 60:.1f} min; their number stays 200"
+        f"instead of {planned / 60:.1f} min; the number of steps stays 200"
     )
 
 
@@ -70,7 +70,7 @@ def test_it_is_on_the_command_line(
     monkeypatch.setattr("heddle.cli.progress.LEAST", 0.0)
     told = heddle("train", corpus, *TINY, "steps=12", "--name", "c")
     assert told.out.count("times slower than measured before the run") == 1
-    assert "their number stays 12" in told.out
+    assert "the number of steps stays 12" in told.out
     metrics = [(tmp_path / "runs" / name / "metrics.jsonl").read_bytes() for name in "bc"]
     assert metrics[0] == metrics[1]
 

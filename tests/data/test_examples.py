@@ -156,7 +156,9 @@ class TestParallel:
     def test_unequal_files(self, folder: Path) -> None:
         (folder / "train.de").write_text("eins\n")
         said = refusal(folder / "train.en", folder / "train.de")
-        assert said == f"{folder}/train.de has 1 line, but {folder}/train.en has 2: parallel files need as many each"
+        assert (
+            said == f"{folder}/train.de has 1 line, but {folder}/train.en has 2: parallel files need equally many lines"
+        )
         (folder / "train.de").write_text("eins\n" * 9)
         assert f"{folder}/train.en has 2 lines, but {folder}/train.de has 9" in refusal(
             folder / "train.en", folder / "train.de"
@@ -265,7 +267,7 @@ class TestParts:
         [
             ([("a", "x")], [("b", "x")], "every training record has the label 'x'"),
             ([("a", "x"), ("b", "y")], [("c", "z")], "line 0: the label 'z' is in the validation part, but not in the training"),
-            ([("a", "x"), ("b", "y")], [(" ", "z")], "the validation part has none of the 2 records"),
+            ([("a", "x"), ("b", "y")], [(" ", "z")], "the validation part would have none of the 2 records"),
             ([(" ", "x")], [("\n", "y")], "every one has an empty text, the first at line 0"),
         ],
     )  # fmt: skip

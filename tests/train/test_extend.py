@@ -13,6 +13,8 @@ from heddle.errors import HeddleError
 from heddle.train import Interrupted, Trainer, extend
 from heddle.train.plan import SHARE
 from heddle.train.schedule import factor
+from heddle.weights import load
+from heddle.weights.run import damage
 
 from .conftest import Begin
 from .test_resume import stop_after, written
@@ -28,6 +30,8 @@ def test_a_finished_run_continues_and_can_be_stopped_again(begin: Begin, tmp_pat
     Trainer(run).run()
     before = lines(run)
     assert extend(run, {"train.steps": 9}) == ["steps: 4 -> 9"]
+    assert damage(run) == []  # the published weights are valid with the new config
+    load(run)
     other = shutil.copytree(run, tmp_path / "other")
     Trainer(run).run()
     after = lines(run)
