@@ -3,8 +3,8 @@
     python benchmarks/presets.py [--only laptop-moe …] [--tasks masked …] [--steps 6] [--no-proof] [--json]
 
 A preset keeps its choices (norms, positions, attention, experts, placement) and gets a small width, depth and context, except for
-the laptop presets, which keep everything but their context. Each run is made from one run file, trained to its end, trained again from
-the same start with a stop half-way, compared byte for byte, and proved by `heddle prove`.
+the laptop presets, which keep everything but their context. Each run is made from one run file, trained to its end, trained again
+from the same start with a stop half-way, compared byte for byte, and proved by `heddle prove`.
 """
 
 import argparse
