@@ -28,7 +28,7 @@ def begin(config: RunConfig, run: Path, out: Console, json: bool) -> None:
     if ranks.leads:
         with phases(out) as tell:
             planned = prepare(config, run, tell)
-        out.print(_numbers(planned, run, config.train), markup=False)
+        out.print(_numbers(planned, run, config.with_tuning().train), markup=False)
     train_to_the_end(Path(ranks.share(str(run))), out, json)
 
 
@@ -161,7 +161,10 @@ def _numbers(planned: Plan, run: Path, train: TrainConfig) -> str:
     depth = " + ".join(str(stack.depth) for stack in model.stacks().values())
     frozen = f"{planned.frozen:,} of the {pluralize(planned.parameters, 'parameter')} are frozen"
     recomputed = "activations are checkpointed"
-    more = [frozen] * bool(planned.frozen) + [recomputed] * train.checkpoint_activations + [announced(train)]
+    started = "" if chosen.start is None else f"starting from the weights of {chosen.start.run}, with {train.optimizer}"
+    more = (
+        [started] + [frozen] * bool(planned.frozen) + [recomputed] * train.checkpoint_activations + [announced(train)]
+    )
     if chosen.batch_tokens is not None:
         sizes, what = f"about {planned.tokens_per_step:,} tokens", "records"
     elif planned.tokens_per_step == chosen.batch * model.context:
@@ -185,7 +188,7 @@ def try_out(config: RunConfig, run: Path, out: Console, json: bool) -> None:
     """Print what `begin` would do, using a temporary directory."""
     with tempfile.TemporaryDirectory() as folder, phases(out) as tell:
         planned = prepare(config, Path(folder) / "run", tell)
-    out.print(_numbers(planned, run, config.train) + "\nnothing was trained (--dry-run)", markup=False)
+    out.print(_numbers(planned, run, config.with_tuning().train) + "\nnothing was trained (--dry-run)", markup=False)
     if json:
         document(
             {

@@ -66,9 +66,11 @@ class TrainConfig(Config):
     accumulate: Annotated[int, Field(gt=0, le=2**20)] = 1
     """Split each step into this many smaller batches, which need less memory; the gradient is the same."""
     optimizer: Literal["muon", "adamw", "sgd"] = "muon"
-    """muon updates the blocks' matrices with Muon and the rest with AdamW; adamw and sgd update everything alike."""
+    """muon updates the blocks' matrices with Muon and the rest with AdamW; adamw and sgd update everything alike. With from=, the
+    default is adamw."""
     learning_rate: Positive | None = None
-    """The highest learning rate, Muon's excepted; defaults to 6e-3 (adamw: 3e-3, sgd: 0.07) at width 256, less for wider models."""
+    """The highest learning rate, Muon's excepted; defaults to 6e-3 (adamw: 3e-3, sgd: 0.07) at width 256, less for wider models.
+    With from=, to 3e-4 (sgd: 0.01)."""
     matrix_learning_rate: Positive = 0.02
     """Muon's highest learning rate."""
     weight_decay: NonNegative | None = None

@@ -27,9 +27,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.lecture("C-05", "L2-20", "L2-41")
-@pytest.mark.parametrize("config", [*EVERY, *map(drawn, range(20))], ids=name_of)
+@pytest.mark.parametrize("config", [*EVERY[::2], *map(drawn, range(10))], ids=name_of)
 def test_equals_torchs_counter(config: TransformerConfig) -> None:
-    """The stated products are those of a real pass, which the counter sees on the meta device."""
+    """The stated products are those of a real pass, which the counter sees on the meta device; `test_kinds` tries the others."""
     assert sum(walk(config, 3, 17).by_part().values()) == counted(config, 3, 17, "reference") > 0
 
 

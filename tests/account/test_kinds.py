@@ -133,7 +133,7 @@ def test_only_the_chosen_experts_cost() -> None:
     assert (few["router"], many["router"]) == (2 * 6 * 8 * 4, 2 * 6 * 8 * 16)
 
 
-@of_every_kind
+@pytest.mark.parametrize("config", [*EVERY[1::2], *map(drawn, range(10, 20))], ids=name_of)
 def test_equals_torchs_counter_on_real_tensors(config: TransformerConfig) -> None:
     """By their definitions: attention as `reference`, experts in a `loop`, recurrent layers token by token."""
     model = build(without_values(with_kernel(config, "reference"), (), dispatch="loop", balance=0.0)).eval()
