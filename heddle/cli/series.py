@@ -63,7 +63,7 @@ def try_series(found: Sequence[Variant], run: Path, out: Console, json: bool) ->
     """Print which runs `train_series` would train."""
     names = [str(directory_of(run, variant)) for variant in found]
     out.print("\n".join(names), markup=False)
-    out.print(f"{pluralize(len(names), 'run')}, one after the other; nothing was trained (--dry-run)", markup=False)
+    out.print(f"{pluralize(len(names), 'run')}, one at a time; nothing was trained (--dry-run)", markup=False)
     if json:
         document({"runs": [{"run": name, "settings": each.settings} for name, each in zip(names, found, strict=True)]})
 

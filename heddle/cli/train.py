@@ -23,7 +23,7 @@ def train(
     """Train a model on text.
 
     Several values for a setting, such as learning_rate=[1e-3,3e-3], train a run with each of them, or with each combination,
-    one after the other, and compare them at the end. To continue such a series, repeat the command with its --name: runs that
+    one at a time, and compare them at the end. To continue such a series, repeat the command with its --name: runs that
     have finished are kept, and one that was stopped continues from its last checkpoint.
 
     Parameters

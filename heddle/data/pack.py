@@ -36,7 +36,7 @@ class Pieces:
 
 
 def within(counts: Ints) -> Ints:
-    """Int[Σ counts], 0 … count - 1 for each of `counts`, one after the other."""
+    """Int[Σ counts], 0 … count - 1 for each of `counts`, in order."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 

@@ -21,7 +21,7 @@ In reading order:
 - `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports, `load` how
   evenly experts are used.
 - `extend`: continues a run for longer than planned.
-- `sweep`: several runs, one after the other; `spread`: how far their results lie apart.
+- `sweep`: several runs, one at a time; `spread`: how far their results lie apart.
 - `compare`: runs side by side; `export` and `plot` read their metrics for other programs and for people.
 - `show`: what a step reads, to look at (`show_step`).
 - `runtime`: allocator, and the seed of each step; `diagnose`: finds where a loss became NaN or infinite.

@@ -42,7 +42,7 @@ class DocumentRows(TextRows):
         return np.maximum(lengths - self.ahead, 0)
 
     def _fill(self, held_out: bool, pieces: Pieces, filled: Ids, width: int) -> tuple[Ids, Ids]:
-        """Int[B T] twice: pieces in rows, one after the other, and the id after each token.
+        """Int[B T] twice: pieces in rows, in order, and the id after each token.
 
         Args:
             held_out: which part to read.

@@ -1,4 +1,4 @@
-"""Several runs, one after the other: every combination of the values tried, and every seed."""
+"""Several runs, one at a time: every combination of the values tried, and every seed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -67,7 +67,7 @@ class Member:
 def sweep(
     found: Sequence[Variant], run: str | Path, tell: Tell = lambda line: None, watch: Watch | None = None
 ) -> list[Member]:
-    """Train the runs of a series, one after the other: `sweep(heddle.config.variants(table, seeds=3), "runs/mine")`.
+    """Train the runs of a series, one at a time: `sweep(heddle.config.variants(table, seeds=3), "runs/mine")`.
 
     They are named after `run` and their settings: `runs/mine-learning_rate=0.001,seed0`. What the first run decided by
     measurement (depth, precision, compilation, and the number of steps where steps cost the same) holds for all. Runs whose
@@ -90,7 +90,7 @@ def sweep(
     if len({each.label for each in found} - {""}) < len(found):
         raise HeddleError("sweep: found must differ in their settings; make it with heddle.config.variants")
     if join_ranks().count > 1:
-        raise HeddleError("a series trains its runs one after the other in one process; start it without torchrun")
+        raise HeddleError("a series trains its runs one at a time in one process; start it without torchrun")
     planned = [(directory_of(Path(run), variant), variant) for variant in found]
     for _, variant in planned:
         check(variant.config)

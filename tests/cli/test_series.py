@@ -15,7 +15,7 @@ def test_seeds_and_values(heddle: Heddle, corpus: str, tmp_path: Path) -> None:
     words = ("train", corpus, *TINY, "steps=2", "evaluate_every=2", "learning_rate=[1e-3,1e-2]", "--seeds", "2")
     listed = heddle(*words, "--name", "s", "--dry-run")
     names = [f"runs/s-learning_rate={rate},seed{seed}" for rate in ("0.001", "0.01") for seed in (0, 1)]
-    assert listed.out.splitlines() == [*names, "4 runs, one after the other; nothing was trained (--dry-run)"]
+    assert listed.out.splitlines() == [*names, "4 runs, one at a time; nothing was trained (--dry-run)"]
     assert not (tmp_path / "runs").exists()
     done = heddle(*words, "--json")
     assert done.code == 0, done.err
