@@ -25,8 +25,7 @@ def choose(logits: Float[Tensor, "B V"], sampling: SamplingConfig, keys: Sequenc
 
 def log_probability(logits: Float[Tensor, "B V"], ids: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
     """Natural log of each id's probability under softmax(logits), computed in fp32 or wider."""
-    wide = logits.to(wide_dtype(logits.dtype))
-    return wide.gather(-1, ids[:, None])[:, 0] - wide.logsumexp(-1)
+    return logits.to(wide_dtype(logits.dtype)).log_softmax(-1).gather(-1, ids[:, None])[:, 0]
 
 
 @checked()

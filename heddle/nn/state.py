@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._pytree import tree_leaves, tree_map
 
 from heddle.checks import wrong
 from heddle.errors import HeddleError
@@ -298,7 +298,7 @@ class Cache:
         return list(counts)
 
     def _flat(self) -> list[State]:
-        return tree_leaves(self.states)
+        return list(chain.from_iterable(self.states))
 
     def _reserve(self, length: int) -> None:
         if rounded(length) > self.capacity:
@@ -308,7 +308,8 @@ class Cache:
 
     def select(self, rows: Sequence[int]) -> "Cache":
         """A new cache with copies of these rows: leave out finished rows, name a row twice to fork it."""
-        chosen = Cache(tree_map(lambda state: state.select(rows), self.states), len(rows), self.longest)
+        states = [BlockState(*(state.select(rows) for state in each)) for each in self.states]
+        chosen = Cache(states, len(rows), self.longest)
         chosen.encoded = self._chosen(rows)
         chosen.lengths = [self.lengths[row] for row in rows]
         chosen.capacity = self.capacity
@@ -328,7 +329,8 @@ class Cache:
             for fresh, used, rows in ((mine, theirs, len(self.lengths)), (theirs, mine, len(other.lengths))):
                 if used.buffers and not fresh.buffers:
                     fresh.begin(used, rows)
-        states = tree_map(lambda mine, theirs: mine.join(theirs), self.states, other.states)
+        pairs = zip(self.states, other.states, strict=True)
+        states = [BlockState(*(mine.join(theirs) for mine, theirs in zip(*pair, strict=True))) for pair in pairs]
         both = Cache(states, len(self.lengths) + len(other.lengths), self.longest)
         both.encoded = None if self.encoded is None or other.encoded is None else _stacked(self.encoded, other.encoded)
         both.lengths = self.lengths + other.lengths
