@@ -20,6 +20,8 @@ reads. `open_store` opens a store of either kind.
 from heddle.data.batch import IGNORED as IGNORED
 from heddle.data.batch import Batch as Batch
 from heddle.data.batch import next_token_batch as next_token_batch
+from heddle.data.corpus import Corpus as Corpus
+from heddle.data.corpus import Part as Part
 from heddle.data.encode import records_of as records_of
 from heddle.data.examples import Example as Example
 from heddle.data.examples import read_examples as read_examples
@@ -39,8 +41,6 @@ from heddle.data.sources import Document as Document
 from heddle.data.sources import describe as describe
 from heddle.data.sources import python_library as python_library
 from heddle.data.sources import read_documents as read_documents
-from heddle.data.store import Corpus as Corpus
-from heddle.data.store import Part as Part
 from heddle.data.store import TokenStore as TokenStore
 from heddle.data.store import build_store as build_store
 

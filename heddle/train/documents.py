@@ -7,9 +7,9 @@ import numpy as np
 
 from heddle.data.batch import IGNORED
 from heddle.data.buckets import EMPTY, WIDTH, Buckets, held_out_records
+from heddle.data.corpus import Part
 from heddle.data.order import epoch_key, permute, spread
 from heddle.data.pack import Pieces, best_fit, within
-from heddle.data.store import Part
 from heddle.errors import HeddleError, pluralize
 from heddle.nn.layout import Layout
 from heddle.train.rows import LEAST, Ids, TextRows, TokenRows
