@@ -23,7 +23,7 @@ from heddle.text.base import Base
 from heddle.text.worker import ENCODED, ENCODING, IDS, READY, REFUSED, receive, send
 
 # UTF-8 bytes that a process must have to encode to be worth its start; kinds that are not named are as fast in one process.
-WORTH = {"bpe": 8_000_000, "words": 2_000_000, "wordpiece": 2_000_000, "unigram": 2_000_000}
+WORTH = {"characters": 16_000_000, "bpe": 8_000_000, "words": 2_000_000, "wordpiece": 2_000_000, "unigram": 2_000_000}
 
 _ROOT = str(Path(__file__).parents[2])
 # The same heddle, wherever this one was found; not what happens to be in the current directory.
