@@ -6,6 +6,8 @@ In reading order:
 - `sources`: files, folders and globs to documents (`read_documents`); `examples`: to records of several fields (`read_examples`).
 - `given`: what a user has in Python, as a corpus in memory (`corpus_of`); `memory`: a text there.
 - `split`: which documents, or ends of them, are held out.
+- `corpus`: the parts that a task reads (`Corpus`, `Part`).
+- `base`: what both kinds of stores share; `origin`: the files and settings that a store was made from.
 - `parts`: writes the token files of a store; `store` builds and opens one (`build_store`, `TokenStore`).
 - `tally`, `encode`: which part a record is for and which classes there are; ids and numbers of classes.
 - `records`: records as columns of ids; `record_store` builds and opens a store of them (`build_records`, `RecordStore`).
