@@ -17,7 +17,7 @@ from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.train.material import Material, Tell
 from heddle.weights.checkpoints import TOKENIZER
-from heddle.weights.files import being_written, write_directory
+from heddle.weights.files import being_written, sweep, write_directory
 
 DATA = "data"  # where a run keeps its tokens
 
@@ -107,25 +107,12 @@ def find_tokens(config: RunConfig, needs: Wanted, runs: Sequence[Path], tell: Te
         HeddleError: `data.store` was made from something else, with what differs, or is being written; or standard input was
             read by the other runs and cannot be read again.
     """
-    place = config.data.store
-    if place is not None:
-        shared = Tokens(Path(place), Path(place) / TOKENIZER)
-        if being_written(shared.directory):
-            raise HeddleError(f"store = {place!r} is being written by another process; wait for it to end")
-        if not os.path.lexists(place):
-            return None
-        if said := needs.differences(shared):
-            raise HeddleError(
-                f"store = {place!r} was made from something else ({'; '.join(said)}); name another directory, or leave it out"
-            )
-        return _verified(shared, tell)
-    for run in runs:
-        there = Tokens(run / DATA, run / TOKENIZER)
-        said = needs.differences(there)
-        if not said:
-            return _verified(there, tell)
-        if not needs.differences(there, sources=False):
-            tell(f"the tokens of {run} are not used: {'; '.join(said)}")
+    found = _in_runs(needs, runs, tell) if config.data.store is None else _in_store(config.data.store, needs)
+    if found is not None:
+        store = open_store(found.directory)
+        counts = f"{store.tokens('train'):,} to learn from and {store.tokens('validation'):,} held out"
+        tell(f"using the tokens of {found.directory}, made from the same sources, settings and tokenizer: {counts}")
+        return found
     if needs.again and any(source in STDIN for source in (*config.data.sources, *config.data.validation_sources)):
         raise HeddleError(
             "standard input was read for an earlier run, and its tokens do not suit this one: name a file"
@@ -133,14 +120,35 @@ def find_tokens(config: RunConfig, needs: Wanted, runs: Sequence[Path], tell: Te
     return None
 
 
-def _verified(found: Tokens, tell: Tell) -> Tokens:
-    store = open_store(found.directory)
-    store.verify()
-    counts = " and ".join(
-        f"{store.tokens(part):,} {what}" for part, what in (("train", "to learn from"), ("validation", "held out"))
-    )
-    tell(f"using the tokens of {found.directory}, made from the same sources, settings and tokenizer: {counts}")
+def _in_store(place: str, needs: Wanted) -> Tokens | None:
+    """The tokens of `data.store`; None if nothing is there yet."""
+    found = Tokens(Path(place), Path(place) / TOKENIZER)
+    if being_written(found.directory):
+        raise HeddleError(f"store = {place!r} is being written by another process; wait for it to end")
+    if not os.path.lexists(place):
+        return None
+    if said := needs.differences(found):
+        raise HeddleError(
+            f"store = {place!r} was made from something else ({'; '.join(said)}); name another directory, or leave it out"
+        )
+    open_store(found.directory).verify()
     return found
+
+
+def _in_runs(needs: Wanted, runs: Sequence[Path], tell: Tell) -> Tokens | None:
+    """The tokens of the first run that has what is needed; says why those of a run with the same settings are not used."""
+    for run in runs:
+        found = Tokens(run / DATA, run / TOKENIZER)
+        try:
+            if not (said := needs.differences(found)):
+                open_store(found.directory).verify()
+                return found
+            if needs.differences(found, sources=False):
+                continue  # another text or tokenizer was asked for
+        except HeddleError as error:
+            said = [str(error)]
+        tell(f"the tokens of {run} are not used: {'; '.join(said)}")
+    return None
 
 
 def take(found: Tokens, directory: Path) -> Store:
@@ -149,11 +157,9 @@ def take(found: Tokens, directory: Path) -> Store:
     On another file system they are symbolic links. `meta.json`, which has the hashes, is always copied.
     """
     directory.mkdir()
-    for file in sorted(found.directory.iterdir()):
-        if file.name == META:
-            shutil.copyfile(file, directory / META)
-        elif file.name != TOKENIZER:
-            _link(file, directory / file.name)
+    shutil.copyfile(found.directory / META, directory / META)
+    for name in open_store(found.directory).files:
+        _link(found.directory / name, directory / name)
     return open_store(directory)
 
 
@@ -176,6 +182,8 @@ def make_tokens(
         store, said = found.cut(run, tokenizer, tell, needs.origin)
     else:
         shared = Tokens(Path(place), Path(place) / TOKENIZER)
+        if shared.directory.parent.is_dir():
+            sweep(shared.directory.parent)  # what a killed run left
         with write_directory(shared.directory) as partial:
             tokenizer.save(partial / TOKENIZER)
             _, said = found.cut(partial, tokenizer, tell, needs.origin)

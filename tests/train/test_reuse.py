@@ -241,6 +241,19 @@ class TestSeries:
         assert said.count(CUTTING) == 2
         assert f"the tokens of {tmp_path / 's-seed0'} are not used: {corpus}: changed since" in said
 
+    def test_tokens_that_are_gone_or_damaged_are_made_again(self, table: dict[str, Any], tmp_path: Path) -> None:
+        said: list[str] = []
+        found = sweep(variants(table, seeds=2), tmp_path / "s")
+        shutil.rmtree(found[0].run / "data")
+        file = found[1].run / "data" / "train.tokens"
+        file.write_bytes(b"\0" * file.stat().st_size)
+        sweep(variants(table, seeds=3), tmp_path / "s", said.append)
+        assert said.count(CUTTING) == 1
+        assert [line.partition(" are not used: ")[2] for line in said if " are not used: " in line] == [
+            f"{found[0].run / 'data'}: not a token store (meta.json: No such file or directory)",
+            f"{file}: damaged, not what was written; restore the file or train a new run",
+        ]
+
     def test_standard_input_is_read_once(
         self, table: dict[str, Any], corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
