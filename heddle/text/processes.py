@@ -1,8 +1,8 @@
 """One tokenizer in several processes: work is handed out in pieces, and its results come back in order.
 
 Each process is a new Python that loads the tokenizer from its file (`heddle.text.worker`), so nothing is forked beside the
-threads of torch or `tokenizers`, nothing is pickled, and a script that calls this needs no `if __name__ == "__main__"`. Threads that
-call the tokenizer one text each were measured to gain little or nothing.
+threads of torch or `tokenizers`, nothing is pickled, and a script that calls this needs no `if __name__ == "__main__"`.
+Threads that call the tokenizer for one text each were measured to gain little or nothing.
 """
 
 import os
