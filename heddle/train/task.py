@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -124,7 +124,13 @@ class HeldOut:
 
 
 class Task(ABC):
-    """What a run learns. The base class of all tasks."""
+    """What a run learns. The base class of all tasks.
+
+    Attributes:
+        draws_targets: whether it draws which tokens of its rows are targets, so that not every place is one.
+    """
+
+    draws_targets: ClassVar[bool] = False
 
     def __init__(self, config: Any, reading: Reading) -> None:
         self.config, self.reading = config, reading

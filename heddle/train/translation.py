@@ -48,7 +48,7 @@ class TranslationTask(RecordTask):
     An encoder-decoder's encoder reads `source end`, and its decoder reads `start target` and predicts `target end`; a step's
     `batch_tokens` bound its sources and its targets separately (as Vaswani et al. 2017, 5.1, count them). A decoder alone
     reads `source <start_translation> target` in one row, and predicts what comes after the boundary or, with `source_loss`,
-    every token (L1-81).
+    every token (L1-81). With `decoder.prefix = true`, what comes up to the boundary is its prefix.
 
     Texts beyond the context are cropped at their ends, in one row first the source, down to half of the context. A
     cropped target has no end to predict. `remarks` says how many are cropped.
@@ -64,6 +64,12 @@ class TranslationTask(RecordTask):
         if self.paired and config.source_loss:
             raise HeddleError(
                 "source_loss applies to a decoder alone, since an encoder predicts nothing: leave it out, or set family=decoder"
+            )
+        self.prefix = not self.paired and reading.model.last()[1].prefix
+        if self.prefix and config.source_loss:
+            raise HeddleError(
+                "source_loss predicts each token of the source from those before it, but with decoder.prefix = true it sees "
+                "those after it too: leave one of them out"
             )
         least = len(self.marks.begin) + len(self.marks.start) + 2
         if reading.length < least:
@@ -89,6 +95,9 @@ class TranslationTask(RecordTask):
         targets = padded(
             [np.where(np.arange(1, len(row.ids)) > row.first, row.ids[1:], IGNORED) for row in rows], IGNORED
         )
+        layout = padded_layout(inputs, tokens.shape[1])
+        if self.prefix:
+            layout = layout.prefixed(torch.tensor([[row.known] for row in rows]))
         source, source_layout = None, None
         if self.paired:
             sources = padded([row.source for row in rows], self.marks.end)
@@ -96,7 +105,7 @@ class TranslationTask(RecordTask):
             source_layout = padded_layout([row.source for row in rows], sources.shape[1])
         return Batch(
             tokens=torch.from_numpy(tokens),
-            layout=padded_layout(inputs, tokens.shape[1]),
+            layout=layout,
             targets=torch.from_numpy(targets),
             weights=torch.from_numpy((targets != IGNORED).astype(np.float32)),
             source=source,
@@ -121,7 +130,7 @@ class TranslationTask(RecordTask):
 
     def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CountingCrossEntropy:
         """-log p of the targets, for a model that scores tokens from left to right."""
-        if model.decoder is None or (model.encoder is not None) != self.paired:
+        if model.decoder is None or (model.encoder is not None, model.decoder.prefix) != (self.paired, self.prefix):
             raise HeddleError("the task 'translation' needs an encoder-decoder or a decoder, the one it was made for")
         model.language_head()
         return CountingCrossEntropy(model, label_smoothing, z_loss)
