@@ -617,6 +617,33 @@ FAULTS = [
     Fault("a token of a row is its own target", "data/batch.py", law="future of targets", run="next token, rotary",
           test="prove/test_training.py::test_every_law_holds",
           old="ids[:, 1:].contiguous()", new="ids[:, :-1].contiguous()"),
+    Fault("a prefix ends one token early", "nn/layout.py", toy="prefix", check="prefix both ways",
+          test="nn/test_prefix.py::test_attention_is_a_softmax_under_the_mask_made_by_hand",
+          old="self.segment.clamp(min=0)) - 1", new="self.segment.clamp(min=0)) - 2"),
+    Fault("a prefix is taken for a triangle", "nn/mask.py", toy="prefix", check="prefix both ways",
+          test="nn/test_prefix.py::test_the_mask_is_the_one_made_by_hand_and_no_fast_path_takes_it_for_a_triangle",
+          old="and same and self.queries.horizon is None", new="and same"),
+    Fault("a cached prompt is causal", "nn/state.py", toy="prefix", check="cached in chunks",
+          test="nn/test_prefix.py::test_a_cached_prompt_is_a_prefix_whatever_rows_are_beside",
+          old="if self.prefix and max(begun, default=0) > 1:", new="if False:"),
+    Fault("all rows have the first row's prefix", "nn/mask.py",
+          test="nn/test_prefix.py::test_the_mask_is_the_one_made_by_hand_and_no_fast_path_takes_it_for_a_triangle",
+          old='and self.keys.form == "whole" and self.queries.horizon is None', new='and self.keys.form == "whole"'),
+    Fault("learned distances of a prefix look only back", "nn/attention.py",
+          test="nn/test_prefix.py::test_learned_distances_in_a_prefix_tell_before_from_after",
+          old="setting.causal and not setting.prefix", new="setting.causal"),
+    Fault("tokens of a prefix are targets", "train/prefix_lm.py", law="future of targets", run="prefix, rotary",
+          test="train/test_prefix_lm.py::test_targets_are_the_tokens_after_each_documents_prefix",
+          old="after = layout.sees_to == layout.position", new="after = layout.position >= 0"),
+    Fault("prefixes of a global generator", "train/prefix_lm.py", law="batches", run="prefix, rotary",
+          test="train/test_prefix_lm.py::test_a_prefix_belongs_to_its_example_and_differs_between_epochs",
+          old="np.random.default_rng([self.reading.seed, examples.held_out, int(key)])", new="np.random.default_rng()"),
+    Fault("the longest prefix is never drawn", "train/prefix_lm.py",
+          test="train/test_prefix_lm.py::test_every_length_is_equally_likely",
+          old="draw.integers(1, each + 1)", new="draw.integers(1, np.maximum(each, 2))"),
+    Fault("a translator's source is causal", "train/translation.py",
+          test="train/test_prefix_lm.py::test_a_decoder_that_translates_may_read_its_source_both_ways",
+          old="        if self.prefix:\n            layout", new="        if False:\n            layout"),
 ]  # fmt: skip
 
 LLAMA: dict[str, Any] = {
@@ -649,6 +676,7 @@ TOYS: dict[str, dict[str, Any]] = {
     "crossing": {**BASE, "encoder": {"depth": 1, "block": T5}, "decoder": {"depth": 2, "block": {
         **T5, "cross": {"kind": "attention", "heads": 4}}, "overrides": [
             {"layers": "1", "block": {"cross": {"kernel": "reference"}}}]}},
+    "prefix": {**BASE, "decoder": {"depth": 2, "block": T5, "prefix": True}},
     "mixers": {**BASE, "decoder": {"depth": 2, "block": {"mixer": {"kind": "convolution", "taps": 3, "dilation": 2}},
         "overrides": [{"layers": "1", "block": {"mixer": {"kind": "recurrent"}}}]}},
 }  # fmt: skip

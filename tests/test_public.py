@@ -758,6 +758,7 @@ UNCHECKED = {
             "ClassificationTask",
             "MaskedTask",
             "NextTokenTask",
+            "PrefixLMTask",
             "RegressionTask",
             "SpanCorruptionTask",
             "Task",
