@@ -12,6 +12,9 @@ after round, while the others wait; a round's ratio compares neighbours in time.
 plain loop (nanoGPT's shape and step in torch's modules) start from the same weights, and before the timing their
 losses over the same 20 batches must agree to 1e-2. litgpt, if it can be imported, computes the same products with different
 initial weights.
+
+`--own-allocator` leaves the other libraries the C library's allocator settings, which their users have. `--everywhere` adds
+heddle computing scores at every place, as the others do, not only where there is a target.
 """
 
 import argparse
@@ -40,6 +43,8 @@ CONTENDERS = {
     "heddle fp32": {"library": "heddle", "precision": "fp32", "compile": False},
     "heddle bf16": {"library": "heddle", "precision": "bf16", "compile": False},
     "heddle bf16 compiled": {"library": "heddle", "precision": "bf16", "compile": True},
+    "heddle fp32 everywhere": {"library": "heddle", "precision": "fp32", "compile": False, "everywhere": True},
+    "heddle bf16 everywhere": {"library": "heddle", "precision": "bf16", "compile": False, "everywhere": True},
 }
 
 
@@ -154,8 +159,8 @@ def batches(arguments: argparse.Namespace, seed: int) -> Arrays:
 MASK, START, IGNORED = 103, 0, -100
 
 
-def heddle_batch(given: Arrays) -> Any:
-    """The batch as heddle's tasks make it."""
+def heddle_batch(given: Arrays, everywhere: bool) -> Any:
+    """The batch as heddle's tasks make it; with `everywhere`, places without a target have one that weighs next to nothing."""
     import torch
 
     from heddle.data import Batch, next_token_batch
@@ -171,6 +176,7 @@ def heddle_batch(given: Arrays) -> Any:
 
     source = {"source": there["source"], "source_layout": layout(there["source_real"])} if "source" in there else {}
     weights = (there["targets"] != IGNORED).float()
+    weights = weights.clamp(min=1e-20) if everywhere else weights
     return Batch(there["tokens"], layout(there["real"]), there["targets"], weights, **source)
 
 
@@ -194,7 +200,7 @@ def heddle_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Array
     objective = torch.compile(CrossEntropy(model)) if arguments.compile else CrossEntropy(model)
 
     def step(given: Arrays) -> float:
-        batch = heddle_batch(given).to(arguments.device)
+        batch = heddle_batch(given, arguments.everywhere).to(arguments.device)
         return train_step(objective, optimizer, batch, 1, 1.0, CLIP)[0]
 
     return step
@@ -355,7 +361,8 @@ def contender(arguments: argparse.Namespace) -> None:
     from heddle.train.runtime import keep_memory
 
     torch.set_num_threads(arguments.threads)
-    keep_memory()
+    if arguments.library == "heddle" or not arguments.own_allocator:
+        keep_memory()
     if arguments.library == "peak":
         slow = slowdown(torch.bfloat16, arguments.device)  # a CPU without bf16 units would take minutes for one product
         step = None
@@ -402,13 +409,21 @@ class Process:
     """A contender, from the parent process."""
 
     def __init__(
-        self, arguments: argparse.Namespace, weights: Path, library: str, precision: str, compile: bool
+        self,
+        arguments: argparse.Namespace,
+        weights: Path,
+        library: str,
+        precision: str,
+        compile: bool = False,
+        everywhere: bool = False,
     ) -> None:
         words = [sys.executable, __file__, "--contender", "--library", library, "--precision", precision]
         words += ["--weights", str(weights), "--threads", str(arguments.threads), "--device", arguments.device]
         words += ["--batch", str(arguments.batch), "--context", str(arguments.context)]
         words += ["--shape", arguments.shape, "--padding", str(arguments.padding)]
-        words += ["--vocabulary", str(arguments.vocabulary)] + (["--compile"] if compile else [])
+        words += ["--vocabulary", str(arguments.vocabulary)]
+        flags = {"--compile": compile, "--everywhere": everywhere, "--own-allocator": arguments.own_allocator}
+        words += [flag for flag, given in flags.items() if given]
         # Waiting threads must not spin while another contender has the cores.
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
         self.process = subprocess.Popen(
@@ -454,6 +469,7 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
             for name, how in CONTENDERS.items()
             if (name in arguments.only if arguments.only else arguments.precision in (None, how["precision"]))
             and (how["library"] in ("heddle", "transformers") or SHAPES[arguments.shape].task == "next_token")
+            and (arguments.everywhere or not how.get("everywhere"))
         }
         if importlib.util.find_spec("litgpt") is None and chosen.pop("litgpt fp32", None):
             print("litgpt cannot be imported and is skipped", file=sys.stderr)
@@ -464,7 +480,7 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
             found = running[name].ask(seeds=list(range(arguments.check)))["losses"]
             if how["library"] != "litgpt":
                 losses[name] = found
-        ceiling = Process(arguments, Path(folder), "peak", "fp32", False)
+        ceiling = Process(arguments, Path(folder), "peak", "fp32")
         seconds: dict[str, list[list[float]]] = {name: [] for name in running}
         memory, peaks = {}, []
         for number in range(arguments.rounds):
@@ -498,7 +514,7 @@ def report(
     # Two precisions diverge within 20 steps in any library, so only contenders with the same rounding are compared.
     references = {precision: _reference(losses, precision) for precision in ("fp32", "bf16")}
     rows = []
-    ours = [name for name in seconds if name.startswith("heddle")]
+    ours = [name for name in seconds if name.startswith("heddle") and not CONTENDERS[name].get("everywhere")]
     fastest = min(ours, key=lambda name: median(map(median, seconds[name])), default=None)
     for name, rounds in seconds.items():
         reference = references[CONTENDERS[name]["precision"]]
@@ -581,6 +597,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--only", nargs="*", help="names of contenders")
+    parser.add_argument("--own-allocator", action="store_true", help="only heddle changes its allocator's settings")
+    parser.add_argument("--everywhere", action="store_true", help="add heddle with scores at every place")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--precision", choices=["fp32", "bf16"], help="only contenders in this precision")
     for name in ("--library", "--weights"):
