@@ -344,7 +344,7 @@ class Copy:
 
 def preload() -> None:
     """What every part needs and no fault changes, imported once: one thread, so that a fork takes nothing away."""
-    os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1", "HEDDLE_UNCHECKED": "1"}
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1", "HEDDLE_CHECKED": ""}
     import pytest  # noqa: F401
     import torch
     from transformers import (  # noqa: F401

@@ -19,7 +19,7 @@ def call(name: str, *words: object) -> list[str]:
 
 def environment(**more: str) -> dict[str, str]:
     """What it finds in its environment."""
-    return {**os.environ, "HEDDLE_UNCHECKED": "1", "PYTHONPATH": str(ROOT), **more}
+    return {**os.environ, "HEDDLE_CHECKED": "", "PYTHONPATH": str(ROOT), **more}
 
 
 def heddle(*words: str, cwd: Path | None = None, **more: Any) -> subprocess.CompletedProcess[str]:

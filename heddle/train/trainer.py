@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from heddle.account.flops import flops
+from heddle.account.flops import training_flops_per_token
 from heddle.checks import checked
 from heddle.errors import HeddleError
 from heddle.train.evaluate import Evaluation, evaluate
@@ -59,7 +59,7 @@ class Trainer:
         model, chosen = self.session.run.config.model, self.session.run.chosen
         self.probe, self.ending = targets_to_score(self.session.task, chosen.evaluate_every)
         # Of an encoder-decoder, FLOPs are per target of a source as long, and what is read is both.
-        self.flops_per_token = flops(model).per_token / len(model.stacks())
+        self.flops_per_token = training_flops_per_token(model, model.context) / len(model.stacks())
 
     def run(self) -> Evaluation:
         """Train to the last step, score the held-out text (an even sample if it is long), and publish weights and score.

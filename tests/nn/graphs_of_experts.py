@@ -1,6 +1,6 @@
 """A program: torch.compile captures a mixture of experts in one graph, with its loads, its losses and its gradients.
 
-It runs in a process without the shape checks, which cannot be traced (`HEDDLE_UNCHECKED=1`).
+It runs in a process without the shape checks, which cannot be traced (`HEDDLE_CHECKED=""`).
 """
 
 import torch

@@ -1,6 +1,6 @@
 """A program: how many graphs torch.compile captures of mixers, for a whole sequence and for the steps of a cache.
 
-It runs in a process without the shape checks, which cannot be traced (`HEDDLE_UNCHECKED=1`), and prints JSON.
+It runs in a process without the shape checks, which cannot be traced (`HEDDLE_CHECKED=""`), and prints JSON.
 """
 
 import json

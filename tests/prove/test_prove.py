@@ -1,6 +1,7 @@
 """`prove`: every family holds, planted faults do not, and what it says can be read by machines."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -25,8 +26,9 @@ def failed(config: TransformerConfig) -> set[str]:
 
 
 def distinct() -> list[str]:
-    """One preset for each that differs at laptop size: GPT-3's eight rows are one model there."""
-    return list({laptop(preset(name)).to_json(): name for name in preset_names()}.values())
+    """One preset for each that differs in more than numbers at laptop size: GPT-2's and GPT-3's rows are one model there."""
+    choices = {name: re.sub(r"(?<=: )-?[0-9][0-9.e-]*", "0", laptop(preset(name)).to_json()) for name in preset_names()}
+    return list({choice: name for name, choice in choices.items()}.values())
 
 
 @pytest.mark.parametrize("name", distinct())

@@ -89,7 +89,7 @@ def test_both_engines_sort_every_character_alike(sort: str) -> None:
     assert ours.decode() == "".join(piece for piece, _ in split.pre_tokenize_str(everything))
 
 
-@pytest.mark.parametrize("run", ["a", " ", "\n", "\t", "é", "!", "1"])
+@pytest.mark.parametrize("run", ["a", " ", "é"])
 def test_a_million_times_one_character_is_no_trouble(run: str) -> None:
     text = run * 1_100_000 + "x"
     assert TRAINED.decode(TRAINED.encode(text)) == text

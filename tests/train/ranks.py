@@ -1,4 +1,4 @@
-"""A program: twenty steps as one of two ranks, `ranks.py RANK PORT OPTIMIZER PRECISION`. It prints losses, norms and biases."""
+"""A program: twenty steps as one of two ranks, `ranks.py RANK PORT PRECISION OPTIMIZER …`. It prints losses, norms and biases."""
 
 import json
 import sys
@@ -20,20 +20,23 @@ def reduce(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    rank, port, optimizer, precision = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
+    rank, port, precision, *optimizers = int(sys.argv[1]), *sys.argv[2:]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    print(json.dumps([trained(rank, precision, each) for each in optimizers]))
+    dist.destroy_process_group()
 
+
+def trained(rank: int, precision: str, optimizer: str) -> tuple[list[tuple[float, float]], list[list[float]]]:
+    """Losses and norms of the steps, and the experts' biases at the end."""
     model = build(config())
-    optimizer = Optimizer(model, TrainConfig(optimizer=optimizer), 1e-2, precision)
+    updates = Optimizer(model, TrainConfig(optimizer=optimizer), 1e-2, precision)
     objective = DistributedDataParallel(CrossEntropy(model))
     found = []
     for step in range(STEPS):
         mine = uneven(step).split(2)[rank]
-        found.append(train_step(objective, optimizer, mine, 2, 1.0, 1.0, reduce))
-    biases = [bias.tolist() for name, bias in model.named_parameters() if name.endswith("router.bias")]
-    print(json.dumps([found, biases]))
-    dist.destroy_process_group()
+        found.append(train_step(objective, updates, mine, 2, 1.0, 1.0, reduce))
+    return found, [bias.tolist() for name, bias in model.named_parameters() if name.endswith("router.bias")]
 
 
 if __name__ == "__main__":
