@@ -616,7 +616,7 @@ TABLE: dict[str, Call] = {
     "train.runs_in": Call({"folder": "runs"}, {"folder": NO_PATH}),
     "train.show_step": Call(
         {"run": "run"},
-        {"run": NO_PLACE, "step": NO_COUNT, "rows": NO_COUNT, "length": NO_COUNT},
+        {"run": NO_PLACE, "step": NO_COUNT, "rows": NO_COUNT, "length": NO_COUNT, "start": [-1, 0.5, "0"]},
     ),
     "train.spread": Call({"results": [1.0]}, {"results": [None, 3, "1", ["1"], [None], []]}),
     "train.spreads": Call({"outcomes": []}, {"outcomes": [None, 3, [3], ["run"]]}),

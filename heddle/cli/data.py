@@ -14,7 +14,9 @@ from heddle.train.lint import lint_run, lint_sources
 from heddle.train.show import ShownMask, ShownRow, ShownSource, show_step
 
 
-def show(run: str, /, *, step: int = 1, rows: int = 1, length: int = 32, json: bool = False) -> None:
+def show(
+    run: str, /, *, step: int = 1, rows: int = 1, length: int = 32, start: int | None = None, json: bool = False
+) -> None:
     """Show what a step reads: tokens, what each place predicts, and which tokens it may attend to.
 
     Parameters
@@ -27,10 +29,12 @@ def show(run: str, /, *, step: int = 1, rows: int = 1, length: int = 32, json: b
         How many rows of the batch to show.
     length
         How many places of each row to show.
+    start
+        The first place of each row to show, from 0. Defaults to the row's first target if it comes after the first `length` places.
     json
         One JSON document on stdout.
     """
-    found = show_step(find_run(run), step, rows, length)
+    found = show_step(find_run(run), step, rows, length, start)
     if json:
         document({"run": str(find_run(run)), **asdict(found)})
         return
@@ -57,7 +61,7 @@ def show(run: str, /, *, step: int = 1, rows: int = 1, length: int = 32, json: b
 def _table(read: ShownRow | ShownSource, predicted: Mapping[str, Sequence[Any]], title: str) -> Table:
     """The places of a row, with what they predict."""
     columns = {
-        "place": range(len(read.tokens)),
+        "place": range(first := getattr(read, "first", 0), first + len(read.tokens)),
         "id": read.tokens,
         "token": [repr(piece) for piece in read.pieces],
         **predicted,

@@ -14,7 +14,7 @@ Labels = Literal["classes", "numbers", "tokens"]
 
 
 TextLayout = Literal["concatenate", "documents", "pack"]
-"""How a plain text is put into rows of tokens (see `heddle.train.rows`)."""
+"""How a text is put into rows of tokens (see `heddle.train.rows`), or how records are (see `heddle.train.record_rows`)."""
 
 
 class DataConfig(Config):
@@ -45,7 +45,8 @@ class DataConfig(Config):
     """Share of the text that is held out for evaluation."""
     layout: TextLayout = "concatenate"  # (D-32)
     """Rows of a plain text. concatenate: windows of the whole text, across documents; documents: one document per row, only its
-    first tokens; pack: several whole documents per row, which do not see each other."""
+    first tokens; pack: several whole documents per row, which do not see each other. Records have a row each; with pack, several
+    pairs for a decoder that translates share a row of the context."""
 
     @field_validator("sources", "validation_sources", mode="before")
     @classmethod

@@ -206,11 +206,9 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _has_rows_of_text(self) -> Self:
-        if self.data.layout != "concatenate" and self.task.fields != ("text",):
-            raise ValueError(
-                f"data.layout = {self.data.layout!r} is for tasks that read a plain text, and task.kind = {self.task.kind!r} "
-                f"reads {' and '.join(self.task.fields)}: leave it out"
-            )
+        stacks = () if self.model.family is None else self.model.family.split("-")
+        if (wrong := self.task.refuses_layout(self.data.layout, stacks)) is not None:
+            raise ValueError(wrong)
         return self
 
     @model_validator(mode="after")

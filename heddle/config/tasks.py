@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from heddle.config.base import Config
-from heddle.config.data import Labels
+from heddle.config.data import Labels, TextLayout
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -29,6 +29,7 @@ class TaskSettings(Config):
         without: the settings of [train] that have no effect on it.
         labels: what the labels of its records are, if it reads labels.
         prefix: what `decoder.prefix` of its model may be, if the model is a decoder alone; the first is the default.
+        layouts: the values of `data.layout` that it can read.
     """
 
     families: ClassVar[tuple[tuple[str, ...], ...]] = (("decoder",),)
@@ -40,6 +41,7 @@ class TaskSettings(Config):
     without: ClassVar[tuple[str, ...]] = ()
     labels: ClassVar[Labels] = "classes"
     prefix: ClassVar[tuple[bool, ...]] = (False,)
+    layouts: ClassVar[tuple[TextLayout, ...]] = ("concatenate",)
 
     @property
     def has_classes(self) -> bool:
@@ -49,6 +51,20 @@ class TaskSettings(Config):
     def reads(self, named: Collection[str]) -> tuple[str, ...]:
         """The fields that it reads if the user named the columns of some."""
         return (*self.fields, *(field for field in self.optional if field in named))
+
+    def refuses_layout(self, layout: TextLayout, stacks: Collection[str] = ()) -> str | None:
+        """Why it cannot read rows of this layout with a model of these stacks, and what to do, in a line; None if it can.
+
+        Args:
+            layout: the value of `data.layout`.
+            stacks: the model's stacks; empty if they are not known yet.
+        """
+        if layout in self.layouts:
+            return None
+        others = [each for each in self.layouts if each != "concatenate"]
+        instead = f", or set layout to {' or '.join(others)}" if others else ""
+        kind = type(self).model_fields["kind"].default
+        return f"layout = {layout!r} does not apply to task.kind = {kind!r}: leave it out{instead}"
 
     def head_table(self, before: dict[str, Any], stack: str, classes: tuple[str, ...]) -> dict[str, Any]:
         """The head of a model for this task, as a table.
@@ -64,6 +80,8 @@ class TaskSettings(Config):
 class NextTokenConfig(TaskSettings):
     """Predict each token from those before it (L1-24)."""
 
+    layouts: ClassVar[tuple[TextLayout, ...]] = ("concatenate", "documents", "pack")
+
     kind: Literal["next_token"] = "next_token"
     """What to learn: next_token predicts each token from those before it; masked, hidden tokens from both sides; prefix_lm, the
     tokens after a prefix that is read from both sides; translation, a target text from a source text; span_corruption, missing
@@ -75,6 +93,7 @@ class MaskedConfig(TaskSettings):
 
     families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder",),)
     special_tokens: ClassVar[tuple[str, ...]] = ("[MASK]",)
+    layouts: ClassVar[tuple[TextLayout, ...]] = ("concatenate", "documents", "pack")
 
     kind: Literal["masked"] = "masked"
     """Predict hidden tokens from those on both sides."""
@@ -100,6 +119,7 @@ class PrefixLMConfig(TaskSettings):
     """Predict the tokens after a prefix whose tokens see each other in both directions (Raffel et al. 2020, 3.2.1)."""
 
     prefix: ClassVar[tuple[bool, ...]] = (True,)
+    layouts: ClassVar[tuple[TextLayout, ...]] = ("concatenate", "documents", "pack")
 
     kind: Literal["prefix_lm"] = "prefix_lm"
     """Predict the tokens after a prefix of random length, which is read from both sides."""
@@ -117,11 +137,21 @@ class TranslationConfig(TaskSettings):
     fields: ClassVar[tuple[str, ...]] = ("source", "target")
     special_tokens: ClassVar[tuple[str, ...]] = ("<|endoftext|>", "<start_translation>")
     prefix: ClassVar[tuple[bool, ...]] = (False, True)
+    layouts: ClassVar[tuple[TextLayout, ...]] = ("concatenate", "pack")
 
     kind: Literal["translation"] = "translation"
     """Predict a target text from a source text, in any two languages or none."""
     source_loss: bool = False
     """Of a decoder alone: predict the source as well as the target."""
+
+    def refuses_layout(self, layout: TextLayout, stacks: Collection[str] = ()) -> str | None:
+        """Pairs can share a row only where source and target do."""
+        if layout == "pack" and "encoder" in stacks:
+            return (
+                "layout = 'pack' is for a decoder alone, which reads source and target in one row: set family=decoder or a "
+                "decoder's preset, or leave layout out"
+            )
+        return super().refuses_layout(layout, stacks)
 
 
 class SpanCorruptionConfig(TaskSettings):

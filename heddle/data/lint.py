@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from math import exp, log
+from typing import Any
 
 from heddle.data.examples import Example
 
@@ -20,6 +21,7 @@ MOJIBAKE = re.compile("[ÃÂ][\u0080-\u00bf]|â€[\u0080-\u00bf˜™œš“”�
 RARE = 20.0  # a class this many times rarer than the largest is worth a remark
 SWAPPED = 3.0  # nats per side: each side's words are 20 times likelier on the other side
 MANY = 0.01  # a larger share of untranslated or repeated records is wrong
+SHORT = 40  # characters of a labelled text that people may well write again, such as a review of one word
 
 WORD = re.compile(r"\w+")
 
@@ -81,9 +83,10 @@ class TextLint:
         self.unit, self.total = unit, 0
         self.places = Places()
         self._seen: dict[bytes, set[str]] = {}  # in which parts each text was
+        self._labels: dict[bytes, Any] = {}  # the first label of each text
 
-    def add(self, texts: Iterable[str], where: str, part: str = "train") -> None:
-        """Look at the texts of one record, or at a document."""
+    def add(self, texts: Iterable[str], where: str, part: str = "train", label: Any = None) -> None:
+        """Look at the texts of one record, or at a document, and at its label if it has one."""
         texts = list(texts)
         self.total += 1
         if any(not text.strip() for text in texts):
@@ -94,9 +97,13 @@ class TextLint:
                 self.places.add(name, where)
         if any("\r" in text for text in texts):
             self.places.add("CRLF", where)
-        parts = self._seen.setdefault(sha256("\0".join(texts).encode()).digest()[:12], set())
+        digest = sha256("\0".join(texts).encode()).digest()[:12]
+        parts = self._seen.setdefault(digest, set())
+        if label is not None and self._labels.setdefault(digest, label) != label:
+            self.places.add("different labels", where)
         if part in parts:
-            self.places.add("duplicates", where)
+            short = label is not None and sum(map(len, texts)) <= SHORT
+            self.places.add("short duplicates" if short else "duplicates", where)
         elif parts:
             self.places.add("overlap", where)
         parts.add(part)
@@ -107,6 +114,14 @@ class TextLint:
         yield from find("empty", False, of, f"{unit}s have an empty text", "they are left out")
         repeated = self.places.counts["duplicates"] > MANY * of
         yield from find("duplicates", repeated, of, f"{unit}s repeat an earlier one of their part", "remove them")
+        yield from find(
+            "short duplicates", False, of, f"{unit}s repeat an earlier one of their part, in at most {SHORT} characters",
+            "leave them, if people write this again and again",
+        )  # fmt: skip
+        yield from find(
+            "different labels", True, of, f"{unit}s have the texts of an earlier one, and another label",
+            "decide which label is right",
+        )  # fmt: skip
         yield from find(
             "overlap",
             True,
@@ -178,7 +193,8 @@ class RecordLint:
         for field, text in written.items():
             if not text.strip():
                 self.places.add(f"empty {field}", example.origin)
-        self.texts.add(written.values(), example.origin, part)
+        label = example.label if classes or example.label is None else ""  # two numbers may differ a little
+        self.texts.add(written.values(), example.origin, part, label)
         if example.empty:
             return
         if "target" in written:

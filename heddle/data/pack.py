@@ -1,13 +1,16 @@
-"""Packing documents into rows of equal length, so that nothing is dropped and hardly anything is padding."""
+"""Packing documents or records into rows of equal length, so that nothing is dropped and hardly anything is padding."""
 
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 import numpy.typing as npt
 
 from heddle.checks import at_least, checked, wrong
+from heddle.data.order import epoch_key, permute, spread
 
 Ints = npt.NDArray[np.int64]
+LEAST = 4  # rows in a sample, so that its standard error can be estimated
 
 
 @dataclass(frozen=True)
@@ -91,3 +94,68 @@ def best_fit(sizes: npt.NDArray[np.integer], length: int) -> tuple[Ints, int]:
                     has |= 1 << left
             members = members[taken:]
     return rows, used
+
+
+class Packing:
+    """Which pieces share a row, as a pure function of (seed, epoch).
+
+    Pieces are packed anew in each epoch, so that the same ones do not meet again; the number of rows stays the same. Row `n` of
+    epoch `e` has the number `e * rows + n`.
+
+    Args:
+        sizes: Int[P], tokens of each piece, from 1 to `length`.
+        length: tokens per row.
+        seed: of what meets and of the order of the rows; None: the pieces are always packed alike, in their own order, for
+            evaluation.
+
+    Attributes:
+        rows: rows per epoch.
+        padding: share of their tokens that are padding.
+    """
+
+    def __init__(self, sizes: npt.NDArray[np.integer], length: int, seed: int | None = None) -> None:
+        self.sizes, self.length, self.seed = np.asarray(sizes, dtype=np.int64), length, seed
+        self.rows = best_fit(self.sizes, length)[1]
+        self.padding = 1 - float(self.sizes.sum()) / (max(self.rows, 1) * length)
+        self._planned: dict[int, tuple[Ints, Ints]] = {}
+
+    def read(self, numbers: Ints) -> list[Ints]:
+        """The pieces of each of these rows, in the order in which they are there."""
+        found = []
+        for number in numbers.tolist():
+            epoch, row = divmod(number, self.rows)
+            order, starts = self._plan(epoch)
+            found.append(order[starts[row] : starts[row + 1]])
+        return found
+
+    def held_out(self, rows: int, targets: Ints, most: int | None = None) -> tuple[list[Ints], float]:
+        """The rows that evaluation scores, in batches, and their share of all targets.
+
+        Args:
+            rows: rows per batch.
+            targets: Int[P], targets of each piece.
+            most: targets to score; if there are more, an even sample of the rows, always the same. None: all.
+        """
+        chosen, total = np.arange(self.rows), int(targets.sum())
+        if not total:
+            return [], 0.0
+        if most is not None and most < total:
+            chosen = spread(self.rows, min(self.rows, max(LEAST, ceil(most * self.rows / total))))
+        scored = sum(int(targets[each].sum()) for each in self.read(chosen))
+        return [chosen[start : start + rows] for start in range(0, len(chosen), rows)], scored / total
+
+    def _plan(self, epoch: int) -> tuple[Ints, Ints]:
+        """Int[P], the pieces in the order of the rows, and Int[rows + 1], where each row's pieces start, and the end."""
+        if epoch not in self._planned:
+            order, key = np.arange(len(self.sizes)), 0
+            if self.seed is not None:
+                key = epoch_key(self.seed, epoch)
+                order = permute(order, len(order), key)
+            rows, count = best_fit(self.sizes[order], self.length)
+            if self.seed is not None:
+                rows = permute(rows, count, key + 1)
+            starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))])
+            # A step reads rows of two epochs at most.
+            self._planned = {kept: self._planned[kept] for kept in list(self._planned)[-1:]}
+            self._planned[epoch] = order[np.argsort(rows, kind="stable")], starts
+        return self._planned[epoch]

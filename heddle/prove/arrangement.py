@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from heddle.data.batch import Batch
-from heddle.prove.rows import by_token, documents, packed, targeted, widened
+from heddle.prove.rows import by_token, documents, only, packed, targeted, widened
 from heddle.prove.training import CEILING, LEAST, Training, gradients, largest_gradient, same_step
 from heddle.prove.verdict import ALLOWED, Comparison, NotApplicable, Trace
 
@@ -89,7 +89,10 @@ def padding_of_rows(training: Training) -> Iterator[Comparison | str]:
 
 
 def packing_of_rows(training: Training) -> Iterator[Comparison | str]:
-    """Documents that share a row have the losses that each has alone, and another document beside changes no bit of them."""
+    """Documents that share a row have the losses and the gradient of rows of their own; others beside change no bit of them.
+
+    With experts, routers' terms and loads count among these.
+    """
     batch = training.batch
     if not by_token(batch):
         raise NotApplicable("this task scores rows, which cannot share one")
@@ -107,6 +110,8 @@ def packing_of_rows(training: Training) -> Iterator[Comparison | str]:
     for number, (here, loss) in enumerate(zip(inside, wanted, strict=True)):
         together = training.losses(targeted(batch, here)).sum()
         yield Comparison(f"document {number}", {"loss": together}, {"loss": loss})
+    shared = only(batch, torch.stack(inside).any(0))
+    yield same_step("rows of their own", gradients(training.objective, [shared]), gradients(training.objective, alone))
     mine, rest = targeted(batch, inside[-1]), inside[-1]
     others = replace(mine, tokens=torch.where(rest, batch.tokens, training.others(batch.tokens)))
     yield Comparison(

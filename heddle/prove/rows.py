@@ -80,6 +80,12 @@ def targeted(batch: Batch, chosen: Tensor) -> Batch:
     return replace(batch, weights=weights)
 
 
+def only(batch: Batch, inside: Tensor) -> Batch:
+    """The batch with padding in place of all but some of its tokens, Bool[B T]."""
+    layout = replace(batch.layout, segment=torch.where(inside, batch.layout.segment, PADDING), form="packed")
+    return replace(targeted(batch, inside), layout=layout)
+
+
 def content(batches: Sequence[Batch]) -> Trace:
     """Everything that batches contain, row after row without padding, which depends on the rows beside."""
     kept: dict[str, list[Tensor]] = {}

@@ -4,8 +4,9 @@ In reading order:
 
 - `task`: the interface of what a run learns (`Task`); `next_token`, `masked`, `prefix_lm`, `translation`, `span_corruption`,
   `classification`, `token_classification` and `regression` are tasks, `tasks` is their table.
-- `records`: tasks whose examples are records; `sequences`: those with a source; `labelled`: those that learn labels of texts,
-  framed by `framing`. `confusion` and `spans` compute what they report.
+- `records`: tasks whose examples are records, in rows that `record_rows` makes; `sequences`: those with a source; `labelled`: those
+  that learn labels of texts, framed by `framing`. `confusion` and `spans` compute what they report. `apart` refuses models that mix
+  what shares a row.
 - `objective`: from a batch to a sum and a count (`CrossEntropy`); `loss` computes it chunk by chunk; `accuracy` also counts
   the targets predicted right.
 - `optimizer`: fp32 masters, and which optimizer updates which parameter; `muon` updates matrices, `norms` measures gradients.

@@ -7,12 +7,11 @@ import numpy as np
 
 from heddle.data.batch import IGNORED
 from heddle.data.buckets import EMPTY, WIDTH, Buckets, held_out_records
-from heddle.data.order import epoch_key, permute, spread
-from heddle.data.pack import Pieces, best_fit, within
+from heddle.data.pack import Packing, Pieces, within
 from heddle.data.store import Part
 from heddle.errors import HeddleError, pluralize
 from heddle.nn.layout import Layout
-from heddle.train.rows import LEAST, Ids, TextRows, TokenRows
+from heddle.train.rows import Ids, TextRows, TokenRows
 from heddle.train.task import Examples, HeldOut, Reading, listed
 
 
@@ -174,40 +173,20 @@ class Packed(DocumentRows):
     target though the next piece reads it, so every token but a document's first is predicted exactly once. A piece's tokens see
     nothing of the pieces before it, and its positions start at 0.
 
-    Documents are packed anew in each epoch, so that the same ones do not meet again; the number of rows stays the same. The
-    place of an example is epoch · rows per epoch + its number in the epoch's order.
+    The place of an example is its row's number in `Packing`.
     """
 
     def __init__(self, reading: Reading, ahead: int) -> None:
         super().__init__(reading, ahead)
         self.pieces = {held_out: Pieces.of(lengths, self.length) for held_out, lengths in self.lengths.items()}
-        self.count = {held_out: best_fit(each.size, self.length)[1] for held_out, each in self.pieces.items()}
-        self._planned: dict[tuple[bool, int], tuple[Ids, Ids]] = {}
-
-    def _plan(self, held_out: bool, epoch: int) -> tuple[Ids, Ids]:
-        """Int[P], the pieces in the order of the rows, and Int[rows + 1], where each row's pieces start, and the end."""
-        if (held_out, epoch) not in self._planned:
-            pieces = self.pieces[held_out]
-            order, key = np.arange(len(pieces.size)), epoch_key(self.reading.seed, epoch)
-            if not held_out:
-                order = permute(order, len(order), key)
-            rows, count = best_fit(pieces.size[order], self.length)
-            if not held_out:
-                rows = permute(rows, count, key + 1)
-            starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))])
-            # A step reads rows of two epochs at most.
-            self._planned = {key: self._planned[key] for key in list(self._planned)[-2:]}
-            self._planned[held_out, epoch] = order[np.argsort(rows, kind="stable")], starts
-        return self._planned[held_out, epoch]
+        self.packings = {
+            held_out: Packing(pieces.size, self.length, None if held_out else reading.seed)
+            for held_out, pieces in self.pieces.items()
+        }
 
     def _pieces(self, examples: Examples) -> list[Ids]:
         """The pieces of each row."""
-        found = []
-        for place in examples.places.tolist():
-            epoch, number = divmod(place, self.count[examples.held_out])
-            order, starts = self._plan(examples.held_out, epoch)
-            found.append(order[starts[number] : starts[number + 1]])
-        return found
+        return self.packings[examples.held_out].read(examples.places)
 
     def examples(self, step: int) -> Examples:
         self.reading.part(held_out=False)
@@ -216,13 +195,8 @@ class Packed(DocumentRows):
     def held_out(self, rows: int, most: int | None = None) -> HeldOut:
         """Rows that are always packed alike; every target once."""
         self.reading.part(held_out=True)
-        count, targets = self.count[True], int(self.lengths[True].sum())
-        chosen = np.arange(count)
-        if most is not None and most < targets:
-            chosen = spread(count, min(count, max(LEAST, ceil(most * count / targets))))
-        cuts = [Examples(chosen[start : start + rows], held_out=True) for start in range(0, len(chosen), rows)]
-        scored = sum(int(self.pieces[True].size[each].sum()) for cut in cuts for each in self._pieces(cut))
-        return HeldOut(tuple(cuts), scored / targets)
+        batches, share = self.packings[True].held_out(rows, self.pieces[True].size, most)
+        return HeldOut(tuple(Examples(each, held_out=True) for each in batches), share)
 
     def read(self, examples: Examples) -> TokenRows:
         found, all_pieces = self._pieces(examples), self.pieces[examples.held_out]
@@ -240,14 +214,14 @@ class Packed(DocumentRows):
         return examples.places
 
     def size(self, held_out: bool) -> int:
-        return self.count[held_out]
+        return self.packings[held_out].rows
 
     def epoch(self) -> int:
-        return self.count[False]
+        return self.packings[False].rows
 
     @property
     def steps_per_epoch(self) -> float:
-        return self.count[False] / self.reading.rows
+        return self.packings[False].rows / self.reading.rows
 
     @cached_property
     def held_out_text(self) -> tuple[int, float]:
@@ -255,11 +229,11 @@ class Packed(DocumentRows):
         return targets, float(self.reading.part(held_out=True).target_sizes.sum() / targets)
 
     def remarks(self) -> list[str]:
-        lengths, rows = self.lengths[False], self.count[False]
-        padding, cut = 1 - lengths.sum() / (rows * self.length), int((lengths > self.length).sum())
+        lengths, packing = self.lengths[False], self.packings[False]
+        cut = int((lengths > self.length).sum())
         return [
-            f"pack: {pluralize(len(lengths), 'document')} in {pluralize(rows, 'row')} of {self.length} tokens, {padding:.2%} of "
-            f"them padding; {cut:,} are longer than a row and are cut into pieces; nothing is dropped"
+            f"pack: {pluralize(len(lengths), 'document')} in {pluralize(packing.rows, 'row')} of {self.length} tokens, "
+            f"{packing.padding:.2%} of them padding; {cut:,} are longer than a row and are cut into pieces; nothing is dropped"
         ]
 
     def describe(self, examples: Examples) -> str:

@@ -81,7 +81,8 @@ def fit(
             to hold out.
         config: settings of training.
         columns: the columns of dicts by field, such as {"label": "stars"}, where they have other names than the fields.
-        layout: how texts are put into rows: "concatenate", "documents" or "pack".
+        layout: how texts are put into rows: "concatenate", "documents" or "pack"; with "pack", also several pairs into each row of
+            a decoder that translates.
         readers: functions to call with every `Report`.
         progress: show a line on standard error while training takes over two seconds.
         settings: further settings of `TrainConfig`, which override those of `config`, such as `batch=16` (8 by default, in rows),

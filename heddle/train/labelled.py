@@ -59,7 +59,7 @@ class LabelledTask(RecordTask):
         tokens = padded(ids, 0)
         types = padded([[int(place >= first) for place in range(len(row))] for row, first in rows], 0)
         targets, weights = self.labels(records, examples, tokens.shape[1])
-        layout = padded_layout(ids, tokens.shape[1])
+        layout = padded_layout([len(row) for row in ids], tokens.shape[1])
         read = torch.from_numpy(types) if self.has_types else None
         return Batch(torch.from_numpy(tokens), layout, targets, weights, types=read)
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from heddle.checks import checked
 from heddle.config.run import RunConfig
@@ -12,15 +14,19 @@ from heddle.data.batch import IGNORED, Batch
 from heddle.data.examples import LABEL, Example
 from heddle.data.files import STDIN
 from heddle.data.lint import MANY, Finding, RecordLint, TextLint
+from heddle.data.pack import Packing
 from heddle.data.record_store import RecordStore
 from heddle.data.records import Records
 from heddle.data.store import PARTS, Part
 from heddle.data.tally import ExamplesTally
 from heddle.errors import HeddleError
 from heddle.train.material import Examples, Material, Texts, material
+from heddle.train.record_rows import PackedRecords
+from heddle.train.records import RecordTask
 from heddle.train.session import Run, read_run
 
 STEPS = 16  # steps whose batches are looked at
+PADDED = 0.1  # share of padding in packed rows that is worth a remark
 
 
 @checked()
@@ -76,6 +82,10 @@ def _in_records(run: Run, store: RecordStore) -> Iterator[Finding]:
             if field != LABEL:
                 yield from out_of_range(column.values, run.tokenizer.vocab_size, f"{name}.{field}")
         yield from cropped(records, run.config.model.context, len(run.config.model.stacks()) == 2, name)
+    task = run.task()
+    rows = task.rows(held_out=False) if isinstance(task, RecordTask) else None
+    if isinstance(rows, PackedRecords):
+        yield from padded(rows.packing)
     whole = store.split["repeated"]
     if whole:
         yield Finding(
@@ -105,6 +115,17 @@ def cropped(records: Records, context: int, apart: bool, part: str) -> Iterator[
             )  # fmt: skip
 
 
+def padded(packing: Packing) -> Iterator[Finding]:
+    """Padding in packed rows, if there is much."""
+    if packing.padding > PADDED:
+        places = packing.rows * packing.length
+        yield Finding(
+            "padding", False, round(packing.padding * places), places, "",
+            f"places of packed rows are padding ({packing.padding:.1%})",
+            "records longer than half of the context share a row with few others: set another context",
+        )  # fmt: skip
+
+
 def out_of_range(ids: np.ndarray, vocab_size: int, where: str) -> Iterator[Finding]:
     """Ids that the tokenizer does not have."""
     wrong = np.flatnonzero(np.asarray(ids) >= vocab_size)
@@ -119,7 +140,7 @@ def _in_batches(run: Run) -> Iterator[Finding]:
     """What the first steps' batches have, or never have."""
     task = run.task()
     special, end = set(run.tokenizer.special.values()), run.tokenizer.end_of_text
-    doubled = rows = ends = targets = 0
+    doubled = texts = ends = targets = 0
     where = ""
     steps = min(STEPS, run.chosen.steps)
     for step in range(steps):
@@ -127,13 +148,13 @@ def _in_batches(run: Run) -> Iterator[Finding]:
         found = doubled_beginnings(batch, special)
         if found and not where:
             where = f"step {step + 1}"
-        doubled, rows = doubled + found, rows + len(batch.tokens)
+        doubled, texts = doubled + found, texts + int(beginnings(batch).sum())
         targets += int((batch.targets != IGNORED).sum())
         ends += 0 if end is None else int((batch.targets == end).sum())
     if doubled:
         yield Finding(
-            "doubled beginnings", True, doubled, rows, where,
-            f"rows of the first {steps} steps start with the same special id twice",
+            "doubled beginnings", True, doubled, texts, where,
+            f"texts of the first {steps} steps start with the same special id twice",
             "remove it from the text, since the task adds it",
         )  # fmt: skip
     scores = run.config.model.head.kind == "language" and run.config.model.decoder is not None
@@ -145,13 +166,16 @@ def _in_batches(run: Run) -> Iterator[Finding]:
 
 
 def doubled_beginnings(batch: Batch, special: set[int]) -> int:
-    """Rows that start with the same special id twice."""
-    if batch.tokens.shape[1] < 2:
-        return 0
-    first, second = batch.tokens[:, 0], batch.tokens[:, 1]
-    starts = torch.isin(first, torch.tensor(sorted(special), dtype=first.dtype))
-    real = batch.layout.segment[:, 1] >= 0
-    return int((starts & (first == second) & real).sum())
+    """Texts that start with the same special id twice."""
+    first, second = batch.tokens[:, :-1], batch.tokens[:, 1:]
+    segment = batch.layout.segment
+    starts = beginnings(batch)[:, :-1] & (segment[:, :-1] == segment[:, 1:])
+    return int((starts & torch.isin(first, torch.tensor(sorted(special), dtype=first.dtype)) & (first == second)).sum())
+
+
+def beginnings(batch: Batch) -> Bool[Tensor, "B T"]:
+    """Which tokens are the first of their text."""
+    return (batch.layout.position == 0) & batch.layout.real
 
 
 def _one_text(run: Run) -> bool:

@@ -178,7 +178,8 @@ def highest_rate(optimizer: str, dim: int, started: bool = False) -> float:
 
 def by_tokens(config: RunConfig) -> bool:
     """Whether rows have different lengths, so that a step is a number of tokens, not of rows."""
-    return config.task.fields != TEXT or config.data.layout == "documents"
+    layout = config.data.layout
+    return layout == "documents" or (layout == "concatenate" and config.task.fields != TEXT)
 
 
 def pick_threads(wanted: int | None) -> int:

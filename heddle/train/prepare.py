@@ -66,6 +66,8 @@ def prepare(
     pick_device(config.train.device)  # refuses one that is not there
     # Refuse impossible sizes before any work.
     smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task, start)
+    if (wrong := config.task.refuses_layout(config.data.layout, tuple(smallest.stacks()))) is not None:
+        raise HeddleError(wrong)
     if start is not None:
         check_fits(config, smallest, start)
     # Without a start, a preset or a depth, the depth, and so the names, depend on the time given.

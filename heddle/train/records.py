@@ -2,25 +2,25 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from heddle.data.buckets import EMPTY, Buckets, held_out_records
 from heddle.data.records import Records
 from heddle.errors import HeddleError
 from heddle.nn.layout import Layout
-from heddle.train.task import Examples, HeldOut, Reading, Task, listed
+from heddle.train.record_rows import LAYOUTS, RecordRows
+from heddle.train.task import Examples, HeldOut, Reading, Task, listed, stream
 
 Lengths = npt.NDArray[np.int64]
 
 
 class RecordTask(Task):
-    """A task whose examples are records of similar length, each once per epoch.
+    """A task whose examples are records, each once per epoch.
 
-    A subclass says how long a record is and how many targets it has, and makes batches. The place of an example is the number
-    of its record, or `EMPTY` for a row of padding.
+    A subclass says how long a record is and how many targets it has, and makes batches of the rows that `rows` describes.
 
     Raises:
         HeddleError: the records lack a column, or none has a target.
@@ -28,65 +28,74 @@ class RecordTask(Task):
 
     def __init__(self, config: Any, reading: Reading) -> None:
         super().__init__(config, reading)
+        self._rows: dict[bool, RecordRows] = {}
         for held_out in (False, True):
             part = reading.corpus.validation if held_out else reading.corpus.train
             missing = [] if part is None else sorted(set(config.fields) - set(reading.records(held_out).columns))
             if missing:
                 raise HeddleError(f"the task {config.kind!r} reads records with {' and '.join(missing)}")
-        self.buckets = None
-        if reading.corpus.train is not None:
-            records = reading.records(held_out=False)
-            if not self.targets(records).any():
-                raise HeddleError(f"no record has a target for the task {config.kind!r}")
-            self.buckets = Buckets(self.lengths(records), reading.rows, reading.batch_tokens, reading.multiple)
+        if reading.corpus.train is not None and not self.rows(held_out=False).targets.any():
+            raise HeddleError(f"no record has a target for the task {config.kind!r}")
 
     @abstractmethod
     def lengths(self, records: Records) -> Lengths:
-        """Int[R], tokens of each record's row, which decide what is batched with it; at most the context."""
+        """Int[R], tokens of each record, which decide what it shares a batch or a row with; at most the context."""
 
     @abstractmethod
     def targets(self, records: Records) -> Lengths:
         """Int[R], how many targets each record has."""
 
+    def rows(self, held_out: bool) -> RecordRows:
+        """How the records to score, or those to train on, are put into rows.
+
+        Raises:
+            HeddleError: there are none.
+        """
+        if held_out not in self._rows:
+            records = self.reading.records(held_out)
+            made = LAYOUTS[self.reading.layout]
+            self._rows[held_out] = made(self.reading, self.lengths(records), self.targets(records), held_out)
+        return self._rows[held_out]
+
     def examples(self, step: int) -> Examples:
-        """The records of one step: every record once per epoch, in an order keyed by (seed, epoch)."""
-        if self.buckets is None:
-            self.reading.records(held_out=False)
-            raise AssertionError  # the line above has raised
-        rows = self.buckets.read(step, self.reading.seed)
-        # A number for each row that no other step has; empty rows draw nothing.
-        return Examples(rows, keys=step * (1 << 20) + np.arange(len(rows)))
+        """The rows of one step: every record once per epoch, in an order keyed by (seed, epoch)."""
+        return self.rows(held_out=False).examples(step)
 
     def steps_per_epoch(self) -> float:
         """Steps that read every record once."""
-        return 0.0 if self.buckets is None else float(self.buckets.batches)
+        return 0.0 if self.reading.corpus.train is None else self.rows(held_out=False).steps_per_epoch
 
     def held_out(self, rows: int, most: int | None = None) -> HeldOut:
-        """Every held-out record that has a target once, in batches of similar length; or an even sample of them."""
-        records = self.reading.records(held_out=True)
-        batches, share = held_out_records(self.lengths(records), self.targets(records), rows, most)
+        """Every held-out record that has a target once, or an even sample of them."""
+        batches, share = self.rows(held_out=True).held_out(rows, most)
         if not batches:
             raise HeddleError(f"no held-out record has a target for the task {self.config.kind!r}")
         return HeldOut(tuple(Examples(each, held_out=True) for each in batches), share)
 
     def places(self, examples: Examples) -> Lengths:
         """Numbers of the records."""
-        numbers: Lengths = examples.places[examples.places != EMPTY]
-        return numbers
+        return np.concatenate(self.rows(examples.held_out).records(examples.places))
 
     def size(self, held_out: bool) -> int:
         """All records are read; those that have a target are scored."""
-        records = self.reading.records(held_out)
-        return int(np.count_nonzero(self.targets(records))) if held_out else len(records)
+        rows = self.rows(held_out)
+        return int(np.count_nonzero(rows.targets)) if held_out else len(rows.targets)
 
     def epoch(self, number: int) -> Iterator[Examples]:
-        """All batches of similar length."""
-        count = 0 if self.buckets is None else self.buckets.batches
-        return map(self.examples, range(number * count, (number + 1) * count))
+        """All rows, which are those of whole steps if steps have different numbers of rows."""
+        if self.reading.corpus.train is None:
+            return iter(())
+        rows = self.rows(held_out=False)
+        count, steps = rows.epoch(), int(rows.steps_per_epoch)
+        if count is None:
+            return map(self.examples, range(number * steps, (number + 1) * steps))
+        return stream(self, number * count, count)
 
     def describe(self, examples: Examples) -> str:
         """Numbers of the records."""
-        return f"{'validation' if examples.held_out else 'training'} records {listed(examples)}"
+        how = "packed rows of the " if self.reading.layout == "pack" else ""
+        part, found = "validation" if examples.held_out else "training", replace(examples, places=self.places(examples))
+        return f"{how}{part} records {listed(found)}"
 
 
 def padded(rows: Sequence[npt.ArrayLike], fill: int, width: int | None = None) -> npt.NDArray[np.int64]:
@@ -98,7 +107,6 @@ def padded(rows: Sequence[npt.ArrayLike], fill: int, width: int | None = None) -
     return found
 
 
-def padded_layout(rows: Sequence[npt.ArrayLike], width: int) -> Layout:
-    """The layout of rows filled up to `width` tokens."""
-    lengths = [len(np.asarray(row)) for row in rows]
-    return Layout.whole(len(rows), width) if min(lengths) == width else Layout.padded(lengths, width)
+def padded_layout(lengths: Sequence[int], width: int) -> Layout:
+    """The layout of rows of these lengths filled up to `width` tokens."""
+    return Layout.whole(len(lengths), width) if min(lengths) == width else Layout.padded(lengths, width)

@@ -30,7 +30,7 @@ SCHEDULES: dict[str, Callable[[Moment], float]] = {
     "constant": lambda at: 1.0,
     # Warmup, stable, decay (Hu et al. 2024, section 4.2), with a linear decay (Hägele et al. 2024).
     "wsd": lambda at: min(1.0, (1 - at.progress) / at.decay),
-    # Vaswani et al. 2017, equation 3, as a factor of its largest value.
+    # Vaswani et al. 2017, equation 3, as a factor of its largest value (L3-36).
     "inverse_sqrt": lambda at: sqrt(max(1, at.warmup) / (at.step + 1)),
 }
 

@@ -3,15 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from heddle.config.ids import SpecialIds
+from heddle.data.pack import within
 from heddle.errors import HeddleError
 from heddle.generate.stream import evaluating
 from heddle.model.transformer import Transformer
 from heddle.train.task import Reading
 
 BOUNDARY = "<start_translation>"  # between source and target in a decoder alone (L1-81)
+
+Ids = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,52 @@ class Marks:
             return cls(tokenizer.begins, (tokenizer.special[BOUNDARY],), end)
         start = end if ids.decoder_start is None else ids.decoder_start
         return cls(tokenizer.begins, (start, *(() if ids.forced_begin is None else (ids.forced_begin,))), end)
+
+
+@dataclass(frozen=True)
+class Slices:
+    """One part of each of N texts.
+
+    Attributes:
+        values: ids.
+        starts: Int[N], where each text's part starts among them.
+        sizes: Int[N], how many ids it has.
+    """
+
+    values: npt.NDArray[np.integer]
+    starts: Ids
+    sizes: Ids
+
+    @classmethod
+    def same(cls, ids: Sequence[int], count: int) -> "Slices":
+        """A part that `count` texts have in common."""
+        return cls(np.array(ids, dtype=np.int64), np.zeros(count, dtype=np.int64), np.full(count, len(ids)))
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts of ids, one after another.
+
+    Attributes:
+        ids: Int[Σ lengths].
+        lengths: Int[N], ids of each text.
+    """
+
+    ids: Ids
+    lengths: Ids
+
+    @classmethod
+    def of(cls, *parts: Slices) -> "Texts":
+        """N texts of several parts each, all at once: a step on a GPU may read thousands."""
+        sizes = np.stack([part.sizes for part in parts], axis=1)
+        ends = np.cumsum(sizes).reshape(sizes.shape)
+        ids = np.empty(sizes.sum(), dtype=np.int64)
+        for end, part in zip(ends.T, parts, strict=True):
+            inside = within(part.sizes)
+            ids[np.repeat(end - part.sizes, part.sizes) + inside] = part.values[
+                np.repeat(part.starts, part.sizes) + inside
+            ]
+        return cls(ids, sizes.sum(axis=1))
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from heddle.checks import at_least, checked
@@ -21,7 +22,7 @@ from heddle.train.task import Task, tokens_read
 
 @dataclass(frozen=True)
 class ShownRow:
-    """One row of a batch; every list but the source's and the answer's has an item for each place.
+    """One row of a batch, from place `first` on; every list but the source's and the answer's has an item for each place.
 
     Attributes:
         tokens: ids that the model reads; of an encoder-decoder, its decoder.
@@ -34,6 +35,7 @@ class ShownRow:
         source: what the encoder of an encoder-decoder reads; None for any other model.
         answer: the row's target, its name, and its weight, if the row has one target instead of one for each place; the name is
             empty if the row has none.
+        first: the first place shown.
     """
 
     tokens: list[int]
@@ -45,6 +47,7 @@ class ShownRow:
     segments: list[int]
     source: "ShownSource | None" = None
     answer: tuple[int | float, str, float] | None = None
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class ShownSource:
 
 @dataclass(frozen=True)
 class ShownMask:
-    """Which tokens of the first row each of its tokens may attend to.
+    """Which tokens of the first row each of its tokens may attend to, in the places that are shown.
 
     Attributes:
         stack: the stack, such as `decoder`; `decoder, cross` for its attention to the encoder's output.
@@ -104,8 +107,8 @@ class ShownStep:
     masks: list[ShownMask]
 
 
-@checked(step=at_least(1), rows=at_least(1), length=at_least(1))
-def show_step(run: str | Path, step: int = 1, rows: int = 1, length: int = 32) -> ShownStep:
+@checked(step=at_least(1), rows=at_least(1), length=at_least(1), start=at_least(0))
+def show_step(run: str | Path, step: int = 1, rows: int = 1, length: int = 32, start: int | None = None) -> ShownStep:
     """Read what a step of a run reads, whether or not it has been trained; the run is not changed.
 
     Args:
@@ -113,9 +116,11 @@ def show_step(run: str | Path, step: int = 1, rows: int = 1, length: int = 32) -
         step: from 1, as reports count.
         rows: how many of the batch's rows to return.
         length: how many places of each row, and of each source, to return.
+        start: the first place of each row to return, from 0; None: the row's first target if it is not among the first `length`
+            places, else 0. A source is always returned from its start.
 
     Raises:
-        HeddleError: it is no training run, has fewer steps, or its text was changed.
+        HeddleError: it is no training run, has fewer steps or shorter rows, or its text was changed.
     """
     opened = read_run(Path(run))
     chosen = opened.chosen
@@ -124,28 +129,40 @@ def show_step(run: str | Path, step: int = 1, rows: int = 1, length: int = 32) -
     task = opened.task()
     examples = task.examples(step - 1)
     batch = task.batch(examples)
+    width = batch.tokens.shape[1]
+    if start is not None and start >= width:
+        raise HeddleError(f"start = {start}: the rows of step {step} have {width} places, counted from 0")
+    firsts = [_first(batch, row, length) if start is None else start for row in range(min(rows, len(batch.tokens)))]
     return ShownStep(
         step=step,
         steps=chosen.steps,
         described=task.describe(examples),
         places=tokens_read(batch),
         targets=int((batch.weights > 0).sum()),
-        rows=[_row(task, batch, row, length, opened.tokenizer) for row in range(min(rows, len(batch.tokens)))],
-        masks=_masks(opened.config.model, batch, length),
+        rows=[_row(task, batch, row, first, length, opened.tokenizer) for row, first in enumerate(firsts)],
+        masks=_masks(opened.config.model, batch, firsts[0], length),
     )
 
 
-def _row(task: Task, batch: Batch, row: int, length: int, tokenizer: Tokenizer) -> ShownRow:
+def _first(batch: Batch, row: int, length: int) -> int:
+    """Where to begin to show a row: at its start or, if the first places predict nothing, at its first target."""
+    places = torch.nonzero(batch.weights[row] > 0)
+    none_in_sight = batch.targets.dim() == 2 and len(places) > 0 and int(places[0]) >= length
+    return int(places[0]) if none_in_sight else 0
+
+
+def _row(task: Task, batch: Batch, row: int, first: int, length: int, tokenizer: Tokenizer) -> ShownRow:
     """One row of a batch, and its source."""
-    read = _read(batch.tokens, batch.layout, row, length, tokenizer)
+    places = slice(first, first + length)
+    read = _read(batch.tokens, batch.layout, row, places, tokenizer)
     source, answer = None, None
     if batch.source is not None and batch.source_layout is not None:
-        source = _read(batch.source, batch.source_layout, row, length, tokenizer)
+        source = _read(batch.source, batch.source_layout, row, slice(length), tokenizer)
     targets: list[int | None] = []
     weights: list[float] = []
     if batch.targets.dim() == 2:
-        targets = [None if target == IGNORED else target for target in batch.targets[row, :length].tolist()]
-        weights = batch.weights[row, :length].tolist()
+        targets = [None if target == IGNORED else target for target in batch.targets[row, places].tolist()]
+        weights = batch.weights[row, places].tolist()
     else:
         target, weight = batch.targets[row].item(), batch.weights[row].item()
         answer = target, task.name_of(target, tokenizer) if weight else "", weight
@@ -159,18 +176,19 @@ def _row(task: Task, batch: Batch, row: int, length: int, tokenizer: Tokenizer) 
         segments=read.segments,
         source=source,
         answer=answer,
+        first=first,
     )
 
 
-def _read(tokens: Tensor, layout: Layout, row: int, length: int, tokenizer: Tokenizer) -> ShownSource:
-    """The ids of one row, their texts and their places; padding has no text."""
-    ids, segments = tokens[row, :length].tolist(), layout.segment[row, :length].tolist()
+def _read(tokens: Tensor, layout: Layout, row: int, places: slice, tokenizer: Tokenizer) -> ShownSource:
+    """Some ids of one row, their texts and their places; padding has no text."""
+    ids, segments = tokens[row, places].tolist(), layout.segment[row, places].tolist()
     pieces = ["" if segment == PADDING else tokenizer.piece(id) for id, segment in zip(ids, segments, strict=True)]
-    return ShownSource(ids, pieces, layout.position[row, :length].tolist(), segments)
+    return ShownSource(ids, pieces, layout.position[row, places].tolist(), segments)
 
 
-def _masks(config: TransformerConfig, batch: Batch, length: int) -> list[ShownMask]:
-    """The masks of the first row's first tokens, one for each rule of the model's attention layers."""
+def _masks(config: TransformerConfig, batch: Batch, first: int, length: int) -> list[ShownMask]:
+    """The masks of the first row's tokens from `first` on, one for each rule of the model's attention layers."""
     own = batch.layout.split(1)[0]
     source = own if batch.source_layout is None else batch.source_layout.split(1)[0]
     found, model = [], build(config, "meta")
@@ -182,8 +200,9 @@ def _masks(config: TransformerConfig, batch: Batch, length: int) -> list[ShownMa
         crosses = [None if block.cross is None else block.cross.pattern for block in stack.layers()]
         for label, patterns, keys in ((name, mixers, queries), (f"{name}, cross", crosses, source)):
             for rule, layers in _rules(patterns).items():
-                width, depth = min(length, queries.width), min(length, keys.width)
-                seen = Mask(rule, queries, keys).tile(0, width, 0, depth)[0, 0].tolist()
+                start, begin = (first if each is own else 0 for each in (queries, keys))
+                width, depth = min(start + length, queries.width), min(begin + length, keys.width)
+                seen = Mask(rule, queries, keys).tile(start, width, begin, depth)[0, 0].tolist()
                 sees = ", a prefix both ways" if queries.horizon is not None and rule == Causal() else ""
                 found.append(ShownMask(label, layers, f"{rule}{sees}", seen))
     return found

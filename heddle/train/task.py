@@ -18,6 +18,7 @@ from torch import Tensor
 
 from heddle.config.data import TextLayout
 from heddle.config.model import TransformerConfig
+from heddle.config.tasks import TaskSettings
 from heddle.data.batch import Batch
 from heddle.data.records import Records
 from heddle.data.store import Corpus, Part
@@ -36,14 +37,14 @@ class Reading:
     Attributes:
         corpus: the texts.
         model: the config of the model to train, for its ids and its context.
-        rows: examples per step.
+        rows: examples per step; packed rows are as long as the context.
         batch_tokens: padded tokens per step of records, or of documents in rows of their own; if set, a step has as many as
             fit, instead of `rows`.
         multiple: with `batch_tokens`, the number of rows is a multiple of this.
         seed: seed of the order of examples.
         context: tokens per window; None: the model's context.
         tokenizer: the texts' tokenizer, if the task asks what its ids mean.
-        layout: how a plain text is put into rows.
+        layout: how a plain text, or records, are put into rows.
     """
 
     corpus: Corpus
@@ -128,12 +129,19 @@ class Task(ABC):
 
     Attributes:
         draws_targets: whether it draws which tokens of its rows are targets, so that not every place is one.
+
+    Raises:
+        HeddleError: the task cannot read rows of this layout.
     """
 
     draws_targets: ClassVar[bool] = False
 
     def __init__(self, config: Any, reading: Reading) -> None:
         self.config, self.reading = config, reading
+        if isinstance(config, TaskSettings):
+            wrong = config.refuses_layout(reading.layout, tuple(reading.model.stacks()))
+            if wrong is not None:
+                raise HeddleError(wrong)
 
     @abstractmethod
     def examples(self, step: int) -> Examples:
@@ -234,7 +242,8 @@ def tokens_read(batch: Batch) -> int:
 
 def tokens_per_step(task: Task) -> int:
     """Tokens that a step reads on average: steps of equal rows are equal, so one is looked at; of others, the first few."""
-    equal = isinstance(task.reading.corpus.train, Part) and task.reading.layout != "documents"
+    layout = task.reading.layout
+    equal = layout == "pack" or (layout == "concatenate" and isinstance(task.reading.corpus.train, Part))
     looked_at = 1 if equal else 8
     return max(1, round(mean(tokens_read(task.batch(task.examples(step))) for step in range(looked_at))))
 

@@ -3,21 +3,14 @@
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-import torch
-
 from heddle.config.data import TextLayout
-from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
-from heddle.nn.custom import CustomMixer
-from heddle.nn.layout import Layout
+from heddle.train.apart import check_apart
 from heddle.train.documents import Packed, Separate
 from heddle.train.rows import Concatenated, Ids, TextRows
 from heddle.train.task import Examples, HeldOut, Reading, Task, stream
 
 LAYOUTS: dict[TextLayout, type[TextRows]] = {"concatenate": Concatenated, "documents": Separate, "pack": Packed}
-APART = (
-    1e-2  # more than bf16 rounds: how far a document's vectors may change with its neighbours, relative to the largest
-)
 
 
 class TextTask(Task):
@@ -74,34 +67,8 @@ class TextTask(Task):
     def check_layout(self, model: Transformer) -> None:
         """Refuse a user's own mixer that mixes documents of one row, or tokens with padding.
 
-        heddle's own mixers keep documents apart.
-
         Raises:
             HeddleError: a document changes with its neighbours.
         """
-        if self.reading.layout != "concatenate" and any(isinstance(each, CustomMixer) for each in model.modules()):
+        if self.reading.layout != "concatenate":
             check_apart(model, self.reading.layout, self.reading.length)
-
-
-@torch.no_grad()
-def check_apart(model: Transformer, layout: str, length: int) -> None:
-    """Refuse a model whose hidden vectors of a document change with the rest of the row.
-
-    Raises:
-        HeddleError: they do.
-    """
-    size = max(length // 2, 1)
-    rows = Layout.packed([[length - size, size]], length) if layout == "pack" else Layout.padded([size], length)
-    own = slice(length - size, length) if layout == "pack" else slice(size)
-    ids = torch.arange(length)[None] % model.config.vocab_size
-    other = (ids + 1) % model.config.vocab_size
-    other[:, own] = ids[:, own]
-    training = model.training
-    model.eval()
-    one, two = (model(each.to(model.device), rows.to(model.device)).hidden[:, own].float() for each in (ids, other))
-    model.train(training)
-    if (one - two).abs().max() > APART * one.abs().max():
-        raise HeddleError(
-            f"layout = {layout} needs mixers that keep documents and padding apart, but in this model a token changes with those "
-            "of another segment: consult layout.segment in your mixer, or set layout=concatenate"
-        )

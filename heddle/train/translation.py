@@ -1,45 +1,43 @@
 """Sequence to sequence: predict a target text from a source text, in an encoder-decoder or in a decoder alone (L1-74 … L1-82)."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import exp
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from heddle.config.tasks import TranslationConfig
 from heddle.data.batch import IGNORED, Batch
-from heddle.data.buckets import EMPTY
+from heddle.data.pack import within
 from heddle.data.records import Records
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
+from heddle.nn.layout import Layout
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.accuracy import CountingCrossEntropy
-from heddle.train.records import Lengths, RecordTask, padded, padded_layout
-from heddle.train.sequences import Marks, greedy
+from heddle.train.apart import check_apart
+from heddle.train.records import Lengths, RecordTask, padded_layout
+from heddle.train.sequences import Ids, Marks, Slices, Texts, greedy
 from heddle.train.task import Examples, Reading
 
 SHOWN = 3  # translations in a sample
 
-Ids = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class PairRow:
-    """The ids of one pair as a model reads them; all are empty for a row of padding.
+    """The ids of one pair as a model reads them.
 
     Attributes:
         source: what the encoder reads; empty for a decoder alone.
         ids: what the decoder reads and, from the second on, predicts.
         known: how many of these come before the target's own.
-        first: the place that predicts the first id that counts.
     """
 
     source: Ids
     ids: Ids
     known: int
-    first: int
 
 
 class TranslationTask(RecordTask):
@@ -48,7 +46,8 @@ class TranslationTask(RecordTask):
     An encoder-decoder's encoder reads `source end`, and its decoder reads `start target` and predicts `target end`; a step's
     `batch_tokens` bound its sources and its targets separately (as Vaswani et al. 2017, 5.1, count them). A decoder alone
     reads `source <start_translation> target` in one row, and predicts what comes after the boundary or, with `source_loss`,
-    every token (L1-81). With `decoder.prefix = true`, what comes up to the boundary is its prefix.
+    every token (L1-81). With `decoder.prefix = true`, what comes up to the boundary is its prefix. With the layout `pack`, several
+    of its pairs share a row as segments, which do not see each other.
 
     Texts beyond the context are cropped at their ends, in one row first the source, down to half of the context. A
     cropped target has no end to predict. `remarks` says how many are cropped.
@@ -89,50 +88,45 @@ class TranslationTask(RecordTask):
     def batch(self, examples: Examples) -> Batch:
         """The rows of the pairs, padded at their ends."""
         records = self.reading.records(examples.held_out)
-        rows = [self.row(records, int(place)) for place in examples.places]
-        inputs = [row.ids[:-1] for row in rows]
-        tokens = padded(inputs, self.marks.end)
-        targets = padded(
-            [np.where(np.arange(1, len(row.ids)) > row.first, row.ids[1:], IGNORED) for row in rows], IGNORED
-        )
-        layout = padded_layout(inputs, tokens.shape[1])
-        if self.prefix:
-            layout = layout.prefixed(torch.tensor([[row.known] for row in rows]))
-        source, source_layout = None, None
+        found = self.rows(examples.held_out).records(examples.places)
+        numbers, counts = np.concatenate(found), np.array([len(each) for each in found])
+        texts, known = self._decoded(records, numbers)
+        inside, read = within(texts.lengths), texts.lengths - 1
+        sizes = np.split(read, np.cumsum(counts)[:-1])  # of the pairs in each row
+        filled, packed = [int(each.sum()) for each in sizes], self.reading.layout == "pack"
+        width = self.reading.length if packed else max(1, *filled)
+        counted = inside >= np.repeat(np.ones_like(known) if self.scores_all else known, texts.lengths)
+        tokens = _in_rows(texts.ids[inside < np.repeat(read, texts.lengths)], filled, width, self.marks.end)
+        targets = _in_rows(np.where(counted, texts.ids, IGNORED)[inside > 0], filled, width, IGNORED)
+        layout = Layout.packed([each.tolist() for each in sizes], width) if packed else padded_layout(filled, width)
+        sources: dict[str, Any] = {}
         if self.paired:
-            sources = padded([row.source for row in rows], self.marks.end)
-            source = torch.from_numpy(sources)
-            source_layout = padded_layout([row.source for row in rows], sources.shape[1])
+            read_first = self._sources(records, numbers)
+            lengths = [int(each.sum()) for each in np.split(read_first.lengths, np.cumsum(counts)[:-1])]
+            source = _in_rows(read_first.ids, lengths, max(1, *lengths), self.marks.end)
+            sources = {"source": torch.from_numpy(source), "source_layout": padded_layout(lengths, source.shape[1])}
         return Batch(
             tokens=torch.from_numpy(tokens),
-            layout=layout,
+            layout=self._prefixed(layout, counts, known),
             targets=torch.from_numpy(targets),
             weights=torch.from_numpy((targets != IGNORED).astype(np.float32)),
-            source=source,
-            source_layout=source_layout,
+            **sources,
         )
 
     def row(self, records: Records, number: int) -> PairRow:
-        """The ids of one record; `EMPTY` gives a row of padding."""
-        none = np.empty(0, dtype=np.int64)
-        if number == EMPTY:
-            return PairRow(none, none, 0, 0)
-        pair = (records.columns[name][number] for name in ("source", "target"))
-        source, target = (ids.astype(np.int64) for ids in pair)
-        kept, _ = self._cropped(len(source), len(target))
-        source = np.concatenate([np.array(self.marks.begin, dtype=np.int64), source[:kept]])
-        target = np.concatenate([np.array(self.marks.start), target, [self.marks.end]])
-        most = self.reading.length + 1
-        if self.paired:
-            return PairRow(np.append(source, self.marks.end), target[:most], len(self.marks.start), 0)
-        known = len(source) + len(self.marks.start)
-        return PairRow(none, np.concatenate([source, target])[:most], known, 0 if self.scores_all else known - 1)
+        """The ids of one record."""
+        only = np.array([number])
+        texts, known = self._decoded(records, only)
+        source = self._sources(records, only).ids if self.paired else texts.ids[:0]
+        return PairRow(source, texts.ids, int(known[0]))
 
     def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CountingCrossEntropy:
         """-log p of the targets, for a model that scores tokens from left to right."""
         if model.decoder is None or (model.encoder is not None, model.decoder.prefix) != (self.paired, self.prefix):
             raise HeddleError("the task 'translation' needs an encoder-decoder or a decoder, the one it was made for")
         model.language_head()
+        if self.reading.layout == "pack":
+            check_apart(model, "pack", self.reading.length)
         return CountingCrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
@@ -140,15 +134,16 @@ class TranslationTask(RecordTask):
         return {"perplexity": exp(min(means["loss"], 700.0)), "accuracy": means["accuracy"]}
 
     def remarks(self) -> list[str]:
-        """How many texts are cropped."""
-        records, said = self.reading.records(held_out=False), []
+        """How many texts are cropped and, of packed ones, how much is padding."""
+        records, said = self.reading.records(held_out=False), self.rows(held_out=False).remarks()
         for name, kept in zip(("source", "target"), self._fitting(records), strict=True):
             cropped = int((kept < records.columns[name].lengths).sum())
             if cropped:
                 end = " and their ends are not learned" if name == "target" else ""
+                lost = 1 - kept.sum() / records.columns[name].lengths.sum()
                 said.append(
                     f"{cropped:,} of {len(records):,} {name}s ({cropped / len(records):.1%}) do not fit into "
-                    f"context = {self.reading.length}: they are cropped{end}"
+                    f"context = {self.reading.length}: they are cropped{end}; {lost:.2%} of all tokens of {name}s are lost"
                 )
         return said
 
@@ -169,6 +164,39 @@ class TranslationTask(RecordTask):
         room = min(most, self.reading.length - len(known))
         return greedy(model, known, row.source.tolist() if self.paired else None, self.marks.end, room)
 
+    def _decoded(self, records: Records, numbers: Ids) -> tuple[Texts, Ids]:
+        """What the decoder reads of these records and, from the second id on, predicts; and Int[N], ids before the target's own."""
+        source, target = self._kept(records, numbers)
+        start, end = (Slices.same(ids, len(numbers)) for ids in (self.marks.start, (self.marks.end,)))
+        before = [] if self.paired else [Slices.same(self.marks.begin, len(numbers)), source]
+        known = sum((part.sizes for part in before), start.sizes)
+        # A cropped target has no end.
+        has_end = (known + target.sizes <= self.reading.length).astype(np.int64)
+        return Texts.of(*before, start, target, replace(end, sizes=has_end)), known
+
+    def _sources(self, records: Records, numbers: Ids) -> Texts:
+        """What the encoder reads of these records."""
+        begin, end = (Slices.same(ids, len(numbers)) for ids in (self.marks.begin, (self.marks.end,)))
+        return Texts.of(begin, self._kept(records, numbers)[0], end)
+
+    def _kept(self, records: Records, numbers: Ids) -> list[Slices]:
+        """As much of the sources and of the targets of these records as fits."""
+        columns = [records.columns[name] for name in ("source", "target")]
+        starts = [column.offsets[numbers] for column in columns]
+        sizes = [column.offsets[numbers + 1] - start for column, start in zip(columns, starts, strict=True)]
+        return [
+            Slices(column.values, start, size)
+            for column, start, size in zip(columns, starts, self._cropped(*sizes), strict=True)
+        ]
+
+    def _prefixed(self, layout: Layout, counts: Ids, known: Ids) -> Layout:
+        """The layout of rows of `counts` pairs, with what is known of each pair as its prefix if the model reads prefixes."""
+        if not self.prefix:
+            return layout
+        lengths = np.zeros((len(counts), max(1, *counts)), dtype=np.int64)
+        lengths[np.arange(lengths.shape[1]) < counts[:, None]] = known
+        return layout.prefixed(torch.from_numpy(lengths))
+
     def _inputs(self, records: Records) -> Lengths:
         """Int[R], how many ids of each record the decoder reads."""
         kept, _ = self._fitting(records)
@@ -187,3 +215,10 @@ class TranslationTask(RecordTask):
             return np.minimum(source, room), np.minimum(target, self.reading.length + 1 - len(self.marks.start))
         kept = np.minimum(source, np.maximum(room - target, room // 2))
         return kept, np.minimum(target, room + 1 - kept)
+
+
+def _in_rows(ids: Ids, filled: Sequence[int], width: int, fill: int) -> Ids:
+    """Int[B T], ids in rows of which so many places are filled; the others are `fill`."""
+    rows = np.full((len(filled), width), fill, dtype=np.int64)
+    rows[np.arange(width) < np.array(filled)[:, None]] = ids
+    return rows

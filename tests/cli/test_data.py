@@ -15,6 +15,7 @@ def test_show_prints_a_table_and_a_picture(heddle: Heddle, run_a: Path) -> None:
     assert shown.startswith("step 2 of 4: windows that start at training tokens ")
     assert "64 targets in 64 places" in shown
     assert shown.splitlines()[-4:] == ["█···", "██··", "███·", "████"]
+    assert "\n   12  " in heddle("data", "show", "a", "--start", "12").out
     document = heddle("data", "show", "a", "--rows", "2", "--json").json
     assert [row["tokens"] for row in document["rows"]] == [row.tokens for row in show_step(run_a, rows=2).rows]
 

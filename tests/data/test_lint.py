@@ -91,6 +91,31 @@ def test_what_is_rare_is_a_remark_and_what_is_frequent_is_wrong() -> None:
     assert found["duplicates"].wrong
 
 
+def reviews(*records: tuple[str, str], part: str = "train", classes: bool = True) -> dict[str, Finding]:
+    """Labelled texts, the last in `part`, among a hundred others."""
+    others = [(f"review number {number} says this and that of the loom", "xy"[number % 2]) for number in range(100)]
+
+    def read() -> Iterator[tuple[str, Example]]:
+        for number, (text, label) in enumerate([*others, *records]):
+            where = part if number == len(others) + len(records) - 1 else "train"
+            yield where, Example({"text": text}, label, f"a:{number}")
+
+    return {each.name: each for each in RecordLint(read).findings(classes=classes)}
+
+
+def test_short_labelled_texts_may_come_again() -> None:
+    """Unless they are in both parts, or have another label; a long one may not."""
+    found = reviews(*[("Great!", "x")] * 9)
+    assert set(found) == {"short duplicates"}
+    assert (found["short duplicates"].count, found["short duplicates"].wrong) == (8, False)
+    assert reviews(*[("Great!" * 7, "x")] * 9)["duplicates"].wrong
+    assert reviews(("Great!", "x"), ("Great!", "x"), part="validation")["overlap"].wrong
+    contradicting = reviews(*[("Great!", "x")] * 3, ("Great!", "y"))["different labels"]
+    assert (contradicting.count, contradicting.where, contradicting.wrong) == (1, "a:103", True)
+    assert set(reviews(("Great!", "4.5"), ("Great!", "5"), classes=False)) == {"short duplicates"}
+    assert lint([*pairs(), *[("yes", "ja")] * 9], held=0)["duplicates"].wrong
+
+
 def labelled(train: list[str], validation: list[str]) -> dict[str, Finding]:
     def read() -> Iterator[tuple[str, Example]]:
         for part, labels in (("train", train), ("validation", validation)):

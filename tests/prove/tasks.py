@@ -1,7 +1,7 @@
 """Small runs to put the laws of training to: one row per task and family of models. A new task is a row in `RUNS`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,7 @@ class Small:
     task: TaskSettings
     stacks: dict[str, dict[str, Any]]
     head: dict[str, Any]
+    layout: Any = "concatenate"
 
 
 def small(
@@ -110,6 +111,9 @@ RUNS = {
     "translation, decoder, all targets": small(
         TranslationConfig(source_loss=True), "decoder", LEARNED, positions="learned"
     ),
+    "translation, packed": replace(small(TranslationConfig(), "decoder", ROTARY), layout="pack"),
+    "translation, packed, prefix": replace(small(TranslationConfig(), "decoder", ROTARY, prefix=True), layout="pack"),
+    "translation, packed, experts": replace(small(TranslationConfig(), "decoder", EXPERTS), layout="pack"),
     "spans, both": small(SpanCorruptionConfig(), BOTH, ROTARY),
     "classes, encoder": small(
         ClassificationConfig(class_weights="balanced"), "encoder", LEARNED, CLASSES, positions="learned"
@@ -166,7 +170,7 @@ def store(name: str, place: Path) -> Store:
 def training(name: str, texts: Store, rows: int = 4) -> Training:
     """One of the small runs, with weights at which every part has a say."""
     model, rounding = _model(name)
-    reading = Reading(texts.corpus, model.config, rows, seed=5, tokenizer=TOKENIZER)
+    reading = Reading(texts.corpus, model.config, rows, seed=5, tokenizer=TOKENIZER, layout=RUNS[name].layout)
     return Training(lambda: make_task(RUNS[name].task, reading), model, rounding, texts)
 
 

@@ -17,6 +17,7 @@ from heddle.train import Trainer, compare_runs, plot_runs, runs_in, write_csv, w
 from heddle.train.compare import differences
 from heddle.train.plot import smoothed
 from heddle.weights.files import Hold
+from heddle.weights.run import read_config
 
 from .conftest import Begin
 
@@ -62,6 +63,18 @@ def test_records_have_the_best_score_and_what_differs(begin: Begin, tmp_path: Pa
     assert compare_runs([slow])[0]["differs"] == {}
     assert runs_in(tmp_path) == [deep, fast, slow]
     assert runs_in(slow) == [slow]
+
+
+def test_a_run_that_started_from_another_names_it(begin: Begin, tmp_path: Path) -> None:
+    """As `from`, by its path and not as a table."""
+    first = begin("first", steps=2)
+    Trainer(first).run()
+    second = begin("second", steps=2)
+    table = read_config(second).to_dict()
+    table["chosen"]["start"] = {"run": str(first), "sha256": "0" * 64}
+    (second / "config.json").write_text(json.dumps(table))
+    one, two = compare_runs([first, second])
+    assert (one["differs"], two["differs"]) == ({"from": None}, {"from": str(first)})
 
 
 def test_differences_are_of_values() -> None:

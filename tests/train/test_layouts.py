@@ -82,7 +82,7 @@ def test_packing_predicts_every_token_once_per_epoch(sizes: list[int], rows: int
         return
     part = text(sizes, separator)
     made = task("pack", part, part, rows=rows)
-    count = made.rows.count[False]
+    count = made.rows.packings[False].rows
     wanted = Counter(pair for document in documents(part) for pair in consecutive(document))
     read = [made.rows.read(made.examples(step)) for step in range(2 * count)]
     following = np.concatenate([each.following for each in read])

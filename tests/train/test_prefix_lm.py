@@ -190,6 +190,11 @@ def test_a_decoder_that_translates_may_read_its_source_both_ways() -> None:
     # abc>cba and de>e: three letters or two, and the boundary, which predicts the first letter of the target.
     assert batch.layout.sees_to.tolist() == [[3, 3, 3, 3, 4, 5, 6], [2, 2, 2, 3, 4, 5, 6]]
     assert (batch.targets != IGNORED).int().argmax(1).tolist() == [3, 2]
+    shared = TranslationTask(TranslationConfig(), replace(reading, layout="pack"))
+    packed = shared.batch(shared.examples(0)).layout
+    alone = {4: [3, 3, 3, 3, 4, 5, 6], 3: [2, 2, 2, 3]}  # by the length of the prefix
+    ends = [packed.sees_to[0, packed.segment[0] == number].tolist() for number in range(packed.documents)]
+    assert sorted(ends) == sorted(alone.values())
     model = build(prefixed, seed=1, dtype=torch.float64).eval()
     known = made.row(reading.records(held_out=False), 0).ids[:4].tolist()
     answer = made.answer(model, made.row(reading.records(held_out=False), 0), 3)

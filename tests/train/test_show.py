@@ -43,6 +43,27 @@ def test_hidden_tokens_are_the_only_targets(config: Any, quick: None, tmp_path: 
     assert all(all(query) for query in found.masks[0].seen)
 
 
+def test_a_row_is_shown_from_its_first_target(config: Any, quick: None, tmp_path: Path) -> None:
+    """If the places that would be shown have none; `start` says another place, for the mask too."""
+    said = RunConfig.of({**config(steps=2).to_dict(), "task": {"kind": "masked", "share": 0.07}})
+    prepare(said, tmp_path / "run")
+    whole = show_step(tmp_path / "run", rows=4, length=16)
+    assert [row.first for row in whole.rows] == [0] * 4
+    firsts = [next(place for place, target in enumerate(row.targets) if target is not None) for row in whole.rows]
+    assert max(firsts) > 3
+    some = show_step(tmp_path / "run", rows=4, length=3)
+    for row, every, first in zip(some.rows, whole.rows, firsts, strict=True):
+        assert row.first == (first if first > 2 else 0)
+        assert row.tokens == every.tokens[row.first : row.first + 3]
+        assert (row.positions, row.targets) == (every.positions[row.first :][:3], every.targets[row.first :][:3])
+        assert any(target is not None for target in row.targets)
+    last = show_step(tmp_path / "run", length=8, start=12)
+    assert (last.rows[0].first, last.rows[0].tokens) == (12, whole.rows[0].tokens[12:])
+    assert last.masks[0].seen == [[True] * 4] * 4
+    with pytest.raises(HeddleError, match=r"start = 16: the rows of step 1 have 16 places, counted from 0"):
+        show_step(tmp_path / "run", start=16)
+
+
 def test_what_cannot_be_shown_is_refused(begin: Begin, tmp_path: Path) -> None:
     with pytest.raises(HeddleError, match=r"step = 9: .* has 4 steps"):
         show_step(begin(steps=4), step=9)

@@ -1,0 +1,44 @@
+"""Whether a model keeps apart what shares a row of tokens."""
+
+import torch
+
+from heddle.errors import HeddleError
+from heddle.model.transformer import Transformer
+from heddle.nn.custom import CustomMixer
+from heddle.nn.layout import Layout
+
+# More than bf16 rounds: how far a document's vectors may change with its neighbours, relative to the largest.
+APART = 1e-2
+
+
+@torch.no_grad()
+def check_apart(model: Transformer, layout: str, length: int) -> None:
+    """Refuse a model whose hidden vectors of a document change with the rest of the row.
+
+    Only a user's own mixer is tried: heddle's keep documents apart.
+
+    Args:
+        model: the model to train.
+        layout: how its rows are made, `documents` or `pack`.
+        length: tokens per row.
+
+    Raises:
+        HeddleError: they do.
+    """
+    if not any(isinstance(each, CustomMixer) for each in model.modules()):
+        return
+    size = max(length // 2, 1)
+    rows = Layout.packed([[length - size, size]], length) if layout == "pack" else Layout.padded([size], length)
+    own = slice(length - size, length) if layout == "pack" else slice(size)
+    ids = torch.arange(length)[None] % model.config.vocab_size
+    other = (ids + 1) % model.config.vocab_size
+    other[:, own] = ids[:, own]
+    training = model.training
+    model.eval()
+    one, two = (model(each.to(model.device), rows.to(model.device)).hidden[:, own].float() for each in (ids, other))
+    model.train(training)
+    if (one - two).abs().max() > APART * one.abs().max():
+        raise HeddleError(
+            f"layout = {layout} needs mixers that keep documents and padding apart, but in this model a token changes with those "
+            "of another segment: consult layout.segment in your mixer, or set layout=concatenate"
+        )
