@@ -669,6 +669,21 @@ FAULTS = [
     Fault("a translator's source is causal", "train/translation.py",
           test="train/test_prefix_lm.py::test_a_decoder_that_translates_may_read_its_source_both_ways",
           old="if not self.prefix:", new="if True:"),
+    Fault("tokens in the order in which processes end", "text/processes.py", test="data/test_workers.py",
+          old="job, future = pending.popleft()", new="job, future = pending.pop()"),
+    Fault("a later error hides the first", "text/processes.py",
+          test="text/test_processes.py::test_the_first_error_is_that_of_one_process",
+          old="ended, failure = True, error", new="raise"),
+    Fault("a changed source of the same size is not seen", "data/origin.py",
+          test="train/test_reuse.py::test_changed_sources_tasks_and_versions",
+          old="if key in there and there[key] != each]", new="if key in there and there[key].size != each.size]"),
+    Fault("any tokenizer will do", "train/reuse.py", test="train/test_reuse.py::test_what_differs_is_said",
+          old="self.tokenizer.fingerprint() != store.tokenizer", new="self.tokenizer.vocab_size != store.vocab_size"),
+    Fault("the hash of a store's file is not checked", "data/base.py", test="train/test_reuse.py::test_a_flipped_bit_is_found",
+          old="if not parts or name.partition(\".\")[0] in parts:", new="if name.partition(\".\")[0] in parts:"),
+    Fault("the validation share is not compared", "train/material.py",
+          test="train/test_reuse.py::test_what_differs_is_said",
+          old="\"text\": self.data.text, \"validation\": self.share}", new="\"text\": self.data.text}"),
 ]  # fmt: skip
 
 LLAMA: dict[str, Any] = {

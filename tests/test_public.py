@@ -45,7 +45,17 @@ IDS = torch.tensor([TOKENIZER.encode("warp")])
 HIDDEN = torch.ones(2, 3, 16)
 LAYOUT = Layout.whole(*IDS.shape)
 PART = Part(np.arange(20, dtype=np.uint16), 20, 1, 1)
-STORE = TokenStore(Path("data"), 257, "", "", 0, None, {}, PART, PART)
+STORE = TokenStore(
+    directory=Path("data"),
+    vocab_size=257,
+    tokenizer="",
+    sources="",
+    bytes=0,
+    separator=None,
+    split={},
+    train=PART,
+    validation=PART,
+)
 EXAMPLES = [Example({"text": f"{TEXT} {number}"}, str(number % 2), "t") for number in range(20)]
 SAMPLING = config.SamplingConfig(max_tokens=2)
 BATCH = data.next_token_batch(np.arange(18).reshape(2, 9))
@@ -112,6 +122,7 @@ NO_IDS: list[Any] = [
 ]  # fmt: skip
 NO_LAYOUT: list[Any] = [3, "plain", Layout.whole(2, 9)]
 NO_PRECISION: list[Any] = ["fp16", None, 3, torch.float32]
+NO_WORKERS: list[Any] = [-1, 1.5, "2"]
 NO_SOURCES: list[Any] = [None, "a.txt", 3, [3], []]
 NO_LABELS: list[Any] = [None, 3, "words", ["classes"]]
 NO_PROMPTS: list[Any] = [None, "warp", 3, ["warp"], [[1.5]], [["w"]]]
@@ -227,6 +238,8 @@ TABLE: dict[str, Call] = {
             "labels": NO_LABELS,
             "progress": NO_CALL,
             "described": [3, "a.txt"],
+            "workers": NO_WORKERS,
+            "origin": [3, "a.txt", {}],
         },
     ),
     "data.build_store": Call(
@@ -245,6 +258,8 @@ TABLE: dict[str, Call] = {
             "end_of_text": NO_SWITCH,
             "progress": NO_CALL,
             "described": [3, "a.txt"],
+            "workers": NO_WORKERS,
+            "origin": [3, "a.txt", {}],
         },
     ),
     "data.describe": Call({"sources": ["a.txt"]}, {"sources": NO_SOURCES, "tally": [3, "a.txt"], "text": NO_STRING}),
@@ -610,7 +625,7 @@ TABLE: dict[str, Call] = {
             "config": NO_CONFIG,
             "run": [*NO_PATH, Bad(".", "already exists")],
             "tell": [None, *NO_CALL],
-            "text_of": NO_PLACES,
+            "texts_of": [None, "a.txt", 3, [3]],
         },
     ),
     "train.runs_in": Call({"folder": "runs"}, {"folder": NO_PATH}),

@@ -7,6 +7,7 @@ from heddle.cli.say import bar, console, document, estimate, find_run, table
 from heddle.config.data import DataConfig
 from heddle.config.saved import SavedConfig
 from heddle.config.tasks import NextTokenConfig
+from heddle.data.corpus import Corpus, Part
 from heddle.data.encode import records_of
 from heddle.data.examples import read_examples
 from heddle.data.files import standard_input
@@ -14,7 +15,6 @@ from heddle.data.memory import part_of
 from heddle.data.record_store import RecordStore, open_store
 from heddle.data.records import Records
 from heddle.data.sources import read_documents
-from heddle.data.store import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.evaluate import evaluate as score

@@ -186,6 +186,9 @@ def _numbers(planned: Plan, run: Path, train: TrainConfig) -> str:
 
 def try_out(config: RunConfig, run: Path, out: Console, json: bool) -> None:
     """Print what `begin` would do, using a temporary directory."""
+    data = config.data
+    if data.store is not None and not Path(data.store).exists():  # it is read, but not written
+        config = config.model_copy(update={"data": data.model_copy(update={"store": None})})
     with tempfile.TemporaryDirectory() as folder, phases(out) as tell:
         planned = prepare(config, Path(folder) / "run", tell)
     out.print(_numbers(planned, run, config.with_tuning().train) + "\nnothing was trained (--dry-run)", markup=False)

@@ -17,6 +17,10 @@ TextLayout = Literal["concatenate", "documents", "pack"]
 """How a text is put into rows of tokens (see `heddle.train.rows`), or how records are (see `heddle.train.record_rows`)."""
 
 
+CHANGES_NOTHING = ("store", "workers")
+"""Settings of `DataConfig` that change how the tokens are made, and none of them."""
+
+
 class DataConfig(Config):
     """The text to train on, and its tokenizer."""
 
@@ -47,6 +51,12 @@ class DataConfig(Config):
     """Rows of a plain text. concatenate: windows of the whole text, across documents; documents: one document per row, only its
     first tokens; pack: several whole documents per row, which do not see each other. Records have a row each; with pack, several
     pairs for a decoder that translates share a row of the context."""
+
+    store: str | None = None
+    """Directory of tokens that runs share: the first run writes it, and others with the same sources, settings and tokenizer
+    use it instead of tokenising again; a run that differs is refused."""
+    workers: Annotated[int, Field(ge=0)] | None = None
+    """Processes that tokenise; 0 or 1: only this one; defaults to one per core if there is enough text. Changes no token."""
 
     @field_validator("sources", "validation_sources", mode="before")
     @classmethod

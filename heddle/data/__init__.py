@@ -6,6 +6,8 @@ In reading order:
 - `sources`: files, folders and globs to documents (`read_documents`); `examples`: to records of several fields (`read_examples`).
 - `given`: what a user has in Python, as a corpus in memory (`corpus_of`); `memory`: a text there.
 - `split`: which documents, or ends of them, are held out.
+- `corpus`: the parts that a task reads (`Corpus`, `Part`).
+- `base`: what both kinds of stores share; `origin`: the files and settings that a store was made from.
 - `parts`: writes the token files of a store; `store` builds and opens one (`build_store`, `TokenStore`).
 - `tally`, `encode`: which part a record is for and which classes there are; ids and numbers of classes.
 - `records`: records as columns of ids; `record_store` builds and opens a store of them (`build_records`, `RecordStore`).
@@ -20,6 +22,8 @@ reads. `open_store` opens a store of either kind.
 from heddle.data.batch import IGNORED as IGNORED
 from heddle.data.batch import Batch as Batch
 from heddle.data.batch import next_token_batch as next_token_batch
+from heddle.data.corpus import Corpus as Corpus
+from heddle.data.corpus import Part as Part
 from heddle.data.encode import records_of as records_of
 from heddle.data.examples import Example as Example
 from heddle.data.examples import read_examples as read_examples
@@ -39,8 +43,6 @@ from heddle.data.sources import Document as Document
 from heddle.data.sources import describe as describe
 from heddle.data.sources import python_library as python_library
 from heddle.data.sources import read_documents as read_documents
-from heddle.data.store import Corpus as Corpus
-from heddle.data.store import Part as Part
 from heddle.data.store import TokenStore as TokenStore
 from heddle.data.store import build_store as build_store
 

@@ -14,6 +14,7 @@ from heddle.data.parts import Tokenizes
 from heddle.data.records import Column, Records
 from heddle.data.store import id_dtype
 from heddle.errors import HeddleError
+from heddle.text.processes import Encodes
 
 BATCH = 4096  # records to tokenise at once
 LABEL_DTYPES: dict[Labels, np.dtype[Any]] = {
@@ -34,7 +35,7 @@ class Encoder:
         classes: names of the classes, in the order of their numbers.
     """
 
-    def __init__(self, tokenizer: Tokenizes, labels: Labels = "classes", classes: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Encodes, labels: Labels = "classes", classes: Sequence[str] = ()) -> None:
         self.tokenizer, self.labels = tokenizer, labels
         self.classes = {name: number for number, name in enumerate(classes)}
 
@@ -51,13 +52,17 @@ class Encoder:
                 tagged = self._tagged(examples)
                 found[field], found[LABEL] = [ids for ids, _ in tagged], [labels for _, labels in tagged]
             else:
-                found[field] = list(self.tokenizer.encode_batch([str(text) for text in texts]))
+                found[field] = [*self._encode([str(text) for text in texts])]
         if self.labels != "tokens" and examples[0].label is not None:
             numbers = self.labels == "numbers"
             found[LABEL] = [
                 [as_number(example) if numbers else self._class(str(example.label), example)] for example in examples
             ]
         return found
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of texts, as lists."""
+        return [list(ids) for ids in self.tokenizer.encode_batch(texts)]
 
     def _class(self, label: str, example: Example) -> int:
         if label not in self.classes:
@@ -84,9 +89,9 @@ class Encoder:
     def _by_word(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """The ids of each sentence, by word: together those of the words with blanks between them."""
         flat = [f"{' ' if place else ''}{word}" for words in sentences for place, word in enumerate(words)]
-        encoded = iter(self.tokenizer.encode_batch(flat))
+        encoded = iter(self._encode(flat))
         found = [list(islice(encoded, len(words))) for words in sentences]
-        whole = self.tokenizer.encode_batch([" ".join(words) for words in sentences])
+        whole = self._encode([" ".join(words) for words in sentences])
         for number, ids in enumerate(whole):
             if ids != list(chain(*found[number])):
                 found[number] = self._by_beginnings(sentences[number], ids)
@@ -94,9 +99,9 @@ class Encoder:
 
     def _by_beginnings(self, words: Sequence[str], ids: Sequence[int]) -> list[list[int]]:
         """The ids by word for a tokenizer that encodes a word alone in another way: each word adds the ids that it adds."""
-        beginnings = self.tokenizer.encode_batch([" ".join(words[: end + 1]) for end in range(len(words))])
+        beginnings = self._encode([" ".join(words[: end + 1]) for end in range(len(words))])
         if any(list(ids[: len(each)]) != list(each) for each in beginnings):
-            return [list(each) for each in self.tokenizer.encode_batch(words)]  # what follows a word changes its ids
+            return self._encode(words)  # what follows a word changes its ids
         ends = [0, *map(len, beginnings)]
         return [list(ids[start:end]) for start, end in pairwise(ends)]
 

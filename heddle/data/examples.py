@@ -70,23 +70,11 @@ def read_examples(
         HeddleError: a source cannot be read, has no such column or no record, or parallel files have different numbers of lines.
     """
     columns = dict(columns or {})
-    pairs = {"source", "target"} <= set(fields)
-    known = (*TABLES, *(() if pairs else TAGGED if labels == "tokens" else TEXTS))
-    if pairs:
-        known += tuple(f".{columns[side]}".lower() for side in ("source", "target") if side in columns)
-    files: list[Path] = []
-    for source in sources:
-        found, named = find_files(source, known)
-        tables = [file for file in found if kind_of(file) in TABLES]
-        files += found if named else tables or found
-    tables = [file for file in files if kind_of(file) in TABLES]
-    if tables and len(tables) < len(files):
-        other = next(file for file in files if kind_of(file) not in TABLES)
-        raise HeddleError(f"{other} is no table, but {tables[0]} is: give tables only, or none")
+    files = example_files(sources, fields, columns, labels)
     examples: Iterator[Example]
-    if tables:
-        examples = (of_row(row, fields, columns, labels) for file in tables for row in read_rows(file))
-    elif pairs:
+    if kind_of(files[0]) in TABLES:
+        examples = (of_row(row, fields, columns, labels) for file in files for row in read_rows(file))
+    elif {"source", "target"} <= set(fields):
         examples = _parallel(files, columns)
     elif labels == "tokens":
         examples = (example for file in files for example in _tagged(file, columns))
@@ -100,6 +88,30 @@ def read_examples(
         yield example
     if not some:
         raise HeddleError(f"{', '.join(map(str, sources))}: no records; every file there is empty")
+
+
+def example_files(
+    sources: Sequence[str | Path], fields: Sequence[str], columns: Mapping[str, str], labels: Labels
+) -> list[Path]:
+    """The files that `read_examples` reads, in order.
+
+    Raises:
+        HeddleError: there is none, or some are tables and some are not.
+    """
+    pairs = {"source", "target"} <= set(fields)
+    known = (*TABLES, *(() if pairs else TAGGED if labels == "tokens" else TEXTS))
+    if pairs:
+        known += tuple(f".{columns[side]}".lower() for side in ("source", "target") if side in columns)
+    files: list[Path] = []
+    for source in sources:
+        found, named = find_files(source, known)
+        tables = [file for file in found if kind_of(file) in TABLES]
+        files += found if named else tables or found
+    tables = [file for file in files if kind_of(file) in TABLES]
+    if tables and len(tables) < len(files):
+        other = next(file for file in files if kind_of(file) not in TABLES)
+        raise HeddleError(f"{other} is no table, but {tables[0]} is: give tables only, or none")
+    return files
 
 
 def of_row(row: Row, fields: Sequence[str], columns: Mapping[str, str], labels: Labels) -> Example:

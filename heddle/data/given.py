@@ -11,6 +11,7 @@ from torch import Tensor
 
 from heddle.config.data import DataConfig
 from heddle.config.tasks import TaskSettings
+from heddle.data.corpus import Corpus, Part
 from heddle.data.encode import records_of
 from heddle.data.examples import LABEL, Example, of_row
 from heddle.data.memory import EncodedDocument, part_of, part_of_encoded
@@ -18,7 +19,6 @@ from heddle.data.parts import first_bytes
 from heddle.data.records import Records
 from heddle.data.sources import Document, Tally, describe_documents
 from heddle.data.split import choose_split
-from heddle.data.store import Corpus, Part
 from heddle.data.tables import Row
 from heddle.data.tally import ExamplesTally, class_names, describe_examples, for_parts
 from heddle.errors import HeddleError

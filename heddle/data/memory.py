@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from heddle.checks import checked
+from heddle.data.corpus import Part
 from heddle.data.parts import Tokenizes, first_bytes
 from heddle.data.sources import Document
-from heddle.data.store import Part
 from heddle.errors import HeddleError
 
 EncodedDocument = tuple[Sequence[int], int, int]

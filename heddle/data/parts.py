@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from heddle.data.split import PartText
 from heddle.errors import HeddleError
+from heddle.text.processes import Encodes
 
 _PIECE = 1 << 20
 _SEAM = 1 << 12
@@ -23,15 +24,12 @@ TABLE = np.dtype("<i8")
 
 
 @runtime_checkable
-class Tokenizes(Protocol):
+class Tokenizes(Encodes, Protocol):
     """What a store needs from a tokenizer."""
 
     @property
-    def vocab_size(self) -> int: ...
-    @property
     def end_of_text(self) -> int | None: ...
     def encode_batch(self, texts: Sequence[str], /) -> list[list[int]]: ...
-    def token_bytes(self, id: int, /) -> bytes: ...
     def fingerprint(self) -> str: ...
 
 
@@ -82,7 +80,7 @@ class PartWriter:
         """Write the ids of a text, which is a document or a piece of one."""
         begins = not self.tokens
         self._write(ids)
-        if self._opens and ids:
+        if self._opens and len(ids):
             first = first_bytes(tokenizer.token_bytes(ids[0]), text)
             self._covered[-1] -= first
             self.first_token_bytes = first if begins else self.first_token_bytes
@@ -118,8 +116,13 @@ class PartWriter:
             "bytes": self.bytes,
             "documents": self.documents,
             "first_token_bytes": self.first_token_bytes,
-            "sha256": self._digest.hexdigest(),
-            "documents_sha256": hashlib.sha256(self._table()).hexdigest(),
+        }
+
+    def files(self) -> dict[str, str]:
+        """SHA-256 of both files, by name."""
+        return {
+            self.path.name: self._digest.hexdigest(),
+            self.path.with_suffix(DOCUMENTS).name: hashlib.sha256(self._table()).hexdigest(),
         }
 
 

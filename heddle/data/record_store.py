@@ -1,46 +1,38 @@
 """The memory-mapped store of records: each field of all records is a file of ids, next to a file of where each record starts."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from heddle.checks import checked
+from heddle.checks import at_least, checked
 from heddle.config.data import Labels
+from heddle.data.base import META, PARTS, BaseStore, check_new, cleared_on_error, read_meta, write_meta
 from heddle.data.encode import BATCH, Encoder, Rows, dtypes_of
 from heddle.data.examples import LABEL, Example
+from heddle.data.origin import Origin
 from heddle.data.parts import Tokenizes, check_ids, map_tokens, settle
 from heddle.data.records import Column, Records
-from heddle.data.store import (
-    META,
-    PARTS,
-    Corpus,
-    Progress,
-    TokenStore,
-    cleared_on_error,
-    read_meta,
-    write_meta,
-)
+from heddle.data.store import Progress, TokenStore
 from heddle.data.tally import ExamplesDescription, ExamplesTally, describe_examples
 from heddle.errors import HeddleError, pluralize
+from heddle.text.processes import Encodes, in_order, suitable_workers
 
-FORMAT, VERSION = "heddle record store", 1
 OFFSETS = np.dtype("<i8")
+KINDS = ("values", "offsets")
 
 
-@dataclass(frozen=True, slots=True)
-class RecordStore:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordStore(BaseStore):
     """A directory of records in two parts.
 
     Attributes:
-        vocab_size: V, of the tokenizer that wrote the store.
-        tokenizer: that tokenizer's fingerprint.
         sources: SHA-256 of the records, as `ExamplesTally` computes it.
         labels: what the labels are: `classes`, `numbers` or `tokens`.
         split: `by`, `content` (a hash of the texts) or `sources` (the user's own validation files); `validation`, the share asked
@@ -48,78 +40,37 @@ class RecordStore:
             first text (`repeated_first`) as a training record.
     """
 
-    directory: Path
-    vocab_size: int
-    tokenizer: str
-    sources: str
+    FORMAT: ClassVar[str] = "heddle record store"
+    VERSION: ClassVar[int] = 2
+    WHAT: ClassVar[str] = "record store"
+
     labels: Labels
-    split: dict[str, Any]
     train: Records
     validation: Records
-
-    @property
-    def corpus(self) -> Corpus:
-        """Both parts, as a task reads them."""
-        return Corpus(self.train, self.validation)
 
     def tokens(self, part: str) -> int:
         """How many tokens a part has, in all its texts."""
         records: Records = getattr(self, part)
-        return sum(len(column.values) for name, column in records.columns.items() if name != LABEL)
+        return records.size
 
     @classmethod
-    @checked()
-    def open(cls, directory: str | Path) -> "RecordStore":
-        """Open an existing store, mapping its files.
+    def _names(cls, meta: Mapping[str, Any]) -> list[str]:
+        return [f"{part}.{field}.{kind}" for part in PARTS for field in meta["columns"] for kind in KINDS]
 
-        Raises:
-            HeddleError: there is no store, it has another format or version, or a file does not have the size in `meta.json`.
-        """
-        directory = Path(directory)
-        meta = read_meta(directory)
-        if meta.get("format") != FORMAT or meta.get("version") != VERSION:
-            raise HeddleError(f"{directory / META}: not a record store of version {VERSION}; build the store again")
-        try:
-            parts = {
-                name: Records(
-                    {
-                        field: _map_column(directory / f"{name}.{field}", meta["columns"][field], meta[name][field])
-                        for field in meta["columns"]
-                    },
-                    tuple(meta["classes"]),
-                )
-                for name in PARTS
-            }
-            return cls(
-                directory=directory,
-                vocab_size=meta["vocab_size"],
-                tokenizer=meta["tokenizer"],
-                sources=meta["sources"]["sha256"],
-                labels=meta["labels"],
-                split=dict(meta["split"]),
-                **parts,
+    @classmethod
+    def _content(cls, directory: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
+        dtypes, classes = meta["columns"], tuple(meta["classes"])
+        parts = {
+            name: Records(
+                {
+                    field: _map_column(directory / f"{name}.{field}", dtype, meta[name][field])
+                    for field, dtype in dtypes.items()
+                },
+                classes,
             )
-        except (KeyError, TypeError) as error:
-            raise HeddleError(
-                f"{directory / META}: damaged ({type(error).__name__}: {error}); build the store again"
-            ) from error
-
-    def verify(self, *parts: str) -> None:
-        """Compare the files of these parts, or of both, with their hashes in `meta.json`.
-
-        Raises:
-            HeddleError: a file has changed.
-        """
-        meta = read_meta(self.directory)
-        for name in parts or PARTS:
-            for field, written in meta[name].items():
-                for kind, digest in written["sha256"].items():
-                    file = self.directory / f"{name}.{field}.{kind}"
-                    with file.open("rb") as stream:
-                        if hashlib.file_digest(stream, "sha256").hexdigest() != digest:
-                            raise HeddleError(
-                                f"{file}: damaged, not what was written; restore the file or train a new run"
-                            )
+            for name in PARTS
+        }
+        return {"labels": meta["labels"], **parts}
 
 
 Store = TokenStore | RecordStore
@@ -133,7 +84,7 @@ def open_store(directory: str | Path) -> Store:
         HeddleError: there is none, or it is damaged.
     """
     directory = Path(directory)
-    if read_meta(directory).get("format") == FORMAT:
+    if read_meta(directory).get("format") == RecordStore.FORMAT:
         return RecordStore.open(directory)
     return TokenStore.open(directory)
 
@@ -142,11 +93,8 @@ class _ColumnWriter:
     """Appends one field's rows of one part to its two files."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any], stack: ExitStack) -> None:
-        self.dtype, self.values, self.records = dtype, 0, 0
-        self._streams = {
-            kind: stack.enter_context(path.with_name(f"{path.name}.{kind}").open("wb"))
-            for kind in ("values", "offsets")
-        }
+        self.name, self.dtype, self.values, self.records = path.name, dtype, 0, 0
+        self._streams = {kind: stack.enter_context(path.with_name(f"{path.name}.{kind}").open("wb")) for kind in KINDS}
         self._digests = {kind: hashlib.sha256() for kind in self._streams}
         self._write("offsets", np.zeros(1, OFFSETS))
 
@@ -168,11 +116,14 @@ class _ColumnWriter:
         """Flush to the disk; the column's entry in `meta.json`."""
         for stream in self._streams.values():
             settle(stream)
-        digests = {kind: digest.hexdigest() for kind, digest in self._digests.items()}
-        return {"records": self.records, "values": self.values, "sha256": digests}
+        return {"records": self.records, "values": self.values}
+
+    def files(self) -> dict[str, str]:
+        """SHA-256 of both files, by name."""
+        return {f"{self.name}.{kind}": digest.hexdigest() for kind, digest in self._digests.items()}
 
 
-@checked()
+@checked(workers=at_least(0))
 def build_records(
     directory: str | Path,
     examples: Iterable[Example],
@@ -181,6 +132,8 @@ def build_records(
     labels: Labels = "classes",
     progress: Progress | None = None,
     described: ExamplesDescription | None = None,
+    workers: int | None = None,
+    origin: Origin | None = None,
 ) -> RecordStore:
     """Tokenise records into a new store at `directory`.
 
@@ -193,44 +146,45 @@ def build_records(
         labels: what the labels are.
         progress: called as `progress(done, total)` with the UTF-8 bytes tokenised so far and in all.
         described: from an `ExamplesTally` of the same records and share; without it, all records are held in memory.
+        workers: processes that tokenise; 0 or 1: this one alone; None: as many as make it faster. The result is the same.
+        origin: the files and settings that the records come from, to compare with those of another run.
 
     Raises:
         HeddleError: a part has no record, there is only one class, a label is not in the training part, the tokenizer does not know
             some text, the records are not those described, the store already exists, or the disk is full.
     """
-    if validation is not None and not 0 < validation < 1:
-        raise HeddleError(f"validation must be between 0 and 1, both excluded, not {validation}")
     directory = Path(directory)
-    if (directory / META).exists():
-        raise HeddleError(f"{directory}: a store already exists here; delete it or choose another directory")
+    check_new(directory, validation)
     if described is None:
         examples = list(examples)
         described = describe_examples(examples, ExamplesTally(validation, labels))
-    encoder, tally = Encoder(tokenizer, labels, described.classes), ExamplesTally(validation, labels)
+    tally, classes = ExamplesTally(validation, labels), described.classes
+    count = suitable_workers(tokenizer, described.bytes) if workers is None else workers
     writers: dict[str, dict[str, _ColumnWriter]] = {}
-    with cleared_on_error(directory, "record store"), ExitStack() as stack:
-        placed = ((example, part) for example in examples if (part := tally.add(example)))
-        while batch := list(islice(placed, BATCH)):
-            rows = encoder.rows([example for example, _ in batch])
+
+    def encode(tokenizer: Encodes, batch: _Batch) -> Rows:
+        return Encoder(tokenizer, labels, classes).rows(batch.examples)
+
+    with cleared_on_error(directory, RecordStore.WHAT), ExitStack() as stack:
+        encoded = stack.enter_context(closing(in_order(encode, _batches(examples, tally), tokenizer, count)))
+        for batch, rows in encoded:
             if not writers:
                 dtypes = dtypes_of(rows, tokenizer.vocab_size, labels)
                 writers = {
                     part: {field: _ColumnWriter(directory / f"{part}.{field}", dtypes[field], stack) for field in rows}
                     for part in PARTS
                 }
-            _append(writers, rows, [part for _, part in batch], tokenizer.vocab_size)
+            _append(writers, rows, batch.parts, tokenizer.vocab_size)
             if progress:
-                progress(tally.bytes, described.bytes)
+                progress(batch.done, described.bytes)
         if tally.description() != described:
             raise HeddleError("the records have changed since they were first read; run the command again")
         written = {
             part: {field: writer.summary() for field, writer in found.items()} for part, found in writers.items()
         }
+        files = (writer.files() for columns in writers.values() for writer in columns.values())
         meta = {
-            "format": FORMAT,
-            "version": VERSION,
-            "vocab_size": tokenizer.vocab_size,
-            "tokenizer": tokenizer.fingerprint(),
+            **RecordStore.heading(tokenizer, origin, files),
             "sources": {name: getattr(described, name) for name in ("records", "bytes", "sha256", "empty")},
             "split": {
                 "by": "sources" if validation is None else "content",
@@ -238,12 +192,27 @@ def build_records(
                 **{name: getattr(described, name) for name in ("held_out", "repeated", "repeated_first")},
             },
             "labels": labels,
-            "classes": list(described.classes),
+            "classes": list(classes),
             "columns": {field: dtype.str for field, dtype in dtypes.items()},
             **written,
         }
         write_meta(directory / META, meta)
     return RecordStore.open(directory)
+
+
+class _Batch(NamedTuple):
+    """Records to tokenise at once, the parts that they are for, and the UTF-8 bytes of all texts up to here."""
+
+    examples: list[Example]
+    parts: list[str]
+    done: int
+
+
+def _batches(examples: Iterable[Example], tally: ExamplesTally) -> Iterator[_Batch]:
+    """The records that are not empty, in batches of bounded size."""
+    placed = ((example, part) for example in examples if (part := tally.add(example)))
+    while found := list(islice(placed, BATCH)):
+        yield _Batch([example for example, _ in found], [part for _, part in found], tally.bytes)
 
 
 def _append(

@@ -7,9 +7,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from heddle.checks import SEED, at_least, checked
+from heddle.data.base import META
 from heddle.data.examples import LABEL
 from heddle.data.record_store import RecordStore, Store, open_store
-from heddle.data.store import META, TokenStore
+from heddle.data.store import TokenStore
 from heddle.generate.text import prompt_ids
 from heddle.model.transformer import Transformer
 from heddle.prove.kills import resumed

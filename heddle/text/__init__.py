@@ -9,6 +9,7 @@ In reading order:
 - `bound`: limits the length of a piece, so that learning merges stays fast; `heartbeat`: progress during long calls.
 - `file`: reads and writes `tokenizer.json`; `spelling`: how its `decoder` spells ids.
 - `stream`: decodes ids one at a time, never splitting a character.
+- `processes`: one tokenizer in several processes, each of which runs `worker`.
 - `compare`: one text in every kind of tokenizer.
 
 `train_tokenizer(kind, texts)` and `load_tokenizer(path)` return a `Tokenizer`, with `encode` and `decode`.

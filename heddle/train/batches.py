@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from heddle.data.batch import Batch
-from heddle.data.store import Corpus
+from heddle.data.corpus import Corpus
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.train.objective import CrossEntropy

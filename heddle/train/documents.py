@@ -7,8 +7,8 @@ import numpy as np
 
 from heddle.data.batch import IGNORED
 from heddle.data.buckets import EMPTY, WIDTH, Buckets, held_out_records
+from heddle.data.corpus import Part
 from heddle.data.pack import Packing, Pieces, within
-from heddle.data.store import Part
 from heddle.errors import HeddleError, pluralize
 from heddle.nn.layout import Layout
 from heddle.train.rows import Ids, TextRows, TokenRows

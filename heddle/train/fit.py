@@ -18,8 +18,8 @@ from heddle.config.run import RunConfig
 from heddle.config.tasks import NextTokenConfig, TaskSettings
 from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
+from heddle.data.corpus import Corpus
 from heddle.data.given import Given, corpus_of
-from heddle.data.store import Corpus
 from heddle.errors import HeddleError
 from heddle.model.checkpointing import checkpointed
 from heddle.model.device import pick_device

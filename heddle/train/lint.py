@@ -10,14 +10,15 @@ from torch import Tensor
 
 from heddle.checks import checked
 from heddle.config.run import RunConfig
+from heddle.data.base import PARTS
 from heddle.data.batch import IGNORED, Batch
+from heddle.data.corpus import Part
 from heddle.data.examples import LABEL, Example
 from heddle.data.files import STDIN
 from heddle.data.lint import MANY, Finding, RecordLint, TextLint
 from heddle.data.pack import Packing
 from heddle.data.record_store import RecordStore
 from heddle.data.records import Records
-from heddle.data.store import PARTS, Part
 from heddle.data.tally import ExamplesTally
 from heddle.errors import HeddleError
 from heddle.train.material import Examples, Material, Texts, material

@@ -1,26 +1,25 @@
 """What a run learns from, before it is tokenised: documents, or records of several fields."""
 
-import os
-import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from heddle.config.data import DataConfig
 from heddle.config.tasks import TaskSettings
 from heddle.data.arrow import HUB, dataset_files, is_dataset, splits_of
-from heddle.data.examples import Example, read_examples
-from heddle.data.files import standard_input
-from heddle.data.record_store import RecordStore, Store, build_records, open_store
-from heddle.data.sources import Description, Document, Tally, describe_documents, python_library, read_documents
+from heddle.data.examples import Example, example_files, read_examples
+from heddle.data.files import STDIN, find_files, standard_input
+from heddle.data.origin import Origin, fingerprint
+from heddle.data.record_store import RecordStore, Store, build_records
+from heddle.data.sources import KNOWN, Description, Document, Tally, describe_documents, python_library, read_documents
 from heddle.data.store import TokenStore, build_store
 from heddle.data.tally import ExamplesDescription, ExamplesTally, describe_examples, for_parts
 from heddle.errors import HeddleError, pluralize
 from heddle.text.heartbeat import heartbeat
 from heddle.text.tokenizer import Tokenizer
-from heddle.weights.checkpoints import TOKENIZER
 
 Tell = Callable[[str], None]
 TEXT = ("text",)  # what a task reads if it does not read records
@@ -36,28 +35,64 @@ class Material(ABC):
     """
 
     one_text = False  # whether it is a single document
-    tokenizer: Path | None = None  # the tokenizer's file, if the text is tokenised already
 
     def __init__(self, data: DataConfig, sources: list[str | Path], validation: list[str | Path]) -> None:
         self.data, self.sources, self.validation = data, sources, validation
         self.share = None if validation else data.validation
+        self.names: Mapping[str, str] = {}  # what to call a file that stands for standard input
+        self.again = False  # whether standard input was read before
+
+    @abstractmethod
+    def files(self, sources: list[str | Path]) -> list[Path]:
+        """The files of sources, in the order in which they are read."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """The settings that decide what is read and what is held out, by name."""
+
+    def origin(self, recipe: Mapping[str, Any] | None) -> Origin:
+        """What a store made of this would be made from; reads every file for its hash.
+
+        Args:
+            recipe: how the tokenizer is trained on it, or None.
+        """
+        parts = {"sources": self.sources, "validation_sources": self.validation}
+        there = {part: [source for source in sources if str(source) not in STDIN] for part, sources in parts.items()}
+        files = ((part, file) for part, sources in there.items() if sources for file in self.files(sources))
+        return Origin(fingerprint(files, self.names), self.settings(), recipe)
 
     @abstractmethod
     def read(self, tell: Tell) -> str:
         """Read everything once; returns what it is, in words."""
+
+    def check(self, origin: Origin | None) -> None:
+        """Refuse files that are no longer what they were when their hashes were taken."""
+        if origin is not None and (said := origin.differences(self.origin(None))):
+            raise HeddleError(f"{'; '.join(said)}; the text has changed since it was first read: run the command again")
 
     @abstractmethod
     def texts(self) -> Iterator[str]:
         """Every text, for a tokenizer to learn from."""
 
     @abstractmethod
-    def cut(self, directory: Path, tokenizer: Tokenizer, tell: Tell) -> tuple[Store, list[str]]:
-        """Tokenise everything into a store, reporting progress. Returns it, and what was held out, in words."""
+    def cut(
+        self, directory: Path, tokenizer: Tokenizer, tell: Tell, origin: Origin | None = None
+    ) -> tuple[Store, list[str]]:
+        """Tokenise everything into a store, reporting progress. Returns it, and what was held out, in words.
+
+        Raises:
+            HeddleError: the files are no longer those of `origin`, or cannot be tokenised.
+        """
 
 
 @contextmanager
-def material(data: DataConfig, task: TaskSettings) -> Iterator[Material]:
+def material(data: DataConfig, task: TaskSettings, again: bool = False) -> Iterator[Material]:
     """What a run with these settings learns from; what standard input gave is kept until the block ends.
+
+    Args:
+        data: the settings.
+        task: what it learns.
+        again: whether standard input, if it is a source, was read before, and so is left alone.
 
     Raises:
         HeddleError: the task reads records and no sources are given.
@@ -67,9 +102,13 @@ def material(data: DataConfig, task: TaskSettings) -> Iterator[Material]:
         raise HeddleError(f"this task reads records of {' and '.join(task.fields)}: name their files")
     sources = downloaded(data.sources) if data.sources else [*python_library()]
     given = (*sources, *(downloaded(data.validation_sources) or own_validation(data)))
-    with standard_input(given, ".jsonl" if records else ".txt") as found:
+    read = nullcontext([*given]) if again else standard_input(given, ".jsonl" if records else ".txt")
+    with read as found:
         train, validation = found[: len(sources)], found[len(sources) :]
-        yield Examples(data, train, validation, task) if records else Texts(data, train, validation)
+        made = Examples(data, train, validation, task) if records else Texts(data, train, validation)
+        made.again = again
+        made.names = {str(file): "-" for file, name in zip(found, given, strict=True) if str(name) in STDIN}
+        yield made
 
 
 def downloaded(sources: Iterable[str]) -> list[str | Path]:
@@ -107,14 +146,32 @@ class Texts(Material):
         self.one_text = self.described.documents == 1
         return f"{pluralize(self.described.documents, 'document')}, {self.described.bytes / 1e6:,.1f} MB"
 
+    def files(self, sources: list[str | Path]) -> list[Path]:
+        return [file for source in sources for file in find_files(source, KNOWN)[0]]
+
+    def settings(self) -> dict[str, Any]:
+        return {"reads": "texts", "text": self.data.text, "validation": self.share}
+
     def texts(self) -> Iterator[str]:
         return (document.text for document in self.documents())
 
-    def cut(self, directory: Path, tokenizer: Tokenizer, tell: Tell) -> tuple[Store, list[str]]:
+    def cut(
+        self, directory: Path, tokenizer: Tokenizer, tell: Tell, origin: Origin | None = None
+    ) -> tuple[Store, list[str]]:
         several = self.described.documents > 1 and tokenizer.end_of_text is not None
         with Counter(tell, self.described.bytes) as count:
-            documents = self.documents()
-            store = build_store(directory, documents, tokenizer, self.share, several, count, self.described)
+            store = build_store(
+                directory,
+                self.documents(),
+                tokenizer,
+                self.share,
+                several,
+                count,
+                self.described,
+                self.data.workers,
+                origin,
+            )
+        self.check(origin)
         return store, [describe_split(store), *describe_overlap(store)]
 
     def documents(self) -> Iterator[Document]:
@@ -147,13 +204,32 @@ class Examples(Material):
         )
         return f"{pluralize(found.records, 'record')}, {found.bytes / 1e6:,.1f} MB{classes}{empty}"
 
+    def files(self, sources: list[str | Path]) -> list[Path]:
+        return example_files(sources, self.fields, self.data.columns(), self.labels)
+
+    def settings(self) -> dict[str, Any]:
+        columns = {field: self.data.columns().get(field, field) for field in self.fields}
+        return {"reads": [*self.fields], **columns, "labels": self.labels, "validation": self.share}
+
     def texts(self) -> Iterator[str]:
         return (text for example in self.examples() for text in example.written())
 
-    def cut(self, directory: Path, tokenizer: Tokenizer, tell: Tell) -> tuple[Store, list[str]]:
+    def cut(
+        self, directory: Path, tokenizer: Tokenizer, tell: Tell, origin: Origin | None = None
+    ) -> tuple[Store, list[str]]:
         with Counter(tell, self.described.bytes) as count:
-            examples = self.examples()
-            store = build_records(directory, examples, tokenizer, self.share, self.labels, count, self.described)
+            store = build_records(
+                directory,
+                self.examples(),
+                tokenizer,
+                self.share,
+                self.labels,
+                count,
+                self.described,
+                self.data.workers,
+                origin,
+            )
+        self.check(origin)
         return store, describe_records(store)
 
     def examples(self) -> Iterator[Example]:
@@ -163,31 +239,6 @@ class Examples(Material):
             return read_examples(sources, self.fields, self.data.columns(), self.labels)
 
         return for_parts(read(self.sources), read(self.validation) if self.validation else None)
-
-
-class Taken(Material):
-    """What another run learns from, which is tokenised already: its files are linked, or copied where there are no links."""
-
-    def __init__(self, run: Path, data: DataConfig) -> None:
-        super().__init__(data, [], [])
-        self.run, self.tokenizer = run, run / TOKENIZER
-
-    def read(self, tell: Tell) -> str:
-        return f"its tokens, made by {self.tokenizer}"
-
-    def texts(self) -> Iterator[str]:
-        return iter(())
-
-    def cut(self, directory: Path, tokenizer: Tokenizer, tell: Tell) -> tuple[Store, list[str]]:
-        shutil.copytree(self.run / "data", directory, copy_function=_link_or_copy)
-        return open_store(directory), []
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without links
-        shutil.copyfile(source, target)
 
 
 class Counter:

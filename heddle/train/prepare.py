@@ -1,6 +1,6 @@
 """From text to a run directory for a `Trainer`: tokenizer, token store, plan, and checks before anything is trained."""
 
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -13,6 +13,7 @@ from heddle.config.presets import preset
 from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen, SavedConfig, TakenVectors
 from heddle.config.tasks import TaskConfig
+from heddle.data.record_store import Store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.device import pick_device
@@ -20,8 +21,9 @@ from heddle.model.groups import check_groups
 from heddle.text.base import Kind
 from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
-from heddle.train.material import Material, Taken, Tell, material
+from heddle.train.material import Material, Tell, material
 from heddle.train.plan import CONTEXT, DEPTHS, Plan, plan
+from heddle.train.reuse import DATA, Tokens, Wanted, find_tokens, make_tokens, take, wanted
 from heddle.train.task import MULTIPLE, Reading
 from heddle.train.tasks import make_task
 from heddle.weights.checkpoints import TOKENIZER
@@ -40,7 +42,7 @@ FAMILIES = {
 
 @checked()
 def prepare(
-    config: RunConfig, run: str | Path, tell: Tell = lambda line: None, text_of: str | Path | None = None
+    config: RunConfig, run: str | Path, tell: Tell = lambda line: None, texts_of: Sequence[str | Path] = ()
 ) -> Plan:
     """Make the directory of a new run, completely or not at all, and return its plan.
 
@@ -48,10 +50,11 @@ def prepare(
         config: the user's settings.
         run: the directory, which must not exist.
         tell: called with one line per phase.
-        text_of: a run whose tokenizer and tokens to take; its data and task must have the same settings. None: read the text.
+        texts_of: runs whose tokens to take, the first that has them from the same sources, settings and tokenizer; if there is
+            none, the text is read and tokenised.
 
     Raises:
-        HeddleError: the text cannot be read, the run exists, or the settings cannot work.
+        HeddleError: the text cannot be read, the run exists, `data.store` has other tokens, or the settings cannot work.
     """
     run = Path(run)
     if run.exists():
@@ -78,21 +81,35 @@ def prepare(
         check_width(config, vectors, smallest)
     if run.parent.is_dir():
         sweep(run.parent)
-    with material(config.data, config.task) if text_of is None else nullcontext(take_text(text_of, config)) as found:
-        tell(f"reading {name_sources(config.data) if text_of is None else text_of}")
-        tell(found.read(tell))
+    with material(config.data, config.task, again=bool(texts_of)) as found:
+        tell(f"reading {name_sources(config.data)}")
+        needs = wanted(config, found)
+        tokens = find_tokens(config, needs, [*map(Path, texts_of)], tell)
+        if tokens is None:
+            tell(found.read(tell))
         if vectors is not None:
             tell(f"checking {vectors}")
             for _ in read_vectors(vectors, tell):
                 pass  # read to the end, so that a damaged file is refused before a tokenizer or a model is trained
         with write_directory(run) as partial:
-            return fill(partial, config, found, smallest, start, tell)
+            tokenizer = make_tokenizer(config, found, needs, tokens, tell)
+            tokenizer.save(partial / TOKENIZER)
+
+            def cut() -> Store:
+                return (
+                    take(tokens, partial / DATA)
+                    if tokens
+                    else make_tokens(config, found, needs, partial, tokenizer, tell)
+                )
+
+            return fill(partial, config, tokenizer, cut, smallest, start, tell)
 
 
 def fill(
     run: Path,
     config: RunConfig,
-    found: Material,
+    tokenizer: Tokenizer,
+    cut: Callable[[], Store],
     smallest: TransformerConfig,
     start: TransformerConfig | None,
     tell: Tell,
@@ -100,21 +117,16 @@ def fill(
     """Fill the directory of a new run and return its plan.
 
     Args:
-        found: what it learns from, which has been read once.
+        tokenizer: its tokenizer, which is in the directory.
+        cut: makes the tokens in the directory.
         smallest: the model that the config describes, apart from its depth.
         start: the model of the run to start from, or None.
     """
     vectors = config.train.vectors
-    tokenizer = make_tokenizer(config, found, tell)
-    tokenizer.save(run / "tokenizer.json")
     taken = None if vectors is None else take_rows(vectors, tokenizer, run, tell)
     if taken and isinstance(smallest.head, LanguageHeadConfig) and smallest.head.tied:
         tell("the head is tied, so it scores with these vectors too; set head.tied=false for separate weights")
-    if found.tokenizer is None:
-        tell("cutting the text into tokens")
-    store, said = found.cut(run / "data", tokenizer, tell)
-    for line in said:
-        tell(line)
+    store = cut()
     tell("measuring this machine")
     planned = plan(config, store, tokenizer, pick_device(config.train.device).type, taken, start)
     reading = Reading(
@@ -199,46 +211,23 @@ def name_sources(data: DataConfig) -> str:
     )
 
 
-def take_text(run: str | Path, config: RunConfig) -> Taken:
-    """The text of another run, for one that reads the same.
-
-    Raises:
-        HeddleError: the other's data or task has other settings.
-    """
-    saved = read_config(run)
-    if saved.data != config.data or saved.task != config.task:
-        raise HeddleError(
-            f"{run}: its text was prepared with other settings of [data] or [task], so it cannot be shared"
-        )
-    return Taken(Path(run), config.data)
-
-
-def make_tokenizer(config: RunConfig, found: Material, tell: Tell) -> Tokenizer:
-    """The tokenizer that a config asks for: trained on the text, or loaded from a file or a run.
-
-    Raises:
-        HeddleError: `tokenizer` names neither a kind nor a file.
-    """
+def make_tokenizer(config: RunConfig, found: Material, needs: Wanted, tokens: Tokens | None, tell: Tell) -> Tokenizer:
+    """The tokenizer that a config asks for: given, or trained on the text, by this run or by the one that made the tokens."""
     data = config.data
-    if found.tokenizer is not None:
-        return load_tokenizer(found.tokenizer)
-    if config.model.start is not None and (Path(config.model.start) / TOKENIZER).is_file():
-        return load_tokenizer(Path(config.model.start) / TOKENIZER)
-    if data.tokenizer in TRAINABLE:
-        tell(f"training a tokenizer ({data.tokenizer})")
-        # One document has no boundary to mark, so a character vocabulary holds exactly the text's characters.
-        whole = data.tokenizer == "characters" and found.one_text
-        special: tuple[str, ...] = () if whole else (END_OF_TEXT,)
-        special = tuple(dict.fromkeys((*special, *config.task.special_tokens, *data.special_tokens)))
-        tokenizer = train_tokenizer(data.tokenizer, found.texts(), data.tokenizer_size, special, tell)
-        # The sizes of byte and character vocabularies are fixed by the text.
-        if KINDS[tokenizer.kind].least is not None and tokenizer.vocab_size < data.tokenizer_size:
-            tell(f"{tokenizer.vocab_size:,} ids: the text is too short for tokenizer_size = {data.tokenizer_size:,}")
-        return tokenizer
-    if not Path(data.tokenizer).exists():
-        kinds = ", ".join(TRAINABLE)
-        raise HeddleError(f"tokenizer = {data.tokenizer!r} is neither one of {kinds} nor the path of a tokenizer.json")
-    return load_tokenizer(Path(data.tokenizer))
+    if needs.tokenizer is not None:
+        return needs.tokenizer
+    if tokens is not None:
+        return load_tokenizer(tokens.tokenizer)
+    tell(f"training a tokenizer ({data.tokenizer})")
+    # One document has no boundary to mark, so a character vocabulary holds exactly the text's characters.
+    whole = data.tokenizer == "characters" and found.one_text
+    special: tuple[str, ...] = () if whole else (END_OF_TEXT,)
+    special = tuple(dict.fromkeys((*special, *config.task.special_tokens, *data.special_tokens)))
+    tokenizer = train_tokenizer(data.tokenizer, found.texts(), data.tokenizer_size, special, tell)
+    # The sizes of byte and character vocabularies are fixed by the text.
+    if KINDS[tokenizer.kind].least is not None and tokenizer.vocab_size < data.tokenizer_size:
+        tell(f"{tokenizer.vocab_size:,} ids: the text is too short for tokenizer_size = {data.tokenizer_size:,}")
+    return tokenizer
 
 
 def take_start(run: str, planned: Plan, partial: Path, tell: Tell) -> Chosen:

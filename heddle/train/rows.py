@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from heddle.data.batch import IGNORED, next_token_batch
+from heddle.data.corpus import Part
 from heddle.data.order import held_out_windows, targets_left_out, windows, windows_per_epoch
-from heddle.data.store import Part
 from heddle.errors import HeddleError, pluralize
 from heddle.nn.layout import Layout
 from heddle.train.task import Examples, HeldOut, Reading, listed, window_batches, window_places

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from heddle.checks import SOME, checked
+from heddle.config.data import CHANGES_NOTHING
 from heddle.config.run import RunConfig
 from heddle.config.saved import SavedConfig
 from heddle.config.sweep import SEED, Variant
@@ -70,8 +71,8 @@ def sweep(
     """Train the runs of a series, one at a time: `sweep(heddle.config.variants(table, seeds=3), "runs/mine")`.
 
     They are named after `run` and their settings: `runs/mine-learning_rate=0.001,seed0`. What the first run decided by
-    measurement (depth, precision, compilation, and the number of steps where steps cost the same) holds for all. Runs whose
-    data and task have equal settings share one text, which is tokenised once.
+    measurement (depth, precision, compilation, and the number of steps where steps cost the same) holds for all. Runs with
+    the same sources, settings of the text and tokenizer share its tokens, which are made once.
 
     Calling this again after an interruption keeps the runs that have finished and continues the one that has not; more values
     or seeds add runs. A run that diverges does not stop the others.
@@ -100,10 +101,7 @@ def sweep(
         tell(f"run {number} of {len(planned)}: {path}")
         if not path.exists():
             config = variant.config if first is None else alike(variant.config, first)
-            reading = (
-                each for each, other in planned if (each / CONFIG).is_file() and _text(other.config) == _text(config)
-            )
-            prepare(config, path, tell, next(reading, None))
+            prepare(config, path, tell, [each for each, _ in planned if (each / CONFIG).is_file()])
             first = first or First(path, variant.config, read_config(path))
             how: Literal["trained", "continued"] = "trained"
         else:
@@ -175,18 +173,16 @@ def _cost(config: RunConfig) -> tuple[Any, ...]:
     return config.data, config.model, config.task, *(getattr(config.train, name) for name in COSTLY)
 
 
-def _text(config: RunConfig) -> tuple[Any, ...]:
-    return config.data, config.task, config.model.start
-
-
 def other_settings(there: First, config: RunConfig) -> list[str]:
     """The settings in which a run that exists is not what a config asks for."""
     saved, config = there.saved, config.with_tuning().with_preset_training()
     start = None if config.model.start is None else read_config(Path(config.model.start)).model
     last = saved.model.last()[1]
     model = config.model.resolve(saved.model.vocab_size, last.depth, CONTEXT, config.task, start)
+    alike = {} if saved.data is None else {name: getattr(saved.data, name) for name in CHANGES_NOTHING}
+    data = config.data.model_copy(update=alike)
     found = {"data": saved.data, "task": saved.task, "train": saved.train, "model": saved.model}
-    wanted = {"data": config.data, "task": config.task, "train": config.train, "model": model}
+    wanted = {"data": data, "task": config.task, "train": config.train, "model": model}
     tables = [flat({k: v and v.to_dict() for k, v in each.items()}) for each in (found, wanted)]
     return differences(tables)
 

@@ -20,8 +20,8 @@ from heddle.config.data import TextLayout
 from heddle.config.model import TransformerConfig
 from heddle.config.tasks import TaskSettings
 from heddle.data.batch import Batch
+from heddle.data.corpus import Corpus, Part
 from heddle.data.records import Records
-from heddle.data.store import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer

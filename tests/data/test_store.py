@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 import heddle.data.parts
 import heddle.data.store
+from heddle.data.corpus import Part
 from heddle.data.memory import part_of
 from heddle.data.parts import first_bytes, pieces
 from heddle.data.sources import Document, Tally, describe, describe_documents
-from heddle.data.store import Part, TokenStore, build_store
+from heddle.data.store import TokenStore, build_store
 from heddle.text import train_tokenizer
 from tests.refusing import refusal
 
@@ -384,7 +385,7 @@ def test_foreign_and_cut_stores_are_refused(tmp_path: Path) -> None:
         (tmp_path / "meta.json").write_text(json.dumps({**meta, **changes}))
         return refusal(open_it)
 
-    assert "format version 1, but this heddle reads version 2; build the store again" in with_meta(version=1)
+    assert "format version 1, but this heddle reads version 3; build the store again" in with_meta(version=1)
     assert "not the description" in with_meta(format="other")
     assert "dtype" in with_meta(vocab_size=100_000)
     assert "damaged" in with_meta(train={})

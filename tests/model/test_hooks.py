@@ -12,7 +12,7 @@ from heddle.config import ConvolutionConfig, RecurrentConfig, RMSNormConfig, Tra
 from heddle.config.sampling import SamplingConfig
 from heddle.config.tasks import NextTokenConfig
 from heddle.data.batch import next_token_batch
-from heddle.data.store import Corpus, Part
+from heddle.data.corpus import Corpus, Part
 from heddle.generate import generate
 from heddle.model import Stack, Transformer, build
 from heddle.nn.block import FEED_FORWARDS, MIXERS, Block

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from heddle.config import TranslationConfig, sized
+from heddle.data.corpus import Corpus
 from heddle.data.records import Column, Records
-from heddle.data.store import Corpus
 from heddle.text import train_tokenizer
 from heddle.train import Reading
 from heddle.train.translation import TranslationTask

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from heddle.config import NextTokenConfig, sized
+from heddle.data.corpus import Corpus, Part
 from heddle.data.memory import part_of
 from heddle.data.order import held_out_windows
 from heddle.data.sources import Document
-from heddle.data.store import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.text import train_tokenizer

@@ -17,7 +17,7 @@ from heddle.config import (
 )
 from heddle.data.batch import IGNORED, Batch
 from heddle.data.buckets import EMPTY
-from heddle.data.store import Corpus
+from heddle.data.corpus import Corpus
 from heddle.model import Transformer, build
 from heddle.nn import Layout
 from heddle.train import CrossEntropy, Examples, Optimizer, Reading, evaluate, make_task, train_step

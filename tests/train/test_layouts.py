@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from heddle.config import MaskedConfig, NextTokenConfig, RunConfig, TransformerConfig, sized
 from heddle.data.batch import IGNORED, Batch
+from heddle.data.corpus import Corpus, Part
 from heddle.data.memory import part_of
 from heddle.data.sources import Document
-from heddle.data.store import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.nn import Layout

@@ -11,7 +11,7 @@ import transformers
 
 from heddle.config import MaskedConfig, RunConfig, TrainConfig, preset, sized
 from heddle.data.batch import IGNORED, Batch
-from heddle.data.store import Corpus, Part
+from heddle.data.corpus import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.text import Tokenizer, train_tokenizer

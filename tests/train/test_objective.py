@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from heddle.config import NextTokenConfig, TransformerConfig
 from heddle.data.batch import IGNORED, Batch, next_token_batch
-from heddle.data.store import Corpus
+from heddle.data.corpus import Corpus
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.train import CrossEntropy, NextTokenTask, Reading

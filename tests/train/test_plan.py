@@ -18,8 +18,8 @@ from heddle.account.parameters import parameters
 from heddle.config import SavedConfig, TransformerConfig, sized
 from heddle.config.run import RunConfig
 from heddle.config.train import TrainConfig
+from heddle.data.corpus import Corpus, Part
 from heddle.data.order import windows_per_epoch
-from heddle.data.store import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.model.products import PRODUCT_KINDS
 from heddle.train import Reading, Trainer, prepare

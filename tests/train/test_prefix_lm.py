@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import heddle
 from heddle.config import ModelChoice, NextTokenConfig, PrefixLMConfig, RunConfig, TranslationConfig, sized
 from heddle.data.batch import IGNORED
-from heddle.data.store import Corpus
+from heddle.data.corpus import Corpus
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.nn import Layout

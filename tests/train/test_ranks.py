@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from heddle.config import MaskedConfig, NextTokenConfig, sized
-from heddle.data.store import Corpus, Part
+from heddle.data.corpus import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.text import train_tokenizer
 from heddle.train import Reading, Trainer, make_task

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from heddle.config import RegressionConfig
 from heddle.data.buckets import EMPTY
+from heddle.data.corpus import Corpus
 from heddle.data.records import Column, Records
-from heddle.data.store import Corpus
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.train import Examples, RegressionTask, evaluate

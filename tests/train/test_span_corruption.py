@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heddle.config import RunConfig, SpanCorruptionConfig, sized
-from heddle.data.store import Corpus, Part
+from heddle.data.corpus import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.text import train_tokenizer

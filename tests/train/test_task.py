@@ -10,8 +10,8 @@ import torch
 from heddle import config, data, train
 from heddle.config import NextTokenConfig, RunConfig, sized
 from heddle.config.train import TrainConfig
+from heddle.data.corpus import Corpus, Part
 from heddle.data.order import windows
-from heddle.data.store import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn import Layout

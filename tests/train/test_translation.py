@@ -11,8 +11,8 @@ from torch import Tensor
 from heddle.config import SpecialIds, TrainConfig, TranslationConfig, sized
 from heddle.data.batch import IGNORED, Batch
 from heddle.data.buckets import EMPTY
+from heddle.data.corpus import Corpus
 from heddle.data.records import Records
-from heddle.data.store import Corpus
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn import Layout

@@ -14,7 +14,7 @@ from torch import Tensor
 import heddle
 from heddle.config import RunConfig, TransformerConfig
 from heddle.data.batch import IGNORED, Batch
-from heddle.data.store import Corpus
+from heddle.data.corpus import Corpus
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.train import Examples, Reading, Trainer, evaluate, prepare, show_step

@@ -9,8 +9,8 @@ import transformers
 from torch import Tensor, nn
 
 from heddle.config import TrainConfig, TranslationConfig
+from heddle.data.corpus import Corpus
 from heddle.data.records import Records
-from heddle.data.store import Corpus
 from heddle.text import train_tokenizer
 from heddle.train import Optimizer, Reading, TranslationTask, train_step
 from heddle.weights import import_model, load

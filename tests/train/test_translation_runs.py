@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from heddle.config import RunConfig, TrainConfig, TranslationConfig, preset, preset_names
 from heddle.data.buckets import EMPTY
-from heddle.data.store import Corpus
+from heddle.data.corpus import Corpus
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.prove.laptop import laptop

@@ -1,0 +1,193 @@
+"""What both stores have in common: a directory with `meta.json`, the hashes of its files, and what they were made from."""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from heddle.checks import checked
+from heddle.data.corpus import Corpus, Part
+from heddle.data.origin import Origin
+from heddle.data.parts import Tokenizes, settle
+from heddle.data.records import Records
+from heddle.errors import HeddleError
+
+META = "meta.json"
+META_PARTIAL = f"{META}.partial"
+PARTS = ("train", "validation")
+Opened = TypeVar("Opened", bound="BaseStore")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseStore(ABC):
+    """A directory of ids in two parts.
+
+    Attributes:
+        directory: where it is.
+        vocab_size: V, of the tokenizer that wrote the store.
+        tokenizer: that tokenizer's fingerprint.
+        sources: SHA-256 of the texts or records.
+        split: what was held out.
+        origin: the files and settings that it was made from, or None if it was not made from files.
+        files: SHA-256 of each file, by name.
+        train: what to train on, mapped from the files, read-only.
+        validation: what to score.
+    """
+
+    FORMAT: ClassVar[str]
+    VERSION: ClassVar[int]
+    WHAT: ClassVar[str]  # in messages
+
+    directory: Path
+    vocab_size: int
+    tokenizer: str
+    sources: str
+    split: dict[str, Any]
+    train: Part | Records
+    validation: Part | Records
+    origin: Origin | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def corpus(self) -> Corpus:
+        """Both parts, as a task reads them."""
+        return Corpus(self.train, self.validation)
+
+    @classmethod
+    @checked()
+    def open(cls: type[Opened], directory: str | Path) -> Opened:
+        """Open an existing store, mapping its files.
+
+        Raises:
+            HeddleError: there is no store, it has another format or version, or a file does not have the size in `meta.json`.
+        """
+        directory = Path(directory)
+        path, meta = directory / META, read_meta(directory)
+        if meta.get("format") != cls.FORMAT:
+            raise HeddleError(f"{path}: not the description of a heddle {cls.WHAT}; build the store again")
+        if meta.get("version") != cls.VERSION:
+            raise HeddleError(
+                f"{path}: format version {meta.get('version')}, but this heddle reads version {cls.VERSION}; "
+                "build the store again"
+            )
+        try:
+            found, origin = {name: str(meta["files"][name]) for name in cls._names(meta)}, meta["origin"]
+            for name in found:
+                _check_link(directory / name)
+            return cls(
+                directory=directory,
+                vocab_size=meta["vocab_size"],
+                tokenizer=meta["tokenizer"],
+                sources=meta["sources"]["sha256"],
+                split=dict(meta["split"]),
+                origin=None if origin is None else Origin.of(origin),
+                files=found,
+                **cls._content(directory, meta),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise HeddleError(f"{path}: damaged ({type(error).__name__}: {error}); build the store again") from error
+
+    @classmethod
+    def heading(cls, tokenizer: Tokenizes, origin: Origin | None, files: Iterable[Mapping[str, str]]) -> dict[str, Any]:
+        """What the `meta.json` of every store says.
+
+        Args:
+            tokenizer: the tokenizer of the ids.
+            origin: what they were made from, or None.
+            files: SHA-256 of files, by name.
+        """
+        return {
+            "format": cls.FORMAT,
+            "version": cls.VERSION,
+            "vocab_size": tokenizer.vocab_size,
+            "tokenizer": tokenizer.fingerprint(),
+            "origin": None if origin is None else origin.to_dict(),
+            "files": {name: digest for each in files for name, digest in each.items()},
+        }
+
+    @classmethod
+    @abstractmethod
+    def _names(cls, meta: Mapping[str, Any]) -> list[str]:
+        """The names of its files."""
+
+    @classmethod
+    @abstractmethod
+    def _content(cls, directory: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
+        """The attributes that only this kind of store has, its mapped files among them."""
+
+    @abstractmethod
+    def tokens(self, part: str) -> int:
+        """How many tokens a part has."""
+
+    def verify(self, *parts: str) -> None:
+        """Compare the files (of these parts, or of both) with their hashes in `meta.json`.
+
+        Raises:
+            HeddleError: a file has changed.
+        """
+        for name, promised in self.files.items():
+            if not parts or name.partition(".")[0] in parts:
+                file = self.directory / name
+                with file.open("rb") as stream:
+                    if hashlib.file_digest(stream, "sha256").hexdigest() != promised:
+                        raise HeddleError(f"{file}: damaged, not what was written; restore the file or train a new run")
+
+
+def _check_link(file: Path) -> None:
+    """Refuse a link to a file of another store that is gone."""
+    if file.is_symlink() and not file.exists():
+        raise HeddleError(f"{file}: links to {file.readlink()}, which is gone; restore that store or train a new run")
+
+
+def read_meta(directory: Path) -> dict[str, Any]:
+    """The `meta.json` of a store, of texts or of records."""
+    path = directory / META
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise HeddleError(f"{directory}: not a token store ({META}: {error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise HeddleError(f"{path}: damaged, not JSON; build the store again") from error
+    if not isinstance(meta, dict):
+        raise HeddleError(f"{path}: not the description of a heddle token store; build the store again")
+    return meta
+
+
+def write_meta(path: Path, meta: dict[str, Any]) -> None:
+    """Write a store's `meta.json`, completely or not at all."""
+    partial = path.with_name(META_PARTIAL)
+    with partial.open("wb") as stream:
+        stream.write((json.dumps(meta, indent=2) + "\n").encode())
+        settle(stream)
+    partial.rename(path)
+
+
+def check_new(directory: Path, validation: float | None) -> None:
+    """Refuse to build a store where one is, or to hold out what is no share."""
+    if validation is not None and not 0 < validation < 1:
+        raise HeddleError(f"validation must be between 0 and 1, both excluded, not {validation}")
+    if (directory / META).exists():
+        raise HeddleError(f"{directory}: a store already exists here; delete it or choose another directory")
+
+
+@contextmanager
+def cleared_on_error(directory: Path, what: str) -> Iterator[None]:
+    """Make `directory`; on an error remove what was made of the store and report the system's error."""
+    there = directory.exists()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException as error:
+        for file in [directory / META_PARTIAL, *(file for part in PARTS for file in directory.glob(f"{part}.*"))]:
+            with suppress(OSError):
+                file.unlink()
+        if not there:
+            with suppress(OSError):
+                directory.rmdir()
+        if isinstance(error, OSError):
+            raise HeddleError(f"cannot write the {what} {directory}: {error.strerror or error}") from error
+        raise

@@ -1,0 +1,188 @@
+"""One tokenizer in several processes: work is handed out in pieces, and its results come back in order.
+
+Each process is a new Python that loads the tokenizer from its file (`heddle.text.worker`), so nothing is forked beside the
+threads of torch or `tokenizers`, nothing is pickled, and a script that calls this needs no `if __name__ == "__main__"`.
+Threads that call the tokenizer for one text each were measured to gain little or nothing.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from heddle.errors import HeddleError
+from heddle.text.base import Base
+from heddle.text.worker import ENCODED, ENCODING, IDS, READY, REFUSED, receive, send
+
+# UTF-8 bytes that a process must have to encode to be worth its start; kinds that are not named are as fast in one process.
+WORTH = {"characters": 16_000_000, "bpe": 8_000_000, "words": 2_000_000, "wordpiece": 2_000_000, "unigram": 2_000_000}
+
+_ROOT = str(Path(__file__).parents[2])
+# The same heddle, wherever this one was found; not what happens to be in the current directory.
+_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from heddle.text.worker import main; main()"
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+@runtime_checkable
+class Encodes(Protocol):
+    """What work needs from a tokenizer; one in another process gives ids as arrays."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    def encode_batch(self, texts: Sequence[str], /) -> Sequence[Sequence[int]]: ...
+    def token_bytes(self, id: int, /) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A tokenizer whose texts another process encodes."""
+
+    tokenizer: Encodes
+    process: "Process"
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokenizer.vocab_size
+
+    def encode_batch(self, texts: Sequence[str], /) -> list[memoryview]:
+        return self.process.encode(texts)
+
+    def token_bytes(self, id: int, /) -> bytes:
+        return self.tokenizer.token_bytes(id)
+
+
+class Process:
+    """A process that encodes.
+
+    Args:
+        path: the tokenizer's file.
+        fingerprint: the tokenizer's fingerprint.
+    """
+
+    def __init__(self, path: Path, fingerprint: str) -> None:
+        self.fingerprint, self._ready = fingerprint, False
+        command = [sys.executable, "-P", "-c", _START, _ROOT, str(path)]
+        pipe = subprocess.PIPE
+        # In a group of its own, so that Ctrl-C reaches only this process, which then ends the others.
+        alone = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=alone, process_group=0)
+
+    def encode(self, texts: Sequence[str]) -> list[memoryview]:
+        """The ids of texts.
+
+        Raises:
+            HeddleError: the tokenizer refuses one, or the process has ended.
+        """
+        kind, *parts = self._asked([text.encode(*ENCODING) for text in texts])
+        if kind == ENCODED:
+            return [memoryview(part).cast(IDS) for part in parts]
+        said = parts[0].decode(*ENCODING)
+        raise HeddleError(said) if kind == REFUSED else RuntimeError(f"in a process that tokenises: {said}")
+
+    def _asked(self, request: Sequence[bytes]) -> list[bytes]:
+        """The answer to a request."""
+        requests, answers = self._process.stdin, self._process.stdout
+        assert requests is not None
+        assert answers is not None
+        try:
+            if not self._ready:
+                found = receive(answers)
+                if found != [READY, self.fingerprint.encode()]:
+                    raise HeddleError("a process that tokenises has loaded another tokenizer; set data.workers=1")
+                self._ready = True
+            send(requests, request)
+            return receive(answers)
+        except (EOFError, BrokenPipeError):
+            status = self._process.wait()
+            raise HeddleError(
+                f"a process that tokenises has ended (exit status {status}), perhaps for lack of memory; set data.workers=1"
+            ) from None
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):  # what could not be sent
+                if stream is not None:
+                    stream.close()
+
+
+def in_order(
+    work: Callable[[Encodes, Job], Result], jobs: Iterable[Job], tokenizer: Encodes, workers: int
+) -> Generator[tuple[Job, Result], None, None]:
+    """Each job with `work(tokenizer, job)`, in their order, computed in so many processes; 0 or 1: in this one.
+
+    What `work` does besides encoding happens in this process, in threads. At most two jobs per process are held at a time. The
+    caller must close the iterator (`contextlib.closing`), which ends the processes. The first error is the one that a single
+    process would meet first, whether it comes from the jobs or from the work.
+
+    Raises:
+        HeddleError: several processes are asked for and the tokenizer has no file to load it from.
+    """
+    if workers < 2:
+        yield from ((job, work(tokenizer, job)) for job in jobs)
+        return
+    if not isinstance(tokenizer, Base):
+        raise HeddleError(
+            f"workers = {workers}: only tokenizers of heddle can be loaded in other processes; set workers=1"
+        )
+    pending: deque[tuple[Job, Future[Result]]] = deque()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="heddle-")))
+        tokenizer.save(folder)
+        free: SimpleQueue[Process] = SimpleQueue()
+        pool = stack.enter_context(ThreadPoolExecutor(workers))
+        for _ in range(workers):
+            process = Process(folder / "tokenizer.json", tokenizer.fingerprint())
+            stack.callback(process.end)  # before the pool ends, so that no thread waits for an answer
+            free.put(process)
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+
+        def run(job: Job) -> Result:
+            process = free.get()
+            try:
+                return work(Encoded(tokenizer, process), job)
+            finally:
+                free.put(process)
+
+        left, ended = iter(jobs), False
+        failure: Exception | None = None
+        while True:
+            while not ended and len(pending) < 2 * workers:
+                try:
+                    job = next(left)
+                except StopIteration:
+                    ended = True
+                except Exception as error:  # raised after the jobs before it, whose errors come first
+                    ended, failure = True, error
+                else:
+                    pending.append((job, pool.submit(run, job)))
+            if not pending:
+                break
+            job, future = pending.popleft()
+            yield job, future.result()
+        if failure is not None:
+            raise failure
+
+
+def suitable_workers(tokenizer: Any, size: int) -> int:
+    """How many processes tokenise a text fastest: one per core, if each has enough to do to be worth its start.
+
+    Args:
+        tokenizer: the tokenizer.
+        size: UTF-8 bytes of the text.
+    """
+    worth = WORTH.get(tokenizer.kind) if isinstance(tokenizer, Base) else None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 0 if worth is None else min(cores, size // worth)
