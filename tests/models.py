@@ -224,6 +224,7 @@ def stack_of(
     final_norm: bool | None = None,
     dropout: float = 0.0,
     depth: int = 2,
+    prefix: bool = False,
     **more: Any,
 ) -> StackConfig:
     """The stack of such a model; `first` is the mixer where it is not attention, `crosses` adds cross-attention.
@@ -259,7 +260,7 @@ def stack_of(
     )
     given = {} if second is None else {key: value for key, value in second.to_dict().items() if value is not None}
     overrides = (Override(layers="1", block={"mixer": given}),) if given else ()
-    return StackConfig(depth=depth, block=block, entry=entry, final_norm=final_norm, overrides=overrides)
+    return StackConfig(depth=depth, block=block, entry=entry, final_norm=final_norm, overrides=overrides, prefix=prefix)
 
 
 FEEDING = [
@@ -338,7 +339,12 @@ ALONE = [
     config_of(first=RecurrentConfig(cell="gru", hidden=6), positions="sinusoidal"),
     config_of(first=RecurrentConfig(cell="lstm"), positions="none", ffn="none"),
 ]
-COMBINATIONS = [*(config_of(**row) for row in pairwise(AXES)), *ALONE]
+# Decoders whose prefixes see both ways: distances after a token count too, and experts are chosen for what comes later.
+PREFIXED = [
+    config_of(prefix=True, positions="none", relative=BucketsConfig(buckets=8, furthest=20)),
+    config_of(prefix=True, positions="both", kv_heads=2, ffn="moe", kernel="blockwise"),
+]
+COMBINATIONS = [*(config_of(**row) for row in pairwise(AXES)), *ALONE, *PREFIXED]
 
 
 ALIKE: list[dict[str, Any]] = [
@@ -593,6 +599,7 @@ def said(data: dict[str, Any]) -> dict[str, Any]:
 
 # Fields that are no choice by themselves.
 SPECIAL: dict[str, Callable[[Pick], Any]] = {
+    "StackConfig.prefix": lambda pick: pick((False, False, False, False, False, True)),  # most layers do not go with it
     "StackConfig.overrides": overrides,
     "Override.block": change,
     "BlockConfig.cross": crossing,

@@ -773,6 +773,7 @@ UNCHECKED = {
             "ClassificationTask",
             "MaskedTask",
             "NextTokenTask",
+            "PrefixLMTask",
             "RegressionTask",
             "SpanCorruptionTask",
             "Task",

@@ -2,8 +2,9 @@
 
 Norms, activations, softmax and table look-ups are not counted, as in torch's counter. Attention is the full square, masked,
 windowed or not: that is what `reference` computes and what the counter reports for `sdpa`. `plain` skips blocks that no
-query sees, so the counter reports less there. Of routed experts, only the chosen ones count. An encoder-decoder reads a
-source as long as its tokens.
+query sees, so the counter reports less there; except for a decoder with `prefix`, which is counted with rows that have one,
+where no kernel skips anything. Of routed experts, only the chosen ones count. An encoder-decoder reads a source as long as its
+tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -186,8 +187,9 @@ def _deck(
     lines.append(Line("one layer", "24nd² + 4n²d", one, sum(layer.values())))
     lines.append(Line("head", "2ndV", head, parts[HEAD]))
     lines.append(Line("forward", "L(24nd² + 4n²d) + 2ndV", config.last()[1].depth * one + head, total))
-    windows = any(looks_back(block) is not None for block in config.last()[1].blocks)
-    if "plain" in count and length % BLOCK == 0 and config.decoder is not None and not windows:
+    last = config.last()[1]
+    square_only = last.prefix or any(looks_back(block) is not None for block in last.blocks)
+    if "plain" in count and length % BLOCK == 0 and config.decoder is not None and not square_only:
         square = parts[SCORES] + parts[WEIGHTED_SUM]
         kept = round(causal_share(length, BLOCK) * square)
         lines.append(Line("attention, blocks skipped", "(n + b)/2n", kept, count["plain"] - (total - square)))

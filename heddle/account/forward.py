@@ -20,6 +20,7 @@ from heddle.config.layers import AttentionConfig, CustomConfig, MoEConfig
 from heddle.config.model import BlockConfig, TransformerConfig, with_kernel
 from heddle.model.build import build
 from heddle.model.transformer import Transformer
+from heddle.nn.layout import Layout
 
 
 class Skipped(nn.Module):
@@ -89,10 +90,21 @@ def source_for(model: Transformer, tokens: Tensor) -> Tensor | None:
     return torch.zeros_like(tokens) if model.encoder is not None and model.decoder is not None else None
 
 
+def prefixes_for(model: Transformer, tokens: Tensor) -> Layout | None:
+    """The layout of rows that are all prefix, for a decoder that reads prefixes; None for any other model.
+
+    However long a prefix is, kernels compute the square of scores in full, since the mask is no triangle.
+    """
+    if not model.last_stack().prefix:
+        return None
+    rows, width = tokens.shape
+    return Layout.whole(rows, width, tokens.device).prefixed(tokens.new_full((rows, 1), width))
+
+
 def forward(model: Transformer, batch: int, length: int) -> Tensor:
     """The output of a model and its head for `batch` rows of `length` tokens: logits, scores or vectors."""
     tokens = torch.zeros(batch, length, dtype=torch.long, device=model.device)
-    hidden: Tensor = model(tokens, None, source_for(model, tokens)).hidden
+    hidden: Tensor = model(tokens, prefixes_for(model, tokens), source_for(model, tokens)).hidden
     if model.head is None:
         return hidden
     out: Tensor = model.head(hidden, None, model.embedding.weight)

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from heddle.account.formulas import Line, flash_bytes, score_bytes
-from heddle.account.forward import attentions, kernels_taken, prepared, source_for, without_values
+from heddle.account.forward import attentions, kernels_taken, prefixes_for, prepared, source_for, without_values
 from heddle.account.parameters import deck_applies, weights
 from heddle.account.repeats import measured, single_blocks, stepped
 from heddle.account.walk import FEED_FORWARD, PROJECTIONS, SCORES, WEIGHTED_SUM, Walk, stated, walk
@@ -296,7 +296,7 @@ def _kept(config: TransformerConfig, batch: int, length: int, precision: str, ch
     with mode:
         tokens = torch.zeros(batch, length, dtype=torch.long)
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            output = model(tokens, source=source_for(model, tokens))
+            output = model(tokens, prefixes_for(model, tokens), source_for(model, tokens))
         del output  # until here its graph keeps every saved storage alive, so no address is used twice
     return sum(sizes.values())
 

@@ -64,6 +64,7 @@ from heddle.config.sweep import variants as variants
 from heddle.config.tasks import ClassificationConfig as ClassificationConfig
 from heddle.config.tasks import MaskedConfig as MaskedConfig
 from heddle.config.tasks import NextTokenConfig as NextTokenConfig
+from heddle.config.tasks import PrefixLMConfig as PrefixLMConfig
 from heddle.config.tasks import RegressionConfig as RegressionConfig
 from heddle.config.tasks import SpanCorruptionConfig as SpanCorruptionConfig
 from heddle.config.tasks import TaskSettings as TaskSettings
@@ -105,6 +106,7 @@ __all__ = [
     "NoHeadConfig",
     "NoNormConfig",
     "Override",
+    "PrefixLMConfig",
     "RMSNormConfig",
     "RecurrentConfig",
     "RegressionConfig",

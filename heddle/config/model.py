@@ -156,6 +156,9 @@ class StackConfig(Config):
     overrides: tuple[Override, ...] = ()
     entry: EntryConfig = EntryConfig()
     final_norm: bool | None = None  # None: only if the norm is before the branch (D-06)
+    # Tokens of a prefix see each other in both directions, those after it are causal (Raffel et al. 2020, 3.2.1). The task or
+    # the layout says where the prefix ends; of a cached text, it is what the first call reads.
+    prefix: bool = False
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -279,8 +282,8 @@ class InitialConfig(Config):
 class TransformerConfig(Config):
     """A whole model. Which stacks it has determines its family.
 
-    A decoder alone is a causal language model, an encoder alone sees both ways, and with both, the decoder's cross-attention
-    attends to the encoder's output.
+    A decoder alone is a causal language model, or a prefix language model; an encoder alone sees both ways; with both, the
+    decoder's cross-attention attends to the encoder's output.
     """
 
     vocab_size: Annotated[int, Field(gt=0, le=2**31)]

@@ -27,6 +27,8 @@ def stack_possible(name: str, stack: "StackConfig", dim: int) -> None:
     Raises:
         ValueError: one line that names the field.
     """
+    if stack.prefix:
+        _prefix_possible(name, stack)
     entry = stack.entry
     if entry.positions_dim(dim) < 1:
         raise ValueError(f"{name}.entry: combine = 'concat' leaves no room for positions in dim = {dim}")
@@ -48,6 +50,25 @@ def stack_possible(name: str, stack: "StackConfig", dim: int) -> None:
     if len({mixer.heads for mixer in relatives if mixer.relative is not None and mixer.relative.kind == "buckets"}) > 1:
         raise ValueError(f"{name}: layers that share learned buckets of distances need the same number of heads")
     _norms_possible(name, stack, dim)
+
+
+def _prefix_possible(name: str, stack: "StackConfig") -> None:
+    """Refuse a prefix where not every layer could see the whole of it."""
+    if name == "encoder":
+        raise ValueError("encoder.prefix: an encoder sees all tokens in both directions already; leave it out")
+    for block in stack.blocks:
+        if block.cross is not None:
+            raise ValueError(f"{name}.prefix: the encoder already reads the source in both directions; leave it out")
+        if not isinstance(block.mixer, AttentionConfig):
+            raise ValueError(
+                f"{name}.prefix needs attention in every layer, and mixer.kind = {block.mixer.kind!r} looks only back: "
+                "leave one of them out"
+            )
+        if block.mixer.window is not None:
+            raise ValueError(
+                f"{name}.prefix needs attention without a window, and a layer has window = {block.mixer.window}: "
+                "leave one of them out"
+            )
 
 
 def dropout_possible(name: str, stack: "StackConfig", dropout: DropoutConfig) -> None:

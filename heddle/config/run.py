@@ -102,6 +102,8 @@ class ModelChoice(Config):
             base = preset(self.preset)
         data = base.to_dict()
         data["head"] = task.head_table(data["head"], base.last()[0], classes)
+        if tuple(base.stacks()) == ("decoder",) and data["decoder"]["prefix"] not in task.prefix:
+            data["decoder"]["prefix"] = task.prefix[0]
         tables = {"encoder": self.encoder, "decoder": self.decoder, "head": self.head, "initial": self.initial}
         deep = {name: table for name, table in tables.items() if table}
         for name in sorted({"encoder", "decoder"} & set(deep) - set(base.stacks())):
@@ -129,7 +131,10 @@ class ModelChoice(Config):
         for key, value in {**dict(self), **self._dropout()}.items():
             for path in places.get(key, ()) if value is not None else ():
                 set_path(said, path, value)
-        return TransformerConfig.of(merge(merge(data, said), deep), where="model")
+        made = TransformerConfig.of(merge(merge(data, said), deep), where="model")
+        if tuple(made.stacks()) == ("decoder",) and made.last()[1].prefix not in task.prefix:
+            raise HeddleError(_without_effect(made.last()[1].prefix, task))
+        return made
 
     def _stacks(self, task: TaskSettings) -> tuple[str, ...]:
         """The stacks of a model without a preset: those of `family`, or the first of the task's families that has what is set."""
@@ -146,6 +151,14 @@ class ModelChoice(Config):
             return {"rate": self.dropout, "dropout": None}
         how = dict(self.dropout)
         return {"rate": how.pop("rate", None), "dropout": how or None}
+
+
+def _without_effect(prefix: bool, task: TaskSettings) -> str:
+    """Why a decoder for a task cannot have this `prefix`."""
+    kind = type(task).model_fields["kind"].default
+    if prefix:
+        return f"decoder.prefix = true: the task {kind!r} reads no prefix; leave it out, or set task=prefix_lm"
+    return f"decoder.prefix = false: the task {kind!r} trains a decoder that reads a prefix; leave it out"
 
 
 def _has_attention(data: Any, path: str) -> bool:

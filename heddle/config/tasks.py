@@ -28,6 +28,7 @@ class TaskSettings(Config):
         counted: what its targets are called, in the plural.
         without: the settings of [train] that have no effect on it.
         labels: what the labels of its records are, if it reads labels.
+        prefix: what `decoder.prefix` of its model may be, if the model is a decoder alone; the first is the default.
         layouts: the values of `data.layout` that it can read.
     """
 
@@ -39,6 +40,7 @@ class TaskSettings(Config):
     counted: ClassVar[str] = "tokens"
     without: ClassVar[tuple[str, ...]] = ()
     labels: ClassVar[Labels] = "classes"
+    prefix: ClassVar[tuple[bool, ...]] = (False,)
     layouts: ClassVar[tuple[TextLayout, ...]] = ("concatenate",)
 
     @property
@@ -81,9 +83,9 @@ class NextTokenConfig(TaskSettings):
     layouts: ClassVar[tuple[TextLayout, ...]] = ("concatenate", "documents", "pack")
 
     kind: Literal["next_token"] = "next_token"
-    """What to learn: next_token predicts each token from those before it; masked, hidden tokens from both sides;
-    translation, a target text from a source text; span_corruption, missing spans of a text; classification, the class of a
-    text; token_classification, that of each word; regression, a number."""
+    """What to learn: next_token predicts each token from those before it; masked, hidden tokens from both sides; prefix_lm, the
+    tokens after a prefix that is read from both sides; translation, a target text from a source text; span_corruption, missing
+    spans of a text; classification, the class of a text; token_classification, that of each word; regression, a number."""
 
 
 class MaskedConfig(TaskSettings):
@@ -113,16 +115,28 @@ class MaskedConfig(TaskSettings):
         return self
 
 
+class PrefixLMConfig(TaskSettings):
+    """Predict the tokens after a prefix whose tokens see each other in both directions (Raffel et al. 2020, 3.2.1)."""
+
+    prefix: ClassVar[tuple[bool, ...]] = (True,)
+    layouts: ClassVar[tuple[TextLayout, ...]] = ("concatenate", "documents", "pack")
+
+    kind: Literal["prefix_lm"] = "prefix_lm"
+    """Predict the tokens after a prefix of random length, which is read from both sides."""
+
+
 class TranslationConfig(TaskSettings):
     """Predict a target text from a source text: translation, summaries, answers, any pair of texts (L1-74 … L1-82).
 
     An encoder-decoder reads the source with its encoder; a decoder alone reads both in one row, with the special token
-    <start_translation> between them (L1-81). Either way the target ends with the end of text, which is predicted too.
+    <start_translation> between them (L1-81). Either way the target ends with the end of text, which is predicted too. With
+    `decoder.prefix = true`, a decoder alone reads the source and the special token as a prefix, in both directions.
     """
 
     families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder", "decoder"), ("decoder",))
     fields: ClassVar[tuple[str, ...]] = ("source", "target")
     special_tokens: ClassVar[tuple[str, ...]] = ("<|endoftext|>", "<start_translation>")
+    prefix: ClassVar[tuple[bool, ...]] = (False, True)
     layouts: ClassVar[tuple[TextLayout, ...]] = ("concatenate", "pack")
 
     kind: Literal["translation"] = "translation"
@@ -220,6 +234,7 @@ class RegressionConfig(LabelSettings):
 TaskConfig = Annotated[
     NextTokenConfig
     | MaskedConfig
+    | PrefixLMConfig
     | TranslationConfig
     | SpanCorruptionConfig
     | ClassificationConfig

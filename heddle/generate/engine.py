@@ -42,7 +42,8 @@ class Engine:
 
     A row's tokens are a function of the model, its prompt, the sampling and its seed; other rows change only the last bits of
     sums. A draw's randomness is keyed by the seed and the position in the text, so a text that is cut anywhere and resumed
-    continues the same way. How texts start and end is written in `TextRules`.
+    continues the same way; except in a prefix model, whose prefix is then the whole text so far. How texts start and end is
+    written in `TextRules`.
 
     Args:
         model: used in evaluation mode, then returned to its mode; its precision is kept. If it is already in evaluation mode

@@ -58,8 +58,7 @@ class Entry(nn.Module):
         if self.types is not None:
             types = torch.zeros_like(layout.position) if types is None else types
             x = x + self.types(types).to(x.dtype)
-        x = x if self.norm is None else self.norm(x)
-        return self.dropout(x)
+        return self.dropout(x if self.norm is None else self.norm(x))
 
     def _places(self, layout: Layout, dtype: torch.dtype) -> Float[Tensor, "B T d"]:
         """Vectors of the tokens' positions: looked up in a learned table, or computed in fp32 or wider."""
@@ -109,7 +108,8 @@ class Stack(nn.Module):
         self, config: StackConfig, dim: int, context: int, causal: bool = True, dropout: DropoutConfig | None = None
     ) -> None:
         super().__init__()
-        setting = Setting(dim, causal, DropoutConfig() if dropout is None else dropout)
+        self.prefix = causal and config.prefix
+        setting = Setting(dim, causal, DropoutConfig() if dropout is None else dropout, self.prefix)
         # Width of the input; the entry may concatenate positions to it.
         self.width = config.entry.token_dim(dim)
         self.longest = context if config.entry.positions == "learned" else None
@@ -142,8 +142,8 @@ class Stack(nn.Module):
             types: token types, if the stack has a table of them.
 
         Raises:
-            HeddleError: `x` has another width, the layout another shape, `types` are passed and there is no table of them, or
-                there are more tokens than learned positions.
+            HeddleError: `x` has another width, the layout another shape, or prefixes that the stack does not support; `types`
+                are passed and there is no table of them; or there are more tokens than learned positions.
         """
         self._check(x, layout)
         keys = None if cache is None else cache.keys
@@ -180,6 +180,7 @@ class Stack(nn.Module):
             raise wrong("Stack", "x", x, f"a tensor of floating-point numbers of shape [B T {self.width}]")
         if not isinstance(layout, Layout):
             raise wrong("Stack", "layout", layout, "a Layout, such as Layout.padded(lengths, width)")
+        layout.check_prefix(self.prefix)
         places, tokens = list(layout.position.shape), list(x.shape[:2])
         if places != tokens:  # it would be broadcast over the tokens (L1-15)
             raise HeddleError(f"the layout is for [B T] = {places}, but the tokens are {tokens}")

@@ -103,7 +103,7 @@ class Transformer(nn.Module):
         """
         if self.decoder is None:
             raise HeddleError("this model has no decoder, so it cannot use a cache: call it on whole sequences")
-        return Cache(self.decoder.new_states(), rows, self.decoder.longest)
+        return Cache(self.decoder.new_states(), rows, self.decoder.longest, self.decoder.prefix)
 
     def logits(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
         """Scores of the next token (L0-73, L2-62). Padding entries of the vocabulary are -inf (D-13)."""
@@ -197,8 +197,7 @@ class Transformer(nn.Module):
         if source is None:
             when = "" if cache is None else " in the first call with a cache"
             raise HeddleError(f"this model reads a source as well as tokens: pass source{when}")
-        count = self.vocab_size if self.config.source_vocab_size is None else self.config.source_vocab_size
-        check_ids("source", source, count)
+        check_ids("source", source, self.config.source_vocab_size or self.vocab_size)
         if source.shape[0] != rows:
             raise HeddleError(f"{source.shape[0]} rows of source for {rows} rows of tokens: pass one source per row")
         layout = Layout.whole(rows, source.shape[1], source.device) if layout is None else layout

@@ -1,6 +1,6 @@
 """Where each token is: its position, and the sequence it belongs to."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -34,6 +34,8 @@ class Layout:
         form: see above.
         documents: the largest number of segments in any row, known on the host: segments are 0..documents-1, and -1.
         longest: tokens in the longest segment, if packing recorded it; None: at most the width.
+        horizon: Int[B T], the last position that each token of a decoder sees; None: its own. A token of a prefix sees to the
+            prefix's end, see `prefixed`.
     """
 
     position: Int[Tensor, "B T"]
@@ -41,6 +43,7 @@ class Layout:
     form: Form
     documents: int = 1
     longest: int | None = None
+    horizon: Int[Tensor, "B T"] | None = None
 
     @classmethod
     def whole(cls, rows: int, length: int, device: torch.device | str | None = None) -> "Layout":
@@ -90,6 +93,19 @@ class Layout:
         longest = max((length for documents in lengths for length in documents), default=0)
         return cls(position.to(device), segment.to(device), "packed", max(most, 1), longest)
 
+    def prefixed(self, lengths: Int[Tensor, "B N"]) -> "Layout":
+        """The same tokens, where the first `lengths[b, n]` tokens of segment n of row b see each other in both directions.
+
+        For a decoder with `prefix = true` (Raffel et al. 2020, 3.2.1; Dong et al. 2019, 3.2). A length of 0 or 1 changes nothing.
+        """
+        ends = lengths.to(self.position.device).gather(1, self.segment.clamp(min=0)) - 1
+        return replace(self, horizon=torch.maximum(self.position, ends))
+
+    @property
+    def sees_to(self) -> Int[Tensor, "B T"]:
+        """The last position that each token of a decoder sees."""
+        return self.position if self.horizon is None else self.horizon
+
     @property
     def real(self) -> Bool[Tensor, "B T"]:
         """Which tokens are not padding."""
@@ -107,12 +123,34 @@ class Layout:
 
     def to(self, device: torch.device | str) -> "Layout":
         """The same layout on another device."""
-        return replace(self, position=self.position.to(device), segment=self.segment.to(device))
+        return self.each(lambda tensor: tensor.to(device))
 
     def split(self, rows: int) -> list["Layout"]:
         """Consecutive pieces of `rows` rows each."""
-        pieces = zip(self.position.split(rows), self.segment.split(rows), strict=True)
-        return [replace(self, position=position, segment=segment) for position, segment in pieces]
+        return [self._of(pieces) for pieces in zip(*(tensor.split(rows) for tensor in self.tensors()), strict=True)]
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Layout":
+        """The same layout with `change` applied to each of its tensors, [B T] each."""
+        return self._of([change(tensor) for tensor in self.tensors()])
+
+    def tensors(self) -> list[Tensor]:
+        """Its tensors, [B T] each: positions, segments and, if there are prefixes, horizons."""
+        return [self.position, self.segment, *(() if self.horizon is None else (self.horizon,))]
+
+    def check_prefix(self, supported: bool) -> None:
+        """Refuse prefixes in a stack that does not support them.
+
+        Raises:
+            HeddleError: there are some, and the stack does not.
+        """
+        if self.horizon is not None and not supported:
+            raise HeddleError(
+                "this layout has prefixes, but the model is causal: set decoder.prefix = true, or leave them out"
+            )
+
+    def _of(self, tensors: Sequence[Tensor]) -> "Layout":
+        position, segment, *horizon = tensors
+        return replace(self, position=position, segment=segment, horizon=horizon[0] if horizon else None)
 
 
 def _check_fits(lengths: Sequence[Sequence[int]], width: int) -> None:
@@ -124,8 +162,6 @@ def _check_fits(lengths: Sequence[Sequence[int]], width: int) -> None:
 # torch.compile and pipeline parallelism flatten and split layouts as trees.
 _pytree.register_pytree_node(
     Layout,
-    lambda layout: ([layout.position, layout.segment], (layout.form, layout.documents, layout.longest)),
-    lambda tensors, known: Layout(
-        **dict(zip(("position", "segment"), tensors, strict=True)), form=known[0], documents=known[1], longest=known[2]
-    ),
+    lambda layout: (layout.tensors(), (layout.form, layout.documents, layout.longest)),
+    lambda tensors, known: Layout(*[*tensors][:2], *known, *[*tensors][2:]),
 )

@@ -42,7 +42,10 @@ class Everything(Rule):
 
 @dataclass(frozen=True)
 class Causal(Rule):
-    """A position sees itself and those before it: the lower triangle with its diagonal (L0-90, L1-31)."""
+    """A position sees itself and those before it: the lower triangle with its diagonal (L0-90, L1-31).
+
+    A token of a prefix asks from the prefix's last position (`Layout.sees_to`), and so sees the whole prefix.
+    """
 
     def __call__(self, query: Places, key: Places) -> Bool[Tensor, "..."]:
         return key <= query
@@ -84,12 +87,13 @@ class Mask:
         """Whether slot `query` of `row` may see slot `key`; the three broadcast against each other."""
         segment = self.queries.segment[row, query]
         same = (segment == self.keys.segment[row, key]) & (segment >= 0)
-        return same & self.rule(self.queries.position[row, query], self.keys.position[row, key])
+        return same & self.rule(self.queries.sees_to[row, query], self.keys.position[row, key])
 
     @property
     def rows(self) -> int:
         """How many distinct masks the batch has: 1 if all rows share one, else B."""
-        return 1 if self.queries.form in ("whole", "uniform") and self.keys.form == "whole" else self.queries.rows
+        alike = self.queries.form in ("whole", "uniform") and self.keys.form == "whole" and self.queries.horizon is None
+        return 1 if alike else self.queries.rows
 
     def dense(self) -> Bool[Tensor, "b 1 T S"]:
         """The whole mask; b is `rows`. Broadcast over heads, never copied (L1-35)."""
@@ -122,10 +126,10 @@ class Mask:
         return None
 
     def _in_order(self) -> bool:
-        """Whether queries and keys form a square in which, ignoring padding, slot and position are the same number."""
+        """Whether queries and keys form a square without prefixes, where, ignoring padding, slot and position are the same."""
         # Causality hides padding after the end only if queries and keys have the same layout, not just the same form.
-        same = self.keys.form == "whole" or self.keys is self.queries
-        return self.queries.form in ("whole", "padded") and same and self.queries.width == self.keys.width
+        same = (self.keys.form == "whole" or self.keys is self.queries) and self.queries.width == self.keys.width
+        return self.queries.form in ("whole", "padded") and same and self.queries.horizon is None
 
     def is_open(self) -> bool:
         """Whether every query sees every key, so that no mask is needed."""

@@ -319,7 +319,7 @@ class Relative:
     Attributes:
         config: which kind.
         size: H, or d for rotary positions.
-        causal: whether a token sees only itself and the tokens before it.
+        causal: whether no token sees another after it, not even in a prefix.
     """
 
     config: RotaryConfig | AlibiConfig | BucketsConfig

@@ -14,11 +14,13 @@ class Setting:
         dim: D, the width of the hidden vectors.
         causal: whether a token sees only itself and the tokens before it.
         dropout: the dropout convention.
+        prefix: whether tokens of a prefix see each other in both directions.
     """
 
     dim: int
     causal: bool = True
     dropout: DropoutConfig = field(default_factory=DropoutConfig)
+    prefix: bool = False
 
     def drop(self, rate: float) -> Dropout:
         """Dropout at a rate, in the stack's convention."""

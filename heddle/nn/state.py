@@ -235,6 +235,8 @@ class Cache:
         states: one per block, in layer order.
         rows: B.
         longest: how many tokens a row may hold; None: any number.
+        prefix: whether the first tokens that a row receives, those of a single call, are its prefix, which sees itself in both
+            directions; all later tokens are causal.
 
     Attributes:
         encoded: an encoder's output, from the first call on.
@@ -242,9 +244,11 @@ class Cache:
         keys: layouts of the keys that those tokens may attend to.
     """
 
-    def __init__(self, states: Sequence[BlockState], rows: int, longest: int | None = None) -> None:
+    def __init__(
+        self, states: Sequence[BlockState], rows: int, longest: int | None = None, prefix: bool = False
+    ) -> None:
         self.states = list(states)
-        self.longest = longest
+        self.longest, self.prefix = longest, prefix
         self.encoded: EncoderOutput | None = None
         self.lengths = [0] * rows
         self.capacity = 0
@@ -276,6 +280,9 @@ class Cache:
             segment = torch.where(real, 0, PADDING)
         form: Form = ("whole" if even else "padded") if fresh else ("uniform" if uniform else "ragged")
         queries = Layout(position, segment, form)
+        begun = [0 if length else count for length, count in zip(self.lengths, counts, strict=True)]
+        if self.prefix and max(begun, default=0) > 1:  # one token has nothing else to see
+            queries = queries.prefixed(torch.tensor(begun, device=device)[:, None])
         keys: dict[int | None, Layout] = {None: Layout.whole(len(self.lengths), visible, device)}
         for window in {state.window for state in self._flat() if isinstance(state, Rolling)}:
             keys[window] = queries if fresh else _ring(start, window, queries)
@@ -309,7 +316,7 @@ class Cache:
     def select(self, rows: Sequence[int]) -> "Cache":
         """A new cache with copies of these rows: leave out finished rows, name a row twice to fork it."""
         states = [BlockState(*(state.select(rows) for state in each)) for each in self.states]
-        chosen = Cache(states, len(rows), self.longest)
+        chosen = Cache(states, len(rows), self.longest, self.prefix)
         chosen.encoded = self._chosen(rows)
         chosen.lengths = [self.lengths[row] for row in rows]
         chosen.capacity = self.capacity
@@ -331,7 +338,7 @@ class Cache:
                     fresh.begin(used, rows)
         pairs = zip(self.states, other.states, strict=True)
         states = [BlockState(*(mine.join(theirs) for mine, theirs in zip(*pair, strict=True))) for pair in pairs]
-        both = Cache(states, len(self.lengths) + len(other.lengths), self.longest)
+        both = Cache(states, len(self.lengths) + len(other.lengths), self.longest, self.prefix)
         both.encoded = None if self.encoded is None or other.encoded is None else _stacked(self.encoded, other.encoded)
         both.lengths = self.lengths + other.lengths
         both.capacity = max(self.capacity, other.capacity)

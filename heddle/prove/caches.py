@@ -27,9 +27,9 @@ def cached_in_chunks(subject: Subject) -> Iterator[Comparison]:
     """A prompt read in chunks of any size, then single tokens, is the same text."""
     subject.needs_decoder()
     tokens = subject.tokens(2)
-    whole, length = subject.whole(tokens), tokens.shape[1]
+    length = tokens.shape[1]
     for cuts in ([length // 3], [1, length // 2, length // 2 + 1], [length - 2, length - 1]):
-        yield Comparison(f"cut at {cuts}", subject.stepped(tokens, cuts), whole)
+        yield Comparison(f"cut at {cuts}", subject.stepped(tokens, cuts), subject.at_once(tokens, cuts))
 
 
 def growing_cache(subject: Subject) -> Iterator[Comparison]:
@@ -40,7 +40,7 @@ def growing_cache(subject: Subject) -> Iterator[Comparison]:
         raise NotApplicable(f"no text of this context outgrows {ROUND} slots")
     tokens = subject.tokens(3, length)
     cuts = [ROUND - 4, ROUND - 1, ROUND, ROUND + 1, 2 * ROUND, 2 * ROUND + 1]
-    yield Comparison("in chunks", subject.stepped(tokens[:2], cuts), subject.whole(tokens[:2]))
+    yield Comparison("in chunks", subject.stepped(tokens[:2], cuts), subject.at_once(tokens[:2], cuts))
     yield from read_together(subject, tokens, [ROUND - 1, 3, length])
 
 
@@ -89,7 +89,8 @@ def read_together(subject: Subject, tokens: Tensor, lengths: Sequence[int]) -> I
     starts = [*accumulate((max(counts) for counts in calls[:-1]), initial=0)]
     for row, length in enumerate(done):
         places = [start + i for start, counts in zip(starts, calls, strict=True) for i in range(counts[row])]
-        alone = subject.whole(tokens[row : row + 1, :length], source=subject.source_row(row))
+        begun = subject.begun([calls[0][row]], length)
+        alone = subject.whole(tokens[row : row + 1, :length], begun, subject.source_row(row))
         yield Comparison(f"row {row} of 3", cut(together, (slice(row, row + 1), places)), alone)
 
 
@@ -110,7 +111,7 @@ def forks(subject: Subject) -> Iterator[Comparison]:
         found = subject.traced(partial(subject.step, fed, held))
         for place, row in enumerate(rows):
             text = torch.cat((tokens[row, : lengths[row]], fed[place]))[None]
-            alone = subject.whole(text, source=subject.source_row(row))
+            alone = subject.whole(text, subject.begun([lengths[row]], text.shape[1]), subject.source_row(row))
             last = (slice(None), slice(-1, None))
             yield Comparison(f"row {row} {name}", cut(found, slice(place, place + 1)), cut(alone, last))
 
@@ -128,9 +129,12 @@ def joined_rows(subject: Subject) -> Iterator[Comparison]:
     subject.step(new[:, :-1], second)
     both = second.join(first)
     found = subject.traced(lambda: subject.step(torch.cat((new[:, -1:], old[:, -1:])), both))
-    last = (slice(None), slice(-1, None))
-    yield Comparison("the shorter rows", cut(found, slice(0, 2)), cut(subject.whole(new), last))
-    yield Comparison("the longer row", cut(found, slice(2, 3)), cut(subject.whole(old, source=source), last))
+    last, begun = (
+        (slice(None), slice(-1, None)),
+        [subject.begun([size - 1] * rows, size) for rows, size in ((2, short), (1, long))],
+    )
+    yield Comparison("the shorter rows", cut(found, slice(0, 2)), cut(subject.whole(new, begun[0]), last))
+    yield Comparison("the longer row", cut(found, slice(2, 3)), cut(subject.whole(old, begun[1], source), last))
 
 
 def drawn_tokens(subject: Subject) -> Iterator[Comparison]:
@@ -153,7 +157,8 @@ def drawn_tokens(subject: Subject) -> Iterator[Comparison]:
     for row, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
         read = torch.tensor([text[:-1]])
         # The loop says no types, so all are of the first.
-        scores = subject.whole(read, types=subject.types(torch.zeros_like(read)))["output"][:, len(prompt) - 1 :]
+        types, begun = subject.types(torch.zeros_like(read)), subject.begun([len(prompt)], read.shape[1])
+        scores = subject.whole(read, begun, types=types)["output"][:, len(prompt) - 1 :]
         drawn = torch.tensor([text[len(prompt) :]])[..., None]
         probable = scores.log_softmax(-1).gather(-1, drawn)
         yield Comparison(

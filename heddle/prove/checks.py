@@ -120,18 +120,48 @@ def prefix(subject: Subject) -> Iterator[Comparison]:
         yield Comparison(f"first {t} tokens", subject.whole(tokens[:, :t]), cut(whole, part))
 
 
+def prefix_both_ways(subject: Subject) -> Iterator[Comparison]:
+    """A prefix's first output depends on its last token, and on nothing after it (Raffel et al. 2020, 3.2.1).
+
+    With a prefix of one token, the model is the causal one.
+    """
+    if not subject.prefix:
+        raise NotApplicable("this model has no prefixes")
+    if subject.length < 3:
+        raise NotApplicable(f"a context of {subject.length} holds no prefix of two tokens and a token after it")
+    subject.needs_two_ids()
+    tokens, rows, length = subject.tokens(2), 2, subject.length
+    end = (length + 1) // 2
+    layout = subject.begun([end] * rows, length)
+    before = subject.whole(tokens, layout)
+    for t in (end - 1, end, length - 1):
+        changed = tokens.clone()
+        changed[:, t] = subject.others(tokens[:, t])
+        found, first = subject.whole(changed, layout), (slice(None), slice(0, 1))
+        if t < end:
+            moved = (cut(found, first)["output"] != cut(before, first)["output"]).any()[None].float()
+            yield Comparison(
+                "last token of the prefix changed", {"output": moved}, {"output": torch.ones(1)}, exactly=True
+            )
+        else:
+            past = (slice(None), slice(0, t))
+            yield Comparison(f"token {t} changed", cut(found, past), cut(before, past), subject.bitwise)
+    yield Comparison("a prefix of one", subject.whole(tokens, subject.begun([1] * rows, length)), subject.whole(tokens))
+
+
 def padding(side: str) -> Check:
     """Rows filled up, after their end or before their start, give what they give alone; what fills them changes no bit."""
 
     def check(subject: Subject) -> Iterator[Comparison]:
         width = subject.length
         lengths = [width, max(1, width // 2), 1]
-        tokens, layout = subject.tokens(3), Layout.padded(lengths, width, side)  # type: ignore[arg-type]
+        tokens, layout = subject.tokens(3), subject.prefixed(Layout.padded(lengths, width, side))  # type: ignore[arg-type]
         padded = subject.whole(tokens, layout)
         real = layout.segment >= 0
         for row, length in enumerate(lengths):
             found = {place: tensor[row, real[row]][None] for place, tensor in padded.items()}
-            alone = subject.whole(tokens[row, real[row]][None], source=subject.source_row(row))
+            one = subject.prefixed(Layout.whole(1, length))
+            alone = subject.whole(tokens[row, real[row]][None], one, subject.source_row(row))
             yield Comparison(f"row of {length}", found, alone)
         refilled = subject.whole(torch.where(real, tokens, subject.others(tokens)), layout)
         yield Comparison("other padding", cut(refilled, real), cut(padded, real), subject.bitwise)
@@ -147,7 +177,7 @@ def padding_gradients(subject: Subject) -> Iterator[Comparison]:
     width, model = subject.length, subject.model
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for side in ("right", "left"):
-        layout = Layout.padded([width, max(1, width // 2), 0], width, side)
+        layout = subject.prefixed(Layout.padded([width, max(1, width // 2), 0], width, side))
         padded = layout.segment < 0
         kept: list[Tensor] = []
 
@@ -177,13 +207,14 @@ def packing(subject: Subject) -> Iterator[Comparison]:
     width = subject.length
     first = max(1, width // 3)
     lengths = [[first, width - first], [max(1, width - first - 1)]]  # the second row ends in padding
-    tokens, layout = subject.tokens(2), Layout.packed(lengths, width)
+    tokens, layout = subject.tokens(2), subject.prefixed(Layout.packed(lengths, width))
     packed = subject.whole(tokens, layout)
     for row, documents in enumerate(lengths):
         for number in range(len(documents)):
             inside = (torch.arange(2)[:, None] == row) & (layout.segment == number)
             found = {place: tensor[inside][None] for place, tensor in packed.items()}
-            yield Comparison(f"document {number} of row {row}", found, subject.whole(tokens[inside][None]))
+            one = subject.prefixed(Layout.whole(1, int(inside.sum())))
+            yield Comparison(f"document {number} of row {row}", found, subject.whole(tokens[inside][None], one))
             again = subject.whole(torch.where(inside, subject.others(tokens), tokens), layout)
             rest = (layout.segment >= 0) & ~inside
             what = f"document {number} of row {row} changed"
@@ -194,7 +225,8 @@ def kernels(subject: Subject) -> Iterator[Comparison]:
     """All attention kernels compute one function, padded rows included."""
     if not (attentions(subject.config) or subject.both):
         raise NotApplicable("no layer has attention")
-    tokens, layout = subject.tokens(2), Layout.padded([subject.length, max(1, subject.length // 2)], subject.length)
+    tokens, width = subject.tokens(2), subject.length
+    layout = subject.prefixed(Layout.padded([width, max(1, width // 2)], width))
     real = layout.segment >= 0
     wanted: dict[str, Tensor] = {}
     for kernel in ("reference", *[name for name in KERNELS if name != "reference"]):
@@ -310,6 +342,7 @@ CHECKS: dict[str, Check] = {
     "gradient to the future": gradient_to_the_future,
     "reach": reach,
     "prefix": prefix,
+    "prefix both ways": prefix_both_ways,
     "layers alone": layers_alone,
     "cached one by one": cached_one_by_one,
     "cached in chunks": cached_in_chunks,

@@ -75,7 +75,7 @@ def targets_scored_once(training: Training) -> Iterator[Comparison | str]:
         scored = task.batch(examples).weights > 0
         counted += int(scored.sum())
         numbers = task.places(examples)
-        if numbers.ndim > 1 and task.shown() is None:  # one for each target
+        if numbers.ndim > 1 and not task.draws_targets:  # one for each target
             yield _none(f"places without a target in {task.describe(examples)}", int((~scored).sum()))
     reported = evaluate(training.model, _counting(task), ROWS, most=most).tokens
     yield Comparison("targets reported", _number(reported), _number(counted), exactly=True)
@@ -130,7 +130,7 @@ def _visited(places: list[Places]) -> Visited:
 
 
 def _counted(task: Task, number: int, places: list[Places]) -> str:
-    each = "target" if task.shown() is None else "token"
+    each = "token" if task.draws_targets else "target"
     return pluralize(number, each if places[0].ndim > 1 else "example")
 
 

@@ -49,7 +49,8 @@ def training_loss(subject: Subject) -> Iterator[Comparison]:
     found = _objective(objective, next_token_batch(rows.numpy()))
     yield _compared("whole rows", found, wanted)
     first = max(1, subject.length // 3)
-    layout = Layout.packed([[length for length in (first, subject.length - first) if length]] * 3, subject.length)
+    lengths = [length for length in (first, subject.length - first) if length]
+    layout = subject.prefixed(Layout.packed([lengths] * 3, subject.length))
     weights = torch.rand(tokens.shape, generator=subject.generator)
     weights = weights.masked_fill(weights < 0.3, 0.0)
     wanted = _plain_loss(model, tokens, layout, targets, weights)
@@ -62,7 +63,8 @@ def kernel_gradients(subject: Subject) -> Iterator[Comparison]:
     """All attention kernels teach the same, padded rows included, and where attention weights are dropped as well."""
     if not (attentions(subject.config) or subject.both):
         raise NotApplicable("no layer has attention")
-    tokens, layout = subject.tokens(2), Layout.padded([subject.length, max(1, subject.length // 2)], subject.length)
+    tokens, width = subject.tokens(2), subject.length
+    layout = subject.prefixed(Layout.padded([width, max(1, width // 2)], width))
     wanted: dict[bool, Trace] = {}
     weight: Tensor | None = None
     for kernel in ("reference", *[name for name in KERNELS if name != "reference"]):

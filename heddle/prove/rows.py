@@ -50,24 +50,22 @@ def widened(batch: Batch, by: int, side: Literal["right", "left"]) -> Batch:
 def _padded(layout: Layout, by: int, side: str) -> Layout:
     width = layout.width + by
     longest = layout.width if layout.longest is None else layout.longest
+    both = (0, by) if side == "right" else (by, 0)
+    wider = layout.each(lambda tensor: F.pad(tensor, both))
+    wider = replace(wider, segment=F.pad(layout.segment, both, value=PADDING), form="packed", longest=longest)
     if side == "right":
-        position = torch.cat((layout.position, torch.arange(layout.width, width).expand(layout.rows, by)), dim=1)
-        segment = F.pad(layout.segment, (0, by), value=PADDING)
+        after = torch.arange(layout.width, width).expand(layout.rows, by)
         form: Any = "padded" if layout.form in ("whole", "padded") else "packed"
-        return replace(layout, position=position, segment=segment, form=form, longest=longest)
-    position, segment = F.pad(layout.position, (by, 0)), F.pad(layout.segment, (by, 0), value=PADDING)
-    return replace(layout, position=position, segment=segment, form="packed", longest=longest)
+        wider = replace(wider, position=torch.cat((layout.position, after), dim=1), form=form)
+    return wider
 
 
 def changed(batch: Batch, names: Sequence[str], change: Any) -> Batch:
-    """The batch with some of its parts changed; of a layout, positions and segments."""
+    """The batch with some of its parts changed; of a layout, its tensors."""
     parts = batch.parts()
     for name in set(names) & parts.keys():
         part = parts[name]
-        if isinstance(part, Layout):
-            parts[name] = replace(part, position=change(part.position), segment=change(part.segment))
-        else:
-            parts[name] = change(part)
+        parts[name] = part.each(change) if isinstance(part, Layout) else change(part)
     return Batch(**parts)
 
 
@@ -99,7 +97,8 @@ def content(batches: Sequence[Batch]) -> Trace:
             there = source_real if name.startswith("source") else real
             tensors = {name: part}
             if isinstance(part, Layout):
-                tensors = {f"positions of {name}": part.position, f"segments of {name}": part.segment}
+                names = ("positions", "segments", "prefixes")
+                tensors = {f"{kind} of {name}": tensor for kind, tensor in zip(names, part.tensors(), strict=False)}
             for place, tensor in tensors.items():
                 same = there is not None and tensor.shape == there.shape
                 kept.setdefault(place, []).append(tensor[there].flatten() if same else tensor.flatten())
@@ -142,13 +141,16 @@ def _alone(batch: Batch, row: int, number: int, inside: Tensor) -> Batch:
         parts["source"] = batch.source[row, there][None]
         if batch.source_types is not None:
             parts["source_types"] = batch.source_types[row, there][None]
-    return Batch(layout=Layout.whole(*parts["tokens"].shape), **parts)
+    horizon = None if batch.layout.horizon is None else batch.layout.horizon[inside][None]
+    return Batch(layout=replace(Layout.whole(*parts["tokens"].shape), horizon=horizon), **parts)
 
 
 def packed(texts: Sequence[Batch]) -> tuple[Batch, list[Tensor]]:
     """Rows without a source side by side in one row, and where each of them is in it, Bool[1 T]."""
     lengths = [text.tokens.shape[1] for text in texts]
     layout = Layout.packed([lengths], sum(lengths))
+    if texts[0].layout.horizon is not None:
+        layout = replace(layout, horizon=torch.cat([text.layout.sees_to for text in texts], dim=1))
     parts: dict[str, Any] = {
         name: torch.cat([getattr(text, name) for text in texts], dim=1)
         for name in ("tokens", "targets", "weights", "types")

@@ -50,6 +50,24 @@ class Subject:
         """Whether there is an encoder whose output a decoder looks at."""
         return self.model.encoder is not None and self.model.decoder is not None
 
+    @property
+    def prefix(self) -> bool:
+        """Whether it is a decoder whose prefixes see both ways."""
+        return self.model.last_stack().prefix
+
+    def prefixed(self, layout: Layout) -> Layout:
+        """The layout with half of each document as its prefix, where the model has prefixes."""
+        if not self.prefix:
+            return layout
+        sizes = torch.stack([(layout.segment == number).sum(1) for number in range(layout.documents)], dim=1)
+        return layout.prefixed((sizes + 1) // 2)
+
+    def begun(self, counts: Sequence[int], width: int) -> Layout | None:
+        """The layout of whole rows whose first `counts` tokens a cache reads in one call: prefixes, where the model has them."""
+        if not self.prefix:
+            return None
+        return Layout.whole(len(counts), width).prefixed(torch.tensor(counts)[:, None])
+
     def tokens(self, rows: int, length: int | None = None) -> Tensor:
         """Random ids."""
         length = self.length if length is None else length
@@ -161,6 +179,11 @@ class Subject:
                 steps = range(length)
             found = {one + other for one in found for other in steps if one + other < length}
         return found
+
+    def at_once(self, tokens: Tensor, cuts: Sequence[int]) -> Trace:
+        """What `stepped` must give: one pass, where the first of the pieces is the prefix of a model that has one."""
+        rows, width = tokens.shape
+        return self.whole(tokens, self.begun([min((cut for cut in cuts if cut > 0), default=width)] * rows, width))
 
     @torch.no_grad()
     def stepped(

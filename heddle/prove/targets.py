@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -86,7 +87,10 @@ def _hidden_ids(training: Training) -> Iterator[Comparison | str]:
 
 
 def stepwise_losses(training: Training) -> Iterator[Comparison | str]:
-    """The losses of one pass over a text are those of decoding it token by token with a cache (L2-08)."""
+    """The losses of one pass over a text are those of decoding it token by token with a cache (L2-08).
+
+    A prefix is read in the first call, as a prompt is.
+    """
     model, batch = training.model, training.batch
     if model.decoder is None or not isinstance(model.head, LanguageHead):
         raise NotApplicable("this model does not write token by token")
@@ -113,9 +117,10 @@ def _at_once(model: Transformer, text: Batch) -> Tensor:
 
 @torch.no_grad()
 def _stepped(model: Transformer, text: Batch) -> Tensor:
-    cache, pieces = model.new_cache(1), []
-    for place in range(text.tokens.shape[1]):
-        here = slice(place, place + 1)
+    cache, pieces, length = model.new_cache(1), [], text.tokens.shape[1]
+    first = min(int(text.layout.sees_to[0, 0]) + 1, length)
+    for place, stop in pairwise([0, *range(first, length + 1)]):
+        here = slice(place, stop)
         given = {"types": None if text.types is None else text.types[:, here]}
         if place == 0 and text.source is not None:
             given |= {"source": text.source, "source_types": text.source_types}

@@ -2,8 +2,8 @@
 
 In reading order:
 
-- `task`: the interface of what a run learns (`Task`); `next_token`, `masked`, `translation`, `span_corruption`, `classification`,
-  `token_classification` and `regression` are tasks, `tasks` is their table.
+- `task`: the interface of what a run learns (`Task`); `next_token`, `masked`, `prefix_lm`, `translation`, `span_corruption`,
+  `classification`, `token_classification` and `regression` are tasks, `tasks` is their table.
 - `records`: tasks whose examples are records, in rows that `record_rows` makes; `sequences`: those with a source; `labelled`: those
   that learn labels of texts, framed by `framing`. `confusion` and `spans` compute what they report. `apart` refuses models that mix
   what shares a row.
@@ -55,6 +55,7 @@ from heddle.train.outcome import Published as Published
 from heddle.train.plan import Plan as Plan
 from heddle.train.plan import plan as plan
 from heddle.train.plot import plot_runs as plot_runs
+from heddle.train.prefix_lm import PrefixLMTask as PrefixLMTask
 from heddle.train.prepare import prepare as prepare
 from heddle.train.regression import RegressionTask as RegressionTask
 from heddle.train.session import Session as Session
@@ -94,6 +95,7 @@ __all__ = [
     "NextTokenTask",
     "Optimizer",
     "Plan",
+    "PrefixLMTask",
     "Published",
     "Reading",
     "RegressionTask",

@@ -5,6 +5,7 @@ from math import exp
 import torch
 
 from heddle.data.batch import IGNORED, Batch
+from heddle.errors import HeddleError
 from heddle.generate.text import generate_text
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
@@ -25,8 +26,17 @@ class NextTokenTask(TextTask):
         return Batch(torch.from_numpy(rows.tokens), rows.layout, targets, (targets != IGNORED).float())
 
     def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
-        """-log p(next token), for a causal language model."""
+        """-log p(next token), for a causal language model.
+
+        Raises:
+            HeddleError: the model is no such model, or does not keep the layout's documents apart.
+        """
         model.check_predicts_next()
+        if model.last_stack().prefix:
+            raise HeddleError(
+                "this model reads the beginning of a text as a prefix, which the task 'next_token' never shows it: "
+                "use the task 'prefix_lm', or a decoder with prefix = false"
+            )
         self.check_layout(model)
         return CrossEntropy(model, label_smoothing, z_loss)
 

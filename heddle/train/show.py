@@ -13,7 +13,7 @@ from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.stack import Stack
 from heddle.nn.layout import PADDING, Layout
-from heddle.nn.mask import Mask, Rule
+from heddle.nn.mask import Causal, Mask, Rule
 from heddle.nn.scope import Pattern
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.session import read_run
@@ -74,7 +74,7 @@ class ShownMask:
     Attributes:
         stack: the stack, such as `decoder`; `decoder, cross` for its attention to the encoder's output.
         layers: the layers with this mask.
-        rule: the rule, such as `Causal()`.
+        rule: the rule, such as `Causal()`, and whether the row's prefix sees itself in both directions.
         seen: a list for each query, True where it may attend to the key.
     """
 
@@ -203,7 +203,8 @@ def _masks(config: TransformerConfig, batch: Batch, first: int, length: int) -> 
                 start, begin = (first if each is own else 0 for each in (queries, keys))
                 width, depth = min(start + length, queries.width), min(begin + length, keys.width)
                 seen = Mask(rule, queries, keys).tile(start, width, begin, depth)[0, 0].tolist()
-                found.append(ShownMask(label, layers, str(rule), seen))
+                sees = ", a prefix both ways" if queries.horizon is not None and rule == Causal() else ""
+                found.append(ShownMask(label, layers, f"{rule}{sees}", seen))
     return found
 
 

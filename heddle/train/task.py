@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -127,9 +127,14 @@ class HeldOut:
 class Task(ABC):
     """What a run learns. The base class of all tasks.
 
+    Attributes:
+        draws_targets: whether it draws which tokens of its rows are targets, so that not every place is one.
+
     Raises:
         HeddleError: the task cannot read rows of this layout.
     """
+
+    draws_targets: ClassVar[bool] = False
 
     def __init__(self, config: Any, reading: Reading) -> None:
         self.config, self.reading = config, reading

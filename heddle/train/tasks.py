@@ -6,6 +6,7 @@ from heddle.config.tasks import (
     ClassificationConfig,
     MaskedConfig,
     NextTokenConfig,
+    PrefixLMConfig,
     RegressionConfig,
     SpanCorruptionConfig,
     TokenClassificationConfig,
@@ -15,6 +16,7 @@ from heddle.errors import HeddleError
 from heddle.train.classification import ClassificationTask
 from heddle.train.masked import MaskedTask
 from heddle.train.next_token import NextTokenTask
+from heddle.train.prefix_lm import PrefixLMTask
 from heddle.train.regression import RegressionTask
 from heddle.train.span_corruption import SpanCorruptionTask
 from heddle.train.task import Reading, Task
@@ -24,6 +26,7 @@ from heddle.train.translation import TranslationTask
 TASKS: dict[type[Config], type[Task]] = {
     NextTokenConfig: NextTokenTask,
     MaskedConfig: MaskedTask,
+    PrefixLMConfig: PrefixLMTask,
     TranslationConfig: TranslationTask,
     SpanCorruptionConfig: SpanCorruptionTask,
     ClassificationConfig: ClassificationTask,

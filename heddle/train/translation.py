@@ -46,7 +46,8 @@ class TranslationTask(RecordTask):
     An encoder-decoder's encoder reads `source end`, and its decoder reads `start target` and predicts `target end`; a step's
     `batch_tokens` bound its sources and its targets separately (as Vaswani et al. 2017, 5.1, count them). A decoder alone
     reads `source <start_translation> target` in one row, and predicts what comes after the boundary or, with `source_loss`,
-    every token (L1-81). With the layout `pack`, several of its pairs share a row as segments, which do not see each other.
+    every token (L1-81). With `decoder.prefix = true`, what comes up to the boundary is its prefix. With the layout `pack`, several
+    of its pairs share a row as segments, which do not see each other.
 
     Texts beyond the context are cropped at their ends, in one row first the source, down to half of the context. A
     cropped target has no end to predict. `remarks` says how many are cropped.
@@ -62,6 +63,12 @@ class TranslationTask(RecordTask):
         if self.paired and config.source_loss:
             raise HeddleError(
                 "source_loss applies to a decoder alone, since an encoder predicts nothing: leave it out, or set family=decoder"
+            )
+        self.prefix = not self.paired and reading.model.last()[1].prefix
+        if self.prefix and config.source_loss:
+            raise HeddleError(
+                "source_loss predicts each token of the source from those before it, but with decoder.prefix = true it sees "
+                "those after it too: leave one of them out"
             )
         least = len(self.marks.begin) + len(self.marks.start) + 2
         if reading.length < least:
@@ -91,6 +98,7 @@ class TranslationTask(RecordTask):
         counted = inside >= np.repeat(np.ones_like(known) if self.scores_all else known, texts.lengths)
         tokens = _in_rows(texts.ids[inside < np.repeat(read, texts.lengths)], filled, width, self.marks.end)
         targets = _in_rows(np.where(counted, texts.ids, IGNORED)[inside > 0], filled, width, IGNORED)
+        layout = Layout.packed([each.tolist() for each in sizes], width) if packed else padded_layout(filled, width)
         sources: dict[str, Any] = {}
         if self.paired:
             read_first = self._sources(records, numbers)
@@ -99,7 +107,7 @@ class TranslationTask(RecordTask):
             sources = {"source": torch.from_numpy(source), "source_layout": padded_layout(lengths, source.shape[1])}
         return Batch(
             tokens=torch.from_numpy(tokens),
-            layout=Layout.packed([each.tolist() for each in sizes], width) if packed else padded_layout(filled, width),
+            layout=self._prefixed(layout, counts, known),
             targets=torch.from_numpy(targets),
             weights=torch.from_numpy((targets != IGNORED).astype(np.float32)),
             **sources,
@@ -114,7 +122,7 @@ class TranslationTask(RecordTask):
 
     def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CountingCrossEntropy:
         """-log p of the targets, for a model that scores tokens from left to right."""
-        if model.decoder is None or (model.encoder is not None) != self.paired:
+        if model.decoder is None or (model.encoder is not None, model.decoder.prefix) != (self.paired, self.prefix):
             raise HeddleError("the task 'translation' needs an encoder-decoder or a decoder, the one it was made for")
         model.language_head()
         if self.reading.layout == "pack":
@@ -180,6 +188,14 @@ class TranslationTask(RecordTask):
             Slices(column.values, start, size)
             for column, start, size in zip(columns, starts, self._cropped(*sizes), strict=True)
         ]
+
+    def _prefixed(self, layout: Layout, counts: Ids, known: Ids) -> Layout:
+        """The layout of rows of `counts` pairs, with what is known of each pair as its prefix if the model reads prefixes."""
+        if not self.prefix:
+            return layout
+        lengths = np.zeros((len(counts), max(1, *counts)), dtype=np.int64)
+        lengths[np.arange(lengths.shape[1]) < counts[:, None]] = known
+        return layout.prefixed(torch.from_numpy(lengths))
 
     def _inputs(self, records: Records) -> Lengths:
         """Int[R], how many ids of each record the decoder reads."""

@@ -51,6 +51,25 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"encoder": STACK, "decoder": STACK},
         "decoder.block.cross is missing: without it the decoder cannot attend to the encoder",
     ),
+    ({"encoder": {**STACK, "prefix": True}}, "encoder.prefix: an encoder sees all tokens in both directions already"),
+    (
+        {"encoder": STACK, "decoder": {**BESIDE, "prefix": True}},
+        "decoder.prefix: the encoder already reads the source in both directions; leave it out",
+    ),
+    (
+        {"decoder": {**STACK, "prefix": True, "overrides": [{"layers": "1", "block": {"mixer": {"window": 4}}}]}},
+        "decoder.prefix needs attention without a window, and a layer has window = 4: leave one of them out",
+    ),
+    (
+        {
+            "decoder": {
+                **STACK,
+                "prefix": True,
+                "overrides": [{"layers": "1", "block": {"mixer": {"kind": "recurrent"}}}],
+            }
+        },
+        "decoder.prefix needs attention in every layer, and mixer.kind = 'recurrent' looks only back",
+    ),
     ({"decoder": STACK, "source_vocab_size": 9}, "source_vocab_size needs both an encoder and a decoder"),
     (
         {"encoder": STACK, "decoder": BESIDE, "head": {"kind": "classifier", "classes": 2}},

@@ -9,8 +9,9 @@ import torch
 from heddle.config import SamplingConfig, SpecialIds
 from heddle.errors import HeddleError
 from heddle.generate import Engine, Event, generate, stream
-from heddle.model import Transformer, packing
+from heddle.model import Transformer, build, packing
 from heddle.model.packing import Packed, packable
+from heddle.nn import Layout
 
 Make = Callable[..., Transformer]
 PROMPTS = [[5, 9, 2, 40, 7, 7, 31], [60], [1, 2, 3], list(range(20, 33))]
@@ -188,6 +189,30 @@ def test_a_window_goes_on_from_the_last_tokens(make: Make, positions: str) -> No
             start = len(text) - 8
     assert len(events) == 30
     assert events[-1].finish == "length"
+
+
+def test_a_prefix_model_reads_its_prompt_and_what_a_window_keeps_as_prefixes(make: Make) -> None:
+    """Rows that restart at different steps, each as one pass whose prefix is what its last start read."""
+    causal = make(context=16, dtype=torch.float64)
+    model = build(causal.config.override({"decoder.prefix": True}), dtype=torch.float64)
+    model.load_state_dict(causal.state_dict())
+    model.eval()
+    for prompt, events in zip(
+        PROMPTS, by_row(list(generate(model, PROMPTS, GREEDY.override({"window": True}))), 4), strict=True
+    ):
+        text, start, prefix = list(prompt), 0, len(prompt)
+        for event in events:
+            read = torch.tensor([text[start:]])
+            with torch.no_grad():
+                hidden = model(read, Layout.whole(*read.shape).prefixed(torch.tensor([[prefix]]))).hidden
+            expected = model.logits(hidden)[0, -1].log_softmax(-1)
+            assert event.token == expected.argmax().item()
+            assert event.logprob == pytest.approx(expected.max().item(), abs=1e-12)
+            text.append(event.token)
+            if len(text) - start > 16:
+                start, prefix = len(text) - 8, 8
+        assert start > 0
+        assert text[len(prompt) :] == list(stream(model, prompt, GREEDY.override({"window": True})))
 
 
 def test_one_token_contexts_can_be_windowed(make: Make) -> None:

@@ -22,6 +22,7 @@ from tests.models import (
     ENCODERS,
     EVERY,
     HEADS,
+    PREFIXED,
     REFUSED,
     awake,
     config_of,
@@ -124,6 +125,11 @@ def test_what_is_within_reach_is_told(config: TransformerConfig) -> None:
 @of("prefix", models=DECODERS)
 @pytest.mark.lecture("L0-01")
 def test_prefixes_are_prefixes(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
+
+
+@of("prefix both ways", models=PREFIXED)
+def test_a_prefix_sees_itself_both_ways(config: TransformerConfig, law: str) -> None:
     holds(subject_of(config), law)
 
 

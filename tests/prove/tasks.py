@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from heddle.config import MaskedConfig, NextTokenConfig, TransformerConfig
+from heddle.config import MaskedConfig, NextTokenConfig, PrefixLMConfig, TransformerConfig
 from heddle.config.saved import Chosen, SavedConfig
 from heddle.config.tasks import (
     ClassificationConfig,
@@ -57,6 +57,7 @@ ROTARY = {"mixer": {"heads": 2, "relative": {"kind": "rotary"}}, "norm": {"kind"
 LEARNED = {"mixer": {"heads": 2, "bias": True}, "norm": {"kind": "layer"}, "placement": "post"}
 EXPERTS = {**ROTARY, "ffn": {"kind": "moe", "experts": 4, "active": 2, "balance": 0.1, "z": 0.05, "bias_rate": 0.01,
                              "expert": {"kind": "gated", "hidden": 12}}}  # fmt: skip
+DISTANCES = {"mixer": {"heads": 2, "relative": {"kind": "buckets", "buckets": 8, "furthest": 12}}}
 RECURRENT = {"mixer": {"kind": "recurrent", "cell": "gru"}}
 CONVOLUTION = {"mixer": {"kind": "convolution", "taps": 3}}
 CLASSES = {"kind": "classifier", "classes": 3, "pooling": "mean", "names": ("a", "b", "c")}
@@ -75,12 +76,19 @@ class Small:
 
 
 def small(
-    task: TaskSettings, stacks: str, block: dict[str, Any], head: dict[str, Any] | None = None, **entry: Any
+    task: TaskSettings,
+    stacks: str,
+    block: dict[str, Any],
+    head: dict[str, Any] | None = None,
+    prefix: bool = False,
+    **entry: Any,
 ) -> Small:
     names = stacks.split()
     made = {name: {"depth": 2 if len(names) == 1 else 1, "block": block, "entry": entry} for name in names}
     if len(names) == 2:
         made["decoder"]["block"] = {**block, "cross": {"heads": 2}}
+    if prefix:
+        made["decoder"]["prefix"] = True
     return Small(task, made, head or {})
 
 
@@ -94,13 +102,17 @@ RUNS = {
     "masked, rotary": small(MaskedConfig(), "encoder", ROTARY),
     "masked, learned positions": small(MaskedConfig(whole_words=True), "encoder", LEARNED, positions="learned"),
     "masked, experts": small(MaskedConfig(masked=1.0, random=0.0), "encoder", EXPERTS),
+    "prefix, rotary": small(PrefixLMConfig(), "decoder", ROTARY, prefix=True),
+    "prefix, distances, experts": small(PrefixLMConfig(), "decoder", {**EXPERTS, **DISTANCES}, prefix=True),
     "translation, both": small(TranslationConfig(), BOTH, ROTARY),
     "translation, both, experts": small(TranslationConfig(), BOTH, EXPERTS),
     "translation, decoder": small(TranslationConfig(), "decoder", ROTARY),
+    "translation, decoder, prefix": small(TranslationConfig(), "decoder", ROTARY, prefix=True),
     "translation, decoder, all targets": small(
         TranslationConfig(source_loss=True), "decoder", LEARNED, positions="learned"
     ),
     "translation, packed": replace(small(TranslationConfig(), "decoder", ROTARY), layout="pack"),
+    "translation, packed, prefix": replace(small(TranslationConfig(), "decoder", ROTARY, prefix=True), layout="pack"),
     "translation, packed, experts": replace(small(TranslationConfig(), "decoder", EXPERTS), layout="pack"),
     "spans, both": small(SpanCorruptionConfig(), BOTH, ROTARY),
     "classes, encoder": small(

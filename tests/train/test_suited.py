@@ -14,6 +14,7 @@ LABELLED = [(f"the {'warp' if number % 2 else 'weft'} is held {number}", "ab"[nu
 DATA: dict[str, Any] = {
     "next_token": ["the warp", "the weft"],
     "masked": "the warp is held",
+    "prefix_lm": "the warp is held",
     "span_corruption": "the warp is held",
     "translation": [("the warp", "weft")],
     "classification": LABELLED,

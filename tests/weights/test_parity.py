@@ -20,7 +20,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from heddle.model import Transformer
+from heddle.model import Transformer, build
+from heddle.nn import Layout
 from heddle.weights import export_model, import_model, load, read_config
 from heddle.weights.convert import FAMILIES
 from heddle.weights.families.family import Family, resolved
@@ -188,3 +189,23 @@ def test_files_in_several_parts_are_read(make_published: Make, tmp_path: Path, v
     import_model(tmp_path / "parts", tmp_path / "from-parts")
     parts = load(tmp_path / "from-parts", "cpu").model.state_dict()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "llama-grouped", "gpt_neox"])
+@torch.no_grad()
+def test_a_prefix_is_what_transformers_computes_with_that_mask(
+    make_published: Make, variant: str, tmp_path: Path
+) -> None:
+    """No published class has prefixes, but these take a mask [B 1 T T] as it is."""
+    published = make_published(variant)
+    causal = taken_over(published, tmp_path)
+    model = build(causal.config.override({"decoder.prefix": True})).eval()
+    model.load_state_dict(causal.state_dict())
+    place = torch.arange(20)
+    prefixes = torch.tensor([[5], [20]])
+    seen = (place <= place[:, None]) | (place < prefixes[..., None]) & (place[:, None] < prefixes[..., None])
+    mask = torch.zeros(2, 1, 20, 20).masked_fill(~seen[:, None], torch.finfo(torch.float32).min)
+    theirs = published(TOKENS, attention_mask=mask).logits
+    ours = model.logits(model(TOKENS, Layout.whole(2, 20).prefixed(prefixes)).hidden)
+    assert relative(ours, theirs) < 1e-5
+    assert relative(model.logits(model(TOKENS).hidden), theirs) > 0.01, "the prefix makes no difference"
