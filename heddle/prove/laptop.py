@@ -81,7 +81,8 @@ def _layers(stack: StackConfig, sizes: Sizes) -> list[Part]:
 def _stack(stack: StackConfig, layers: list[Part], sizes: Sizes) -> Part:
     """A stack of these layers, written as a block and what differs from it."""
     data = stack.to_dict()
-    base = layers[0] | {"norm": data["block"]["norm"]}  # the final norm is of the stack's own block
+    # The final norm is of the stack's own block, whose placement suits it; and serial wiring suits every placement.
+    base = layers[0] | {each: data["block"][each] for each in ("norm", "placement")} | {"wiring": "serial"}
     for layer in layers:
         base = _without(base, layer)
     entry = data["entry"]
