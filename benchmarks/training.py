@@ -175,9 +175,9 @@ def heddle_batch(given: Arrays, everywhere: bool) -> Any:
         return Layout.whole(*real.shape) if whole else Layout.padded(real.sum(1).tolist(), real.shape[1])
 
     source = {"source": there["source"], "source_layout": layout(there["source_real"])} if "source" in there else {}
-    weights = (there["targets"] != IGNORED).float()
-    weights = weights.clamp(min=1e-20) if everywhere else weights
-    return Batch(there["tokens"], layout(there["real"]), there["targets"], weights, **source)
+    targets = there["targets"].clamp(min=0) if everywhere else there["targets"]
+    weights = (there["targets"] != IGNORED).float().clamp(min=1e-20 if everywhere else 0.0)
+    return Batch(there["tokens"], layout(there["real"]), targets, weights, **source)
 
 
 def heddle_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Arrays], float]:

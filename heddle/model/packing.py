@@ -29,7 +29,7 @@ LEAST_WEIGHT = 128 << 10  # bytes; below this, the call takes longer than the pr
 SAMPLE = 48 << 20  # bytes of weights that one timing reads: more than caches hold, as in decoding
 PIECE = 4 << 20  # bytes of a weight that are timed as one product
 GAIN = 1.1  # least speedup for packing; less is noise
-TIMED, SECONDS = 32, 0.05  # products to time of each kind, and seconds after which fewer suffice
+TIMED, SECONDS = 64, 0.05  # products to time of each kind, and seconds after which fewer suffice
 
 Timing = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[bool, ...]]
 
@@ -121,22 +121,24 @@ def laid_out(weight: Tensor) -> Tensor:
 def faster_rows(plain: Sequence[Tensor], laid: Sequence[Tensor]) -> tuple[bool, ...]:
     """For each of `ROWS`, whether products with packed weights are faster than with ordinary ones.
 
-    Both are timed alternately, and the median of each counts: other load slows both, and the fastest time may be one of the
-    few products whose weights happened to be in a cache.
+    The two products of each weight are timed one after the other, and the median of their ratios counts: other load slows both,
+    and the fastest time may be one of the few products whose weight happened to be in a cache.
     """
     answers = []
     for rows in ROWS:
         x = torch.ones(rows, plain[0].shape[1], dtype=plain[0].dtype)
-        times: tuple[list[float], list[float]] = ([], [])
+        # With many rows the product is bound by arithmetic, not by memory, so a few weights are enough.
+        pairs = list(zip(plain, laid, strict=True))[: None if rows <= 8 else 4]
+        ratios: list[float] = []
         begin = time.perf_counter()
-        while not times[0] or (len(times[0]) < TIMED and time.perf_counter() - begin < SECONDS):
-            for weights, taken in zip((plain, laid), times, strict=True):
-                # With many rows the product is bound by arithmetic, not by memory, so a few weights are enough.
-                for weight in weights[: len(weights) if rows <= 8 else 4]:
-                    start = time.perf_counter()
-                    onednn(x, weight) if weights is laid else F.linear(x, weight)
-                    taken.append(time.perf_counter() - start)
-        answers.append(median(times[1]) * GAIN < median(times[0]))
+        while not ratios or (len(ratios) < TIMED and time.perf_counter() - begin < SECONDS):
+            for weight, packed in pairs:
+                start = time.perf_counter()
+                F.linear(x, weight)
+                between = time.perf_counter()
+                onednn(x, packed)
+                ratios.append((between - start) / max(time.perf_counter() - between, 1e-9))
+        answers.append(median(ratios) > GAIN)
     return tuple(answers)
 
 
