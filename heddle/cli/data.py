@@ -49,7 +49,7 @@ def show(
             "target": ["" if target is None else target for target in row.targets],
             "weight": row.weights,
         }
-        out.print(_table(row, predicted if row.answer is None else {}, f"\nrow {number}"))
+        out.print(_table(row, predicted if row.answer is None else {}, f"\nrow {number}", row.first))
         if row.answer is not None:
             _, name, weight = row.answer
             said = f"predicts {name}, with weight {weight:g}" if name else "predicts nothing"
@@ -58,10 +58,10 @@ def show(
         out.print("\n" + picture(mask), markup=False)
 
 
-def _table(read: ShownRow | ShownSource, predicted: Mapping[str, Sequence[Any]], title: str) -> Table:
-    """The places of a row, with what they predict."""
+def _table(read: ShownRow | ShownSource, predicted: Mapping[str, Sequence[Any]], title: str, first: int = 0) -> Table:
+    """The places of a row from place `first` on, with what they predict."""
     columns = {
-        "place": range(first := getattr(read, "first", 0), first + len(read.tokens)),
+        "place": range(first, first + len(read.tokens)),
         "id": read.tokens,
         "token": [repr(piece) for piece in read.pieces],
         **predicted,

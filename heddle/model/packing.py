@@ -121,8 +121,8 @@ def laid_out(weight: Tensor) -> Tensor:
 def faster_rows(plain: Sequence[Tensor], laid: Sequence[Tensor]) -> tuple[bool, ...]:
     """For each of `ROWS`, whether products with packed weights are faster than with ordinary ones.
 
-    The two products of each weight are timed one after the other, and the median of their ratios counts: other load slows both,
-    and the fastest time may be one of the few products whose weight happened to be in a cache.
+    Each weight is timed both ways in direct succession, and the median ratio decides: other load slows both ways, and the fastest
+    time may come from one of the few weights that happened to be in a cache.
     """
     answers = []
     for rows in ROWS:

@@ -20,7 +20,7 @@ from heddle.train.masked import continuing
 from heddle.weights import import_model, load
 
 from .conftest import Begin
-from .test_resume import stop_after, written
+from .test_resume import train, written
 
 TEXT = "the warp is held, the weft is thrown, and the heddle lifts the threads it owns: unbelievably many. " * 40
 TOKENIZER = train_tokenizer("bpe", [TEXT], 300, ("<|endoftext|>", "[MASK]"))
@@ -169,11 +169,7 @@ def test_a_run_learns_and_resumes_bit_for_bit(
     result = Trainer(whole, [reports.append]).run()
     assert result.loss < np.log(20) - 0.1  # 14 words: better than guessing by their number alone
     assert any(report.sample and "[" in report.sample for report in reports)
-    trainer = Trainer(stopped)
-    stop_after(13, trainer)
-    with pytest.raises(Exception, match="stopped at step 13"):
-        trainer.run()
-    Trainer(stopped).run()
+    train(stopped, 13)
     assert written(stopped) == written(whole)
 
 

@@ -20,7 +20,7 @@ from heddle.text import train_tokenizer
 from heddle.train import CrossEntropy, Examples, Reading, SpanCorruptionTask, Trainer, prepare
 from heddle.weights import import_model, load
 
-from .test_resume import stop_after, written
+from .test_resume import train, written
 
 TEXT = "the warp is held, the weft is thrown, and the heddle lifts the threads it owns: unbelievably many. " * 40
 TOKENIZER = train_tokenizer("bpe", [TEXT], 460, SpanCorruptionConfig.special_tokens)
@@ -159,9 +159,5 @@ def test_a_run_learns_and_resumes_bit_for_bit(config: Callable[..., RunConfig], 
     samples = [report.sample for report in reports if report.sample]
     assert samples
     assert all(sample.count("[") == sample.count("]") > 0 for sample in samples)
-    trainer = Trainer(stopped)
-    stop_after(13, trainer)
-    with pytest.raises(Exception, match="stopped at step 13"):
-        trainer.run()
-    Trainer(stopped).run()
+    train(stopped, 13)
     assert written(stopped) == written(whole)

@@ -25,7 +25,7 @@ from heddle.train.translation import TranslationTask
 from tests import programs
 
 from .pairs import TOKENIZER, pairs, task
-from .test_resume import stop_after, written
+from .test_resume import train, written
 
 Make = Callable[..., RunConfig]
 NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -72,11 +72,7 @@ def test_a_run_is_planned_learns_and_resumes_bit_for_bit(asked: Make, tmp_path: 
     result = trainer.run()
     assert set(result.metrics) == {"perplexity", "accuracy"}
     assert any(report.sample and " → " in report.sample for report in reports)
-    trainer = Trainer(stopped)
-    stop_after(7, trainer)
-    with pytest.raises(Exception, match="stopped at step 7"):
-        trainer.run()
-    Trainer(stopped).run()
+    train(stopped, 7)
     assert written(stopped) == written(whole)
 
 
