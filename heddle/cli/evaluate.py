@@ -1,23 +1,34 @@
 """`heddle eval`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from heddle.cli.models import open_model
 from heddle.cli.say import bar, console, document, estimate, find_run, table
 from heddle.config.data import DataConfig
+from heddle.config.model import ClassifierHeadConfig
 from heddle.config.saved import SavedConfig
-from heddle.config.tasks import NextTokenConfig
+from heddle.config.tasks import (
+    ClassificationConfig,
+    MaskedConfig,
+    NextTokenConfig,
+    RegressionConfig,
+    TaskConfig,
+    TokenClassificationConfig,
+)
 from heddle.data.corpus import Corpus, Part
 from heddle.data.encode import records_of
-from heddle.data.examples import read_examples
+from heddle.data.examples import Example, read_examples
 from heddle.data.files import standard_input
 from heddle.data.memory import part_of
-from heddle.data.record_store import RecordStore, open_store
+from heddle.data.record_store import open_store
 from heddle.data.records import Records
 from heddle.data.sources import read_documents
 from heddle.errors import HeddleError
+from heddle.predict.classify import class_names
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.evaluate import evaluate as score
+from heddle.train.labelled import listed_names
 from heddle.train.material import TEXT
 from heddle.train.session import layout_of
 from heddle.train.task import Reading
@@ -26,7 +37,7 @@ from heddle.weights.checkpoints import read_manifest
 
 
 def evaluate(run: str, /, *files: str, context: int | None = None, device: str = "auto", json: bool = False) -> None:
-    """Score text: loss, perplexity, bits per byte.
+    """Score files: loss, and perplexity and bits per byte, or what else the run's task measures.
 
     Parameters
     ----------
@@ -54,7 +65,7 @@ def evaluate(run: str, /, *files: str, context: int | None = None, device: str =
     part = _read(files, path, config, tokenizer) if tokenizer and files else _held_out(path)
     corpus, layout = Corpus(validation=part), layout_of(config)
     reading = Reading(corpus, config.model, context=length, tokenizer=tokenizer, layout=layout)
-    task = make_task(config.task or NextTokenConfig(), reading)
+    task = make_task(_task_of(config), reading)
     with bar(console(as_json=True), "scoring") as done:
         result = score(model, task, progress=done)
     what = ", ".join(files) or f"held out by {path}"
@@ -80,19 +91,40 @@ def _held_out(run: Path) -> Part | Records:
 
 def _read(files: tuple[str, ...], run: Path, config: SavedConfig, tokenizer: Tokenizer) -> Part | Records:
     """The files, as the run's task reads them."""
-    task, data = config.task or NextTokenConfig(), config.data or DataConfig()
+    task, data = _task_of(config), config.data or DataConfig()
     records = task.fields != TEXT
     with standard_input(files, ".jsonl" if records else ".txt") as sources:
         if not records:
             return part_of(read_documents(sources, data.text), tokenizer)
-        classes: tuple[str, ...] = ()
-        if task.has_classes:
-            if not (run / "data").is_dir():
-                raise HeddleError(f"{run} has no data/ with the names of its classes")
-            store = open_store(run / "data")
-            classes = store.train.classes if isinstance(store, RecordStore) else ()
-        examples = read_examples(sources, task.reads(data.columns()), data.columns(), task.labels)
+        examples = list(read_examples(sources, task.reads(data.columns()), data.columns(), task.labels))
+        classes = class_names(config.model) if task.has_classes else ()
+        if classes:
+            _check_labels(examples, classes, run)
         return records_of(examples, tokenizer, task.labels, classes)
+
+
+def _check_labels(examples: Sequence[Example], classes: tuple[str, ...], run: Path) -> None:
+    """Refuse labels that a run does not know, such as those of another task."""
+    labels = (example.label for example in examples)
+    every = dict.fromkeys(name for label in labels for name in (label if isinstance(label, tuple) else (str(label),)))
+    unknown = tuple(name for name in every if name not in classes)
+    if unknown:
+        raise HeddleError(
+            f"{run} does not know the label{'s' if len(unknown) > 1 else ''} {listed_names(unknown)}; it has learned "
+            f"{listed_names(classes)}"
+        )
+
+
+def _task_of(config: SavedConfig) -> TaskConfig:
+    """The task of a run; of an imported model, the one that its head is for."""
+    head = config.model.head
+    if config.task is not None:
+        return config.task
+    if isinstance(head, ClassifierHeadConfig):
+        if head.pooling == "none":
+            return TokenClassificationConfig()
+        return RegressionConfig() if head.classes == 1 else ClassificationConfig()
+    return MaskedConfig() if tuple(config.model.stacks()) == ("encoder",) else NextTokenConfig()
 
 
 def _ended(run: Path, tokens: int, counted: str) -> str | None:
