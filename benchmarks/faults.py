@@ -703,6 +703,15 @@ FAULTS = [
     Fault("masks are filled in from the left", "predict/fill.py",
           test="predict/test_fill.py::test_several_masks_are_filled_in_one_by_one",
           old="first = int(most.argmax())", new="first = 0"),
+    Fault("a context for the harness is a token too short", "predict/lm_eval.py",
+          test="predict/test_lm_eval.py::test_log_probabilities_are_those_of_the_harness",
+          old="[-self.max_length - 1 : -1]", new="[-self.max_length : -1]"),
+    Fault("windows of the harness overlap by a token", "predict/lm_eval.py",
+          test="predict/test_lm_eval.py::test_log_probabilities_are_those_of_the_harness",
+          old="self.max_length, context_len=1)", new="self.max_length, context_len=2)"),
+    Fault("texts for the harness in another order", "predict/lm_eval.py",
+          test="predict/test_lm_eval.py::test_texts_are_those_of_the_harness",
+          old="                    texts[number] = text\n", new="                    texts[order.index(number)] = text\n"),
 ]  # fmt: skip
 
 LLAMA: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from heddle.cli.benchmarks import evaluate_published
 from heddle.cli.models import open_model
 from heddle.cli.say import bar, console, document, estimate, find_run, table
 from heddle.config.data import DataConfig
@@ -36,7 +37,17 @@ from heddle.train.tasks import make_task
 from heddle.weights.checkpoints import read_manifest
 
 
-def evaluate(run: str, /, *files: str, context: int | None = None, device: str = "auto", json: bool = False) -> None:
+def evaluate(
+    run: str,
+    /,
+    *files: str,
+    context: int | None = None,
+    tasks: list[str] | None = None,
+    limit: int | None = None,
+    shots: int | None = None,
+    device: str = "auto",
+    json: bool = False,
+) -> None:
     """Score files: loss, and perplexity and bits per byte, or what else the run's task measures.
 
     Parameters
@@ -47,12 +58,26 @@ def evaluate(run: str, /, *files: str, context: int | None = None, device: str =
         Files to score, of the kind that the run's task reads. Defaults to all that the run held out.
     context
         Tokens in each window; windows do not overlap. Defaults to the context that the model was trained with.
+    tasks
+        A task of lm-eval to evaluate a language model on, instead of files: a YAML file, or the name of a published task, which
+        lm-eval downloads. Repeat it for several.
+    limit
+        With --tasks: evaluate only the first examples of each task.
+    shots
+        With --tasks: solved examples before each one, instead of what the task says.
     device
         auto, cpu, cuda or mps.
     json
         One JSON document on stdout.
     """
     path = find_run(run)
+    if tasks:
+        if files or context is not None:
+            raise HeddleError("--tasks names what to evaluate on: leave out files and --context")
+        evaluate_published(path, tasks, limit, shots, device, json)
+        return
+    if limit is not None or shots is not None:
+        raise HeddleError("--limit and --shots apply to --tasks only")
     ready = open_model(path, device)
     model, tokenizer, config = ready.model, ready.tokenizer, ready.config
     length = config.model.context if context is None else context

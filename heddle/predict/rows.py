@@ -11,6 +11,7 @@ from torch import Tensor
 from heddle.data.corpus import Corpus
 from heddle.data.records import Column, Records
 from heddle.errors import HeddleError
+from heddle.generate.stream import evaluating
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.text.tokenizer import Tokenizer
@@ -133,10 +134,5 @@ def _hidden(model: Transformer, rows: Sequence[Row]) -> tuple[Tensor, Layout]:
 @contextmanager
 def predicting(model: Transformer) -> Iterator[None]:
     """Evaluation mode without gradients inside; after it the mode that the model had."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(training)
+    with evaluating(model), torch.no_grad():
+        yield
