@@ -48,7 +48,7 @@ def evaluate(
     device: str = "auto",
     json: bool = False,
 ) -> None:
-    """Score files: loss, and perplexity and bits per byte, or what else the run's task measures.
+    """Score files: loss, and perplexity and bits per byte and per character, or what else the run's task measures.
 
     Parameters
     ----------
