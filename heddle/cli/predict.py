@@ -27,7 +27,6 @@ from heddle.predict.fill import fill as filled
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.files import write_file
 
-Text = Annotated[str, Parameter(allow_leading_hyphen=True)]
 SHOWN = 60  # characters of a text in a table
 FIRST = 4  # numbers of a vector in a table
 
@@ -35,7 +34,7 @@ FIRST = 4  # numbers of a vector in a table
 def classify(
     run: str,
     /,
-    *texts: Text,
+    *texts: str,
     pair: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
     text_column: str | None = None,
     pair_column: str | None = None,
@@ -50,7 +49,8 @@ def classify(
         A run directory, or its name in runs/.
     texts
         Texts; files with a text per line; tables with a text per row (.jsonl, .csv, .tsv); or - for standard input, which
-        has a text or a JSON object per line. An argument that names a file is read.
+        has a text or a JSON object per line. An argument that names a file is read. After --, texts may begin with a
+        hyphen.
     pair
         The second text of a pair; once for each text.
     text_column
@@ -84,7 +84,7 @@ def classify(
 
 
 def fill(
-    run: str, /, *texts: Text, top: int = 5, text_column: str | None = None, device: str = "auto", json: bool = False
+    run: str, /, *texts: str, top: int = 5, text_column: str | None = None, device: str = "auto", json: bool = False
 ) -> None:
     """Fill in the masks of texts with the most probable tokens.
 
@@ -127,7 +127,7 @@ def fill(
 def embed(
     run: str,
     /,
-    *texts: Text,
+    *texts: str,
     pooling: Pooling | None = None,
     normalise: bool = False,
     out: Path | None = None,
@@ -143,7 +143,8 @@ def embed(
         A run directory, or its name in runs/: an encoder, a decoder, or an encoder-decoder, whose encoder is used.
     texts
         Texts; files with a text per line; tables with a text per row (.jsonl, .csv, .tsv); or - for standard input, which
-        has a text or a JSON object per line. An argument that names a file is read.
+        has a text or a JSON object per line. An argument that names a file is read. After --, texts may begin with a
+        hyphen.
     pooling
         The mean of the vectors of a text's tokens, the first ([CLS]), the last, or their max. Defaults to what the model's
         head does, if it pools, else to the mean.

@@ -58,6 +58,7 @@ def test_classes_are_read_from_everywhere(
     for each, expected in zip(found, package.classify(*loaded(runs / "class"), texts), strict=True):
         assert each["probabilities"] == pytest.approx(dict(expected.probabilities), abs=1e-6)
         assert (each["label"], each["cut"]) == (expected.label, False)
+    assert heddle("classify", "class", "--json", "--", "--warp").json["text"] == "--warp"
     other = heddle("classify", "class", "rows.jsonl", "--text-column", "body", "--json")
     assert [each["text"] for each in lines(other.out)] == ["over"]
     for piped in ("the warp\nis held\n", '{"text": "the warp"}\n{"text": "is held"}\n'):
@@ -168,6 +169,7 @@ def test_what_is_refused_is_one_line(refused: Refused, run_a: Path, runs: Path, 
     (tmp_path / "there.npy").write_text("")
     for words, said in (
         (["classify", "a", "text"], "this model predicts tokens, so it cannot classify"),
+        (["classify", "class", "text", "--jsn"], "Unknown option: --jsn. Did you mean --json?"),
         (["classify", "class", "reviws.csv"], "reviws.csv: no such file"),
         (["classify", "class", "table.csv"], "table.csv:2: no column 'text'"),
         (["classify", "class", " "], "there is no text: every one is empty"),
