@@ -17,8 +17,8 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.tasks import TaskManager
 
 from heddle.account.machine import usable_precision
+from heddle.config.decoding import SamplingConfig
 from heddle.config.ids import SpecialIds
-from heddle.config.sampling import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate.engine import Engine
 from heddle.generate.text import RowText

@@ -12,12 +12,12 @@ from heddle.data.corpus import Corpus
 from heddle.data.records import Column, Records
 from heddle.errors import HeddleError
 from heddle.generate.stream import evaluating
+from heddle.generate.translate import Marks
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.framing import Frame, frame_of
 from heddle.train.records import padded, padded_layout
-from heddle.train.sequences import Marks
 from heddle.train.task import Reading
 
 TOKENS = 8192  # most padded tokens of a batch, unless a single row has more
@@ -58,7 +58,7 @@ def frame_for(model: Transformer, tokenizer: Tokenizer, texts: int = 1) -> Frame
         )
     reading = Reading(Corpus(), model.config, tokenizer=tokenizer)
     if len(model.config.stacks()) == 2:
-        marks = Marks.of("translation", reading)
+        marks = Marks.of(model.config, tokenizer)
         return Frame(reading.length, marks.begin, (marks.end,), (marks.end,))
     if model.config.head.kind in ("classifier", "embedding") or any(tokenizer.around):
         return frame_of(reading, texts)
