@@ -26,8 +26,11 @@ from typing import Any
 Pick = Callable[[Sequence[Any]], Any]
 TOLERANCE = 1e-5  # of the largest logit
 NO_IDS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2", "silu", "swish")
-SOME_ACTIVATIONS = (*ACTIVATIONS, *ACTIVATIONS, "tanh")  # the last one heddle does not have
+ACTIVATIONS = (
+    "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2", "silu", "swish", "quick_gelu", "relu6",
+    "leaky_relu", "mish", "sigmoid", "tanh", "linear",
+)  # fmt: skip
+SOME_ACTIVATIONS = (*ACTIVATIONS, *ACTIVATIONS, "hardswish")  # the last one heddle does not have
 
 
 def rotary(pick: Pick, channels: int, **more: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from heddle.config.layers import (
     DropoutConfig,
     LayerNormConfig,
     LinearConfig,
+    LongRopeScaling,
     NoNormConfig,
     NormConfig,
     RotaryConfig,
@@ -91,10 +92,17 @@ def _attention_possible(mixer: AttentionConfig, dim: int) -> None:
         )
     if isinstance(mixer.relative, RotaryConfig):
         width, rotated = mixer.width(dim), mixer.relative.rotated_dim(mixer.width(dim))
-        if rotated % 2 or not rotated:
+        if not rotated or (rotated % 2 and rotated == width):
             fraction = "" if rotated == width else f" · fraction = {rotated}"
             raise ValueError(
-                f"rotary positions rotate pairs of channels; head_dim = {width}{fraction} is odd or 0: change one of them"
+                f"rotary positions rotate pairs of channels, and head_dim = {width}{fraction} has no room for them: "
+                "change one of them"
+            )
+        scaling, pairs = mixer.relative.scaling, (rotated + 1) // 2
+        if isinstance(scaling, LongRopeScaling) and {len(scaling.short), len(scaling.long)} != {pairs}:
+            raise ValueError(
+                f"scaling.short and scaling.long have {len(scaling.short)} and {len(scaling.long)} numbers, but {pairs} "
+                "pairs of channels are rotated"
             )
 
 

@@ -18,8 +18,10 @@ from heddle.config.layers import (
     AlibiConfig,
     AttentionConfig,
     BucketsConfig,
+    DynamicScaling,
     LinearScaling,
     Llama3Scaling,
+    LongRopeScaling,
     NTKScaling,
     RotaryConfig,
     YarnScaling,
@@ -59,8 +61,8 @@ class Scaling(ABC):
     """Lowers rotary frequencies, so that a model can read a longer context than it was trained at."""
 
     @abstractmethod
-    def __call__(self, frequency: Float[Tensor, " half"], base: float) -> Float[Tensor, " half"]:
-        """Rescale the frequencies base^(-2i/d)."""
+    def __call__(self, frequency: Float[Tensor, " half"], base: float, dim: int) -> Float[Tensor, " half"]:
+        """Rescale the frequencies base^(-2i/dim)."""
 
     @property
     def magnitude(self) -> float:
@@ -74,20 +76,19 @@ class Linear(Scaling):
 
     factor: float
 
-    def __call__(self, frequency: Float[Tensor, " half"], base: float) -> Float[Tensor, " half"]:
+    def __call__(self, frequency: Float[Tensor, " half"], base: float, dim: int) -> Float[Tensor, " half"]:
         return frequency / self.factor
 
 
 @dataclass(frozen=True)
 class NTK(Scaling):
-    """Multiply the base by factor^(d / (d - 2)): the lowest frequency is divided by the factor, the highest unchanged."""
+    """Multiply the base by factor^(dim / (dim - 2)): the lowest frequency is divided by the factor, the highest unchanged."""
 
     factor: float
 
-    def __call__(self, frequency: Float[Tensor, " half"], base: float) -> Float[Tensor, " half"]:
-        half = frequency.shape[0]
-        share = torch.arange(half, device=frequency.device, dtype=frequency.dtype) / max(half - 1, 1)
-        return frequency * self.factor**-share
+    def __call__(self, frequency: Float[Tensor, " half"], base: float, dim: int) -> Float[Tensor, " half"]:
+        channel = torch.arange(0, dim, 2, device=frequency.device, dtype=frequency.dtype)
+        return frequency * self.factor ** -(channel / max(dim - 2, 1))
 
 
 @dataclass(frozen=True)
@@ -110,20 +111,19 @@ class Yarn(Scaling):
     whole: bool = True
     length: float | None = None
 
-    def __call__(self, frequency: Float[Tensor, " half"], base: float) -> Float[Tensor, " half"]:
-        half = frequency.shape[0]
-        low, high = self._channel(self.fast, half, base), self._channel(self.slow, half, base)
+    def __call__(self, frequency: Float[Tensor, " half"], base: float, dim: int) -> Float[Tensor, " half"]:
+        low, high = self._pair(self.fast, dim, base), self._pair(self.slow, dim, base)
         if self.whole:
             low, high = floor(low), ceil(high)
-        low, high = max(low, 0), min(high, 2 * half - 1)
-        channel = torch.arange(half, device=frequency.device, dtype=frequency.dtype)
+        low, high = max(low, 0), min(high, dim - 1)
+        pair = torch.arange(len(frequency), device=frequency.device, dtype=frequency.dtype)
         # If both ends coincide, the ramp is a step.
-        ramp = ((channel - low) / (high - low if high != low else 0.001)).clamp(0, 1)
+        ramp = ((pair - low) / (high - low if high != low else 0.001)).clamp(0, 1)
         return frequency / self.factor * ramp + frequency * (1 - ramp)
 
-    def _channel(self, rotations: float, half: int, base: float) -> float:
-        """The channel, as a real number, that makes this many rotations over the original context."""
-        return half * log(self.original / (rotations * 2 * pi)) / log(base)
+    def _pair(self, rotations: float, dim: int, base: float) -> float:
+        """The pair of channels, as a real number, that makes this many rotations over the original context."""
+        return dim / 2 * log(self.original / (rotations * 2 * pi)) / log(base)
 
     @property
     def magnitude(self) -> float:
@@ -146,10 +146,30 @@ class Llama3(Scaling):
     low: float = 1.0
     high: float = 4.0
 
-    def __call__(self, frequency: Float[Tensor, " half"], base: float) -> Float[Tensor, " half"]:
+    def __call__(self, frequency: Float[Tensor, " half"], base: float, dim: int) -> Float[Tensor, " half"]:
         rotations = self.original * frequency / (2 * pi)
         kept = ((rotations - self.low) / (self.high - self.low)).clamp(0, 1)
         return frequency / self.factor * (1 - kept) + frequency * kept
+
+
+@dataclass(frozen=True)
+class LongRope(Scaling):
+    """Divide each frequency by its own factor, and lengthen vectors (Ding et al. 2024, 3.1).
+
+    Attributes:
+        factors: one for each pair of channels.
+        length: factor on the rotated vectors.
+    """
+
+    factors: tuple[float, ...]
+    length: float = 1.0
+
+    def __call__(self, frequency: Float[Tensor, " half"], base: float, dim: int) -> Float[Tensor, " half"]:
+        return frequency / torch.tensor(self.factors, device=frequency.device, dtype=frequency.dtype)
+
+    @property
+    def magnitude(self) -> float:
+        return self.length
 
 
 class Rotation(NamedTuple):
@@ -165,12 +185,12 @@ class Rotary(nn.Module):
 
     The first `rotated_dim` channels are rotated in pairs, i with i + rotated_dim/2 (or 2i with 2i + 1), by
     position · base^(-2i/rotated_dim); the others are unchanged. Angles are computed from the positions in fp32, once per
-    forward pass for each distinct attention pattern.
+    forward pass for each distinct attention pattern. If `rotated_dim` is odd, the last pair has one channel more.
 
     Args:
         head_dim: d, width of a query head.
         base: the longest wavelength is nearly base · 2π.
-        rotated_dim: how many channels are rotated, an even number; None: all.
+        rotated_dim: how many channels are rotated; None: all.
         neighbours: pair channels 2i and 2i + 1 (the paper), not i and i + rotated_dim/2 (Llama, GPT-NeoX).
         scaling: how the frequencies are lowered; None: not at all.
     """
@@ -194,7 +214,7 @@ class Rotary(nn.Module):
         """The angle, in radians, by which each pair of channels rotates from one position to the next."""
         exponent = torch.arange(0, self.rotated_dim, 2, device=device, dtype=torch.float32) / self.rotated_dim
         frequency = self.base**-exponent
-        return frequency if self.scaling is None else self.scaling(frequency, self.base)
+        return frequency if self.scaling is None else self.scaling(frequency, self.base, self.rotated_dim)
 
     def forward(self, layout: Layout) -> Rotation:
         """Cosine and sine of every position's angles; a single row if all rows share their positions."""
@@ -305,6 +325,8 @@ class Buckets(nn.Module):
 SCALINGS: dict[type, Callable[[Any], Scaling]] = {
     LinearScaling: lambda config: Linear(config.factor),
     NTKScaling: lambda config: NTK(config.factor),
+    DynamicScaling: lambda config: NTK(config.stretch()),
+    LongRopeScaling: lambda config: LongRope(config.factors(), config.magnitude),
     YarnScaling: lambda config: Yarn(
         config.factor, config.original, config.fast, config.slow, config.whole, config.magnitude
     ),

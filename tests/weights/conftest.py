@@ -55,8 +55,15 @@ BART_TINY = {
 def slowed(kind: str, base: float = 100.0, **said: Any) -> dict[str, Any]:
     """Rotary positions whose angles are slowed; the base is so small that it shows within a few tokens."""
     usual = {"llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}}.get(kind, {})
-    original = {} if kind == "linear" else {"original_max_position_embeddings": 8}
+    original = {} if kind in ("linear", "dynamic") else {"original_max_position_embeddings": 8}
     return {"rope_parameters": {"rope_type": kind, "rope_theta": base, "factor": 3.0, **original, **usual, **said}}
+
+
+def long_rope(original: int, **said: Any) -> dict[str, Any]:
+    """A divisor for each of three pairs, for texts of up to `original` tokens and for longer ones."""
+    factors = {"short_factor": [1.0, 1.5, 2.0], "long_factor": [1.0, 4.0, 9.0]}
+    table = {"rope_type": "longrope", "rope_theta": 100.0, "original_max_position_embeddings": original}
+    return {"rope_parameters": {**table, **factors, **said}}
 
 
 # The class of transformers and the sizes behind the first word of a variant.
@@ -156,6 +163,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "qwen3_moe-every-second": {**slowed("llama3"), "head_dim": 8, "decoder_sparse_step": 2},
     "qwen2_moe-llama3-dense": {**slowed("llama3"), "mlp_only_layers": [1, 2]},
     "qwen2_moe-window": {**slowed("linear"), "use_sliding_window": True, "sliding_window": 5, "head_dim": 6},
+    "gpt_neox-odd": {"rope_parameters": {"rope_theta": 100.0, "rope_type": "default", "partial_rotary_factor": 0.7}},
+    "gpt_neox-odd-llama3": slowed("llama3", partial_rotary_factor=0.4),
+    "llama-dynamic": slowed("dynamic"),
+    "llama-longrope-short": long_rope(24),
+    "qwen3-longrope": {**long_rope(8, factor=3.0), "head_dim": 6},
     "gpt_neox-yarn": slowed("yarn", partial_rotary_factor=0.5),
     "gpt_neox-llama3": slowed("llama3", partial_rotary_factor=1.0),
     "falcon-yarn": slowed("yarn"),

@@ -1,7 +1,7 @@
 """Published configs: everything that changes the function is expressed or refused by name."""
 
 import json
-from math import log
+from math import log, sqrt
 from typing import Any
 
 import pytest
@@ -9,9 +9,11 @@ import transformers
 from transformers import GPT2Config
 
 from heddle.config import (
+    DynamicScaling,
     GatedConfig,
     LinearScaling,
     Llama3Scaling,
+    LongRopeScaling,
     NTKScaling,
     RotaryConfig,
     TransformerConfig,
@@ -121,6 +123,8 @@ def test_the_rotary_base_is_found_wherever_it_is_written(fields: dict[str, Any])
     assert LLAMA.to_config(fields).decoder.block.mixer.relative == RotaryConfig(base=500.0)
 
 
+SHORT_64, LONG_64 = (1.0,) * 64, (2.0,) * 64
+LONG = {"short_factor": list(SHORT_64), "long_factor": list(LONG_64)}
 OLD = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
@@ -140,6 +144,13 @@ OLD = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original
         ({"type": "yarn", "factor": 4.0, "mscale": 0.707, "mscale_all_dim": 0.707},
          YarnScaling(factor=4, original=2048, magnitude=1.0)),
         ({"type": "yarn", "factor": 4.0, "mscale": 2.0}, YarnScaling(factor=4, original=2048)),
+        ({"type": "dynamic", "factor": 4.0}, DynamicScaling(factor=4, original=2048, length=2048)),
+        ({"rope_type": "longrope", **LONG, "original_max_position_embeddings": 512, "attention_factor": 1.25},
+         LongRopeScaling(short=SHORT_64, long=LONG_64, original=512, length=2048, magnitude=1.25)),
+        ({"rope_type": "longrope", **LONG, "original_max_position_embeddings": 512},
+         LongRopeScaling(short=SHORT_64, long=LONG_64, original=512, length=2048, magnitude=sqrt(1 + 2 / 9))),
+        ({"rope_type": "longrope", **LONG, "factor": 4.0},
+         LongRopeScaling(short=SHORT_64, long=LONG_64, original=2048, length=2048, magnitude=sqrt(1 + 2 / 11))),
     ],
 )  # fmt: skip
 def test_what_slows_the_angles_is_found_in_both_spellings(said: dict[str, Any], scaling: Any) -> None:
@@ -173,6 +184,19 @@ def test_the_ntk_rule_is_written_as_the_larger_base_that_it_is() -> None:
     width = config.decoder.block.mixer.width(config.dim)
     assert LLAMA.theirs(config)["rope_theta"] == pytest.approx(100.0 * 4.0 ** (width / (width - 2)))
     assert LLAMA.theirs(config)["rope_parameters"]["rope_type"] == "default"
+
+
+def test_rules_by_length_are_written_for_one_length() -> None:
+    """So an export computes the same for every length: a larger base, or equal factors for short and long texts."""
+    longer = {"kind": "dynamic", "factor": 2.0, "original": 2048, "length": 4096}
+    config = llama().override({"decoder.block.mixer.relative": {"kind": "rotary", "base": 100.0, "scaling": longer}})
+    assert LLAMA.reasons(config) == ([], [])
+    assert LLAMA.theirs(config)["rope_theta"] == pytest.approx(100.0 * 3.0 ** (128 / 126))
+    assert LLAMA.theirs(config)["rope_scaling"] is None
+    said = {"rope_type": "longrope", **LONG, "original_max_position_embeddings": 512, "attention_factor": 1.25}
+    config = LLAMA.to_config({"rope_scaling": said})
+    assert LLAMA.reasons(config) == ([], [])
+    assert LLAMA.theirs(config)["rope_scaling"] == {**said, "short_factor": list(LONG_64)}
 
 
 def test_a_usual_length_may_be_said_aloud() -> None:
@@ -324,7 +348,7 @@ def test_an_untied_bart_has_a_table_on_each_side() -> None:
         (GPT2, {"add_cross_attention": True}, "add_cross_attention = True"),
         (GPT2, {"is_encoder_decoder": True}, "is_encoder_decoder = True"),
         (GPT2, {"pruned_heads": {"0": [1]}}, "pruned_heads"),
-        (GPT2, {"activation_function": "quick_gelu"}, "activation_function = 'quick_gelu'"),
+        (GPT2, {"activation_function": "hardswish"}, "activation_function = 'hardswish'"),
         (GPT2, {"activation_function": None}, "activation_function = None"),
         (GPT2, {"quantization_config": {"bits": 4}}, "quantization_config"),
         (GPT2, {"auto_map": {"AutoModelForCausalLM": "own.Model"}}, "auto_map"),
@@ -335,8 +359,19 @@ def test_an_untied_bart_has_a_table_on_each_side() -> None:
         (GPT2, {"n_layer": 0}, "depth"),
         (GPT2, {"n_positions": None}, "context"),
         (GPT2, {"layer_norm_epsilon": -1.0}, "eps"),
-        (LLAMA, {"rope_scaling": {"rope_type": "dynamic", "factor": 8.0}}, "rope_scaling.rope_type = 'dynamic'"),
-        (LLAMA, {"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters.rope_type = 'longrope'"),
+        (LLAMA, {"rope_scaling": {"rope_type": "dynamic", "alpha": 8.0}}, "rope_scaling.alpha = 8.0"),
+        (LLAMA, {"rope_scaling": {"rope_type": "dynamic"}}, "has no factor, which dynamic requires"),
+        (LLAMA, {"rope_parameters": {"rope_type": "longrope"}}, "has no short_factor, which longrope requires"),
+        (
+            LLAMA,
+            {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}},
+            "1 and 1 numbers, but 64 pairs of channels are rotated",
+        ),
+        (
+            LLAMA,
+            {"rope_scaling": {"rope_type": "longrope", "short_factor": [1], "long_factor": [1], "factor": "x"}},
+            "rope_scaling.factor = 'x'",
+        ),
         (LLAMA, {"rope_scaling": {"type": "mrope", "factor": 2.0}}, "rope_scaling.type = 'mrope'"),
         (LLAMA, {"rope_scaling": {"type": ["yarn"], "factor": 2.0}}, "rope_scaling.type = ['yarn']"),
         (

@@ -11,8 +11,11 @@ from torch import Tensor
 from heddle.config.layers import (
     AttentionConfig,
     DropoutConfig,
+    DynamicScaling,
     GatedConfig,
     LayerNormConfig,
+    LinearScaling,
+    LongRopeScaling,
     MLPConfig,
     MoEConfig,
     NTKScaling,
@@ -31,7 +34,8 @@ from heddle.weights.mapping import Names, TensorRow
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh", "gelu": "gelu", "gelu_python": "gelu", "relu": "relu", "relu2": "relu_squared",
-    "silu": "silu", "swish": "silu",
+    "silu": "silu", "swish": "silu", "quick_gelu": "quick_gelu", "relu6": "relu6", "leaky_relu": "leaky_relu",
+    "mish": "mish", "sigmoid": "sigmoid", "tanh": "tanh", "linear": "linear",
 }  # fmt: skip
 
 # Fields without effect on what the model computes: bookkeeping, outputs to return, defaults for generation.
@@ -306,10 +310,13 @@ def _resolved_attention(mixer: AttentionConfig, dim: int) -> dict[str, Any]:
 
 def _resolved_rotary(relative: RotaryConfig, head_dim: int) -> dict[str, Any]:
     scaling, data = relative.scaling, relative.model_dump(mode="json")
-    if isinstance(scaling, NTKScaling):
+    if isinstance(scaling, NTKScaling | DynamicScaling) or scaling == LinearScaling(factor=1):
         data |= {"base": plain_base(relative, relative.rotated_dim(head_dim)), "scaling": None}
     elif isinstance(scaling, YarnScaling):
         data["scaling"]["magnitude"] = Yarn(scaling.factor, scaling.original, length=scaling.magnitude).magnitude
+    elif isinstance(scaling, LongRopeScaling):
+        used = {"factors": list(scaling.factors()), "magnitude": scaling.magnitude}
+        data["scaling"] = {"kind": scaling.kind, **used}
     return data
 
 
