@@ -363,6 +363,7 @@ def rotating(fraction: float = 1.0, **scaling: Any) -> dict[str, Any]:
     return {"mixer": {"relative": {"kind": "rotary", "base": 100.0, "fraction": fraction, "scaling": scaling}}}
 
 
+OWN_BUCKETS = {"kind": "buckets", "buckets": 8, "furthest": 20, "shared": False}
 # What acts on each number or token alone needs no pair with every other choice: layers of one model have one each.
 LAYERED = [
     layered(
@@ -385,6 +386,14 @@ LAYERED = [
         rotating(kind="longrope", short=[1.0] * 4, long=[1.0, 1.5, 2.0, 3.0], original=4, length=9, magnitude=1.2),
         rotating(kind="longrope", short=[1.0, 1.5, 2.0], long=[9.0] * 3, original=9, length=4, fraction=0.7),
         head_dim=8,
+    ),
+    layered(
+        {"placement": "pre_ffn", "mixer": {"relative": OWN_BUCKETS, "window": 3}},
+        {"mixer": {"relative": OWN_BUCKETS}},
+        {"mixer": {"relative": {**OWN_BUCKETS, "shared": True}}},
+        {"mixer": {"relative": OWN_BUCKETS}},
+        final_norm=True,
+        head_transform=True,
     ),
 ]
 COMBINATIONS = [*(config_of(**row) for row in pairwise(AXES)), *ALONE, *PREFIXED, *LAYERED]

@@ -168,14 +168,12 @@ class AlibiConfig(Config):
 
 
 class BucketsConfig(Config):
-    """A learned bias per head and bucket of distances (T5; Raffel et al. 2020, 2.1).
-
-    All layers of a stack with equal settings here share one table.
-    """
+    """A learned bias per head and bucket of distances (T5; Raffel et al. 2020, 2.1)."""
 
     kind: Literal["buckets"] = "buckets"
     buckets: Annotated[int, Field(ge=4, le=2**16)] = 32
     furthest: Length = 128  # all distances from here on share the last bucket
+    shared: bool = True  # one table for all layers of a stack with equal settings here; false: one for each (UMT5)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from heddle.config.kernels import refusal
 from heddle.config.layers import (
     AttentionConfig,
+    BucketsConfig,
     ConvolutionConfig,
     DropoutConfig,
     LayerNormConfig,
@@ -48,7 +49,7 @@ def stack_possible(name: str, stack: "StackConfig", dim: int) -> None:
             if isinstance(place, AttentionConfig):
                 _attention_possible(place, dim)
     relatives = [block.mixer for block in stack.blocks if isinstance(block.mixer, AttentionConfig)]
-    if len({mixer.heads for mixer in relatives if mixer.relative is not None and mixer.relative.kind == "buckets"}) > 1:
+    if len({each.heads for each in relatives if isinstance(each.relative, BucketsConfig) and each.relative.shared}) > 1:
         raise ValueError(f"{name}: layers that share learned buckets of distances need the same number of heads")
     _norms_possible(name, stack, dim)
 

@@ -28,6 +28,7 @@ from heddle.config.layers import (
 )
 from heddle.nn.layout import Layout
 from heddle.nn.numeric import wide_dtype
+from heddle.nn.setting import Setting
 
 SHARED = ("whole", "padded", "uniform")  # forms in which all rows have the same positions
 
@@ -342,19 +343,23 @@ class Relative:
         config: which kind.
         size: H, or d for rotary positions.
         causal: whether no token sees another after it, not even in a prefix.
+        layer: the only layer that has them; None: any layer of the stack may share them.
     """
 
     config: RotaryConfig | AlibiConfig | BucketsConfig
     size: int
     causal: bool
+    layer: int | None = None
 
 
-def relative_of(config: AttentionConfig, dim: int, causal: bool) -> Relative | None:
-    """The relative positions of an attention layer of a model of width `dim`."""
-    if config.relative is None:
-        return None
-    rotary = isinstance(config.relative, RotaryConfig)
-    return Relative(config.relative, config.width(dim) if rotary else config.heads, causal)
+def relative_of(config: AttentionConfig, setting: Setting) -> Relative | None:
+    """The relative positions of an attention layer."""
+    relative, causal = config.relative, setting.causal and not setting.prefix
+    if isinstance(relative, RotaryConfig):
+        return Relative(relative, config.width(setting.dim), causal)
+    if isinstance(relative, BucketsConfig) and not relative.shared:
+        return Relative(relative, config.heads, causal, setting.layer)
+    return None if relative is None else Relative(relative, config.heads, causal)
 
 
 def make_relative(relative: Relative) -> Rotary | Alibi | Buckets:

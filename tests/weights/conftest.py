@@ -75,13 +75,41 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("MistralForCausalLM", LLAMA_TINY),
     "mixtral": ("MixtralForCausalLM", {**MOE_TINY, "num_local_experts": 4}),
     "t5": ("T5ForConditionalGeneration", T5_TINY),
+    "umt5": ("UMT5ForConditionalGeneration", T5_TINY),
     "bert": ("BertForMaskedLM", BERT_TINY),
+    "modernbert": (
+        "ModernBertForMaskedLM",
+        {
+            "vocab_size": 61,
+            "hidden_size": 24,
+            "intermediate_size": 40,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 24,
+            "local_attention": 6,
+            "pad_token_id": None,
+        },
+    ),
     "bert_pooled": ("BertModel", BERT_TINY),
     "bert_classifier": ("BertForSequenceClassification", BERT_TINY),
     "bert_tagged": ("BertForTokenClassification", BERT_TINY),
     "gemma2": ("Gemma2ForCausalLM", {**LLAMA_TINY, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": None}),
     "gpt_neox": ("GPTNeoXForCausalLM", NEOX_TINY),
     "falcon": ("FalconForCausalLM", FALCON_TINY),
+    "gemma3": ("Gemma3ForCausalLM", {**LLAMA_TINY, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": None}),
+    "phi3": ("Phi3ForCausalLM", {**LLAMA_TINY, "num_key_value_heads": 2, "pad_token_id": None}),
+    "opt": (
+        "OPTForCausalLM",
+        {
+            "vocab_size": 61,
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "ffn_dim": 40,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 24,
+            "pad_token_id": None,
+        },
+    ),
     "bart": ("BartForConditionalGeneration", BART_TINY),
     "marian": ("MarianMTModel", {**BART_TINY, "decoder_start_token_id": 0, "eos_token_id": 0}),
     "qwen2_moe": (
@@ -90,6 +118,8 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen3_moe": ("Qwen3MoeForCausalLM", {**MOE_TINY, "num_experts": 4, "moe_intermediate_size": 16}),
 }
+
+LOCAL_FIRST = ["sliding_attention", "sliding_attention", "full_attention"]
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "gpt2": {},
@@ -126,6 +156,30 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "gemma2-whole": {"layer_types": ["full_attention"] * 3},
     "gemma2-without-caps": {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+    "gemma3": {"sliding_window": 5, "query_pre_attn_scalar": 12, "layer_types": LOCAL_FIRST},
+    "gemma3-scaled": {
+        "sliding_window": 6,
+        "attention_bias": True,
+        "final_logit_softcapping": 3.0,
+        "layer_types": LOCAL_FIRST[::-1],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        },
+    },
+    "gemma3-by-period": {"sliding_window": 6, "num_hidden_layers": 4, "sliding_window_pattern": 3, "rope_theta": 500.0},
+    "gemma3-local": {"sliding_window": 6, "layer_types": ["sliding_attention"] * 3, "tie_word_embeddings": False},
+    "phi3": {"rms_norm_eps": 1e-3},
+    "phi3-odd-window": {
+        "sliding_window": 7,
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": True,
+        "partial_rotary_factor": 0.6,
+    },
+    "phi3-longrope": {**long_rope(8), "original_max_position_embeddings": 8, "max_position_embeddings": 24},
+    "opt": {},
+    "opt-post": {"do_layer_norm_before": False, "enable_bias": False, "activation_function": "gelu"},
+    "opt-without-final": {"_remove_final_layer_norm": True, "tie_word_embeddings": False},
     "gpt_neox": {},
     "gpt_neox-serial": {
         "use_parallel_residual": False,
@@ -140,7 +194,20 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "falcon-new-one-norm": {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
     "t5": {},
     "t5-gated": {"feed_forward_proj": "gated-gelu", "scale_decoder_outputs": False},
+    "umt5": {},
+    "umt5-relu": {"feed_forward_proj": "relu", "num_layers": 1},
     "bert": {},
+    "modernbert": {},
+    "modernbert-biases": {
+        **{"attention_bias": True, "mlp_bias": True, "norm_bias": True, "classifier_bias": True},
+        "layer_types": [*LOCAL_FIRST, "sliding_attention"],
+        "classifier_activation": "silu",
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0},
+            "sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0},
+        },
+    },
+    "modernbert-untied": {"decoder_bias": False, "tie_word_embeddings": False, "global_attn_every_n_layers": 2},
     "bert_classifier": {"num_labels": 5, "classifier_dropout": 0.3},
     "bert_tagged": {"id2label": {0: "O", 1: "B-PER", 2: "I-PER"}},
     "bert_pooled": {"hidden_act": "gelu_new", "layer_norm_eps": 1e-3},

@@ -55,7 +55,7 @@ HARMLESS = {
 }  # fmt: skip
 
 # Fields that matter only in training and that heddle does not have: import reports that it leaves them out.
-TRAINING = ("router_jitter_noise", "encoder_layerdrop", "decoder_layerdrop")
+TRAINING = ("router_jitter_noise", "encoder_layerdrop", "decoder_layerdrop", "layerdrop")
 
 # Fields that change the function, with the only value that heddle supports.
 FIXED: dict[str, Any] = {"is_encoder_decoder": False, "add_cross_attention": False, "pruned_heads": {}}

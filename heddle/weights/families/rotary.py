@@ -61,6 +61,20 @@ def our_rotary(f: Mapping[str, Any], usual: float = BASE, fraction: float = 1.0)
     return {"kind": "rotary", "base": base, "fraction": fraction, "scaling": read[0] if read else None}
 
 
+def said_fraction(f: Mapping[str, Any], usual: float, *names: str) -> float:
+    """The share of a head's channels that rotates, from the fields `names` and the two tables.
+
+    Raises:
+        HeddleError: two places disagree.
+    """
+    tables = [f[name] for name in TABLES if isinstance(f[name], Mapping)]
+    said = [*(f[name] for name in names), *(table.get("partial_rotary_factor") for table in tables)]
+    fractions = [value for value in said if value is not None]
+    if any(value != fractions[0] for value in fractions):
+        raise HeddleError(f"config.json names different fractions: {', '.join(map(str, said))}")
+    return next(iter(fractions), usual)
+
+
 def _table(said: Any, name: str) -> dict[str, Any]:
     """The table in one of the places, without null values."""
     if not isinstance(said or {}, Mapping):
