@@ -445,6 +445,7 @@ Pick = Callable[[Sequence[Any]], Any]
 RATES = (0.0, 0.3)
 # What cannot be read off an annotation: numbers, texts, and tuples of names, by field.
 VALUES: dict[str, tuple[Any, ...]] = {
+    "AlibiConfig.factor": (1.0, 0.35),
     "AttentionConfig.heads": (4, 2, 1, 3),
     "AttentionConfig.kv_heads": (2, 1, 3),
     "AttentionConfig.head_dim": (8, 6, 5, 2, 1),

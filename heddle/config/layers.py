@@ -165,6 +165,7 @@ class AlibiConfig(Config):
     """Scores fall linearly with distance, with a fixed slope per head (Press et al. 2021)."""
 
     kind: Literal["alibi"] = "alibi"
+    factor: Positive = 1.0  # on all slopes; 1/√d in Falcon
 
 
 class BucketsConfig(Config):

@@ -262,25 +262,30 @@ class Alibi(nn.Module):
     If H is a power of two, head h has the slope 2^(-8(h+1)/H). Otherwise, as in the authors' code, the slopes are those of the
     power of two below, followed by every other slope of the power of two above. Without a causal mask, the distance counts
     equally on both sides.
+
+    Args:
+        heads: H.
+        factor: on all slopes.
     """
 
-    def __init__(self, heads: int) -> None:
+    def __init__(self, heads: int, factor: float = 1.0) -> None:
         super().__init__()
         self.heads = heads
+        self.factor = factor
 
     def slopes(self, device: torch.device | str | None = None) -> Float[Tensor, " H"]:
         """One slope per head."""
         power = 1 << (self.heads.bit_length() - 1)
         first = torch.arange(1, power + 1, device=device, dtype=torch.float32) * (8 / power)
         odd = 2 * torch.arange(self.heads - power, device=device, dtype=torch.float32) + 1
-        return 2.0 ** -torch.cat((first, odd * (4 / power)))
+        return self.factor * 2.0 ** -torch.cat((first, odd * (4 / power)))
 
     def forward(self, queries: Layout, keys: Layout) -> Float[Tensor, "b H T S"]:
         distance = _distance(queries, keys).abs()
         return -self.slopes(distance.device)[:, None, None] * distance[:, None].float()
 
     def extra_repr(self) -> str:
-        return f"heads={self.heads}"
+        return f"heads={self.heads}, factor={self.factor:g}"
 
 
 class Buckets(nn.Module):
@@ -370,4 +375,4 @@ def make_relative(relative: Relative) -> Rotary | Alibi | Buckets:
         return Rotary(size, config.base, config.rotated_dim(size), config.pairing == "neighbours", scaling)
     if isinstance(config, BucketsConfig):
         return Buckets(size, config.buckets, config.furthest, both_ways=not relative.causal)
-    return Alibi(size)
+    return Alibi(size, config.factor)

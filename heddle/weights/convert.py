@@ -276,10 +276,9 @@ def logit_difference(model: Transformer, family: Family, folder: Path) -> float 
     logging: Any = transformers.utils.logging
     logging.disable_progress_bar()
     read: Any = getattr(transformers, family.architecture).from_pretrained
-    # Only eager attention supports every family's options (the fused one has no cap), and only eager experts every width.
-    how: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "eager", "local_files_only": True}
+    how: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": family.attention, "local_files_only": True}
     if any("{e}" in row.theirs for row in family.table):
-        how["experts_implementation"] = "eager"
+        how["experts_implementation"] = "eager"  # the others do not support every width
     theirs, report = read(folder, output_loading_info=True, **how)
     unset = [str(name) for name in (*report["missing_keys"], *report["unexpected_keys"], *report["mismatched_keys"])]
     if unset:

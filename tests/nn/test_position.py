@@ -260,6 +260,7 @@ def test_alibi_falls_with_the_distance_on_both_sides() -> None:
     assert bias.dtype == torch.float32
     assert bias[0, 0].tolist() == [[-abs(t - s) / 16 for s in range(4)] for t in range(4)]
     assert bias[0, 1].tolist() == [[-abs(t - s) / 256 for s in range(4)] for t in range(4)]
+    assert torch.equal(Alibi(2, 0.25)(layout, layout), bias / 4)
 
 
 @pytest.mark.parametrize("both_ways", [False, True])

@@ -190,6 +190,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "falcon": {},
     "falcon-heads": {"multi_query": False, "bias": True, "tie_word_embeddings": False, "ffn_hidden_size": 40},
     "falcon-serial": {"parallel_attn": False, "bias": True},
+    "falcon-rw": {
+        **{"parallel_attn": False, "multi_query": False, "bias": True, "alibi": True},
+        "attn_implementation": "sdpa",  # the eager one adds the slopes twice
+    },
+    "falcon-alibi-new": {
+        **{"new_decoder_architecture": True, "num_kv_heads": 2, "alibi": True, "attn_implementation": "sdpa"},
+    },
     "falcon-new": {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
     "falcon-new-one-norm": {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
     "t5": {},
@@ -261,7 +268,7 @@ def make(variant: str, **changes: Any) -> PreTrainedModel:
     name, sizes = KINDS[variant.split("-")[0]]
     family = getattr(transformers, name)
     # The fused attention of transformers has no cap.
-    model: PreTrainedModel = family(family.config_class(attn_implementation="eager", **{**sizes, **fields}))
+    model: PreTrainedModel = family(family.config_class(**{"attn_implementation": "eager", **sizes, **fields}))
     generator = torch.Generator().manual_seed(5)
     # Norms behind the sum: gains far below 1 would shrink all gradients before them, and steep attention those of queries and
     # keys, until they are rounding and nothing else.

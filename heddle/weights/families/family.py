@@ -103,6 +103,7 @@ class Family:
         options: the kinds of layers in it.
         ids: the special ids that the Hugging Face class defaults to.
         rewrite: rewrites a model exactly into this family's form, before it is written.
+        attention: the attention of the Hugging Face class that an export is checked with.
         plainer: rewrites an imported model exactly into a plainer one.
     """
 
@@ -116,6 +117,7 @@ class Family:
     options: FamilyOptions
     also: tuple[str, ...] = ()
     ids: Mapping[str, int] = field(default_factory=dict)
+    attention: str = "eager"  # it supports every family's options, such as caps
     rewrite: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = as_it_is
     plainer: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = as_it_is
 
