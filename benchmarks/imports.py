@@ -215,7 +215,8 @@ def phi3(pick: Pick) -> dict[str, Any]:
         "num_key_value_heads": pick((1, 2)),
         "resid_pdrop": pick((0.0, 0.1)),
         "embd_pdrop": pick((0.0, 0.1)),
-        "original_max_position_embeddings": pick((8, 24)),
+        # The texts are longer than this, or no text is.
+        "original_max_position_embeddings": pick((8, shared["max_position_embeddings"])),
         "sliding_window": pick((None, 5)),
         "rope_parameters": rope,
     }

@@ -167,6 +167,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
         },
     },
+    "gemma3-yarns": {
+        "sliding_window": 5,
+        "layer_types": LOCAL_FIRST,
+        "rope_parameters": {
+            "full_attention": slowed("yarn", beta_slow=0.25, attention_factor=1.5)["rope_parameters"],
+            "sliding_attention": slowed("yarn", base=50.0, beta_fast=8.0)["rope_parameters"],
+        },
+    },
     "gemma3-by-period": {"sliding_window": 6, "num_hidden_layers": 4, "sliding_window_pattern": 3, "rope_theta": 500.0},
     "gemma3-local": {"sliding_window": 6, "layer_types": ["sliding_attention"] * 3, "tie_word_embeddings": False},
     "phi3": {"rms_norm_eps": 1e-3},

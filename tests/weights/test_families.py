@@ -33,17 +33,22 @@ from heddle.weights.families import (
     BERT_TAGGED,
     FALCON,
     GEMMA2,
+    GEMMA3,
     GPT2,
     GPT_NEOX,
     LLAMA,
     MARIAN,
     MISTRAL,
     MIXTRAL,
+    MODERNBERT,
+    OPT,
+    PHI3,
     QWEN2,
     QWEN2_MOE,
     QWEN3,
     QWEN3_MOE,
     T5,
+    UMT5,
     Family,
 )
 from heddle.weights.families.family import left_out, resolved
@@ -417,6 +422,24 @@ def test_an_untied_bart_has_a_table_on_each_side() -> None:
         (QWEN3_MOE, {"decoder_sparse_step": 0}, "decoder_sparse_step = 0"),
         (BERT, {"is_decoder": True}, "is_decoder = True"),
         (GPT_NEOX, {"rotary_pct": [0.5]}, "fraction"),
+        (GEMMA3, {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0"),
+        (GEMMA3, {"sliding_window_pattern": 0}, "sliding_window_pattern = 0"),
+        (GEMMA3, {"sliding_window": None}, "there is no window"),
+        (GEMMA3, {"rope_parameters": {"rope_theta": 1e4}}, "must have a table for sliding_attention and one for"),
+        (
+            GEMMA3,
+            {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 2.0, "truncate": False}}},
+            "full_attention.truncate = False",
+        ),
+        (PHI3, {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling.type = 'linear'"),
+        (PHI3, {"rope_scaling": {"type": "su", "long_factor": [1.0]}}, "has no short_factor, which longrope requires"),
+        (PHI3, {"partial_rotary_factor": 0.01}, "fraction = 0 has no room"),
+        (OPT, {"word_embed_proj_dim": 512}, "word_embed_proj_dim = 512"),
+        (OPT, {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine = False"),
+        (MODERNBERT, {"classifier_bias": True}, "classifier_bias and norm_bias differ"),
+        (MODERNBERT, {"local_attention": "all"}, "local_attention = 'all'"),
+        (MODERNBERT, {"attention_dropout": 0.1}, "attention_dropout = 0.1"),
+        (UMT5, {"tie_word_embeddings": False}, "tie_word_embeddings = False"),
         (FALCON, {"alibi": True, "num_attention_heads": 0}, "num_attention_heads = 0"),
         (T5, {"feed_forward_proj": "gated-xielu"}, "feed_forward_proj = 'xielu'"),
         (T5, {"feed_forward_proj": "relu", "is_gated_act": True}, "is_gated_act = True"),
@@ -473,6 +496,24 @@ def test_every_family_expresses_what_it_reads(family: Family) -> None:
 def test_presets_find_the_class_they_are_named_after(name: str, architecture: str) -> None:
     family, _ = choose(preset(name))
     assert family.architecture == architecture
+
+
+def test_layers_that_repeat_are_few_overrides() -> None:
+    """Five local layers before each global one, with angles of their own."""
+    config = GEMMA3.to_config({"num_hidden_layers": 26})
+    assert [override.layers for override in config.decoder.overrides] == ["::6", "1::6", "2::6", "3::6", "4::6"]
+    mixers = [block.mixer for block in config.decoder.blocks]
+    assert [mixer.window for mixer in mixers] == ([4096] * 5 + [None]) * 4 + [4096] * 2
+    assert {mixer.relative.base for mixer in mixers if mixer.window} == {10_000.0}
+    assert {mixer.relative.base for mixer in mixers if not mixer.window} == {1_000_000.0}
+    assert MODERNBERT.to_config({}).encoder.blocks[0].placement == "pre_ffn"
+
+
+def test_a_llama_whose_heads_rotate_in_part_is_a_phi3() -> None:
+    """In transformers, a Llama rotates whole heads, whatever its config says of a part of them."""
+    config = llama().override({"decoder.block.mixer.relative.fraction": 0.5})
+    assert "relative.fraction is 0.5" in LLAMA.reasons(config)[0][0]
+    assert choose(config)[0] is PHI3
 
 
 def test_slopes_that_transformers_would_round_are_not_written() -> None:

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from heddle.config.base import merge
-from heddle.config.layers import RotaryConfig
+from heddle.config.layers import LinearScaling, RotaryConfig
 from heddle.config.model import StackConfig
 from heddle.errors import HeddleError
+from heddle.nn.position import SCALINGS
 from heddle.weights.families import rotary
 
 LONGEST_PERIOD = 12  # of layers that repeat
@@ -125,7 +126,12 @@ def two_rotaries(
         )
     found = []
     for kind, (name, usual), scaling in ((WHOLE, whole, f["rope_scaling"]), (LOCAL, local, None)):
-        fields = {"rope_theta": f[name], "rope_parameters": tables.get(kind), "rope_scaling": scaling}
+        table = tables.get(kind)
+        if isinstance(table, Mapping) and table.get("truncate") is False:
+            raise HeddleError(
+                f"rope_parameters.{kind}.truncate = False in config.json: Hugging Face transformers does not read it there"
+            )
+        fields = {"rope_theta": f[name], "rope_parameters": table, "rope_scaling": scaling}
         found.append(rotary.our_rotary({**f, **fields}, usual))
     return found[0], found[1]
 
@@ -142,12 +148,18 @@ def local_and_global(
         raise HeddleError(f"layer_types in config.json has {LOCAL}, but there is no window")
     change: dict[str, Any] = {"window": window}
     if local_rotary != whole_rotary:
-        # An override cannot take a scaling away; divided by 1, positions are not scaled.
-        unscaled = {"kind": "linear", "factor": 1.0} if whole_rotary["scaling"] else None
-        scaling = local_rotary["scaling"] or unscaled
-        change["relative"] = {"base": local_rotary["base"]} | ({} if scaling is None else {"scaling": scaling})
+        change["relative"] = {"base": local_rotary["base"]}
+        if whole_rotary["scaling"] or local_rotary["scaling"]:
+            change["relative"]["scaling"] = _spelt_out(local_rotary)
     stack["block"]["mixer"]["relative"] = whole_rotary
     changed(stack, local, {"mixer": change})
+
+
+def _spelt_out(relative: dict[str, Any]) -> dict[str, Any]:
+    """A scaling as an override that leaves nothing of another scaling: with every field, and divided by 1 for none at all."""
+    scaling = RotaryConfig.of(relative).scaling or LinearScaling(factor=1)
+    magnitude = {"magnitude": SCALINGS[type(scaling)](scaling).magnitude} if hasattr(scaling, "magnitude") else {}
+    return {**scaling.to_dict(), **magnitude}
 
 
 def written_rotaries(stack: StackConfig, width: int, whole: float, local: float) -> dict[str, dict[str, Any]]:
