@@ -40,6 +40,7 @@ from heddle.weights.families import (
     Family,
 )
 from heddle.weights.families.family import left_out
+from heddle.weights.families.rotary import of_one_length
 from heddle.weights.files import write_directory, write_manifest
 from heddle.weights.hub import fetch
 from heddle.weights.ids import read_ids
@@ -117,7 +118,7 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
         check_depth(weights, family.layers[name], stack.depth, folder, family.names.prefix, said)
     empty = build_empty(config, folder / "config.json").state_dict()
     tokenizer, missing = read_tokenizer(folder)
-    notes += [*missing, *left_out(theirs)]
+    notes += [*missing, *left_out(theirs), *of_one_length(config)]
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         notes.append(f"its tokenizer has {tokenizer.vocab_size} ids but the model only {config.vocab_size}: left out")
         tokenizer = None

@@ -24,7 +24,8 @@ KINDS: dict[str, dict[str, Any]] = {
 def imported(published: PreTrainedModel, folder: Path, length: int) -> Transformer:
     """The imported model, for texts of `length` tokens."""
     published.save_pretrained(folder / "published")
-    import_model(folder / "published", folder / "run")
+    notes = import_model(folder / "published", folder / "run")["notes"]
+    assert any("change once a text is longer than 8" in note for note in notes), notes
     model = load(folder / "run", "cpu").model
     longer = build(model.config.override({"decoder.block.mixer.relative.scaling.length": length})).eval()
     longer.load_state_dict(model.state_dict())

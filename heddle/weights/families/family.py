@@ -215,6 +215,8 @@ def left_out(found: Mapping[str, Any]) -> list[str]:
         for name in TRAINING
         if found.get(name)
     ]
+    if found.get("alibi"):
+        lines.append("alibi: Hugging Face transformers rounds slope · position to bf16, and heddle does not")
     if found.get("use_sliding_window") is False and layers.LOCAL in (found.get("layer_types") or ()):
         lines.append(
             f"layer_types in config.json names {layers.LOCAL}, but use_sliding_window is false: no layer has a window"

@@ -5,6 +5,7 @@ from math import log, sqrt
 from typing import Any
 
 from heddle.config.layers import DynamicScaling, LongRopeScaling, NTKScaling, RotaryConfig
+from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 
 BASE = 10_000.0
@@ -140,6 +141,18 @@ def _magnitude(table: Mapping[str, Any], name: str) -> dict[str, Any]:
             raise HeddleError(f"{name}.{key} = {value!r} in config.json: must be a number above 0")
     grown = log(max(numbers["factor"], 1.0)) / 10
     return {"attention_factor": (each * grown + 1) / (all_dim * grown + 1)}
+
+
+def of_one_length(config: TransformerConfig) -> list[str]:
+    """Where angles depend on a text's length in Hugging Face transformers, and not in heddle, one line each."""
+    relatives = [getattr(block.mixer, "relative", None) for stack in config.stacks().values() for block in stack.blocks]
+    scalings = [each.scaling for each in relatives if isinstance(each, RotaryConfig)]
+    return [
+        f"{each.kind}: every text has the rotary angles of a text of {each.length} tokens; in Hugging Face transformers they "
+        f"change once a text is longer than {each.original}"
+        for each in dict.fromkeys(scalings)
+        if isinstance(each, DynamicScaling | LongRopeScaling)
+    ]
 
 
 def plain_base(relative: RotaryConfig, rotated_dim: int) -> float:
