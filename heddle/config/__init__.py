@@ -6,7 +6,7 @@ In reading order:
 - `layers`: the choices inside a layer: norms, positions, mixers, feed-forwards.
 - `possible`: checks that no layer can make alone, such as sizes against the model's width.
 - `kernels`: what each attention kernel supports, and which one `auto` takes.
-- `ids`: the special ids of an imported model.
+- `ids`: the special ids of an imported model; `chat`: its template for conversations.
 - `presets`: named models, and `sized`, a model from one number.
 - `sampling`: how to draw tokens (`SamplingConfig`).
 - `tasks`: what a run learns (`NextTokenConfig`, ...); `train`: how a model is trained (`TrainConfig`).
@@ -20,6 +20,7 @@ In reading order:
 
 from heddle.config.base import Config as Config
 from heddle.config.base import parse_overrides as parse_overrides
+from heddle.config.chat import ChatTemplateConfig as ChatTemplateConfig
 from heddle.config.data import DataConfig as DataConfig
 from heddle.config.ids import SpecialIds as SpecialIds
 from heddle.config.layers import AlibiConfig as AlibiConfig
@@ -61,6 +62,7 @@ from heddle.config.sampling import SamplingConfig as SamplingConfig
 from heddle.config.saved import Chosen as Chosen
 from heddle.config.saved import SavedConfig as SavedConfig
 from heddle.config.sweep import variants as variants
+from heddle.config.tasks import ChatConfig as ChatConfig
 from heddle.config.tasks import ClassificationConfig as ClassificationConfig
 from heddle.config.tasks import MaskedConfig as MaskedConfig
 from heddle.config.tasks import NextTokenConfig as NextTokenConfig
@@ -78,6 +80,8 @@ __all__ = [
     "AttentionConfig",
     "BlockConfig",
     "BucketsConfig",
+    "ChatConfig",
+    "ChatTemplateConfig",
     "Chosen",
     "ClassificationConfig",
     "ClassifierHeadConfig",

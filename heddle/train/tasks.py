@@ -3,6 +3,7 @@
 from heddle.checks import checked
 from heddle.config.base import Config
 from heddle.config.tasks import (
+    ChatConfig,
     ClassificationConfig,
     MaskedConfig,
     NextTokenConfig,
@@ -13,6 +14,7 @@ from heddle.config.tasks import (
     TranslationConfig,
 )
 from heddle.errors import HeddleError
+from heddle.train.chat import ChatTask
 from heddle.train.classification import ClassificationTask
 from heddle.train.masked import MaskedTask
 from heddle.train.next_token import NextTokenTask
@@ -28,6 +30,7 @@ TASKS: dict[type[Config], type[Task]] = {
     MaskedConfig: MaskedTask,
     PrefixLMConfig: PrefixLMTask,
     TranslationConfig: TranslationTask,
+    ChatConfig: ChatTask,
     SpanCorruptionConfig: SpanCorruptionTask,
     ClassificationConfig: ClassificationTask,
     TokenClassificationConfig: TokenClassificationTask,
