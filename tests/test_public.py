@@ -815,6 +815,7 @@ UNCHECKED = {
         "what tasks are made from": (
             "ChatTask",
             "ClassificationTask",
+            "ContrastiveTask",
             "MaskedTask",
             "NextTokenTask",
             "PrefixLMTask",

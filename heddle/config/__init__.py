@@ -64,6 +64,7 @@ from heddle.config.saved import SavedConfig as SavedConfig
 from heddle.config.sweep import variants as variants
 from heddle.config.tasks import ChatConfig as ChatConfig
 from heddle.config.tasks import ClassificationConfig as ClassificationConfig
+from heddle.config.tasks import ContrastiveConfig as ContrastiveConfig
 from heddle.config.tasks import MaskedConfig as MaskedConfig
 from heddle.config.tasks import NextTokenConfig as NextTokenConfig
 from heddle.config.tasks import PrefixLMConfig as PrefixLMConfig
@@ -86,6 +87,7 @@ __all__ = [
     "ClassificationConfig",
     "ClassifierHeadConfig",
     "Config",
+    "ContrastiveConfig",
     "ConvolutionConfig",
     "CustomConfig",
     "DataConfig",

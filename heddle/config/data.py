@@ -37,6 +37,8 @@ class DataConfig(Config):
     """Column of the target, or the extension of its files; defaults to target."""
     pair: str | None = None
     """Column of the second text of a pair; defaults to pair."""
+    negative: str | None = None
+    """Column of a third text, which is near the first but not its pair; there is none by default."""
     label: str | None = None
     """Column of the label; defaults to label."""
     messages: str | None = None
@@ -88,7 +90,10 @@ class DataConfig(Config):
 
     def columns(self) -> dict[str, str]:
         """The columns that the user named, by field."""
-        named = {field: getattr(self, field) for field in ("text", "source", "target", "pair", "label", "messages")}
+        named = {
+            field: getattr(self, field)
+            for field in ("text", "source", "target", "pair", "negative", "label", "messages")
+        }
         return {
             field: name for field, name in named.items() if name not in (None, DataConfig.model_fields[field].default)
         }

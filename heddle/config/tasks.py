@@ -91,7 +91,8 @@ class NextTokenConfig(TaskSettings):
     """What to learn: next_token predicts each token from those before it; masked, hidden tokens from both sides; prefix_lm, the
     tokens after a prefix that is read from both sides; translation, a target text from a source text; chat, the assistant's
     messages in conversations; span_corruption, missing spans of a text;
-    classification, the class of a text; token_classification, that of each word; regression, a number."""
+    classification, the class of a text; token_classification, that of each word; regression, a number;
+    contrastive, embeddings of texts from pairs that belong together."""
 
 
 class MaskedConfig(TaskSettings):
@@ -279,6 +280,31 @@ class RegressionConfig(LabelSettings):
         return {**super().head_table(before, stack, ()), "classes": 1}
 
 
+class ContrastiveConfig(TaskSettings):
+    """Embed texts so that those of a pair are near each other (Gao et al. 2021)."""
+
+    families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder",), ("decoder",))
+    fields: ClassVar[tuple[str, ...]] = ("text", "pair")
+    optional: ClassVar[tuple[str, ...]] = ("negative",)
+    head: ClassVar[str] = "embedding"
+    special_tokens: ClassVar[tuple[str, ...]] = ("[CLS]", "[SEP]")
+    counted: ClassVar[str] = "pairs"
+    without: ClassVar[tuple[str, ...]] = ("label_smoothing", "z_loss")
+
+    kind: Literal["contrastive"] = "contrastive"
+    """Embed texts, so that each text is nearest to its pair among the pairs of its group."""
+    group: Annotated[int, Field(ge=2)] = 16
+    """Pairs that are told apart from each other; batch counts groups."""
+    temperature: Positive = 0.05
+    """What cosines are divided by; lower values look only at the nearest wrong pairs."""
+
+    def head_table(self, before: dict[str, Any], stack: str, classes: tuple[str, ...]) -> dict[str, Any]:
+        """An embedding of length 1; a preset's own keeps its pooling and its dense layer."""
+        kept = dict(before) if before["kind"] == self.head else {}
+        pooling = "mean" if stack == "encoder" else "last"
+        return {"pooling": pooling, "normalise": True, **kept, "kind": self.head}
+
+
 TaskConfig = Annotated[
     NextTokenConfig
     | MaskedConfig
@@ -288,6 +314,7 @@ TaskConfig = Annotated[
     | SpanCorruptionConfig
     | ClassificationConfig
     | TokenClassificationConfig
-    | RegressionConfig,
+    | RegressionConfig
+    | ContrastiveConfig,
     Field(discriminator="kind"),
 ]

@@ -52,14 +52,18 @@ class Frame:
         first = min(text, max(room - pair, room - room // 2))
         return first, min(pair, room - first)
 
+    def alone(self, ids: npt.NDArray[np.integer]) -> list[int]:
+        """The row of a single text."""
+        before, after = ([] if each is None else [each] for each in (self.begin, self.end))
+        return [*before, *ids[: self.context - self.marks(1)].tolist(), *after]
+
     def row(self, records: Records, record: int) -> tuple[list[int], int]:
         """The ids of one record, and how many of them are before its second text; of a single text, all of them."""
         text = records.columns["text"][record]
-        after = [] if self.end is None else [self.end]
-        before = [] if self.begin is None else [self.begin]
         if "pair" not in records.columns:
-            first = [*before, *text[: self.context - self.marks(1)].tolist(), *after]
+            first = self.alone(text)
             return first, len(first)
+        before, after = ([] if each is None else [each] for each in (self.begin, self.end))
         pair = records.columns["pair"][record]
         text_kept, pair_kept = self.kept(len(text), len(pair))
         first = [*before, *text[:text_kept].tolist(), *after]

@@ -22,6 +22,7 @@ from heddle.data.records import Records
 from heddle.data.tally import ExamplesTally
 from heddle.errors import HeddleError
 from heddle.train.chat import ChatTask
+from heddle.train.contrastive import ContrastiveTask
 from heddle.train.material import Examples, Material, Texts, material
 from heddle.train.record_rows import PackedRecords
 from heddle.train.records import RecordTask
@@ -78,12 +79,13 @@ def lint_run(run: str | Path) -> list[Finding]:
 
 
 def _in_records(run: Run, store: RecordStore) -> Iterator[Finding]:
+    task = run.task()
     for name in PARTS:
         records: Records = getattr(store, name)
         for field, column in records.texts.items():
             yield from out_of_range(column.values, run.tokenizer.vocab_size, f"{name}.{field}")
-        yield from cropped(records, run.config.model.context, len(run.config.model.stacks()) == 2, name)
-    task = run.task()
+        apart = len(run.config.model.stacks()) == 2 or isinstance(task, ContrastiveTask)
+        yield from cropped(records, run.config.model.context, apart, name)
     rows = task.rows(held_out=False) if isinstance(task, RecordTask) else None
     if isinstance(rows, PackedRecords):
         yield from padded(rows.packing)

@@ -5,6 +5,7 @@ from heddle.config.base import Config
 from heddle.config.tasks import (
     ChatConfig,
     ClassificationConfig,
+    ContrastiveConfig,
     MaskedConfig,
     NextTokenConfig,
     PrefixLMConfig,
@@ -16,6 +17,7 @@ from heddle.config.tasks import (
 from heddle.errors import HeddleError
 from heddle.train.chat import ChatTask
 from heddle.train.classification import ClassificationTask
+from heddle.train.contrastive import ContrastiveTask
 from heddle.train.masked import MaskedTask
 from heddle.train.next_token import NextTokenTask
 from heddle.train.prefix_lm import PrefixLMTask
@@ -35,6 +37,7 @@ TASKS: dict[type[Config], type[Task]] = {
     ClassificationConfig: ClassificationTask,
     TokenClassificationConfig: TokenClassificationTask,
     RegressionConfig: RegressionTask,
+    ContrastiveConfig: ContrastiveTask,
 }
 
 

@@ -12,6 +12,7 @@ from heddle.config.saved import Chosen, SavedConfig
 from heddle.config.tasks import (
     ChatConfig,
     ClassificationConfig,
+    ContrastiveConfig,
     RegressionConfig,
     SpanCorruptionConfig,
     TaskSettings,
@@ -126,6 +127,12 @@ RUNS = {
     "classes, decoder": small(ClassificationConfig(), "decoder", ROTARY, {**CLASSES, "pooling": "last"}),
     "tags, encoder": small(TokenClassificationConfig(), "encoder", ROTARY, TAGS),
     "tags, decoder": small(TokenClassificationConfig(), "decoder", ROTARY, TAGS),
+    "contrast, encoder": small(
+        ContrastiveConfig(group=3), "encoder", LEARNED, {"kind": "embedding"}, positions="learned"
+    ),
+    "contrast, decoder, experts": small(
+        ContrastiveConfig(group=3), "decoder", EXPERTS, {"kind": "embedding", "pooling": "last", "normalise": True}
+    ),
     "numbers, encoder": small(RegressionConfig(), "encoder", ROTARY, NUMBER),
 }
 
@@ -163,6 +170,10 @@ def talks(number: int, text: str) -> tuple[dict[str, Any], Any]:
     return {"messages": contents}, tuple(("user", "assistant")[place % 2] for place in range(len(contents)))
 
 
+def alike(number: int, text: str) -> tuple[dict[str, Any], Any]:
+    return {"text": text, "pair": text[::-1], "negative": text[:2]}, None
+
+
 # How the texts become records, by the kind of task.
 RECORDS: dict[str, Callable[[int, str], tuple[dict[str, Any], Any]]] = {
     "translation": pairs,
@@ -170,6 +181,7 @@ RECORDS: dict[str, Callable[[int, str], tuple[dict[str, Any], Any]]] = {
     "classification": classes,
     "token_classification": tags,
     "regression": numbers,
+    "contrastive": alike,
 }
 
 
