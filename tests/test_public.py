@@ -397,6 +397,15 @@ TABLE: dict[str, Call] = {
         {"logits": torch.zeros(1, 3), "sampling": SAMPLING},
         {"logits": [None, [0.0], torch.zeros(3), torch.zeros(1, 3, dtype=int)], "sampling": [None, {}]},
     ),
+    "generate.reply": Call(
+        {"model": CHATTING, "tokenizer": TOKENIZER, "messages": TALK["messages"], "window": True, "max_tokens": 1},
+        {
+            "model": [*NO_MODEL, Bad(MODEL, "chat template")],
+            "tokenizer": NO_TOKENIZER,
+            "messages": NO_MESSAGES,
+            "temperature": [-1.0, NAN, "hot"],
+        },
+    ),
     "generate.stream": Call(
         {"model": MODEL, "prompt": [1], "sampling": SAMPLING},
         {"model": NO_MODEL, "prompt": [None, "warp", 3, [1.5]], "sampling": [None, {}], "end_of_text": ["</s>"]},

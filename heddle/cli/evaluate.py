@@ -92,7 +92,7 @@ def _read(files: tuple[str, ...], run: Path, config: SavedConfig, tokenizer: Tok
             store = open_store(run / "data")
             classes = store.train.classes if isinstance(store, RecordStore) else ()
         examples = read_examples(sources, task.reads(data.columns()), data.columns(), task.labels)
-        return records_of(examples, tokenizer, task.labels, classes)
+        return records_of(examples, tokenizer, task.labels, classes, task.chat(config.model.chat))
 
 
 def _ended(run: Path, tokens: int, counted: str) -> str | None:

@@ -41,7 +41,7 @@ class Encoder:
         chat: how conversations become text, if records are conversations.
 
     Raises:
-        HeddleError: the chat template does not show which tokens are the assistant's.
+        HeddleError: there is no chat template for conversations, or it does not show which tokens are the assistant's.
     """
 
     def __init__(
@@ -54,6 +54,10 @@ class Encoder:
         self.tokenizer, self.labels = tokenizer, labels
         self.classes = {name: number for number, name in enumerate(classes)}
         self.template: ChatTemplate | None = None
+        if labels == "roles" and chat is None:
+            raise HeddleError(
+                "conversations need a chat template: give chat, such as heddle.config.ChatTemplateConfig()"
+            )
         if chat is not None:
             assert isinstance(tokenizer, Tokenizer)
             self.template = ChatTemplate.of(chat, tokenizer)

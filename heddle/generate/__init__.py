@@ -7,13 +7,14 @@ In reading order:
 - `engine`: the same for many texts of different lengths at once (`Engine`), one `Event` per drawn token.
 - `text`: the engine between a tokenizer's two ends: text in, pieces of text out (`complete`).
 
-`chat_template(model, tokenizer)` makes the ids of a conversation that a model answers.
+`reply(model, tokenizer, messages)` returns the answer in a conversation, whose ids `chat_template(model, tokenizer)` makes.
 
 `generate_text(model, tokenizer, prompt, max_tokens=100)` returns the text after one prompt; `complete` yields the pieces of several
 as they come; `generate` and `stream` do the same with ids.
 """
 
 from heddle.generate.chat import chat_template as chat_template
+from heddle.generate.chat import reply as reply
 from heddle.generate.engine import Engine as Engine
 from heddle.generate.engine import Event as Event
 from heddle.generate.engine import generate as generate
@@ -34,5 +35,6 @@ __all__ = [
     "generate",
     "generate_text",
     "process",
+    "reply",
     "stream",
 ]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import transformers
 from torch.nn import functional as F
 
 import heddle
-from heddle.config import ChatConfig, RunConfig, sized
-from heddle.config.chat import CHAT_TOKENS
+from heddle.cli.evaluate import evaluate as eval_command
+from heddle.config import ChatConfig, ChatTemplateConfig, RunConfig, sized
+from heddle.config.chat import CHAT_TOKENS, PLAIN_TEMPLATE
 from heddle.data.batch import IGNORED
 from heddle.data.corpus import Corpus
 from heddle.data.encode import records_of
@@ -27,6 +29,7 @@ from heddle.train import Examples, Reading, Trainer, evaluate, prepare, show_ste
 from heddle.train.chat import ChatTask, messages_of
 from heddle.train.lint import lint_run, lint_sources
 from heddle.weights import add_tokens, export_model, import_model, load, read_config, save
+from heddle.weights.published import read_chat
 
 from .conftest import SIZES, TRAIN, Begin
 from .test_resume import train, written
@@ -132,7 +135,9 @@ def begun(talks: Path, quick: None, tmp_path: Path) -> Callable[..., Path]:
     return made
 
 
-def test_a_run_serves_what_it_was_trained_on(begun: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_run_serves_what_it_was_trained_on(
+    begun: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Stopped and resumed to the same bytes; its template comes back with it; prompts are the beginnings of what was read."""
     run, stopped = begun(data={"layout": "pack"}), begun("stopped", data={"layout": "pack"})
     train(run)
@@ -146,6 +151,10 @@ def test_a_run_serves_what_it_was_trained_on(begun: Callable[..., Path], tmp_pat
         prompt = template.render(messages[:1], add_generation_prompt=True)
         assert records.columns["messages"][record][: len(prompt)].tolist() == prompt
         assert records.columns["label"][record][len(prompt)] == 1
+    scored = evaluate(model, heddle.train.session.read_run(run).task())
+    eval_command(str(run), str(tmp_path / "talks.jsonl"), json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["tokens"] > scored.tokens > 0
     verdict = served_ids(tokenizer, run / "data", model.config.chat)
     assert verdict.word == "EXACT"
     assert "ids before" in verdict.detail
@@ -204,7 +213,13 @@ def test_in_python(tmp_path: Path) -> None:
     assert history.evaluation is not None
     save(model, tmp_path / "run", tokenizer)
     model, tokenizer = load(tmp_path / "run")
-    assert chat_template(model, tokenizer).text(data[0]) == "<|user|>0?<|end|><|assistant|>0<|end|>"
+    template = chat_template(model, tokenizer)
+    ids = prompt = template.render(data[3][:1], add_generation_prompt=True)
+    while len(ids) < 32 and (len(ids) == len(prompt) or ids[-1] not in template.ends):  # all of it again for each token
+        ids = [*ids, int(model.logits(model(torch.tensor([ids])).hidden[0, -1]).argmax())]
+    wanted = tokenizer.decode(ids[len(prompt) : -1 if ids[-1] in template.ends else None])
+    assert heddle.generate.reply(model, tokenizer, data[3][:1], temperature=0, max_tokens=32 - len(prompt)) == wanted
+    assert template.text(data[0]) == "<|user|>0?<|end|><|assistant|>0<|end|>"
     suited = heddle.tokenizer_for("chat", data, "bytes")
     assert set(CHAT_TOKENS) <= set(suited.special)
     assert heddle.model_for("chat", suited, depth=1, context=16, dim=16).config.chat is not None
@@ -249,6 +264,37 @@ def test_a_published_template_stays_with_the_model(tmp_path: Path, begun: Callab
     assert back.apply_chat_template(messages, add_generation_prompt=True, return_dict=False) == wanted
     generation = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     assert generation["eos_token_id"] == [259, 257]
+
+
+def test_published_templates_in_their_forms(tmp_path: Path) -> None:
+    """Alone or by name, in a file of its own or not; tokens as texts or as tables; what is not Jinja is left out."""
+    assert read_chat(tmp_path) == (None, [])
+    named = [{"name": "tool_use", "template": "b"}, {"name": "default", "template": "a"}]
+    said = {
+        "chat_template": named,
+        "bos_token": {"content": "<s>", "lstrip": False},
+        "pad_token": None,
+        "model_max_length": 9,
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+    assert read_chat(tmp_path)[0] == ChatTemplateConfig(template="a", tokens={"bos_token": "<s>"})
+    (tmp_path / "chat_template.jinja").write_text("c")
+    assert read_chat(tmp_path)[0].template == "c"
+    (tmp_path / "chat_template.jinja").write_text("{% if %}")
+    assert "chat template is left out: the chat template is not valid Jinja" in read_chat(tmp_path)[1][0]
+
+
+def test_a_date_is_that_of_the_start_of_training(begun: Callable[..., Path]) -> None:
+    template = "{{ strftime_now('%d.%m.%Y %H:%M:%S') }}" + PLAIN_TEMPLATE
+    run = begun(task={"kind": "chat", "template": template}, model={**SIZES, "context": 64})
+    config = read_config(run)
+    assert datetime.fromisoformat(config.model.chat.date) <= datetime.now()
+    tokenizer = heddle.load_tokenizer(run)
+    assert served_ids(tokenizer, run / "data", config.model.chat).word == "EXACT"
+    fixed = begun(
+        "fixed", task={"kind": "chat", "template": template, "date": "2024-07-26"}, model={**SIZES, "context": 64}
+    )
+    assert read_config(fixed).model.chat.date == "2024-07-26"
 
 
 def test_tables_of_arrow_give_the_same_conversations(tmp_path: Path) -> None:
