@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from heddle.checks import checked
-from heddle.config.sampling import SamplingConfig
+from heddle.config.decoding import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate.engine import Engine
 from heddle.generate.text import RowText

@@ -19,7 +19,7 @@ from heddle.text.tokenizer import Tokenizer
 from heddle.train.accuracy import CountingCrossEntropy
 from heddle.train.apart import check_apart
 from heddle.train.records import Lengths, RecordTask, padded_layout
-from heddle.train.sequences import Slices, Texts, greedy, in_rows
+from heddle.train.sequences import Slices, Texts, answered, in_rows
 from heddle.train.task import Examples, Reading
 
 SHOWN = 2  # conversations in a sample
@@ -136,7 +136,7 @@ class ChatTask(RecordTask):
             first = next(number for number, message in enumerate(messages) if message["role"] == ANSWERS)
             prompt = self.template.render(messages[:first], add_generation_prompt=True)
             room = min(tokens, self.reading.length - len(prompt))
-            answer = tokenizer.decode(greedy(model, prompt, None, self.end, max(room, 0)))
+            answer = tokenizer.decode(answered(model, prompt, None, self.end, room)) if room > 0 else ""
             asked = messages[first - 1]["content"] if first else ""
             lines.append(f"{asked} → {answer} [{messages[first]['content']}]")
         return "\n".join(lines)
