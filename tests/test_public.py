@@ -40,6 +40,7 @@ STACKS = {
 }
 BOTH = model.build(config.TransformerConfig.of({"vocab_size": 9, "dim": 16, "context": 8, **STACKS}))
 BARE = model.build(CONFIG.override({"head.kind": "none"}))
+CHATTING = model.build(CONFIG.override({"chat": {}}))
 OTHERS = heddle.train_tokenizer("characters", ["ab"])
 IDS = torch.tensor([TOKENIZER.encode("warp")])
 HIDDEN = torch.ones(2, 3, 16)
@@ -140,6 +141,19 @@ BYTES_AND_MORE = heddle.train_tokenizer("bytes", [], special=("<a>", "<b>"))
 SIZES = {"batch": NO_COUNT, "length": NO_COUNT_OR_NONE}
 COMPUTED = {"config": NO_CONFIG, **SIZES}
 PASS = {"config": CONFIG, "batch": 1, "length": 4}
+
+TEMPLATE = "{% for m in messages %}{{ m.role + m.content }}<|endoftext|>{% endfor %}"
+CHAT = text.ChatTemplate(TOKENIZER, TEMPLATE)
+TALK: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}]}
+NO_MESSAGES: list[Any] = [
+    None,
+    3,
+    "a",
+    ["a"],
+    Bad([{"role": "user", "content": 3}], "content"),
+    Bad([{"role": "bot", "content": ""}], "role"),
+]
+NO_TALK: dict[str, list[Any]] = {"messages": NO_MESSAGES, "add_generation_prompt": NO_SWITCH}
 
 TABLE: dict[str, Call] = {
     "account.attention_table": Call(
@@ -251,6 +265,7 @@ TABLE: dict[str, Call] = {
             "described": [3, "a.txt"],
             "workers": NO_WORKERS,
             "origin": [3, "a.txt", {}],
+            "chat": [3, "{{ messages }}", {}],
         },
     ),
     "data.build_store": Call(
@@ -312,6 +327,7 @@ TABLE: dict[str, Call] = {
             "tokenizer": NO_TOKENIZER,
             "labels": NO_LABELS,
             "classes": [None, 3, "01", [3]],
+            "chat": [3, "{{ messages }}", {}],
         },
     ),
     "data.targets_left_out": Call(
@@ -352,6 +368,10 @@ TABLE: dict[str, Call] = {
     ),
     "generate.Engine.leave": Call(
         {"rows": set()}, {"rows": [None, 0, "0"]}, generate.Engine(MODEL, [[1]], SAMPLING).leave
+    ),
+    "generate.chat_template": Call(
+        {"model": CHATTING, "tokenizer": TOKENIZER},
+        {"model": [*NO_MODEL, Bad(MODEL, "chat template")], "tokenizer": NO_TOKENIZER},
     ),
     "generate.beam_search": Call(
         {"model": MODEL, "prompts": [[1]], "config": BEAM},
@@ -428,6 +448,15 @@ TABLE: dict[str, Call] = {
     "generate.process": Call(
         {"logits": torch.zeros(1, 3), "sampling": SAMPLING},
         {"logits": [None, [0.0], torch.zeros(3), torch.zeros(1, 3, dtype=int)], "sampling": [None, {}]},
+    ),
+    "generate.reply": Call(
+        {"model": CHATTING, "tokenizer": TOKENIZER, "messages": TALK["messages"], "window": True, "max_tokens": 1},
+        {
+            "model": [*NO_MODEL, Bad(MODEL, "chat template")],
+            "tokenizer": NO_TOKENIZER,
+            "messages": NO_MESSAGES,
+            "temperature": [-1.0, NAN, "hot"],
+        },
     ),
     "generate.stream": Call(
         {"model": MODEL, "prompt": [1], "sampling": SAMPLING},
@@ -532,7 +561,9 @@ TABLE: dict[str, Call] = {
             "kills": [-1, 1.5, None, "a"],
         },
     ),
-    "prove.served_ids": Call({"tokenizer": TOKENIZER, "data": "data"}, {"tokenizer": ["bytes"], "data": NO_PATH}),
+    "prove.served_ids": Call(
+        {"tokenizer": TOKENIZER, "data": "data"}, {"tokenizer": ["bytes"], "data": NO_PATH, "chat": [3, {}]}
+    ),
     "text.TextStream": Call({"tokenizer": TOKENIZER}, {"tokenizer": NO_TOKENIZER, "previous": ["a", 1.5]}),
     "text.TextStream.push": Call({"id": 1}, {"id": [None, "a", 1.5, 257, -1]}, text.TextStream(TOKENIZER).push),
     "text.Tokenizer.after": Call(
@@ -556,6 +587,23 @@ TABLE: dict[str, Call] = {
     "text.Tokenizer.pieces": Call({"text": "a"}, {"text": NO_STRING}, TOKENIZER.pieces),
     "text.Tokenizer.save": Call({"path": "a"}, {"path": NO_PATH}, TOKENIZER.save),
     "text.Tokenizer.token_bytes": Call({"id": 1}, {"id": [None, "a", 1.5, 257, -1]}, TOKENIZER.token_bytes),
+    "text.ChatTemplate": Call(
+        {"tokenizer": TOKENIZER, "template": TEMPLATE},
+        {
+            "tokenizer": NO_TOKENIZER,
+            "template": [None, 3, Bad("{% if %}", "Jinja")],
+            "tokens": [3, "a"],
+            "date": [3],
+        },
+    ),
+    "text.ChatTemplate.text": Call(TALK, NO_TALK, CHAT.text),
+    "text.ChatTemplate.render": Call(TALK, NO_TALK, CHAT.render),
+    "text.ChatTemplate.conversation": Call(
+        {"messages": TALK["messages"]}, {"messages": NO_TALK["messages"]}, CHAT.conversation
+    ),
+    "text.add_special_tokens": Call(
+        {"tokenizer": TOKENIZER, "names": ["<a>"]}, {"tokenizer": NO_TOKENIZER, "names": [None, 3, "<a>", [3]]}
+    ),
     "text.load_gpt2_merges": Call({"path": "a"}, {"path": NO_PLACE}),
     "text.load_tokenizer": Call({"path": "a"}, {"path": NO_PLACE}),
     "text.load_wordpiece_vocab": Call({"path": "a"}, {"path": NO_PLACE, "lowercase": NO_SWITCH}),
@@ -775,6 +823,10 @@ TABLE: dict[str, Call] = {
     ),
     "weights.read_config": Call({"run": "run"}, {"run": NO_PLACE}),
     "weights.average": Call({"run": "run", "count": 2}, {"run": NO_PLACE, "count": NO_COUNT}),
+    "weights.add_tokens": Call(
+        {"model": MODEL, "tokenizer": TOKENIZER, "known": 257},
+        {"model": NO_MODEL, "tokenizer": NO_TOKENIZER, "known": NO_COUNT},
+    ),
     "weights.read_state": Call({"directory": "run"}, {"directory": NO_PLACE}),
     "weights.read_vectors": Call({"path": "v"}, {"path": NO_PLACE, "tell": NO_CALL}),
     "weights.save": Call(
@@ -858,7 +910,9 @@ UNCHECKED = {
             "Spread",
         ),
         "what tasks are made from": (
+            "ChatTask",
             "ClassificationTask",
+            "ContrastiveTask",
             "MaskedTask",
             "NextTokenTask",
             "PrefixLMTask",

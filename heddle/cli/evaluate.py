@@ -190,7 +190,7 @@ def _read(files: tuple[str, ...], run: Path, config: SavedConfig, tokenizer: Tok
         classes = class_names(config.model) if task.has_classes else ()
         if classes:
             _check_labels(examples, classes, run)
-        return records_of(examples, tokenizer, task.labels, classes)
+        return records_of(examples, tokenizer, task.labels, classes, task.chat(config.model.chat))
 
 
 def _check_labels(examples: Sequence[Example], classes: tuple[str, ...], run: Path) -> None:

@@ -6,7 +6,7 @@ In reading order:
 - `layers`: the choices inside a layer: norms, positions, mixers, feed-forwards.
 - `possible`: checks that no layer can make alone, such as sizes against the model's width.
 - `kernels`: what each attention kernel supports, and which one `auto` takes.
-- `ids`: the special ids of an imported model.
+- `ids`: the special ids of an imported model; `chat`: its template for conversations.
 - `presets`: named models, and `sized`, a model from one number.
 - `decoding`: how texts are continued (`SamplingConfig`, `BeamConfig`).
 - `tasks`: what a run learns (`NextTokenConfig`, ...); `train`: how a model is trained (`TrainConfig`).
@@ -20,6 +20,7 @@ In reading order:
 
 from heddle.config.base import Config as Config
 from heddle.config.base import parse_overrides as parse_overrides
+from heddle.config.chat import ChatTemplateConfig as ChatTemplateConfig
 from heddle.config.data import DataConfig as DataConfig
 from heddle.config.decoding import BeamConfig as BeamConfig
 from heddle.config.decoding import SamplingConfig as SamplingConfig
@@ -64,7 +65,9 @@ from heddle.config.run import RunConfig as RunConfig
 from heddle.config.saved import Chosen as Chosen
 from heddle.config.saved import SavedConfig as SavedConfig
 from heddle.config.sweep import variants as variants
+from heddle.config.tasks import ChatConfig as ChatConfig
 from heddle.config.tasks import ClassificationConfig as ClassificationConfig
+from heddle.config.tasks import ContrastiveConfig as ContrastiveConfig
 from heddle.config.tasks import MaskedConfig as MaskedConfig
 from heddle.config.tasks import NextTokenConfig as NextTokenConfig
 from heddle.config.tasks import PrefixLMConfig as PrefixLMConfig
@@ -82,10 +85,13 @@ __all__ = [
     "BeamConfig",
     "BlockConfig",
     "BucketsConfig",
+    "ChatConfig",
+    "ChatTemplateConfig",
     "Chosen",
     "ClassificationConfig",
     "ClassifierHeadConfig",
     "Config",
+    "ContrastiveConfig",
     "ConvolutionConfig",
     "CustomConfig",
     "DataConfig",

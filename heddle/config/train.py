@@ -60,7 +60,7 @@ class TrainConfig(Config):
     minutes: Annotated[float, Field(gt=0, le=1e7)] = 3.0
     """How long to train, if `steps` is not given."""
     batch: Annotated[int, Field(gt=0, le=2**20)] | None = None
-    """Sequences, or packed rows, per step; defaults to batch_tokens divided by the context."""
+    """Sequences, packed rows or groups of pairs per step; defaults to batch_tokens divided by the context."""
     batch_tokens: Count | None = None  # (D-18)
     """Tokens per step, rounded to whole sequences; defaults to 4,096 on a CPU, 65,536 on CUDA."""
     accumulate: Annotated[int, Field(gt=0, le=2**20)] = 1

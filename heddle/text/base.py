@@ -10,13 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import tokenizers
 
 from heddle.checks import checked
 from heddle.errors import HeddleError, did_you_mean
-from heddle.text.file import Content, write_content
+from heddle.text.file import Content, special_entries, vocabulary, write_content
 
 Kind = Literal["bytes", "characters", "words", "bpe", "wordpiece", "unigram"]
 
@@ -163,6 +163,22 @@ class Base(ABC):
     @checked()
     def save(self, path: str | Path) -> None:
         write_content(path, self._content)
+
+    def with_special(self, names: Sequence[str]) -> Self:
+        """The same tokenizer with these special tokens too; those that it lacks get the ids after all others.
+
+        Raises:
+            HeddleError: one is an ordinary piece, which plain text gives.
+        """
+        new = [name for name in dict.fromkeys(names) if name not in self.special]
+        ordinary = vocabulary(self._content["model"])
+        for name in new:
+            if name in ordinary:
+                raise HeddleError(f"special token {name!r} is also an ordinary piece of this tokenizer")
+        added = [*self._content["added_tokens"], *special_entries(new, self.vocab_size)]
+        made: Any = type(self)
+        found: Self = made({**self._content, "added_tokens": added})
+        return found
 
     def fingerprint(self) -> str:
         canonical = json.dumps(self._content, sort_keys=True, separators=(",", ":"))

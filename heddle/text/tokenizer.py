@@ -125,6 +125,20 @@ def _recognise(content: Content) -> Tokenizer:
 
 
 @checked()
+def add_special_tokens(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
+    """A tokenizer with further special tokens; those that it lacks get the ids after all others. A model needs rows for them (see
+    `heddle.weights.add_tokens`).
+
+    Raises:
+        HeddleError: a name is an ordinary piece, which plain text gives, or the tokenizer is not heddle's.
+    """
+    if not isinstance(tokenizer, Base):
+        raise HeddleError("add_special_tokens: tokenizer: must be one that heddle trained or loaded")
+    found: Tokenizer = tokenizer.with_special(names)
+    return found
+
+
+@checked()
 def train_tokenizer(
     kind: str,
     texts: str | Iterable[str],

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import chain
 from numbers import Real
 from typing import Any
@@ -15,11 +16,12 @@ from heddle.checks import at_least, checked, wrong
 from heddle.config.data import TextLayout
 from heddle.config.model import ClassifierHeadConfig
 from heddle.config.run import RunConfig
-from heddle.config.tasks import NextTokenConfig, TaskSettings
+from heddle.config.tasks import ChatConfig, NextTokenConfig, TaskSettings
 from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
 from heddle.data.corpus import Corpus
 from heddle.data.given import Given, corpus_of
+from heddle.data.tables import FIELDS
 from heddle.errors import HeddleError
 from heddle.model.checkpointing import checkpointed
 from heddle.model.device import pick_device
@@ -73,8 +75,8 @@ def fit(
         model: the model.
         tokenizer: its tokenizer; None if the data are batches.
         data: what the task reads. A text: a string, strings, an array of ids [N] or arrays. Records: tuples in the order of the
-            task's fields, such as (source, target), (text, label) or (words, tags). Either: dicts by column, or a `datasets`
-            Dataset. Or, for any objective, an iterable of `Batch`.
+            task's fields, such as (source, target), (text, label) or (words, tags), or conversations as lists of messages. Either:
+            dicts by column, or a `datasets` Dataset. Or, for any objective, an iterable of `Batch`.
         steps: how many updates.
         task: its config, or its kind, such as "classification"; by default the next token or, of batches, cross-entropy.
         validation: data of the same kind to evaluate on, every `evaluate_every` steps and at the end; or the share of `data`
@@ -156,9 +158,9 @@ def _settings(
         raise HeddleError("fit: steps = None: must be at least 1")
     if said.get("batch") is None and said.get("batch_tokens") is None:
         said["batch"] = -(-BATCH // (accumulate := said.get("accumulate", 1))) * accumulate
-    unknown = [field for field in of_data if field not in ("text", "source", "target", "pair", "label", "layout")]
+    unknown = [field for field in of_data if field not in (*FIELDS, "layout")]
     if unknown:
-        raise HeddleError(f"fit: columns: {unknown[0]!r} is no field; fields are text, pair, label, source and target")
+        raise HeddleError(f"fit: columns: {unknown[0]!r} is no field; fields are {', '.join(FIELDS)}")
     kind = NextTokenConfig() if task is None else task
     run = RunConfig.of({"data": of_data, "task": kind, "train": {**MEASURING_NOTHING, **said}}, where="fit")
     for name, instead in OF_A_RUN.items():
@@ -172,6 +174,9 @@ def _from_data(model: Transformer, tokenizer: Tokenizer | None, data: Any, valid
     if tokenizer is None:
         raise wrong("fit", "tokenizer", None, "the model's tokenizer, unless data are batches")
     model.check_vocabulary(tokenizer.vocab_size)
+    if isinstance(run.task, ChatConfig):
+        now = datetime.now().isoformat(timespec="seconds")
+        run = run.model_copy(update={"task": run.task.completed(model.config.chat, now)})
     train, head = run.train, model.config.head
     held_out: Given | float | None = None
     if isinstance(validation, Real) and not isinstance(validation, bool):
@@ -182,6 +187,8 @@ def _from_data(model: Transformer, tokenizer: Tokenizer | None, data: Any, valid
         held_out = Given(validation, run.task, run.data, "validation")
     _check_evaluated(train, held_out is not None)
     known = head.names if isinstance(head, ClassifierHeadConfig) else ()
+    if isinstance(run.task, ChatConfig):
+        model.config = model.config.model_copy(update={"chat": run.task.chat(None)})
     corpus = corpus_of(Given(data, run.task, run.data), held_out, tokenizer, known)
     batch, multiple = batch_size(run, model.config.context, model.device.type)
     tokens = None if train.batch or not by_tokens(run) else batch * model.config.context

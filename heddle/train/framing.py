@@ -54,11 +54,15 @@ class Frame:
         first = min(text, max(room - pair, room - room // 2))
         return first, min(pair, room - first)
 
+    def alone(self, ids: npt.NDArray[np.integer]) -> list[int]:
+        """The row of a single text."""
+        return [*self.begin, *ids[: self.context - self.marks(1)].tolist(), *self.end]
+
     def row(self, records: Records, record: int) -> tuple[list[int], int]:
         """The ids of one record, and how many of them are before its second text; of a single text, all of them."""
         text = records.columns["text"][record]
         if "pair" not in records.columns:
-            first = [*self.begin, *text[: self.context - self.marks(1)].tolist(), *self.end]
+            first = self.alone(text)
             return first, len(first)
         pair = records.columns["pair"][record]
         text_kept, pair_kept = self.kept(len(text), len(pair))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import get_args
 
@@ -12,7 +13,7 @@ from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.config.presets import preset
 from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen, SavedConfig, TakenVectors
-from heddle.config.tasks import TaskConfig
+from heddle.config.tasks import ChatConfig, TaskConfig
 from heddle.data.record_store import Store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
@@ -23,13 +24,23 @@ from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
 from heddle.train.material import Material, Tell, material
 from heddle.train.plan import CONTEXT, DEPTHS, Plan, plan
-from heddle.train.reuse import DATA, Tokens, Wanted, find_tokens, make_tokens, take, wanted
+from heddle.train.reuse import (
+    DATA,
+    Tokens,
+    Wanted,
+    find_tokens,
+    given_tokenizer,
+    make_tokens,
+    read_tokenizer,
+    take,
+    wanted,
+)
 from heddle.train.task import MULTIPLE, Reading
 from heddle.train.tasks import make_task
 from heddle.weights.checkpoints import TOKENIZER
 from heddle.weights.files import being_written, sweep, write_directory
 from heddle.weights.run import load, read_config
-from heddle.weights.start import START, is_head, load_start, save_start
+from heddle.weights.start import START, grown, is_head, load_start, save_start
 from heddle.weights.vectors import VECTORS, find_rows, read_vectors, save_rows, vector_width
 
 TRAINABLE = get_args(Kind)
@@ -66,6 +77,10 @@ def prepare(
     config = config.with_tuning().with_preset_training()
     start = None if config.model.start is None else read_config(Path(config.model.start)).model
     check_trainable(config, start)
+    if isinstance(config.task, ChatConfig):
+        now = datetime.now().isoformat(timespec="seconds")
+        config = config.model_copy(update={"task": config.task.completed(None if start is None else start.chat, now)})
+    start = with_new_tokens(config, start, tell)
     pick_device(config.train.device)  # refuses one that is not there
     # Refuse impossible sizes before any work.
     smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task, start)
@@ -142,11 +157,23 @@ def fill(
         tell(line)
     if config.model.start is not None:
         tell(f"taking the weights of {config.model.start}")
-        planned = replace(planned, chosen=take_start(config.model.start, planned, run, tell))
+        before = read_tokenizer(config) or tokenizer
+        chosen = take_start(config.model.start, planned, run, tell, before.vocab_size, tokenizer.vocab_size)
+        planned = replace(planned, chosen=chosen)
     parts = {"data": config.data, "task": config.task, "train": config.train, "chosen": planned.chosen}
     saved = SavedConfig(model=planned.model, **parts)
     (run / "config.json").write_text(saved.to_json(), encoding="utf-8")
     return planned
+
+
+def with_new_tokens(config: RunConfig, start: TransformerConfig | None, tell: Tell) -> TransformerConfig | None:
+    """The model to start from with room for the special tokens that its tokenizer gets."""
+    before, after = read_tokenizer(config), given_tokenizer(config)
+    if start is None or before is None or after is None or before.vocab_size == after.vocab_size:
+        return start
+    new = [name for name in after.special if name not in before.special]
+    tell(f"the tokenizer gets {', '.join(new)}; their vectors start as the mean of the others")
+    return start.override({"vocab_size": max(start.vocab_size, after.vocab_size)})
 
 
 def check_trainable(config: RunConfig, start: TransformerConfig | None = None) -> None:
@@ -230,15 +257,19 @@ def make_tokenizer(config: RunConfig, found: Material, needs: Wanted, tokens: To
     return tokenizer
 
 
-def take_start(run: str, planned: Plan, partial: Path, tell: Tell) -> Chosen:
+def take_start(run: str, planned: Plan, partial: Path, tell: Tell, known: int, count: int) -> Chosen:
     """Store the weights to start from in the new run, so that it never needs the other run again.
+
+    Args:
+        known: ids that the tokenizer had there.
+        count: ids that it has here.
 
     Raises:
         HeddleError: the run has no weights, or they do not fit the planned model.
     """
-    chosen = planned.chosen.override(
-        {"start": {"run": run, "sha256": save_start(load(run, "cpu").model, partial / START)}}
-    )
+    wanted = build(planned.model, "meta").state_dict()
+    tensors = grown(load(run, "cpu").model.state_dict(), wanted, known, count)
+    chosen = planned.chosen.override({"start": {"run": run, "sha256": save_start(tensors, partial / START)}})
     assert chosen.start is not None
     if not load_start(build(planned.model), partial / START, chosen.start.sha256):
         tell(f"the head is new: {planned.model.head.kind}")

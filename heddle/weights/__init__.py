@@ -9,6 +9,7 @@ In reading order:
 - `families`: one module per published family, with its table and its config.
 - `published`: a published model's directory; `hub`: downloads one; `ids`: its special ids.
 - `convert`: import into a run, and export for Hugging Face transformers.
+- `start`: the weights that a run starts from, with rows for new tokens (`add_tokens`).
 - `vectors`: word vectors from files, as initial values of a token table.
 
 `load(run)` returns a run's model and tokenizer, and `save` writes them. `import_model` and `export_model` convert published models.
@@ -25,6 +26,7 @@ from heddle.weights.run import read_config as read_config
 from heddle.weights.run import read_state as read_state
 from heddle.weights.run import save as save
 from heddle.weights.run import save_checkpoint as save_checkpoint
+from heddle.weights.start import add_tokens as add_tokens
 from heddle.weights.vectors import Coverage as Coverage
 from heddle.weights.vectors import load_vectors as load_vectors
 from heddle.weights.vectors import read_vectors as read_vectors
@@ -32,6 +34,7 @@ from heddle.weights.vectors import read_vectors as read_vectors
 __all__ = [
     "Coverage",
     "Loaded",
+    "add_tokens",
     "average",
     "export_model",
     "import_model",

@@ -45,7 +45,7 @@ from heddle.weights.files import write_directory, write_manifest
 from heddle.weights.hub import fetch
 from heddle.weights.ids import read_ids
 from heddle.weights.mapping import import_tensors
-from heddle.weights.published import open_weights, read_json, read_tokenizer, write_published
+from heddle.weights.published import open_weights, read_chat, read_json, read_tokenizer, write_published
 from heddle.weights.run import build_empty, load, write_model
 from heddle.weights.tensors import check_depth
 
@@ -118,7 +118,8 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
         check_depth(weights, family.layers[name], stack.depth, folder, family.names.prefix, said)
     empty = build_empty(config, folder / "config.json").state_dict()
     tokenizer, missing = read_tokenizer(folder)
-    notes += [*missing, *left_out(theirs), *of_one_length(config)]
+    chat, unread = read_chat(folder)
+    notes += [*missing, *left_out(theirs), *of_one_length(config), *unread]
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         notes.append(f"its tokenizer has {tokenizer.vocab_size} ids but the model only {config.vocab_size}: left out")
         tokenizer = None
@@ -127,7 +128,7 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     with write_directory(Path(run)) as directory:
         read = import_tensors(family.table, family.names, config, empty, weights, folder)
         config, tensors = family.plainer(config, read)
-        config = config.model_copy(update={"ids": ids, "architecture": family.architecture})
+        config = config.model_copy(update={"ids": ids, "architecture": family.architecture, "chat": chat})
         saved = SavedConfig(model=config, origin=str(source))
         write_model(directory, tensors, saved, tokenizer, step=0, extra={"origin": str(source), "family": family.name})
     parameters = sum(tensor.numel() for tensor in tensors.values())
