@@ -67,6 +67,10 @@ def make_app(command: str | None = None) -> App:
         name="export",
         help="Write a run as a directory that Hugging Face transformers loads.",
     )
+    adapter = App(name="adapter", help="Write a run's adapter alone, or merge one into a model.")
+    adapter.command("heddle.cli.adapter:export", name="export", help="Write a run's adapter for peft.")
+    adapter.command("heddle.cli.adapter:merge", name="merge", help="Merge an adapter into its base, as a new run.")
+    app.command(adapter)
     app.command("heddle.cli.runs:runs", name="runs", help="List the runs here.")
     data = App(name="data", help="Look at what a run is trained on.")
     data.command("heddle.cli.data:show", name="show", help="Show what a step reads: tokens, targets, masks.")

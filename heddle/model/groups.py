@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
+from torch import Tensor
+
 from heddle.config.train import WEIGHT_DECAY, TrainConfig
 from heddle.errors import HeddleError
+from heddle.model.lora import is_adapter
 from heddle.model.roles import DECAYED, role
 from heddle.model.transformer import Transformer
 
@@ -27,11 +30,15 @@ class ParameterSetting:
 
 
 def parameter_settings(config: TrainConfig, names: Iterable[str]) -> dict[str, ParameterSetting]:
-    """The setting of each name: a row of `config.groups` changes what it states, and later rows override earlier ones."""
+    """The setting of each name: a row of `config.groups` changes what it states, and later rows override earlier ones.
+
+    With `config.lora`, everything but the adapters (and the head, if it is trained) is frozen where no row says otherwise.
+    """
     decay = WEIGHT_DECAY[config.optimizer] if config.weight_decay is None else config.weight_decay
-    found = {}
+    found, lora = {}, config.lora
     for name in names:
-        setting = ParameterSetting(1.0, decay, frozen=False)
+        beside = lora is None or is_adapter(name) or (bool(lora.head) and name.startswith("head."))
+        setting = ParameterSetting(1.0, decay, frozen=not beside)
         for row in config.groups:
             if fnmatchcase(name, row.parameters):
                 setting = ParameterSetting(
@@ -77,3 +84,11 @@ def freeze(model: Transformer, config: TrainConfig) -> set[str]:
         if name in frozen:
             parameter.requires_grad_(False)
     return frozen
+
+
+def trained_state(model: Transformer, config: TrainConfig) -> dict[str, Tensor]:
+    """The tensors of a model that training changes: what no row freezes, and the buffers of a user's own modules."""
+    settings = parameter_settings(config, (name for name, _ in model.named_parameters()))
+    return {
+        name: each for name, each in model.state_dict().items() if name not in settings or not settings[name].frozen
+    }
