@@ -57,10 +57,10 @@ class Adapter:
         head = None if self.head is None else self.head.to_dict()
         return {"factor": self.factor, "base": self.base, "head": head}
 
-    def save(self, file: Path) -> None:
-        """Write it as a safetensors file. Not atomic: the caller writes into a directory that is."""
+    def save(self, file: str | Path) -> None:
+        """Write it as a safetensors file, which `heddle adapter merge` reads. Not atomic, and an existing file is replaced."""
         # A second key would come before or after this one by chance, and equal adapters are equal files.
-        save_tensors(file, self.tensors, {METADATA: json.dumps(self.said())})
+        save_tensors(Path(file), self.tensors, {METADATA: json.dumps(self.said())})
 
     def config_of(self, base: TransformerConfig) -> TransformerConfig:
         """The config of a model with this adapter."""
