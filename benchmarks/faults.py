@@ -344,7 +344,7 @@ FAULTS = [
           old="(beside or before is None)", new="before is None"),
     Fault("a new head stays as it was drawn", "train/prepare.py",
           test="train/test_lora.py::test_a_new_head_is_trained_beside_adapters",
-          old="head = mine != theirs or isinstance(model.head, ClassifierHeadConfig)", new="head = False"),
+          old="head = bool(mine) and (mine != theirs", new="head = bool(mine) and (mine != mine"),
     Fault("an adapter is added to any weights", "weights/adapter.py",
           test="weights/test_peft.py::test_no_other_model",
           old="fingerprint(rest) != self.base", new="fingerprint(rest) == ''"),

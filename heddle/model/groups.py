@@ -65,6 +65,8 @@ def check_groups(model: Transformer, config: TrainConfig) -> None:
             raise HeddleError(f"{where} matches none of this model's parameters. Near names: {', '.join(near)}")
         if row.weight_decay is not None and all(role(name, dimensions[name]) not in DECAYED for name in matched):
             raise HeddleError(f"{where} matches only vectors, which do not decay: leave weight_decay out")
+    if config.lora is not None and config.lora.head and not any(name.startswith("head.") for name in dimensions):
+        raise HeddleError("lora: head = true, but this model's head has no weights of its own: leave it out")
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     settings = parameter_settings(config, trained)
     if trained and all(settings[name].frozen for name in trained):

@@ -217,7 +217,7 @@ def with_head(config: RunConfig, model: TransformerConfig, start: TransformerCon
         {name: each.shape for name, each in build(each_config, "meta").state_dict().items() if is_head(name)}
         for each_config in (model, start)
     )
-    head = mine != theirs or isinstance(model.head, ClassifierHeadConfig)
+    head = bool(mine) and (mine != theirs or isinstance(model.head, ClassifierHeadConfig))
     return config.model_copy(update={"train": config.train.override({"lora.head": head})})
 
 

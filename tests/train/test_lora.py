@@ -203,6 +203,9 @@ def test_what_cannot_be_adapted_is_refused(start: Start, tmp_path: Path, config:
     assert "lora trains adapters beside the weights of another run: name it, from=RUN" in no_base
     unmatched = refusal(lambda: start(lora={"layers": ["*.query"]}))
     assert "lora: layers = '*.query' matches no linear layer of this model's stacks. Near names: " in unmatched
+    assert "lora: head = true, but this model's head has no weights of its own" in refusal(
+        lambda: start(lora={"head": True})
+    )
     assert not (tmp_path / "run").exists()
     for bad, word in (
         ({"rank": 0}, "rank"),
@@ -266,6 +269,18 @@ def test_fit_leaves_merged_weights_and_an_adapter(tmp_path: Path) -> None:
     save(model, tmp_path / "tuned", TOKENIZER)
     with pytest.raises(HeddleError, match=r"adapter\.safetensors was trained beside other weights than these"):
         merge_adapter(tmp_path / "tuned", tmp_path / "adapter.safetensors", tmp_path / "twice")
+
+
+def test_fit_trains_a_head_beside_adapters() -> None:
+    """One that scores classes: the adapter brings it, with the classes' names."""
+    data = [tuple(sentence.split("\t")) for sentence in SENTENCES]
+    model = heddle.model_for("classification", TOKENIZER, data, depth=1, dim=16, context=32)
+    table = model.embedding.weight.detach().clone()
+    history = fit(model, TOKENIZER, data, steps=2, task="classification", lora={"rank": 1}, progress=False)
+    assert history.adapter.head.names == ("bad", "good")
+    assert {name for name in history.adapter.others() if name.startswith("head.")} == set(history.adapter.others())
+    assert torch.equal(history.adapter.others()["head.scores.weight"], model.head.scores.weight)
+    assert torch.equal(model.embedding.weight, table)
 
 
 def test_fit_takes_adapters_off_after_an_error() -> None:
