@@ -78,8 +78,7 @@ def test_ranks_are_tried_as_a_series(tuned: Heddle) -> None:
     words = ["corpus.txt", "from=base", "lora.rank=[1,2]", *TINY[5:], "--name", "try", "--dry-run"]
     told = tuned("train", *words)
     assert told.code == 0, told.err
-    assert "64 parameters are trained" in told.out
-    assert "128 parameters are trained" in told.out
+    assert told.out.startswith("runs/try-lora.rank=1\nruns/try-lora.rank=2\n")
 
 
 def test_without_a_run_to_start_from(refused: Callable[..., str], corpus: str) -> None:

@@ -101,9 +101,9 @@ def test_two_ranks_have_the_losses_of_one() -> None:
     for optimizer, (found, biases) in zip(optimizers, firsts, strict=True):
         alone, model = trained(**settings_of(optimizer))
         # The first gradients of A are rounding, which AdamW scales up.
-        close = 1e-4 if optimizer == "lora" else 2e-5
+        close, norms = (2e-4, 3e-2) if optimizer == "lora" else (2e-5, 1e-3)
         assert [loss for loss, _ in found] == pytest.approx([loss for loss, _ in alone], abs=close)
-        assert [norm for _, norm in found] == pytest.approx([norm for _, norm in alone], rel=50 * close)
+        assert [norm for _, norm in found] == pytest.approx([norm for _, norm in alone], rel=norms)
         (bias,) = (each for name, each in model.named_parameters() if name.endswith("router.bias"))
         assert bias.abs().max() > 0 or optimizer == "lora"  # beside adapters, the biases keep their values
         assert biases == [bias.tolist()]
