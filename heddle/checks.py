@@ -44,6 +44,7 @@ SOURCES = {
     "RunConfig": "RunConfig.of(table)",
     "TrainConfig": "TrainConfig.of(table)",
     "SamplingConfig": "SamplingConfig.of(table)",
+    "BeamConfig": "BeamConfig.of(table)",
     "Accounts": "heddle.account.count",
 }
 
