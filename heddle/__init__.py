@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from heddle.errors import HeddleError
     from heddle.generate import generate_text, translate
     from heddle.model import build
+    from heddle.predict import classify, embed, fill
     from heddle.text import load_tokenizer, train_tokenizer
     from heddle.train import fit, model_for, tokenizer_for
     from heddle.weights import load, save
@@ -16,6 +17,9 @@ __version__ = "0.1.0"
 __all__ = [
     "HeddleError",
     "build",
+    "classify",
+    "embed",
+    "fill",
     "fit",
     "generate_text",
     "load",
@@ -33,6 +37,9 @@ __all__ = [
 _HOMES = {
     "HeddleError": "heddle.errors",
     "build": "heddle.model",
+    "classify": "heddle.predict",
+    "embed": "heddle.predict",
+    "fill": "heddle.predict",
     "fit": "heddle.train",
     "generate_text": "heddle.generate",
     "load": "heddle.weights",
@@ -47,7 +54,20 @@ _HOMES = {
 }
 
 
-_PACKAGES = ("account", "config", "data", "errors", "generate", "model", "nn", "prove", "text", "train", "weights")
+_PACKAGES = (
+    "account",
+    "config",
+    "data",
+    "errors",
+    "generate",
+    "model",
+    "nn",
+    "predict",
+    "prove",
+    "text",
+    "train",
+    "weights",
+)
 
 
 def __getattr__(name: str) -> Any:
