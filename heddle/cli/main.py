@@ -73,10 +73,7 @@ def make_app(command: str | None = None) -> App:
         name="export",
         help="Write a run as a directory that Hugging Face transformers loads.",
     )
-    adapter = App(name="adapter", help="Write a run's adapter alone, or merge one into a model.")
-    adapter.command("heddle.cli.adapter:export", name="export", help="Write a run's adapter for peft.")
-    adapter.command("heddle.cli.adapter:merge", name="merge", help="Merge an adapter into its base, as a new run.")
-    app.command(adapter)
+    app.command(_adapter_commands())
     app.command("heddle.cli.runs:runs", name="runs", help="List the runs here.")
     data = App(name="data", help="Look at what a run is trained on.")
     data.command("heddle.cli.data:show", name="show", help="Show what a step reads: tokens, targets, masks.")
@@ -93,6 +90,13 @@ def make_app(command: str | None = None) -> App:
     )
     app.command(tokenizer)
     return app
+
+
+def _adapter_commands() -> App:
+    adapter = App(name="adapter", help="Write a run's adapter alone, or merge one into a model.")
+    adapter.command("heddle.cli.adapter:export", name="export", help="Write a run's adapter for peft.")
+    adapter.command("heddle.cli.adapter:merge", name="merge", help="Merge an adapter into its base, as a new run.")
+    return adapter
 
 
 def run(argv: list[str] | None = None) -> None:
