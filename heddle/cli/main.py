@@ -81,14 +81,7 @@ def make_app(command: str | None = None) -> App:
         "heddle.cli.data:lint", name="lint", help="Look for what goes wrong in data, before or after training."
     )
     app.command(data)
-    tokenizer = App(name="tokenizer", help="Train a tokenizer, or convert text to ids and back.")
-    tokenizer.command("heddle.cli.tokenizer:train", name="train", help="Train a tokenizer on text.")
-    tokenizer.command("heddle.cli.tokenizer:encode", name="encode", help="Show the pieces and ids of a text.")
-    tokenizer.command("heddle.cli.tokenizer:decode", name="decode", help="Convert ids to text.")
-    tokenizer.command(
-        "heddle.cli.tokenizer:compare", name="compare", help="Tokenize a text with every kind of tokenizer."
-    )
-    app.command(tokenizer)
+    app.command(_tokenizer_commands())
     return app
 
 
@@ -97,6 +90,17 @@ def _adapter_commands() -> App:
     adapter.command("heddle.cli.adapter:export", name="export", help="Write a run's adapter for peft.")
     adapter.command("heddle.cli.adapter:merge", name="merge", help="Merge an adapter into its base, as a new run.")
     return adapter
+
+
+def _tokenizer_commands() -> App:
+    tokenizer = App(name="tokenizer", help="Train a tokenizer, or convert text to ids and back.")
+    tokenizer.command("heddle.cli.tokenizer:train", name="train", help="Train a tokenizer on text.")
+    tokenizer.command("heddle.cli.tokenizer:encode", name="encode", help="Show the pieces and ids of a text.")
+    tokenizer.command("heddle.cli.tokenizer:decode", name="decode", help="Convert ids to text.")
+    tokenizer.command(
+        "heddle.cli.tokenizer:compare", name="compare", help="Tokenize a text with every kind of tokenizer."
+    )
+    return tokenizer
 
 
 def run(argv: list[str] | None = None) -> None:
