@@ -802,6 +802,11 @@ TABLE: dict[str, Call] = {
     "train.write_events": Call(
         {"runs": ["run"], "directory": "a"}, {"runs": [*NO_RUNS, []], "directory": NO_PATH, "follow": NO_SWITCH}
     ),
+    "weights.export_adapter": Call({"run": "run", "directory": "out"}, {"run": NO_PLACE, "directory": NO_PATH}),
+    "weights.merge_adapter": Call(
+        {"base": "run", "adapter": "adapter", "run": "new"},
+        {"base": NO_PLACE, "adapter": NO_PATH, "run": NO_PATH},
+    ),
     "weights.export_model": Call(
         {"run": "run", "directory": "out"},
         {"run": NO_PLACE, "directory": NO_PATH},
@@ -819,6 +824,7 @@ TABLE: dict[str, Call] = {
             "model_tensors": [None, [1], {3: 4}],
             "step": [-1, 1.5, None],
             "extra": [3, "x"],
+            "adapter": [3, {}],
         },
     ),
     "weights.read_config": Call({"run": "run"}, {"run": NO_PLACE}),
@@ -848,6 +854,7 @@ TABLE: dict[str, Call] = {
             "state": [None, 3],
             "keep": [-1, 1.5, None],
             "also": [None, 3, [1.5]],
+            "whole": NO_SWITCH,
         },
     ),
     "weights.load_vectors": Call(
@@ -923,7 +930,7 @@ UNCHECKED = {
             "TranslationTask",
         ),
     },
-    "weights": {RECORDS: ("Coverage", "Loaded")},
+    "weights": {RECORDS: ("Adapter", "Coverage", "Loaded")},
 }
 
 CASES = [(name, argument) for name, call in TABLE.items() for argument in call.bad]

@@ -73,6 +73,7 @@ def make_app(command: str | None = None) -> App:
         name="export",
         help="Write a run as a directory that Hugging Face transformers loads.",
     )
+    app.command(_adapter_commands())
     app.command("heddle.cli.runs:runs", name="runs", help="List the runs here.")
     data = App(name="data", help="Look at what a run is trained on.")
     data.command("heddle.cli.data:show", name="show", help="Show what a step reads: tokens, targets, masks.")
@@ -80,6 +81,18 @@ def make_app(command: str | None = None) -> App:
         "heddle.cli.data:lint", name="lint", help="Look for what goes wrong in data, before or after training."
     )
     app.command(data)
+    app.command(_tokenizer_commands())
+    return app
+
+
+def _adapter_commands() -> App:
+    adapter = App(name="adapter", help="Write a run's adapter alone, or merge one into a model.")
+    adapter.command("heddle.cli.adapter:export", name="export", help="Write a run's adapter for peft.")
+    adapter.command("heddle.cli.adapter:merge", name="merge", help="Merge an adapter into its base, as a new run.")
+    return adapter
+
+
+def _tokenizer_commands() -> App:
     tokenizer = App(name="tokenizer", help="Train a tokenizer, or convert text to ids and back.")
     tokenizer.command("heddle.cli.tokenizer:train", name="train", help="Train a tokenizer on text.")
     tokenizer.command("heddle.cli.tokenizer:encode", name="encode", help="Show the pieces and ids of a text.")
@@ -87,8 +100,7 @@ def make_app(command: str | None = None) -> App:
     tokenizer.command(
         "heddle.cli.tokenizer:compare", name="compare", help="Tokenize a text with every kind of tokenizer."
     )
-    app.command(tokenizer)
-    return app
+    return tokenizer
 
 
 def run(argv: list[str] | None = None) -> None:

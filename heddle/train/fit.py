@@ -25,6 +25,7 @@ from heddle.data.tables import FIELDS
 from heddle.errors import HeddleError
 from heddle.model.checkpointing import checkpointed
 from heddle.model.device import pick_device
+from heddle.model.lora import adapt, merge
 from heddle.model.packing import use_products
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
@@ -249,14 +250,17 @@ def _threads(train: TrainConfig) -> Iterator[None]:
 def _made(model: Transformer, run: RunConfig, learned: Learned) -> Iterator[Training]:
     """A training of `model`, which leaves it in fp32 and evaluation mode, with gradients where they were before."""
     train, task, device = run.train, learned.task, model.device.type
+    if train.lora is not None and train.lora.head is None:
+        train = train.override({"lora.head": isinstance(model.config.head, ClassifierHeadConfig)})
     trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     model.zero_grad(set_to_none=True)
     small = replace(task.reading, rows=max(1, task.reading.rows // train.accumulate))
     precision = faster_precision(small, device, run) if train.precision == "auto" else train.precision
     by_onednn = pick_products(train.products, model.config, small.rows * model.config.context, device, precision)
-    rate, steps = train.learning_rate or highest_rate(train.optimizer, model.config.dim), train.steps or 1
+    rate, steps = train.learning_rate or highest_rate(train, model.config.dim), train.steps or 1
     optimizer: Optimizer | None = None
     try:
+        adapt(model, train.lora, train.seed)
         if by_onednn:
             use_products(model, by_onednn)
         optimizer = Optimizer(model, train, rate, precision, by_onednn)
@@ -275,6 +279,7 @@ def _made(model: Transformer, run: RunConfig, learned: Learned) -> Iterator[Trai
                 ema=moving_average(train, optimizer, {}),
             )
     finally:
+        merge(model, None if optimizer is None else optimizer.masters)  # after an error; otherwise it has been done
         for working, master in optimizer.copies if optimizer is not None else ():
             working.data = master.data
         model.to(torch.float32).eval()
@@ -301,5 +306,6 @@ def _loop(training: Training, learned: Learned, readers: Sequence[Reader], histo
     if found is not None:
         history.weights = Published("best", (found.step,), ema, found.loss)
     training.adopt(best or training.weights())
+    history.adapter = training.merge()
     if learned.evaluated:
         history.evaluation = evaluate(training.model, training.task, most=learned.ending)

@@ -9,7 +9,7 @@ from typing import get_args
 from heddle.checks import checked
 from heddle.config.base import models_in
 from heddle.config.data import DataConfig
-from heddle.config.model import LanguageHeadConfig, TransformerConfig
+from heddle.config.model import ClassifierHeadConfig, LanguageHeadConfig, TransformerConfig
 from heddle.config.presets import preset
 from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen, SavedConfig, TakenVectors
@@ -19,6 +19,7 @@ from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.device import pick_device
 from heddle.model.groups import check_groups
+from heddle.model.lora import adapt
 from heddle.text.base import Kind
 from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
@@ -88,9 +89,10 @@ def prepare(
         raise HeddleError(wrong)
     if start is not None:
         check_fits(config, smallest, start)
+        config = with_head(config, smallest, start)
     # Without a start, a preset or a depth, the depth, and so the names, depend on the time given.
     if (config.model.start, config.model.preset, config.model.depth) != (None, None, None):
-        check_groups(build(smallest, "meta"), config.train)
+        check_groups(adapt(build(smallest, "meta"), config.train.lora), config.train)
     vectors = config.train.vectors
     if vectors is not None:
         check_width(config, vectors, smallest)
@@ -187,6 +189,10 @@ def check_trainable(config: RunConfig, start: TransformerConfig | None = None) -
     """
     name, families = config.model.preset, config.task.families
     if start is None:
+        if config.train.lora is not None:
+            raise HeddleError(
+                "lora trains adapters beside the weights of another run: name it, from=RUN, or leave lora out"
+            )
         what, base = f"preset = {name!r}", None if name is None else preset(name)
     else:
         what, base = f"from = {config.model.start!r}", start
@@ -227,6 +233,19 @@ def check_fits(config: RunConfig, model: TransformerConfig, start: TransformerCo
         raise HeddleError(
             f"from = {config.model.start!r} has other weights than these settings ask for, first {name}: leave out {said}"
         )
+
+
+def with_head(config: RunConfig, model: TransformerConfig, start: TransformerConfig) -> RunConfig:
+    """The same config; with adapters, it says whether the head is trained too: if it is new, or scores classes."""
+    lora = config.train.lora
+    if lora is None or lora.head is not None:
+        return config
+    mine, theirs = (
+        {name: each.shape for name, each in build(each_config, "meta").state_dict().items() if is_head(name)}
+        for each_config in (model, start)
+    )
+    head = bool(mine) and (mine != theirs or isinstance(model.head, ClassifierHeadConfig))
+    return config.model_copy(update={"train": config.train.override({"lora.head": head})})
 
 
 def name_sources(data: DataConfig) -> str:

@@ -9,6 +9,7 @@ from torch import Tensor
 from heddle.checks import at_least, checked
 from heddle.errors import HeddleError
 from heddle.model.build import build
+from heddle.model.lora import is_adapter
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.files import sha256_of
@@ -70,7 +71,7 @@ def grown(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], known: int,
 
 @torch.no_grad()
 def load_start(model: Transformer, path: Path, sha256: str) -> bool:
-    """Load the weights that `save_start` wrote; returns whether the head's fit. A head of another kind or size is left as it is.
+    """Load the weights that `save_start` wrote; returns whether the head's fit. Another head, and adapters, are left as they are.
 
     Raises:
         HeddleError: the file is missing or differs from the one that was written, or the model below the head is another one.
@@ -79,7 +80,7 @@ def load_start(model: Transformer, path: Path, sha256: str) -> bool:
         raise HeddleError(f"{path}: missing; without it the run cannot start. Train a new run")
     if sha256_of(path) != sha256:
         raise HeddleError(f"{path}: damaged, it is not the file that this run started from; train a new run")
-    found, state = read_tensors(path), model.state_dict()
+    found, state = read_tensors(path), {n: each for n, each in model.state_dict().items() if not is_adapter(n)}
     new, there = set(filter(is_head, state)), set(filter(is_head, found))
     fits = new == there and all(found[name].shape == state[name].shape for name in new)
     kept, wanted = (
