@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from heddle.model import build
     from heddle.text import load_tokenizer, train_tokenizer
     from heddle.train import fit, model_for, tokenizer_for
+    from heddle.vectors import train_vectors
     from heddle.weights import load, save
 
 __version__ = "0.1.0"
@@ -26,6 +27,7 @@ __all__ = [
     "sized",
     "tokenizer_for",
     "train_tokenizer",
+    "train_vectors",
 ]
 
 # Names are imported on first use, so that `import heddle` is light and torch is loaded only when it is needed.
@@ -42,10 +44,24 @@ _HOMES = {
     "sized": "heddle.config",
     "tokenizer_for": "heddle.train",
     "train_tokenizer": "heddle.text",
+    "train_vectors": "heddle.vectors",
 }
 
 
-_PACKAGES = ("account", "config", "data", "errors", "generate", "model", "nn", "prove", "text", "train", "weights")
+_PACKAGES = (
+    "account",
+    "config",
+    "data",
+    "errors",
+    "generate",
+    "model",
+    "nn",
+    "prove",
+    "text",
+    "train",
+    "vectors",
+    "weights",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,7 @@ FLOORS = {
     "train": 4,
     "generate": 4,
     "prove": 4,
+    "vectors": 4,
     "look": 4,
     "bench": 4,
     "data": 3,

@@ -105,7 +105,7 @@ def write_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
             and on any error inside the block, nothing is changed.
     """
     target = Path(target)
-    _refuse_existing(target, replace)
+    refuse_existing(target, replace)
     partial = _partial(target)
     made = [folder for folder in target.parents if not folder.exists()]
     with _reporting_os_errors(target):
@@ -121,7 +121,7 @@ def write_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
             _sync_tree(partial)
             _pause()
             # Another process may have created the target in the meantime.
-            _refuse_existing(target, replace)
+            refuse_existing(target, replace)
             _swap(partial, target)
             _sync(target.parent)
     except BaseException:
@@ -142,7 +142,7 @@ def write_file(path: Path, data: bytes, *, replace: bool = False) -> None:
             is changed then.
     """
     path = Path(path)
-    _refuse_existing(path, replace)
+    refuse_existing(path, replace)
     partial = _partial(path)
     try:
         with _reporting_os_errors(path):
@@ -251,7 +251,12 @@ def sha256_of(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _refuse_existing(target: Path, replace: bool) -> None:
+def refuse_existing(target: Path, replace: bool = False) -> None:
+    """Refuse a target that exists and is not to be replaced.
+
+    Raises:
+        HeddleError: it is there.
+    """
     if not replace and os.path.lexists(target):
         raise HeddleError(f"{target}: already exists; nothing was changed. Choose another path, or remove it first")
 
