@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import groupby
 
 from heddle.text.words import letters_among
 
@@ -44,17 +45,19 @@ class WordCutter:
             return
         self._seen |= new
         self._letters |= letters_among(new)
-        inside = _ranges(self._letters)
+        inside = _ranges(self._seen, self._letters)
         self._word = re.compile(f"[{inside}]+")
-        self._piece = re.compile(rf"[{inside}]+|[^{inside}\s]" if self.punctuation else f"[{inside}]+")
+        self._piece = re.compile(rf"[{inside}]+|\S" if self.punctuation else f"[{inside}]+")
 
 
-def _ranges(characters: set[str]) -> str:
-    """The characters as the inside of a character class."""
-    parts: list[list[int]] = []
-    for code in sorted(map(ord, characters)):
-        if parts and code == parts[-1][1] + 1:
-            parts[-1][1] = code
-        else:
-            parts.append([code, code])
-    return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in parts)
+def _ranges(seen: set[str], letters: set[str]) -> str:
+    """The inside of a character class that has the letters, and of the characters seen no other.
+
+    Ranges reach over characters that were not seen: few ranges are several times as fast as many.
+    """
+    parts = []
+    for inside, run in groupby(sorted(seen), letters.__contains__):
+        if inside:
+            first, *_, last = [*run] * 2
+            parts.append(f"\\U{ord(first):08x}-\\U{ord(last):08x}")
+    return "".join(parts)
