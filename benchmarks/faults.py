@@ -616,7 +616,7 @@ FAULTS = [
           test="prove/test_training.py::test_every_law_holds",
           old="np.where(counted, texts.ids, IGNORED)[inside > 0]",
           new="np.where(counted, texts.ids, IGNORED)[inside < np.repeat(read, texts.lengths)]"),
-    Fault("padding is pooled", "model/head.py", law="padding of rows", run="classes, encoder",
+    Fault("padding is pooled", "model/pooling.py", law="padding of rows", run="classes, encoder",
           test="prove/test_training.py::test_every_law_holds",
           old="hidden.to(wide_dtype(hidden.dtype)).masked_fill(~real[..., None], 0.0)", new="hidden.to(wide_dtype(hidden.dtype))"),
     Fault("records are read twice", "data/buckets.py", law="epoch", run="classes, encoder",

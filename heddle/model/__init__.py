@@ -3,7 +3,8 @@
 In reading order:
 
 - `stack`: the entry, the blocks and the final norm (`Stack`).
-- `head`: from hidden vectors to scores or to one vector per sequence (`LanguageHead`, `Classifier`, `Pooler`).
+- `head`: from hidden vectors to scores or to one vector per sequence (`LanguageHead`, `Classifier`, `Pooler`); `pooling`: one
+  vector per text from those of its tokens.
 - `transformer`: token tables, an encoder, a decoder or both, and a head (`Transformer`).
 - `roles`: what each parameter is: one table for the optimizer, the accounts and the initial weights.
 - `groups`: other settings for parameters by name, and which ones are frozen.

@@ -11,11 +11,12 @@ from torch.nn import functional as F
 from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, LanguageHeadConfig, TransformerConfig
 from heddle.config.train import ProductKind
 from heddle.errors import HeddleError
+from heddle.model.pooling import pool
 from heddle.nn.activations import ACTIVATIONS
 from heddle.nn.dropout import Dropout
 from heddle.nn.layout import Layout
 from heddle.nn.norm import LayerNorm
-from heddle.nn.numeric import capped, wide_dtype
+from heddle.nn.numeric import capped
 from heddle.nn.setting import Setting
 
 LOGITS_BYTES = 256 << 20  # fp32 logits that a loss holds at once; fewer save little memory and cost time
@@ -122,28 +123,6 @@ class LanguageHead(Head):
         """Scores by the head's own table, or by the token table if tied (L0-75)."""
         table = table if self.weight is None else self.weight
         return Scores(table, self.vocab_size, self.bias, self.cap, self.by_onednn)
-
-
-def pool(hidden: Float[Tensor, "B T D"], layout: Layout, how: str) -> Float[Tensor, "B D"]:
-    """One vector per row from its real tokens: the `first`, the `last`, their `mean` or their `max` (L1-93).
-
-    A row of only padding gives 0, as in attention.
-
-    Raises:
-        HeddleError: several texts are packed into one row, so their tokens would be mixed.
-    """
-    if layout.documents > 1:
-        raise HeddleError("pooling returns one vector per row, so texts cannot be packed: put each text in its own row")
-    real, rows = layout.real, torch.arange(layout.rows, device=hidden.device)
-    if how in ("first", "last"):
-        first, from_end = real.int().argmax(1), real.flip(1).int().argmax(1)
-        found = hidden[rows, first if how == "first" else layout.width - 1 - from_end]
-    elif how == "max":
-        found = hidden.masked_fill(~real[..., None], -torch.inf).amax(1)
-    else:
-        wide = hidden.to(wide_dtype(hidden.dtype)).masked_fill(~real[..., None], 0.0)
-        found = (wide.sum(1) / real.sum(1, keepdim=True).clamp(min=1)).to(hidden.dtype)
-    return found.masked_fill(~real.any(1, keepdim=True), 0.0)
 
 
 class Pooler(Head):

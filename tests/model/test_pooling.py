@@ -1,0 +1,61 @@
+"""One vector per text: only its own real tokens count, whatever else is in its row."""
+
+import pytest
+import torch
+
+from heddle.errors import HeddleError
+from heddle.model.pooling import apart, pool
+from heddle.nn import Layout
+
+KINDS = ["first", "last", "mean", "max"]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("how", KINDS)
+def test_only_real_tokens_are_pooled(how: str, side: str) -> None:
+    """As each row alone; a row of padding gives 0, with a gradient of 0."""
+    hidden = torch.randn(3, 5, 4, dtype=torch.float64, requires_grad=True)
+    layout = Layout.padded([5, 2, 0], 5, side)
+    found = pool(hidden, layout, how)
+    for row in range(2):
+        own = hidden[row, layout.segment[row] == 0]
+        wanted = {"first": own[0], "last": own[-1], "mean": own.mean(0), "max": own.amax(0)}[how]
+        torch.testing.assert_close(found[row], wanted)
+    assert (found[2] == 0).all()
+    found.square().sum().backward()
+    assert (hidden.grad[layout.segment < 0] == 0).all()
+
+
+@pytest.mark.parametrize("how", KINDS)
+def test_packed_texts_have_no_common_vector(how: str) -> None:
+    with pytest.raises(HeddleError, match="put each text in its own row"):
+        pool(torch.randn(1, 5, 4), Layout.packed([[3, 2]], 5), how)
+
+
+@pytest.mark.parametrize("how", KINDS)
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_texts_of_a_row_come_apart(how: str, side: str) -> None:
+    """Pooled apart, texts that share rows have the vectors of each alone; an absent text has 0, and padding no gradient."""
+    lengths = [[3, 2, 1], [4]]
+    hidden = torch.randn(2, 8, 4, dtype=torch.float64, requires_grad=True)
+    layout = Layout.packed(lengths, 8)
+    if side == "left":  # padding in front
+        layout = layout.each(lambda tensor: tensor.roll(2, 1))
+    found = pool(*apart(hidden, layout), how).unflatten(0, (2, 3))
+    for row, row_lengths in enumerate(lengths):
+        for number in range(3):
+            own = hidden[row, layout.segment[row] == number]
+            if number >= len(row_lengths):
+                assert (found[row, number] == 0).all()
+                continue
+            wanted = {"first": own[0], "last": own[-1], "mean": own.mean(0), "max": own.amax(0)}[how]
+            torch.testing.assert_close(found[row, number], wanted)
+    found.square().sum().backward()
+    assert (hidden.grad[layout.segment < 0] == 0).all()
+
+
+def test_single_texts_are_already_apart() -> None:
+    hidden, layout = torch.randn(2, 5, 4), Layout.padded([5, 2], 5)
+    alone, its = apart(hidden, layout)
+    assert torch.equal(its.segment, layout.segment)
+    assert torch.equal(alone[layout.real], hidden[layout.real])
