@@ -12,7 +12,7 @@ from heddle.data.files import standard_input
 from heddle.data.sources import TEXT, python_library, read_documents
 from heddle.errors import HeddleError
 from heddle.vectors import WordVectors, train_vectors
-from heddle.weights.files import refuse_existing
+from heddle.weights.files import refuse_unwritable
 from heddle.weights.vectors import Form, form_of
 
 
@@ -36,7 +36,7 @@ def train(*words: str, out: Path, form: Form | None = None, text: str = TEXT, js
     """
     sources, config = _read(words)
     form = form_of(out, "glove" if form is None and config.method == "glove" and out.suffix != ".bin" else form)
-    refuse_existing(out)
+    refuse_unwritable(out)
     printed = console(json)
     began = time.monotonic()
     with standard_input(sources, ".txt") as files, phases(printed) as tell:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, logsigmoid
 
 from heddle.config.vectors import VectorsConfig
+from heddle.errors import HeddleError
 from heddle.vectors.corpus import WordCorpus
 from heddle.vectors.pace import Pace, finite
 from heddle.vectors.windows import Blocks, blocks_of, keep_probability
@@ -135,7 +136,7 @@ def train_word2vec(
     """Word vectors by skip-gram or CBOW: Float[V, D], and the mean loss per prediction in each epoch.
 
     Raises:
-        HeddleError: the vectors became NaN or infinite.
+        HeddleError: no two words are neighbours after subsampling, or the vectors became NaN or infinite.
     """
     assert config.window is not None
     assert config.epochs is not None
@@ -164,6 +165,9 @@ def train_word2vec(
                     pace.say(int(passed * whole), _line(epoch, passed, loss))
             done += blocks.read
         losses.append(float(np.mean(seen)) if seen else 0.0)
+    if not any(losses):
+        fewer = "set subsampling = 0, or " if config.subsampling else ""
+        raise HeddleError(f"no word was left with a neighbour to learn from: {fewer}give longer texts")
     finite(float(model.inputs.sum()), config.epochs)
     return model.inputs.numpy(), losses
 

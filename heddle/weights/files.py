@@ -261,6 +261,20 @@ def refuse_existing(target: Path, replace: bool = False) -> None:
         raise HeddleError(f"{target}: already exists; nothing was changed. Choose another path, or remove it first")
 
 
+def refuse_unwritable(target: Path) -> None:
+    """Refuse a target that exists, or whose folder cannot be written, before the work that is to be written there.
+
+    Raises:
+        HeddleError: one of the two.
+    """
+    refuse_existing(target)
+    folder = next(folder for folder in target.absolute().parents if folder.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise WriteError(
+            f"cannot write {target}: {folder} is not a folder that you can write in", "; choose another path"
+        )
+
+
 def _partial(target: Path) -> Path:
     return target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
 

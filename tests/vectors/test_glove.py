@@ -1,6 +1,7 @@
 """GloVe: its weights, its counts, its gradients and AdaGrad's steps."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,9 +100,19 @@ def test_steps_are_adagrads() -> None:
     assert start.rows[1].abs().sum() == 0
 
 
-def test_words_that_are_alone_are_refused() -> None:
-    said = refusal(lambda: train_vectors(["a", "b"] * 9, VectorsConfig(method="glove")))
-    assert said == "no two words are neighbours: every document has a single word; give longer texts"
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"method": "glove"}, "no two words are neighbours: every document has a single word; give longer texts"),
+        (
+            {"method": "cbow"},
+            "no word was left with a neighbour to learn from: set subsampling = 0, or give longer texts",
+        ),
+        ({"subsampling": 0.0}, "no word was left with a neighbour to learn from: give longer texts"),
+    ],
+)
+def test_words_that_are_alone_are_refused(settings: dict[str, Any], reason: str) -> None:
+    assert refusal(lambda: train_vectors(["a", "b"] * 9, VectorsConfig.of(settings))) == reason
 
 
 def test_vectors_are_fitted_to_the_counts() -> None:

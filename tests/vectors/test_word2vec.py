@@ -72,7 +72,7 @@ def test_frequent_words_are_left_out_as_the_paper_says() -> None:
 def test_noise_is_drawn_by_the_power_of_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """P(w) is proportional to its count to the 3/4 (Mikolov et al. 2013b, 2.2)."""
     drawn: list[torch.Tensor] = []
-    monkeypatch.setattr(Word2Vec, "step", lambda self, blocks, part, noise, rate, look: drawn.append(noise))
+    monkeypatch.setattr(Word2Vec, "step", lambda self, blocks, part, noise, rate, look: drawn.append(noise) or 1.0)
     corpus = corpus_of("a " * 8100 + "b " * 1600 + "c " * 300)
     word2vec.train_word2vec(corpus, VectorsConfig(dim=2, subsampling=0, epochs=1).complete())
     shares = torch.bincount(torch.cat(drawn).flatten()).double()
