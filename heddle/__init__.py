@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from heddle.config import preset, sized
     from heddle.errors import HeddleError
-    from heddle.generate import generate_text
+    from heddle.generate import generate_text, translate
     from heddle.model import build
     from heddle.text import load_tokenizer, train_tokenizer
     from heddle.train import fit, model_for, tokenizer_for
@@ -28,6 +28,7 @@ __all__ = [
     "tokenizer_for",
     "train_tokenizer",
     "train_vectors",
+    "translate",
 ]
 
 # Names are imported on first use, so that `import heddle` is light and torch is loaded only when it is needed.
@@ -45,6 +46,7 @@ _HOMES = {
     "tokenizer_for": "heddle.train",
     "train_tokenizer": "heddle.text",
     "train_vectors": "heddle.vectors",
+    "translate": "heddle.generate",
 }
 
 

@@ -45,6 +45,7 @@ SOURCES = {
     "TrainConfig": "TrainConfig.of(table)",
     "VectorsConfig": "VectorsConfig.of(table)",
     "SamplingConfig": "SamplingConfig.of(table)",
+    "BeamConfig": "BeamConfig.of(table)",
     "Accounts": "heddle.account.count",
 }
 

@@ -59,6 +59,8 @@ STORE = TokenStore(
 )
 EXAMPLES = [Example({"text": f"{TEXT} {number}"}, str(number % 2), "t") for number in range(20)]
 SAMPLING = config.SamplingConfig(max_tokens=2)
+BEAM = config.BeamConfig(beams=1, max_tokens=2)
+PAIRED = model.build(heddle.sized(1, vocab_size=TOKENIZER.vocab_size, context=8, dim=16, stacks=("encoder", "decoder")))
 BATCH = data.next_token_batch(np.arange(18).reshape(2, 9))
 TRAIN = config.TrainConfig()
 OPTIMIZER = train.Optimizer(model.build(CONFIG), TRAIN, 1e-3, "fp32")
@@ -339,10 +341,44 @@ TABLE: dict[str, Call] = {
             "end_of_text": ["</s>", 1.5],
             "seeds": [3, ["0"], [0, 0]],
             "vocabulary": ["9", 1.5],
+            "sources": [3, "warp", [3], Bad([], "0 sources for 1 prompts"), Bad([[1]], "has no encoder")],
         },
     ),
     "generate.Engine.leave": Call(
         {"rows": set()}, {"rows": [None, 0, "0"]}, generate.Engine(MODEL, [[1]], SAMPLING).leave
+    ),
+    "generate.beam_search": Call(
+        {"model": MODEL, "prompts": [[1]], "config": BEAM},
+        {
+            "model": NO_MODEL,
+            "prompts": NO_PROMPTS,
+            "config": [None, {}, SAMPLING],
+            "end_of_text": ["</s>"],
+            "vocabulary": ["9"],
+            "sources": [3, [3], Bad([[1]], "has no encoder")],
+            "rows": NO_COUNT,
+        },
+    ),
+    "generate.score_translations": Call(
+        {"translations": ["a warp"], "references": ["a warp"]},
+        {
+            "translations": [None, [3], []],
+            "references": [None, [3], []],
+            "tokenize": [None, 3, Bad("moses", "no tokenization 'moses'")],
+            "lowercase": NO_SWITCH,
+        },
+    ),
+    "generate.translate": Call(
+        {"model": PAIRED, "tokenizer": TOKENIZER, "sources": ["warp"], "config": BEAM},
+        {
+            "model": NO_MODEL,
+            "tokenizer": NO_TOKENIZER,
+            "sources": [None, 3, [3]],
+            "config": [3, {}, SAMPLING],
+            "crop": NO_SWITCH,
+            "rows": NO_COUNT,
+            "progress": [3],
+        },
     ),
     "generate.complete": Call(
         {"model": MODEL, "tokenizer": TOKENIZER, "prompts": ["warp"], "sampling": SAMPLING},
@@ -360,7 +396,14 @@ TABLE: dict[str, Call] = {
     ),
     "generate.generate": Call(
         {"model": MODEL, "prompts": [[1]], "sampling": SAMPLING},
-        {"model": NO_MODEL, "prompts": NO_PROMPTS, "sampling": [None, {}], "end_of_text": ["</s>"], "seeds": [3]},
+        {
+            "model": NO_MODEL,
+            "prompts": NO_PROMPTS,
+            "sampling": [None, {}],
+            "end_of_text": ["</s>"],
+            "seeds": [3],
+            "sources": [3, [3]],
+        },
     ),
     "generate.generate_text": Call(
         {"model": MODEL, "tokenizer": TOKENIZER, "prompt": "warp"},
@@ -416,7 +459,9 @@ TABLE: dict[str, Call] = {
         BOTH,
     ),
     "model.Transformer.logits": Call({"hidden": HIDDEN}, {"hidden": [None, [1.0], IDS, HIDDEN[..., 1:]]}, MODEL.logits),
-    "model.Transformer.new_cache": Call({"rows": 1}, {"rows": [-1, 1.5, None, "1"]}, MODEL.new_cache),
+    "model.Transformer.new_cache": Call(
+        {"rows": 1}, {"rows": [-1, 1.5, None, "1"], "multiple": [0, 1.5, None, "1"]}, MODEL.new_cache
+    ),
     "model.Transformer.forward with a cache": Call(
         {"tokens": IDS, "cache": MODEL.new_cache(1)},
         {"tokens": NO_IDS, "layout": NO_LAYOUT, "cache": [3, "cache", Bad(MODEL.new_cache(2), "2 rows")]},
@@ -779,7 +824,7 @@ UNCHECKED = {
         ),
         "takes nothing": ("python_library",),
     },
-    "generate": {RECORDS: ("Event", "Piece")},
+    "generate": {RECORDS: ("Event", "Hypothesis", "Piece", "Translation", "TranslationScore")},
     "model": {},
     "prove": {"a number": ("LARGE",), RECORDS: ("Proof", "Verdict")},
     "text": {"a word": ("END_OF_TEXT",), "a protocol": ("Tokenizer",)},

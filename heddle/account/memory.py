@@ -25,7 +25,8 @@ from heddle.model.precision import DTYPES, cast
 from heddle.model.roles import role
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
-from heddle.nn.state import EncoderOutput, Fixed, Growing, State
+from heddle.nn.output import EncoderOutput
+from heddle.nn.state import Fixed, Growing, State
 
 FP32 = 4
 # Numbers in fp32 that an optimizer keeps for each parameter: of the blocks' matrices, of everything else.

@@ -5,8 +5,9 @@ from pathlib import Path
 from heddle.cli.models import open_model
 from heddle.cli.say import bar, console, document, estimate, find_run, table
 from heddle.config.data import DataConfig
+from heddle.config.decoding import BeamConfig
 from heddle.config.saved import SavedConfig
-from heddle.config.tasks import NextTokenConfig
+from heddle.config.tasks import NextTokenConfig, TranslationConfig
 from heddle.data.corpus import Corpus, Part
 from heddle.data.encode import records_of
 from heddle.data.examples import read_examples
@@ -16,6 +17,9 @@ from heddle.data.record_store import RecordStore, open_store
 from heddle.data.records import Records
 from heddle.data.sources import read_documents
 from heddle.errors import HeddleError
+from heddle.generate.bleu import TranslationScore, score_translations
+from heddle.generate.translate import translate
+from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.evaluate import evaluate as score
 from heddle.train.material import TEXT
@@ -25,8 +29,20 @@ from heddle.train.tasks import make_task
 from heddle.weights.checkpoints import read_manifest
 
 
-def evaluate(run: str, /, *files: str, context: int | None = None, device: str = "auto", json: bool = False) -> None:
-    """Score text: loss, perplexity, bits per byte.
+def evaluate(
+    run: str,
+    /,
+    *files: str,
+    context: int | None = None,
+    beams: int | None = None,
+    length_penalty: float | None = None,
+    tokenize: str | None = None,
+    lowercase: bool = False,
+    output: Path | None = None,
+    device: str = "auto",
+    json: bool = False,
+) -> None:
+    """Score text: loss, perplexity, bits per byte; with --beams, also translations: BLEU, chrF.
 
     Parameters
     ----------
@@ -36,11 +52,23 @@ def evaluate(run: str, /, *files: str, context: int | None = None, device: str =
         Files to score, of the kind that the run's task reads. Defaults to all that the run held out.
     context
         Tokens in each window; windows do not overlap. Defaults to the context that the model was trained with.
+    beams
+        Translate the sources too, with so many beams (see heddle translate), and report BLEU and chrF with sacrebleu's signatures.
+    length_penalty
+        With --beams: as in heddle translate. [default: 1.0]
+    tokenize
+        With --beams: sacrebleu's tokenization for BLEU; none for texts that are tokenized already. [default: 13a]
+    lowercase
+        With --beams: ignore case.
+    output
+        With --beams: a file for the translations, one per line.
     device
         auto, cpu, cuda or mps.
     json
         One JSON document on stdout.
     """
+    if beams is None and (unused := _given(length_penalty, tokenize, lowercase, output)):
+        raise HeddleError(f"--{unused} is about translations: add --beams 5")
     path = find_run(run)
     ready = open_model(path, device)
     model, tokenizer, config = ready.model, ready.tokenizer, ready.config
@@ -57,17 +85,54 @@ def evaluate(run: str, /, *files: str, context: int | None = None, device: str =
     task = make_task(config.task or NextTokenConfig(), reading)
     with bar(console(as_json=True), "scoring") as done:
         result = score(model, task, progress=done)
-    what = ", ".join(files) or f"held out by {path}"
+    what, translated = ", ".join(files) or f"held out by {path}", None
+    if beams is not None:
+        if not isinstance(part, Records) or tokenizer is None or task.config.fields != TranslationConfig.fields:
+            raise HeddleError(f"{path} was not trained to translate: leave out --beams")
+        beam = BeamConfig.of({"beams": beams, "length_penalty": 1.0 if length_penalty is None else length_penalty})
+        translated = _translated(model, tokenizer, part, beam, tokenize or "13a", lowercase, output)
     if json:
-        document({"run": str(path), "text": what, "context": length, "precision": ready.precision, **result.to_dict()})
+        found = {"run": str(path), "text": what, "context": length, "precision": ready.precision, **result.to_dict()}
+        document(found if translated is None else {**found, "translations": vars(translated)})
         return
     columns = ["text", task.config.counted, "loss", *(name.replace("_", " ") for name in result.metrics)]
     numbers = (
         f"{value:.4f}" if isinstance(value, float) else value for value in (result.loss, *result.metrics.values())
     )
     console().print(table(columns, [[what, result.tokens, *numbers]]))
+    if translated is not None:
+        console().print(
+            f"{translated.texts:,} translations: BLEU {translated.bleu:.2f}, chrF {translated.chrf:.2f}", markup=False
+        )
+        console().print(f"BLEU {translated.bleu_signature}\nchrF {translated.chrf_signature}", markup=False)
     if not files and (note := _ended(path, result.tokens, task.config.counted)):
         console().print(note, markup=False)
+
+
+def _given(length_penalty: float | None, tokenize: str | None, lowercase: bool, output: Path | None) -> str | None:
+    """The first option about translations that the user gave."""
+    said = {"length-penalty": length_penalty is not None, "tokenize": tokenize is not None, "lowercase": lowercase}
+    return next((name for name, given in {**said, "output": output is not None}.items() if given), None)
+
+
+def _translated(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    records: Records,
+    beam: BeamConfig,
+    tokenize: str,
+    lowercase: bool,
+    output: Path | None,
+) -> TranslationScore:
+    """Translate the sources of records, and score the translations. Texts are what the model reads: their tokens, decoded."""
+    columns = (records.columns[name] for name in TranslationConfig.fields)
+    sources, references = ([tokenizer.decode(ids[n].tolist()) for n in range(len(ids))] for ids in columns)
+    with bar(console(as_json=True), "translating") as done:
+        found = translate(model, tokenizer, sources, beam, crop=True, progress=done)
+    texts = [" ".join(best.text.splitlines()) for best, *_ in found]
+    if output is not None:
+        output.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    return score_translations(texts, references, tokenize, lowercase)
 
 
 def _held_out(run: Path) -> Part | Records:

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from heddle.cli.models import open_model
 from heddle.cli.say import document, find_run, pluralize
 from heddle.cli.streams import read_input
-from heddle.config.sampling import SamplingConfig
+from heddle.config.decoding import SamplingConfig
 from heddle.config.saved import SavedConfig
 from heddle.data.record_store import open_store
 from heddle.data.store import TokenStore

@@ -55,7 +55,8 @@ def make_app(command: str | None = None) -> App:
         help_epilogue=settings,
     )
     app.command("heddle.cli.generate:generate", name="generate", help="Generate text with a trained model.")
-    app.command("heddle.cli.evaluate:evaluate", name="eval", help="Score text: loss, perplexity, bits per byte.")
+    app.command("heddle.cli.translate:translate", name="translate", help="Translate texts by beam search.")
+    app.command("heddle.cli.evaluate:evaluate", name="eval", help="Score text or translations: loss, perplexity, BLEU.")
     app.command("heddle.cli.count:count", name="count", help="Parameters, FLOPs and memory of a model, itemised.")
     app.command(
         "heddle.cli.prove:prove", name="prove", help="Prove that a model predicts with the function that was trained."

@@ -8,7 +8,7 @@ In reading order:
 - `kernels`: what each attention kernel supports, and which one `auto` takes.
 - `ids`: the special ids of an imported model.
 - `presets`: named models, and `sized`, a model from one number.
-- `sampling`: how to draw tokens (`SamplingConfig`).
+- `decoding`: how texts are continued (`SamplingConfig`, `BeamConfig`).
 - `tasks`: what a run learns (`NextTokenConfig`, ...); `train`: how a model is trained (`TrainConfig`).
 - `vectors`: how word vectors are learned (`VectorsConfig`).
 - `run`: a user's settings: text, model, task, training (`RunConfig`); `saved`: a run directory's config, with what was chosen by
@@ -22,6 +22,8 @@ In reading order:
 from heddle.config.base import Config as Config
 from heddle.config.base import parse_overrides as parse_overrides
 from heddle.config.data import DataConfig as DataConfig
+from heddle.config.decoding import BeamConfig as BeamConfig
+from heddle.config.decoding import SamplingConfig as SamplingConfig
 from heddle.config.ids import SpecialIds as SpecialIds
 from heddle.config.layers import AlibiConfig as AlibiConfig
 from heddle.config.layers import AttentionConfig as AttentionConfig
@@ -58,7 +60,6 @@ from heddle.config.presets import preset_names as preset_names
 from heddle.config.presets import sized as sized
 from heddle.config.run import ModelChoice as ModelChoice
 from heddle.config.run import RunConfig as RunConfig
-from heddle.config.sampling import SamplingConfig as SamplingConfig
 from heddle.config.saved import Chosen as Chosen
 from heddle.config.saved import SavedConfig as SavedConfig
 from heddle.config.sweep import variants as variants
@@ -78,6 +79,7 @@ from heddle.config.vectors import VectorsConfig as VectorsConfig
 __all__ = [
     "AlibiConfig",
     "AttentionConfig",
+    "BeamConfig",
     "BlockConfig",
     "BucketsConfig",
     "Chosen",

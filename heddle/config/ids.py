@@ -30,6 +30,10 @@ class SpecialIds(Config):
         """The ids that end a text."""
         return _several(self.end)
 
+    def forced_ends(self) -> tuple[int, ...]:
+        """The ids of which one must end a text that reaches its largest length."""
+        return _several(self.forced_end)
+
     def largest(self) -> int:
         """The largest id named here; -1 if there is none."""
         single = (self.begin, self.padding, self.decoder_start, self.forced_begin)

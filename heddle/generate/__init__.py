@@ -3,14 +3,21 @@
 In reading order:
 
 - `sampling`: from logits to a token: `process` removes what may not be drawn, `draw` draws, `choose` does both.
-- `stream`: the token loop for one text, and the rules by which texts start and end (`TextRules`).
+- `processors`: what changes scores before that: rules about special ids, penalties.
+- `stream`: the token loop for one text, and how texts start, which ids they get and when they end (`Decoding`).
 - `engine`: the same for many texts of different lengths at once (`Engine`), one `Event` per drawn token.
+- `beam`: the most probable texts instead of drawn ones (`beam_search`).
 - `text`: the engine between a tokenizer's two ends: text in, pieces of text out (`complete`).
+- `translate`: beam search between the same ends; `bleu`: how near translations are to references.
 
 `generate_text(model, tokenizer, prompt, max_tokens=100)` returns the text after one prompt; `complete` yields the pieces of several
 as they come; `generate` and `stream` do the same with ids.
 """
 
+from heddle.generate.beam import Hypothesis as Hypothesis
+from heddle.generate.beam import beam_search as beam_search
+from heddle.generate.bleu import TranslationScore as TranslationScore
+from heddle.generate.bleu import score_translations as score_translations
 from heddle.generate.engine import Engine as Engine
 from heddle.generate.engine import Event as Event
 from heddle.generate.engine import generate as generate
@@ -20,15 +27,23 @@ from heddle.generate.stream import stream as stream
 from heddle.generate.text import Piece as Piece
 from heddle.generate.text import complete as complete
 from heddle.generate.text import generate_text as generate_text
+from heddle.generate.translate import Translation as Translation
+from heddle.generate.translate import translate as translate
 
 __all__ = [
     "Engine",
     "Event",
+    "Hypothesis",
     "Piece",
+    "Translation",
+    "TranslationScore",
+    "beam_search",
     "complete",
     "draw",
     "generate",
     "generate_text",
     "process",
+    "score_translations",
     "stream",
+    "translate",
 ]

@@ -4,16 +4,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from heddle.account.machine import available_memory
 from heddle.checks import checked
-from heddle.config.sampling import SamplingConfig
+from heddle.config.decoding import SamplingConfig
 from heddle.errors import HeddleError
-from heddle.generate.stream import Finish, GrowingText, TextRules, evaluating
+from heddle.generate.processors import GrowingText
+from heddle.generate.stream import Decoding, Finish, evaluating
 from heddle.model.packing import pack
 from heddle.model.transformer import Transformer
+from heddle.nn.layout import Layout
 from heddle.nn.state import Cache
 
 WORTH_PACKING = 32  # tokens per text; packing the weights takes as long as generating ten to twenty tokens
@@ -43,19 +45,21 @@ class Engine:
     A row's tokens are a function of the model, its prompt, the sampling and its seed; other rows change only the last bits of
     sums. A draw's randomness is keyed by the seed and the position in the text, so a text that is cut anywhere and resumed
     continues the same way; except in a prefix model, whose prefix is then the whole text so far. How texts start and end is
-    written in `TextRules`.
+    written in `Decoding`.
 
     Args:
         model: used in evaluation mode, then returned to its mode; its precision is kept. If it is already in evaluation mode
             and texts may become long, its weights are packed (see `heddle.model.packing`), which changes only its memory.
         prompts: ids, one list per row.
         sampling: how to draw, and when to end.
-        end_of_text: see `TextRules`.
+        end_of_text: see `Decoding`.
         seeds: one per row; None: `sampling.seed` for all rows, so that equal prompts continue alike.
-        vocabulary: see `TextRules`.
+        vocabulary: see `Decoding`.
+        sources: what the encoder of an encoder-decoder reads, ids, one list per row; its prompts are the beginnings of the
+            answers, usually empty.
 
     Raises:
-        HeddleError: a prompt is empty and there is no `end_of_text`, is too long, or has ids that the model does not have.
+        HeddleError: as in `Decoding.open`, or there is not one seed or source for each prompt.
     """
 
     @checked()
@@ -67,14 +71,14 @@ class Engine:
         end_of_text: int | None = None,
         seeds: Sequence[int] | None = None,
         vocabulary: int | None = None,
+        sources: Sequence[Sequence[int]] | None = None,
     ) -> None:
         seeds = [sampling.seed] * len(prompts) if seeds is None else seeds
         if len(seeds) != len(prompts):
             raise HeddleError(f"{len(seeds)} seeds for {len(prompts)} prompts; give one seed per prompt")
-        self.model = model
-        self.rules = TextRules(model, sampling, end_of_text, vocabulary)
-        pairs = zip(prompts, seeds, strict=True)
-        self.waiting = [self.rules.open(number, prompt, seed) for number, (prompt, seed) in enumerate(pairs)]
+        self.model, self.sampling = model, sampling
+        self.decoding = Decoding(model, sampling, end_of_text, vocabulary)
+        self.waiting = open_all(self.decoding, prompts, seeds, sources)
         self.active: list[GrowingText] = []  # in the order of the cache
         self.cache = model.new_cache(0)
         self.modules = tuple(model.modules())
@@ -91,9 +95,11 @@ class Engine:
         with evaluating(self.model, self.modules):
             logits = self._logits()
         events = []
-        for row, (token, logprob) in zip(self.active, self.rules.draw(logits, self.active), strict=True):
+        for row, (token, logprob) in zip(
+            self.active, self.decoding.draw(logits, self.active, self.sampling), strict=True
+        ):
             row.ids.append(token)
-            events.append(Event(row.number, token, logprob, self.rules.finish(row)))
+            events.append(Event(row.number, token, logprob, self.decoding.finish(row)))
         self.leave({event.row for event in events if event.finish})
         self._restart_full_rows()
         return sorted(events, key=lambda event: event.row)
@@ -108,30 +114,20 @@ class Engine:
         """Logits after every active row's text, which the cache then holds."""
         parts = []
         if self.active:
-            parts.append(self._feed(self.cache, [row.ids[-1:] for row in self.active]))
+            parts.append(feed(self.model, self.cache, [row.ids[-1:] for row in self.active]))
         if self.waiting:
             cache = self.model.new_cache(len(self.waiting))
-            parts.append(self._feed(cache, [row.visible() for row in self.waiting]))
+            sources = [row.source for row in self.waiting if row.source is not None]
+            parts.append(feed(self.model, cache, [row.visible() for row in self.waiting], sources))
             self.cache = self.cache.join(cache)
             self.active, self.waiting = self.active + self.waiting, []
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _feed(self, cache: Cache, pieces: list[list[int]]) -> Float[Tensor, "B V"]:
-        """Logits after the next tokens of every row."""
-        counts = [len(piece) for piece in pieces]
-        filled = [piece + [0] * (max(counts) - len(piece)) for piece in pieces]
-        layout = cache.advance(counts, self.model.device)
-        hidden = self.model(torch.tensor(filled, device=self.model.device), layout, cache=cache).hidden
-        if len(set(counts)) == 1:
-            return self.model.logits(hidden[:, -1])
-        ends = torch.tensor(counts, device=hidden.device) - 1
-        return self.model.logits(hidden[torch.arange(len(counts), device=hidden.device), ends])
-
     def _restart_full_rows(self) -> None:
         """Move full rows to the waiting list, to be recomputed from the last half of their context."""
-        self.waiting = self._take_out({row.number for row in self.active if self.rules.is_full(row)})
+        self.waiting = self._take_out({row.number for row in self.active if self.decoding.is_full(row)})
         for row in self.waiting:
-            self.rules.shorten(row)
+            self.decoding.shorten(row)
 
     def _take_out(self, numbers: set[int]) -> list[GrowingText]:
         """Remove these rows from the active ones and from the cache."""
@@ -142,6 +138,47 @@ class Engine:
         return out
 
 
+def open_all(
+    decoding: Decoding,
+    prompts: Sequence[Sequence[int]],
+    seeds: Sequence[int],
+    sources: Sequence[Sequence[int]] | None = None,
+) -> list[GrowingText]:
+    """A text for each prompt and its source.
+
+    Raises:
+        HeddleError: as in `Decoding.open`, or there is not one source for each prompt.
+    """
+    if sources is not None and len(sources) != len(prompts):
+        raise HeddleError(f"{len(sources)} sources for {len(prompts)} prompts; give one source per prompt")
+    each = zip(prompts, seeds, [None] * len(prompts) if sources is None else sources, strict=True)
+    return [decoding.open(number, *given) for number, given in enumerate(each)]
+
+
+def feed(
+    model: Transformer, cache: Cache, pieces: Sequence[list[int]], sources: Sequence[list[int]] = ()
+) -> Float[Tensor, "B V"]:
+    """Logits after the next ids of every row of a cache; `sources` are what the encoder reads, in its first call."""
+    tokens, counts = padded(pieces, model.device), [len(piece) for piece in pieces]
+    layout = cache.advance(counts, model.device)
+    source, source_layout = None, None
+    if sources:
+        source, lengths = padded(sources, model.device), [len(each) for each in sources]
+        if len(set(lengths)) > 1:
+            source_layout = Layout.padded(lengths, max(lengths), device=model.device)
+    hidden = model(tokens, layout, source, source_layout, cache=cache).hidden
+    if len(set(counts)) == 1:
+        return model.logits(hidden[:, -1])
+    ends = torch.tensor(counts, device=hidden.device) - 1
+    return model.logits(hidden[torch.arange(len(counts), device=hidden.device), ends])
+
+
+def padded(rows: Sequence[list[int]], device: torch.device) -> Int[Tensor, "B T"]:
+    """Rows of ids of different lengths, filled at their ends."""
+    width = max(map(len, rows))
+    return torch.tensor([row + [0] * (width - len(row)) for row in rows], device=device)
+
+
 @checked()
 def generate(
     model: Transformer,
@@ -149,8 +186,9 @@ def generate(
     sampling: SamplingConfig,
     end_of_text: int | None = None,
     seeds: Sequence[int] | None = None,
+    sources: Sequence[Sequence[int]] | None = None,
 ) -> Iterator[Event]:
     """Yield every drawn token of every row. Arguments and errors are those of `Engine`."""
-    engine = Engine(model, prompts, sampling, end_of_text, seeds)
+    engine = Engine(model, prompts, sampling, end_of_text, seeds, sources=sources)
     while engine:
         yield from engine.step()

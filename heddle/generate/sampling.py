@@ -1,6 +1,6 @@
 """From logits to a token: which tokens may be drawn, and the draw."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -8,8 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heddle.checks import checked, wrong
-from heddle.config.sampling import SamplingConfig
-from heddle.errors import HeddleError
+from heddle.config.decoding import SamplingConfig
 from heddle.nn.numeric import wide_dtype
 
 Key = tuple[int, int]  # a row's seed, and the position in its text of the token to draw
@@ -93,36 +92,3 @@ def _nucleus(scores: Tensor, share: float) -> tuple[Tensor, Tensor]:
         width *= 8
     count = (reached - weight < share).sum(-1, keepdim=True).clamp(min=1)  # ids before which the share is not reached
     return count, ordered.gather(-1, count - 1)
-
-
-class Blocked:
-    """Ids that are never drawn: those without text, and those that a model's config bans.
-
-    Args:
-        banned: runs of ids; the last id of a run is blocked where the text ends with the ids before it.
-        ends: ids that end a text, which may be drawn although they have no text.
-        vocabulary: how many ids have text; None: all.
-        count: V.
-
-    Raises:
-        HeddleError: no id is left to draw.
-    """
-
-    def __init__(
-        self, banned: Sequence[Sequence[int]], ends: Collection[int], vocabulary: int | None, count: int
-    ) -> None:
-        textless = range(count if vocabulary is None else vocabulary, count)
-        self.always = sorted({*textless, *(run[0] for run in banned if len(run) == 1)} - set(ends))
-        self.runs = [(list(run[:-1]), run[-1]) for run in banned if len(run) > 1]
-        if len(self.always) == count:
-            raise HeddleError("every id is banned or has no text, so nothing can be drawn; check config.ids")
-
-    def masked(self, logits: Float[Tensor, "B V"], texts: Sequence[list[int]]) -> Float[Tensor, "B V"]:
-        """The logits with -inf for ids that are blocked after these texts; the same tensor if none is."""
-        if self.always:
-            logits = logits.index_fill(-1, torch.tensor(self.always, device=logits.device), -torch.inf)
-        found = [(row, last) for row, text in enumerate(texts) for run, last in self.runs if text[-len(run) :] == run]
-        if found:
-            rows, ids = (torch.tensor(each, device=logits.device) for each in zip(*found, strict=True))
-            logits = logits.index_put((rows, ids), logits.new_tensor(-torch.inf))
-        return logits

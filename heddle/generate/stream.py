@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
@@ -11,64 +10,50 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from heddle.checks import checked
+from heddle.config.decoding import DecodingConfig, SamplingConfig
 from heddle.config.ids import SpecialIds
-from heddle.config.sampling import SamplingConfig
 from heddle.errors import HeddleError
-from heddle.generate.sampling import Blocked, choose, log_probability
+from heddle.generate.processors import GrowingText, make_processors
+from heddle.generate.sampling import choose, log_probability
 from heddle.model.transformer import Transformer
 
 Finish = Literal["end", "stop", "length", "context"]
+WINDOW = "or set --window (in Python window=True) to continue from its last tokens"
+SHORTEN = {"prompt": f"shorten it, {WINDOW}", "source": "shorten it"}
 
 
 @checked()
 def stream(
-    model: Transformer, prompt: Sequence[int], sampling: SamplingConfig, end_of_text: int | None = None
+    model: Transformer,
+    prompt: Sequence[int],
+    sampling: SamplingConfig,
+    end_of_text: int | None = None,
+    source: Sequence[int] | None = None,
 ) -> Iterator[int]:
     """Yield the tokens that continue one prompt, without the end of text.
 
     This is the loop at its simplest. `generate` draws the same tokens for many prompts at once, and packs the weights for it.
+    An encoder-decoder reads a source, and may be given the beginning of its answer as a prompt.
     """
-    rules = TextRules(model, sampling, end_of_text)
-    text = rules.open(0, prompt, sampling.seed)
+    decoding = Decoding(model, sampling, end_of_text)
+    text = decoding.open(0, prompt, sampling.seed, source)
     cache, new, finish = model.new_cache(1), text.visible(), None
     while finish is None:
+        read = None if text.source is None or cache.encoded else torch.tensor([text.source], device=model.device)
         with torch.inference_mode(), evaluating(model):
-            hidden = model(torch.tensor([new], device=model.device), cache=cache).hidden
-            ((token, _),) = rules.draw(model.logits(hidden[:, -1]), [text])
+            hidden = model(torch.tensor([new], device=model.device), source=read, cache=cache).hidden
+            ((token, _),) = decoding.draw(model.logits(hidden[:, -1]), [text], sampling)
         text.ids.append(token)
-        finish, new = rules.finish(text), [token]
+        finish, new = decoding.finish(text), [token]
         if finish != "end":
             yield token
-        if rules.is_full(text):
-            rules.shorten(text)
+        if decoding.is_full(text):
+            decoding.shorten(text)
             cache, new = model.new_cache(1), text.visible()
 
 
-@dataclass
-class GrowingText:
-    """A text as it grows.
-
-    Attributes:
-        number: the number of its prompt.
-        ids: the prompt's and those drawn so far.
-        last: how many ids it has once `max_tokens` are drawn.
-        seed: keys its draws.
-        start: index of the first id that the model sees.
-    """
-
-    number: int
-    ids: list[int]
-    last: int
-    seed: int
-    start: int = 0
-
-    def visible(self) -> list[int]:
-        """The ids that the model sees."""
-        return self.ids[self.start :]
-
-
-class TextRules:
-    """How the texts of a model start, which ids they get, and when they end.
+class Decoding:
+    """How the texts of a model start, which ids they get, and when they end, whatever chooses the ids.
 
     Without `sampling.window`, a prompt longer than the context is refused, and a text ends when the context is full. This
     applies to rotary positions too, since the model was never trained beyond the context. With it, a longer prompt is cut to
@@ -76,55 +61,77 @@ class TextRules:
     recomputed: about one extra token per drawn token, many in one pass.
 
     Args:
-        model: a causal language model.
-        sampling: how to draw, and when to end.
-        end_of_text: an id that ends a text, and starts one whose prompt is empty (D-24). The special ids in an imported
-            model's config apply without being passed here, and the ids that it bans are never drawn.
+        model: a decoder that scores tokens, with or without an encoder.
+        config: when to end, and penalties.
+        end_of_text: an id that ends a text, and starts one whose prompt is empty (D-24), as it does every text of an
+            encoder-decoder's decoder. The special ids in an imported model's config apply without being passed here.
         vocabulary: how many ids have text, if the model has more; other ids are not drawn, except those that end a text.
 
     Raises:
-        HeddleError: the model does not predict the next token, or has no id that may be drawn.
+        HeddleError: the model has no decoder or does not score tokens, or has no id that may be drawn.
     """
 
     def __init__(
-        self, model: Transformer, sampling: SamplingConfig, end_of_text: int | None, vocabulary: int | None = None
+        self, model: Transformer, config: DecodingConfig, end_of_text: int | None = None, vocabulary: int | None = None
     ) -> None:
-        model.check_predicts_next()
+        if model.decoder is None:
+            raise HeddleError("this model has no decoder, so it cannot generate")
+        model.language_head()
         ids = model.config.ids or SpecialIds()
-        self.sampling, self.context, self.vocab_size = sampling, model.config.context, model.vocab_size
-        self.begin = end_of_text if ids.begin is None else ids.begin
+        self.config, self.context, self.vocab_size = config, model.config.context, model.vocab_size
+        self.window, self.reads_source = isinstance(config, SamplingConfig) and config.window, model.encoder is not None
+        self.source_vocab_size = model.config.source_vocab_size or model.vocab_size
+        begin = ids.decoder_start if self.reads_source else ids.begin
+        self.begin = end_of_text if begin is None else begin
         self.ends = {*ids.ends(), *(() if end_of_text is None else (end_of_text,))}
-        self.blocked = Blocked(ids.banned, self.ends, vocabulary, model.vocab_size)
+        self.processors = make_processors(config, ids, self.ends, vocabulary, model.vocab_size)
 
-    def open(self, number: int, prompt: Sequence[int], seed: int) -> GrowingText:
-        """A text that starts with a prompt.
+    def open(
+        self, number: int, prompt: Sequence[int], seed: int = 0, source: Sequence[int] | None = None
+    ) -> GrowingText:
+        """A text that starts with a prompt, which follows the first id of an encoder-decoder's decoder.
 
         Raises:
-            HeddleError: the prompt is empty and there is no id to start from, is too long, or has ids that the model does
-                not have.
+            HeddleError: there is no id to start from; the prompt or the source is too long, or has ids that the model does not
+                have; or there is a source that the model cannot read, or none that it needs.
         """
-        ids = list(prompt) or ([] if self.begin is None else [self.begin])
+        if self.reads_source != bool(source):
+            said = (
+                "reads a source: pass one, or use heddle translate"
+                if self.reads_source
+                else "has no encoder for a source"
+            )
+            raise HeddleError(f"this model {said}")
+        ids = [*((self.begin,) if self.begin is not None and (self.reads_source or not prompt) else ()), *prompt]
         if not ids:
             raise HeddleError(f"prompt {number} is empty, and there is no end-of-text token to start from")
-        wrong = next((token for token in ids if not 0 <= token < self.vocab_size), None)
-        if wrong is not None:
-            raise HeddleError(f"prompt {number} has the id {wrong}; ids must be from 0 to {self.vocab_size - 1}")
-        if len(ids) > self.context and not self.sampling.window:
-            raise HeddleError(
-                f"prompt {number} has {len(ids)} tokens, but the model's context is {self.context}; "
-                "shorten it, or set --window (in Python window=True) to continue from its last tokens"
-            )
-        return GrowingText(number, ids, len(ids) + self.sampling.max_tokens, seed, max(0, len(ids) - self.context))
+        for what, given, count in (("prompt", ids, self.vocab_size), ("source", source or (), self.source_vocab_size)):
+            wrong = next((token for token in given if not 0 <= token < count), None)
+            if wrong is not None:
+                raise HeddleError(f"{what} {number} has the id {wrong}; ids must be from 0 to {count - 1}")
+            if len(given) > self.context and not (self.window and what == "prompt"):
+                said = f"{what} {number} has {len(given)} tokens, but the model's context is {self.context}"
+                raise HeddleError(f"{said}; {SHORTEN[what]}")
+        last, start = len(ids) + self.config.max_tokens, max(0, len(ids) - self.context)
+        last = last if self.window else min(last, self.context + 1)
+        return GrowingText(number, ids, len(ids), last, seed, start, list(source) if source else None)
 
-    def draw(self, logits: Float[Tensor, "B V"], texts: Sequence[GrowingText]) -> list[tuple[int, float]]:
+    def process(self, scores: Float[Tensor, "B V"], texts: Sequence[GrowingText]) -> Float[Tensor, "B V"]:
+        """Scores of the next ids after the model's rules about special ids, and the penalties."""
+        for processor in self.processors:
+            scores = processor(scores, texts)
+        return scores
+
+    def draw(
+        self, logits: Float[Tensor, "B V"], texts: Sequence[GrowingText], sampling: SamplingConfig
+    ) -> list[tuple[int, float]]:
         """The next id of each text, and the natural log of its probability under the model itself.
 
         Raises:
             HeddleError: a logit is NaN, or the drawn one is infinite.
         """
         logits = logits.cpu() if logits.device.type == "mps" else logits  # mps has no float64, which draws need
-        possible = self.blocked.masked(logits, [text.ids for text in texts])
-        ids = choose(possible, self.sampling, [(text.seed, len(text.ids)) for text in texts])
+        ids = choose(self.process(logits, texts), sampling, [(text.seed, len(text.ids)) for text in texts])
         drawn = list(zip(ids.tolist(), log_probability(logits, ids).tolist(), strict=True))
         for text, (_, logprob) in zip(texts, drawn, strict=True):
             if not isfinite(logprob):
@@ -135,9 +142,9 @@ class TextRules:
         """Why the text ends with its last id; None: it continues."""
         if text.ids[-1] in self.ends:
             return "end"
-        if len(text.ids) == text.last:
+        if len(text.ids) - text.given == self.config.max_tokens:
             return "length"
-        return "context" if self.is_full(text) and not self.sampling.window else None
+        return "context" if self.is_full(text) and not self.window else None
 
     def is_full(self, text: GrowingText) -> bool:
         """Whether the text's last id does not fit into the context."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heddle.checks import checked
-from heddle.config.sampling import SamplingConfig
+from heddle.config.decoding import SamplingConfig
 from heddle.generate.engine import Engine
 from heddle.generate.stream import Finish
 from heddle.model.transformer import Transformer

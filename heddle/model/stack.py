@@ -18,11 +18,11 @@ from heddle.nn.embedding import Embedding, check_ids
 from heddle.nn.layout import Layout
 from heddle.nn.norm import make_norm
 from heddle.nn.numeric import wide_dtype
-from heddle.nn.output import Hidden, Output
+from heddle.nn.output import EncoderOutput, Hidden, Output
 from heddle.nn.position import SinusoidalPositions, make_relative
 from heddle.nn.scope import Scope
 from heddle.nn.setting import Setting
-from heddle.nn.state import FORGETS, BlockState, Cache, EncoderOutput, Keys
+from heddle.nn.state import FORGETS, BlockState, Cache, Keys
 
 
 class Entry(nn.Module):
@@ -168,9 +168,9 @@ class Stack(nn.Module):
         """The scope of each block's cross-attention, None for a block without one."""
         if encoded is None:
             return [None] * len(self.blocks)
-        keys, hidden = encoded.layout, encoded.hidden
+        keys, queries = encoded.layout, queries.together(encoded.layout.rows)
         scopes = [
-            None if pattern is None else pattern.scope(queries, keys, source=hidden, training=self.training)
+            None if pattern is None else pattern.scope(queries, keys, source=encoded.hidden, training=self.training)
             for pattern in self.source_patterns
         ]
         return [scopes[index] for index in self.source_of]

@@ -15,8 +15,8 @@ from heddle.nn.block import MATRICES
 from heddle.nn.custom import without_custom
 from heddle.nn.embedding import Embedding, check_ids
 from heddle.nn.layout import Layout
-from heddle.nn.output import Hidden, Output, Routing
-from heddle.nn.state import Cache, EncoderOutput
+from heddle.nn.output import EncoderOutput, Hidden, Output, Routing
+from heddle.nn.state import ROUND, Cache
 
 
 class Transformer(nn.Module):
@@ -94,16 +94,16 @@ class Transformer(nn.Module):
             self(tokens, *more, **named)
         return kept
 
-    @checked(rows=at_least(0))
-    def new_cache(self, rows: int) -> Cache:
-        """An empty cache for `rows` sequences, which grows with their tokens.
+    @checked(rows=at_least(0), multiple=at_least(1))
+    def new_cache(self, rows: int, multiple: int = ROUND) -> Cache:
+        """An empty cache for `rows` sequences, which grows with their tokens by multiples of `multiple`.
 
         Raises:
             HeddleError: the model has no decoder.
         """
         if self.decoder is None:
             raise HeddleError("this model has no decoder, so it cannot use a cache: call it on whole sequences")
-        return Cache(self.decoder.new_states(), rows, self.decoder.longest, self.decoder.prefix)
+        return Cache(self.decoder.new_states(), rows, self.decoder.longest, self.decoder.prefix, multiple)
 
     def logits(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
         """Scores of the next token (L0-73, L2-62). Padding entries of the vocabulary are -inf (D-13)."""

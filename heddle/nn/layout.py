@@ -101,6 +101,10 @@ class Layout:
         ends = lengths.to(self.position.device).gather(1, self.segment.clamp(min=0)) - 1
         return replace(self, horizon=torch.maximum(self.position, ends))
 
+    def together(self, rows: int) -> "Layout":
+        """The same tokens in `rows` rows, where neighbouring rows are joined to one; for queries of the same keys."""
+        return self if rows == self.rows else self.each(lambda tensor: tensor.reshape(rows, -1))
+
     @property
     def sees_to(self) -> Int[Tensor, "B T"]:
         """The last position that each token of a decoder sees."""

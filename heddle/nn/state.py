@@ -2,25 +2,24 @@
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
+from itertools import chain, groupby
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
 
 from heddle.checks import wrong
 from heddle.errors import HeddleError
 from heddle.nn.layout import PADDING, Form, Layout
+from heddle.nn.output import EncoderOutput
 
-ROUND = 64  # capacities and visible widths are multiples of this, so that few shapes are compiled
+ROUND = 64  # capacities and visible widths are multiples of this by default, so that few shapes are compiled
 
 
-def rounded(length: int) -> int:
+def rounded(length: int, multiple: int = ROUND) -> int:
     """`length` rounded up to the next capacity."""
-    return -(-length // ROUND) * ROUND
+    return -(-length // multiple) * multiple
 
 
 class State:
@@ -32,6 +31,7 @@ class State:
 
     def __init__(self) -> None:
         self.buffers: tuple[Tensor, ...] = ()
+        self.multiple = ROUND  # of its capacity, if it grows
 
     def read(self) -> tuple[Tensor, ...] | None:
         """Tensors of earlier calls to use unchanged: a recurrent state, or the keys and values of a source. or None."""
@@ -79,7 +79,7 @@ class Growing(State):
 
     def update(self, new: tuple[Tensor, ...], queries: Layout, keys: Layout) -> tuple[Tensor, ...]:
         if not self.buffers:
-            self.buffers = _empty(new, rounded(keys.width))
+            self.buffers = _empty(new, rounded(keys.width, self.multiple))
         for buffer, tensor in zip(self.buffers, new, strict=True):
             if queries.form == "ragged":
                 # Padding is written too, after its row's end; later tokens overwrite it before anything can see it.
@@ -134,7 +134,10 @@ class Rolling(State):
 
 
 class Fixed(State):
-    """Remembers what the first call computed, for all later ones: the keys and values of cross-attention."""
+    """Remembers what the first call computed, for all later ones: the keys and values of cross-attention.
+
+    Its rows are sources, of which each may be read by several rows of the cache (`Cache.share`).
+    """
 
     def read(self) -> tuple[Tensor, ...] | None:
         return self.buffers or None
@@ -142,6 +145,11 @@ class Fixed(State):
     def update(self, new: tuple[Tensor, ...], queries: Layout, keys: Layout) -> tuple[Tensor, ...]:
         self.buffers = new
         return new
+
+    def select(self, rows: Sequence[int]) -> State:
+        """Copies of these rows; of all rows in order, no copy, since nothing is ever written to them."""
+        whole = not self.buffers or list(rows) == list(range(self.buffers[0].shape[0]))
+        return copy(self) if whole else super().select(rows)
 
     def begin(self, like: State, rows: int) -> None:
         """Not possible: the keys and values of a source are computed in a row's first call.
@@ -202,19 +210,6 @@ class Keys:
         return self.layouts[window]
 
 
-@dataclass(frozen=True)
-class EncoderOutput:
-    """An encoder's output, for a decoder's cross-attention.
-
-    Attributes:
-        hidden: Float[B S D].
-        layout: layout of the source's tokens; padding is seen by nothing.
-    """
-
-    hidden: Float[Tensor, "B S D"]
-    layout: Layout
-
-
 class BlockState(NamedTuple):
     """What one block remembers: the state of its mixer and, if it has one, of its cross-attention."""
 
@@ -237,19 +232,30 @@ class Cache:
         longest: how many tokens a row may hold; None: any number.
         prefix: whether the first tokens that a row receives, those of a single call, are its prefix, which sees itself in both
             directions; all later tokens are causal.
+        multiple: capacities and visible widths are rounded up to multiples of this; small ones read and copy less memory, large
+            ones need fewer compiled graphs.
 
     Attributes:
         encoded: an encoder's output, from the first call on.
+        share: how many neighbouring rows read each row of `encoded`.
         queries: layout of the tokens of the last `advance`.
         keys: layouts of the keys that those tokens may attend to.
     """
 
     def __init__(
-        self, states: Sequence[BlockState], rows: int, longest: int | None = None, prefix: bool = False
+        self,
+        states: Sequence[BlockState],
+        rows: int,
+        longest: int | None = None,
+        prefix: bool = False,
+        multiple: int = ROUND,
     ) -> None:
         self.states = list(states)
-        self.longest, self.prefix = longest, prefix
+        self.longest, self.prefix, self.multiple = longest, prefix, multiple
+        for state in self._flat():
+            state.multiple = multiple
         self.encoded: EncoderOutput | None = None
+        self.share = 1
         self.lengths = [0] * rows
         self.capacity = 0
         self.queries: Layout | None = None
@@ -270,7 +276,7 @@ class Cache:
         uniform = even and len(set(self.lengths)) == 1
         end = max(self.lengths, default=0) + width
         # The first call sees only its own tokens, so it can take the fast path for whole sequences.
-        visible = end if fresh else rounded(end)
+        visible = end if fresh else rounded(end, self.multiple)
         self._reserve(visible)
         position = start[:, None] + torch.arange(width, device=device)
         if even:
@@ -308,16 +314,30 @@ class Cache:
         return list(chain.from_iterable(self.states))
 
     def _reserve(self, length: int) -> None:
-        if rounded(length) > self.capacity:
-            self.capacity = max(rounded(length), 2 * self.capacity if self.capacity else 0)
+        if rounded(length, self.multiple) > self.capacity:
+            self.capacity = max(rounded(length, self.multiple), 2 * self.capacity)
             for state in self._flat():
                 state.reserve(self.capacity)
 
     def select(self, rows: Sequence[int]) -> "Cache":
-        """A new cache with copies of these rows: leave out finished rows, name a row twice to fork it."""
-        states = [BlockState(*(state.select(rows) for state in each)) for each in self.states]
-        chosen = Cache(states, len(rows), self.longest, self.prefix)
-        chosen.encoded = self._chosen(rows)
+        """A new cache with copies of these rows: leave out finished rows, name a row twice to fork it.
+
+        Forks of a row that are neighbours share what it read of a source.
+        """
+        sources, share = [row // self.share for row in rows], 1
+        if self.encoded is not None:
+            sources, share = _shared(sources)
+        return self._selected(rows, sources, share)
+
+    def _selected(self, rows: Sequence[int], sources: Sequence[int], share: int) -> "Cache":
+        """These rows, of which each `share` neighbours read one of these sources."""
+        states = [
+            BlockState(*(state.select(sources if isinstance(state, Fixed) else rows) for state in each))
+            for each in self.states
+        ]
+        chosen = Cache(states, len(rows), self.longest, self.prefix, self.multiple)
+        chosen.encoded = None if self.encoded is None else self.encoded.select(sources)
+        chosen.share = share
         chosen.lengths = [self.lengths[row] for row in rows]
         chosen.capacity = self.capacity
         return chosen
@@ -332,47 +352,40 @@ class Cache:
             return other
         if not other.lengths:
             return self
-        for mine, theirs in zip(self._flat(), other._flat(), strict=True):
+        first, second = self._apart(), other._apart()
+        for mine, theirs in zip(first._flat(), second._flat(), strict=True):
             for fresh, used, rows in ((mine, theirs, len(self.lengths)), (theirs, mine, len(other.lengths))):
                 if used.buffers and not fresh.buffers:
                     fresh.begin(used, rows)
-        pairs = zip(self.states, other.states, strict=True)
+        pairs = zip(first.states, second.states, strict=True)
         states = [BlockState(*(mine.join(theirs) for mine, theirs in zip(*pair, strict=True))) for pair in pairs]
-        both = Cache(states, len(self.lengths) + len(other.lengths), self.longest, self.prefix)
-        both.encoded = None if self.encoded is None or other.encoded is None else _stacked(self.encoded, other.encoded)
+        both = Cache(states, len(self.lengths) + len(other.lengths), self.longest, self.prefix, self.multiple)
+        if first.encoded is not None and second.encoded is not None:
+            both.encoded = first.encoded.join(second.encoded)
         both.lengths = self.lengths + other.lengths
         both.capacity = max(self.capacity, other.capacity)
         return both
+
+    def _apart(self) -> "Cache":
+        """The same rows, each with its own source."""
+        if self.share == 1:
+            return self
+        rows = range(len(self.lengths))
+        return self._selected(rows, [row // self.share for row in rows], 1)
 
     def bytes(self) -> int:
         """Memory held, in bytes."""
         encoded = 0 if self.encoded is None else self.encoded.hidden.numel() * self.encoded.hidden.element_size()
         return encoded + sum(state.bytes() for state in self._flat())
 
-    def _chosen(self, rows: Sequence[int]) -> EncoderOutput | None:
-        if self.encoded is None:
-            return None
-        hidden, layout = self.encoded.hidden, self.encoded.layout
-        index = torch.tensor(list(rows), dtype=torch.long, device=hidden.device)
-        position, segment = (places.index_select(0, index) for places in (layout.position, layout.segment))
-        return EncoderOutput(hidden.index_select(0, index), replace(layout, position=position, segment=segment))
 
-
-def _stacked(first: EncoderOutput, second: EncoderOutput) -> EncoderOutput:
-    """Two encoder outputs as one batch, the narrower filled with padding."""
-    one, other = first.layout, second.layout
-    width = max(one.width, other.width)
-
-    def wide(each: EncoderOutput) -> tuple[Tensor, Tensor, Tensor]:
-        more = (0, width - each.layout.width)
-        segment = F.pad(each.layout.segment, more, value=PADDING)
-        return F.pad(each.hidden, (0, 0, *more)), F.pad(each.layout.position, more), segment
-
-    hidden, position, segment = (torch.cat(pair) for pair in zip(wide(first), wide(second), strict=True))
-    forms = {one.form, other.form}
-    whole = forms == {"whole"} and one.width == other.width
-    form: Form = "whole" if whole else "padded" if forms <= {"whole", "padded"} else "packed"
-    return EncoderOutput(hidden, Layout(position, segment, form, max(one.documents, other.documents)))
+def _shared(sources: Sequence[int]) -> tuple[list[int], int]:
+    """The sources of neighbouring rows named once, and how many rows read each; all of them and 1 if these numbers differ."""
+    runs = [(source, len(list(run))) for source, run in groupby(sources)]
+    share = runs[0][1] if runs else 1
+    if any(length != share for _, length in runs):
+        return list(sources), 1
+    return [source for source, _ in runs], share
 
 
 def _ring(start: Tensor, window: int, queries: Layout) -> Layout:

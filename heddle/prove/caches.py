@@ -7,9 +7,9 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from heddle.config.decoding import SamplingConfig
 from heddle.config.ids import SpecialIds
 from heddle.config.model import LanguageHeadConfig
-from heddle.config.sampling import SamplingConfig
 from heddle.generate import generate
 from heddle.nn.state import ROUND
 from heddle.prove.subject import Subject, cut, joined

@@ -1,61 +1,31 @@
-"""What sequence-to-sequence tasks share: the ids around their texts, and the most probable target of a source."""
+"""What sequence-to-sequence tasks share: the ids around their texts, rows put together from parts, answers to show."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from heddle.config.ids import SpecialIds
+from heddle.config.decoding import SamplingConfig
 from heddle.data.pack import within
 from heddle.errors import HeddleError
-from heddle.generate.stream import evaluating
+from heddle.generate.stream import stream
+from heddle.generate.translate import Marks
 from heddle.model.transformer import Transformer
 from heddle.train.task import Reading
-
-BOUNDARY = "<start_translation>"  # between source and target in a decoder alone (L1-81)
 
 Ids = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Marks:
-    """The ids around the texts of a pair.
+def marks_of(kind: str, reading: Reading) -> Marks:
+    """The ids around texts, for a task of this kind.
 
-    Attributes:
-        begin: before a source: what a published tokenizer puts there, else nothing.
-        start: before a target. In a decoder alone the boundary; in an encoder-decoder the id that its decoder starts with,
-            which is the end of text unless an imported model has another, and the id that such a model must generate first.
-        end: after a target, and in an encoder-decoder after a source.
+    Raises:
+        HeddleError: as in `Marks.of`, or there is no tokenizer.
     """
-
-    begin: tuple[int, ...]
-    start: tuple[int, ...]
-    end: int
-
-    @classmethod
-    def of(cls, kind: str, reading: Reading) -> "Marks":
-        """The ids for a task of this kind, with its model and its tokenizer.
-
-        Raises:
-            HeddleError: there is no tokenizer, or it has no id that ends a text or, for a decoder alone, no boundary.
-        """
-        tokenizer, ids = reading.tokenizer, reading.model.ids or SpecialIds()
-        if tokenizer is None:
-            raise HeddleError(f"the task {kind!r} needs the tokenizer of the texts, for its special tokens")
-        end = next(iter(ids.ends()), tokenizer.end_of_text)
-        if end is None:
-            raise HeddleError("the tokenizer has no token that ends a text: add <|endoftext|> to special_tokens")
-        if reading.model.encoder is None:
-            if BOUNDARY not in tokenizer.special:
-                raise HeddleError(
-                    f"the tokenizer has no token between source and target, which a decoder alone needs: "
-                    f"add {BOUNDARY} to special_tokens, or train a tokenizer"
-                )
-            return cls(tokenizer.begins, (tokenizer.special[BOUNDARY],), end)
-        start = end if ids.decoder_start is None else ids.decoder_start
-        return cls(tokenizer.begins, (start, *(() if ids.forced_begin is None else (ids.forced_begin,))), end)
+    if reading.tokenizer is None:
+        raise HeddleError(f"the task {kind!r} needs the tokenizer of the texts, for its special tokens")
+    return Marks.of(reading.model, reading.tokenizer)
 
 
 @dataclass(frozen=True)
@@ -104,25 +74,6 @@ class Texts:
         return cls(ids, sizes.sum(axis=1))
 
 
-@torch.no_grad()
-def greedy(model: Transformer, known: Sequence[int], source: Sequence[int] | None, end: int, most: int) -> list[int]:
-    """The most probable continuation, token by token, without its end (L0-74, L1-77).
-
-    Args:
-        model: an encoder-decoder or a decoder.
-        known: the ids that the decoder starts with.
-        source: the encoder's ids; None for a decoder alone.
-        end: the id after which nothing follows.
-        most: the longest continuation to return.
-    """
-    given = None if source is None else torch.tensor([list(source)], device=model.device)
-    cache, new, found = model.new_cache(1), list(known), list[int]()
-    with evaluating(model):
-        while len(found) < most:
-            hidden = model(torch.tensor([new], device=model.device), source=given, cache=cache).hidden
-            token = int(model.logits(hidden[0, -1]).argmax())
-            if token == end:
-                break
-            found.append(token)
-            new, given = [token], None
-    return found
+def answered(model: Transformer, prompt: Sequence[int], source: Sequence[int] | None, end: int, most: int) -> list[int]:
+    """The most probable ids after a prompt, one by one, without the end: at most `most` (L0-74, L1-77)."""
+    return list(stream(model, prompt, SamplingConfig(max_tokens=most, temperature=0), end, source))

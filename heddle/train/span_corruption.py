@@ -15,7 +15,7 @@ from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.accuracy import CountingCrossEntropy
-from heddle.train.sequences import Marks, greedy
+from heddle.train.sequences import answered, marks_of
 from heddle.train.task import Examples, HeldOut, Reading, Task, listed, stream, window_batches, window_places
 
 SENTINEL = "<extra_id_{}>"  # T5's names
@@ -45,7 +45,7 @@ class SpanCorruptionTask(Task):
 
     def __init__(self, config: SpanCorruptionConfig, reading: Reading) -> None:
         super().__init__(config, reading)
-        self.marks = Marks.of(config.kind, reading)
+        self.marks = marks_of(config.kind, reading)
         assert reading.tokenizer is not None
         self.window = self._longest()
         self.sentinels = self._sentinels(reading.tokenizer, self.spans(self.window)[1])
@@ -154,9 +154,8 @@ class SpanCorruptionTask(Task):
         if length < 2:
             return None
         source, target = self.corrupted(0, length, True, seed)
-        known = target[: len(self.marks.start)].tolist()
-        answer = greedy(model, known, source.tolist(), self.marks.end, 2 * len(target))
-        found, right = self._by_sentinel(answer), self._by_sentinel(target[len(known) : -1].tolist())
+        answer = answered(model, [], source.tolist(), self.marks.end, 2 * len(target))
+        found, right = self._by_sentinel(answer), self._by_sentinel(target[len(self.marks.start) : -1].tolist())
         text, previous = b"", None
         for id in source[len(self.marks.begin) : -1].tolist():
             here = b""

@@ -19,7 +19,7 @@ from heddle.text.tokenizer import Tokenizer
 from heddle.train.accuracy import CountingCrossEntropy
 from heddle.train.apart import check_apart
 from heddle.train.records import Lengths, RecordTask, padded_layout
-from heddle.train.sequences import Ids, Marks, Slices, Texts, greedy
+from heddle.train.sequences import Ids, Slices, Texts, answered, marks_of
 from heddle.train.task import Examples, Reading
 
 SHOWN = 3  # translations in a sample
@@ -59,7 +59,7 @@ class TranslationTask(RecordTask):
     def __init__(self, config: TranslationConfig, reading: Reading) -> None:
         self.paired = reading.model.encoder is not None
         self.scores_all = self.paired or config.source_loss
-        self.marks = Marks.of(config.kind, reading)
+        self.marks = marks_of(config.kind, reading)
         if self.paired and config.source_loss:
             raise HeddleError(
                 "source_loss applies to a decoder alone, since an encoder predicts nothing: leave it out, or set family=decoder"
@@ -160,9 +160,10 @@ class TranslationTask(RecordTask):
 
     def answer(self, model: Transformer, row: PairRow, most: int) -> list[int]:
         """The most probable target of a row's source, token by token, without its end."""
-        known = row.ids[: row.known].tolist()
-        room = min(most, self.reading.length - len(known))
-        return greedy(model, known, row.source.tolist() if self.paired else None, self.marks.end, room)
+        known = [] if self.paired else row.ids[: row.known].tolist()
+        source = row.source.tolist() if self.paired else None
+        found = answered(model, known, source, self.marks.end, most)
+        return found[len(self.marks.start) - 1 :]  # without the id that an imported model must generate first
 
     def _decoded(self, records: Records, numbers: Ids) -> tuple[Texts, Ids]:
         """What the decoder reads of these records and, from the second id on, predicts; and Int[N], ids before the target's own."""

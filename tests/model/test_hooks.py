@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from heddle.config import ConvolutionConfig, RecurrentConfig, RMSNormConfig, TrainConfig
-from heddle.config.sampling import SamplingConfig
+from heddle.config.decoding import SamplingConfig
 from heddle.config.tasks import NextTokenConfig
 from heddle.data.batch import next_token_batch
 from heddle.data.corpus import Corpus, Part

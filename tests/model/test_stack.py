@@ -12,7 +12,7 @@ from heddle.errors import HeddleError
 from heddle.model import Stack
 from heddle.nn import LayerNorm, Layout, RMSNorm
 from heddle.nn.kernels import KERNELS, Lowered
-from heddle.nn.state import EncoderOutput
+from heddle.nn.output import EncoderOutput
 from tests.models import COMBINATIONS, config_of, name_of
 
 

@@ -96,11 +96,26 @@ class Kernel(nn.Module, ABC):
     def lower(mask: Mask, bias: Bias | None = None) -> Lowered:
         """Convert the mask and the bias to the form that this kernel takes. Called once per forward pass and pattern."""
 
-    @abstractmethod
     def forward(
+        self, q: Float[Tensor, "R H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
+    ) -> Float[Tensor, "R H T e"]:
+        """The weighted averages of the values, [R H T e].
+
+        R is B or, where neighbouring rows read the same keys (`Cache.share`), a multiple of it: then such rows are one row with
+        more queries, so that their keys are read once.
+        """
+        rows = k.shape[0]
+        if q.shape[0] == rows:
+            return self.attend(q, k, v, lowered)
+        together = q.unflatten(0, (rows, -1)).transpose(1, 2).flatten(2, 3)
+        out = self.attend(together, k, v, lowered)
+        return out.unflatten(2, (-1, q.shape[2])).transpose(1, 2).flatten(0, 1)
+
+    @abstractmethod
+    def attend(
         self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
     ) -> Float[Tensor, "B H T e"]:
-        """The weighted averages of the values, [B H T e]."""
+        """The weighted averages of the values, [B H T e], where each row has its own keys."""
 
     def check_needs(self, name: str) -> None:
         """Refuse a cap or active dropout that this kernel does not support (`heddle.config.kernels`).

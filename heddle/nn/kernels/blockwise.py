@@ -161,7 +161,7 @@ class Blockwise(Kernel):
         window = mask.window()
         return Lowered("blockwise", mask, mask.is_causal() or window is not None, window, bias=bias)
 
-    def forward(
+    def attend(
         self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
     ) -> Float[Tensor, "B H T e"]:
         self.check_needs("blockwise")

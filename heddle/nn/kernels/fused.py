@@ -36,7 +36,7 @@ class SDPA(Kernel):
             return Lowered("sdpa", mask, dead=dead, bias=bias.masked_fill(~allowed, -torch.inf))
         return Lowered("sdpa", mask, causal, None, allowed, dead)
 
-    def forward(
+    def attend(
         self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
     ) -> Float[Tensor, "B H T e"]:
         self.check_needs("sdpa")
@@ -75,7 +75,7 @@ class Flex(Kernel):
         causal = mask.is_causal() or window is not None
         return Lowered("flex", mask, causal, window, bias=bias, blocks=blocks)
 
-    def forward(
+    def attend(
         self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
     ) -> Float[Tensor, "B H T e"]:
         self.check_needs("flex")

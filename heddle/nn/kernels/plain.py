@@ -149,7 +149,7 @@ class Plain(Kernel):
         allowed = None if causal else mask.dense()
         return Lowered("plain", mask, causal, window, allowed, dead_queries(mask, allowed), bias)
 
-    def forward(
+    def attend(
         self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
     ) -> Float[Tensor, "B H T e"]:
         rows, heads, queries, _ = q.shape

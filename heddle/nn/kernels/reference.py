@@ -55,7 +55,7 @@ class Reference(Kernel):
         allowed = mask.dense()
         return Lowered("reference", mask, allowed=allowed, dead=~allowed.any(-1, keepdim=True), bias=bias)
 
-    def forward(
+    def attend(
         self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
     ) -> Float[Tensor, "B H T e"]:
         assert lowered.allowed is not None

@@ -27,7 +27,7 @@ class Auto(Kernel):
         """Lower the mask for a layer without special needs."""
         return KERNELS[choose("auto", Needs(), mask.queries.position.device.type, mask.keys.width)].lower(mask, bias)
 
-    def forward(
+    def attend(
         self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
     ) -> Float[Tensor, "B H T e"]:
         out: Tensor = self.kernels[lowered.kernel](q, k, v, lowered)

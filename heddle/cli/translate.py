@@ -1,0 +1,131 @@
+"""`heddle translate`."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from heddle.cli.models import open_model
+from heddle.cli.say import bar, console, document, find_run, pluralize
+from heddle.cli.streams import read_input
+from heddle.config.decoding import BeamConfig
+from heddle.errors import HeddleError
+from heddle.generate.translate import Translation
+from heddle.generate.translate import translate as translated
+
+CHUNK = 4096  # lines that are translated before the first is printed
+
+
+def translate(
+    run: str,
+    /,
+    *files: Path,
+    prompt: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
+    beams: int = 5,
+    best: int = 1,
+    length_penalty: float = 1.0,
+    early_stopping: Literal["no", "yes", "never"] = "no",
+    max_tokens: int = 200,
+    repetition_penalty: float = 1.0,
+    no_repeat_ngram: int | None = None,
+    crop: bool = False,
+    rows: int = 64,
+    device: str = "auto",
+    json: bool = False,
+) -> None:
+    """Translate texts, line by line, by beam search.
+
+    Parameters
+    ----------
+    run
+        A run directory, or its name in runs/: an encoder-decoder, or a decoder trained with task=translation.
+    files
+        Files with one source per line; an empty line stays empty. Defaults to standard input.
+    prompt
+        A source to translate, instead of files; may be repeated.
+    beams
+        Unfinished texts to keep at each step; 1 always takes the most probable token.
+    best
+        Translations of each source. With more than one, each line has the source's number, the score and the text.
+    length_penalty
+        A translation's score is its log probability divided by its length to this power.
+    early_stopping
+        Whether to stop as soon as there are as many finished texts as beams; never: only when no longer text can be better.
+    max_tokens
+        Longest translation, in tokens.
+    repetition_penalty
+        Above 1, tokens that are already in the text become less probable.
+    no_repeat_ngram
+        No run of so many tokens may occur twice in a translation.
+    crop
+        Cut off the ends of sources that do not fit into the model's context, instead of refusing them.
+    rows
+        Sources that share each forward pass.
+    device
+        auto, cpu, cuda or mps.
+    json
+        One JSON document on stdout.
+    """
+    settings = {
+        "beams": beams,
+        "best": best,
+        "length_penalty": length_penalty,
+        "early_stopping": {"no": False, "yes": True, "never": "never"}[early_stopping],
+        "max_tokens": max_tokens,
+        "repetition_penalty": repetition_penalty,
+        "no_repeat_ngram": no_repeat_ngram,
+    }
+    config = BeamConfig.of(settings, where="translate")
+    path = find_run(run)
+    ready = open_model(path, device)
+    if ready.tokenizer is None:
+        raise HeddleError(f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
+    sources = _sources(files, prompt)
+    found = list[tuple[Translation, ...]]()
+    for start in range(0, len(sources), CHUNK):
+        with bar(console(as_json=True), f"translating {pluralize(len(sources), 'line')}") as done:
+            part = sources[start : start + CHUNK]
+            told = lambda count, _, start=start: done(start + count, len(sources))  # noqa: E731
+            more = translated(ready.model, ready.tokenizer, part, config, crop, rows, told)
+        found += more
+        if not json:
+            sys.stdout.writelines(_lines(more, start, best))
+            sys.stdout.flush()
+    if json:
+        held = {"run": str(path), "precision": ready.precision, "beam": config.to_dict()}
+        document({**held, "translations": [_document(*each) for each in zip(sources, found, strict=True)]})
+
+
+def _sources(files: Sequence[Path], prompts: list[str] | None) -> list[str]:
+    """The texts to translate.
+
+    Raises:
+        HeddleError: files and prompts are both given, or a text is not UTF-8.
+    """
+    if prompts is not None:
+        if files:
+            raise HeddleError("give files or --prompt, not both")
+        return prompts
+    if not files:
+        return read_input().splitlines()
+    sources = []
+    for file in files:
+        try:
+            sources += file.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise HeddleError(f"{file} is not UTF-8 at byte {error.start}; convert it with iconv") from None
+    return sources
+
+
+def _lines(found: Sequence[tuple[Translation, ...]], first: int, best: int) -> Iterator[str]:
+    """What is printed: a line for each source, or for each of its translations."""
+    for number, each in enumerate(found, start=first):
+        for translation in each:
+            text = " ".join(translation.text.splitlines())
+            yield f"{text}\n" if best == 1 else f"{number}\t{translation.score:.4f}\t{text}\n"
+
+
+def _document(source: str, found: Sequence[Translation]) -> dict[str, Any]:
+    return {"source": source, "best": [vars(each) for each in found]}

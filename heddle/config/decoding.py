@@ -1,0 +1,69 @@
+"""How texts are continued, as data: how the next token is chosen, and when a text ends."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from heddle.config.base import Config
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class DecodingConfig(Config):
+    """What all strategies share: the longest text, and penalties on what a text already contains.
+
+    Attributes:
+        max_tokens: tokens to add to each text, its end included.
+        repetition_penalty: scores of ids in the text are divided by it if positive, else multiplied; 1: none
+            (Keskar et al. 2019, 4.1). A prompt counts as text, a source does not.
+        presence_penalty: subtracted from the scores of ids that have been generated; 0: none (OpenAI's API).
+        frequency_penalty: subtracted once for each time that an id has been generated; 0: none (OpenAI's API).
+        no_repeat_ngram: no run of so many ids may occur twice in a text; None: any may (Paulus et al. 2017, 2.5).
+    """
+
+    max_tokens: PositiveInt = 200
+    repetition_penalty: Positive = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    no_repeat_ngram: PositiveInt | None = None
+
+
+class SamplingConfig(DecodingConfig):
+    """How to draw tokens (D-31). By default, from the model's distribution, at most 200 tokens."""
+
+    temperature: Annotated[float, Field(ge=0)] = 1.0  # logits are divided by it; 0: always the most probable (L0-74)
+    top_k: PositiveInt | None = None  # only the k most probable
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None  # then only the fewest that hold this share together
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    stop: tuple[str, ...] = ()  # the text ends before the first of these
+    window: bool = False  # beyond the context, continue from the last tokens; False: refuse the prompt, end the text
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if "" in self.stop:
+            raise ValueError("stop contains an empty text, which would match everywhere")
+        return self
+
+
+class BeamConfig(DecodingConfig):
+    """How to search for the most probable texts (L1-77). With one beam, the search is greedy.
+
+    Attributes:
+        beams: unfinished texts to keep at each step, for each prompt or source.
+        length_penalty: a text's score is the sum of its tokens' log probabilities, divided by their number to this power;
+            0: the sum, which favours short texts; 1: the mean.
+        early_stopping: when a search with as many finished texts as beams ends. False: when the best unfinished text has no
+            better score at its present length; never: when it could not have one at any length; True: at once.
+        best: texts to return, best first.
+    """
+
+    beams: PositiveInt = 5
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    best: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _enough(self) -> Self:
+        if self.best > self.beams:
+            raise ValueError(f"best = {self.best} is more than beams = {self.beams}: a search finds one text per beam")
+        return self

@@ -1,0 +1,257 @@
+"""Beam search: the most probable texts that a search of limited width finds, for many prompts or sources at once (L1-77).
+
+Each search keeps `beams` unfinished texts. A step extends each by every id, and keeps the most probable ones; one that ends is
+finished if it is among the first `beams`, so that a text must win its place to count. Scores, places and the end of a search
+are those of Hugging Face transformers' `generate`, so imported models answer as they do there.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from math import inf
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
+
+from heddle.checks import at_least, checked
+from heddle.config.decoding import BeamConfig
+from heddle.errors import HeddleError
+from heddle.generate.engine import feed, open_all
+from heddle.generate.processors import GrowingText
+from heddle.generate.stream import Decoding, Finish, evaluating
+from heddle.model.transformer import Transformer
+
+SEARCHES = 64  # searches that share each forward pass
+IN_CACHE = 1 << 18  # scores to look at at once: as many as a core's cache holds
+BLOCK = 64  # scores whose maximum is looked at first
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A finished text of a search.
+
+    Attributes:
+        ids: the generated ids, with the one that ends the text, if any.
+        score: `logprob` divided by the number of ids to the power `length_penalty`.
+        logprob: sum of the natural logs of the ids' probabilities, after the rules about special ids and the penalties.
+        finish: why it ends, as in `Event`.
+    """
+
+    ids: tuple[int, ...]
+    score: float
+    logprob: float
+    finish: Finish
+
+
+class Node(NamedTuple):
+    """The last id of an unfinished text and, through `before`, all earlier ones."""
+
+    before: "Node | None"
+    id: int
+    logprob: float
+
+    def ids(self) -> list[int]:
+        """The generated ids."""
+        node: Node | None = self
+        found = []
+        while node is not None:
+            found.append(node.id)
+            node = node.before
+        return found[::-1]
+
+
+START = Node(None, -1, 0.0)  # the empty continuation
+
+
+class Candidate(NamedTuple):
+    """One id after one unfinished text, with the log probability of the text that they make."""
+
+    logprob: float
+    beam: int
+    id: int
+
+
+@dataclass
+class Search:
+    """The search for the best continuations of one prompt.
+
+    Attributes:
+        text: the prompt.
+        config: the strategy.
+        beams: the unfinished texts, best first; before the first step, none.
+        finished: the best finished ones so far, best first.
+        length: generated ids in each unfinished text.
+    """
+
+    text: GrowingText
+    config: BeamConfig
+    beams: list[Node] = field(default_factory=list)
+    finished: list[Hypothesis] = field(default_factory=list)
+    length: int = 0
+
+    def extend(self, candidates: Sequence[Candidate], decoding: Decoding) -> list[int]:
+        """Take the best candidates, which are sorted; return which unfinished text each new one extends."""
+        self.length += 1
+        before, parents = self.beams, list[int]()
+        self.beams = []
+        for place, (logprob, beam, id) in enumerate(candidates):
+            node = Node(before[beam] if before else None, id, logprob)
+            finish = self._finish(id, decoding)
+            if finish is None:
+                self.beams.append(node)
+                parents.append(beam)
+            elif place < self.config.beams:
+                self._keep(node, finish)
+            if len(self.beams) == self.config.beams and place + 1 >= self.config.beams:
+                break
+        return parents
+
+    def ended(self) -> bool:
+        """Whether no unfinished text can be among the best."""
+        if not self.beams:
+            return True
+        if len(self.finished) < self.config.beams:
+            return False
+        if self.config.early_stopping is True:
+            return True
+        longest = self.config.early_stopping == "never" and self.config.length_penalty > 0
+        length = self.text.last - self.text.given if longest else self.length
+        return self._score(self.beams[0].logprob, length) <= self.finished[-1].score
+
+    def texts(self) -> list[GrowingText]:
+        """Every unfinished text in full."""
+        rows = [beam.ids() for beam in self.beams] or [[]]
+        given = self.text
+        return [
+            GrowingText(given.number, given.ids + ids, given.given, given.last, given.seed, given.start, given.source)
+            for ids in rows
+        ]
+
+    def _finish(self, id: int, decoding: Decoding) -> Finish | None:
+        if id in decoding.ends:
+            return "end"
+        if self.text.given + self.length < self.text.last:
+            return None
+        return "length" if self.length == self.config.max_tokens else "context"
+
+    def _keep(self, node: Node, finish: Finish) -> None:
+        made = Hypothesis(tuple(node.ids()), self._score(node.logprob, self.length), node.logprob, finish)
+        self.finished.append(made)
+        self.finished.sort(key=lambda each: -each.score)  # stable: of equals, the earlier one is better
+        del self.finished[self.config.beams :]
+
+    def _score(self, logprob: float, length: int) -> float:
+        return logprob / float(length**self.config.length_penalty)
+
+
+@checked(rows=at_least(1))
+def beam_search(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    config: BeamConfig,
+    end_of_text: int | None = None,
+    vocabulary: int | None = None,
+    sources: Sequence[Sequence[int]] | None = None,
+    rows: int = SEARCHES,
+) -> Iterator[tuple[int, tuple[Hypothesis, ...]]]:
+    """Yield the number of each prompt and its `config.best` best continuations, best first, as they are found.
+
+    Prompts of similar length share forward passes. Others change only the last bits of a text's scores.
+
+    Args:
+        model: used in evaluation mode, then returned to its mode; its precision is kept.
+        prompts: ids, one list for each search; of an encoder-decoder, the beginnings of its answers, usually empty.
+        config: the strategy.
+        end_of_text: see `Decoding`.
+        vocabulary: see `Decoding`.
+        sources: what the encoder of an encoder-decoder reads, one list for each search.
+        rows: searches that share forward passes.
+
+    Raises:
+        HeddleError: as in `Decoding.open`; or the model's output is NaN.
+    """
+    decoding = Decoding(model, config, end_of_text, vocabulary)
+    texts = open_all(decoding, prompts, [0] * len(prompts), sources)
+    texts.sort(key=lambda text: (len(text.source or ()), len(text.ids)), reverse=True)
+    for start in range(0, len(texts), rows):
+        yield from _search([Search(text, config) for text in texts[start : start + rows]], model, decoding)
+
+
+def _search(
+    searches: list[Search], model: Transformer, decoding: Decoding
+) -> Iterator[tuple[int, tuple[Hypothesis, ...]]]:
+    """Carry out searches together."""
+    cache, pieces = model.new_cache(len(searches), multiple=1), [search.text.visible() for search in searches]
+    sources = [search.text.source for search in searches if search.text.source is not None]
+    modules = tuple(model.modules())
+    while searches:
+        with torch.inference_mode(), evaluating(model, modules):
+            logits = feed(model, cache, pieces, sources)
+            candidates = best_candidates(logits, searches, decoding)
+        kept, parents, beams, row = list[Search](), list[int](), list[Node](), 0
+        for search, found in zip(searches, candidates, strict=True):
+            width = max(1, len(search.beams))
+            extended = search.extend(found, decoding)
+            if search.ended():
+                yield search.text.number, tuple(search.finished[: search.config.best])
+            else:
+                kept.append(search)
+                parents += [row + beam for beam in extended]
+                beams += search.beams
+            row += width
+        searches, pieces, sources = kept, [[beam.id] for beam in beams], []
+        if searches:
+            cache = cache.select(parents)
+
+
+def best_candidates(
+    logits: Float[Tensor, "B V"], searches: Sequence[Search], decoding: Decoding
+) -> list[list[Candidate]]:
+    """The most probable candidates of each search, best first, enough to have `beams` unfinished ones among them.
+
+    Raises:
+        HeddleError: a log probability is NaN.
+    """
+    texts = list[GrowingText]()
+    if any(processor.reads for processor in decoding.processors):
+        texts = list(chain.from_iterable(search.texts() for search in searches))
+    most = max(2, 1 + len(decoding.ends)) * searches[0].config.beams
+    rows = max(1, IN_CACHE // logits.shape[-1])
+    parts = []
+    for start in range(0, len(logits), rows):
+        scores = logits[start : start + rows].float().log_softmax(-1)
+        parts.append(largest(decoding.process(scores, texts[start : start + rows]), most))
+    best, ids = (torch.cat(each) for each in zip(*parts, strict=True))
+    earlier = [node.logprob for search in searches for node in search.beams or (START,)]
+    best = best + torch.tensor(earlier, device=best.device)[:, None]
+    widths = [max(1, len(search.beams)) for search in searches]
+    # [S beams ids]: searches on toy vocabularies may have fewer unfinished texts than others.
+    whole, named = (pad_sequence(each.split(widths), True, -inf) for each in (best, ids.to(best.dtype)))
+    chosen, places = whole.flatten(1).topk(min(most, whole[0].numel()))
+    found = zip(
+        *(each.tolist() for each in (chosen, places // best.shape[1], named.flatten(1).gather(1, places))), strict=True
+    )
+    if chosen.isnan().any():
+        raise HeddleError("the model's output is NaN; its weights are broken")
+    return [
+        [Candidate(logprob, beam, int(id)) for logprob, beam, id in zip(*row, strict=True) if logprob > -inf]
+        for row in found
+    ]
+
+
+def largest(scores: Float[Tensor, "B V"], count: int) -> tuple[Float[Tensor, "B n"], Int[Tensor, "B n"]]:
+    """The `count` largest scores of each row and their ids, in order; all of them if there are fewer.
+
+    They are among the blocks with the largest maxima, which takes a third of the time of sorting through a large row.
+    """
+    ids = scores.shape[-1]
+    if ids < 2 * BLOCK * count:
+        return scores.topk(min(count, ids))
+    blocks = pad(scores, (0, -ids % BLOCK), value=-inf).unflatten(1, (-1, BLOCK))
+    kept = blocks.amax(2).topk(count).indices[:, :, None]
+    found, places = blocks.gather(1, kept.expand(-1, -1, BLOCK)).flatten(1).topk(count)
+    return found, (kept * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1).gather(1, places)

@@ -1,0 +1,56 @@
+"""BLEU and chrF of translations, as the field reports them: computed by sacrebleu, with its signature (Post 2018)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from heddle.checks import checked
+from heddle.errors import HeddleError
+
+
+@dataclass(frozen=True)
+class TranslationScore:
+    """How near translations are to their references.
+
+    Attributes:
+        bleu: BLEU, 0 to 100 (Papineni et al. 2002).
+        chrf: chrF2, 0 to 100 (Popović 2015).
+        bleu_signature: what sacrebleu counted, without which a BLEU cannot be compared.
+        chrf_signature: likewise.
+        texts: how many translations were scored.
+    """
+
+    bleu: float
+    chrf: float
+    bleu_signature: str
+    chrf_signature: str
+    texts: int
+
+
+@checked()
+def score_translations(
+    translations: Sequence[str], references: Sequence[str], tokenize: str = "13a", lowercase: bool = False
+) -> TranslationScore:
+    """BLEU and chrF of a corpus, one reference for each translation.
+
+    Args:
+        translations: what a model wrote.
+        references: what is right.
+        tokenize: sacrebleu's tokenization for BLEU; `none` for texts that are tokenized already.
+        lowercase: whether to ignore case.
+
+    Raises:
+        HeddleError: there are no translations, there is not one reference for each, or sacrebleu does not know the tokenization.
+    """
+    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu.metrics.bleu import BLEU as Known
+
+    if len(translations) != len(references) or not translations:
+        raise HeddleError(
+            f"{len(translations)} translations and {len(references)} references: give one reference for each"
+        )
+    if tokenize not in Known.TOKENIZERS:
+        raise HeddleError(f"sacrebleu has no tokenization {tokenize!r}: {', '.join(sorted(Known.TOKENIZERS))}")
+    bleu, chrf = BLEU(tokenize=tokenize, lowercase=lowercase, force=True), CHRF(lowercase=lowercase)
+    scores = [metric.corpus_score(list(translations), [list(references)]).score for metric in (bleu, chrf)]
+    signatures = [str(metric.get_signature()) for metric in (bleu, chrf)]
+    return TranslationScore(scores[0], scores[1], signatures[0], signatures[1], len(translations))

@@ -1,0 +1,160 @@
+"""Translation: source texts in, target texts out, by an encoder-decoder or by a decoder alone (L1-74 … L1-82).
+
+What a model reads around the texts of a pair (`Marks`) is decided here, for training and for translating alike.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from heddle.checks import at_least, checked
+from heddle.config.decoding import BeamConfig
+from heddle.config.ids import SpecialIds
+from heddle.config.model import TransformerConfig
+from heddle.errors import HeddleError
+from heddle.generate.beam import SEARCHES, Hypothesis, beam_search
+from heddle.generate.stream import Finish
+from heddle.model.transformer import Transformer
+from heddle.text.tokenizer import Tokenizer
+
+BOUNDARY = "<start_translation>"  # between source and target in a decoder alone (L1-81)
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The ids around the texts of a pair.
+
+    Attributes:
+        begin: before a source: what a published tokenizer puts there, else nothing.
+        start: before a target. In a decoder alone the boundary; in an encoder-decoder the id that its decoder starts with,
+            which is the end of text unless an imported model has another, and the id that such a model must generate first.
+        end: after a target, and in an encoder-decoder after a source.
+    """
+
+    begin: tuple[int, ...]
+    start: tuple[int, ...]
+    end: int
+
+    @classmethod
+    def of(cls, model: TransformerConfig, tokenizer: Tokenizer) -> "Marks":
+        """The ids for a model and its tokenizer.
+
+        Raises:
+            HeddleError: the tokenizer has no id that ends a text or, for a decoder alone, no boundary.
+        """
+        ids = model.ids or SpecialIds()
+        end = next(iter(ids.ends()), tokenizer.end_of_text)
+        if end is None:
+            raise HeddleError("the tokenizer has no token that ends a text: add <|endoftext|> to special_tokens")
+        if model.encoder is None:
+            if BOUNDARY not in tokenizer.special:
+                raise HeddleError(
+                    f"the tokenizer has no token between source and target, which a decoder alone needs: "
+                    f"add {BOUNDARY} to special_tokens, or train a tokenizer"
+                )
+            return cls(tokenizer.begins, (tokenizer.special[BOUNDARY],), end)
+        start = end if ids.decoder_start is None else ids.decoder_start
+        return cls(tokenizer.begins, (start, *(() if ids.forced_begin is None else (ids.forced_begin,))), end)
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a source.
+
+    Attributes:
+        text: the target text.
+        score: see `Hypothesis`.
+        logprob: natural log of the text's probability, as in `Hypothesis`.
+        tokens: ids that were generated, the end included.
+        finish: `end`; or `length` or `context`, if the text is cut off.
+    """
+
+    text: str
+    score: float
+    logprob: float
+    tokens: int
+    finish: Finish
+
+
+@checked(rows=at_least(1))
+def translate(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    sources: Sequence[str],
+    config: BeamConfig | None = None,
+    crop: bool = False,
+    rows: int = SEARCHES,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[tuple[Translation, ...]]:
+    """The `config.best` best translations of each source, best first, by beam search.
+
+    Any text that a model answers is a source: a sentence, a question, an article to summarise. An empty source has the empty
+    translation.
+
+    Args:
+        model: an encoder-decoder, or a decoder that was trained with the task `translation`.
+        tokenizer: the model's.
+        sources: texts.
+        config: the strategy; None: five beams.
+        crop: whether to cut off the ends of sources that do not fit, as training does, instead of refusing them.
+        rows: sources that share each forward pass.
+        progress: hears how many sources are done, and of how many.
+
+    Raises:
+        HeddleError: the model cannot translate, or a source does not fit into its context.
+    """
+    config = BeamConfig() if config is None else config
+    if model.decoder is None:
+        raise HeddleError("this model has no decoder, so it cannot translate")
+    if tokenizer.vocab_size > model.vocab_size:
+        model.check_vocabulary(tokenizer.vocab_size)
+    marks = Marks.of(model.config, tokenizer)
+    read = {number: text for number, text in enumerate(sources) if text}
+    encoded = dict(zip(read, source_ids(model.config, tokenizer, marks, list(read.values()), crop), strict=True))
+    paired = model.encoder is not None
+    prompts, given = ([[] for _ in encoded], list(encoded.values())) if paired else (list(encoded.values()), None)
+    end = tokenizer.end_of_text if model.config.ids is None else None  # an imported model has its end ids in its config
+    found: list[tuple[Translation, ...]] = [(Translation("", 0.0, 0.0, 0, "end"),)] * len(sources)
+    numbers, hidden = list(encoded), _without_text(model.config, marks)
+    searched = beam_search(model, prompts, config, end, tokenizer.vocab_size, given, rows)
+    for done, (number, hypotheses) in enumerate(searched, start=1):
+        found[numbers[number]] = tuple(_translation(each, tokenizer, hidden) for each in hypotheses)
+        if progress is not None:
+            progress(done, len(encoded))
+    return found
+
+
+def source_ids(
+    config: TransformerConfig, tokenizer: Tokenizer, marks: Marks, sources: Sequence[str], crop: bool = False
+) -> list[list[int]]:
+    """What the encoder reads of each source, or what a decoder alone reads before the target.
+
+    Raises:
+        HeddleError: a source does not fit, and `crop` is not set.
+    """
+    paired = config.encoder is not None
+    after = (marks.end,) if paired else marks.start
+    room = config.context - len(marks.begin) - len(after)
+    kept = room if paired else max(1, room // 2)  # a decoder alone needs room for the target too
+    found = []
+    for number, ids in enumerate(tokenizer.encode_batch(sources)):
+        if len(ids) > room:
+            if not crop:
+                raise HeddleError(
+                    f"source {number} has {len(ids)} tokens, but the model has room for {room}; shorten it, or crop sources "
+                    "with --crop (in Python crop=True)"
+                )
+            ids = ids[:kept]
+        found.append([*marks.begin, *ids, *after])
+    return found
+
+
+def _without_text(config: TransformerConfig, marks: Marks) -> set[int]:
+    """Ids that a target may contain and that are no part of its text."""
+    ids = config.ids or SpecialIds()
+    known = (*marks.begin, *marks.start, marks.end, ids.begin, ids.padding, *ids.ends())
+    return {id for id in known if id is not None}
+
+
+def _translation(found: Hypothesis, tokenizer: Tokenizer, hidden: set[int]) -> Translation:
+    text = tokenizer.decode([id for id in found.ids if id not in hidden])
+    return Translation(text, found.score, found.logprob, len(found.ids), found.finish)

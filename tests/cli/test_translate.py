@@ -1,0 +1,94 @@
+"""`heddle translate`, and `heddle eval` of translations, on a tiny run."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from heddle.config import sized
+from heddle.generate import translate
+from heddle.model import build
+from heddle.weights import load, save
+from tests.train.pairs import MODELS, TOKENIZER
+
+from .conftest import Heddle
+
+LINES = ["abcd", "", "ba"]
+
+
+@pytest.fixture
+def run() -> str:
+    model = build(MODELS["both"].override({"initial": {"std": 0.3, "scale_residual": False}}), seed=4)
+    save(model, "runs/pairs", TOKENIZER, overwrite=True)
+    return "pairs"
+
+
+def test_lines_in_lines_out(heddle: Heddle, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "source.txt"
+    file.write_text("".join(f"{line}\n" for line in LINES))
+    told = heddle("translate", run, str(file), "--max-tokens", "6")
+    wanted = [best.text for best, *_ in translate(*load("runs/pairs"), LINES)]
+    assert (told.code, told.err) == (0, "")
+    assert [line[:6] for line in told.out.splitlines()] == [line[:6] for line in wanted]
+    assert told.out.splitlines()[1] == ""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
+    assert heddle("translate", run, "--max-tokens", "6") == told
+    prompted = heddle("translate", run, "--prompt", LINES[0], "--prompt", LINES[2], "--max-tokens", "6")
+    assert prompted.out.splitlines() == [told.out.splitlines()[0], told.out.splitlines()[2]]
+
+
+def test_the_best_few_and_as_a_document(heddle: Heddle, run: str) -> None:
+    words = ["--prompt", "abcd", "--beams", "3", "--best", "2", "--max-tokens", "5", "--length-penalty", "0.6"]
+    lines = [line.split("\t") for line in heddle("translate", run, *words).out.splitlines()]
+    data = heddle("translate", run, *words, "--json").json
+    assert (data["run"], data["beam"]["beams"], data["precision"]) == ("runs/pairs", 3, "fp32")
+    (translation,) = data["translations"]
+    assert translation["source"] == "abcd"
+    assert [[number, text] for number, _, text in lines] == [["0", each["text"]] for each in translation["best"]]
+    assert [float(score) for _, score, _ in lines] == pytest.approx(
+        [each["score"] for each in translation["best"]], abs=1e-4
+    )
+    assert all((each["finish"] == "end") == (each["tokens"] < 5) for each in translation["best"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--prompt", "a" * 40], "source 0 has 40 tokens, but the model has room for 31"),
+        (["--prompt", "a", "--best", "6"], "best = 6 is more than beams = 5"),
+        (["nowhere.txt"], "nowhere.txt: No such file"),
+        (["--prompt", "a", "nowhere.txt"], "give files or --prompt, not both"),
+        (["--prompt", "a", "--beams", "0"], "beams"),
+    ],
+)
+def test_what_cannot_be_translated_is_one_line(heddle: Heddle, run: str, words: list[str], said: str) -> None:
+    told = heddle("translate", run, *words)
+    assert (told.code, told.out, told.err.count("\n")) == (2, "", 1)
+    assert said in told.err
+
+
+def test_a_run_that_cannot_translate_says_so(heddle: Heddle) -> None:
+    encoder = build(sized(1, vocab_size=TOKENIZER.vocab_size, context=16, dim=16, stacks=("encoder",)))
+    save(encoder, "runs/reader", TOKENIZER, overwrite=True)
+    told = heddle("translate", "reader", "--prompt", "a")
+    assert (told.code, told.err) == (2, "heddle: this model has no decoder, so it cannot translate\n")
+
+
+def test_translations_are_scored(heddle: Heddle, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.tsv"
+    file.write_text(
+        "source\ttarget\n" + "".join(f"{word} {word}\t{word}\n" for word in ("warp", "weft", "heddle", "reed") * 8)
+    )
+    settings = ["task=translation", "tokenizer=characters", "depth=1", "dim=16", "context=32", "steps=2", "batch=4"]
+    assert heddle("train", str(file), *settings, "--name", "pairs2").code == 0
+    output = tmp_path / "out.txt"
+    told = heddle("eval", "pairs2", str(file), "--beams", "2", "--lowercase", "--output", str(output), "--json")
+    found = told.json["translations"]
+    assert (found["texts"], len(output.read_text().splitlines())) == (32, 32)
+    assert found["bleu_signature"].startswith("nrefs:1|case:lc|eff:no|tok:13a")
+    assert "chrF" in heddle("eval", "pairs2", "--beams", "1").out
+    assert (
+        heddle("eval", "pairs2", "--tokenize", "none").err
+        == "heddle: --tokenize is about translations: add --beams 5\n"
+    )

@@ -1,0 +1,80 @@
+"""Processors of scores: those of Hugging Face transformers with the same name, and OpenAI's formula."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+from transformers.generation.logits_process import (
+    ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor,
+    LogitsProcessor,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+)
+
+from heddle.config import SamplingConfig, SpecialIds
+from heddle.errors import HeddleError
+from heddle.generate.processors import Forced, GrowingText, NoRepeat, Processor, Repetition, Used, make_processors
+
+IDS = 7
+BANNED = ((6,), (2, 3), (4, 4, 5))
+PAIRS: dict[str, tuple[Processor, LogitsProcessor]] = {
+    "repetition": (Repetition(1.7), RepetitionPenaltyLogitsProcessor(1.7)),
+    "repetition is sought": (Repetition(0.6), RepetitionPenaltyLogitsProcessor(0.6)),
+    "no id twice": (NoRepeat(1), NoRepeatNGramLogitsProcessor(1)),
+    "no pair twice": (NoRepeat(2), NoRepeatNGramLogitsProcessor(2)),
+    "no three twice": (NoRepeat(3), NoRepeatNGramLogitsProcessor(3)),
+    "first": (Forced([4], lambda text: len(text.ids) == 1), ForcedBOSTokenLogitsProcessor(4)),
+    "last": (Forced([1, 5], lambda text: len(text.ids) == 5), ForcedEOSTokenLogitsProcessor(6, [1, 5])),
+    "banned": (
+        make_processors(SamplingConfig(), SpecialIds(banned=BANNED), {1}, None, IDS)[0],
+        NoBadWordsLogitsProcessor([list(run) for run in BANNED], eos_token_id=1),
+    ),
+}
+
+
+def texts(rows: Sequence[Sequence[int]], given: int = 1) -> list[GrowingText]:
+    return [GrowingText(number, list(ids), given, 100, 0) for number, ids in enumerate(rows)]
+
+
+def drawn(length: int) -> tuple[list[list[int]], Tensor]:
+    draw = torch.Generator().manual_seed(length)
+    return torch.randint(0, IDS, (6, length), generator=draw).tolist(), torch.randn(6, IDS, generator=draw)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("length", [1, 2, 5, 12])
+def test_a_processor_is_the_one_of_transformers(name: str, length: int) -> None:
+    mine, theirs = PAIRS[name]
+    rows, scores = drawn(length)
+    before = scores.clone()
+    assert torch.equal(mine(scores, texts(rows)), theirs(torch.tensor(rows), scores.clone()))
+    assert torch.equal(scores, before), "the given scores are left as they are"
+
+
+def test_what_was_generated_costs_what_openai_says() -> None:
+    """mu[j] - c[j] * frequency - (c[j] > 0) * presence, of the ids that were generated."""
+    rows, scores = drawn(9)
+    given, presence, frequency = 3, 0.7, 0.4
+    found = Used(presence, frequency)(scores.double(), texts(rows, given))
+    for row, ids in enumerate(rows):
+        counts = Counter(ids[given:])
+        for j in range(IDS):
+            wanted = scores[row, j].double() - counts[j] * frequency - (counts[j] > 0) * presence
+            assert found[row, j] == pytest.approx(wanted.item(), abs=1e-12)
+    fresh = texts([[1, 2, 3]], given)
+    assert Used(presence, frequency)(scores[:1], fresh) is not None
+    assert torch.equal(Used(presence, frequency)(scores[:1], fresh), scores[:1])
+
+
+def test_only_what_applies_is_made() -> None:
+    assert make_processors(SamplingConfig(), SpecialIds(), {1}, None, IDS) == ()
+    config = SamplingConfig(repetition_penalty=1.2, frequency_penalty=0.1, no_repeat_ngram=2)
+    ids = SpecialIds(banned=((3,),), forced_begin=2, forced_end=(1, 4))
+    kinds = [type(each).__name__ for each in make_processors(config, ids, {1}, 6, IDS)]
+    assert kinds == ["Repetition", "Used", "NoRepeat", "Blocked", "Forced", "Forced"]
+    with pytest.raises(HeddleError, match="every id is banned"):
+        make_processors(config, SpecialIds(banned=tuple((id,) for id in range(IDS))), (), None, IDS)
