@@ -31,7 +31,7 @@ def train_vectors(texts: Iterable[str], config: VectorsConfig | None = None, tel
         tell: called with lines of progress, once something takes more than two seconds.
 
     Raises:
-        HeddleError: fewer than two words are frequent enough or none has a neighbour, or the vectors became NaN or infinite.
+        HeddleError: fewer than two words are frequent enough or none has a neighbour, or the vectors diverged.
     """
     config = (config or VectorsConfig()).complete()
     corpus = read_corpus(texts, WordCutter(config.lowercase, config.punctuation), config.min_count, tell)

@@ -6,6 +6,7 @@ every prediction has as many as asked for: what is minimised is the same in expe
 width D.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -136,7 +137,7 @@ def train_word2vec(
     """Word vectors by skip-gram or CBOW: Float[V, D], and the mean loss per prediction in each epoch.
 
     Raises:
-        HeddleError: no two words are neighbours after subsampling, or the vectors became NaN or infinite.
+        HeddleError: no two words are neighbours after subsampling, or the vectors diverged.
     """
     assert config.window is not None
     assert config.epochs is not None
@@ -165,6 +166,12 @@ def train_word2vec(
                     pace.say(int(passed * whole), _line(epoch, passed, loss))
             done += blocks.read
         losses.append(float(np.mean(seen)) if seen else 0.0)
+        untrained = (1 + config.negatives) * math.log(2)
+        if losses[-1] > 2 * untrained:
+            raise HeddleError(
+                f"the vectors diverged in epoch {epoch}: its loss is {losses[-1]:.4g}, and that of untrained vectors "
+                f"{untrained:.4g}; set a lower learning_rate"
+            )
     if not any(losses):
         fewer = "set subsampling = 0, or " if config.subsampling else ""
         raise HeddleError(f"no word was left with a neighbour to learn from: {fewer}give longer texts")

@@ -1,6 +1,7 @@
 """Negative sampling: its pairs, its noise, its gradients, and that a seed decides everything."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -175,8 +176,17 @@ def test_chunks_of_a_text_are_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rate_that_diverges_is_refused(method: str) -> None:
     config = VectorsConfig.of({"method": method, "dim": 8, "learning_rate": 10, "min_count": 1, "epochs": 30})
     said = refusal(lambda: train_vectors(planted(0, 400), config))
-    assert "the vectors became NaN or infinite in epoch" in said
+    assert re.match(r"the vectors (became NaN or infinite|diverged) in epoch \d", said)
     assert said.endswith("set a lower learning_rate")
+
+
+def test_a_loss_above_that_of_untrained_vectors_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may stay finite: σ saturates, and gradients with it."""
+    monkeypatch.setattr(Word2Vec, "step", lambda *arguments, **more: 8.5)
+    said = refusal(lambda: train_vectors([TEXT], VectorsConfig(dim=2)))
+    assert said.startswith("the vectors diverged in epoch 1: its loss is 8.5, and that of untrained vectors 4.159; ")
+    monkeypatch.setattr(Word2Vec, "step", lambda *arguments, **more: 8.3)
+    assert train_vectors([TEXT], VectorsConfig(dim=2)).losses == pytest.approx([8.3] * 5)
 
 
 @pytest.mark.parametrize("method", ["skipgram", "cbow", "glove"])
