@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from heddle.errors import HeddleError
     from heddle.generate import generate_text, translate
     from heddle.model import build
+    from heddle.predict import classify, embed, fill
     from heddle.text import load_tokenizer, train_tokenizer
     from heddle.train import fit, model_for, tokenizer_for
     from heddle.vectors import train_vectors
@@ -17,6 +18,9 @@ __version__ = "0.1.0"
 __all__ = [
     "HeddleError",
     "build",
+    "classify",
+    "embed",
+    "fill",
     "fit",
     "generate_text",
     "load",
@@ -35,6 +39,9 @@ __all__ = [
 _HOMES = {
     "HeddleError": "heddle.errors",
     "build": "heddle.model",
+    "classify": "heddle.predict",
+    "embed": "heddle.predict",
+    "fill": "heddle.predict",
     "fit": "heddle.train",
     "generate_text": "heddle.generate",
     "load": "heddle.weights",
@@ -58,6 +65,7 @@ _PACKAGES = (
     "generate",
     "model",
     "nn",
+    "predict",
     "prove",
     "text",
     "train",

@@ -26,7 +26,7 @@ from heddle.model.head import Scores
 from heddle.nn import Layout
 from heddle.vectors import WordVectors
 
-PACKAGES = ("account", "config", "data", "generate", "model", "prove", "text", "train", "vectors", "weights")
+PACKAGES = ("account", "config", "data", "generate", "model", "predict", "prove", "text", "train", "vectors", "weights")
 
 TEXT = "the warp is held, the weft is thrown"
 NAN, INF = float("nan"), float("inf")
@@ -63,6 +63,13 @@ BEAM = config.BeamConfig(beams=1, max_tokens=2)
 PAIRED = model.build(heddle.sized(1, vocab_size=TOKENIZER.vocab_size, context=8, dim=16, stacks=("encoder", "decoder")))
 BATCH = data.next_token_batch(np.arange(18).reshape(2, 9))
 TRAIN = config.TrainConfig()
+CLASSIFIER = model.build(CONFIG.override({"head": {"kind": "classifier", "classes": 2}}))
+MASKED = heddle.train_tokenizer("words", [TEXT], special=("[MASK]",))
+ENCODER = model.build(
+    config.TransformerConfig.of(
+        {"vocab_size": MASKED.vocab_size, "dim": 16, "context": 8, "encoder": STACKS["encoder"]}
+    )
+)
 OPTIMIZER = train.Optimizer(model.build(CONFIG), TRAIN, 1e-3, "fp32")
 OBJECTIVE = train.CrossEntropy(MODEL)
 STATE = {"a.weight": torch.ones(2)}
@@ -131,6 +138,8 @@ NO_WORKERS: list[Any] = [-1, 1.5, "2"]
 NO_SOURCES: list[Any] = [None, "a.txt", 3, [3], []]
 NO_LABELS: list[Any] = [None, 3, "words", ["classes"]]
 NO_PROMPTS: list[Any] = [None, "warp", 3, ["warp"], [[1.5]], [["w"]]]
+NO_TEXTS: list[Any] = [None, "warp", 3, [3], [None], [""]]
+BYTES_AND_MORE = heddle.train_tokenizer("bytes", [], special=("<a>", "<b>"))
 SIZES = {"batch": NO_COUNT, "length": NO_COUNT_OR_NONE}
 COMPUTED = {"config": NO_CONFIG, **SIZES}
 PASS = {"config": CONFIG, "batch": 1, "length": 4}
@@ -426,6 +435,36 @@ TABLE: dict[str, Call] = {
     "generate.stream": Call(
         {"model": MODEL, "prompt": [1], "sampling": SAMPLING},
         {"model": NO_MODEL, "prompt": [None, "warp", 3, [1.5]], "sampling": [None, {}], "end_of_text": ["</s>"]},
+    ),
+    "predict.classify": Call(
+        {"model": CLASSIFIER, "tokenizer": TOKENIZER, "texts": [TEXT]},
+        {
+            "model": [*NO_MODEL, Bad(MODEL, "classify")],
+            "tokenizer": [*NO_TOKENIZER, Bad(BYTES_AND_MORE, "tokenizer")],
+            "texts": NO_TEXTS,
+            "progress": NO_CALL,
+        },
+    ),
+    "predict.embed": Call(
+        {"model": MODEL, "tokenizer": TOKENIZER, "texts": [TEXT]},
+        {
+            "model": NO_MODEL,
+            "tokenizer": [*NO_TOKENIZER, Bad(BYTES_AND_MORE, "tokenizer")],
+            "texts": NO_TEXTS,
+            "pooling": [3, "cls", "none"],
+            "normalise": NO_SWITCH,
+            "progress": NO_CALL,
+        },
+    ),
+    "predict.fill": Call(
+        {"model": ENCODER, "tokenizer": MASKED, "texts": ["the [MASK] is held"]},
+        {
+            "model": [*NO_MODEL, Bad(MODEL, "decoder")],
+            "tokenizer": [*NO_TOKENIZER, Bad(TOKENIZER, "mask")],
+            "texts": [*NO_TEXTS, Bad(["warp"], "[MASK]")],
+            "top": NO_COUNT,
+            "progress": NO_CALL,
+        },
     ),
     "model.Stack": Call(
         {"config": CONFIG.decoder, "dim": 16, "context": 8},
@@ -826,6 +865,10 @@ UNCHECKED = {
     },
     "generate": {RECORDS: ("Event", "Hypothesis", "Piece", "Translation", "TranslationScore")},
     "model": {},
+    "predict": {
+        RECORDS: ("Candidate", "Embeddings", "Filling", "TextClass", "TextNumber", "WordClass", "WordClasses"),
+        "the name of a union": ("Prediction",),
+    },
     "prove": {"a number": ("LARGE",), RECORDS: ("Proof", "Verdict")},
     "text": {"a word": ("END_OF_TEXT",), "a protocol": ("Tokenizer",)},
     "train": {

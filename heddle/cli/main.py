@@ -55,8 +55,13 @@ def make_app(command: str | None = None) -> App:
         help_epilogue=settings,
     )
     app.command("heddle.cli.generate:generate", name="generate", help="Generate text with a trained model.")
+    app.command(
+        "heddle.cli.predict:classify", name="classify", help="Predict classes of texts, pairs or words, or numbers."
+    )
+    app.command("heddle.cli.predict:fill", name="fill", help="Fill in masks with the most probable tokens.")
+    app.command("heddle.cli.predict:embed", name="embed", help="Compute a vector for each text.")
     app.command("heddle.cli.translate:translate", name="translate", help="Translate texts by beam search.")
-    app.command("heddle.cli.evaluate:evaluate", name="eval", help="Score text or translations: loss, perplexity, BLEU.")
+    app.command("heddle.cli.evaluate:evaluate", name="eval", help="Score files: loss, and what else a task measures.")
     app.command("heddle.cli.count:count", name="count", help="Parameters, FLOPs and memory of a model, itemised.")
     app.command(
         "heddle.cli.prove:prove", name="prove", help="Prove that a model predicts with the function that was trained."

@@ -31,11 +31,13 @@ from heddle.config.layers import BucketsConfig as BucketsConfig
 from heddle.config.layers import ConvolutionConfig as ConvolutionConfig
 from heddle.config.layers import CustomConfig as CustomConfig
 from heddle.config.layers import DropoutConfig as DropoutConfig
+from heddle.config.layers import DynamicScaling as DynamicScaling
 from heddle.config.layers import GatedConfig as GatedConfig
 from heddle.config.layers import LayerNormConfig as LayerNormConfig
 from heddle.config.layers import LinearConfig as LinearConfig
 from heddle.config.layers import LinearScaling as LinearScaling
 from heddle.config.layers import Llama3Scaling as Llama3Scaling
+from heddle.config.layers import LongRopeScaling as LongRopeScaling
 from heddle.config.layers import MLPConfig as MLPConfig
 from heddle.config.layers import MoEConfig as MoEConfig
 from heddle.config.layers import NoFeedForwardConfig as NoFeedForwardConfig
@@ -90,6 +92,7 @@ __all__ = [
     "CustomConfig",
     "DataConfig",
     "DropoutConfig",
+    "DynamicScaling",
     "EmbeddingHeadConfig",
     "EntryConfig",
     "GatedConfig",
@@ -100,6 +103,7 @@ __all__ = [
     "LinearConfig",
     "LinearScaling",
     "Llama3Scaling",
+    "LongRopeScaling",
     "MLPConfig",
     "MaskedConfig",
     "MoEConfig",

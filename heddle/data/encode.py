@@ -73,17 +73,29 @@ class Encoder:
     def _tagged(self, examples: Sequence[Example]) -> list[tuple[list[int], list[int]]]:
         """Ids and labels of sentences: a word's label is at its first id that is no blank, its other ids have none."""
         found = []
-        for example, parts in zip(
-            examples, self._by_word([tuple(each.texts["text"]) for each in examples]), strict=True
-        ):
-            labels = [IGNORED] * sum(map(len, parts))
+        sentences = self.words([tuple(example.texts["text"]) for example in examples])
+        for example, (ids, places) in zip(examples, sentences, strict=True):
+            labels = [IGNORED] * len(ids)
+            for place, label in zip(places, example.label or (), strict=True):
+                if place is not None:
+                    labels[place] = self._class(label, example)
+            found.append((ids, labels))
+        return found
+
+    def words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int | None]]]:
+        """The ids of each sentence, and the place among them that is each word's: its first id that is no blank.
+
+        A word without ids has none.
+        """
+        found = []
+        for parts in self._by_word(sentences):
+            places: list[int | None] = []
             start = 0
-            for ids, label in zip(parts, example.label or (), strict=True):
+            for ids in parts:
                 seen = (place for place, id in enumerate(ids) if self.tokenizer.token_bytes(id).strip())
-                if ids:
-                    labels[start + next(seen, 0)] = self._class(label, example)
+                places.append(start + next(seen, 0) if ids else None)
                 start += len(ids)
-            found.append((list(chain(*parts)), labels))
+            found.append((list(chain(*parts)), places))
         return found
 
     def _by_word(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:

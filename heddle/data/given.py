@@ -179,8 +179,9 @@ def part_of_ids(documents: Sequence[Ids], tokenizer: Tokenizer) -> Part:
             if len(document):
                 # An end of text separates documents and has no text of its own.
                 spelt = tokenizer.decode_bytes(document[document != tokenizer.end_of_text].tolist())
-                first = first_bytes(tokenizer.token_bytes(int(document[0])), spelt.decode(errors="replace"))
-                yield document.tolist(), len(spelt), first
+                text = spelt.decode(errors="replace")
+                first = first_bytes(tokenizer.token_bytes(int(document[0])), text)
+                yield document.tolist(), len(spelt), len(text), first
 
     return part_of_encoded(encoded(), tokenizer.end_of_text)
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import tokenizers
 
@@ -23,6 +23,14 @@ Kind = Literal["bytes", "characters", "words", "bpe", "wordpiece", "unigram"]
 END_OF_TEXT = "<|endoftext|>"
 # A tokenizer.json does not say which special token ends a text; these are the names that published families use.
 ENDINGS = (END_OF_TEXT, "<|end_of_text|>", "</s>")
+
+
+class Around(NamedTuple):
+    """The ids that a published file puts before a text, between the two texts of a pair, and after a text."""
+
+    before: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
 
 
 class Base(ABC):
@@ -60,11 +68,12 @@ class Base(ABC):
         self._strips_left = {token["content"] for token in added if token.get("lstrip")}
         self._strips_right = {token["content"] for token in added if token.get("rstrip")}
         self._boundary = _any_of(special) if special else None
-        self.begins = added_before(content)
-        if any(id >= len(table) for id in self.begins):
-            raise HeddleError(
-                f"its post_processor starts texts with {self.begins}, but there are only {len(table)} ids"
-            )
+        self.around = added_around(content)
+        self.begins = self.around.before
+        strange = next((ids for ids in self.around if any(id >= len(table) for id in ids)), None)
+        if strange is not None:
+            where = "starts texts" if strange is self.begins else "marks texts"
+            raise HeddleError(f"its post_processor {where} with {strange}, but there are only {len(table)} ids")
 
     @classmethod
     @abstractmethod
@@ -160,19 +169,22 @@ class Base(ABC):
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def added_before(content: Content) -> tuple[int, ...]:
-    """The ids that a file's post-processor puts before a single text; those after the text are ignored.
+def added_around(content: Content) -> Around:
+    """The ids that a file's post-processor puts around a text, and between the two texts of a pair.
 
     `tokenizers` computes them, on a vocabulary of one word, because post-processors nest and carry their own ids.
     """
     post_processor = content.get("post_processor")
     if not post_processor:
-        return ()
+        return Around()
     word: Content = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
     rest = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "decoder"))
     whole = {"version": "1.0", "added_tokens": [], **rest, "post_processor": post_processor, "model": word}
-    cut = tokenizers.Tokenizer.from_str(json.dumps(whole)).encode("a")
-    return tuple(cut.ids[: cut.special_tokens_mask.index(0)])
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(whole))
+    single, pair = tokenizer.encode("a"), tokenizer.encode("a", "a")
+    place = single.special_tokens_mask.index(0)
+    first, second = (number for number, mark in enumerate(pair.special_tokens_mask) if not mark)
+    return Around(tuple(single.ids[:place]), tuple(pair.ids[first + 1 : second]), tuple(single.ids[place + 1 :]))
 
 
 def _any_of(names: Iterable[str]) -> re.Pattern[str]:

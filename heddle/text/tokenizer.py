@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 from heddle.checks import checked, wrong
 from heddle.errors import HeddleError, did_you_mean
 from heddle.text.base import END_OF_TEXT as END_OF_TEXT
+from heddle.text.base import Around as Around
 from heddle.text.base import Base, Kind, utf8
 from heddle.text.file import Content, model_type, read_content
 from heddle.text.heartbeat import heartbeat
@@ -48,6 +49,10 @@ class Tokenizer(Protocol):
     @property
     def begins(self) -> tuple[int, ...]:
         """Ids that a published file puts before a text, such as `<s>` in Llama's; `encode` does not add them."""
+
+    @property
+    def around(self) -> Around:
+        """All ids that a published file puts around a text and between two; `encode` adds none of them."""
 
     def encode(self, text: str, allow_special: bool | str | Collection[str] = False) -> list[int]:
         """Ids of `text`. A special token written out in it is ordinary text, except those that `allow_special` allows:
