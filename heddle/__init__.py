@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from heddle.predict import classify, embed, fill
     from heddle.text import load_tokenizer, train_tokenizer
     from heddle.train import fit, model_for, tokenizer_for
+    from heddle.vectors import train_vectors
     from heddle.weights import load, save
 
 __version__ = "0.1.0"
@@ -30,6 +31,7 @@ __all__ = [
     "sized",
     "tokenizer_for",
     "train_tokenizer",
+    "train_vectors",
     "translate",
 ]
 
@@ -50,6 +52,7 @@ _HOMES = {
     "sized": "heddle.config",
     "tokenizer_for": "heddle.train",
     "train_tokenizer": "heddle.text",
+    "train_vectors": "heddle.vectors",
     "translate": "heddle.generate",
 }
 
@@ -66,6 +69,7 @@ _PACKAGES = (
     "prove",
     "text",
     "train",
+    "vectors",
     "weights",
 )
 

@@ -21,6 +21,7 @@ FLOORS = {
     "generate": 4,
     "prove": 4,
     "predict": 4,
+    "vectors": 4,
     "look": 4,
     "bench": 4,
     "data": 3,

@@ -24,8 +24,9 @@ from heddle.data import Corpus, Document, Example, Part, RecordStore, TokenStore
 from heddle.errors import HeddleError
 from heddle.model.head import Scores
 from heddle.nn import Layout
+from heddle.vectors import WordVectors
 
-PACKAGES = ("account", "config", "data", "generate", "model", "predict", "prove", "text", "train", "weights")
+PACKAGES = ("account", "config", "data", "generate", "model", "predict", "prove", "text", "train", "vectors", "weights")
 
 TEXT = "the warp is held, the weft is thrown"
 NAN, INF = float("nan"), float("inf")
@@ -88,6 +89,8 @@ LOSS = {"features": HIDDEN[0], "targets": torch.tensor([1, 2, 3]), "weights": to
 READING = train.Reading(Corpus(PART, PART), CONFIG)
 TASK = train.make_task(config.NextTokenConfig(), READING)
 
+
+WORDS = WordVectors(("warp", "weft", "thread"), np.eye(3, dtype=np.float32))
 
 VARIANTS = config.variants({"train": {"learning_rate": [1e-3, 2e-3]}})
 
@@ -807,6 +810,33 @@ TABLE: dict[str, Call] = {
         {"base": "run", "adapter": "adapter", "run": "new"},
         {"base": NO_PLACE, "adapter": NO_PATH, "run": NO_PATH},
     ),
+    "vectors.WordVectors.analogy": Call(
+        {"a": "warp", "b": "weft", "c": "thread"},
+        {
+            "a": [*NO_STRING, Bad("wrap", "Did you mean 'warp'")],
+            "b": [*NO_STRING, Bad("wefts", "Did you mean 'weft'")],
+            "c": [*NO_STRING, Bad("", "''")],
+            "count": NO_COUNT,
+        },
+        WORDS.analogy,
+    ),
+    "vectors.WordVectors.near": Call(
+        {"word": "warp"}, {"word": [*NO_STRING, Bad("wrap", "Did you mean 'warp'")], "count": NO_COUNT}, WORDS.near
+    ),
+    "vectors.WordVectors.read": Call({"path": "v"}, {"path": NO_PLACE, "tell": NO_CALL}, WordVectors.read),
+    "vectors.WordVectors.save": Call(
+        {"path": "v"},
+        {"path": [*NO_PATH, Bad(".", "already exists")], "form": [3, "word2vec"], "overwrite": NO_SWITCH},
+        WORDS.save,
+    ),
+    "vectors.train_vectors": Call(
+        {"texts": [TEXT * 9]},
+        {
+            "texts": [None, TEXT, 3, [3], Bad([], "give more text"), Bad([TEXT], "lower min_count")],
+            "config": ["glove", {"method": "glove"}, CONFIG],
+            "tell": NO_CALL,
+        },
+    ),
     "weights.export_model": Call(
         {"run": "run", "directory": "out"},
         {"run": NO_PLACE, "directory": NO_PATH},
@@ -930,6 +960,7 @@ UNCHECKED = {
             "TranslationTask",
         ),
     },
+    "vectors": {},
     "weights": {RECORDS: ("Adapter", "Coverage", "Loaded")},
 }
 

@@ -44,6 +44,10 @@ def make_app(command: str | None = None) -> App:
         from heddle.cli.keys import keys
 
         settings = keys()
+    elif command == "vectors":
+        from heddle.cli.keys import vector_keys
+
+        settings = vector_keys()
     app.command(
         "heddle.cli.train:train",
         name="train",
@@ -73,26 +77,28 @@ def make_app(command: str | None = None) -> App:
         name="export",
         help="Write a run as a directory that Hugging Face transformers loads.",
     )
-    app.command(_adapter_commands())
     app.command("heddle.cli.runs:runs", name="runs", help="List the runs here.")
+    for group in _groups(settings):
+        app.command(group)
+    return app
+
+
+def _groups(settings: str | None) -> Iterator[App]:
+    """The commands that have commands of their own.
+
+    Args:
+        settings: what to list below the help of `vectors train`.
+    """
+    adapter = App(name="adapter", help="Write a run's adapter alone, or merge one into a model.")
+    adapter.command("heddle.cli.adapter:export", name="export", help="Write a run's adapter for peft.")
+    adapter.command("heddle.cli.adapter:merge", name="merge", help="Merge an adapter into its base, as a new run.")
+    yield adapter
     data = App(name="data", help="Look at what a run is trained on.")
     data.command("heddle.cli.data:show", name="show", help="Show what a step reads: tokens, targets, masks.")
     data.command(
         "heddle.cli.data:lint", name="lint", help="Look for what goes wrong in data, before or after training."
     )
-    app.command(data)
-    app.command(_tokenizer_commands())
-    return app
-
-
-def _adapter_commands() -> App:
-    adapter = App(name="adapter", help="Write a run's adapter alone, or merge one into a model.")
-    adapter.command("heddle.cli.adapter:export", name="export", help="Write a run's adapter for peft.")
-    adapter.command("heddle.cli.adapter:merge", name="merge", help="Merge an adapter into its base, as a new run.")
-    return adapter
-
-
-def _tokenizer_commands() -> App:
+    yield data
     tokenizer = App(name="tokenizer", help="Train a tokenizer, or convert text to ids and back.")
     tokenizer.command("heddle.cli.tokenizer:train", name="train", help="Train a tokenizer on text.")
     tokenizer.command("heddle.cli.tokenizer:encode", name="encode", help="Show the pieces and ids of a text.")
@@ -100,7 +106,17 @@ def _tokenizer_commands() -> App:
     tokenizer.command(
         "heddle.cli.tokenizer:compare", name="compare", help="Tokenize a text with every kind of tokenizer."
     )
-    return tokenizer
+    yield tokenizer
+    vectors = App(name="vectors", help="Learn word vectors from text, and look at their neighbours.")
+    vectors.command(
+        "heddle.cli.vectors:train",
+        name="train",
+        help="Learn word vectors: skip-gram, CBOW or GloVe.",
+        help_epilogue=settings,
+    )
+    vectors.command("heddle.cli.vectors:near", name="near", help="Show the nearest words by cosine.")
+    vectors.command("heddle.cli.vectors:analogy", name="analogy", help="Show what is to C as B is to A.")
+    yield vectors
 
 
 def run(argv: list[str] | None = None) -> None:

@@ -10,6 +10,7 @@ In reading order:
 - `presets`: named models, and `sized`, a model from one number.
 - `decoding`: how texts are continued (`SamplingConfig`, `BeamConfig`).
 - `tasks`: what a run learns (`NextTokenConfig`, ...); `train`: how a model is trained (`TrainConfig`).
+- `vectors`: how word vectors are learned (`VectorsConfig`).
 - `run`: a user's settings: text, model, task, training (`RunConfig`); `saved`: a run directory's config, with what was chosen by
   measurement (`SavedConfig`).
 - `sweep`: several runs from one table of settings (`variants`).
@@ -78,6 +79,7 @@ from heddle.config.tasks import TokenClassificationConfig as TokenClassification
 from heddle.config.tasks import TranslationConfig as TranslationConfig
 from heddle.config.train import GroupConfig as GroupConfig
 from heddle.config.train import TrainConfig as TrainConfig
+from heddle.config.vectors import VectorsConfig as VectorsConfig
 
 __all__ = [
     "AlibiConfig",
@@ -134,6 +136,7 @@ __all__ = [
     "TrainConfig",
     "TransformerConfig",
     "TranslationConfig",
+    "VectorsConfig",
     "YarnScaling",
     "parse_overrides",
     "preset",

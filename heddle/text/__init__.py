@@ -5,6 +5,7 @@ In reading order:
 - `tokenizer`: the interface (`Tokenizer`), and training and loading a tokenizer.
 - `base`: what every tokenizer shares: special tokens, decoding, saving; `kinds`: the table of kinds.
 - `simple`: bytes and characters; `words`: words and WordPiece; `bpe`: byte-level BPE; `unigram`: SentencePiece's Unigram.
+- `cut`: the words of a text without a vocabulary.
 - `wrapped`: tokenizers that the `tokenizers` library runs, such as published ones.
 - `bound`: limits the length of a piece, so that learning merges stays fast; `heartbeat`: progress during long calls.
 - `file`: reads and writes `tokenizer.json`; `spelling`: how its `decoder` spells ids.
