@@ -26,8 +26,11 @@ from typing import Any
 Pick = Callable[[Sequence[Any]], Any]
 TOLERANCE = 1e-5  # of the largest logit
 NO_IDS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2", "silu", "swish")
-SOME_ACTIVATIONS = (*ACTIVATIONS, *ACTIVATIONS, "tanh")  # the last one heddle does not have
+ACTIVATIONS = (
+    "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2", "silu", "swish", "quick_gelu", "relu6",
+    "leaky_relu", "mish", "sigmoid", "tanh", "linear",
+)  # fmt: skip
+SOME_ACTIVATIONS = (*ACTIVATIONS, *ACTIVATIONS, "hardswish")  # the last one heddle does not have
 
 
 def rotary(pick: Pick, channels: int, **more: Any) -> dict[str, Any]:
@@ -183,6 +186,66 @@ def gemma2(pick: Pick) -> dict[str, Any]:
     }
 
 
+def gemma3(pick: Pick) -> dict[str, Any]:
+    shared = gemma2(pick)
+    layers = shared["num_hidden_layers"]
+    del shared["rope_parameters"], shared["attn_logit_softcapping"]
+    kinds = ("full_attention", "sliding_attention")
+    tables = {kind: rotary(pick, 8)["rope_parameters"] for kind in kinds}
+    places = pick((None, [pick(kinds) for _ in range(layers)], [kinds[0]] * layers, [kinds[1]] * layers))
+    more = {} if places else {"sliding_window_pattern": pick((2, 3))}
+    return {**shared, "layer_types": places, "rope_parameters": pick((None, tables)), **more}
+
+
+def phi3(pick: Pick) -> dict[str, Any]:
+    heads, width = pick((2, 4)), pick((6, 8))
+    fraction = pick((1.0, 1.0, 0.5, 0.7))
+    pairs = (int(width * fraction) + 1) // 2
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": fraction}
+    # transformers wants half of an odd number of channels rounded down here, and up in its own angles
+    if pick((True, False)) and int(width * fraction) % 2 == 0:
+        factors = {"short_factor": [1.0] * pairs, "long_factor": [pick((1.5, 2.0)) for _ in range(pairs)]}
+        rope |= {"rope_type": "longrope", **factors} | pick(({}, {"attention_factor": 1.5}, {"factor": 3.0}))
+    shared = llama(pick)
+    del shared["head_dim"]
+    return {
+        **shared,
+        "hidden_size": heads * width,
+        "num_attention_heads": heads,
+        "num_key_value_heads": pick((1, 2)),
+        "resid_pdrop": pick((0.0, 0.1)),
+        "embd_pdrop": pick((0.0, 0.1)),
+        # The texts are longer than this, or no text is.
+        "original_max_position_embeddings": pick((8, shared["max_position_embeddings"])),
+        "sliding_window": pick((None, 5)),
+        "rope_parameters": rope,
+    }
+
+
+def opt(pick: Pick) -> dict[str, Any]:
+    dim = pick((24, 32))
+    return {
+        "vocab_size": pick((61, 64)),
+        "hidden_size": dim,
+        "num_hidden_layers": pick((1, 2, 3)),
+        "ffn_dim": pick((40, 52)),
+        "max_position_embeddings": pick((24, 48)),
+        "do_layer_norm_before": pick((True, False)),
+        "_remove_final_layer_norm": pick((False, False, True)),
+        "word_embed_proj_dim": pick((None, dim, dim, 12)),
+        "dropout": pick((0.0, 0.1)),
+        "attention_dropout": pick((0.0, 0.1)),
+        "num_attention_heads": pick((2, 4)),
+        "activation_function": pick(SOME_ACTIVATIONS),
+        "layerdrop": pick((0.0, 0.1)),
+        "init_std": pick((0.02, 0.1)),
+        "use_cache": pick((True, False)),
+        "enable_bias": pick((True, False)),
+        "layer_norm_elementwise_affine": pick((True, True, True, False)),
+        "tie_word_embeddings": pick((True, False)),
+    }
+
+
 def gpt2(pick: Pick) -> dict[str, Any]:
     return {
         "vocab_size": pick((61, 64)),
@@ -212,7 +275,7 @@ def gpt2(pick: Pick) -> dict[str, Any]:
 
 
 def gpt_neox(pick: Pick) -> dict[str, Any]:
-    fraction = pick((0.25, 0.5, 1.0))
+    fraction = pick((0.25, 0.5, 1.0, 0.4))
     return {
         "vocab_size": pick((61, 64)),
         "hidden_size": pick((32, 64)),
@@ -311,6 +374,56 @@ def t5(pick: Pick) -> dict[str, Any]:
     }
 
 
+def umt5(pick: Pick) -> dict[str, Any]:
+    own = {"tie_word_embeddings": True, "decoder_start_token_id": pick((None, 0))}
+    return {**without(t5(pick), "scale_decoder_outputs"), **own}
+
+
+def without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in names}
+
+
+def modernbert(pick: Pick) -> dict[str, Any]:
+    layers, heads = pick((1, 2, 3, 4)), pick((2, 4))
+    kinds = ("full_attention", "sliding_attention")
+    places = pick((None, [pick(kinds) for _ in range(layers)]))
+    tables = {kind: rotary(pick, 8)["rope_parameters"] for kind in kinds}
+    head_bias = pick((False, True))
+    return {
+        "vocab_size": pick((61, 64)),
+        "hidden_size": 8 * heads,
+        "intermediate_size": pick((40, 36)),
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "hidden_activation": pick(SOME_ACTIVATIONS),
+        "max_position_embeddings": pick((24, 48)),
+        "initializer_range": pick((0.02, 0.1)),
+        "initializer_cutoff_factor": pick((2.0, 3.0)),
+        "norm_eps": pick((1e-5, 1e-3)),
+        "norm_bias": head_bias,
+        "attention_bias": pick((False, True)),
+        "attention_dropout": pick((0.0, 0.0, 0.0, 0.1)),
+        "layer_types": places,
+        "rope_parameters": pick((None, tables)),
+        "local_attention": pick((4, 7, 128)),
+        "embedding_dropout": pick((0.0, 0.1)),
+        "mlp_bias": pick((False, True)),
+        "mlp_dropout": pick((0.0, 0.1)),
+        "decoder_bias": pick((True, False)),
+        "classifier_pooling": pick(("cls", "mean")),
+        "classifier_dropout": pick((0.0, 0.1)),
+        "classifier_bias": pick((head_bias, head_bias, head_bias, not head_bias)),
+        "classifier_activation": pick(SOME_ACTIVATIONS),
+        "deterministic_flash_attn": pick((False, True)),
+        "sparse_prediction": pick((False, True)),
+        "sparse_pred_ignore_index": pick((-100, -1)),
+        "tie_word_embeddings": pick((True, False)),
+        "cls_token_id": None,
+        "sep_token_id": None,
+        **({} if places else {"global_attn_every_n_layers": pick((2, 3))}),
+    }
+
+
 def bart(pick: Pick) -> dict[str, Any]:
     return {
         "vocab_size": pick((61, 64)),
@@ -359,13 +472,18 @@ DRAWS: dict[str, Callable[[Pick], dict[str, Any]]] = {
     "Qwen2MoeForCausalLM": qwen2_moe,
     "Qwen3MoeForCausalLM": qwen3_moe,
     "Gemma2ForCausalLM": gemma2,
+    "Gemma3ForCausalLM": gemma3,
+    "Phi3ForCausalLM": phi3,
+    "OPTForCausalLM": opt,
     "GPTNeoXForCausalLM": gpt_neox,
     "FalconForCausalLM": falcon,
     "BertForMaskedLM": bert,
     "BertModel": bert,
     "BertForSequenceClassification": bert_classifier,
     "BertForTokenClassification": bert_classifier,
+    "ModernBertForMaskedLM": modernbert,
     "T5ForConditionalGeneration": t5,
+    "UMT5ForConditionalGeneration": umt5,
     "BartForConditionalGeneration": bart,
     "MarianMTModel": marian,
 }
@@ -374,7 +492,8 @@ DRAWS: dict[str, Callable[[Pick], dict[str, Any]]] = {
 NOT_DRAWN = {
     "transformers_version", "architectures", "output_hidden_states", "output_attentions", "return_dict", "dtype",
     "model_type", "id2label", "label2id", "problem_type", "is_encoder_decoder", "bos_token_id", "eos_token_id", "pad_token_id",
-    "_name_or_path", "num_local_experts", "dense_act_fn", "is_gated_act",
+    "_name_or_path", "num_local_experts", "dense_act_fn", "is_gated_act", "attn_logit_softcapping",
+    "_sliding_window_pattern",
 }  # fmt: skip
 
 
@@ -400,7 +519,7 @@ def published(architecture: str, fields: dict[str, Any], seed: int, scale: float
 
     family = getattr(transformers, architecture)
     torch.manual_seed(seed)
-    model = family(family.config_class(attn_implementation="eager", **{**NO_IDS, **fields}))
+    model = family(family.config_class(attn_implementation=attention(fields), **{**NO_IDS, **fields}))
     draw = torch.Generator().manual_seed(seed)
     behind = architecture.startswith(
         ("Bert", "Bart", "Marian")
@@ -412,6 +531,11 @@ def published(architecture: str, fields: dict[str, Any], seed: int, scale: float
             tensor.normal_(0.0, 0.15 if behind else scale, generator=draw)
             tensor += 1.0 if behind and "norm" in name.lower() and name.endswith("weight") else 0.0
     return model.eval()
+
+
+def attention(fields: dict[str, Any]) -> str:
+    """Eager attention has caps; that of Falcon adds slopes twice, and the fused one once."""
+    return "sdpa" if fields.get("alibi") else "eager"
 
 
 def answer_of_theirs(model: Any, tokens: Any, source: Any) -> Any:
@@ -490,7 +614,11 @@ def trial(architecture: str, seed: int, folder: Path) -> Outcome:
                 return outcome
             export_model(folder / "run", folder / "out")
             said = json.loads((folder / "out" / "config.json").read_text())["architectures"][0]
-            again = getattr(transformers, said).from_pretrained(folder / "out", attn_implementation="eager").eval()
+            again = (
+                getattr(transformers, said)
+                .from_pretrained(folder / "out", attn_implementation=attention(fields))
+                .eval()
+            )
             outcome.exported = off(answer_of_theirs(again, tokens, source), expected)
         except HeddleError as error:
             outcome.came, outcome.reason = "not exported", reason(error, folder)
@@ -584,6 +712,15 @@ WRITERS: dict[str, dict[str, Any]] = {
     "Qwen2MoeForCausalLM": {**EXPERTS, "shared_expert_intermediate_size": 20},
     "Qwen3MoeForCausalLM": EXPERTS,
     "Gemma2ForCausalLM": {**GROUPED, "head_dim": 8, "sliding_window": 5},
+    "Gemma3ForCausalLM": {**GROUPED, "head_dim": 8, "sliding_window": 5, "sliding_window_pattern": 2},
+    "Phi3ForCausalLM": {**GROUPED, "partial_rotary_factor": 0.5},
+    "OPTForCausalLM": {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "ffn_dim": 40,
+        "max_position_embeddings": 96,
+    },
     "GPTNeoXForCausalLM": SHAPE,
     "FalconForCausalLM": {name: SHAPE[name] for name in SHAPE if name != "intermediate_size"},
 }

@@ -8,14 +8,19 @@ if TYPE_CHECKING:
     from heddle.errors import HeddleError
     from heddle.generate import generate_text, translate
     from heddle.model import build
+    from heddle.predict import classify, embed, fill
     from heddle.text import load_tokenizer, train_tokenizer
     from heddle.train import fit, model_for, tokenizer_for
+    from heddle.vectors import train_vectors
     from heddle.weights import load, save
 
 __version__ = "0.1.0"
 __all__ = [
     "HeddleError",
     "build",
+    "classify",
+    "embed",
+    "fill",
     "fit",
     "generate_text",
     "load",
@@ -26,6 +31,7 @@ __all__ = [
     "sized",
     "tokenizer_for",
     "train_tokenizer",
+    "train_vectors",
     "translate",
 ]
 
@@ -33,6 +39,9 @@ __all__ = [
 _HOMES = {
     "HeddleError": "heddle.errors",
     "build": "heddle.model",
+    "classify": "heddle.predict",
+    "embed": "heddle.predict",
+    "fill": "heddle.predict",
     "fit": "heddle.train",
     "generate_text": "heddle.generate",
     "load": "heddle.weights",
@@ -43,11 +52,26 @@ _HOMES = {
     "sized": "heddle.config",
     "tokenizer_for": "heddle.train",
     "train_tokenizer": "heddle.text",
+    "train_vectors": "heddle.vectors",
     "translate": "heddle.generate",
 }
 
 
-_PACKAGES = ("account", "config", "data", "errors", "generate", "model", "nn", "prove", "text", "train", "weights")
+_PACKAGES = (
+    "account",
+    "config",
+    "data",
+    "errors",
+    "generate",
+    "model",
+    "nn",
+    "predict",
+    "prove",
+    "text",
+    "train",
+    "vectors",
+    "weights",
+)
 
 
 def __getattr__(name: str) -> Any:

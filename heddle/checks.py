@@ -43,6 +43,7 @@ SOURCES = {
     "Cache": "model.new_cache",
     "RunConfig": "RunConfig.of(table)",
     "TrainConfig": "TrainConfig.of(table)",
+    "VectorsConfig": "VectorsConfig.of(table)",
     "SamplingConfig": "SamplingConfig.of(table)",
     "BeamConfig": "BeamConfig.of(table)",
     "Accounts": "heddle.account.count",

@@ -43,7 +43,6 @@ from heddle.config import (
     TransformerConfig,
     YarnScaling,
 )
-from heddle.config.layers import ActivationName
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn import Layout
@@ -94,7 +93,7 @@ AXES: dict[str, Sequence[Any]] = {
         Llama3Scaling(factor=3, original=8),
     ),
     "ffn": ("mlp", "gated", "moe", "none"),
-    "activation": get_args(ActivationName),
+    "activation": ("gelu", "gelu_tanh", "relu", "relu_squared", "silu"),  # the others are in `LAYERED`
     "hidden": (None, 7),
     "ffn_bias": (True, False),
     "expert": ("gated", "mlp"),
@@ -344,7 +343,60 @@ PREFIXED = [
     config_of(prefix=True, positions="none", relative=BucketsConfig(buckets=8, furthest=20)),
     config_of(prefix=True, positions="both", kv_heads=2, ffn="moe", kernel="blockwise"),
 ]
-COMBINATIONS = [*(config_of(**row) for row in pairwise(AXES)), *ALONE, *PREFIXED]
+
+
+def layered(*blocks: dict[str, Any], **options: Any) -> TransformerConfig:
+    """A decoder whose layers differ: each has the changes of its block."""
+    changes = [Override(layers=str(number), block=block) for number, block in enumerate(blocks)]
+    return config_of(depth=len(blocks), **options).override({"decoder.overrides": changes})
+
+
+def feeding(activation: str, kind: str) -> dict[str, Any]:
+    """A feed-forward with an activation, as a change of a layer."""
+    part = {"kind": kind.removesuffix(" experts"), "hidden": 6, "activation": activation}
+    experts = {"kind": "moe", "experts": 3, "expert": part}
+    return {"ffn": experts if kind.endswith("experts") else part}
+
+
+def rotating(fraction: float = 1.0, **scaling: Any) -> dict[str, Any]:
+    """Rotary positions, as a change of a layer."""
+    return {"mixer": {"relative": {"kind": "rotary", "base": 100.0, "fraction": fraction, "scaling": scaling}}}
+
+
+OWN_BUCKETS = {"kind": "buckets", "buckets": 8, "furthest": 20, "shared": False}
+# What acts on each number or token alone needs no pair with every other choice: layers of one model have one each.
+LAYERED = [
+    layered(
+        *(
+            feeding(name, kind)
+            for name, kind in [
+                ("quick_gelu", "gated"),
+                ("relu6", "mlp"),
+                ("leaky_relu", "mlp experts"),
+                ("mish", "gated experts"),
+                ("sigmoid", "mlp"),
+                ("tanh", "gated"),
+                ("linear", "gated experts"),
+            ]
+        )
+    ),
+    layered(
+        rotating(kind="dynamic", factor=2.0, original=4, length=9),
+        rotating(kind="dynamic", factor=2.0, original=9, length=4, fraction=0.4),
+        rotating(kind="longrope", short=[1.0] * 4, long=[1.0, 1.5, 2.0, 3.0], original=4, length=9, magnitude=1.2),
+        rotating(kind="longrope", short=[1.0, 1.5, 2.0], long=[9.0] * 3, original=9, length=4, fraction=0.7),
+        head_dim=8,
+    ),
+    layered(
+        {"placement": "pre_ffn", "mixer": {"relative": OWN_BUCKETS, "window": 3}},
+        {"mixer": {"relative": OWN_BUCKETS}},
+        {"mixer": {"relative": {**OWN_BUCKETS, "shared": True}}},
+        {"mixer": {"relative": OWN_BUCKETS}},
+        final_norm=True,
+        head_transform=True,
+    ),
+]
+COMBINATIONS = [*(config_of(**row) for row in pairwise(AXES)), *ALONE, *PREFIXED, *LAYERED]
 
 
 ALIKE: list[dict[str, Any]] = [
@@ -393,6 +445,7 @@ Pick = Callable[[Sequence[Any]], Any]
 RATES = (0.0, 0.3)
 # What cannot be read off an annotation: numbers, texts, and tuples of names, by field.
 VALUES: dict[str, tuple[Any, ...]] = {
+    "AlibiConfig.factor": (1.0, 0.35),
     "AttentionConfig.heads": (4, 2, 1, 3),
     "AttentionConfig.kv_heads": (2, 1, 3),
     "AttentionConfig.head_dim": (8, 6, 5, 2, 1),
@@ -412,6 +465,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "ConvolutionConfig.dilation": (1, 2),
     "CustomConfig.target": ("tests.models:Own",),
     "CustomConfig.options": ({}, {"bias": False}, {"any other": 1.5}),
+    "DynamicScaling.factor": (1.0, 4.0),
+    "DynamicScaling.original": (16, 4),
+    "DynamicScaling.length": (20, 8),
     "EntryConfig.position_dim": (4, 3, 16),
     "EntryConfig.offset": (0, 2),
     "EntryConfig.types": (0, 2),
@@ -430,6 +486,11 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "Llama3Scaling.original": (16, 100),
     "Llama3Scaling.low": (1.0, 2.0),
     "Llama3Scaling.high": (4.0, 8.0),
+    "LongRopeScaling.short": ((1.0, 2.0), (1.0, 1.5, 2.0, 3.0)),
+    "LongRopeScaling.long": ((1.0, 4.0), (1.0, 2.5, 4.0, 9.0)),
+    "LongRopeScaling.original": (16, 4),
+    "LongRopeScaling.length": (20, 8),
+    "LongRopeScaling.magnitude": (1.0, 1.2),
     "MLPConfig.hidden": (7, 3),
     "MLPConfig.dropout": RATES,
     "MoEConfig.experts": (4, 2, 1),
@@ -441,11 +502,14 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "MoEConfig.z": (0.0, 0.001),
     "MoEConfig.bias_rate": (0.0, 0.01),
     "NTKScaling.factor": (1.0, 4.0),
+    "ChatTemplateConfig.date": (None, "2024-07-26"),
+    "ChatTemplateConfig.template": ("{{ messages[0].content }}",),
+    "ChatTemplateConfig.tokens": ({}, {"bos_token": "<s>"}),
     "Override.layers": ("0", "-1", "::2", "1:", "5"),
     "RecurrentConfig.hidden": (9, 3),
     "RMSNormConfig.eps": (1e-6, 1e-3, 0.0),
     "RotaryConfig.base": (10_000.0, 100.0, 1.5),
-    "RotaryConfig.fraction": (1.0, 0.5, 0.1),
+    "RotaryConfig.fraction": (1.0, 0.5, 0.7, 0.1),
     "SpecialIds.banned": ((), ((3,), (4, 5))),
     "SpecialIds.begin": (1,),
     "SpecialIds.decoder_start": (0,),

@@ -20,6 +20,8 @@ FLOORS = {
     "train": 4,
     "generate": 4,
     "prove": 4,
+    "predict": 4,
+    "vectors": 4,
     "look": 4,
     "bench": 4,
     "data": 3,
@@ -33,10 +35,11 @@ FLOORS = {
     "errors": 0,
 }
 # Imports between two packages on one floor. Everything may raise a HeddleError; training shows samples; a proof
-# goes through the very loop that writes, and the very loss that is minimised.
+# goes through the very loop that writes, and the very loss that is minimised; a prediction reads texts as training does.
 SIDEWAYS = {
     *((name, below) for name in ("config", "text") for below in ("checks", "errors")),
     *(("checks", "errors"), ("train", "generate"), ("prove", "generate"), ("prove", "train")),
+    *(("predict", "train"), ("predict", "generate")),
 }
 
 PICKLES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}

@@ -24,8 +24,9 @@ from heddle.data import Corpus, Document, Example, Part, RecordStore, TokenStore
 from heddle.errors import HeddleError
 from heddle.model.head import Scores
 from heddle.nn import Layout
+from heddle.vectors import WordVectors
 
-PACKAGES = ("account", "config", "data", "generate", "model", "prove", "text", "train", "weights")
+PACKAGES = ("account", "config", "data", "generate", "model", "predict", "prove", "text", "train", "vectors", "weights")
 
 TEXT = "the warp is held, the weft is thrown"
 NAN, INF = float("nan"), float("inf")
@@ -40,6 +41,7 @@ STACKS = {
 }
 BOTH = model.build(config.TransformerConfig.of({"vocab_size": 9, "dim": 16, "context": 8, **STACKS}))
 BARE = model.build(CONFIG.override({"head.kind": "none"}))
+CHATTING = model.build(CONFIG.override({"chat": {}}))
 OTHERS = heddle.train_tokenizer("characters", ["ab"])
 IDS = torch.tensor([TOKENIZER.encode("warp")])
 HIDDEN = torch.ones(2, 3, 16)
@@ -62,6 +64,13 @@ BEAM = config.BeamConfig(beams=1, max_tokens=2)
 PAIRED = model.build(heddle.sized(1, vocab_size=TOKENIZER.vocab_size, context=8, dim=16, stacks=("encoder", "decoder")))
 BATCH = data.next_token_batch(np.arange(18).reshape(2, 9))
 TRAIN = config.TrainConfig()
+CLASSIFIER = model.build(CONFIG.override({"head": {"kind": "classifier", "classes": 2}}))
+MASKED = heddle.train_tokenizer("words", [TEXT], special=("[MASK]",))
+ENCODER = model.build(
+    config.TransformerConfig.of(
+        {"vocab_size": MASKED.vocab_size, "dim": 16, "context": 8, "encoder": STACKS["encoder"]}
+    )
+)
 OPTIMIZER = train.Optimizer(model.build(CONFIG), TRAIN, 1e-3, "fp32")
 OBJECTIVE = train.CrossEntropy(MODEL)
 STATE = {"a.weight": torch.ones(2)}
@@ -80,6 +89,8 @@ LOSS = {"features": HIDDEN[0], "targets": torch.tensor([1, 2, 3]), "weights": to
 READING = train.Reading(Corpus(PART, PART), CONFIG)
 TASK = train.make_task(config.NextTokenConfig(), READING)
 
+
+WORDS = WordVectors(("warp", "weft", "thread"), np.eye(3, dtype=np.float32))
 
 VARIANTS = config.variants({"train": {"learning_rate": [1e-3, 2e-3]}})
 
@@ -128,9 +139,24 @@ NO_WORKERS: list[Any] = [-1, 1.5, "2"]
 NO_SOURCES: list[Any] = [None, "a.txt", 3, [3], []]
 NO_LABELS: list[Any] = [None, 3, "words", ["classes"]]
 NO_PROMPTS: list[Any] = [None, "warp", 3, ["warp"], [[1.5]], [["w"]]]
+NO_TEXTS: list[Any] = [None, "warp", 3, [3], [None], [""]]
+BYTES_AND_MORE = heddle.train_tokenizer("bytes", [], special=("<a>", "<b>"))
 SIZES = {"batch": NO_COUNT, "length": NO_COUNT_OR_NONE}
 COMPUTED = {"config": NO_CONFIG, **SIZES}
 PASS = {"config": CONFIG, "batch": 1, "length": 4}
+
+TEMPLATE = "{% for m in messages %}{{ m.role + m.content }}<|endoftext|>{% endfor %}"
+CHAT = text.ChatTemplate(TOKENIZER, TEMPLATE)
+TALK: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}]}
+NO_MESSAGES: list[Any] = [
+    None,
+    3,
+    "a",
+    ["a"],
+    Bad([{"role": "user", "content": 3}], "content"),
+    Bad([{"role": "bot", "content": ""}], "role"),
+]
+NO_TALK: dict[str, list[Any]] = {"messages": NO_MESSAGES, "add_generation_prompt": NO_SWITCH}
 
 TABLE: dict[str, Call] = {
     "account.attention_table": Call(
@@ -242,6 +268,7 @@ TABLE: dict[str, Call] = {
             "described": [3, "a.txt"],
             "workers": NO_WORKERS,
             "origin": [3, "a.txt", {}],
+            "chat": [3, "{{ messages }}", {}],
         },
     ),
     "data.build_store": Call(
@@ -303,6 +330,7 @@ TABLE: dict[str, Call] = {
             "tokenizer": NO_TOKENIZER,
             "labels": NO_LABELS,
             "classes": [None, 3, "01", [3]],
+            "chat": [3, "{{ messages }}", {}],
         },
     ),
     "data.targets_left_out": Call(
@@ -343,6 +371,10 @@ TABLE: dict[str, Call] = {
     ),
     "generate.Engine.leave": Call(
         {"rows": set()}, {"rows": [None, 0, "0"]}, generate.Engine(MODEL, [[1]], SAMPLING).leave
+    ),
+    "generate.chat_template": Call(
+        {"model": CHATTING, "tokenizer": TOKENIZER},
+        {"model": [*NO_MODEL, Bad(MODEL, "chat template")], "tokenizer": NO_TOKENIZER},
     ),
     "generate.beam_search": Call(
         {"model": MODEL, "prompts": [[1]], "config": BEAM},
@@ -420,9 +452,48 @@ TABLE: dict[str, Call] = {
         {"logits": torch.zeros(1, 3), "sampling": SAMPLING},
         {"logits": [None, [0.0], torch.zeros(3), torch.zeros(1, 3, dtype=int)], "sampling": [None, {}]},
     ),
+    "generate.reply": Call(
+        {"model": CHATTING, "tokenizer": TOKENIZER, "messages": TALK["messages"], "window": True, "max_tokens": 1},
+        {
+            "model": [*NO_MODEL, Bad(MODEL, "chat template")],
+            "tokenizer": NO_TOKENIZER,
+            "messages": NO_MESSAGES,
+            "temperature": [-1.0, NAN, "hot"],
+        },
+    ),
     "generate.stream": Call(
         {"model": MODEL, "prompt": [1], "sampling": SAMPLING},
         {"model": NO_MODEL, "prompt": [None, "warp", 3, [1.5]], "sampling": [None, {}], "end_of_text": ["</s>"]},
+    ),
+    "predict.classify": Call(
+        {"model": CLASSIFIER, "tokenizer": TOKENIZER, "texts": [TEXT]},
+        {
+            "model": [*NO_MODEL, Bad(MODEL, "classify")],
+            "tokenizer": [*NO_TOKENIZER, Bad(BYTES_AND_MORE, "tokenizer")],
+            "texts": NO_TEXTS,
+            "progress": NO_CALL,
+        },
+    ),
+    "predict.embed": Call(
+        {"model": MODEL, "tokenizer": TOKENIZER, "texts": [TEXT]},
+        {
+            "model": NO_MODEL,
+            "tokenizer": [*NO_TOKENIZER, Bad(BYTES_AND_MORE, "tokenizer")],
+            "texts": NO_TEXTS,
+            "pooling": [3, "cls", "none"],
+            "normalise": NO_SWITCH,
+            "progress": NO_CALL,
+        },
+    ),
+    "predict.fill": Call(
+        {"model": ENCODER, "tokenizer": MASKED, "texts": ["the [MASK] is held"]},
+        {
+            "model": [*NO_MODEL, Bad(MODEL, "decoder")],
+            "tokenizer": [*NO_TOKENIZER, Bad(TOKENIZER, "mask")],
+            "texts": [*NO_TEXTS, Bad(["warp"], "[MASK]")],
+            "top": NO_COUNT,
+            "progress": NO_CALL,
+        },
     ),
     "model.Stack": Call(
         {"config": CONFIG.decoder, "dim": 16, "context": 8},
@@ -493,7 +564,9 @@ TABLE: dict[str, Call] = {
             "kills": [-1, 1.5, None, "a"],
         },
     ),
-    "prove.served_ids": Call({"tokenizer": TOKENIZER, "data": "data"}, {"tokenizer": ["bytes"], "data": NO_PATH}),
+    "prove.served_ids": Call(
+        {"tokenizer": TOKENIZER, "data": "data"}, {"tokenizer": ["bytes"], "data": NO_PATH, "chat": [3, {}]}
+    ),
     "text.TextStream": Call({"tokenizer": TOKENIZER}, {"tokenizer": NO_TOKENIZER, "previous": ["a", 1.5]}),
     "text.TextStream.push": Call({"id": 1}, {"id": [None, "a", 1.5, 257, -1]}, text.TextStream(TOKENIZER).push),
     "text.Tokenizer.after": Call(
@@ -517,6 +590,23 @@ TABLE: dict[str, Call] = {
     "text.Tokenizer.pieces": Call({"text": "a"}, {"text": NO_STRING}, TOKENIZER.pieces),
     "text.Tokenizer.save": Call({"path": "a"}, {"path": NO_PATH}, TOKENIZER.save),
     "text.Tokenizer.token_bytes": Call({"id": 1}, {"id": [None, "a", 1.5, 257, -1]}, TOKENIZER.token_bytes),
+    "text.ChatTemplate": Call(
+        {"tokenizer": TOKENIZER, "template": TEMPLATE},
+        {
+            "tokenizer": NO_TOKENIZER,
+            "template": [None, 3, Bad("{% if %}", "Jinja")],
+            "tokens": [3, "a"],
+            "date": [3],
+        },
+    ),
+    "text.ChatTemplate.text": Call(TALK, NO_TALK, CHAT.text),
+    "text.ChatTemplate.render": Call(TALK, NO_TALK, CHAT.render),
+    "text.ChatTemplate.conversation": Call(
+        {"messages": TALK["messages"]}, {"messages": NO_TALK["messages"]}, CHAT.conversation
+    ),
+    "text.add_special_tokens": Call(
+        {"tokenizer": TOKENIZER, "names": ["<a>"]}, {"tokenizer": NO_TOKENIZER, "names": [None, 3, "<a>", [3]]}
+    ),
     "text.load_gpt2_merges": Call({"path": "a"}, {"path": NO_PLACE}),
     "text.load_tokenizer": Call({"path": "a"}, {"path": NO_PLACE}),
     "text.load_wordpiece_vocab": Call({"path": "a"}, {"path": NO_PLACE, "lowercase": NO_SWITCH}),
@@ -715,6 +805,38 @@ TABLE: dict[str, Call] = {
     "train.write_events": Call(
         {"runs": ["run"], "directory": "a"}, {"runs": [*NO_RUNS, []], "directory": NO_PATH, "follow": NO_SWITCH}
     ),
+    "weights.export_adapter": Call({"run": "run", "directory": "out"}, {"run": NO_PLACE, "directory": NO_PATH}),
+    "weights.merge_adapter": Call(
+        {"base": "run", "adapter": "adapter", "run": "new"},
+        {"base": NO_PLACE, "adapter": NO_PATH, "run": NO_PATH},
+    ),
+    "vectors.WordVectors.analogy": Call(
+        {"a": "warp", "b": "weft", "c": "thread"},
+        {
+            "a": [*NO_STRING, Bad("wrap", "Did you mean 'warp'")],
+            "b": [*NO_STRING, Bad("wefts", "Did you mean 'weft'")],
+            "c": [*NO_STRING, Bad("", "''")],
+            "count": NO_COUNT,
+        },
+        WORDS.analogy,
+    ),
+    "vectors.WordVectors.near": Call(
+        {"word": "warp"}, {"word": [*NO_STRING, Bad("wrap", "Did you mean 'warp'")], "count": NO_COUNT}, WORDS.near
+    ),
+    "vectors.WordVectors.read": Call({"path": "v"}, {"path": NO_PLACE, "tell": NO_CALL}, WordVectors.read),
+    "vectors.WordVectors.save": Call(
+        {"path": "v"},
+        {"path": [*NO_PATH, Bad(".", "already exists")], "form": [3, "word2vec"], "overwrite": NO_SWITCH},
+        WORDS.save,
+    ),
+    "vectors.train_vectors": Call(
+        {"texts": [TEXT * 9]},
+        {
+            "texts": [None, TEXT, 3, [3], Bad([], "give more text"), Bad([TEXT], "lower min_count")],
+            "config": ["glove", {"method": "glove"}, CONFIG],
+            "tell": NO_CALL,
+        },
+    ),
     "weights.export_model": Call(
         {"run": "run", "directory": "out"},
         {"run": NO_PLACE, "directory": NO_PATH},
@@ -732,10 +854,15 @@ TABLE: dict[str, Call] = {
             "model_tensors": [None, [1], {3: 4}],
             "step": [-1, 1.5, None],
             "extra": [3, "x"],
+            "adapter": [3, {}],
         },
     ),
     "weights.read_config": Call({"run": "run"}, {"run": NO_PLACE}),
     "weights.average": Call({"run": "run", "count": 2}, {"run": NO_PLACE, "count": NO_COUNT}),
+    "weights.add_tokens": Call(
+        {"model": MODEL, "tokenizer": TOKENIZER, "known": 257},
+        {"model": NO_MODEL, "tokenizer": NO_TOKENIZER, "known": NO_COUNT},
+    ),
     "weights.read_state": Call({"directory": "run"}, {"directory": NO_PLACE}),
     "weights.read_vectors": Call({"path": "v"}, {"path": NO_PLACE, "tell": NO_CALL}),
     "weights.save": Call(
@@ -757,6 +884,7 @@ TABLE: dict[str, Call] = {
             "state": [None, 3],
             "keep": [-1, 1.5, None],
             "also": [None, 3, [1.5]],
+            "whole": NO_SWITCH,
         },
     ),
     "weights.load_vectors": Call(
@@ -796,6 +924,10 @@ UNCHECKED = {
     },
     "generate": {RECORDS: ("Event", "Hypothesis", "Piece", "Translation", "TranslationScore")},
     "model": {},
+    "predict": {
+        RECORDS: ("Candidate", "Embeddings", "Filling", "TextClass", "TextNumber", "WordClass", "WordClasses"),
+        "the name of a union": ("Prediction",),
+    },
     "prove": {"a number": ("LARGE",), RECORDS: ("Proof", "Verdict")},
     "text": {"a word": ("END_OF_TEXT",), "a protocol": ("Tokenizer",)},
     "train": {
@@ -815,7 +947,9 @@ UNCHECKED = {
             "Spread",
         ),
         "what tasks are made from": (
+            "ChatTask",
             "ClassificationTask",
+            "ContrastiveTask",
             "MaskedTask",
             "NextTokenTask",
             "PrefixLMTask",
@@ -826,7 +960,8 @@ UNCHECKED = {
             "TranslationTask",
         ),
     },
-    "weights": {RECORDS: ("Coverage", "Loaded")},
+    "vectors": {},
+    "weights": {RECORDS: ("Adapter", "Coverage", "Loaded")},
 }
 
 CASES = [(name, argument) for name, call in TABLE.items() for argument in call.bad]

@@ -51,8 +51,12 @@ def test_the_mixer_of_the_readme_holds(tmp_path: Path) -> None:
 
 def test_the_run_files_of_the_readme_are_read() -> None:
     found = [text for text in re.findall(r"```toml\n(.*?)```", README, re.DOTALL) if "[data]" in text]
-    assert len(found) == 2
-    assert {RunConfig.of(tomllib.loads(text)).task.kind for text in found} == {"next_token", "classification"}
+    assert len(found) == 3
+    assert {RunConfig.of(tomllib.loads(text)).task.kind for text in found} == {
+        "next_token",
+        "classification",
+        "contrastive",
+    }
 
 
 def test_every_command_of_the_readme_exists() -> None:

@@ -3,6 +3,7 @@
 In reading order:
 
 - `parameters`: how many there are, by component.
+- `trained`: which of them a training changes, and what adapters add.
 - `walk`: the matrix products that each module states; `forward`: a real forward pass, counted by torch, which checks them.
 - `flops`: those of a forward pass and of training.
 - `memory`: bytes of weights, of training, of the cache, and of what a forward pass keeps for its backward.

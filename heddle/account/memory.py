@@ -21,6 +21,7 @@ from heddle.model.build import build
 from heddle.model.checkpointing import checkpoint_activations
 from heddle.model.groups import freeze
 from heddle.model.head import LOGITS_BYTES
+from heddle.model.lora import adapt
 from heddle.model.precision import DTYPES, cast
 from heddle.model.roles import role
 from heddle.model.transformer import Transformer
@@ -166,7 +167,7 @@ def states(config: TransformerConfig, optimizer: str, precision: str) -> States:
 
 
 def _states(config: TransformerConfig, train: TrainConfig, precision: str) -> dict[str, int]:
-    model = build(config, "meta")
+    model = adapt(build(config, "meta"), train.lora)
     freeze(model, train)
     masters = _held(model)
     trained = [weight for weight in weights(model) if weight.trained]
@@ -195,7 +196,7 @@ def training_bytes(config: TransformerConfig, rows: int, precision: str, train: 
             average of the weights.
 
     Raises:
-        HeddleError: the groups do not fit the model.
+        HeddleError: the groups or the adapters do not fit the model.
     """
     numbers = rows * config.context
     loss = numbers * config.dim * DTYPES[precision].itemsize + FP32 * config.table_rows() * config.dim
@@ -205,7 +206,7 @@ def training_bytes(config: TransformerConfig, rows: int, precision: str, train: 
     # Layers that are equal may be in different groups, so these are not measured with a few layers.
     held = (
         _states(config, train, precision)
-        if train.groups
+        if train.groups or train.lora is not None
         else measured(config, lambda some: _states(some, train, precision))
     )
     activations = kept(config, rows, config.context, precision, checkpointed=train.checkpoint_activations).bytes

@@ -1,15 +1,19 @@
 """`heddle count` and `heddle presets`."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from heddle.account.render import render
 from heddle.account.report import count as account_for
 from heddle.account.report import preset_table, training_said
 from heddle.account.resolve import changed
-from heddle.cli.say import RUNS, console, document, table
+from heddle.account.trained import Trained, trained
+from heddle.cli.say import RUNS, console, document, pluralize, table
 from heddle.config.presets import preset
+from heddle.weights.checkpoints import CONFIG
 from heddle.weights.convert import expressible
+from heddle.weights.run import read_config
 
 
 def count(
@@ -39,19 +43,33 @@ def count(
         One JSON document on stdout.
     """
     run = RUNS / name
-    called, config = changed(str(run) if (run / "config.json").is_file() else name, changes)
+    called, config = changed(str(run) if (run / CONFIG).is_file() else name, changes)
     report = account_for(config, batch, length, called)
     architecture, reasons = expressible(config, whole=json)
+    found = None if changes else _trained(run if (run / CONFIG).is_file() else Path(name))
     if json:
-        document(report.to_dict() | {"export": {"architecture": architecture, "reasons": reasons}})
+        more = {} if found is None else {"trained": found._asdict()}
+        document(report.to_dict() | {"export": {"architecture": architecture, "reasons": reasons}} | more)
         return
     console().print(*render(report, whole=all), sep="\n")
+    if found is not None:
+        beside = f", {found.adapters:,} of them in adapters beside {pluralize(found.layers, 'layer')}" * bool(
+            found.adapters
+        )
+        console().print(f"Training changed {found.total:,} parameters{beside}; {found.frozen:,} kept their values.")
     refused = "No Hugging Face family can express this model. The nearest:"
     console().print(f"Exportable as {architecture}." if architecture else refused)
     for reason in reasons:
         console().print(f"  {reason}", markup=False)
     if not all:
         console().print("Every layer, the lectures' sums, and more on memory: --all")
+
+
+def _trained(run: Path) -> Trained | None:
+    """What the training of a run changes, where that is not all of its model."""
+    saved = read_config(run) if (run / CONFIG).is_file() else None
+    found = None if saved is None or saved.train is None else trained(saved.model, saved.train)
+    return found if found is not None and found.frozen else None
 
 
 def presets(name: str | None = None, /, *, json: bool = False) -> None:

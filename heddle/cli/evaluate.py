@@ -1,27 +1,40 @@
 """`heddle eval`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from heddle.cli.benchmarks import evaluate_published
 from heddle.cli.models import open_model
 from heddle.cli.say import bar, console, document, estimate, find_run, table
 from heddle.config.data import DataConfig
 from heddle.config.decoding import BeamConfig
+from heddle.config.model import ClassifierHeadConfig
 from heddle.config.saved import SavedConfig
-from heddle.config.tasks import NextTokenConfig, TranslationConfig
+from heddle.config.tasks import (
+    ClassificationConfig,
+    MaskedConfig,
+    NextTokenConfig,
+    RegressionConfig,
+    TaskConfig,
+    TokenClassificationConfig,
+    TranslationConfig,
+)
 from heddle.data.corpus import Corpus, Part
 from heddle.data.encode import records_of
-from heddle.data.examples import read_examples
+from heddle.data.examples import Example, read_examples
 from heddle.data.files import standard_input
 from heddle.data.memory import part_of
-from heddle.data.record_store import RecordStore, open_store
+from heddle.data.record_store import open_store
 from heddle.data.records import Records
 from heddle.data.sources import read_documents
 from heddle.errors import HeddleError
 from heddle.generate.bleu import TranslationScore, score_translations
 from heddle.generate.translate import translate
 from heddle.model.transformer import Transformer
+from heddle.predict.classify import class_names
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.evaluate import evaluate as score
+from heddle.train.labelled import listed_names
 from heddle.train.material import TEXT
 from heddle.train.session import layout_of
 from heddle.train.task import Reading
@@ -34,6 +47,9 @@ def evaluate(
     /,
     *files: str,
     context: int | None = None,
+    tasks: list[str] | None = None,
+    limit: int | None = None,
+    shots: int | None = None,
     beams: int | None = None,
     length_penalty: float | None = None,
     tokenize: str | None = None,
@@ -42,7 +58,7 @@ def evaluate(
     device: str = "auto",
     json: bool = False,
 ) -> None:
-    """Score text: loss, perplexity, bits per byte; with --beams, also translations: BLEU, chrF.
+    """Score files: loss, and what else the run's task measures, such as bits per byte; with --beams, also BLEU and chrF.
 
     Parameters
     ----------
@@ -52,6 +68,13 @@ def evaluate(
         Files to score, of the kind that the run's task reads. Defaults to all that the run held out.
     context
         Tokens in each window; windows do not overlap. Defaults to the context that the model was trained with.
+    tasks
+        A task of lm-eval to evaluate a language model on, instead of files: a YAML file, or the name of a published task, which
+        lm-eval downloads. Repeat it for several.
+    limit
+        With --tasks: evaluate only the first examples of each task.
+    shots
+        With --tasks: solved examples before each one, instead of what the task says.
     beams
         Translate the sources too, with so many beams (see heddle translate), and report BLEU and chrF with sacrebleu's signatures.
     length_penalty
@@ -70,6 +93,13 @@ def evaluate(
     if beams is None and (unused := _given(length_penalty, tokenize, lowercase, output)):
         raise HeddleError(f"--{unused} is about translations: add --beams 5")
     path = find_run(run)
+    if tasks:
+        if files or context is not None:
+            raise HeddleError("--tasks names what to evaluate on: leave out files and --context")
+        evaluate_published(path, tasks, limit, shots, device, json)
+        return
+    if limit is not None or shots is not None:
+        raise HeddleError("--limit and --shots apply to --tasks only")
     ready = open_model(path, device)
     model, tokenizer, config = ready.model, ready.tokenizer, ready.config
     length = config.model.context if context is None else context
@@ -82,7 +112,7 @@ def evaluate(
     part = _read(files, path, config, tokenizer) if tokenizer and files else _held_out(path)
     corpus, layout = Corpus(validation=part), layout_of(config)
     reading = Reading(corpus, config.model, context=length, tokenizer=tokenizer, layout=layout)
-    task = make_task(config.task or NextTokenConfig(), reading)
+    task = make_task(_task_of(config), reading)
     with bar(console(as_json=True), "scoring") as done:
         result = score(model, task, progress=done)
     what, translated = ", ".join(files) or f"held out by {path}", None
@@ -101,10 +131,7 @@ def evaluate(
     )
     console().print(table(columns, [[what, result.tokens, *numbers]]))
     if translated is not None:
-        console().print(
-            f"{translated.texts:,} translations: BLEU {translated.bleu:.2f}, chrF {translated.chrf:.2f}", markup=False
-        )
-        console().print(f"BLEU {translated.bleu_signature}\nchrF {translated.chrf_signature}", markup=False)
+        _show(translated)
     if not files and (note := _ended(path, result.tokens, task.config.counted)):
         console().print(note, markup=False)
 
@@ -135,6 +162,15 @@ def _translated(
     return score_translations(texts, references, tokenize, lowercase)
 
 
+def _show(translated: TranslationScore) -> None:
+    """Print scores of translations with their signatures."""
+    out = console()
+    out.print(
+        f"{translated.texts:,} translations: BLEU {translated.bleu:.2f}, chrF {translated.chrf:.2f}", markup=False
+    )
+    out.print(f"BLEU {translated.bleu_signature}\nchrF {translated.chrf_signature}", markup=False)
+
+
 def _held_out(run: Path) -> Part | Records:
     if not (run / "data").is_dir():
         raise HeddleError(f"{run} held nothing out; name the files to score: heddle eval {run} FILE")
@@ -145,19 +181,40 @@ def _held_out(run: Path) -> Part | Records:
 
 def _read(files: tuple[str, ...], run: Path, config: SavedConfig, tokenizer: Tokenizer) -> Part | Records:
     """The files, as the run's task reads them."""
-    task, data = config.task or NextTokenConfig(), config.data or DataConfig()
+    task, data = _task_of(config), config.data or DataConfig()
     records = task.fields != TEXT
     with standard_input(files, ".jsonl" if records else ".txt") as sources:
         if not records:
             return part_of(read_documents(sources, data.text), tokenizer)
-        classes: tuple[str, ...] = ()
-        if task.has_classes:
-            if not (run / "data").is_dir():
-                raise HeddleError(f"{run} has no data/ with the names of its classes")
-            store = open_store(run / "data")
-            classes = store.train.classes if isinstance(store, RecordStore) else ()
-        examples = read_examples(sources, task.reads(data.columns()), data.columns(), task.labels)
-        return records_of(examples, tokenizer, task.labels, classes)
+        examples = list(read_examples(sources, task.reads(data.columns()), data.columns(), task.labels))
+        classes = class_names(config.model) if task.has_classes else ()
+        if classes:
+            _check_labels(examples, classes, run)
+        return records_of(examples, tokenizer, task.labels, classes, task.chat(config.model.chat))
+
+
+def _check_labels(examples: Sequence[Example], classes: tuple[str, ...], run: Path) -> None:
+    """Refuse labels that a run does not know, such as those of another task."""
+    labels = (example.label for example in examples)
+    every = dict.fromkeys(name for label in labels for name in (label if isinstance(label, tuple) else (str(label),)))
+    unknown = tuple(name for name in every if name not in classes)
+    if unknown:
+        raise HeddleError(
+            f"{run} does not know the label{'s' if len(unknown) > 1 else ''} {listed_names(unknown)}; it has learned "
+            f"{listed_names(classes)}"
+        )
+
+
+def _task_of(config: SavedConfig) -> TaskConfig:
+    """The task of a run; of an imported model, the one that its head is for."""
+    head = config.model.head
+    if config.task is not None:
+        return config.task
+    if isinstance(head, ClassifierHeadConfig):
+        if head.pooling == "none":
+            return TokenClassificationConfig()
+        return RegressionConfig() if head.classes == 1 else ClassificationConfig()
+    return MaskedConfig() if tuple(config.model.stacks()) == ("encoder",) else NextTokenConfig()
 
 
 def _ended(run: Path, tokens: int, counted: str) -> str | None:

@@ -1,8 +1,6 @@
 """`heddle generate`."""
 
-import os
 import select
-import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -14,7 +12,7 @@ from cyclopts import Parameter
 
 from heddle.cli.models import open_model
 from heddle.cli.say import document, find_run, pluralize
-from heddle.cli.streams import read_input
+from heddle.cli.streams import is_piped, read_input
 from heddle.config.decoding import SamplingConfig
 from heddle.config.saved import SavedConfig
 from heddle.data.record_store import open_store
@@ -150,22 +148,13 @@ def _read_prompts(given: list[str] | None) -> list[str]:
         HeddleError: standard input is requested twice or is not UTF-8, or a prompt is not UTF-8.
     """
     if given is None:
-        return [_read_piped(PATIENCE) if _is_piped() else ""]
+        return [_read_piped(PATIENCE) if is_piped() else ""]
     if given.count("-") > 1:
         raise HeddleError("--prompt - is given twice, and standard input can be read only once")
     for number, prompt in enumerate(given):
         if any("\ud800" <= character <= "\udfff" for character in prompt):  # Python's escapes for undecodable bytes
             raise HeddleError(f"prompt {number} is not UTF-8")
     return [_read_piped() if prompt == "-" else prompt for prompt in given]
-
-
-def _is_piped() -> bool:
-    """Whether standard input holds a text: it is a pipe, a socket or a file, not a terminal or the null device."""
-    try:
-        kind = os.fstat(sys.stdin.fileno()).st_mode
-    except (OSError, ValueError):  # not a file of the operating system
-        return not sys.stdin.isatty()
-    return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or stat.S_ISREG(kind)
 
 
 def _read_piped(patience: float | None = None) -> str:

@@ -1,4 +1,4 @@
-"""The keys of a run file for `heddle train --help`: name, default, and the docstring under the field."""
+"""The keys of `heddle train --help` and `heddle vectors train --help`: name, default, and the docstring under the field."""
 
 import ast
 import inspect
@@ -7,9 +7,10 @@ import shutil
 import textwrap
 from typing import Any, Literal, get_args, get_origin
 
-from heddle.config import data, run, tasks, train
+from heddle.config import data, run, tasks, train, vectors
 from heddle.config.base import models_in
 from heddle.config.run import RunConfig
+from heddle.config.vectors import VectorsConfig
 
 # Each section with the configs that it may be: of a choice that is tagged by `kind`, every one.
 SECTIONS = {name: models_in(field.annotation) for name, field in RunConfig.model_fields.items()}
@@ -28,7 +29,18 @@ def keys() -> str:
     return "\n\n".join(parts)
 
 
+def vector_keys() -> str:
+    """Every key of `heddle vectors train`."""
+    width = min(WIDEST, shutil.get_terminal_size().columns)
+    said = "Settings, as key=value on the command line or in a file:"
+    return "\n\n".join((said, "\n".join(_lines([VectorsConfig], _written(), width))))
+
+
 def _section(name: str, configs: list[Any], written: dict[str, dict[str, str]], width: int) -> str:
+    return "\n".join([f"[{name}] {TITLES[name]}", *_lines(configs, written, width)])
+
+
+def _lines(configs: list[Any], written: dict[str, dict[str, str]], width: int) -> list[str]:
     # Of a section that is one of several, `kind` is shown once, and the other keys with the kind that has them.
     kinds = [config.model_fields["kind"].default for config in configs] if len(configs) > 1 else []
     # A key with the same text in several kinds is shown once, with all of them.
@@ -42,7 +54,7 @@ def _section(name: str, configs: list[Any], written: dict[str, dict[str, str]], 
         for (key, text), (field, found) in having.items()
     ]
     first = max(len(key) for key, _, _ in fields)
-    lines = [f"[{name}] {TITLES[name]}"]
+    lines: list[str] = []
     for key, field, text in fields:
         default = _shown(field.get_default(call_default_factory=True))
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
@@ -51,7 +63,7 @@ def _section(name: str, configs: list[Any], written: dict[str, dict[str, str]], 
         indent = " " * (first + 4)
         said = f"{text} [{facts}]" if facts else text
         lines += textwrap.wrap(said, width, initial_indent=f"  {key:<{first}}  ", subsequent_indent=indent)
-    return "\n".join(lines)
+    return lines
 
 
 def _shown(default: Any) -> str:
@@ -64,7 +76,9 @@ def _shown(default: Any) -> str:
 def _written() -> dict[str, dict[str, str]]:
     """The docstring under each field, by class. pydantic could keep it, but would read the source at every import."""
     found: dict[str, dict[str, str]] = {}
-    for node in (node for module in (data, run, tasks, train) for node in ast.parse(inspect.getsource(module)).body):
+    for node in (
+        node for module in (data, run, tasks, train, vectors) for node in ast.parse(inspect.getsource(module)).body
+    ):
         if isinstance(node, ast.ClassDef):
             pairs = zip(node.body, node.body[1:], strict=False)
             found[node.name] = {

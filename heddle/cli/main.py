@@ -44,6 +44,10 @@ def make_app(command: str | None = None) -> App:
         from heddle.cli.keys import keys
 
         settings = keys()
+    elif command == "vectors":
+        from heddle.cli.keys import vector_keys
+
+        settings = vector_keys()
     app.command(
         "heddle.cli.train:train",
         name="train",
@@ -51,8 +55,13 @@ def make_app(command: str | None = None) -> App:
         help_epilogue=settings,
     )
     app.command("heddle.cli.generate:generate", name="generate", help="Generate text with a trained model.")
+    app.command(
+        "heddle.cli.predict:classify", name="classify", help="Predict classes of texts, pairs or words, or numbers."
+    )
+    app.command("heddle.cli.predict:fill", name="fill", help="Fill in masks with the most probable tokens.")
+    app.command("heddle.cli.predict:embed", name="embed", help="Compute a vector for each text.")
     app.command("heddle.cli.translate:translate", name="translate", help="Translate texts by beam search.")
-    app.command("heddle.cli.evaluate:evaluate", name="eval", help="Score text or translations: loss, perplexity, BLEU.")
+    app.command("heddle.cli.evaluate:evaluate", name="eval", help="Score files: loss, and what else a task measures.")
     app.command("heddle.cli.count:count", name="count", help="Parameters, FLOPs and memory of a model, itemised.")
     app.command(
         "heddle.cli.prove:prove", name="prove", help="Prove that a model predicts with the function that was trained."
@@ -69,12 +78,27 @@ def make_app(command: str | None = None) -> App:
         help="Write a run as a directory that Hugging Face transformers loads.",
     )
     app.command("heddle.cli.runs:runs", name="runs", help="List the runs here.")
+    for group in _groups(settings):
+        app.command(group)
+    return app
+
+
+def _groups(settings: str | None) -> Iterator[App]:
+    """The commands that have commands of their own.
+
+    Args:
+        settings: what to list below the help of `vectors train`.
+    """
+    adapter = App(name="adapter", help="Write a run's adapter alone, or merge one into a model.")
+    adapter.command("heddle.cli.adapter:export", name="export", help="Write a run's adapter for peft.")
+    adapter.command("heddle.cli.adapter:merge", name="merge", help="Merge an adapter into its base, as a new run.")
+    yield adapter
     data = App(name="data", help="Look at what a run is trained on.")
     data.command("heddle.cli.data:show", name="show", help="Show what a step reads: tokens, targets, masks.")
     data.command(
         "heddle.cli.data:lint", name="lint", help="Look for what goes wrong in data, before or after training."
     )
-    app.command(data)
+    yield data
     tokenizer = App(name="tokenizer", help="Train a tokenizer, or convert text to ids and back.")
     tokenizer.command("heddle.cli.tokenizer:train", name="train", help="Train a tokenizer on text.")
     tokenizer.command("heddle.cli.tokenizer:encode", name="encode", help="Show the pieces and ids of a text.")
@@ -82,8 +106,17 @@ def make_app(command: str | None = None) -> App:
     tokenizer.command(
         "heddle.cli.tokenizer:compare", name="compare", help="Tokenize a text with every kind of tokenizer."
     )
-    app.command(tokenizer)
-    return app
+    yield tokenizer
+    vectors = App(name="vectors", help="Learn word vectors from text, and look at their neighbours.")
+    vectors.command(
+        "heddle.cli.vectors:train",
+        name="train",
+        help="Learn word vectors: skip-gram, CBOW or GloVe.",
+        help_epilogue=settings,
+    )
+    vectors.command("heddle.cli.vectors:near", name="near", help="Show the nearest words by cosine.")
+    vectors.command("heddle.cli.vectors:analogy", name="analogy", help="Show what is to C as B is to A.")
+    yield vectors
 
 
 def run(argv: list[str] | None = None) -> None:

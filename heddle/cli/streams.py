@@ -2,6 +2,7 @@
 
 import io
 import os
+import stat
 import sys
 from contextlib import suppress
 from typing import TextIO
@@ -98,3 +99,12 @@ def read_input() -> str:
         return str(raw.read(), "utf-8")
     except UnicodeDecodeError as error:
         raise HeddleError(f"standard input is not UTF-8 at byte {error.start}; convert it with iconv") from None
+
+
+def is_piped() -> bool:
+    """Whether standard input holds a text: it is a pipe, a socket or a file, not a terminal or the null device."""
+    try:
+        kind = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):  # not a file of the operating system
+        return not sys.stdin.isatty()
+    return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or stat.S_ISREG(kind)

@@ -159,11 +159,17 @@ def _opening(text: str) -> str:
 def _numbers(planned: Plan, run: Path, train: TrainConfig) -> str:
     chosen, model = planned.chosen, planned.model
     depth = " + ".join(str(stack.depth) for stack in model.stacks().values())
-    frozen = f"{planned.frozen:,} of the {pluralize(planned.parameters, 'parameter')} are frozen"
+    changed, whole = planned.trained, pluralize(planned.parameters, "parameter")
+    frozen = f"{changed.frozen:,} of the {whole} are frozen"
+    if train.lora is not None:
+        frozen = (
+            f"{changed.total:,} parameters are trained ({changed.total / planned.parameters:.2%}), {changed.adapters:,} of them "
+            f"in adapters of rank {train.lora.rank} beside {pluralize(changed.layers, 'layer')}; {frozen}"
+        )
     recomputed = "activations are checkpointed"
     started = "" if chosen.start is None else f"starting from the weights of {chosen.start.run}, with {train.optimizer}"
     more = (
-        [started] + [frozen] * bool(planned.frozen) + [recomputed] * train.checkpoint_activations + [announced(train)]
+        [started] + [frozen] * bool(changed.frozen) + [recomputed] * train.checkpoint_activations + [announced(train)]
     )
     if chosen.batch_tokens is not None:
         sizes, what = f"about {planned.tokens_per_step:,} tokens", "records"
@@ -198,7 +204,8 @@ def try_out(config: RunConfig, run: Path, out: Console, json: bool) -> None:
                 "run": str(run),
                 "sources": name_sources(config.data),
                 "parameters": planned.parameters,
-                "frozen": planned.frozen,
+                "frozen": planned.trained.frozen,
+                "adapters": planned.trained.adapters,
                 "train_tokens": planned.train_tokens,
                 "validation_tokens": planned.validation_tokens,
                 "memory": planned.memory,

@@ -6,10 +6,11 @@ In reading order:
 - `layers`: the choices inside a layer: norms, positions, mixers, feed-forwards.
 - `possible`: checks that no layer can make alone, such as sizes against the model's width.
 - `kernels`: what each attention kernel supports, and which one `auto` takes.
-- `ids`: the special ids of an imported model.
+- `ids`: the special ids of an imported model; `chat`: its template for conversations.
 - `presets`: named models, and `sized`, a model from one number.
 - `decoding`: how texts are continued (`SamplingConfig`, `BeamConfig`).
 - `tasks`: what a run learns (`NextTokenConfig`, ...); `train`: how a model is trained (`TrainConfig`).
+- `vectors`: how word vectors are learned (`VectorsConfig`).
 - `run`: a user's settings: text, model, task, training (`RunConfig`); `saved`: a run directory's config, with what was chosen by
   measurement (`SavedConfig`).
 - `sweep`: several runs from one table of settings (`variants`).
@@ -20,6 +21,7 @@ In reading order:
 
 from heddle.config.base import Config as Config
 from heddle.config.base import parse_overrides as parse_overrides
+from heddle.config.chat import ChatTemplateConfig as ChatTemplateConfig
 from heddle.config.data import DataConfig as DataConfig
 from heddle.config.decoding import BeamConfig as BeamConfig
 from heddle.config.decoding import SamplingConfig as SamplingConfig
@@ -30,11 +32,13 @@ from heddle.config.layers import BucketsConfig as BucketsConfig
 from heddle.config.layers import ConvolutionConfig as ConvolutionConfig
 from heddle.config.layers import CustomConfig as CustomConfig
 from heddle.config.layers import DropoutConfig as DropoutConfig
+from heddle.config.layers import DynamicScaling as DynamicScaling
 from heddle.config.layers import GatedConfig as GatedConfig
 from heddle.config.layers import LayerNormConfig as LayerNormConfig
 from heddle.config.layers import LinearConfig as LinearConfig
 from heddle.config.layers import LinearScaling as LinearScaling
 from heddle.config.layers import Llama3Scaling as Llama3Scaling
+from heddle.config.layers import LongRopeScaling as LongRopeScaling
 from heddle.config.layers import MLPConfig as MLPConfig
 from heddle.config.layers import MoEConfig as MoEConfig
 from heddle.config.layers import NoFeedForwardConfig as NoFeedForwardConfig
@@ -62,7 +66,9 @@ from heddle.config.run import RunConfig as RunConfig
 from heddle.config.saved import Chosen as Chosen
 from heddle.config.saved import SavedConfig as SavedConfig
 from heddle.config.sweep import variants as variants
+from heddle.config.tasks import ChatConfig as ChatConfig
 from heddle.config.tasks import ClassificationConfig as ClassificationConfig
+from heddle.config.tasks import ContrastiveConfig as ContrastiveConfig
 from heddle.config.tasks import MaskedConfig as MaskedConfig
 from heddle.config.tasks import NextTokenConfig as NextTokenConfig
 from heddle.config.tasks import PrefixLMConfig as PrefixLMConfig
@@ -73,6 +79,7 @@ from heddle.config.tasks import TokenClassificationConfig as TokenClassification
 from heddle.config.tasks import TranslationConfig as TranslationConfig
 from heddle.config.train import GroupConfig as GroupConfig
 from heddle.config.train import TrainConfig as TrainConfig
+from heddle.config.vectors import VectorsConfig as VectorsConfig
 
 __all__ = [
     "AlibiConfig",
@@ -80,14 +87,18 @@ __all__ = [
     "BeamConfig",
     "BlockConfig",
     "BucketsConfig",
+    "ChatConfig",
+    "ChatTemplateConfig",
     "Chosen",
     "ClassificationConfig",
     "ClassifierHeadConfig",
     "Config",
+    "ContrastiveConfig",
     "ConvolutionConfig",
     "CustomConfig",
     "DataConfig",
     "DropoutConfig",
+    "DynamicScaling",
     "EmbeddingHeadConfig",
     "EntryConfig",
     "GatedConfig",
@@ -98,6 +109,7 @@ __all__ = [
     "LinearConfig",
     "LinearScaling",
     "Llama3Scaling",
+    "LongRopeScaling",
     "MLPConfig",
     "MaskedConfig",
     "MoEConfig",
@@ -124,6 +136,7 @@ __all__ = [
     "TrainConfig",
     "TransformerConfig",
     "TranslationConfig",
+    "VectorsConfig",
     "YarnScaling",
     "parse_overrides",
     "preset",

@@ -9,8 +9,9 @@ from pydantic import Field, field_validator, model_validator
 
 from heddle.config.base import Config
 
-Labels = Literal["classes", "numbers", "tokens"]
-"""What a record's label is: a class or a number for the whole record, or a class for each word of the text."""
+Labels = Literal["classes", "numbers", "tokens", "roles"]
+"""What a record's label is: a class or a number for the whole record, a class for each word of the text, or who wrote each
+message of a conversation."""
 
 
 TextLayout = Literal["concatenate", "documents", "pack"]
@@ -36,8 +37,12 @@ class DataConfig(Config):
     """Column of the target, or the extension of its files; defaults to target."""
     pair: str | None = None
     """Column of the second text of a pair; defaults to pair."""
+    negative: str | None = None
+    """Column of a third text, which is near the first but not its pair; there is none by default."""
     label: str | None = None
     """Column of the label; defaults to label."""
+    messages: str | None = None
+    """Column of a conversation's messages; defaults to messages."""
     tokenizer: str = "bpe"
     """bytes, characters, words, bpe, wordpiece or unigram, trained on the text; or the path of a tokenizer.json or a run."""
     tokenizer_size: Annotated[int, Field(gt=0, le=2**20)] = 4096
@@ -85,7 +90,10 @@ class DataConfig(Config):
 
     def columns(self) -> dict[str, str]:
         """The columns that the user named, by field."""
-        named = {field: getattr(self, field) for field in ("text", "source", "target", "pair", "label")}
+        named = {
+            field: getattr(self, field)
+            for field in ("text", "source", "target", "pair", "negative", "label", "messages")
+        }
         return {
             field: name for field, name in named.items() if name not in (None, DataConfig.model_fields[field].default)
         }

@@ -19,7 +19,10 @@ Factor = Annotated[float, Field(ge=1, le=1e6)]
 Length = Annotated[int, Field(gt=0, le=2**31)]
 Size = Annotated[int, Field(gt=0, le=2**22)]  # of a vector: beyond this, no memory holds a single matrix
 Few = Annotated[int, Field(gt=0, le=2**16)]  # of heads, experts, taps
-ActivationName = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu"]
+ActivationName = Literal[
+    "gelu", "gelu_tanh", "quick_gelu", "relu", "relu6", "relu_squared", "leaky_relu", "silu", "mish", "sigmoid", "tanh",
+    "linear",
+]  # fmt: skip
 Projection = Literal["q", "k", "v", "o"]
 
 
@@ -97,7 +100,46 @@ class Llama3Scaling(Config):
         return self
 
 
-Scaling = Annotated[LinearScaling | NTKScaling | YarnScaling | Llama3Scaling, Field(discriminator="kind")]
+class DynamicScaling(Config):
+    """Dynamic NTK for texts of `length` tokens: the NTK rule with a factor that grows with the length.
+
+    Hugging Face transformers computes the factor anew whenever the text grows, so a cached key there keeps angles that a pass
+    over the whole text would not give it. Here one length holds for all texts, and a token's angles depend on its position.
+    """
+
+    kind: Literal["dynamic"] = "dynamic"
+    factor: Factor
+    original: Length  # context length at which the weights were trained
+    length: Length  # up to `original`, nothing changes
+
+    def stretch(self) -> float:
+        """The factor of the equivalent NTK rule."""
+        return 1.0 if self.length <= self.original else self.factor * (self.length / self.original - 1) + 1
+
+
+class LongRopeScaling(Config):
+    """LongRoPE for texts of `length` tokens: a divisor for each pair's frequency (Ding et al. 2024, 3.1).
+
+    Hugging Face transformers changes from `short` to `long` when a text grows beyond `original`, so a cached key there keeps
+    angles that a pass over the whole text would not give it. Here one length decides for all texts.
+    """
+
+    kind: Literal["longrope"] = "longrope"
+    short: tuple[Positive, ...]  # one for each pair of rotated channels
+    long: tuple[Positive, ...]
+    original: Length  # context length at which the weights were trained
+    length: Length  # up to `original`, `short` is used, and `long` beyond
+    magnitude: Positive = 1.0  # factor on the lengths of the rotated vectors
+
+    def factors(self) -> tuple[float, ...]:
+        """The divisors in use."""
+        return self.long if self.length > self.original else self.short
+
+
+Scaling = Annotated[
+    LinearScaling | NTKScaling | YarnScaling | Llama3Scaling | DynamicScaling | LongRopeScaling,
+    Field(discriminator="kind"),
+]
 
 
 class RotaryConfig(Config):
@@ -109,12 +151,13 @@ class RotaryConfig(Config):
     kind: Literal["rotary"] = "rotary"
     base: Annotated[float, Field(gt=1, le=1e12)] = 10_000.0
     pairing: Literal["halves", "neighbours"] = "halves"
-    # Share of the head's channels to rotate, from the first.
+    # Share of the head's channels to rotate, from the first. Channels are rotated in pairs, so an odd number of them rotates
+    # one channel more, at the angles of the odd number (as in Hugging Face transformers).
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     scaling: Scaling | None = None
 
     def rotated_dim(self, head_dim: int) -> int:
-        """How many channels of a head are rotated."""
+        """How many channels of a head are rotated; if this is odd, one more is."""
         return int(head_dim * self.fraction)
 
 
@@ -122,17 +165,16 @@ class AlibiConfig(Config):
     """Scores fall linearly with distance, with a fixed slope per head (Press et al. 2021)."""
 
     kind: Literal["alibi"] = "alibi"
+    factor: Positive = 1.0  # on all slopes; 1/√d in Falcon
 
 
 class BucketsConfig(Config):
-    """A learned bias per head and bucket of distances (T5; Raffel et al. 2020, 2.1).
-
-    All layers of a stack with equal settings here share one table.
-    """
+    """A learned bias per head and bucket of distances (T5; Raffel et al. 2020, 2.1)."""
 
     kind: Literal["buckets"] = "buckets"
     buckets: Annotated[int, Field(ge=4, le=2**16)] = 32
     furthest: Length = 128  # all distances from here on share the last bucket
+    shared: bool = True  # one table for all layers of a stack with equal settings here; false: one for each (UMT5)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from heddle.config.base import Config, merge, to_data, with_kind
+from heddle.config.chat import ChatTemplateConfig
 from heddle.config.ids import SpecialIds
 from heddle.config.layers import (
     ActivationName,
@@ -32,7 +33,7 @@ from heddle.config.possible import dropout_possible, stack_possible
 from heddle.errors import HeddleError
 
 Depth = Annotated[int, Field(gt=0, le=1000)]  # the deepest ever trained (Wang et al. 2022)
-Placement = Literal["pre", "post", "sandwich", "output", "literal", "bare"]
+Placement = Literal["pre", "pre_ffn", "post", "sandwich", "output", "literal", "bare"]
 
 
 class BlockConfig(Config):
@@ -42,7 +43,8 @@ class BlockConfig(Config):
     cross: AttentionConfig | None = None  # attends to the encoder's output (L1-78)
     ffn: FeedForwardConfig = MLPConfig()
     norm: NormConfig = LayerNormConfig()
-    # Where the norms are. pre: before the branch (L2-35); post: after the sum (L2-24); sandwich: before and after the branch
+    # Where the norms are. pre: before the branch (L2-35); pre_ffn: before the feed-forward only, for a mixer whose input is
+    # normed already (ModernBERT's first layer); post: after the sum (L2-24); sandwich: before and after the branch
     # (Gemma 2); output: after the branch (OLMo 2); literal: as written in deck 000, where the skip starts after the norm
     # (D-01); bare: before the branch, without a residual.
     placement: Placement = "pre"
@@ -211,14 +213,15 @@ class LanguageHeadConfig(Config):
     transform: bool = False  # dense layer, activation and LayerNorm before the scores (BERT)
     activation: ActivationName = "gelu"  # of the transform
     eps: Annotated[float, Field(ge=0)] = 1e-12  # of the transform's LayerNorm
+    transform_bias: bool = True  # in the dense layer and the LayerNorm
     scale: Positive = 1.0  # factor on the hidden vectors; T5 has 1/√dim
     cap: Positive | None = None  # logits become cap · tanh(logits / cap) (Gemma 2)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if not self.transform and (self.activation, self.eps) != ("gelu", 1e-12):
+        if not self.transform and (self.activation, self.eps, self.transform_bias) != ("gelu", 1e-12, True):
             raise ValueError(
-                "activation and eps belong to the head's transform: set transform = true, or leave them out"
+                "activation, eps and transform_bias belong to the head's transform: set transform = true, or leave them out"
             )
         return self
 
@@ -301,6 +304,7 @@ class TransformerConfig(Config):
     # Of an imported model. None: heddle's own model, whose only special id is its tokenizer's end of text.
     ids: SpecialIds | None = None
     architecture: str | None = None  # the published class; an export prefers it among those that fit
+    chat: ChatTemplateConfig | None = None  # how a conversation becomes the text that the model was trained on
 
     @model_validator(mode="before")
     @classmethod

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING
 from heddle.config.kernels import refusal
 from heddle.config.layers import (
     AttentionConfig,
+    BucketsConfig,
     ConvolutionConfig,
     DropoutConfig,
     LayerNormConfig,
     LinearConfig,
+    LongRopeScaling,
     NoNormConfig,
     NormConfig,
     RotaryConfig,
@@ -47,7 +49,7 @@ def stack_possible(name: str, stack: "StackConfig", dim: int) -> None:
             if isinstance(place, AttentionConfig):
                 _attention_possible(place, dim)
     relatives = [block.mixer for block in stack.blocks if isinstance(block.mixer, AttentionConfig)]
-    if len({mixer.heads for mixer in relatives if mixer.relative is not None and mixer.relative.kind == "buckets"}) > 1:
+    if len({each.heads for each in relatives if isinstance(each.relative, BucketsConfig) and each.relative.shared}) > 1:
         raise ValueError(f"{name}: layers that share learned buckets of distances need the same number of heads")
     _norms_possible(name, stack, dim)
 
@@ -91,10 +93,17 @@ def _attention_possible(mixer: AttentionConfig, dim: int) -> None:
         )
     if isinstance(mixer.relative, RotaryConfig):
         width, rotated = mixer.width(dim), mixer.relative.rotated_dim(mixer.width(dim))
-        if rotated % 2 or not rotated:
+        if not rotated or (rotated % 2 and rotated == width):
             fraction = "" if rotated == width else f" · fraction = {rotated}"
             raise ValueError(
-                f"rotary positions rotate pairs of channels; head_dim = {width}{fraction} is odd or 0: change one of them"
+                f"rotary positions rotate pairs of channels, and head_dim = {width}{fraction} has no room for them: "
+                "change one of them"
+            )
+        scaling, pairs = mixer.relative.scaling, (rotated + 1) // 2
+        if isinstance(scaling, LongRopeScaling) and {len(scaling.short), len(scaling.long)} != {pairs}:
+            raise ValueError(
+                f"scaling.short and scaling.long have {len(scaling.short)} and {len(scaling.long)} numbers, but {pairs} "
+                "pairs of channels are rotated"
             )
 
 

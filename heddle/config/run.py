@@ -102,6 +102,7 @@ class ModelChoice(Config):
             base = preset(self.preset)
         data = base.to_dict()
         data["head"] = task.head_table(data["head"], base.last()[0], classes)
+        data["chat"] = None if (chat := task.chat(base.chat)) is None else chat.to_dict()
         if tuple(base.stacks()) == ("decoder",) and data["decoder"]["prefix"] not in task.prefix:
             data["decoder"]["prefix"] = task.prefix[0]
         tables = {"encoder": self.encoder, "decoder": self.decoder, "head": self.head, "initial": self.initial}

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from heddle.config.base import Config
+from heddle.config.chat import CHAT_TOKENS, PLAIN_TEMPLATE, ChatTemplateConfig
 from heddle.config.data import Labels, TextLayout
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -66,6 +67,10 @@ class TaskSettings(Config):
         kind = type(self).model_fields["kind"].default
         return f"layout = {layout!r} does not apply to task.kind = {kind!r}: leave it out{instead}"
 
+    def chat(self, before: ChatTemplateConfig | None) -> ChatTemplateConfig | None:
+        """The chat template of a model for this task, from the one that it has without it: the same, unless the task says one."""
+        return before
+
     def head_table(self, before: dict[str, Any], stack: str, classes: tuple[str, ...]) -> dict[str, Any]:
         """The head of a model for this task, as a table.
 
@@ -84,8 +89,10 @@ class NextTokenConfig(TaskSettings):
 
     kind: Literal["next_token"] = "next_token"
     """What to learn: next_token predicts each token from those before it; masked, hidden tokens from both sides; prefix_lm, the
-    tokens after a prefix that is read from both sides; translation, a target text from a source text; span_corruption, missing
-    spans of a text; classification, the class of a text; token_classification, that of each word; regression, a number."""
+    tokens after a prefix that is read from both sides; translation, a target text from a source text; chat, the assistant's
+    messages in conversations; span_corruption, missing spans of a text;
+    classification, the class of a text; token_classification, that of each word; regression, a number;
+    contrastive, embeddings of texts from pairs that belong together."""
 
 
 class MaskedConfig(TaskSettings):
@@ -152,6 +159,48 @@ class TranslationConfig(TaskSettings):
                 "decoder's preset, or leave layout out"
             )
         return super().refuses_layout(layout, stacks)
+
+
+class ChatConfig(TaskSettings):
+    """Answer in a conversation: predict the assistant's messages, each with its end, from all that comes before.
+
+    Whole conversations share a row with `pack`. A conversation longer than the context ends with the last answer that fits.
+    """
+
+    fields: ClassVar[tuple[str, ...]] = ("messages",)
+    special_tokens: ClassVar[tuple[str, ...]] = ("<|endoftext|>", *CHAT_TOKENS)
+    labels: ClassVar[Labels] = "roles"
+    layouts: ClassVar[tuple[TextLayout, ...]] = ("concatenate", "pack")
+
+    kind: Literal["chat"] = "chat"
+    """Predict the assistant's messages in conversations, each from what comes before it."""
+    template: Annotated[str, Field(min_length=1)] | None = None
+    """How messages become text, in Jinja; defaults to the template of the run to start from, or else to <|user|>text<|end|> and so
+    on, whose special tokens a tokenizer gets if it lacks them."""
+    tokens: dict[str, str] = Field(default_factory=dict)
+    """What the template calls special tokens, such as tokens.bos_token="<s>"."""
+    date: str | None = None
+    """What the template's strftime_now formats, as in 2024-07-26; defaults to the present moment, which the run then keeps."""
+
+    def chat(self, before: ChatTemplateConfig | None) -> ChatTemplateConfig:
+        """What the task says, and the rest from the template before it, or from heddle's own."""
+        said = {name: getattr(self, name) for name in ("template", "tokens", "date") if getattr(self, name)}
+        return (before or ChatTemplateConfig()).override(said)
+
+    def completed(self, before: ChatTemplateConfig | None, now: str) -> "ChatConfig":
+        """The same task with its whole template, and with a date if the template asks for one.
+
+        Args:
+            before: the template of the model that it starts from, or None.
+            now: the present moment, as ISO 8601.
+        """
+        found = self.chat(before)
+        date = now if found.date is None and "strftime_now" in found.template else found.date
+        return self.override({"template": found.template, "tokens": found.tokens, "date": date})
+
+    def needed_tokens(self) -> tuple[str, ...]:
+        """The special tokens of heddle's own template, if this is it."""
+        return CHAT_TOKENS if self.template in (None, PLAIN_TEMPLATE) else ()
 
 
 class SpanCorruptionConfig(TaskSettings):
@@ -231,14 +280,41 @@ class RegressionConfig(LabelSettings):
         return {**super().head_table(before, stack, ()), "classes": 1}
 
 
+class ContrastiveConfig(TaskSettings):
+    """Embed texts so that those of a pair are near each other (Gao et al. 2021)."""
+
+    families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder",), ("decoder",))
+    fields: ClassVar[tuple[str, ...]] = ("text", "pair")
+    optional: ClassVar[tuple[str, ...]] = ("negative",)
+    head: ClassVar[str] = "embedding"
+    special_tokens: ClassVar[tuple[str, ...]] = ("[CLS]", "[SEP]")
+    counted: ClassVar[str] = "pairs"
+    without: ClassVar[tuple[str, ...]] = ("label_smoothing", "z_loss")
+
+    kind: Literal["contrastive"] = "contrastive"
+    """Embed texts, so that each text is nearest to its pair among the pairs of its group."""
+    group: Annotated[int, Field(ge=2)] = 16
+    """Pairs that are told apart from each other; batch counts groups."""
+    temperature: Positive = 0.05
+    """What cosines are divided by; lower values look only at the nearest wrong pairs."""
+
+    def head_table(self, before: dict[str, Any], stack: str, classes: tuple[str, ...]) -> dict[str, Any]:
+        """An embedding of length 1; a preset's own keeps its pooling and its dense layer."""
+        kept = dict(before) if before["kind"] == self.head else {}
+        pooling = "mean" if stack == "encoder" else "last"
+        return {"pooling": pooling, "normalise": True, **kept, "kind": self.head}
+
+
 TaskConfig = Annotated[
     NextTokenConfig
     | MaskedConfig
     | PrefixLMConfig
     | TranslationConfig
+    | ChatConfig
     | SpanCorruptionConfig
     | ClassificationConfig
     | TokenClassificationConfig
-    | RegressionConfig,
+    | RegressionConfig
+    | ContrastiveConfig,
     Field(discriminator="kind"),
 ]

@@ -1,6 +1,7 @@
 """How a model is trained: the optimizer, its rates, the schedule, precision, evaluations, and which weights are published."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -37,6 +38,21 @@ class GroupConfig(Config):
         return self
 
 
+class LoRAConfig(Config):
+    """`[train.lora]`: fine-tuning by adapters of low rank beside linear layers whose weights stay (Hu et al. 2021)."""
+
+    rank: Annotated[int, Field(gt=0, le=2**16)] = 8
+    """Rank r of each adapter: a layer from D to F numbers gets r · (D + F) parameters."""
+    alpha: Positive = 16.0
+    """An adapter's output is multiplied by alpha / rank, so that a rate suits several ranks."""
+    dropout: Rate = 0.0
+    """Rate of dropout on an adapter's input while training."""
+    layers: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)] = ("*.q", "*.v")
+    """Patterns of the names of linear layers in the encoder and the decoder, as of files: *.mixer.q, decoder.blocks.5.*."""
+    head: bool | None = None
+    """Whether the head is trained too, in full; by default, if it is new or scores classes."""
+
+
 # Settings that some optimizers do not have.
 OPTIMIZERS_OF = {
     "momentum": ("sgd",),
@@ -60,7 +76,7 @@ class TrainConfig(Config):
     minutes: Annotated[float, Field(gt=0, le=1e7)] = 3.0
     """How long to train, if `steps` is not given."""
     batch: Annotated[int, Field(gt=0, le=2**20)] | None = None
-    """Sequences, or packed rows, per step; defaults to batch_tokens divided by the context."""
+    """Sequences, packed rows or groups of pairs per step; defaults to batch_tokens divided by the context."""
     batch_tokens: Count | None = None  # (D-18)
     """Tokens per step, rounded to whole sequences; defaults to 4,096 on a CPU, 65,536 on CUDA."""
     accumulate: Annotated[int, Field(gt=0, le=2**20)] = 1
@@ -70,7 +86,7 @@ class TrainConfig(Config):
     default is adamw."""
     learning_rate: Positive | None = None
     """The highest learning rate, Muon's excepted; defaults to 6e-3 (adamw: 3e-3, sgd: 0.07) at width 256, less for wider models.
-    With from=, to 3e-4 (sgd: 0.01)."""
+    With from=, to 3e-4 (sgd: 0.01); with lora, to 3e-3 (sgd: 0.07)."""
     matrix_learning_rate: Positive = 0.02
     """Muon's highest learning rate."""
     weight_decay: NonNegative | None = None
@@ -84,6 +100,9 @@ class TrainConfig(Config):
     groups: tuple[GroupConfig, ...] = ()
     """Other settings for parameters by name, as tables [[train.groups]]: a pattern, parameters = "decoder.blocks.0.*", with a
     rate (factor on the learning rate), a weight_decay, or frozen = true; later tables override earlier ones."""
+    lora: LoRAConfig | None = None
+    """Train adapters of low rank beside the linear layers of the run from=, and nothing else, as a table [train.lora]: rank (8),
+    alpha (16), dropout (0), layers (["*.q", "*.v"]), head. The default optimizer is then adamw."""
     schedule: Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"] = "linear"
     """How learning rates decay after the warmup; wsd: constant, then linear; inverse_sqrt: as one over the root of the step."""
     decay: Annotated[float, Field(gt=0, le=1)] = 0.2
@@ -122,6 +141,20 @@ class TrainConfig(Config):
     """Publish the mean of the weights of this many last checkpoints, which are kept."""
     patience: PositiveInt | None = None
     """Stop after this many evaluations without a lower validation loss, and publish the weights with the lowest."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _adapters_by_adamw(cls, data: Any) -> Any:
+        """AdamW is the default of adapters, wherever they are asked for."""
+        asked = isinstance(data, Mapping) and data.get("lora") is not None
+        return {"optimizer": "adamw", **data} if asked else data
+
+    @model_validator(mode="after")
+    def _no_muon_for_adapters(self) -> Self:
+        # Muon gives all singular values of an update one size, but what an adapter adds is a product of two factors.
+        if self.lora is not None and self.optimizer == "muon":
+            raise ValueError("optimizer = muon does not suit the factors of lora: leave it out, or set adamw or sgd")
+        return self
 
     @model_validator(mode="after")
     def _one_publication(self) -> Self:

@@ -23,6 +23,7 @@ class Part:
             before it. Defaults to one document.
         target_sizes: Int64[documents], UTF-8 bytes of each document's text without its first token.
         separator: the id after each document but the last, or None.
+        characters: characters of the part's text; None: unknown.
     """
 
     tokens: npt.NDArray[Any]
@@ -32,6 +33,7 @@ class Part:
     starts: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     target_sizes: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     separator: int | None = None
+    characters: int | None = None
 
     def __post_init__(self) -> None:
         if not len(self.starts):

@@ -1,5 +1,6 @@
 """From records of text to ids and the numbers of classes."""
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, pairwise
 from typing import Any
@@ -7,20 +8,24 @@ from typing import Any
 import numpy as np
 
 from heddle.checks import checked
+from heddle.config.chat import ChatTemplateConfig
 from heddle.config.data import Labels
 from heddle.data.batch import IGNORED
-from heddle.data.examples import LABEL, Example, as_number
+from heddle.data.examples import LABEL, MESSAGES, Example, as_number
 from heddle.data.parts import Tokenizes
-from heddle.data.records import Column, Records
+from heddle.data.records import WRITTEN, Column, Records
 from heddle.data.store import id_dtype
 from heddle.errors import HeddleError
+from heddle.text.chat import ChatTemplate, Conversation
 from heddle.text.processes import Encodes
+from heddle.text.tokenizer import Tokenizer
 
 BATCH = 4096  # records to tokenise at once
 LABEL_DTYPES: dict[Labels, np.dtype[Any]] = {
     "classes": np.dtype("<i4"),
     "tokens": np.dtype("<i4"),
     "numbers": np.dtype("<f8"),
+    "roles": np.dtype("<i4"),
 }
 
 Rows = dict[str, list[Sequence[Any]]]
@@ -33,11 +38,30 @@ class Encoder:
         tokenizer: the tokenizer of all texts.
         labels: what the labels are.
         classes: names of the classes, in the order of their numbers.
+        chat: how conversations become text, if records are conversations.
+
+    Raises:
+        HeddleError: there is no chat template for conversations, or it does not show which tokens are the assistant's.
     """
 
-    def __init__(self, tokenizer: Encodes, labels: Labels = "classes", classes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Encodes,
+        labels: Labels = "classes",
+        classes: Sequence[str] = (),
+        chat: ChatTemplateConfig | None = None,
+    ) -> None:
         self.tokenizer, self.labels = tokenizer, labels
         self.classes = {name: number for number, name in enumerate(classes)}
+        self.template: ChatTemplate | None = None
+        if labels == "roles" and chat is None:
+            raise HeddleError(
+                "conversations need a chat template: give chat, such as heddle.config.ChatTemplateConfig()"
+            )
+        if chat is not None:
+            assert isinstance(tokenizer, Tokenizer)
+            self.template = ChatTemplate.of(chat, tokenizer)
+            self.template.check()
 
     def rows(self, examples: Sequence[Example]) -> Rows:
         """Each field of the records as rows.
@@ -45,6 +69,8 @@ class Encoder:
         Raises:
             HeddleError: a label is not one of the classes, or the tokenizer does not know some text.
         """
+        if self.template is not None:
+            return self._conversations(examples, self.template)
         found: Rows = {}
         for field in examples[0].texts:
             texts = [example.texts[field] for example in examples]
@@ -70,20 +96,46 @@ class Encoder:
             raise HeddleError(f"{example.origin}: the label {label!r} is none of the training part's: {known}")
         return self.classes[label]
 
+    def _conversations(self, examples: Sequence[Example], template: ChatTemplate) -> Rows:
+        """The ids of conversations, which answer each belongs to, and the messages as they were written."""
+        found: Rows = {MESSAGES: [], LABEL: [], WRITTEN: []}
+        for example in examples:
+            pairs = [[*pair] for pair in zip(example.label or (), example.texts[MESSAGES], strict=True)]
+            try:
+                read = template.conversation([{"role": role, "content": content} for role, content in pairs])
+            except HeddleError as error:
+                raise HeddleError(f"{example.origin}: {error}") from None
+            found[MESSAGES].append(read.ids)
+            found[LABEL].append(answer_numbers(read))
+            found[WRITTEN].append(json.dumps(pairs, ensure_ascii=False).encode())
+        return found
+
     def _tagged(self, examples: Sequence[Example]) -> list[tuple[list[int], list[int]]]:
         """Ids and labels of sentences: a word's label is at its first id that is no blank, its other ids have none."""
         found = []
-        for example, parts in zip(
-            examples, self._by_word([tuple(each.texts["text"]) for each in examples]), strict=True
-        ):
-            labels = [IGNORED] * sum(map(len, parts))
+        sentences = self.words([tuple(example.texts["text"]) for example in examples])
+        for example, (ids, places) in zip(examples, sentences, strict=True):
+            labels = [IGNORED] * len(ids)
+            for place, label in zip(places, example.label or (), strict=True):
+                if place is not None:
+                    labels[place] = self._class(label, example)
+            found.append((ids, labels))
+        return found
+
+    def words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int | None]]]:
+        """The ids of each sentence, and the place among them that is each word's: its first id that is no blank.
+
+        A word without ids has none.
+        """
+        found = []
+        for parts in self._by_word(sentences):
+            places: list[int | None] = []
             start = 0
-            for ids, label in zip(parts, example.label or (), strict=True):
+            for ids in parts:
                 seen = (place for place, id in enumerate(ids) if self.tokenizer.token_bytes(id).strip())
-                if ids:
-                    labels[start + next(seen, 0)] = self._class(label, example)
+                places.append(start + next(seen, 0) if ids else None)
                 start += len(ids)
-            found.append((list(chain(*parts)), labels))
+            found.append((list(chain(*parts)), places))
         return found
 
     def _by_word(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
@@ -106,9 +158,25 @@ class Encoder:
         return [list(ids[start:end]) for start, end in pairwise(ends)]
 
 
+def answer_numbers(read: Conversation) -> list[int]:
+    """For each id, the number of the answer that it belongs to, from 1, with its end; 0: to none.
+
+    Negative: the answer is no target, since the tokenizer joins its beginning with the end of what generation is prompted with.
+    """
+    numbers = [0] * len(read.ids)
+    for number, answer in enumerate(read.answers, start=1):
+        start = min(answer.start, answer.stop)
+        numbers[start : answer.stop] = [number if answer.sure else -number] * (answer.stop - start)
+    return numbers
+
+
 @checked()
 def records_of(
-    examples: Iterable[Example], tokenizer: Tokenizes, labels: Labels = "classes", classes: Sequence[str] = ()
+    examples: Iterable[Example],
+    tokenizer: Tokenizes,
+    labels: Labels = "classes",
+    classes: Sequence[str] = (),
+    chat: ChatTemplateConfig | None = None,
 ) -> Records:
     """Records in memory.
 
@@ -117,11 +185,12 @@ def records_of(
         tokenizer: the tokenizer of all texts.
         labels: what the labels are.
         classes: names of the classes, in the order of their numbers.
+        chat: how conversations become text, if records are conversations.
 
     Raises:
         HeddleError: there is no record, or a label is not one of the classes.
     """
-    encoder = Encoder(tokenizer, labels, classes)
+    encoder = Encoder(tokenizer, labels, classes, chat)
     rows: Rows = {}
     for batch in batches(example for example in examples if not example.empty):
         for field, found in encoder.rows(batch).items():
@@ -141,4 +210,5 @@ def batches(examples: Iterable[Example]) -> Iterator[list[Example]]:
 
 def dtypes_of(fields: Iterable[str], vocab_size: int, labels: Labels) -> dict[str, np.dtype[Any]]:
     """The type of each field's values."""
-    return {field: LABEL_DTYPES[labels] if field == LABEL else id_dtype(vocab_size) for field in fields}
+    others = {LABEL: LABEL_DTYPES[labels], WRITTEN: np.dtype("u1")}
+    return {field: others.get(field) or id_dtype(vocab_size) for field in fields}

@@ -12,10 +12,11 @@ from heddle.config.data import Labels
 from heddle.data.files import TABLES, TEXTS, decode, find_files, kind_of, name_of, open_file, read_lines
 from heddle.data.tables import Row, as_text, read_rows
 from heddle.errors import HeddleError, pluralize
+from heddle.text.chat import checked_messages
 
 TAGGED = (".conll", ".conllu", ".bio", ".iob", ".iob2")
 """The extensions of files with a word and its tag per line that are read from folders."""
-LABEL = "label"
+LABEL, MESSAGES = "label", "messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,8 @@ class Example:
     """One record of text.
 
     Attributes:
-        texts: by field: a text, or its words if each has a label.
-        label: a class or a number as written, or a class per word; None: the records have no labels.
+        texts: by field: a text, or its words if each has a label, or the contents of a conversation's messages.
+        label: a class or a number as written, or a class per word, or a role per message; None: the records have no labels.
         origin: where it was read: a path, or `path:line`.
         part: `train` or `validation`, if the user said which part it is for.
     """
@@ -116,6 +117,8 @@ def example_files(
 
 def of_row(row: Row, fields: Sequence[str], columns: Mapping[str, str], labels: Labels) -> Example:
     """A table's row as a record."""
+    if labels == "roles":
+        return _conversation(row, columns.get(MESSAGES, MESSAGES))
     values = {field: row.get(columns.get(field, field)) for field in fields}
     label: str | tuple[str, ...] | None = None
     if LABEL in values:
@@ -130,6 +133,21 @@ def of_row(row: Row, fields: Sequence[str], columns: Mapping[str, str], labels: 
         words = pluralize(len(texts["text"]), "word")
         raise HeddleError(f"{row.origin}: {words}, but {pluralize(len(label), 'label')}; there must be one for each")
     return Example(texts, label, row.origin)
+
+
+def _conversation(row: Row, column: str) -> Example:
+    """The messages of a row."""
+    value = row.get(column)
+    if not isinstance(value, list):
+        raise HeddleError(
+            f"{row.origin}: column {column!r} must have a list of messages, each with a role and a content"
+        )
+    try:
+        messages = checked_messages(value)
+    except HeddleError as error:
+        raise HeddleError(f"{row.origin}: {error}") from None
+    contents = tuple(as_text(message["content"], column, row.origin) for message in messages)
+    return Example({MESSAGES: contents}, tuple(message["role"] for message in messages), row.origin)
 
 
 def _words(value: Any, column: str, origin: str) -> tuple[str, ...]:

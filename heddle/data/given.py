@@ -13,7 +13,7 @@ from heddle.config.data import DataConfig
 from heddle.config.tasks import TaskSettings
 from heddle.data.corpus import Corpus, Part
 from heddle.data.encode import records_of
-from heddle.data.examples import LABEL, Example, of_row
+from heddle.data.examples import LABEL, MESSAGES, Example, of_row
 from heddle.data.memory import EncodedDocument, part_of, part_of_encoded
 from heddle.data.parts import first_bytes
 from heddle.data.records import Records
@@ -57,6 +57,8 @@ class Given:
             return "a text, texts or arrays of ids"
         if self.task.labels == "tokens" and LABEL in self.task.fields:
             return "tagged words: tuples (words, tags), or lists of pairs (word, tag)"
+        if self.task.labels == "roles":
+            return "conversations: lists of messages, each a dict with a role and a content"
         return f"{'pairs' if len(self.task.fields) == 2 else 'tuples'} ({', '.join(self.task.fields)})"
 
     def documents(self) -> Iterator[Document]:
@@ -99,6 +101,8 @@ class Given:
     def _fields(self, item: Any) -> dict[str, Any] | None:
         """A tuple's values by field; a sentence may also be a list of pairs (word, tag). None: it does not fit."""
         task = self.task
+        if task.labels == "roles":
+            return {MESSAGES: item} if isinstance(item, list | tuple) else None
         if task.labels == "tokens" and isinstance(item, list):
             if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in item):
                 return None
@@ -179,8 +183,9 @@ def part_of_ids(documents: Sequence[Ids], tokenizer: Tokenizer) -> Part:
             if len(document):
                 # An end of text separates documents and has no text of its own.
                 spelt = tokenizer.decode_bytes(document[document != tokenizer.end_of_text].tolist())
-                first = first_bytes(tokenizer.token_bytes(int(document[0])), spelt.decode(errors="replace"))
-                yield document.tolist(), len(spelt), first
+                text = spelt.decode(errors="replace")
+                first = first_bytes(tokenizer.token_bytes(int(document[0])), text)
+                yield document.tolist(), len(spelt), len(text), first
 
     return part_of_encoded(encoded(), tokenizer.end_of_text)
 
@@ -192,9 +197,9 @@ def _part(given: Given, tokenizer: Tokenizer) -> Part:
 def _records(
     given: Given, validation: "Given | float | None", tokenizer: Tokenizer, classes: tuple[str, ...]
 ) -> Corpus:
-    labels = given.task.labels
+    labels, chat = given.task.labels, given.task.chat(None)
     if validation is None:
-        return Corpus(records_of(given.examples(), tokenizer, labels, classes or given.classes()))
+        return Corpus(records_of(given.examples(), tokenizer, labels, classes or given.classes(), chat))
     share = validation if isinstance(validation, float) else None
     theirs = validation.examples() if isinstance(validation, Given) else None
     examples = list(for_parts(given.examples(), theirs))
@@ -204,7 +209,7 @@ def _records(
     for example in examples:
         if part := tally.add(example):
             parts[part].append(example)
-    found: Iterator[Records] = (records_of(part, tokenizer, labels, classes) for part in parts.values())
+    found: Iterator[Records] = (records_of(part, tokenizer, labels, classes, chat) for part in parts.values())
     return Corpus(*found)
 
 

@@ -171,7 +171,7 @@ class RecordLint:
             self._look_for_swaps()
         yield from self.texts.findings()
         find, of = self.places.finding, self.texts.total
-        for field in ("source", "target", "text", "pair"):
+        for field in ("source", "target", "text", "pair", "negative"):
             yield from find(f"empty {field}", False, of, f"records have an empty {field}", "they are left out")
         same = self.places.counts["equal sides"] > MANY * of
         yield from find(

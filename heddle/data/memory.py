@@ -12,8 +12,8 @@ from heddle.data.parts import Tokenizes, first_bytes
 from heddle.data.sources import Document
 from heddle.errors import HeddleError
 
-EncodedDocument = tuple[Sequence[int], int, int]
-"""A document's ids, the UTF-8 bytes of its text, and those that its first token covers."""
+EncodedDocument = tuple[Sequence[int], int, int, int]
+"""A document's ids, the UTF-8 bytes of its text, its characters, and the bytes that its first token covers."""
 
 
 @checked()
@@ -28,7 +28,7 @@ def part_of(documents: Iterable[Document], tokenizer: Tokenizes) -> Part:
         for document in documents:
             (ids,) = tokenizer.encode_batch([document.text])
             first = first_bytes(tokenizer.token_bytes(ids[0]), document.text) if ids else 0
-            yield ids, len(document.text.encode()), first
+            yield ids, len(document.text.encode()), len(document.text), first
 
     return part_of_encoded(encoded(), tokenizer.end_of_text)
 
@@ -40,8 +40,8 @@ def part_of_encoded(documents: Iterable[EncodedDocument], separator: int | None)
         HeddleError: there are fewer than two tokens, hence no target.
     """
     ids: list[npt.NDArray[Any]] = []
-    starts, firsts, sizes = [0], list[int](), list[int]()
-    for document, size, first in documents:
+    starts, firsts, sizes, characters = [0], list[int](), list[int](), 0
+    for document, size, letters, first in documents:
         if sizes and separator is not None:
             ids[-1] = np.append(ids[-1], np.uint32(separator))
             starts[-1] += 1
@@ -49,8 +49,9 @@ def part_of_encoded(documents: Iterable[EncodedDocument], separator: int | None)
         starts.append(starts[-1] + len(document))
         firsts.append(first)
         sizes.append(size)
+        characters += letters
     tokens = np.concatenate([np.empty(0, dtype=np.uint32), *ids])
     if len(tokens) < 2:
         raise HeddleError(f"the text has {len(tokens)} token(s); it needs at least 2, one to read and one to predict")
     covered = np.array(sizes) - np.array(firsts)
-    return Part(tokens, sum(sizes), len(sizes), firsts[0], np.array(starts), covered, separator)
+    return Part(tokens, sum(sizes), len(sizes), firsts[0], np.array(starts), covered, separator, characters)

@@ -42,7 +42,7 @@ class PartWriter:
 
     def __init__(self, path: Path, dtype: np.dtype[Any], vocab_size: int, separator: int | None) -> None:
         self.path, self.dtype, self.vocab_size, self.separator = path, dtype, vocab_size, separator
-        self.tokens = self.bytes = self.first_token_bytes = 0
+        self.tokens = self.bytes = self.characters = self.first_token_bytes = 0
         self._digest = hashlib.sha256()
         self._starts, self._covered, self._texts = array("q"), array("q"), array("Q")
         self._opens = False  # whether the next ids are a document's first
@@ -74,6 +74,7 @@ class PartWriter:
         digest = hashlib.blake2b(text.text.encode(), digest_size=8).digest()
         self._texts.append(int.from_bytes(digest, "big"))
         self.bytes += text.size
+        self.characters += len(text.text)
         self._opens = True
 
     def append(self, ids: Sequence[int], text: str, tokenizer: Tokenizes) -> None:
@@ -114,6 +115,7 @@ class PartWriter:
         return {
             "tokens": self.tokens,
             "bytes": self.bytes,
+            "characters": self.characters,
             "documents": self.documents,
             "first_token_bytes": self.first_token_bytes,
         }

@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from heddle.checks import at_least, checked
+from heddle.config.chat import ChatTemplateConfig
 from heddle.config.data import Labels
 from heddle.data.base import META, PARTS, BaseStore, check_new, cleared_on_error, read_meta, write_meta
 from heddle.data.encode import BATCH, Encoder, Rows, dtypes_of
-from heddle.data.examples import LABEL, Example
+from heddle.data.examples import Example
 from heddle.data.origin import Origin
 from heddle.data.parts import Tokenizes, check_ids, map_tokens, settle
-from heddle.data.records import Column, Records
+from heddle.data.records import NO_IDS, Column, Records
 from heddle.data.store import Progress, TokenStore
 from heddle.data.tally import ExamplesDescription, ExamplesTally, describe_examples
 from heddle.errors import HeddleError, pluralize
@@ -134,6 +135,7 @@ def build_records(
     described: ExamplesDescription | None = None,
     workers: int | None = None,
     origin: Origin | None = None,
+    chat: ChatTemplateConfig | None = None,
 ) -> RecordStore:
     """Tokenise records into a new store at `directory`.
 
@@ -148,6 +150,7 @@ def build_records(
         described: from an `ExamplesTally` of the same records and share; without it, all records are held in memory.
         workers: processes that tokenise; 0 or 1: this one alone; None: as many as make it faster. The result is the same.
         origin: the files and settings that the records come from, to compare with those of another run.
+        chat: how conversations become text, if records are conversations, which this process alone tokenises.
 
     Raises:
         HeddleError: a part has no record, there is only one class, a label is not in the training part, the tokenizer does not know
@@ -160,10 +163,14 @@ def build_records(
         described = describe_examples(examples, ExamplesTally(validation, labels))
     tally, classes = ExamplesTally(validation, labels), described.classes
     count = suitable_workers(tokenizer, described.bytes) if workers is None else workers
+    if chat is not None:
+        if (workers or 0) > 1:
+            raise HeddleError(f"workers = {workers}: conversations are tokenised by one process; leave it out")
+        count = 0
     writers: dict[str, dict[str, _ColumnWriter]] = {}
 
     def encode(tokenizer: Encodes, batch: _Batch) -> Rows:
-        return Encoder(tokenizer, labels, classes).rows(batch.examples)
+        return Encoder(tokenizer, labels, classes, chat).rows(batch.examples)
 
     with cleared_on_error(directory, RecordStore.WHAT), ExitStack() as stack:
         encoded = stack.enter_context(closing(in_order(encode, _batches(examples, tally), tokenizer, count)))
@@ -220,7 +227,7 @@ def _append(
 ) -> None:
     """Write a batch of rows to their parts."""
     for field, found in rows.items():
-        if field != LABEL:
+        if field not in NO_IDS:
             check_ids(np.concatenate([np.asarray(row, dtype=np.int64) for row in found]), vocab_size)
         for part, columns in writers.items():
             columns[field].append([row for row, its in zip(found, parts, strict=True) if its == part])

@@ -9,6 +9,10 @@ import numpy.typing as npt
 
 from heddle.errors import HeddleError
 
+WRITTEN = "written"
+"""The column of conversations as they were written: UTF-8 of JSON, a list of [role, content]."""
+NO_IDS = ("label", WRITTEN)
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -49,8 +53,10 @@ class Records:
     """The training or the validation part of a corpus of records.
 
     Attributes:
-        columns: by name: `source` and `target`, or `text` with `pair` and `label`. Texts are ids without special ones. A `label`
-            has one value per record, a class or a number, or one per id of the text, with `IGNORED` where an id has none.
+        columns: by name: `source` and `target`, or `text` with `pair` and `label`, or `messages` with `label` and `written`. Texts
+            are ids without special ones, except those of a chat template. A `label` has one value per record, a class or a number,
+            or one per id of the text, with `IGNORED` where an id has none; of conversations, the number of the answer that an id
+            belongs to (see `heddle.data.encode.answer_numbers`).
         classes: names of the classes, in the order of their numbers; empty if labels are numbers or there are none.
 
     Raises:
@@ -71,4 +77,9 @@ class Records:
     @property
     def size(self) -> int:
         """Ids of all texts; labels are not counted."""
-        return sum(len(column.values) for name, column in self.columns.items() if name != "label")
+        return sum(len(column.values) for column in self.texts.values())
+
+    @property
+    def texts(self) -> dict[str, Column]:
+        """The columns of ids."""
+        return {name: column for name, column in self.columns.items() if name not in NO_IDS}

@@ -48,7 +48,7 @@ class TokenStore(BaseStore):
     """
 
     FORMAT: ClassVar[str] = "heddle token store"
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
     WHAT: ClassVar[str] = "token store"
 
     bytes: int
@@ -227,4 +227,4 @@ def _map_part(path: Path, meta: dict[str, Any], dtype: np.dtype[Any], separator:
     check_size(path, meta["tokens"], dtype.itemsize, "tokens")
     check_size(table, meta["documents"], 2 * TABLE.itemsize, "documents")
     starts, covered = map_documents(table, meta["documents"], meta["tokens"])
-    return Part(map_tokens(path, dtype, meta["tokens"]), *numbers, starts, covered, separator)
+    return Part(map_tokens(path, dtype, meta["tokens"]), *numbers, starts, covered, separator, meta["characters"])

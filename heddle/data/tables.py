@@ -22,7 +22,7 @@ _KINDS = {
     type(None): "nothing",
 }
 
-FIELDS = ("text", "source", "target", "pair", "label")
+FIELDS = ("text", "source", "target", "pair", "negative", "label", "messages")
 
 
 @dataclass(frozen=True, slots=True)

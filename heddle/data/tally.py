@@ -86,6 +86,8 @@ class ExamplesTally:
         return part
 
     def _label(self, example: Example, part: str) -> None:
+        if self._labels == "roles":
+            return
         if self._labels == "numbers":
             as_number(example)
             return

@@ -10,6 +10,8 @@ In reading order:
 - `text`: the engine between a tokenizer's two ends: text in, pieces of text out (`complete`).
 - `translate`: beam search between the same ends; `bleu`: how near translations are to references.
 
+`reply(model, tokenizer, messages)` returns the answer in a conversation, whose ids `chat_template(model, tokenizer)` makes.
+
 `generate_text(model, tokenizer, prompt, max_tokens=100)` returns the text after one prompt; `complete` yields the pieces of several
 as they come; `generate` and `stream` do the same with ids.
 """
@@ -18,6 +20,8 @@ from heddle.generate.beam import Hypothesis as Hypothesis
 from heddle.generate.beam import beam_search as beam_search
 from heddle.generate.bleu import TranslationScore as TranslationScore
 from heddle.generate.bleu import score_translations as score_translations
+from heddle.generate.chat import chat_template as chat_template
+from heddle.generate.chat import reply as reply
 from heddle.generate.engine import Engine as Engine
 from heddle.generate.engine import Event as Event
 from heddle.generate.engine import generate as generate
@@ -38,11 +42,13 @@ __all__ = [
     "Translation",
     "TranslationScore",
     "beam_search",
+    "chat_template",
     "complete",
     "draw",
     "generate",
     "generate_text",
     "process",
+    "reply",
     "score_translations",
     "stream",
     "translate",

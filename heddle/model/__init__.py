@@ -8,6 +8,7 @@ In reading order:
 - `transformer`: token tables, an encoder, a decoder or both, and a head (`Transformer`).
 - `roles`: what each parameter is: one table for the optimizer, the accounts and the initial weights.
 - `groups`: other settings for parameters by name, and which ones are frozen.
+- `lora`: adapters of low rank beside linear layers (`adapt`, `merge`).
 - `checkpointing`: blocks that compute their activations again for the backward pass (`checkpoint_activations`).
 - `initialise`: initial weights by that table.
 - `device`, `precision`: where a model runs and in which dtype.

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
+from torch import Tensor
+
 from heddle.config.train import WEIGHT_DECAY, TrainConfig
 from heddle.errors import HeddleError
+from heddle.model.lora import is_adapter
 from heddle.model.roles import DECAYED, role
 from heddle.model.transformer import Transformer
 
@@ -27,11 +30,15 @@ class ParameterSetting:
 
 
 def parameter_settings(config: TrainConfig, names: Iterable[str]) -> dict[str, ParameterSetting]:
-    """The setting of each name: a row of `config.groups` changes what it states, and later rows override earlier ones."""
+    """The setting of each name: a row of `config.groups` changes what it states, and later rows override earlier ones.
+
+    With `config.lora`, everything but the adapters (and the head, if it is trained) is frozen where no row says otherwise.
+    """
     decay = WEIGHT_DECAY[config.optimizer] if config.weight_decay is None else config.weight_decay
-    found = {}
+    found, lora = {}, config.lora
     for name in names:
-        setting = ParameterSetting(1.0, decay, frozen=False)
+        beside = lora is None or is_adapter(name) or (bool(lora.head) and name.startswith("head."))
+        setting = ParameterSetting(1.0, decay, frozen=not beside)
         for row in config.groups:
             if fnmatchcase(name, row.parameters):
                 setting = ParameterSetting(
@@ -58,6 +65,8 @@ def check_groups(model: Transformer, config: TrainConfig) -> None:
             raise HeddleError(f"{where} matches none of this model's parameters. Near names: {', '.join(near)}")
         if row.weight_decay is not None and all(role(name, dimensions[name]) not in DECAYED for name in matched):
             raise HeddleError(f"{where} matches only vectors, which do not decay: leave weight_decay out")
+    if config.lora is not None and config.lora.head and not any(name.startswith("head.") for name in dimensions):
+        raise HeddleError("lora: head = true, but this model's head has no weights of its own: leave it out")
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     settings = parameter_settings(config, trained)
     if trained and all(settings[name].frozen for name in trained):
@@ -77,3 +86,11 @@ def freeze(model: Transformer, config: TrainConfig) -> set[str]:
         if name in frozen:
             parameter.requires_grad_(False)
     return frozen
+
+
+def trained_state(model: Transformer, config: TrainConfig) -> dict[str, Tensor]:
+    """The tensors of a model that training changes: what no row freezes, and the buffers of a user's own modules."""
+    settings = parameter_settings(config, (name for name, _ in model.named_parameters()))
+    return {
+        name: each for name, each in model.state_dict().items() if name not in settings or not settings[name].frozen
+    }

@@ -109,8 +109,8 @@ class LanguageHead(Head):
         self.vocab_size, self.scale, self.cap = vocab_size, config.scale, config.cap
         self.weight = None if config.tied else nn.Parameter(torch.empty(rows, dim))
         self.bias = nn.Parameter(torch.empty(rows)) if config.bias else None
-        self.dense = nn.Linear(dim, dim) if config.transform else None
-        self.norm = LayerNorm(dim, config.eps) if config.transform else None
+        self.dense = nn.Linear(dim, dim, config.transform_bias) if config.transform else None
+        self.norm = LayerNorm(dim, config.eps, config.transform_bias) if config.transform else None
         self.activation = ACTIVATIONS[config.activation]
 
     def features(self, hidden: Float[Tensor, "*rows D"], layout: Layout | None = None) -> Float[Tensor, "*rows D"]:

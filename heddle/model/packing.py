@@ -216,8 +216,8 @@ def _products(model: Transformer) -> list[tuple[nn.Module, Tensor]]:
 def _multiplying(model: Transformer) -> Iterator[tuple[nn.Module, Tensor]]:
     """Every linear layer and the language head, each with the weight it multiplies by."""
     for module in without_custom(model):
-        # Not subclasses, which may compute something else.
-        if type(module) in (*KINDS, *KINDS.values()):
+        # Not other subclasses, which may compute something else.
+        if type(module) in KINDS or isinstance(module, Packed):
             yield module, module.weight if isinstance(module, nn.Linear) else model.head_weight()
 
 

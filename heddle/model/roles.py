@@ -37,6 +37,8 @@ ROWS = (
     ParameterRole(rf"{STACK}entry\.positions\.weight$", "positions", "table", "position"),
     ParameterRole(rf"{STACK}entry\.types\.weight$", "token types", "table", "normal"),
     ParameterRole(rf"{STACK}relative\.\d+\.weight$", "relative positions", "table", "normal"),
+    # Not "matrix": Muon is not for factors of a product. They decay as matrices do.
+    ParameterRole(rf"{BLOCK}.*\.lora_[ab]$", "adapters", "table", "own"),
     ParameterRole(rf"{BLOCK}mixer\.inner\..*weight$", "custom mixer", "matrix", "own"),
     ParameterRole(rf"{BLOCK}mixer\.inner\.", "custom mixer", "table", "own"),
     ParameterRole(rf"{BLOCK}mixer\.q\.weight$", "q", "matrix", "normal"),

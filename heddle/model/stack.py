@@ -93,7 +93,7 @@ class Stack(nn.Module):
 
     A stack can be used alone: vectors [B T D] in, vectors [B T D] out. Each layer has an attention pattern (`patterns`), and
     layers with equal patterns share one scope per pass. The stack has the modules of relative positions: layers with equal
-    relative positions share one module, even if their windows, kernels or dropout differ.
+    relative positions share one module, even if their windows, kernels or dropout differ, unless each has its own table.
 
     Args:
         config: the blocks, the entry, the final norm.
@@ -114,7 +114,7 @@ class Stack(nn.Module):
         self.width = config.entry.token_dim(dim)
         self.longest = context if config.entry.positions == "learned" else None
         self.entry = Entry(config.entry, dim, context, setting.drop(config.entry.dropout))
-        self.blocks = nn.ModuleList(WIRINGS[block.wiring](block, setting) for block in config.blocks)
+        self.blocks = nn.ModuleList(WIRINGS[each.wiring](each, setting.at(i)) for i, each in enumerate(config.blocks))
         # Layers name their pattern by its index, since torch.compile cannot compare patterns.
         self.patterns, self.pattern_of = distinct(block.mixer.pattern for block in self.layers())
         crossing = [None if block.cross is None else block.cross.pattern for block in self.layers()]

@@ -1,9 +1,13 @@
-"""Activation functions, by name."""
+"""Activation functions, by name. Each returns a new tensor, which its caller may overwrite."""
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+QUICK = 1.702  # the sigmoid of this multiple is close to GELU's normal distribution
+SLOPE = 0.01  # of the leaky ReLU below 0
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -16,15 +20,37 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+def quick_gelu(x: Tensor) -> Tensor:
+    """x · sigmoid(1.702 x), the approximation of GELU in CLIP's code (Hendrycks and Gimpel 2016, section 2)."""
+    return x * torch.sigmoid(QUICK * x)
+
+
 def relu_squared(x: Tensor) -> Tensor:
     """max(x, 0)² (So et al. 2021)."""
     return F.relu(x).square()
 
 
+def leaky_relu(x: Tensor) -> Tensor:
+    """max(x, x / 100) (Maas et al. 2013)."""
+    return F.leaky_relu(x, SLOPE)
+
+
+def linear(x: Tensor) -> Tensor:
+    """x itself, copied: without an activation, a gated feed-forward is bilinear (Shazeer 2020, eq. 5)."""
+    return x.clone()
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
+    "quick_gelu": quick_gelu,
     "relu": F.relu,
+    "relu6": F.relu6,
     "relu_squared": relu_squared,
+    "leaky_relu": leaky_relu,
     "silu": F.silu,
+    "mish": F.mish,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "linear": linear,
 }

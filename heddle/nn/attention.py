@@ -69,7 +69,7 @@ def attention_pattern(config: AttentionConfig, setting: Setting, crosses: bool =
     if config.window is not None:
         rule = rule & Window(config.window) if setting.causal else Window(config.window)
     needs, predicting = (config.needs(setting.dropout, training) for training in (True, False))
-    relative = relative_of(config, setting.dim, setting.causal and not setting.prefix)
+    relative = relative_of(config, setting)
     return Pattern(rule, config.window, config.kernel, needs, predicting, relative)
 
 

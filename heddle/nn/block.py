@@ -117,7 +117,7 @@ class Block(nn.Module):
             return Residual(placement, lambda: make_norm(config.norm, setting.dim), setting.drop(config.dropout))
 
         # Deck 000 replaces x by its norm in equation (4) only: its first skip starts from x, as usual (D-01).
-        first = "pre" if config.placement == "literal" else config.placement
+        first = {"literal": "pre", "pre_ffn": "none"}.get(config.placement, config.placement)
         self.mixer_residual = residual(first)
         self.mixer: Any = MIXERS[type(config.mixer)](config.mixer, setting)
         self.cross, self.cross_residual = None, None
@@ -172,4 +172,4 @@ def _of_feed_forward(config: BlockConfig) -> str:
         return "none"  # it reads the output of the mixer's norm
     if isinstance(config.ffn, layers.MoEConfig) and config.ffn.skip == "internal":
         return "literal"  # the slide's u + ..., where u is the output of the norm (D-22)
-    return config.placement
+    return "pre" if config.placement == "pre_ffn" else config.placement

@@ -18,14 +18,17 @@ from heddle.config.layers import (
     AlibiConfig,
     AttentionConfig,
     BucketsConfig,
+    DynamicScaling,
     LinearScaling,
     Llama3Scaling,
+    LongRopeScaling,
     NTKScaling,
     RotaryConfig,
     YarnScaling,
 )
 from heddle.nn.layout import Layout
 from heddle.nn.numeric import wide_dtype
+from heddle.nn.setting import Setting
 
 SHARED = ("whole", "padded", "uniform")  # forms in which all rows have the same positions
 
@@ -59,8 +62,8 @@ class Scaling(ABC):
     """Lowers rotary frequencies, so that a model can read a longer context than it was trained at."""
 
     @abstractmethod
-    def __call__(self, frequency: Float[Tensor, " half"], base: float) -> Float[Tensor, " half"]:
-        """Rescale the frequencies base^(-2i/d)."""
+    def __call__(self, frequency: Float[Tensor, " half"], base: float, dim: int) -> Float[Tensor, " half"]:
+        """Rescale the frequencies base^(-2i/dim)."""
 
     @property
     def magnitude(self) -> float:
@@ -74,20 +77,19 @@ class Linear(Scaling):
 
     factor: float
 
-    def __call__(self, frequency: Float[Tensor, " half"], base: float) -> Float[Tensor, " half"]:
+    def __call__(self, frequency: Float[Tensor, " half"], base: float, dim: int) -> Float[Tensor, " half"]:
         return frequency / self.factor
 
 
 @dataclass(frozen=True)
 class NTK(Scaling):
-    """Multiply the base by factor^(d / (d - 2)): the lowest frequency is divided by the factor, the highest unchanged."""
+    """Multiply the base by factor^(dim / (dim - 2)): the lowest frequency is divided by the factor, the highest unchanged."""
 
     factor: float
 
-    def __call__(self, frequency: Float[Tensor, " half"], base: float) -> Float[Tensor, " half"]:
-        half = frequency.shape[0]
-        share = torch.arange(half, device=frequency.device, dtype=frequency.dtype) / max(half - 1, 1)
-        return frequency * self.factor**-share
+    def __call__(self, frequency: Float[Tensor, " half"], base: float, dim: int) -> Float[Tensor, " half"]:
+        channel = torch.arange(0, dim, 2, device=frequency.device, dtype=frequency.dtype)
+        return frequency * self.factor ** -(channel / max(dim - 2, 1))
 
 
 @dataclass(frozen=True)
@@ -110,20 +112,19 @@ class Yarn(Scaling):
     whole: bool = True
     length: float | None = None
 
-    def __call__(self, frequency: Float[Tensor, " half"], base: float) -> Float[Tensor, " half"]:
-        half = frequency.shape[0]
-        low, high = self._channel(self.fast, half, base), self._channel(self.slow, half, base)
+    def __call__(self, frequency: Float[Tensor, " half"], base: float, dim: int) -> Float[Tensor, " half"]:
+        low, high = self._pair(self.fast, dim, base), self._pair(self.slow, dim, base)
         if self.whole:
             low, high = floor(low), ceil(high)
-        low, high = max(low, 0), min(high, 2 * half - 1)
-        channel = torch.arange(half, device=frequency.device, dtype=frequency.dtype)
+        low, high = max(low, 0), min(high, dim - 1)
+        pair = torch.arange(len(frequency), device=frequency.device, dtype=frequency.dtype)
         # If both ends coincide, the ramp is a step.
-        ramp = ((channel - low) / (high - low if high != low else 0.001)).clamp(0, 1)
+        ramp = ((pair - low) / (high - low if high != low else 0.001)).clamp(0, 1)
         return frequency / self.factor * ramp + frequency * (1 - ramp)
 
-    def _channel(self, rotations: float, half: int, base: float) -> float:
-        """The channel, as a real number, that makes this many rotations over the original context."""
-        return half * log(self.original / (rotations * 2 * pi)) / log(base)
+    def _pair(self, rotations: float, dim: int, base: float) -> float:
+        """The pair of channels, as a real number, that makes this many rotations over the original context."""
+        return dim / 2 * log(self.original / (rotations * 2 * pi)) / log(base)
 
     @property
     def magnitude(self) -> float:
@@ -146,10 +147,30 @@ class Llama3(Scaling):
     low: float = 1.0
     high: float = 4.0
 
-    def __call__(self, frequency: Float[Tensor, " half"], base: float) -> Float[Tensor, " half"]:
+    def __call__(self, frequency: Float[Tensor, " half"], base: float, dim: int) -> Float[Tensor, " half"]:
         rotations = self.original * frequency / (2 * pi)
         kept = ((rotations - self.low) / (self.high - self.low)).clamp(0, 1)
         return frequency / self.factor * (1 - kept) + frequency * kept
+
+
+@dataclass(frozen=True)
+class LongRope(Scaling):
+    """Divide each frequency by its own factor, and lengthen vectors (Ding et al. 2024, 3.1).
+
+    Attributes:
+        factors: one for each pair of channels.
+        length: factor on the rotated vectors.
+    """
+
+    factors: tuple[float, ...]
+    length: float = 1.0
+
+    def __call__(self, frequency: Float[Tensor, " half"], base: float, dim: int) -> Float[Tensor, " half"]:
+        return frequency / torch.tensor(self.factors, device=frequency.device, dtype=frequency.dtype)
+
+    @property
+    def magnitude(self) -> float:
+        return self.length
 
 
 class Rotation(NamedTuple):
@@ -165,12 +186,12 @@ class Rotary(nn.Module):
 
     The first `rotated_dim` channels are rotated in pairs, i with i + rotated_dim/2 (or 2i with 2i + 1), by
     position · base^(-2i/rotated_dim); the others are unchanged. Angles are computed from the positions in fp32, once per
-    forward pass for each distinct attention pattern.
+    forward pass for each distinct attention pattern. If `rotated_dim` is odd, the last pair has one channel more.
 
     Args:
         head_dim: d, width of a query head.
         base: the longest wavelength is nearly base · 2π.
-        rotated_dim: how many channels are rotated, an even number; None: all.
+        rotated_dim: how many channels are rotated; None: all.
         neighbours: pair channels 2i and 2i + 1 (the paper), not i and i + rotated_dim/2 (Llama, GPT-NeoX).
         scaling: how the frequencies are lowered; None: not at all.
     """
@@ -194,7 +215,7 @@ class Rotary(nn.Module):
         """The angle, in radians, by which each pair of channels rotates from one position to the next."""
         exponent = torch.arange(0, self.rotated_dim, 2, device=device, dtype=torch.float32) / self.rotated_dim
         frequency = self.base**-exponent
-        return frequency if self.scaling is None else self.scaling(frequency, self.base)
+        return frequency if self.scaling is None else self.scaling(frequency, self.base, self.rotated_dim)
 
     def forward(self, layout: Layout) -> Rotation:
         """Cosine and sine of every position's angles; a single row if all rows share their positions."""
@@ -241,25 +262,30 @@ class Alibi(nn.Module):
     If H is a power of two, head h has the slope 2^(-8(h+1)/H). Otherwise, as in the authors' code, the slopes are those of the
     power of two below, followed by every other slope of the power of two above. Without a causal mask, the distance counts
     equally on both sides.
+
+    Args:
+        heads: H.
+        factor: on all slopes.
     """
 
-    def __init__(self, heads: int) -> None:
+    def __init__(self, heads: int, factor: float = 1.0) -> None:
         super().__init__()
         self.heads = heads
+        self.factor = factor
 
     def slopes(self, device: torch.device | str | None = None) -> Float[Tensor, " H"]:
         """One slope per head."""
         power = 1 << (self.heads.bit_length() - 1)
         first = torch.arange(1, power + 1, device=device, dtype=torch.float32) * (8 / power)
         odd = 2 * torch.arange(self.heads - power, device=device, dtype=torch.float32) + 1
-        return 2.0 ** -torch.cat((first, odd * (4 / power)))
+        return self.factor * 2.0 ** -torch.cat((first, odd * (4 / power)))
 
     def forward(self, queries: Layout, keys: Layout) -> Float[Tensor, "b H T S"]:
         distance = _distance(queries, keys).abs()
         return -self.slopes(distance.device)[:, None, None] * distance[:, None].float()
 
     def extra_repr(self) -> str:
-        return f"heads={self.heads}"
+        return f"heads={self.heads}, factor={self.factor:g}"
 
 
 class Buckets(nn.Module):
@@ -305,6 +331,8 @@ class Buckets(nn.Module):
 SCALINGS: dict[type, Callable[[Any], Scaling]] = {
     LinearScaling: lambda config: Linear(config.factor),
     NTKScaling: lambda config: NTK(config.factor),
+    DynamicScaling: lambda config: NTK(config.stretch()),
+    LongRopeScaling: lambda config: LongRope(config.factors(), config.magnitude),
     YarnScaling: lambda config: Yarn(
         config.factor, config.original, config.fast, config.slow, config.whole, config.magnitude
     ),
@@ -320,19 +348,23 @@ class Relative:
         config: which kind.
         size: H, or d for rotary positions.
         causal: whether no token sees another after it, not even in a prefix.
+        layer: the only layer that has them; None: any layer of the stack may share them.
     """
 
     config: RotaryConfig | AlibiConfig | BucketsConfig
     size: int
     causal: bool
+    layer: int | None = None
 
 
-def relative_of(config: AttentionConfig, dim: int, causal: bool) -> Relative | None:
-    """The relative positions of an attention layer of a model of width `dim`."""
-    if config.relative is None:
-        return None
-    rotary = isinstance(config.relative, RotaryConfig)
-    return Relative(config.relative, config.width(dim) if rotary else config.heads, causal)
+def relative_of(config: AttentionConfig, setting: Setting) -> Relative | None:
+    """The relative positions of an attention layer."""
+    relative, causal = config.relative, setting.causal and not setting.prefix
+    if isinstance(relative, RotaryConfig):
+        return Relative(relative, config.width(setting.dim), causal)
+    if isinstance(relative, BucketsConfig) and not relative.shared:
+        return Relative(relative, config.heads, causal, setting.layer)
+    return None if relative is None else Relative(relative, config.heads, causal)
 
 
 def make_relative(relative: Relative) -> Rotary | Alibi | Buckets:
@@ -343,4 +375,4 @@ def make_relative(relative: Relative) -> Rotary | Alibi | Buckets:
         return Rotary(size, config.base, config.rotated_dim(size), config.pairing == "neighbours", scaling)
     if isinstance(config, BucketsConfig):
         return Buckets(size, config.buckets, config.furthest, both_ways=not relative.causal)
-    return Alibi(size)
+    return Alibi(size, config.factor)

@@ -1,6 +1,6 @@
 """What all layers of a stack share."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from heddle.config.layers import DropoutConfig
 from heddle.nn.dropout import Dropout
@@ -15,12 +15,18 @@ class Setting:
         causal: whether a token sees only itself and the tokens before it.
         dropout: the dropout convention.
         prefix: whether tokens of a prefix see each other in both directions.
+        layer: the layer's number in its stack.
     """
 
     dim: int
     causal: bool = True
     dropout: DropoutConfig = field(default_factory=DropoutConfig)
     prefix: bool = False
+    layer: int = 0
+
+    def at(self, layer: int) -> "Setting":
+        """The same for another layer."""
+        return replace(self, layer=layer)
 
     def drop(self, rate: float) -> Dropout:
         """Dropout at a rate, in the stack's convention."""

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from heddle.data.batch import Batch
-from heddle.data.examples import LABEL
 from heddle.data.record_store import Store
 from heddle.data.store import TokenStore
 from heddle.errors import pluralize
@@ -191,7 +190,7 @@ def _digests(store: Store, name: str) -> Iterator[bytes]:
                 yield hashlib.sha256(part.tokens[start:end].tobytes()).digest()
             start = end + 1
         return
-    texts = [column for field, column in part.columns.items() if field != LABEL]
+    texts = list(part.texts.values())
     for record in range(len(part)):
         found = [text[record] for text in texts]
         yield hashlib.sha256(b"".join([*(len(ids).to_bytes(8, "big") + ids.tobytes() for ids in found)])).digest()

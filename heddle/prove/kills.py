@@ -28,7 +28,7 @@ from heddle.errors import HeddleError, pluralize
 from heddle.prove.verdict import Verdict
 from heddle.train.journal import read_lines
 from heddle.train.trainer import Trainer
-from heddle.weights.checkpoints import CHECKPOINTS, CONFIG
+from heddle.weights.checkpoints import ADAPTER, CHECKPOINTS, CONFIG, OPTIMIZER
 from heddle.weights.files import SLOW_SAVE
 from heddle.weights.run import read_config
 
@@ -183,7 +183,7 @@ def saved(run: Path) -> int:
 def differences(run: Path, expected: Path) -> list[str]:
     """The files of a killed run that differ from those of an undisturbed one, and those that were left unfinished."""
     last = f"{CHECKPOINTS}/step-{saved(expected)}"
-    compared = (WEIGHTS, METRICS, f"{last}/{WEIGHTS}", f"{last}/optimizer.safetensors")
+    compared = (WEIGHTS, ADAPTER, METRICS, *(f"{last}/{name}" for name in (WEIGHTS, ADAPTER, OPTIMIZER)))
     wrong = [name for name in compared if _content(run / name) != _content(expected / name)]
     return wrong + [path.name for path in run.rglob(".*") if path.suffix in (".partial", ".previous")]
 
@@ -219,7 +219,11 @@ def short_copy(run: Path, place: Path) -> Path:
     }
     place.mkdir(parents=True)
     for file in run.iterdir():
-        if file.is_file() and file.name not in (WEIGHTS, METRICS, CONFIG) and file.suffix in (".json", ".safetensors"):
+        if (
+            file.is_file()
+            and file.name not in (WEIGHTS, ADAPTER, METRICS, CONFIG)
+            and file.suffix in (".json", ".safetensors")
+        ):
             copyfile(file, place / file.name)
     for name in ("manifest.json", "proof.json"):
         (place / name).unlink(missing_ok=True)

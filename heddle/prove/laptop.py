@@ -148,12 +148,21 @@ def _relative(part: Part, width: int) -> Part:
         return part | {"buckets": min(part["buckets"], 8), "furthest": min(part["furthest"], 20)}
     if part["kind"] == "rotary":
         rotated = int(width * part["fraction"])
-        scaling = part["scaling"]
-        if scaling is not None and "original" in scaling:
-            scaling = scaling | {"original": min(scaling["original"], 24)}
-        # Channels are rotated in pairs, and what was even of a wide head need not be of this one.
-        return part | {"fraction": part["fraction"] if rotated and rotated % 2 == 0 else 0.5, "scaling": scaling}
+        # A share of a wide head need not have a pair of channels in this one.
+        fraction = part["fraction"] if rotated and (rotated < width or rotated % 2 == 0) else 0.5
+        return part | {"fraction": fraction, "scaling": _scaling(part["scaling"], (int(width * fraction) + 1) // 2)}
     return part
+
+
+def _scaling(part: Part | None, pairs: int) -> Part | None:
+    if part is None or "original" not in part:
+        return part
+    original, sizes = min(part["original"], 24), {}
+    if "length" in part:
+        sizes["length"] = max(part["length"] * original // part["original"], 1)
+    for name in {"short", "long"} & part.keys():
+        sizes[name] = [part[name][number * len(part[name]) // pairs] for number in range(pairs)]
+    return part | {"original": original, **sizes}
 
 
 def _convolution(part: Part, sizes: Sizes) -> Part:

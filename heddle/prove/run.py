@@ -6,11 +6,15 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
 from heddle.checks import SEED, at_least, checked
+from heddle.config.chat import ChatTemplateConfig
 from heddle.data.base import META
-from heddle.data.examples import LABEL
+from heddle.data.examples import LABEL, MESSAGES
 from heddle.data.record_store import RecordStore, Store, open_store
 from heddle.data.store import TokenStore
+from heddle.errors import pluralize
 from heddle.generate.text import prompt_ids
 from heddle.model.transformer import Transformer
 from heddle.prove.kills import resumed
@@ -19,6 +23,8 @@ from heddle.prove.proof import Progress, Proof, prove
 from heddle.prove.training import Training
 from heddle.prove.verdict import Verdict
 from heddle.text import Tokenizer
+from heddle.text.chat import ANSWERS, ChatTemplate
+from heddle.train.chat import messages_of
 from heddle.train.session import read_run
 from heddle.weights import load
 from heddle.weights.files import write_file
@@ -55,7 +61,7 @@ def prove_run(
     model, tokenizer = load(run, "cpu")
     found = prove(model, name, compile, progress, seed)
     learned = training_laws(run, model, found.rounding, progress, seed, kills)
-    proof = replace(found, verdicts=(*found.verdicts, *learned, served_ids(tokenizer, run / "data")))
+    proof = replace(found, verdicts=(*found.verdicts, *learned, served_ids(tokenizer, run / "data", model.config.chat)))
     write_file(run / PROOF, (json.dumps(proof.to_dict(), indent=2) + "\n").encode(), replace=True)
     return proof
 
@@ -83,10 +89,16 @@ def training_laws(
 
 
 @checked()
-def served_ids(tokenizer: Tokenizer | None, data: str | Path) -> Verdict:
+def served_ids(tokenizer: Tokenizer | None, data: str | Path, chat: ChatTemplateConfig | None = None) -> Verdict:
     """The text that a run was trained on, given as prompts, becomes the ids that it was trained on (L2-49).
 
-    The ids kept in `data` are made text again, document by document, and that text goes the way a prompt goes.
+    The ids kept in `data` are made text again, document by document, and that text goes the way a prompt goes. Of
+    conversations, the messages before each answer go that way, and the answer must follow.
+
+    Args:
+        tokenizer: the run's.
+        data: its store.
+        chat: its chat template, if it has one.
     """
     data = Path(data)
     if tokenizer is None or not (data / META).is_file():
@@ -96,6 +108,8 @@ def served_ids(tokenizer: Tokenizer | None, data: str | Path) -> Verdict:
     store = open_store(data)
     if store.tokenizer != tokenizer.fingerprint():
         return _different("tokenizer.json is not the one that made the ids in data/")
+    if isinstance(store, RecordStore) and store.labels == "roles":
+        return served_conversations(store, tokenizer, chat)
     compared = 0
     for number, (ids, whole) in enumerate(documents(store, tokenizer)):
         served = prompt_ids(tokenizer, tokenizer.decode(ids))
@@ -113,6 +127,31 @@ def served_ids(tokenizer: Tokenizer | None, data: str | Path) -> Verdict:
     return Verdict(WORD, "EXACT", detail=f"{compared:,} ids of the training text")
 
 
+def served_conversations(store: RecordStore, tokenizer: Tokenizer, chat: ChatTemplateConfig | None) -> Verdict:
+    """Each answer of the first conversations follows just what generation would be prompted with."""
+    if chat is None:
+        return _different("the model's config has no chat template, though it was trained on conversations")
+    template, compared, answers = ChatTemplate.of(chat, tokenizer), 0, 0
+    ids, labels = store.train.columns[MESSAGES], store.train.columns[LABEL]
+    for record in range(len(store.train)):
+        messages, read, numbers = messages_of(store.train, record), ids[record], labels[record]
+        places = [place for place, message in enumerate(messages) if message["role"] == ANSWERS]
+        for number, place in enumerate(places, start=1):
+            own = np.flatnonzero(numbers == number)
+            if len(own):
+                served = template.render(messages[:place], add_generation_prompt=True)
+                if len(served) != own[0] or served != read[: own[0]].tolist():
+                    return _different(
+                        f"conversation {record}: the prompt of answer {number} is not what training read before it"
+                    )
+                if read[own[-1]] not in template.ends:
+                    return _different(f"conversation {record}: answer {number} does not end as generation would end it")
+                compared, answers = compared + len(served), answers + 1
+        if compared >= READ:
+            break
+    return Verdict(WORD, "EXACT", detail=f"{compared:,} ids before {pluralize(answers, 'answer')}")
+
+
 def documents(store: Store, tokenizer: Tokenizer) -> Iterator[tuple[list[int], bool]]:
     """The first documents, or texts of records, of the training part as ids, and whether each is whole.
 
@@ -127,7 +166,7 @@ def documents(store: Store, tokenizer: Tokenizer) -> Iterator[tuple[list[int], b
 
 def _texts(store: RecordStore) -> Iterator[tuple[list[int], bool]]:
     """The texts of the first records."""
-    texts = [column for name, column in store.train.columns.items() if name != LABEL]
+    texts = list(store.train.texts.values())
     read = 0
     for record in range(len(store.train)):
         for column in texts:

@@ -5,9 +5,11 @@ In reading order:
 - `tokenizer`: the interface (`Tokenizer`), and training and loading a tokenizer.
 - `base`: what every tokenizer shares: special tokens, decoding, saving; `kinds`: the table of kinds.
 - `simple`: bytes and characters; `words`: words and WordPiece; `bpe`: byte-level BPE; `unigram`: SentencePiece's Unigram.
+- `cut`: the words of a text without a vocabulary.
 - `wrapped`: tokenizers that the `tokenizers` library runs, such as published ones.
 - `bound`: limits the length of a piece, so that learning merges stays fast; `heartbeat`: progress during long calls.
 - `file`: reads and writes `tokenizer.json`; `spelling`: how its `decoder` spells ids.
+- `chat`: conversations as ids, by a chat template (`ChatTemplate`).
 - `stream`: decodes ids one at a time, never splitting a character.
 - `processes`: one tokenizer in several processes, each of which runs `worker`.
 - `compare`: one text in every kind of tokenizer.
@@ -16,17 +18,21 @@ In reading order:
 """
 
 from heddle.text.bpe import load_gpt2_merges as load_gpt2_merges
+from heddle.text.chat import ChatTemplate as ChatTemplate
 from heddle.text.stream import TextStream as TextStream
 from heddle.text.tokenizer import END_OF_TEXT as END_OF_TEXT
 from heddle.text.tokenizer import Tokenizer as Tokenizer
+from heddle.text.tokenizer import add_special_tokens as add_special_tokens
 from heddle.text.tokenizer import load_tokenizer as load_tokenizer
 from heddle.text.tokenizer import train_tokenizer as train_tokenizer
 from heddle.text.words import load_wordpiece_vocab as load_wordpiece_vocab
 
 __all__ = [
     "END_OF_TEXT",
+    "ChatTemplate",
     "TextStream",
     "Tokenizer",
+    "add_special_tokens",
     "load_gpt2_merges",
     "load_tokenizer",
     "load_wordpiece_vocab",

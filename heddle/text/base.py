@@ -10,19 +10,27 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import tokenizers
 
 from heddle.checks import checked
 from heddle.errors import HeddleError, did_you_mean
-from heddle.text.file import Content, write_content
+from heddle.text.file import Content, special_entries, vocabulary, write_content
 
 Kind = Literal["bytes", "characters", "words", "bpe", "wordpiece", "unigram"]
 
 END_OF_TEXT = "<|endoftext|>"
 # A tokenizer.json does not say which special token ends a text; these are the names that published families use.
 ENDINGS = (END_OF_TEXT, "<|end_of_text|>", "</s>")
+
+
+class Around(NamedTuple):
+    """The ids that a published file puts before a text, between the two texts of a pair, and after a text."""
+
+    before: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
 
 
 class Base(ABC):
@@ -60,11 +68,12 @@ class Base(ABC):
         self._strips_left = {token["content"] for token in added if token.get("lstrip")}
         self._strips_right = {token["content"] for token in added if token.get("rstrip")}
         self._boundary = _any_of(special) if special else None
-        self.begins = added_before(content)
-        if any(id >= len(table) for id in self.begins):
-            raise HeddleError(
-                f"its post_processor starts texts with {self.begins}, but there are only {len(table)} ids"
-            )
+        self.around = added_around(content)
+        self.begins = self.around.before
+        strange = next((ids for ids in self.around if any(id >= len(table) for id in ids)), None)
+        if strange is not None:
+            where = "starts texts" if strange is self.begins else "marks texts"
+            raise HeddleError(f"its post_processor {where} with {strange}, but there are only {len(table)} ids")
 
     @classmethod
     @abstractmethod
@@ -155,24 +164,43 @@ class Base(ABC):
     def save(self, path: str | Path) -> None:
         write_content(path, self._content)
 
+    def with_special(self, names: Sequence[str]) -> Self:
+        """The same tokenizer with these special tokens too; those that it lacks get the ids after all others.
+
+        Raises:
+            HeddleError: one is an ordinary piece, which plain text gives.
+        """
+        new = [name for name in dict.fromkeys(names) if name not in self.special]
+        ordinary = vocabulary(self._content["model"])
+        for name in new:
+            if name in ordinary:
+                raise HeddleError(f"special token {name!r} is also an ordinary piece of this tokenizer")
+        added = [*self._content["added_tokens"], *special_entries(new, self.vocab_size)]
+        made: Any = type(self)
+        found: Self = made({**self._content, "added_tokens": added})
+        return found
+
     def fingerprint(self) -> str:
         canonical = json.dumps(self._content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def added_before(content: Content) -> tuple[int, ...]:
-    """The ids that a file's post-processor puts before a single text; those after the text are ignored.
+def added_around(content: Content) -> Around:
+    """The ids that a file's post-processor puts around a text, and between the two texts of a pair.
 
     `tokenizers` computes them, on a vocabulary of one word, because post-processors nest and carry their own ids.
     """
     post_processor = content.get("post_processor")
     if not post_processor:
-        return ()
+        return Around()
     word: Content = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
     rest = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "decoder"))
     whole = {"version": "1.0", "added_tokens": [], **rest, "post_processor": post_processor, "model": word}
-    cut = tokenizers.Tokenizer.from_str(json.dumps(whole)).encode("a")
-    return tuple(cut.ids[: cut.special_tokens_mask.index(0)])
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(whole))
+    single, pair = tokenizer.encode("a"), tokenizer.encode("a", "a")
+    place = single.special_tokens_mask.index(0)
+    first, second = (number for number, mark in enumerate(pair.special_tokens_mask) if not mark)
+    return Around(tuple(single.ids[:place]), tuple(pair.ids[first + 1 : second]), tuple(single.ids[place + 1 :]))
 
 
 def _any_of(names: Iterable[str]) -> re.Pattern[str]:

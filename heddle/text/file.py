@@ -58,7 +58,6 @@ def describe(model: Content, pre_tokenizer: Content, decoder: Content, special: 
     """
     ordinary = vocabulary(model)
     first = len(ordinary)
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     for token in special:
         if token in ordinary:
             raise HeddleError(f"special token {token!r} is also an ordinary piece; choose one like '<|{token}|>'")
@@ -66,13 +65,19 @@ def describe(model: Content, pre_tokenizer: Content, decoder: Content, special: 
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": first + i, "content": token, **flags} for i, token in enumerate(special)],
+        "added_tokens": special_entries(special, first),
         "normalizer": None,
         "pre_tokenizer": pre_tokenizer,
         "post_processor": None,
         "decoder": decoder,
         "model": model,
     }
+
+
+def special_entries(special: Sequence[str], first: int) -> list[Content]:
+    """The entries of special tokens, with ids from `first` on, which are found only by their exact text."""
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return [{"id": first + place, "content": token, **flags} for place, token in enumerate(special)]
 
 
 def model_type(content: Content) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 from heddle.checks import checked, wrong
 from heddle.errors import HeddleError, did_you_mean
 from heddle.text.base import END_OF_TEXT as END_OF_TEXT
+from heddle.text.base import Around as Around
 from heddle.text.base import Base, Kind, utf8
 from heddle.text.file import Content, model_type, read_content
 from heddle.text.heartbeat import heartbeat
@@ -48,6 +49,10 @@ class Tokenizer(Protocol):
     @property
     def begins(self) -> tuple[int, ...]:
         """Ids that a published file puts before a text, such as `<s>` in Llama's; `encode` does not add them."""
+
+    @property
+    def around(self) -> Around:
+        """All ids that a published file puts around a text and between two; `encode` adds none of them."""
 
     def encode(self, text: str, allow_special: bool | str | Collection[str] = False) -> list[int]:
         """Ids of `text`. A special token written out in it is ordinary text, except those that `allow_special` allows:
@@ -117,6 +122,20 @@ def _recognise(content: Content) -> Tokenizer:
     made: Any = reader
     read: Tokenizer = made(content)
     return read
+
+
+@checked()
+def add_special_tokens(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
+    """A tokenizer with further special tokens; those that it lacks get the ids after all others. A model needs rows for them (see
+    `heddle.weights.add_tokens`).
+
+    Raises:
+        HeddleError: a name is an ordinary piece, which plain text gives, or the tokenizer is not heddle's.
+    """
+    if not isinstance(tokenizer, Base):
+        raise HeddleError("add_special_tokens: tokenizer: must be one that heddle trained or loaded")
+    found: Tokenizer = tokenizer.with_special(names)
+    return found
 
 
 @checked()

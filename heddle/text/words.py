@@ -72,7 +72,7 @@ class Spaced(Wrapped):
         inside = {i for i, piece in pieces.items() if self.prefix and piece.startswith(self.prefix)} - special
         inside = {i for i in inside if len(pieces[i]) > len(self.prefix)}
         texts = {i: piece.removeprefix(self.prefix) if i in inside else piece for i, piece in pieces.items()}
-        letters = _letters({text[0] for text in texts.values() if text})
+        letters = letters_among({text[0] for text in texts.values() if text})
         unknown = content["model"].get("unk_token")
         words = {i for i, text in texts.items() if text and (text[0] in letters or text == unknown)} - special
         spelt = {i: text.encode() for i, text in texts.items()}
@@ -214,14 +214,14 @@ def load_wordpiece_vocab(path: str | Path, lowercase: bool = True) -> Wrapped:
 
 def _repeated(words: Counter[str]) -> Iterator[str]:
     """Texts that contain these words, each as often as counted."""
-    letters = _letters({word[0] for word in words})
+    letters = letters_among({word[0] for word in words})
     for word, count in words.items():
         for done in range(0, count, 10_000):
             times = min(10_000, count - done)
             yield " ".join([word] * times) if word[0] in letters else word * times
 
 
-def _letters(characters: Iterable[str]) -> set[str]:
+def letters_among(characters: Iterable[str]) -> set[str]:
     """The characters that the library treats as parts of words; Python's tables may follow another version of Unicode."""
     keep = pre_tokenizers.Split(tokenizers.Regex(LETTER), "removed", invert=True)
     return {letter for piece, _ in keep.pre_tokenize_str("".join(sorted(characters))) for letter in piece}

@@ -2,8 +2,8 @@
 
 In reading order:
 
-- `task`: the interface of what a run learns (`Task`); `next_token`, `masked`, `prefix_lm`, `translation`, `span_corruption`,
-  `classification`, `token_classification` and `regression` are tasks, `tasks` is their table.
+- `task`: the interface of what a run learns (`Task`); `next_token`, `masked`, `prefix_lm`, `translation`, `chat`,
+  `span_corruption`, `classification`, `token_classification`, `regression` and `contrastive` are tasks, `tasks` is their table.
 - `records`: tasks whose examples are records, in rows that `record_rows` makes; `sequences`: those with a source; `labelled`: those
   that learn labels of texts, framed by `framing`. `confusion` and `spans` compute what they report. `apart` refuses models that mix
   what shares a row.
@@ -33,9 +33,11 @@ In reading order:
 model in place.
 """
 
+from heddle.train.chat import ChatTask as ChatTask
 from heddle.train.classification import ClassificationTask as ClassificationTask
 from heddle.train.compare import compare_runs as compare_runs
 from heddle.train.compare import runs_in as runs_in
+from heddle.train.contrastive import ContrastiveTask as ContrastiveTask
 from heddle.train.evaluate import Evaluation as Evaluation
 from heddle.train.evaluate import evaluate as evaluate
 from heddle.train.export import write_csv as write_csv
@@ -81,7 +83,9 @@ from heddle.train.trainer import Trainer as Trainer
 from heddle.train.translation import TranslationTask as TranslationTask
 
 __all__ = [
+    "ChatTask",
     "ClassificationTask",
+    "ContrastiveTask",
     "CrossEntropy",
     "Evaluation",
     "Examples",

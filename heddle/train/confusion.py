@@ -34,9 +34,10 @@ def class_counts(found: Tensor, targets: Tensor, weights: Tensor, classes: int) 
 
 
 def class_metrics(means: Mapping[str, float], classes: int) -> dict[str, float]:
-    """Accuracy; F1 averaged over the classes that occur; and Matthews' correlation of any number of classes (Gorodkin 2004).
+    """Accuracy; F1 averaged over the classes that occur; of two classes, F1 of the second one (`f1`); and Matthews' correlation of
+    any number of classes (Gorodkin 2004).
 
-    A class occurs if a target or a prediction is it. Without any variation, the correlation is 0.
+    A class occurs if a target or a prediction is it; F1 of a class that does not is 0. Without any variation, the correlation is 0.
 
     Args:
         means: the sums of `class_counts` over all rows, divided by the weight of all targets.
@@ -51,6 +52,7 @@ def class_metrics(means: Mapping[str, float], classes: int) -> dict[str, float]:
     return {
         "accuracy": accuracy,
         "macro_f1": sum(scores) / len(scores),
+        **({"f1": both[1][0] / both[1][1] if both[1][1] > 0 else 0.0} if classes == 2 else {}),
         "matthews": covariance / sqrt(spread) if spread > 1e-12 else 0.0,
     }
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import chain
 from numbers import Real
 from typing import Any
@@ -15,14 +16,16 @@ from heddle.checks import at_least, checked, wrong
 from heddle.config.data import TextLayout
 from heddle.config.model import ClassifierHeadConfig
 from heddle.config.run import RunConfig
-from heddle.config.tasks import NextTokenConfig, TaskSettings
+from heddle.config.tasks import ChatConfig, NextTokenConfig, TaskSettings
 from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
 from heddle.data.corpus import Corpus
 from heddle.data.given import Given, corpus_of
+from heddle.data.tables import FIELDS
 from heddle.errors import HeddleError
 from heddle.model.checkpointing import checkpointed
 from heddle.model.device import pick_device
+from heddle.model.lora import adapt, merge
 from heddle.model.packing import use_products
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
@@ -73,8 +76,8 @@ def fit(
         model: the model.
         tokenizer: its tokenizer; None if the data are batches.
         data: what the task reads. A text: a string, strings, an array of ids [N] or arrays. Records: tuples in the order of the
-            task's fields, such as (source, target), (text, label) or (words, tags). Either: dicts by column, or a `datasets`
-            Dataset. Or, for any objective, an iterable of `Batch`.
+            task's fields, such as (source, target), (text, label) or (words, tags), or conversations as lists of messages. Either:
+            dicts by column, or a `datasets` Dataset. Or, for any objective, an iterable of `Batch`.
         steps: how many updates.
         task: its config, or its kind, such as "classification"; by default the next token or, of batches, cross-entropy.
         validation: data of the same kind to evaluate on, every `evaluate_every` steps and at the end; or the share of `data`
@@ -156,9 +159,9 @@ def _settings(
         raise HeddleError("fit: steps = None: must be at least 1")
     if said.get("batch") is None and said.get("batch_tokens") is None:
         said["batch"] = -(-BATCH // (accumulate := said.get("accumulate", 1))) * accumulate
-    unknown = [field for field in of_data if field not in ("text", "source", "target", "pair", "label", "layout")]
+    unknown = [field for field in of_data if field not in (*FIELDS, "layout")]
     if unknown:
-        raise HeddleError(f"fit: columns: {unknown[0]!r} is no field; fields are text, pair, label, source and target")
+        raise HeddleError(f"fit: columns: {unknown[0]!r} is no field; fields are {', '.join(FIELDS)}")
     kind = NextTokenConfig() if task is None else task
     run = RunConfig.of({"data": of_data, "task": kind, "train": {**MEASURING_NOTHING, **said}}, where="fit")
     for name, instead in OF_A_RUN.items():
@@ -172,6 +175,9 @@ def _from_data(model: Transformer, tokenizer: Tokenizer | None, data: Any, valid
     if tokenizer is None:
         raise wrong("fit", "tokenizer", None, "the model's tokenizer, unless data are batches")
     model.check_vocabulary(tokenizer.vocab_size)
+    if isinstance(run.task, ChatConfig):
+        now = datetime.now().isoformat(timespec="seconds")
+        run = run.model_copy(update={"task": run.task.completed(model.config.chat, now)})
     train, head = run.train, model.config.head
     held_out: Given | float | None = None
     if isinstance(validation, Real) and not isinstance(validation, bool):
@@ -182,6 +188,8 @@ def _from_data(model: Transformer, tokenizer: Tokenizer | None, data: Any, valid
         held_out = Given(validation, run.task, run.data, "validation")
     _check_evaluated(train, held_out is not None)
     known = head.names if isinstance(head, ClassifierHeadConfig) else ()
+    if isinstance(run.task, ChatConfig):
+        model.config = model.config.model_copy(update={"chat": run.task.chat(None)})
     corpus = corpus_of(Given(data, run.task, run.data), held_out, tokenizer, known)
     batch, multiple = batch_size(run, model.config.context, model.device.type)
     tokens = None if train.batch or not by_tokens(run) else batch * model.config.context
@@ -242,14 +250,17 @@ def _threads(train: TrainConfig) -> Iterator[None]:
 def _made(model: Transformer, run: RunConfig, learned: Learned) -> Iterator[Training]:
     """A training of `model`, which leaves it in fp32 and evaluation mode, with gradients where they were before."""
     train, task, device = run.train, learned.task, model.device.type
+    if train.lora is not None and train.lora.head is None:
+        train = train.override({"lora.head": isinstance(model.config.head, ClassifierHeadConfig)})
     trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     model.zero_grad(set_to_none=True)
     small = replace(task.reading, rows=max(1, task.reading.rows // train.accumulate))
     precision = faster_precision(small, device, run) if train.precision == "auto" else train.precision
     by_onednn = pick_products(train.products, model.config, small.rows * model.config.context, device, precision)
-    rate, steps = train.learning_rate or highest_rate(train.optimizer, model.config.dim), train.steps or 1
+    rate, steps = train.learning_rate or highest_rate(train, model.config.dim), train.steps or 1
     optimizer: Optimizer | None = None
     try:
+        adapt(model, train.lora, train.seed)
         if by_onednn:
             use_products(model, by_onednn)
         optimizer = Optimizer(model, train, rate, precision, by_onednn)
@@ -268,6 +279,7 @@ def _made(model: Transformer, run: RunConfig, learned: Learned) -> Iterator[Trai
                 ema=moving_average(train, optimizer, {}),
             )
     finally:
+        merge(model, None if optimizer is None else optimizer.masters)  # after an error; otherwise it has been done
         for working, master in optimizer.copies if optimizer is not None else ():
             working.data = master.data
         model.to(torch.float32).eval()
@@ -294,5 +306,6 @@ def _loop(training: Training, learned: Learned, readers: Sequence[Reader], histo
     if found is not None:
         history.weights = Published("best", (found.step,), ema, found.loss)
     training.adopt(best or training.weights())
+    history.adapter = training.merge()
     if learned.evaluated:
         history.evaluation = evaluate(training.model, training.task, most=learned.ending)

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from heddle.data.records import Records
 from heddle.errors import HeddleError
+from heddle.text.tokenizer import Around
 from heddle.train.task import Reading
 
 Ids = npt.NDArray[np.int64]
@@ -18,27 +19,28 @@ BEGINNINGS, ENDS = ("[CLS]", "<s>"), ("[SEP]", "</s>")
 class Frame:
     """Rows of ids `[CLS] text [SEP]`, or `[CLS] text [SEP] pair [SEP]` (Devlin et al. 2019, 3).
 
-    A tokenizer without these two has its own: `<s>` and `</s>`, or the end of a text after each text; without any of them, a text
-    has no marks. A text that does not fit loses its end; of a pair, the longer text does.
+    A text that does not fit loses its end; of a pair, the longer text does.
 
     Attributes:
         context: most ids in a row.
-        begin: the id before the first text, or None.
-        end: the id after each text, or None.
+        begin: the ids before the first text.
+        between: the ids between the two texts of a pair.
+        end: the ids after the last text.
     """
 
     context: int
-    begin: int | None = None
-    end: int | None = None
+    begin: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    end: tuple[int, ...] = ()
 
     @property
     def start(self) -> int:
         """Where the first text starts."""
-        return 0 if self.begin is None else 1
+        return len(self.begin)
 
     def marks(self, texts: int) -> int:
         """How many ids of a row are not those of its texts."""
-        return self.start + (0 if self.end is None else texts)
+        return len(self.begin) + (len(self.between) if texts > 1 else 0) + len(self.end)
 
     def needed(self, records: Records) -> Ids:
         """Int[R], how many ids the row of each record would have if nothing were cut off."""
@@ -52,22 +54,28 @@ class Frame:
         first = min(text, max(room - pair, room - room // 2))
         return first, min(pair, room - first)
 
+    def alone(self, ids: npt.NDArray[np.integer]) -> list[int]:
+        """The row of a single text."""
+        return [*self.begin, *ids[: self.context - self.marks(1)].tolist(), *self.end]
+
     def row(self, records: Records, record: int) -> tuple[list[int], int]:
         """The ids of one record, and how many of them are before its second text; of a single text, all of them."""
         text = records.columns["text"][record]
-        after = [] if self.end is None else [self.end]
-        before = [] if self.begin is None else [self.begin]
         if "pair" not in records.columns:
-            first = [*before, *text[: self.context - self.marks(1)].tolist(), *after]
+            first = self.alone(text)
             return first, len(first)
         pair = records.columns["pair"][record]
         text_kept, pair_kept = self.kept(len(text), len(pair))
-        first = [*before, *text[:text_kept].tolist(), *after]
-        return [*first, *pair[:pair_kept].tolist(), *after], len(first)
+        first = [*self.begin, *text[:text_kept].tolist(), *self.between]
+        return [*first, *pair[:pair_kept].tolist(), *self.end], len(first)
 
 
 def frame_of(reading: Reading, texts: int) -> Frame:
-    """The frame of a run's texts, by the special tokens of its tokenizer, or else by the ids of an imported model.
+    """The frame of a run's texts.
+
+    A published tokenizer says itself what it puts around texts. Otherwise the marks are the special tokens `[CLS]` and `[SEP]`, or
+    `<s>` and `</s>`; without them, the end of a text comes after each text, or an imported model's own ids do; without any of
+    these, a text has no marks.
 
     Args:
         reading: the model and the tokenizer.
@@ -76,6 +84,21 @@ def frame_of(reading: Reading, texts: int) -> Frame:
     Raises:
         HeddleError: the context has no room for a text, or nothing can separate two texts.
     """
+    around = None if reading.tokenizer is None else reading.tokenizer.around
+    begin, between, end = around if around is not None and any(around) else _named(reading)
+    if texts > 1 and not between:
+        raise HeddleError(f"pairs of texts need a token between them: add {ENDS[0]} to special_tokens")
+    frame = Frame(reading.length, begin, between, end)
+    if reading.length < frame.marks(texts) + texts:
+        raise HeddleError(
+            f"context = {reading.length} has no room for {frame.marks(texts)} special tokens and a text: "
+            f"set context={frame.marks(texts) + texts} or more"
+        )
+    return frame
+
+
+def _named(reading: Reading) -> Around:
+    """The marks of a tokenizer that does not say what it puts around texts."""
     special = {} if reading.tokenizer is None else dict(reading.tokenizer.special)
     ids = reading.model.ids
     begin = next((special[name] for name in BEGINNINGS if name in special), None if ids is None else ids.begin)
@@ -84,12 +107,5 @@ def frame_of(reading: Reading, texts: int) -> Frame:
         end = reading.tokenizer.end_of_text
     if end is None and ids is not None:
         end = next(iter(ids.ends()), None)
-    if texts > 1 and end is None:
-        raise HeddleError(f"pairs of texts need a token between them: add {ENDS[0]} to special_tokens")
-    frame = Frame(reading.length, begin, end)
-    if reading.length < frame.marks(texts) + texts:
-        raise HeddleError(
-            f"context = {reading.length} has no room for {frame.marks(texts)} special tokens and a text: "
-            f"set context={frame.marks(texts) + texts} or more"
-        )
-    return frame
+    after = () if end is None else (end,)
+    return Around(() if begin is None else (begin,), after, after)

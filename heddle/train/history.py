@@ -7,6 +7,7 @@ from heddle.train.evaluate import Evaluation
 from heddle.train.journal import Report
 from heddle.train.outcome import Published
 from heddle.train.plot import draw
+from heddle.weights.adapter import Adapter
 
 
 @dataclass
@@ -17,11 +18,13 @@ class History:
         reports: of every step and every evaluation, in order; a run writes the same to `metrics.jsonl`.
         evaluation: the score of the validation data at the end; None without any.
         weights: which weights the model has at the end: the last, their moving average, or the best.
+        adapter: what adapters learned, which those weights contain; None if none were trained.
     """
 
     reports: list[Report] = field(default_factory=list)
     evaluation: Evaluation | None = None
     weights: Published | None = None
+    adapter: Adapter | None = None
 
     def __call__(self, report: Report) -> None:
         """Remember a report."""

@@ -13,7 +13,7 @@ from heddle.config.run import RunConfig
 from heddle.data.base import PARTS
 from heddle.data.batch import IGNORED, Batch
 from heddle.data.corpus import Part
-from heddle.data.examples import LABEL, Example
+from heddle.data.examples import Example
 from heddle.data.files import STDIN
 from heddle.data.lint import MANY, Finding, RecordLint, TextLint
 from heddle.data.pack import Packing
@@ -21,6 +21,8 @@ from heddle.data.record_store import RecordStore
 from heddle.data.records import Records
 from heddle.data.tally import ExamplesTally
 from heddle.errors import HeddleError
+from heddle.train.chat import ChatTask
+from heddle.train.contrastive import ContrastiveTask
 from heddle.train.material import Examples, Material, Texts, material
 from heddle.train.record_rows import PackedRecords
 from heddle.train.records import RecordTask
@@ -50,7 +52,7 @@ def _in_sources(found: Material) -> Iterator[Finding]:
             for example in examples.examples():
                 yield tally.add(example) or example.part or "train", example
 
-        yield from RecordLint(read).findings(classes=examples.labels != "numbers")
+        yield from RecordLint(read).findings(classes=examples.labels not in ("numbers", "roles"))
     elif isinstance(found, Texts):
         lint = TextLint("document")
         for document in found.documents():
@@ -77,13 +79,13 @@ def lint_run(run: str | Path) -> list[Finding]:
 
 
 def _in_records(run: Run, store: RecordStore) -> Iterator[Finding]:
+    task = run.task()
     for name in PARTS:
         records: Records = getattr(store, name)
-        for field, column in records.columns.items():
-            if field != LABEL:
-                yield from out_of_range(column.values, run.tokenizer.vocab_size, f"{name}.{field}")
-        yield from cropped(records, run.config.model.context, len(run.config.model.stacks()) == 2, name)
-    task = run.task()
+        for field, column in records.texts.items():
+            yield from out_of_range(column.values, run.tokenizer.vocab_size, f"{name}.{field}")
+        apart = len(run.config.model.stacks()) == 2 or isinstance(task, ContrastiveTask)
+        yield from cropped(records, run.config.model.context, apart, name)
     rows = task.rows(held_out=False) if isinstance(task, RecordTask) else None
     if isinstance(rows, PackedRecords):
         yield from padded(rows.packing)
@@ -103,7 +105,7 @@ def cropped(records: Records, context: int, apart: bool, part: str) -> Iterator[
         apart: whether each text has a row of its own, as in an encoder-decoder; otherwise they share one.
         part: the part's name.
     """
-    lengths = {field: column.lengths for field, column in records.columns.items() if field != LABEL}
+    lengths = {field: column.lengths for field, column in records.texts.items()}
     rows = lengths if apart else {"text": sum(lengths.values(), np.zeros(len(records), dtype=np.int64))}
     for field, row in rows.items():
         long = np.flatnonzero(row > context)
@@ -141,6 +143,8 @@ def _in_batches(run: Run) -> Iterator[Finding]:
     """What the first steps' batches have, or never have."""
     task = run.task()
     special, end = set(run.tokenizer.special.values()), run.tokenizer.end_of_text
+    if isinstance(task, ChatTask):
+        end = task.end
     doubled = texts = ends = targets = 0
     where = ""
     steps = min(STEPS, run.chosen.steps)

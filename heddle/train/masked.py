@@ -39,14 +39,14 @@ class MaskedTask(TextTask):
     def __init__(self, config: MaskedConfig, reading: Reading) -> None:
         if reading.tokenizer is None:
             raise HeddleError("the task 'masked' needs the tokenizer of the text, for its mask token")
-        special = reading.tokenizer.special
-        mask = next((special[name] for name in MASKS if name in special), None)
-        if mask is None:
+        name = mask_of(reading.tokenizer)
+        if name is None:
             raise HeddleError(
                 f"the tokenizer has no mask token: add {MASKS[0]} to special_tokens, or train a tokenizer"
             )
         super().__init__(config, reading)
-        self.mask = mask
+        special = reading.tokenizer.special
+        self.mask = special[name]
         self.ordinary = np.setdiff1d(np.arange(reading.tokenizer.vocab_size), list(special.values()))
         self.continues = continuing(reading.tokenizer) if config.whole_words else None
 
@@ -125,6 +125,11 @@ class MaskedTask(TextTask):
             if not chosen or len(chosen) + len(words[number]) <= wanted:
                 chosen += words[number].tolist()
         return np.sort(np.array(chosen, dtype=np.int64))
+
+
+def mask_of(tokenizer: Tokenizer) -> str | None:
+    """The name of a tokenizer's mask token, or None."""
+    return next((name for name in MASKS if name in tokenizer.special), None)
 
 
 def continuing(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:

@@ -192,6 +192,7 @@ class Examples(Material):
     ) -> None:
         super().__init__(data, sources, validation)
         self.fields, self.labels = task.reads(data.columns()), task.labels
+        self.chat = task.chat(None)
 
     def read(self, tell: Tell) -> str:
         tally = ExamplesTally(self.share, self.labels)
@@ -209,7 +210,8 @@ class Examples(Material):
 
     def settings(self) -> dict[str, Any]:
         columns = {field: self.data.columns().get(field, field) for field in self.fields}
-        return {"reads": [*self.fields], **columns, "labels": self.labels, "validation": self.share}
+        chat = {} if self.chat is None else {"chat": self.chat.to_dict()}
+        return {"reads": [*self.fields], **columns, "labels": self.labels, "validation": self.share, **chat}
 
     def texts(self) -> Iterator[str]:
         return (text for example in self.examples() for text in example.written())
@@ -228,6 +230,7 @@ class Examples(Material):
                 self.described,
                 self.data.workers,
                 origin,
+                self.chat,
             )
         self.check(origin)
         return store, describe_records(store)

@@ -41,13 +41,15 @@ class NextTokenTask(TextTask):
         return CrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
-        """Perplexity exp(loss); bits per UTF-8 byte of the text, comparable across tokenizers; the bytes scored.
+        """Perplexity exp(loss); bits per UTF-8 byte of the text, comparable across tokenizers, and per character; the bytes
+        scored.
 
         With documents cut off, also the share of the targets that this leaves out.
         """
         return {
             "perplexity": exp(min(means["loss"], 700.0)),
             "bits_per_byte": self.rows.bits_per_byte(means["loss"]),
+            **self.rows.bits_per_character(means["loss"]),
             "bytes": self.rows.bytes_scored(share),
             **self.rows.left_out(),
         }

@@ -12,6 +12,7 @@ import torch
 from heddle.account.machine import available_memory, matmul_rate, slowdown
 from heddle.account.memory import training_bytes
 from heddle.account.parameters import parameters
+from heddle.account.trained import Trained, trained
 from heddle.checks import checked, one_of
 from heddle.config.model import TransformerConfig
 from heddle.config.run import RunConfig
@@ -21,7 +22,8 @@ from heddle.data.record_store import Store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.checkpointing import can_compile, checkpoint_activations
-from heddle.model.groups import check_groups, freeze
+from heddle.model.groups import check_groups
+from heddle.model.lora import adapt
 from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
 from heddle.model.products import PRODUCT_KINDS, has_onednn
@@ -41,6 +43,10 @@ DEPTHS = range(2, 13)
 # The highest rate, at width 256, of AdamW beside Muon, of AdamW alone (matrices tolerate less than tables and vectors), of SGD.
 RATES = {"muon": 6e-3, "adamw": 3e-3, "sgd": 0.07}
 TUNING_RATES = {"muon": 3e-4, "adamw": 3e-4, "sgd": 0.007}  # the same for a model that has already learned
+ADAPTER_RATES = {
+    "adamw": 3e-3,
+    "sgd": 0.07,
+}  # of adapters: they start at 0, and ten times the rate suits them (benchmarks.md)
 SHARE = 0.9  # share of the given time for steps; the rest is for evaluations, samples and saving
 PATIENCE = 1.0  # seconds after which to stop measuring a model's steps
 WORTH_COMPILING = 20.0  # minutes of training below which compilation does not pay off
@@ -58,6 +64,7 @@ class Plan:
         tokens_per_step: tokens that a step reads on average, padding and sources included.
         epochs: how many times everything to train on is read.
         parameters: of the model.
+        trained: which of them are trained, and what adapters add.
         memory: bytes, the estimated peak.
         minutes: how long it will take, estimated.
     """
@@ -69,7 +76,7 @@ class Plan:
     tokens_per_step: int
     epochs: float
     parameters: int
-    frozen: int  # of them, those that keep their values
+    trained: Trained
     memory: int  # bytes, estimated peak
     minutes: float  # estimated
 
@@ -104,8 +111,7 @@ def plan(
     precision = _precision(config, replace(reading, rows=rows), device)
     found = _sized(config, reading, batch, device, precision, start)
     model, rate = found.model, found.rate
-    whole = build(model, "meta")
-    frozen = freeze(whole, train)
+    changed = trained(model, train)  # refuses groups and adapters that do not fit
     batch_tokens = None if train.batch or not by_tokens(config) else batch * model.context
     full = replace(reading, model=model, rows=batch, batch_tokens=batch_tokens, multiple=least)
     per_step = tokens_per_step(task := make_task(config.task, full))
@@ -121,7 +127,7 @@ def plan(
             "steps": steps,
             "batch": batch,
             "batch_tokens": batch_tokens,
-            "learning_rate": train.learning_rate or highest_rate(train.optimizer, model.dim, start is not None),
+            "learning_rate": train.learning_rate or highest_rate(train, model.dim, start is not None),
             "warmup": warmup,
             "evaluate_every": evaluate_every,
             "save_every": train.save_every or evaluate_every,
@@ -140,7 +146,7 @@ def plan(
         tokens_per_step=per_step,
         epochs=steps / task.steps_per_epoch(),
         parameters=parameters(model).total,
-        frozen=sum(each.numel() for name, each in whole.named_parameters() if name in frozen),
+        trained=changed,
         memory=found.memory,
         minutes=steps * per_step / rate / 60 / SHARE,
     )
@@ -170,9 +176,10 @@ def _precision(config: RunConfig, reading: Reading, device: str) -> str:
     return faster_precision(reading, device, config)
 
 
-def highest_rate(optimizer: str, dim: int, started: bool = False) -> float:
+def highest_rate(train: TrainConfig, dim: int, started: bool = False) -> float:
     """The highest learning rate of a model of this width, from its initial weights or started from another run's."""
-    rate: float = (TUNING_RATES if started else RATES)[optimizer] * (256 / dim) ** 0.5
+    rates = ADAPTER_RATES if train.lora is not None else TUNING_RATES if started else RATES
+    rate: float = rates[train.optimizer] * (256 / dim) ** 0.5
     return rate
 
 
@@ -227,19 +234,20 @@ def measure(
     """
     if by_tokens(config):
         reading = replace(reading, batch_tokens=reading.rows * reading.length)
-    built = build(reading.model, device)
+    train = measurable(config.train, reading.model)
+    built = adapt(build(reading.model, device), train.lora)
     use_products(built, by_onednn)
-    if config.train.checkpoint_activations:
+    if train.checkpoint_activations:
         checkpoint_activations(built)
-    optimizer = Optimizer(built, measurable(config.train, reading.model), 1e-5, precision, by_onednn)
+    optimizer = Optimizer(built, train, 1e-5, precision, by_onednn)
     task = make_task(config.task, reading)
-    objective = task.objective(built, config.train.label_smoothing, config.train.z_loss)
+    objective = task.objective(built, train.label_smoothing, train.z_loss)
     step = torch.compile(objective) if compiled else objective
     batch = task.batch(task.examples(0)).to(device)
     times: list[float] = []
     for number in range(11):
         began = time.perf_counter()
-        train_step(step, optimizer, batch, 1, 1.0, config.train.clip)
+        train_step(step, optimizer, batch, 1, 1.0, train.clip)
         if number:
             times.append(time.perf_counter() - began)
         if sum(times) > PATIENCE:
@@ -248,11 +256,11 @@ def measure(
 
 
 def measurable(train: TrainConfig, model: TransformerConfig) -> TrainConfig:
-    """The settings to measure a model with: without groups that do not fit it, since it may be smaller than the run's."""
+    """The settings to measure a model with, which may be smaller than the run's: without groups or adapters that do not fit it."""
     try:
-        check_groups(build(model, "meta"), train)
+        check_groups(adapt(build(model, "meta"), train.lora), train)
     except HeddleError:
-        return train.model_copy(update={"groups": ()})
+        return train.model_copy(update={"groups": (), "lora": None})
     return train
 
 

@@ -2,34 +2,46 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import get_args
 
 from heddle.checks import checked
 from heddle.config.base import models_in
 from heddle.config.data import DataConfig
-from heddle.config.model import LanguageHeadConfig, TransformerConfig
+from heddle.config.model import ClassifierHeadConfig, LanguageHeadConfig, TransformerConfig
 from heddle.config.presets import preset
 from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen, SavedConfig, TakenVectors
-from heddle.config.tasks import TaskConfig
+from heddle.config.tasks import ChatConfig, TaskConfig
 from heddle.data.record_store import Store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.device import pick_device
 from heddle.model.groups import check_groups
+from heddle.model.lora import adapt
 from heddle.text.base import Kind
 from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
 from heddle.train.material import Material, Tell, material
 from heddle.train.plan import CONTEXT, DEPTHS, Plan, plan
-from heddle.train.reuse import DATA, Tokens, Wanted, find_tokens, make_tokens, take, wanted
+from heddle.train.reuse import (
+    DATA,
+    Tokens,
+    Wanted,
+    find_tokens,
+    given_tokenizer,
+    make_tokens,
+    read_tokenizer,
+    take,
+    wanted,
+)
 from heddle.train.task import MULTIPLE, Reading
 from heddle.train.tasks import make_task
 from heddle.weights.checkpoints import TOKENIZER
 from heddle.weights.files import being_written, sweep, write_directory
 from heddle.weights.run import load, read_config
-from heddle.weights.start import START, is_head, load_start, save_start
+from heddle.weights.start import START, grown, is_head, load_start, save_start
 from heddle.weights.vectors import VECTORS, find_rows, read_vectors, save_rows, vector_width
 
 TRAINABLE = get_args(Kind)
@@ -66,6 +78,10 @@ def prepare(
     config = config.with_tuning().with_preset_training()
     start = None if config.model.start is None else read_config(Path(config.model.start)).model
     check_trainable(config, start)
+    if isinstance(config.task, ChatConfig):
+        now = datetime.now().isoformat(timespec="seconds")
+        config = config.model_copy(update={"task": config.task.completed(None if start is None else start.chat, now)})
+    start = with_new_tokens(config, start, tell)
     pick_device(config.train.device)  # refuses one that is not there
     # Refuse impossible sizes before any work.
     smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task, start)
@@ -73,9 +89,10 @@ def prepare(
         raise HeddleError(wrong)
     if start is not None:
         check_fits(config, smallest, start)
+        config = with_head(config, smallest, start)
     # Without a start, a preset or a depth, the depth, and so the names, depend on the time given.
     if (config.model.start, config.model.preset, config.model.depth) != (None, None, None):
-        check_groups(build(smallest, "meta"), config.train)
+        check_groups(adapt(build(smallest, "meta"), config.train.lora), config.train)
     vectors = config.train.vectors
     if vectors is not None:
         check_width(config, vectors, smallest)
@@ -142,11 +159,23 @@ def fill(
         tell(line)
     if config.model.start is not None:
         tell(f"taking the weights of {config.model.start}")
-        planned = replace(planned, chosen=take_start(config.model.start, planned, run, tell))
+        before = read_tokenizer(config) or tokenizer
+        chosen = take_start(config.model.start, planned, run, tell, before.vocab_size, tokenizer.vocab_size)
+        planned = replace(planned, chosen=chosen)
     parts = {"data": config.data, "task": config.task, "train": config.train, "chosen": planned.chosen}
     saved = SavedConfig(model=planned.model, **parts)
     (run / "config.json").write_text(saved.to_json(), encoding="utf-8")
     return planned
+
+
+def with_new_tokens(config: RunConfig, start: TransformerConfig | None, tell: Tell) -> TransformerConfig | None:
+    """The model to start from with room for the special tokens that its tokenizer gets."""
+    before, after = read_tokenizer(config), given_tokenizer(config)
+    if start is None or before is None or after is None or before.vocab_size == after.vocab_size:
+        return start
+    new = [name for name in after.special if name not in before.special]
+    tell(f"the tokenizer gets {', '.join(new)}; their vectors start as the mean of the others")
+    return start.override({"vocab_size": max(start.vocab_size, after.vocab_size)})
 
 
 def check_trainable(config: RunConfig, start: TransformerConfig | None = None) -> None:
@@ -160,6 +189,10 @@ def check_trainable(config: RunConfig, start: TransformerConfig | None = None) -
     """
     name, families = config.model.preset, config.task.families
     if start is None:
+        if config.train.lora is not None:
+            raise HeddleError(
+                "lora trains adapters beside the weights of another run: name it, from=RUN, or leave lora out"
+            )
         what, base = f"preset = {name!r}", None if name is None else preset(name)
     else:
         what, base = f"from = {config.model.start!r}", start
@@ -202,6 +235,19 @@ def check_fits(config: RunConfig, model: TransformerConfig, start: TransformerCo
         )
 
 
+def with_head(config: RunConfig, model: TransformerConfig, start: TransformerConfig) -> RunConfig:
+    """The same config; with adapters, it says whether the head is trained too: if it is new, or scores classes."""
+    lora = config.train.lora
+    if lora is None or lora.head is not None:
+        return config
+    mine, theirs = (
+        {name: each.shape for name, each in build(each_config, "meta").state_dict().items() if is_head(name)}
+        for each_config in (model, start)
+    )
+    head = bool(mine) and (mine != theirs or isinstance(model.head, ClassifierHeadConfig))
+    return config.model_copy(update={"train": config.train.override({"lora.head": head})})
+
+
 def name_sources(data: DataConfig) -> str:
     """The sources, in words."""
     return (
@@ -230,15 +276,19 @@ def make_tokenizer(config: RunConfig, found: Material, needs: Wanted, tokens: To
     return tokenizer
 
 
-def take_start(run: str, planned: Plan, partial: Path, tell: Tell) -> Chosen:
+def take_start(run: str, planned: Plan, partial: Path, tell: Tell, known: int, count: int) -> Chosen:
     """Store the weights to start from in the new run, so that it never needs the other run again.
+
+    Args:
+        known: ids that the tokenizer had there.
+        count: ids that it has here.
 
     Raises:
         HeddleError: the run has no weights, or they do not fit the planned model.
     """
-    chosen = planned.chosen.override(
-        {"start": {"run": run, "sha256": save_start(load(run, "cpu").model, partial / START)}}
-    )
+    wanted = build(planned.model, "meta").state_dict()
+    tensors = grown(load(run, "cpu").model.state_dict(), wanted, known, count)
+    chosen = planned.chosen.override({"start": {"run": run, "sha256": save_start(tensors, partial / START)}})
     assert chosen.start is not None
     if not load_start(build(planned.model), partial / START, chosen.start.sha256):
         tell(f"the head is new: {planned.model.head.kind}")

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from heddle.config.run import RunConfig
+from heddle.config.tasks import ChatConfig
 from heddle.data.base import META
 from heddle.data.files import STDIN
 from heddle.data.origin import Origin, recipe_differences
 from heddle.data.record_store import Store, open_store
 from heddle.errors import HeddleError
 from heddle.text.kinds import KINDS
-from heddle.text.tokenizer import Tokenizer, load_tokenizer
+from heddle.text.tokenizer import Tokenizer, add_special_tokens, load_tokenizer
 from heddle.train.material import Material, Tell
 from heddle.weights.checkpoints import TOKENIZER
 from heddle.weights.files import being_written, sweep, write_directory
@@ -66,11 +67,20 @@ class Wanted(NamedTuple):
 
 
 def given_tokenizer(config: RunConfig) -> Tokenizer | None:
-    """The tokenizer of the run to start from or of the file that is named; None: one is trained on the text.
+    """The tokenizer of the run to start from or of the file that is named, with the special tokens of heddle's chat template if the
+    task needs them; None: one is trained on the text.
 
     Raises:
         HeddleError: `tokenizer` names neither a kind nor a file.
     """
+    found = read_tokenizer(config)
+    if found is None or not isinstance(config.task, ChatConfig):
+        return found
+    return add_special_tokens(found, (*config.task.needed_tokens(), *config.data.special_tokens))
+
+
+def read_tokenizer(config: RunConfig) -> Tokenizer | None:
+    """The tokenizer of the run to start from or of the file that is named, as it is."""
     data, start = config.data, config.model.start
     if start is not None and (Path(start) / TOKENIZER).is_file():
         return load_tokenizer(Path(start) / TOKENIZER)

@@ -105,6 +105,13 @@ class TextRows(ABC):
         """
         return loss / log(2) / self.held_out_text[1]
 
+    def bits_per_character(self, loss: float) -> dict[str, float]:
+        """The same per character (Unicode's code points), by the bytes per character of the held-out text; empty if unknown."""
+        part = self.reading.part(held_out=True)
+        return (
+            {"bits_per_character": self.bits_per_byte(loss) * part.bytes / part.characters} if part.characters else {}
+        )
+
     def bytes_scored(self, share: float) -> int:
         """UTF-8 bytes of the held-out text that a share of the targets covers."""
         targets, each = self.held_out_text

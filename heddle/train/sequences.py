@@ -74,6 +74,13 @@ class Texts:
         return cls(ids, sizes.sum(axis=1))
 
 
+def in_rows(ids: Ids, filled: Sequence[int], width: int, fill: int) -> Ids:
+    """Int[B T], ids in rows of which so many places are filled; the others are `fill`."""
+    rows = np.full((len(filled), width), fill, dtype=np.int64)
+    rows[np.arange(width) < np.array(filled)[:, None]] = ids
+    return rows
+
+
 def answered(model: Transformer, prompt: Sequence[int], source: Sequence[int] | None, end: int, most: int) -> list[int]:
     """The most probable ids after a prompt, one by one, without the end: at most `most` (L0-74, L1-77)."""
     return list(stream(model, prompt, SamplingConfig(max_tokens=most, temperature=0), end, source))

@@ -20,6 +20,8 @@ from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.checkpointing import can_compile, checkpoint_activations
 from heddle.model.device import pick_device
+from heddle.model.groups import trained_state
+from heddle.model.lora import adapt
 from heddle.model.packing import use_products
 from heddle.model.precision import DTYPES
 from heddle.model.products import has_onednn
@@ -138,7 +140,10 @@ class Session(Training):
         optimizer = self.optimizer.state()
         if self.ema is not None:
             optimizer |= {MASTER + name: weight.detach() for name, weight in self.ema.weights.items()}
-        save_checkpoint(run.directory, self.step, self.weights(), optimizer, state, run.train.keep, also)
+        weights, whole = self.weights(), run.train.lora is None
+        if not whole:
+            weights = {name: each for name, each in weights.items() if name not in self.optimizer.frozen}
+        save_checkpoint(run.directory, self.step, weights, optimizer, state, run.train.keep, also, whole)
 
     def finish(self) -> Published:
         """Give the model the weights to publish (see `heddle.train.outcome`); training cannot continue from them.
@@ -216,7 +221,7 @@ def _start(run: Run, ranks: Ranks) -> Session:
     damaged = damage(run.directory)
     before = None if source is None else _read(run, source)
     precision, peak, moved = _adapt(chosen, device, ranks, resumed=before is not None)
-    model = build(config.model, device, train.seed)
+    model = adapt(build(config.model, device, train.seed), train.lora, train.seed)
     by_onednn = chosen.onednn if has_onednn() else ()
     use_products(model, by_onednn)
     if train.checkpoint_activations:
@@ -226,10 +231,11 @@ def _start(run: Run, ranks: Ranks) -> Session:
             )
         checkpoint_activations(model)
     masters, moments = _parts({} if before is None else before.optimizer)
-    if before is not None:
-        model.load_state_dict({**before.model, **masters}, strict=True)
-    elif chosen.start is not None:
+    beside = train.lora is not None  # a checkpoint of adapters does not contain the weights beside them
+    if chosen.start is not None and (beside or before is None):
         load_start(model, run.directory / START, chosen.start.sha256)
+    if before is not None:
+        model.load_state_dict({**before.model, **masters}, strict=not beside)
     elif chosen.vectors is not None:
         put_rows(model, *load_rows(run.directory / VECTORS, chosen.vectors.sha256))
     optimizer = Optimizer(model, train, chosen.learning_rate, precision, by_onednn)
@@ -288,6 +294,7 @@ def _read(run: Run, checkpoint: Path) -> CheckpointState:
     before = read_state(checkpoint)
     if before.state.get("data") != run.store.sources:
         raise HeddleError(f"{run.directory}: data/ is not what {checkpoint.name} was trained on; train a new run")
-    wanted = specs_of(build(run.config.model, "meta").state_dict())
-    compare(specs_of(before.model), wanted, checkpoint)
+    model = adapt(build(run.config.model, "meta"), run.train.lora)
+    wanted = model.state_dict() if run.train.lora is None else trained_state(model, run.train)
+    compare(specs_of(before.model), specs_of(wanted), checkpoint)
     return before

@@ -264,9 +264,9 @@ def window_batches(found: Sequence[tuple[int, int]], rows: int, length: int) -> 
     )
 
 
-def stream(task: Task, first: int, count: int) -> Iterator[Examples]:
-    """`count` examples from example `first` on, step by step, for a task that reads equally many in each step."""
-    rows = task.reading.rows
+def stream(task: Task, first: int, count: int, rows: int | None = None) -> Iterator[Examples]:
+    """`count` examples from example `first` on, step by step, for a task that reads `rows` in each; None: as its reading says."""
+    rows = task.reading.rows if rows is None else rows
     for step in range(first // rows, -(-(first + count) // rows)):
         there = np.arange(step * rows, (step + 1) * rows)
         yield task.examples(step).take(np.flatnonzero((there >= first) & (there < first + count)))

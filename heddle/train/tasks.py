@@ -3,7 +3,9 @@
 from heddle.checks import checked
 from heddle.config.base import Config
 from heddle.config.tasks import (
+    ChatConfig,
     ClassificationConfig,
+    ContrastiveConfig,
     MaskedConfig,
     NextTokenConfig,
     PrefixLMConfig,
@@ -13,7 +15,9 @@ from heddle.config.tasks import (
     TranslationConfig,
 )
 from heddle.errors import HeddleError
+from heddle.train.chat import ChatTask
 from heddle.train.classification import ClassificationTask
+from heddle.train.contrastive import ContrastiveTask
 from heddle.train.masked import MaskedTask
 from heddle.train.next_token import NextTokenTask
 from heddle.train.prefix_lm import PrefixLMTask
@@ -28,10 +32,12 @@ TASKS: dict[type[Config], type[Task]] = {
     MaskedConfig: MaskedTask,
     PrefixLMConfig: PrefixLMTask,
     TranslationConfig: TranslationTask,
+    ChatConfig: ChatTask,
     SpanCorruptionConfig: SpanCorruptionTask,
     ClassificationConfig: ClassificationTask,
     TokenClassificationConfig: TokenClassificationTask,
     RegressionConfig: RegressionTask,
+    ContrastiveConfig: ContrastiveTask,
 }
 
 

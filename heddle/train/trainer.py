@@ -146,10 +146,11 @@ class Trainer:
     def _finish(self) -> Evaluation:
         session = self.session
         self.published = session.finish()
+        adapter = session.merge()
         result = evaluate(session.model, session.task, most=self.ending)
         if session.ranks.leads:
             extra = {"evaluation": result.to_dict(), "weights": self.published.to_dict()}
-            publish(session.run.directory, session.weights(), session.step, extra)
+            publish(session.run.directory, session.weights(), session.step, extra, adapter)
         return result
 
     @contextmanager

@@ -12,6 +12,7 @@ from torch import Tensor
 from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
 from heddle.errors import HeddleError
+from heddle.model.lora import merge
 from heddle.model.roles import layer_of
 from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE
@@ -28,6 +29,7 @@ from heddle.train.runtime import seed_step
 from heddle.train.schedule import factor
 from heddle.train.step import train_step
 from heddle.train.task import Task, tokens_per_step, tokens_read
+from heddle.weights.adapter import Adapter, fingerprint
 
 Reader = Callable[[Report], None]
 ENDING = (
@@ -165,6 +167,24 @@ class Training:
         for name, tensor in tensors.items():
             held[name].copy_(tensor)
         self.optimizer.refresh()
+
+    @torch.no_grad()
+    def merge(self) -> Adapter | None:
+        """Add what adapters learned to the weights and take them off the model; training cannot continue from there.
+
+        Returns:
+            What was learned, apart from the weights that stayed; None if there are no adapters.
+        """
+        lora = self.train.lora
+        if lora is None:
+            return None
+        weights = self.weights()
+        learned = {name: each.clone() for name, each in weights.items() if name not in self.optimizer.frozen}
+        base = fingerprint({name: each for name, each in weights.items() if name not in learned})
+        head = self.model.config.head if lora.head else None
+        merge(self.model, self.optimizer.masters)
+        self.optimizer.refresh()
+        return Adapter(learned, lora.alpha / lora.rank, base, head)
 
     def judge(self, loss: float) -> bool:
         """Note a validation loss of this step; whether it is the lowest so far, with `patience`."""

@@ -1,6 +1,5 @@
 """Sequence to sequence: predict a target text from a source text, in an encoder-decoder or in a decoder alone (L1-74 … L1-82)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp
 from typing import Any
@@ -19,7 +18,7 @@ from heddle.text.tokenizer import Tokenizer
 from heddle.train.accuracy import CountingCrossEntropy
 from heddle.train.apart import check_apart
 from heddle.train.records import Lengths, RecordTask, padded_layout
-from heddle.train.sequences import Ids, Slices, Texts, answered, marks_of
+from heddle.train.sequences import Ids, Slices, Texts, answered, in_rows, marks_of
 from heddle.train.task import Examples, Reading
 
 SHOWN = 3  # translations in a sample
@@ -96,14 +95,14 @@ class TranslationTask(RecordTask):
         filled, packed = [int(each.sum()) for each in sizes], self.reading.layout == "pack"
         width = self.reading.length if packed else max(1, *filled)
         counted = inside >= np.repeat(np.ones_like(known) if self.scores_all else known, texts.lengths)
-        tokens = _in_rows(texts.ids[inside < np.repeat(read, texts.lengths)], filled, width, self.marks.end)
-        targets = _in_rows(np.where(counted, texts.ids, IGNORED)[inside > 0], filled, width, IGNORED)
+        tokens = in_rows(texts.ids[inside < np.repeat(read, texts.lengths)], filled, width, self.marks.end)
+        targets = in_rows(np.where(counted, texts.ids, IGNORED)[inside > 0], filled, width, IGNORED)
         layout = Layout.packed([each.tolist() for each in sizes], width) if packed else padded_layout(filled, width)
         sources: dict[str, Any] = {}
         if self.paired:
             read_first = self._sources(records, numbers)
             lengths = [int(each.sum()) for each in np.split(read_first.lengths, np.cumsum(counts)[:-1])]
-            source = _in_rows(read_first.ids, lengths, max(1, *lengths), self.marks.end)
+            source = in_rows(read_first.ids, lengths, max(1, *lengths), self.marks.end)
             sources = {"source": torch.from_numpy(source), "source_layout": padded_layout(lengths, source.shape[1])}
         return Batch(
             tokens=torch.from_numpy(tokens),
@@ -216,10 +215,3 @@ class TranslationTask(RecordTask):
             return np.minimum(source, room), np.minimum(target, self.reading.length + 1 - len(self.marks.start))
         kept = np.minimum(source, np.maximum(room - target, room // 2))
         return kept, np.minimum(target, room + 1 - kept)
-
-
-def _in_rows(ids: Ids, filled: Sequence[int], width: int, fill: int) -> Ids:
-    """Int[B T], ids in rows of which so many places are filled; the others are `fill`."""
-    rows = np.full((len(filled), width), fill, dtype=np.int64)
-    rows[np.arange(width) < np.array(filled)[:, None]] = ids
-    return rows

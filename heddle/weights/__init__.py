@@ -9,14 +9,19 @@ In reading order:
 - `families`: one module per published family, with its table and its config.
 - `published`: a published model's directory; `hub`: downloads one; `ids`: its special ids.
 - `convert`: import into a run, and export for Hugging Face transformers.
+- `start`: the weights that a run starts from, with rows for new tokens (`add_tokens`).
+- `adapter`: what a fine-tuning with adapters learned, alone; `peft`: adapters in peft's format, and merging them.
 - `vectors`: word vectors from files, as initial values of a token table.
 
 `load(run)` returns a run's model and tokenizer, and `save` writes them. `import_model` and `export_model` convert published models.
 """
 
+from heddle.weights.adapter import Adapter as Adapter
 from heddle.weights.average import average as average
 from heddle.weights.convert import export_model as export_model
 from heddle.weights.convert import import_model as import_model
+from heddle.weights.peft import export_adapter as export_adapter
+from heddle.weights.peft import merge_adapter as merge_adapter
 from heddle.weights.run import Loaded as Loaded
 from heddle.weights.run import load as load
 from heddle.weights.run import newest_valid as newest_valid
@@ -25,18 +30,23 @@ from heddle.weights.run import read_config as read_config
 from heddle.weights.run import read_state as read_state
 from heddle.weights.run import save as save
 from heddle.weights.run import save_checkpoint as save_checkpoint
+from heddle.weights.start import add_tokens as add_tokens
 from heddle.weights.vectors import Coverage as Coverage
 from heddle.weights.vectors import load_vectors as load_vectors
 from heddle.weights.vectors import read_vectors as read_vectors
 
 __all__ = [
+    "Adapter",
     "Coverage",
     "Loaded",
+    "add_tokens",
     "average",
+    "export_adapter",
     "export_model",
     "import_model",
     "load",
     "load_vectors",
+    "merge_adapter",
     "newest_valid",
     "publish",
     "read_config",

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from heddle.checks import at_least, checked
 from heddle.errors import HeddleError, pluralize
-from heddle.weights.checkpoints import MODEL, check, checkpoints
+from heddle.weights.checkpoints import check, checkpoints, weights_file
 from heddle.weights.tensors import Weights, compare
 
 
 @checked(count=at_least(1))
 def average(run: str | Path, count: int) -> dict[str, Tensor]:
-    """The mean of the weights of a run's newest `count` checkpoints (Vaswani et al. 2017, section 6.1).
+    """The mean of the weights of a run's newest `count` checkpoints (Vaswani et al. 2017, section 6.1); with adapters, of theirs.
 
     `model.load_state_dict(average(run, 5))` takes them up, and `publish` makes them the run's.
 
@@ -34,9 +34,9 @@ def mean_of(folders: Sequence[Path]) -> dict[str, Tensor]:
         HeddleError: one of them is missing or damaged, or is another model's.
     """
     for folder in folders:
-        if problems := check(folder, (MODEL,)):
+        if problems := check(folder, (weights_file(folder).name,)):
             raise HeddleError(f"{folder / problems[0]}; the weights in it cannot be used")
-    files = [Weights([folder / MODEL]) for folder in folders]
+    files = [Weights([weights_file(folder)]) for folder in folders]
     for folder, file in zip(folders, files, strict=True):
         compare(file.specs, files[0].specs, folder)
     return {name: _mean([file[name] for file in files]) for name in files[0]}

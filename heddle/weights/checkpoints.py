@@ -16,6 +16,7 @@ from heddle.weights.files import sweep, verify, write_directory, write_manifest
 from heddle.weights.tensors import read_tensors, save_tensors
 
 MODEL = "model.safetensors"
+ADAPTER = "adapter.safetensors"  # in a checkpoint, instead of the model, in a run beside it
 OPTIMIZER = "optimizer.safetensors"
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
@@ -41,6 +42,7 @@ def save_checkpoint(
     state: Mapping[str, Any],
     keep: int,
     also: Collection[int] = (),
+    whole: bool = True,
 ) -> Path:
     """Write `checkpoints/step-N` of a run, then remove all but the newest `keep` and those of the steps in `also`.
 
@@ -49,6 +51,7 @@ def save_checkpoint(
 
     Args:
         state: JSON-ready data that `read_state` returns with the tensors.
+        whole: whether the tensors are all of the model's; otherwise, only those that differ from the weights it started from.
 
     Raises:
         HeddleError: the run has no config yet, or the disk is full or cannot be written. Nothing is changed then.
@@ -60,7 +63,7 @@ def save_checkpoint(
     if target.parent.is_dir():
         sweep(target.parent)
     with write_directory(target, replace=True) as directory:
-        save_tensors(directory / MODEL, model_tensors, {"format": "pt"})
+        save_tensors(directory / (MODEL if whole else ADAPTER), model_tensors, {"format": "pt"})
         save_tensors(directory / OPTIMIZER, optimizer_tensors)
         (directory / STATE).write_text(json.dumps(dict(state), indent=2) + "\n", encoding="utf-8")
         # With these a checkpoint is a complete run, wherever it is copied.
@@ -76,6 +79,11 @@ def save_checkpoint(
     return target
 
 
+def weights_file(directory: Path) -> Path:
+    """The file with a checkpoint's weights: all of them or, where adapters are trained, those that are trained."""
+    return directory / (ADAPTER if (directory / ADAPTER).exists() and not (directory / MODEL).exists() else MODEL)
+
+
 def checkpoints(run: Path) -> list[tuple[int, Path]]:
     """(step, directory) of every checkpoint of a run, newest first, damaged or not."""
     folder = Path(run) / CHECKPOINTS
@@ -89,7 +97,7 @@ def newest_valid(run: str | Path) -> tuple[Path | None, list[str]]:
     """The newest checkpoint whose files all match its manifest, and one line for each newer one whose files do not."""
     notes: list[str] = []
     for _, path in checkpoints(Path(run)):
-        problems = check(path, (MODEL, OPTIMIZER, STATE))
+        problems = check(path, (weights_file(path).name, OPTIMIZER, STATE))
         if not problems:
             return path, notes
         notes.append(f"{path} is skipped: {problems[0]}")
@@ -126,7 +134,7 @@ def read_state(directory: str | Path) -> CheckpointState:
         raise HeddleError(f"{file}: cannot be read ({error}); use another checkpoint") from None
     if not isinstance(data, dict):
         raise HeddleError(f"{file}: not a training state; use another checkpoint")
-    return CheckpointState(read_tensors(directory / MODEL), read_tensors(directory / OPTIMIZER), data)
+    return CheckpointState(read_tensors(weights_file(directory)), read_tensors(directory / OPTIMIZER), data)
 
 
 def discard(directory: Path) -> None:

@@ -21,25 +21,31 @@ from heddle.weights.families import (
     BERT_TAGGED,
     FALCON,
     GEMMA2,
+    GEMMA3,
     GPT2,
     GPT_NEOX,
     LLAMA,
     MARIAN,
     MISTRAL,
     MIXTRAL,
+    MODERNBERT,
+    OPT,
+    PHI3,
     QWEN2,
     QWEN2_MOE,
     QWEN3,
     QWEN3_MOE,
     T5,
+    UMT5,
     Family,
 )
 from heddle.weights.families.family import left_out
+from heddle.weights.families.rotary import of_one_length
 from heddle.weights.files import write_directory, write_manifest
 from heddle.weights.hub import fetch
 from heddle.weights.ids import read_ids
 from heddle.weights.mapping import import_tensors
-from heddle.weights.published import open_weights, read_json, read_tokenizer, write_published
+from heddle.weights.published import open_weights, read_chat, read_json, read_tokenizer, write_published
 from heddle.weights.run import build_empty, load, write_model
 from heddle.weights.tensors import check_depth
 
@@ -54,13 +60,18 @@ ALL = (
     QWEN3_MOE,
     QWEN2_MOE,
     GEMMA2,
+    GEMMA3,
+    PHI3,
+    OPT,
     GPT_NEOX,
     FALCON,
     BERT,
     BERT_CLASSIFIER,
     BERT_TAGGED,
     BERT_POOLED,
+    MODERNBERT,
     T5,
+    UMT5,
     BART,
     MARIAN,
 )
@@ -107,7 +118,8 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
         check_depth(weights, family.layers[name], stack.depth, folder, family.names.prefix, said)
     empty = build_empty(config, folder / "config.json").state_dict()
     tokenizer, missing = read_tokenizer(folder)
-    notes += [*missing, *left_out(theirs)]
+    chat, unread = read_chat(folder)
+    notes += [*missing, *left_out(theirs), *of_one_length(config), *unread]
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         notes.append(f"its tokenizer has {tokenizer.vocab_size} ids but the model only {config.vocab_size}: left out")
         tokenizer = None
@@ -116,7 +128,7 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     with write_directory(Path(run)) as directory:
         read = import_tensors(family.table, family.names, config, empty, weights, folder)
         config, tensors = family.plainer(config, read)
-        config = config.model_copy(update={"ids": ids, "architecture": family.architecture})
+        config = config.model_copy(update={"ids": ids, "architecture": family.architecture, "chat": chat})
         saved = SavedConfig(model=config, origin=str(source))
         write_model(directory, tensors, saved, tokenizer, step=0, extra={"origin": str(source), "family": family.name})
     parameters = sum(tensor.numel() for tensor in tensors.values())
@@ -266,10 +278,9 @@ def logit_difference(model: Transformer, family: Family, folder: Path) -> float 
     logging: Any = transformers.utils.logging
     logging.disable_progress_bar()
     read: Any = getattr(transformers, family.architecture).from_pretrained
-    # Only eager attention supports every family's options (the fused one has no cap), and only eager experts every width.
-    how: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "eager", "local_files_only": True}
+    how: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": family.attention, "local_files_only": True}
     if any("{e}" in row.theirs for row in family.table):
-        how["experts_implementation"] = "eager"
+        how["experts_implementation"] = "eager"  # the others do not support every width
     theirs, report = read(folder, output_loading_info=True, **how)
     unset = [str(name) for name in (*report["missing_keys"], *report["unexpected_keys"], *report["mismatched_keys"])]
     if unset:

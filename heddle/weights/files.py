@@ -105,7 +105,7 @@ def write_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
             and on any error inside the block, nothing is changed.
     """
     target = Path(target)
-    _refuse_existing(target, replace)
+    refuse_existing(target, replace)
     partial = _partial(target)
     made = [folder for folder in target.parents if not folder.exists()]
     with _reporting_os_errors(target):
@@ -121,7 +121,7 @@ def write_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
             _sync_tree(partial)
             _pause()
             # Another process may have created the target in the meantime.
-            _refuse_existing(target, replace)
+            refuse_existing(target, replace)
             _swap(partial, target)
             _sync(target.parent)
     except BaseException:
@@ -142,7 +142,7 @@ def write_file(path: Path, data: bytes, *, replace: bool = False) -> None:
             is changed then.
     """
     path = Path(path)
-    _refuse_existing(path, replace)
+    refuse_existing(path, replace)
     partial = _partial(path)
     try:
         with _reporting_os_errors(path):
@@ -251,9 +251,28 @@ def sha256_of(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _refuse_existing(target: Path, replace: bool) -> None:
+def refuse_existing(target: Path, replace: bool = False) -> None:
+    """Refuse a target that exists and is not to be replaced.
+
+    Raises:
+        HeddleError: it is there.
+    """
     if not replace and os.path.lexists(target):
         raise HeddleError(f"{target}: already exists; nothing was changed. Choose another path, or remove it first")
+
+
+def refuse_unwritable(target: Path) -> None:
+    """Refuse a target that exists, or whose folder cannot be written, before the work that is to be written there.
+
+    Raises:
+        HeddleError: one of the two.
+    """
+    refuse_existing(target)
+    folder = next(folder for folder in target.absolute().parents if folder.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise WriteError(
+            f"cannot write {target}: {folder} is not a folder that you can write in", "; choose another path"
+        )
 
 
 def _partial(target: Path) -> Path:

@@ -74,19 +74,36 @@ class Grouped:
     stack: str = "decoder"
 
     def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
-        heads, kv_heads = self._heads(config)
+        heads, kv_heads = heads_of(config, self.stack)
         each = theirs.unflatten(0, (kv_heads, heads // kv_heads + 2, -1))
         return tuple(part.flatten(0, 2) for part in each.split((heads // kv_heads, 1, 1), dim=1))
 
     def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
-        heads, kv_heads = self._heads(config)
+        heads, kv_heads = heads_of(config, self.stack)
         counts = (heads // kv_heads, 1, 1)
         parts = [part.unflatten(0, (kv_heads, count, -1)) for part, count in zip(ours, counts, strict=True)]
         return torch.cat(parts, dim=1).flatten(0, 2)
 
-    def _heads(self, config: TransformerConfig) -> tuple[int, int]:
-        mixer: Any = config.stacks()[self.stack].blocks[0].mixer
-        return mixer.heads, mixer.key_heads()
+
+@dataclass(frozen=True)
+class Consecutive:
+    """q, k and v in one tensor, one after another: all query heads, all key heads, all value heads (Phi-3)."""
+
+    stack: str = "decoder"
+
+    def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
+        heads, kv_heads = heads_of(config, self.stack)
+        each = theirs.unflatten(0, (heads + 2 * kv_heads, -1))
+        return tuple(part.flatten(0, 1) for part in each.split((heads, kv_heads, kv_heads)))
+
+    def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
+        return torch.cat(ours)
+
+
+def heads_of(config: TransformerConfig, stack: str) -> tuple[int, int]:
+    """Numbers of query heads and of key heads."""
+    mixer: Any = config.stacks()[stack].blocks[0].mixer
+    return mixer.heads, mixer.key_heads()
 
 
 class OneRow:

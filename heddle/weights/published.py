@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from heddle.config.chat import ChatTemplateConfig
 from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.text.bpe import load_gpt2_merges
+from heddle.text.chat import ChatTemplate, compiled
 from heddle.text.file import byte_symbols
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.weights.families import Family
@@ -17,6 +19,8 @@ from heddle.weights.mapping import to_theirs
 from heddle.weights.tensors import Weights, save_tensors
 
 INDEX = "model.safetensors.index.json"
+ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+TEMPLATE, SETTINGS = "chat_template.jinja", "tokenizer_config.json"
 
 
 def open_weights(folder: Path) -> Weights:
@@ -64,6 +68,27 @@ def read_tokenizer(folder: Path) -> tuple[Tokenizer | None, list[str]]:
     return None, ["the directory has no tokenizer.json"]
 
 
+def read_chat(folder: Path) -> tuple[ChatTemplateConfig | None, list[str]]:
+    """The chat template of a published directory, or None, and notes for the user."""
+    file = folder / SETTINGS
+    said = read_json(file) if file.is_file() else {}
+    template = said.get("chat_template")
+    if isinstance(template, list):  # several by name
+        named = {each.get("name"): each.get("template") for each in template if isinstance(each, Mapping)}
+        template = named.get("default")
+    if (folder / TEMPLATE).is_file():
+        template = (folder / TEMPLATE).read_text(encoding="utf-8")
+    if not isinstance(template, str) or not template:
+        return None, []
+    named = {name: value.get("content") if isinstance(value, Mapping) else value for name, value in said.items()}
+    tokens = {name: text for name, text in named.items() if name in ROLES and isinstance(text, str)}
+    try:
+        compiled(template)
+    except HeddleError as error:
+        return None, [f"its chat template is left out: {error}"]
+    return ChatTemplateConfig(template=template, tokens=tokens), []
+
+
 def _same_ids(vocab: Mapping[str, Any], tokenizer: Tokenizer) -> bool:
     """Whether a `vocab.json`, which writes bytes as printable characters, gives every piece the tokenizer's id."""
     symbols = byte_symbols()
@@ -94,7 +119,11 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_published(folder: Path, family: Family, model: Transformer, tokenizer: Tokenizer | None) -> None:
     """Fill a directory with all files that Hugging Face transformers reads. Models built by heddle take special ids from the
     tokenizer."""
-    ids = model.config.ids or own_ids(tokenizer, several=len(model.config.stacks()) == 2)
+    ids, chat = model.config.ids or own_ids(tokenizer, several=len(model.config.stacks()) == 2), model.config.chat
+    if chat is not None and tokenizer is not None:
+        ends = (*ChatTemplate.of(chat, tokenizer).ends, *ids.ends())  # an answer ends before a text does
+        ids = ids.model_copy(update={"end": tuple(dict.fromkeys(ends)) or None})
+        (folder / TEMPLATE).write_text(chat.template, encoding="utf-8")
     config, tensors = family.rewrite(model.config, model.state_dict())
     said, generation = written_ids(ids, family.ids)
     theirs = {"architectures": [family.architecture], "model_type": family.name, **family.theirs(config), **said}
@@ -104,11 +133,16 @@ def write_published(folder: Path, family: Family, model: Transformer, tokenizer:
     save_tensors(folder / "model.safetensors", to_theirs(family.table, config, tensors), {"format": "pt"})
     if tokenizer is not None:
         tokenizer.save(folder)
-        _write_json(folder / "tokenizer_config.json", tokenizer_config(tokenizer, config.context, ids))
+        _write_json(folder / SETTINGS, tokenizer_config(tokenizer, config.context, ids, chat))
 
 
-def tokenizer_config(tokenizer: Tokenizer, context: int, ids: SpecialIds) -> dict[str, Any]:
-    """The `tokenizer_config.json` for a `tokenizer.json`. Naming a token that does not exist would add it."""
+def tokenizer_config(
+    tokenizer: Tokenizer, context: int, ids: SpecialIds, chat: ChatTemplateConfig | None = None
+) -> dict[str, Any]:
+    """The `tokenizer_config.json` for a `tokenizer.json`. Naming a token that does not exist would add it.
+
+    What a chat template calls special tokens is what it was trained with: a name that it uses and lacks is left out.
+    """
     data: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": context,
@@ -117,7 +151,8 @@ def tokenizer_config(tokenizer: Tokenizer, context: int, ids: SpecialIds) -> dic
     texts = {i: text for text, i in tokenizer.special.items()}
     end = ids.end[0] if isinstance(ids.end, tuple) else ids.end  # this file can name only one
     roles = {"bos_token": ids.begin, "eos_token": end, "pad_token": ids.padding}
-    return data | {role: texts[i] for role, i in roles.items() if i in texts}
+    data |= {role: texts[i] for role, i in roles.items() if i in texts and not (chat and role in chat.template)}
+    return data | ({} if chat is None else chat.tokens)
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:

@@ -2,9 +2,12 @@
 
     config.json  tokenizer.json            what the run is
     model.safetensors  manifest.json       the published weights, fp32, and what every file must be
+    adapter.safetensors                    of them, what adapters learned, if they were trained (see `adapter`)
     metrics.jsonl                          the metrics of training
+    start.safetensors                      the weights of the run that it starts from, if there is one
     vectors.safetensors                    the initial rows of the token table, if a file of vectors was given
-    checkpoints/step-N/                    config, tokenizer and weights again, with the state of training
+    checkpoints/step-N/                    config, tokenizer and weights again, with the state of training; with adapters,
+                                           only what is trained, beside start.safetensors
 
 `publish` replaces several files. It first writes a complete directory next to them (`.publishing`), then moves its files
 into place, the manifest last, then removes the directory: at any moment the old files, that directory, or the new files are
@@ -27,16 +30,41 @@ from heddle.checks import at_least, checked
 from heddle.config.model import TransformerConfig
 from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
-from heddle.model.build import build
+from heddle.model.build import build, materialise
 from heddle.model.device import pick_device
+from heddle.model.groups import trained_state
+from heddle.model.lora import adapt, merge
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
-from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, MODEL, TOKENIZER, check, checkpoints, discard, read_manifest
+from heddle.weights.adapter import Adapter
+from heddle.weights.checkpoints import (
+    ADAPTER,
+    CHECKPOINTS,
+    CONFIG,
+    MODEL,
+    TOKENIZER,
+    check,
+    checkpoints,
+    discard,
+    read_manifest,
+    weights_file,
+)
 from heddle.weights.checkpoints import newest_valid as newest_valid
 from heddle.weights.checkpoints import read_state as read_state
 from heddle.weights.checkpoints import save_checkpoint as save_checkpoint
 from heddle.weights.files import MANIFEST, sweep, write_directory, write_manifest
-from heddle.weights.tensors import LAYER, check_depth, fill, read_header, save_tensors
+from heddle.weights.start import START, load_start
+from heddle.weights.tensors import (
+    LAYER,
+    check_depth,
+    check_finite,
+    compare,
+    fill,
+    read_header,
+    read_tensors,
+    save_tensors,
+    specs_of,
+)
 
 PUBLISHING = ".publishing"
 NEEDED = (CONFIG, MODEL)
@@ -51,7 +79,11 @@ class Loaded(NamedTuple):
 
 @checked(step=at_least(0))
 def publish(
-    run: str | Path, model_tensors: Mapping[str, Tensor], step: int, extra: Mapping[str, object] | None = None
+    run: str | Path,
+    model_tensors: Mapping[str, Tensor],
+    step: int,
+    extra: Mapping[str, object] | None = None,
+    adapter: Adapter | None = None,
 ) -> None:
     """Make these the weights of a run that already has its `config.json` (and `tokenizer.json`).
 
@@ -59,6 +91,7 @@ def publish(
 
     Args:
         extra: further entries of the manifest, next to `step`.
+        adapter: what adapters learned, to be kept beside the weights that contain it.
 
     Raises:
         HeddleError: the run has no config, or the disk is full or cannot be written. Nothing is changed then.
@@ -69,6 +102,8 @@ def publish(
     sweep(run)
     _finish_publishing(run)
     with write_directory(run / PUBLISHING) as directory:
+        if adapter is not None:
+            adapter.save(directory / ADAPTER)
         write_model(directory, model_tensors, config, tokenizer, step, extra)
     _finish_publishing(run)
 
@@ -194,8 +229,10 @@ def build_empty(config: TransformerConfig, where: Path) -> Transformer:
 
 
 def _load_directory(directory: Path, device: torch.device) -> Loaded:
-    config = read_config(directory).model
-    file = directory / MODEL
+    saved = read_config(directory)
+    config, file = saved.model, weights_file(directory)
+    if beside := file.name == ADAPTER:
+        file = next((place / START for place in (directory, *directory.parents[:2]) if (place / START).is_file()), file)
     names = read_header(file)
     for name, stack in config.stacks().items():
         check_depth(
@@ -210,22 +247,45 @@ def _load_directory(directory: Path, device: torch.device) -> Loaded:
                 f"{directory / TOKENIZER}: {tokenizer.vocab_size} ids, but the model has only {config.vocab_size}; "
                 "this is another model's tokenizer"
             )
-    fill(model, file, device)
+    if beside:
+        _fill_beside(model, directory, file, saved, device)
+    else:
+        fill(model, file, device)
     return Loaded(model.eval(), tokenizer)
+
+
+@torch.no_grad()
+def _fill_beside(model: Transformer, directory: Path, start: Path, saved: SavedConfig, device: torch.device) -> None:
+    """Load a checkpoint of adapters: the weights that the run started from, and what it has trained, merged."""
+    if saved.train is None or saved.chosen is None or saved.chosen.start is None or start.name != START:
+        raise HeddleError(f"{directory}: its adapters need {START}, which is in the run that it is a checkpoint of")
+    adapt(model, saved.train.lora)
+    materialise(model, device)
+    load_start(model, start, saved.chosen.start.sha256)
+    wanted, found = trained_state(model, saved.train), read_tensors(directory / ADAPTER)
+    compare(specs_of(found), specs_of(wanted), directory / ADAPTER)
+    for name, tensor in wanted.items():
+        check_finite(name, found[name], directory / ADAPTER)
+        tensor.copy_(found[name])
+    merge(model)
 
 
 def _newest(run: Path) -> Path:
     """The directory to load from: the published weights, or a later checkpoint."""
     staged = run / PUBLISHING
     published = staged if staged.is_dir() and not check(staged, NEEDED) else run
+
+    def needed(directory: Path) -> tuple[str, ...]:
+        return CONFIG, weights_file(directory).name
+
     step = _step(published)
     later = [path for number, path in checkpoints(run) if step is None or number > step]
     chosen = later[0] if later else published
     if chosen == run and step is None:
         raise HeddleError(f"{run}: no weights yet, neither published nor in a checkpoint; train it first")
-    problems = check(chosen, NEEDED)
+    problems = check(chosen, needed(chosen))
     if problems:
-        undamaged = [path for _, path in checkpoints(run) if path != chosen and not check(path, NEEDED)]
+        undamaged = [path for _, path in checkpoints(run) if path != chosen and not check(path, needed(path))]
         advice = (
             f"{undamaged[0]} is undamaged: name it to load it"
             if undamaged

@@ -32,6 +32,7 @@ class Weights(Mapping[str, Tensor]):
 
     Attributes:
         specs: the headers' entries, which need no tensor to be read.
+        metadata: texts by key, of all files.
 
     Raises:
         HeddleError: a file is missing, truncated, damaged or not a safetensors file, or two files hold the same name.
@@ -39,9 +40,11 @@ class Weights(Mapping[str, Tensor]):
 
     def __init__(self, files: Sequence[Path], device: torch.device | str = "cpu") -> None:
         self.specs: dict[str, Spec] = {}
+        self.metadata: dict[str, str] = {}
         self._handles: dict[str, Any] = {}
         for file in files:
             handle = _open(file, device)
+            self.metadata |= handle.metadata() or {}
             for name in handle.keys():  # noqa: SIM118 (a handle is not a mapping)
                 if name in self.specs:
                     raise HeddleError(f"{file}: holds {name}, which another file of these weights holds too")

@@ -1,9 +1,10 @@
-"""Word vectors from files, as initial values of a token table: word2vec's text and binary forms, and GloVe's (L3-08, L3-09)."""
+"""Files of word vectors: word2vec's text and binary forms, and GloVe's; read as initial values of a token table (L3-08, L3-09)."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +15,13 @@ from heddle.checks import checked
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
-from heddle.weights.files import sha256_of
+from heddle.weights.files import sha256_of, write_file
 from heddle.weights.tensors import read_tensors, save_tensors
 
 Vector = tuple[str, npt.NDArray[np.float32]]
 Tell = Callable[[str], None]
+Form = Literal["text", "binary", "glove"]
+"""How vectors are written: word2vec's text or binary form, or GloVe's text, which has no first line of sizes."""
 VECTORS = "vectors.safetensors"  # in a run: the initial rows of its token table
 LONGEST = 1 << 16  # most bytes of a word; with more, the file is not a file of vectors
 WIDEST = 1 << 16  # most numbers of a vector, likewise
@@ -253,3 +256,51 @@ def _binary(path: Path, start: int, words: int, width: int) -> Iterator[Vector]:
             yield text, vector
         if file.read(2).strip(b"\n"):
             raise HeddleError(f"{path}: more than the {words} words that its first line says: it is damaged")
+
+
+def form_of(path: str | Path, form: Form | None) -> Form:
+    """The form to write: the given one, else binary for a `.bin` file and text for any other.
+
+    Raises:
+        HeddleError: a `.bin` file is to be text.
+    """
+    binary = Path(path).suffix == ".bin"
+    if binary and form not in (None, "binary"):
+        raise HeddleError(f"{path}: form = {form} is text: name a .txt file, or leave form out")
+    return form or ("binary" if binary else "text")
+
+
+@checked()
+def write_vectors(
+    path: str | Path,
+    words: Sequence[str],
+    array: npt.NDArray[np.float32],
+    form: Form | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write words and their vectors, Float[V, D], as `read_vectors` reads them: the same numbers, bit for bit.
+
+    Args:
+        form: defaults to binary for a `.bin` file, else to word2vec's text.
+        overwrite: replace an existing file.
+
+    Raises:
+        HeddleError: the file exists, cannot be written, or a word is empty or has a blank, which the forms use as separators.
+    """
+    form = form_of(path, form)
+    if array.ndim != 2 or len(words) != len(array) or not array.size:
+        raise HeddleError(f"array has shape {list(array.shape)}; {len(words):,} words need [{len(words)}, width]")
+    if not np.isfinite(array).all():
+        raise HeddleError("array has NaN or infinite values; nothing was written")
+    wrong = next((word for word in words if not word or word.split() != [word]), None)
+    if wrong is not None:
+        raise HeddleError(f"words: {wrong!r} is empty or has a blank, which these forms cannot hold")
+    lines = b"".join(_written(words, np.ascontiguousarray(array, np.float32), form == "binary"))
+    sizes = b"" if form == "glove" else f"{len(words)} {array.shape[1]}\n".encode()
+    write_file(Path(path), sizes + lines, replace=overwrite)
+
+
+def _written(words: Sequence[str], array: npt.NDArray[np.float32], binary: bool) -> Iterator[bytes]:
+    nine = " %.9g" * array.shape[1] + "\n"  # nine digits give back every fp32 number
+    for word, row in zip(words, array, strict=True):
+        yield word.encode() + (b" " + row.astype("<f4").tobytes() + b"\n" if binary else (nine % tuple(row)).encode())

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import os
 import shutil
 import sys
@@ -189,7 +190,16 @@ class TestGenerate:
 class TestEval:
     def test_what_was_held_out(self, heddle: Heddle, run_a: Path) -> None:
         data = heddle("eval", "a", "--json").json
-        scores = {"loss", "standard_error", "perplexity", "bits_per_byte", "tokens", "bytes", "share"}
+        scores = {
+            "loss",
+            "standard_error",
+            "perplexity",
+            "bits_per_byte",
+            "bits_per_character",
+            "tokens",
+            "bytes",
+            "share",
+        }
         assert data.keys() == {"run", "text", "context", "precision", *scores}
         assert (data["standard_error"], data["share"]) == (0, 1)
         trained = heddle("train", "--resume", "a", "--json").json["validation"]
@@ -205,6 +215,14 @@ class TestEval:
         assert (data["tokens"], data["context"], data["text"]) == (12, 4, "short.txt")
         both = heddle("eval", "a", "short.txt", corpus, "--json").json
         assert both["tokens"] == 12 + 2 + len((tmp_path / corpus).read_bytes()) - 1  # an end of text stands between
+
+    def test_bits_per_character(self, heddle: Heddle, run_a: Path, tmp_path: Path) -> None:
+        """Of a text whose characters have two or three bytes each; of the run's own text they are bytes."""
+        (tmp_path / "wide.txt").write_text("äöü€" * 5, encoding="utf-8")
+        data = heddle("eval", "a", "wide.txt", "--json").json
+        assert data["bits_per_character"] == pytest.approx(data["bits_per_byte"] * 9 / 4)
+        data = heddle("eval", "a", "--json").json
+        assert data["bits_per_character"] == data["bits_per_byte"] == pytest.approx(data["loss"] / math.log(2))
 
 
 class TestCount:

@@ -72,7 +72,7 @@ def test_a_part_scored_whole_is_said_to_be(heddle: Heddle, corpus: str) -> None:
     told = heddle("train", corpus, *TINY, "--name", "a")
     line = next(line for line in told.out.splitlines() if line.startswith("finished"))
     assert "±" not in line
-    assert re.search(r"bits per byte \d\.\d{4} over all ", line)
+    assert re.search(r"bits per character \d\.\d{4} over all ", line)
     assert "training ended" not in heddle("eval", "a").out
 
 

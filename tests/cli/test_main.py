@@ -19,7 +19,7 @@ from tests import programs
 
 from .conftest import Heddle
 
-COMMANDS = ["train", "generate", "eval", "count", "presets", "import", "export", "runs", "tokenizer"]
+COMMANDS = ["train", "generate", "eval", "count", "presets", "import", "export", "runs", "tokenizer", "vectors"]
 
 
 def test_help_needs_no_torch() -> None:
@@ -38,13 +38,14 @@ def test_the_installed_name_is_the_same_program() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [[], *([name] for name in COMMANDS), *(["tokenizer", n] for n in ("train", "encode"))]
+    "words",
+    [[], *([name] for name in COMMANDS), *(["tokenizer", n] for n in ("train", "encode")), ["vectors", "train"]],
 )
 def test_every_command_has_help(heddle: Heddle, words: list[str]) -> None:
     shown = heddle(*words, "--help")
     assert (shown.code, shown.err) == (0, "")
     assert shown.out.startswith(f"Usage: heddle {' '.join(words)}".rstrip())
-    if words and words != ["tokenizer"]:
+    if words and words not in (["tokenizer"], ["vectors"]):
         assert "One JSON document on stdout." in shown.out
 
 

@@ -51,7 +51,8 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         (
             "head.zzz",
             1,
-            "unknown key 'head.zzz' in config. Known keys: activation, bias, cap, eps, kind, scale, tied, transform.",
+            "unknown key 'head.zzz' in config. Known keys: activation, bias, cap, eps, kind, scale, tied, transform, "
+            "transform_bias.",
         ),
         ("dim", "wide", "config: dim = 'wide': input should be a valid integer, unable to parse string as an integer"),
         ("dim", 0, "config: dim = 0: input should be greater than 0"),
@@ -64,7 +65,8 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         (
             "decoder.block.placement",
             "before",
-            "config: decoder.block.placement = 'before': input should be 'pre', 'post', 'sandwich', 'output', 'literal' or 'bare'",
+            "config: decoder.block.placement = 'before': input should be 'pre', 'pre_ffn', 'post', 'sandwich', 'output', "
+            "'literal' or 'bare'",
         ),
         ("decoder.block.dropout", 1.0, "config: decoder.block.dropout = 1.0: input should be less than 1"),
         ("decoder.block.mixer.heads", 3, None),

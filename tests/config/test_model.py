@@ -68,7 +68,7 @@ def test_heads_follow_the_width() -> None:
 def test_rotation_needs_pairs() -> None:
     relative = RotaryConfig()
     assert model(dim=8, relative=relative).decoder.block.mixer.relative == relative
-    with pytest.raises(HeddleError, match="rotary positions rotate pairs of channels; head_dim = 3 is odd"):
+    with pytest.raises(HeddleError, match="rotary positions rotate pairs of channels, and head_dim = 3 has no room"):
         model(dim=6, relative=relative)
     assert model(dim=6, relative=relative, head_dim=4).dim == 6
 

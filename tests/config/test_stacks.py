@@ -113,8 +113,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "leave out its relative positions and window",
     ),
     (
-        {"decoder": merge(STACK, {"block": {"mixer": {"relative": {"fraction": 0.3}}}})},
-        "rotary positions rotate pairs of channels; head_dim = 4 · fraction = 1 is odd or 0",
+        {"decoder": merge(STACK, {"block": {"mixer": {"relative": {"fraction": 0.2}}}})},
+        "rotary positions rotate pairs of channels, and head_dim = 4 · fraction = 0 has no room for them",
     ),
 ]
 

@@ -255,6 +255,17 @@ def test_bits_count_the_bytes_of_the_text(tmp_path: Path) -> None:
         assert part.targets == 4 * part.documents - 2  # three words each, and separators between documents
 
 
+def test_characters_are_counted(tmp_path: Path) -> None:
+    """In the store and in memory, also of a document that is cut into pieces to be tokenised."""
+    documents = [Document("äöü€ " * 40 + str(number), str(number)) for number in range(30)]
+    store = build_store(tmp_path / "store", documents, Bytes(), 0.2, True)
+    whole = sum(len(document.text) for document in documents)
+    assert store.train.characters is not None
+    assert store.validation.characters is not None
+    assert store.train.characters + store.validation.characters == whole == part_of(documents, Bytes()).characters
+    assert store.validation.bytes > store.validation.characters > 0
+
+
 @pytest.mark.parametrize(
     ("spelt", "text", "expected"),
     [
@@ -385,7 +396,7 @@ def test_foreign_and_cut_stores_are_refused(tmp_path: Path) -> None:
         (tmp_path / "meta.json").write_text(json.dumps({**meta, **changes}))
         return refusal(open_it)
 
-    assert "format version 1, but this heddle reads version 3; build the store again" in with_meta(version=1)
+    assert "format version 1, but this heddle reads version 4; build the store again" in with_meta(version=1)
     assert "not the description" in with_meta(format="other")
     assert "dtype" in with_meta(vocab_size=100_000)
     assert "damaged" in with_meta(train={})

@@ -5,13 +5,18 @@ from typing import get_args
 
 import pytest
 import torch
+from transformers.activations import ACT2FN
 
 from heddle.config.layers import ActivationName
 from heddle.errors import HeddleError
 from heddle.nn.activations import ACTIVATIONS
 from heddle.nn.experts import SLOPES
+from heddle.weights.families.family import ACTIVATIONS as PUBLISHED
 from heddle.weights.families.family import our_activation, their_activation
-from tests.models import AXES
+from tests.models import AXES, LAYERED
+
+FEEDS = [block.ffn for config in LAYERED for block in config.decoder.blocks]
+DRAWN = {*AXES["activation"], *(getattr(ffn, "expert", ffn).activation for ffn in FEEDS)}
 
 
 @pytest.mark.lecture("L0-68", "D-07")
@@ -47,6 +52,14 @@ def test_relu_squared() -> None:
     assert ACTIVATIONS["relu_squared"](z).tolist() == [0.0, 0.0, 0.25, 9.0]
 
 
+@pytest.mark.parametrize("theirs", sorted(set(ACT2FN) & set(PUBLISHED)))
+def test_activations_are_those_of_transformers(theirs: str) -> None:
+    z = torch.linspace(-9, 9, 181, dtype=torch.float64)
+    found = ACTIVATIONS[PUBLISHED[theirs]](z)
+    torch.testing.assert_close(found, ACT2FN[theirs](z), rtol=1e-6, atol=1e-12)
+    assert found.data_ptr() != z.data_ptr()
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
 def test_activations_keep_shape_and_precision(name: str, dtype: torch.dtype) -> None:
@@ -58,7 +71,7 @@ def test_activations_keep_shape_and_precision(name: str, dtype: torch.dtype) -> 
 def test_every_name_is_known_everywhere() -> None:
     """A new one needs a function, a derivative for experts, a place among the drawn models, and its name elsewhere."""
     names = set(get_args(ActivationName))
-    assert names == set(ACTIVATIONS) == set(SLOPES) == set(AXES["activation"])
+    assert names == set(ACTIVATIONS) == set(SLOPES) == DRAWN
     assert {our_activation(their_activation(name), "activation") for name in names} == names
-    with pytest.raises(HeddleError, match="has no activation 'mish'"):
-        their_activation("mish")
+    with pytest.raises(HeddleError, match="has no activation 'hardswish'"):
+        their_activation("hardswish")

@@ -258,6 +258,7 @@ CASES = [
         (True, False, "silu"),
         (True, True, "relu_squared"),
         (False, False, "relu"),
+        (True, False, "linear"),  # whose output must not be its input, which the gradient needs
     ]
 ]
 

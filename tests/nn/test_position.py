@@ -13,14 +13,16 @@ from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as turn_
 from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from heddle.config import RotaryConfig
+from heddle.config import DynamicScaling, LongRopeScaling, RotaryConfig
 from heddle.nn import Embedding, Layout, Rotary
 from heddle.nn.position import (
     NTK,
+    SCALINGS,
     Alibi,
     Buckets,
     Linear,
     Llama3,
+    LongRope,
     Relative,
     Scaling,
     SinusoidalPositions,
@@ -161,6 +163,8 @@ LLAMA = {"factor": 8.0, "original_max_position_embeddings": 512, "low_freq_facto
         ),
         (Yarn(4.0, 64, length=1.5), "yarn", None, {**YARN, "attention_factor": 1.5}),
         (Llama3(8.0, 512), "llama3", None, LLAMA),
+        (SCALINGS[DynamicScaling](DynamicScaling(factor=2, original=100, length=250)), "dynamic", 250, {"factor": 2.0}),
+        (SCALINGS[DynamicScaling](DynamicScaling(factor=2, original=100, length=70)), "dynamic", 70, {"factor": 2.0}),
     ],
     ids=str,
 )
@@ -173,6 +177,40 @@ def test_scaled_frequencies_are_those_of_transformers(
     cos, sin, _ = rotary(Layout.whole(1, 9))
     assert scaling.magnitude == pytest.approx(magnitude)
     torch.testing.assert_close(cos.square() + sin.square(), torch.full_like(cos, magnitude**2))
+
+
+@pytest.mark.parametrize(("length", "used"), [(16, (1.0, 1.5, 2.0)), (17, (1.0, 4.0, 9.0))])
+def test_longrope_is_that_of_transformers(length: int, used: tuple[float, ...]) -> None:
+    config = LongRopeScaling(short=(1.0, 1.5, 2.0), long=(1.0, 4.0, 9.0), original=16, length=length, magnitude=1.25)
+    said = {"short_factor": list(config.short), "long_factor": list(config.long), "attention_factor": 1.25}
+    wanted, magnitude = published("longrope", 100.0, 6, length, original_max_position_embeddings=16, **said)
+    scaling = SCALINGS[LongRopeScaling](config)
+    assert scaling == LongRope(used, magnitude)
+    torch.testing.assert_close(Rotary(6, 100.0, scaling=scaling).frequencies(), wanted, rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "kind", "length", "said"),
+    [
+        (Linear(3.0), "linear", None, {"factor": 3.0}),
+        (NTK(4.0), "dynamic", 250, {"factor": 2.0}),
+        (Llama3(8.0, 512), "llama3", None, LLAMA),
+        (LongRope((1.0, 2.0, 3.0)), "longrope", 9, {"short_factor": [1.0, 2.0, 3.0], "long_factor": [9.0] * 3,
+                                                    "original_max_position_embeddings": 64, "factor": 1.0}),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("neighbours", [False, True])
+def test_an_odd_number_of_channels_rotates_one_more(
+    scaling: Scaling, kind: str, length: int | None, said: dict[str, Any], neighbours: bool
+) -> None:
+    """Five of eight: three pairs, at base^(-2i/5)."""
+    wanted, _ = published(kind, 100.0, 8, length, partial_rotary_factor=0.7, **said)
+    rotary = Rotary(8, 100.0, rotated_dim=5, neighbours=neighbours, scaling=scaling)
+    torch.testing.assert_close(rotary.frequencies(), wanted, rtol=2e-6, atol=0)
+    x = torch.randn(1, 1, 4, 8)
+    changed = (rotate(x, rotary(Layout.whole(1, 4))) != x).any(2)[0, 0]
+    assert changed.tolist() == [True] * 6 + [False] * 2
 
 
 def test_yarn_by_hand() -> None:
@@ -222,6 +260,7 @@ def test_alibi_falls_with_the_distance_on_both_sides() -> None:
     assert bias.dtype == torch.float32
     assert bias[0, 0].tolist() == [[-abs(t - s) / 16 for s in range(4)] for t in range(4)]
     assert bias[0, 1].tolist() == [[-abs(t - s) / 256 for s in range(4)] for t in range(4)]
+    assert torch.equal(Alibi(2, 0.25)(layout, layout), bias / 4)
 
 
 @pytest.mark.parametrize("both_ways", [False, True])

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from heddle.config import MaskedConfig, NextTokenConfig, PrefixLMConfig, TransformerConfig
+from heddle.config.chat import CHAT_TOKENS
 from heddle.config.saved import Chosen, SavedConfig
 from heddle.config.tasks import (
+    ChatConfig,
     ClassificationConfig,
+    ContrastiveConfig,
     RegressionConfig,
     SpanCorruptionConfig,
     TaskSettings,
@@ -50,7 +53,7 @@ TEXTS = [" ".join(WORDS[(number * step + step) % len(WORDS)] for step in range(1
 TEXTS += [" ".join(WORDS[number % 7 : number % 7 + 3]) + "." for number in range(20)]  # some of them twice
 SHORT = [text[: 3 + number % 7].strip() for number, text in enumerate(TEXTS)]
 SENTINELS = tuple(f"<extra_id_{number}>" for number in range(4))
-SPECIAL = ("<|endoftext|>", "[MASK]", "<start_translation>", "[CLS]", "[SEP]", *SENTINELS)
+SPECIAL = ("<|endoftext|>", "[MASK]", "<start_translation>", "[CLS]", "[SEP]", *SENTINELS, *CHAT_TOKENS)
 TOKENIZER = train_tokenizer("bytes", [], special=SPECIAL)
 
 ROTARY = {"mixer": {"heads": 2, "relative": {"kind": "rotary"}}, "norm": {"kind": "rms"}}
@@ -114,6 +117,9 @@ RUNS = {
     "translation, packed": replace(small(TranslationConfig(), "decoder", ROTARY), layout="pack"),
     "translation, packed, prefix": replace(small(TranslationConfig(), "decoder", ROTARY, prefix=True), layout="pack"),
     "translation, packed, experts": replace(small(TranslationConfig(), "decoder", EXPERTS), layout="pack"),
+    "chat": small(ChatConfig(), "decoder", ROTARY),
+    "chat, packed": replace(small(ChatConfig(), "decoder", LEARNED, positions="learned"), layout="pack"),
+    "chat, packed, experts": replace(small(ChatConfig(), "decoder", EXPERTS), layout="pack"),
     "spans, both": small(SpanCorruptionConfig(), BOTH, ROTARY),
     "classes, encoder": small(
         ClassificationConfig(class_weights="balanced"), "encoder", LEARNED, CLASSES, positions="learned"
@@ -121,6 +127,12 @@ RUNS = {
     "classes, decoder": small(ClassificationConfig(), "decoder", ROTARY, {**CLASSES, "pooling": "last"}),
     "tags, encoder": small(TokenClassificationConfig(), "encoder", ROTARY, TAGS),
     "tags, decoder": small(TokenClassificationConfig(), "decoder", ROTARY, TAGS),
+    "contrast, encoder": small(
+        ContrastiveConfig(group=3), "encoder", LEARNED, {"kind": "embedding"}, positions="learned"
+    ),
+    "contrast, decoder, experts": small(
+        ContrastiveConfig(group=3), "decoder", EXPERTS, {"kind": "embedding", "pooling": "last", "normalise": True}
+    ),
     "numbers, encoder": small(RegressionConfig(), "encoder", ROTARY, NUMBER),
 }
 
@@ -148,12 +160,28 @@ def numbers(number: int, text: str) -> tuple[dict[str, Any], Any]:
     return {"text": text}, str(len(text) / 4)
 
 
+def talks(number: int, text: str) -> tuple[dict[str, Any], Any]:
+    contents = (
+        text[:3],
+        text[::-1][:4],
+        *((text[:1], text[-1:]) if number % 3 == 0 else ()),
+        *("?!"[: number % 2 * 2]),
+    )
+    return {"messages": contents}, tuple(("user", "assistant")[place % 2] for place in range(len(contents)))
+
+
+def alike(number: int, text: str) -> tuple[dict[str, Any], Any]:
+    return {"text": text, "pair": text[::-1], "negative": text[:2]}, None
+
+
 # How the texts become records, by the kind of task.
 RECORDS: dict[str, Callable[[int, str], tuple[dict[str, Any], Any]]] = {
     "translation": pairs,
+    "chat": talks,
     "classification": classes,
     "token_classification": tags,
     "regression": numbers,
+    "contrastive": alike,
 }
 
 
@@ -164,7 +192,7 @@ def store(name: str, place: Path) -> Store:
         return texts(place)
     found = [RECORDS[task.kind](number, text) for number, text in enumerate(SHORT)]
     examples = [Example(record, label, str(number)) for number, (record, label) in enumerate(found)]
-    return build_records(place / "data", examples, TOKENIZER, 0.3, task.labels)
+    return build_records(place / "data", examples, TOKENIZER, 0.3, task.labels, chat=task.chat(None))
 
 
 def training(name: str, texts: Store, rows: int = 4) -> Training:
@@ -179,6 +207,7 @@ def _model(name: str) -> tuple[Any, float]:
     run = RUNS[name]
     sizes = {"vocab_size": TOKENIZER.vocab_size, "dim": 16, "context": CONTEXT}
     config = TransformerConfig.of({**sizes, **run.stacks, **({"head": run.head} if run.head else {})})
+    config = config.model_copy(update={"chat": run.task.chat(None)})
     model = awaken(build(config, seed=1), 1)
     return model, Subject(model).bounds["output"]
 

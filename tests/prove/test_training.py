@@ -19,9 +19,15 @@ from .tasks import RUNS, directory, store, training
 
 # Where a law has nothing to look at: the beginnings of names of runs.
 APART = {
-    "packing of rows": ("translation, both", "spans", "classes", "numbers"),  # a source for each row, or a target
-    "future of targets": ("classes", "numbers", "tags, encoder"),
-    "stepwise losses": ("masked", "classes", "tags", "numbers"),
+    "packing of rows": (
+        "translation, both",
+        "spans",
+        "classes",
+        "numbers",
+        "contrast",
+    ),  # a source for each row, or a target
+    "future of targets": ("classes", "numbers", "tags, encoder", "contrast"),
+    "stepwise losses": ("masked", "classes", "tags", "numbers", "contrast"),
 }
 PLANTED = [fault for fault in FAULTS if fault.law]
 

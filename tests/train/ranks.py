@@ -9,8 +9,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from heddle.config.train import TrainConfig
 from heddle.model import build
+from heddle.model.lora import adapt
 from heddle.train import CrossEntropy, Optimizer, train_step
-from tests.train.test_wrapped import STEPS, config, uneven
+from tests.train.test_wrapped import STEPS, config, settings_of, uneven
 
 
 def reduce(tensor: torch.Tensor) -> torch.Tensor:
@@ -29,8 +30,9 @@ def main() -> None:
 
 def trained(rank: int, precision: str, optimizer: str) -> tuple[list[tuple[float, float]], list[list[float]]]:
     """Losses and norms of the steps, and the experts' biases at the end."""
-    model = build(config())
-    updates = Optimizer(model, TrainConfig(optimizer=optimizer), 1e-2, precision)
+    settings = TrainConfig.of(settings_of(optimizer))
+    model = adapt(build(config()), settings.lora)
+    updates = Optimizer(model, settings, 1e-2, precision)
     objective = DistributedDataParallel(CrossEntropy(model))
     found = []
     for step in range(STEPS):

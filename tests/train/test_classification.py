@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from torch.nn import functional as F
 
 from heddle.config import ClassificationConfig, ModelChoice, RunConfig, TransformerConfig, preset
@@ -60,7 +61,7 @@ def test_a_pair_has_types_where_the_model_has() -> None:
     ("lengths", "kept"), [((3, 4), (3, 4)), ((20, 2), (6, 2)), ((2, 20), (2, 6)), ((9, 20), (4, 4)), ((0, 20), (0, 8))]
 )
 def test_the_longer_text_of_a_pair_loses_its_end(lengths: tuple[int, int], kept: tuple[int, int]) -> None:
-    frame = Frame(context=11, begin=90, end=91)
+    frame = Frame(context=11, begin=(90,), between=(91,), end=(91,))
     assert frame.kept(*lengths) == kept
     there = Records({name: Column.of([range(length)]) for name, length in zip(("text", "pair"), lengths, strict=True)})
     row, first = frame.row(there, 0)
@@ -124,31 +125,27 @@ def test_class_weights_are_torchs(weights: Any) -> None:
     assert made.batch(Examples(np.arange(4), held_out=True)).weights.tolist() == [1.0] * 4
 
 
-def test_what_is_counted_gives_the_known_measures() -> None:
-    """By numpy from the confusion matrix; and for two classes, the correlation of 0 and 1."""
-    draw = np.random.default_rng(0)
-    for classes in (2, 4):
-        found, right = draw.integers(0, classes, (2, 30))
-        right = np.where(draw.random(30) < 0.5, found, right)
-        found[found == 3], right[right == 3] = 2, 2  # one class never occurs
-        table = np.zeros((classes, classes))
-        np.add.at(table, (right, found), 1)
-        sums = class_counts(torch.tensor(found), torch.tensor(right), torch.ones(30), classes)
-        means = {name: each.sum().item() / 30 for name, each in sums.items()}
-        got = class_metrics(means, classes)
-        hit, there, said = np.diag(table), table.sum(1), table.sum(0)
-        occurs = there + said > 0
-        f1 = 2 * hit[occurs] / (there + said)[occurs]
-        assert got["accuracy"] == pytest.approx((found == right).mean())
-        assert got["macro_f1"] == pytest.approx(f1.mean())
-        one = np.eye(classes)
-        x, y = one[found] - one[found].mean(0), one[right] - one[right].mean(0)
-        matthews = (x * y).sum() / np.sqrt((x * x).sum() * (y * y).sum())  # Gorodkin's K-category correlation
-        assert got["matthews"] == pytest.approx(matthews)
+def test_what_is_counted_gives_the_measures_of_scikit_learn() -> None:
+    """Of random predictions, of several targets per row and of targets without weight; some classes never occur."""
+    for seed in range(12):
+        draw = np.random.default_rng(seed)
+        classes = 2 + seed % 4
+        found, right = draw.integers(0, classes, (2, 20, 3))
+        right = np.where(draw.random((20, 3)) < 0.4, found, right)
+        found[found == 3], right[right >= 2] = 2, 1  # one class never occurs, and others are only predicted
+        weights = (draw.random((20, 3)) < 0.8).astype(np.float32)
+        sums = class_counts(torch.tensor(found), torch.tensor(right), torch.tensor(weights), classes)
+        means = {name: each.sum().item() / float(weights.sum()) for name, each in sums.items()}
+        got, pair = class_metrics(means, classes), (right[weights > 0], found[weights > 0])
+        assert got["accuracy"] == pytest.approx(accuracy_score(*pair))
+        assert got["accuracy"] == pytest.approx(f1_score(*pair, average="micro"))
+        assert got["macro_f1"] == pytest.approx(f1_score(*pair, average="macro"))
+        assert got["matthews"] == pytest.approx(matthews_corrcoef(*pair))
+        assert ("f1" in got) == (classes == 2)
         if classes == 2:
-            assert got["matthews"] == pytest.approx(np.corrcoef(found, right)[0, 1])
+            assert got["f1"] == pytest.approx(f1_score(*pair, average="binary"))
     means = {"right 0": 1.0, "found 0": 1.0, "there 0": 1.0, "right 1": 0.0, "found 1": 0.0, "there 1": 0.0}
-    assert class_metrics(means, 2) == {"accuracy": 1.0, "macro_f1": 1.0, "matthews": 0.0}
+    assert class_metrics(means, 2) == {"accuracy": 1.0, "macro_f1": 1.0, "f1": 0.0, "matthews": 0.0}
 
 
 def test_evaluation_counts_what_the_model_predicts() -> None:

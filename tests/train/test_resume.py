@@ -154,7 +154,15 @@ def test_metrics_are_numbers_of_the_run_alone(begin: Begin) -> None:
     assert [line["step"] for line in looks] == [4, 6]
     layers = {f"gradient_norm/{layer}" for layer in ("embedding", "decoder.0", "decoder.final_norm")}
     assert all(line.keys() == {"step", "loss", "gradient_norm", "learning_rate", *layers} for line in steps)
-    measured = {"step", "validation_loss", "validation_error", "perplexity", "bits_per_byte", "bytes"}
+    measured = {
+        "step",
+        "validation_loss",
+        "validation_error",
+        "perplexity",
+        "bits_per_byte",
+        "bits_per_character",
+        "bytes",
+    }
     assert all(line.keys() == measured for line in looks)
 
 

@@ -15,6 +15,7 @@ from heddle.config import TransformerConfig, sized
 from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch, next_token_batch
 from heddle.model import build
+from heddle.model.lora import adapt
 from heddle.train import CrossEntropy, Loss, Optimizer, train_step
 from tests import programs
 
@@ -44,6 +45,11 @@ def uneven(step: int) -> Batch:
     return Batch(batch.tokens, batch.layout, batch.targets, kept.float())
 
 
+def settings_of(word: str) -> dict[str, Any]:
+    """Those of an optimizer by its name, or of adapters."""
+    return {"lora": {"rank": 2, "layers": ["*.mixer.*"]}} if word == "lora" else {"optimizer": word}
+
+
 class Plain(nn.Module):
     """A wrapper that does nothing but be there."""
 
@@ -58,8 +64,9 @@ class Plain(nn.Module):
 
 def trained(wrap: Any = lambda objective: objective, **train: Any) -> tuple[list[tuple[float, float]], Any]:
     """The losses and the norms of twenty steps in one process, and the model."""
-    model = build(config())
-    optimizer = Optimizer(model, TrainConfig(**train), 1e-2, "fp32")
+    settings = TrainConfig.of(train)
+    model = adapt(build(config()), settings.lora)
+    optimizer = Optimizer(model, settings, 1e-2, "fp32")
     objective = wrap(CrossEntropy(model))
     found = [train_step(objective, optimizer, uneven(step), 2, 1.0, 1.0) for step in range(STEPS)]
     return found, model
@@ -78,7 +85,7 @@ def test_a_plain_wrapper_changes_no_bit(optimizer: str) -> None:
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_two_ranks_have_the_losses_of_one() -> None:
     """Half of the batch each, in two micro-batches; counts, losses, gradients and loads add up over both."""
-    optimizers = ("adamw", "muon")
+    optimizers = ("adamw", "muon", "lora")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -92,11 +99,13 @@ def test_two_ranks_have_the_losses_of_one() -> None:
     firsts, seconds = (json.loads(text) for text in said)
     assert firsts == seconds  # also the gradient's norm and the experts' biases
     for optimizer, (found, biases) in zip(optimizers, firsts, strict=True):
-        alone, model = trained(optimizer=optimizer)
-        assert [loss for loss, _ in found] == pytest.approx([loss for loss, _ in alone], abs=2e-5)
-        assert [norm for _, norm in found] == pytest.approx([norm for _, norm in alone], rel=1e-3)
+        alone, model = trained(**settings_of(optimizer))
+        # The first gradients of A are rounding, which AdamW scales up.
+        close, norms = (2e-4, 3e-2) if optimizer == "lora" else (2e-5, 1e-3)
+        assert [loss for loss, _ in found] == pytest.approx([loss for loss, _ in alone], abs=close)
+        assert [norm for _, norm in found] == pytest.approx([norm for _, norm in alone], rel=norms)
         (bias,) = (each for name, each in model.named_parameters() if name.endswith("router.bias"))
-        assert bias.abs().max() > 0
+        assert bias.abs().max() > 0 or optimizer == "lora"  # beside adapters, the biases keep their values
         assert biases == [bias.tolist()]
 
 

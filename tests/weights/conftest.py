@@ -55,8 +55,15 @@ BART_TINY = {
 def slowed(kind: str, base: float = 100.0, **said: Any) -> dict[str, Any]:
     """Rotary positions whose angles are slowed; the base is so small that it shows within a few tokens."""
     usual = {"llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}}.get(kind, {})
-    original = {} if kind == "linear" else {"original_max_position_embeddings": 8}
+    original = {} if kind in ("linear", "dynamic") else {"original_max_position_embeddings": 8}
     return {"rope_parameters": {"rope_type": kind, "rope_theta": base, "factor": 3.0, **original, **usual, **said}}
+
+
+def long_rope(original: int, **said: Any) -> dict[str, Any]:
+    """A divisor for each of three pairs, for texts of up to `original` tokens and for longer ones."""
+    factors = {"short_factor": [1.0, 1.5, 2.0], "long_factor": [1.0, 4.0, 9.0]}
+    table = {"rope_type": "longrope", "rope_theta": 100.0, "original_max_position_embeddings": original}
+    return {"rope_parameters": {**table, **factors, **said}}
 
 
 # The class of transformers and the sizes behind the first word of a variant.
@@ -68,13 +75,41 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("MistralForCausalLM", LLAMA_TINY),
     "mixtral": ("MixtralForCausalLM", {**MOE_TINY, "num_local_experts": 4}),
     "t5": ("T5ForConditionalGeneration", T5_TINY),
+    "umt5": ("UMT5ForConditionalGeneration", T5_TINY),
     "bert": ("BertForMaskedLM", BERT_TINY),
+    "modernbert": (
+        "ModernBertForMaskedLM",
+        {
+            "vocab_size": 61,
+            "hidden_size": 24,
+            "intermediate_size": 40,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 24,
+            "local_attention": 6,
+            "pad_token_id": None,
+        },
+    ),
     "bert_pooled": ("BertModel", BERT_TINY),
     "bert_classifier": ("BertForSequenceClassification", BERT_TINY),
     "bert_tagged": ("BertForTokenClassification", BERT_TINY),
     "gemma2": ("Gemma2ForCausalLM", {**LLAMA_TINY, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": None}),
     "gpt_neox": ("GPTNeoXForCausalLM", NEOX_TINY),
     "falcon": ("FalconForCausalLM", FALCON_TINY),
+    "gemma3": ("Gemma3ForCausalLM", {**LLAMA_TINY, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": None}),
+    "phi3": ("Phi3ForCausalLM", {**LLAMA_TINY, "num_key_value_heads": 2, "pad_token_id": None}),
+    "opt": (
+        "OPTForCausalLM",
+        {
+            "vocab_size": 61,
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "ffn_dim": 40,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 24,
+            "pad_token_id": None,
+        },
+    ),
     "bart": ("BartForConditionalGeneration", BART_TINY),
     "marian": ("MarianMTModel", {**BART_TINY, "decoder_start_token_id": 0, "eos_token_id": 0}),
     "qwen2_moe": (
@@ -83,6 +118,8 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen3_moe": ("Qwen3MoeForCausalLM", {**MOE_TINY, "num_experts": 4, "moe_intermediate_size": 16}),
 }
+
+LOCAL_FIRST = ["sliding_attention", "sliding_attention", "full_attention"]
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "gpt2": {},
@@ -119,6 +156,38 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "gemma2-whole": {"layer_types": ["full_attention"] * 3},
     "gemma2-without-caps": {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+    "gemma3": {"sliding_window": 5, "query_pre_attn_scalar": 12, "layer_types": LOCAL_FIRST},
+    "gemma3-scaled": {
+        "sliding_window": 6,
+        "attention_bias": True,
+        "final_logit_softcapping": 3.0,
+        "layer_types": LOCAL_FIRST[::-1],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        },
+    },
+    "gemma3-yarns": {
+        "sliding_window": 5,
+        "layer_types": LOCAL_FIRST,
+        "rope_parameters": {
+            "full_attention": slowed("yarn", beta_slow=0.25, attention_factor=1.5)["rope_parameters"],
+            "sliding_attention": slowed("yarn", base=50.0, beta_fast=8.0)["rope_parameters"],
+        },
+    },
+    "gemma3-by-period": {"sliding_window": 6, "num_hidden_layers": 4, "sliding_window_pattern": 3, "rope_theta": 500.0},
+    "gemma3-local": {"sliding_window": 6, "layer_types": ["sliding_attention"] * 3, "tie_word_embeddings": False},
+    "phi3": {"rms_norm_eps": 1e-3},
+    "phi3-odd-window": {
+        "sliding_window": 7,
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": True,
+        "partial_rotary_factor": 0.6,
+    },
+    "phi3-longrope": {**long_rope(8), "original_max_position_embeddings": 8, "max_position_embeddings": 24},
+    "opt": {},
+    "opt-post": {"do_layer_norm_before": False, "enable_bias": False, "activation_function": "gelu"},
+    "opt-without-final": {"_remove_final_layer_norm": True, "tie_word_embeddings": False},
     "gpt_neox": {},
     "gpt_neox-serial": {
         "use_parallel_residual": False,
@@ -129,11 +198,31 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "falcon": {},
     "falcon-heads": {"multi_query": False, "bias": True, "tie_word_embeddings": False, "ffn_hidden_size": 40},
     "falcon-serial": {"parallel_attn": False, "bias": True},
+    "falcon-rw": {
+        **{"parallel_attn": False, "multi_query": False, "bias": True, "alibi": True},
+        "attn_implementation": "sdpa",  # the eager one adds the slopes twice
+    },
+    "falcon-alibi-new": {
+        **{"new_decoder_architecture": True, "num_kv_heads": 2, "alibi": True, "attn_implementation": "sdpa"},
+    },
     "falcon-new": {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
     "falcon-new-one-norm": {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
     "t5": {},
     "t5-gated": {"feed_forward_proj": "gated-gelu", "scale_decoder_outputs": False},
+    "umt5": {},
+    "umt5-relu": {"feed_forward_proj": "relu", "num_layers": 1},
     "bert": {},
+    "modernbert": {},
+    "modernbert-biases": {
+        **{"attention_bias": True, "mlp_bias": True, "norm_bias": True, "classifier_bias": True},
+        "layer_types": [*LOCAL_FIRST, "sliding_attention"],
+        "classifier_activation": "silu",
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0},
+            "sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0},
+        },
+    },
+    "modernbert-untied": {"decoder_bias": False, "tie_word_embeddings": False, "global_attn_every_n_layers": 2},
     "bert_classifier": {"num_labels": 5, "classifier_dropout": 0.3},
     "bert_tagged": {"id2label": {0: "O", 1: "B-PER", 2: "I-PER"}},
     "bert_pooled": {"hidden_act": "gelu_new", "layer_norm_eps": 1e-3},
@@ -156,6 +245,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "qwen3_moe-every-second": {**slowed("llama3"), "head_dim": 8, "decoder_sparse_step": 2},
     "qwen2_moe-llama3-dense": {**slowed("llama3"), "mlp_only_layers": [1, 2]},
     "qwen2_moe-window": {**slowed("linear"), "use_sliding_window": True, "sliding_window": 5, "head_dim": 6},
+    "gpt_neox-odd": {"rope_parameters": {"rope_theta": 100.0, "rope_type": "default", "partial_rotary_factor": 0.7}},
+    "gpt_neox-odd-llama3": slowed("llama3", partial_rotary_factor=0.4),
+    "llama-dynamic": slowed("dynamic"),
+    "llama-longrope-short": long_rope(24),
+    "qwen3-longrope": {**long_rope(8, factor=3.0), "head_dim": 6},
     "gpt_neox-yarn": slowed("yarn", partial_rotary_factor=0.5),
     "gpt_neox-llama3": slowed("llama3", partial_rotary_factor=1.0),
     "falcon-yarn": slowed("yarn"),
@@ -182,7 +276,7 @@ def make(variant: str, **changes: Any) -> PreTrainedModel:
     name, sizes = KINDS[variant.split("-")[0]]
     family = getattr(transformers, name)
     # The fused attention of transformers has no cap.
-    model: PreTrainedModel = family(family.config_class(attn_implementation="eager", **{**sizes, **fields}))
+    model: PreTrainedModel = family(family.config_class(**{"attn_implementation": "eager", **sizes, **fields}))
     generator = torch.Generator().manual_seed(5)
     # Norms behind the sum: gains far below 1 would shrink all gradients before them, and steep attention those of queries and
     # keys, until they are rounding and nothing else.

@@ -1,7 +1,7 @@
 """Published configs: everything that changes the function is expressed or refused by name."""
 
 import json
-from math import log
+from math import log, sqrt
 from typing import Any
 
 import pytest
@@ -9,9 +9,12 @@ import transformers
 from transformers import GPT2Config
 
 from heddle.config import (
+    AlibiConfig,
+    DynamicScaling,
     GatedConfig,
     LinearScaling,
     Llama3Scaling,
+    LongRopeScaling,
     NTKScaling,
     RotaryConfig,
     TransformerConfig,
@@ -30,17 +33,22 @@ from heddle.weights.families import (
     BERT_TAGGED,
     FALCON,
     GEMMA2,
+    GEMMA3,
     GPT2,
     GPT_NEOX,
     LLAMA,
     MARIAN,
     MISTRAL,
     MIXTRAL,
+    MODERNBERT,
+    OPT,
+    PHI3,
     QWEN2,
     QWEN2_MOE,
     QWEN3,
     QWEN3_MOE,
     T5,
+    UMT5,
     Family,
 )
 from heddle.weights.families.family import left_out, resolved
@@ -121,6 +129,8 @@ def test_the_rotary_base_is_found_wherever_it_is_written(fields: dict[str, Any])
     assert LLAMA.to_config(fields).decoder.block.mixer.relative == RotaryConfig(base=500.0)
 
 
+SHORT_64, LONG_64 = (1.0,) * 64, (2.0,) * 64
+LONG = {"short_factor": list(SHORT_64), "long_factor": list(LONG_64)}
 OLD = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
@@ -140,6 +150,13 @@ OLD = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original
         ({"type": "yarn", "factor": 4.0, "mscale": 0.707, "mscale_all_dim": 0.707},
          YarnScaling(factor=4, original=2048, magnitude=1.0)),
         ({"type": "yarn", "factor": 4.0, "mscale": 2.0}, YarnScaling(factor=4, original=2048)),
+        ({"type": "dynamic", "factor": 4.0}, DynamicScaling(factor=4, original=2048, length=2048)),
+        ({"rope_type": "longrope", **LONG, "original_max_position_embeddings": 512, "attention_factor": 1.25},
+         LongRopeScaling(short=SHORT_64, long=LONG_64, original=512, length=2048, magnitude=1.25)),
+        ({"rope_type": "longrope", **LONG, "original_max_position_embeddings": 512},
+         LongRopeScaling(short=SHORT_64, long=LONG_64, original=512, length=2048, magnitude=sqrt(1 + 2 / 9))),
+        ({"rope_type": "longrope", **LONG, "factor": 4.0},
+         LongRopeScaling(short=SHORT_64, long=LONG_64, original=2048, length=2048, magnitude=sqrt(1 + 2 / 11))),
     ],
 )  # fmt: skip
 def test_what_slows_the_angles_is_found_in_both_spellings(said: dict[str, Any], scaling: Any) -> None:
@@ -173,6 +190,19 @@ def test_the_ntk_rule_is_written_as_the_larger_base_that_it_is() -> None:
     width = config.decoder.block.mixer.width(config.dim)
     assert LLAMA.theirs(config)["rope_theta"] == pytest.approx(100.0 * 4.0 ** (width / (width - 2)))
     assert LLAMA.theirs(config)["rope_parameters"]["rope_type"] == "default"
+
+
+def test_rules_by_length_are_written_for_one_length() -> None:
+    """So an export computes the same for every length: a larger base, or equal factors for short and long texts."""
+    longer = {"kind": "dynamic", "factor": 2.0, "original": 2048, "length": 4096}
+    config = llama().override({"decoder.block.mixer.relative": {"kind": "rotary", "base": 100.0, "scaling": longer}})
+    assert LLAMA.reasons(config) == ([], [])
+    assert LLAMA.theirs(config)["rope_theta"] == pytest.approx(100.0 * 3.0 ** (128 / 126))
+    assert LLAMA.theirs(config)["rope_scaling"] is None
+    said = {"rope_type": "longrope", **LONG, "original_max_position_embeddings": 512, "attention_factor": 1.25}
+    config = LLAMA.to_config({"rope_scaling": said})
+    assert LLAMA.reasons(config) == ([], [])
+    assert LLAMA.theirs(config)["rope_scaling"] == {**said, "short_factor": list(LONG_64)}
 
 
 def test_a_usual_length_may_be_said_aloud() -> None:
@@ -324,7 +354,7 @@ def test_an_untied_bart_has_a_table_on_each_side() -> None:
         (GPT2, {"add_cross_attention": True}, "add_cross_attention = True"),
         (GPT2, {"is_encoder_decoder": True}, "is_encoder_decoder = True"),
         (GPT2, {"pruned_heads": {"0": [1]}}, "pruned_heads"),
-        (GPT2, {"activation_function": "quick_gelu"}, "activation_function = 'quick_gelu'"),
+        (GPT2, {"activation_function": "hardswish"}, "activation_function = 'hardswish'"),
         (GPT2, {"activation_function": None}, "activation_function = None"),
         (GPT2, {"quantization_config": {"bits": 4}}, "quantization_config"),
         (GPT2, {"auto_map": {"AutoModelForCausalLM": "own.Model"}}, "auto_map"),
@@ -335,8 +365,19 @@ def test_an_untied_bart_has_a_table_on_each_side() -> None:
         (GPT2, {"n_layer": 0}, "depth"),
         (GPT2, {"n_positions": None}, "context"),
         (GPT2, {"layer_norm_epsilon": -1.0}, "eps"),
-        (LLAMA, {"rope_scaling": {"rope_type": "dynamic", "factor": 8.0}}, "rope_scaling.rope_type = 'dynamic'"),
-        (LLAMA, {"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters.rope_type = 'longrope'"),
+        (LLAMA, {"rope_scaling": {"rope_type": "dynamic", "alpha": 8.0}}, "rope_scaling.alpha = 8.0"),
+        (LLAMA, {"rope_scaling": {"rope_type": "dynamic"}}, "has no factor, which dynamic requires"),
+        (LLAMA, {"rope_parameters": {"rope_type": "longrope"}}, "has no short_factor, which longrope requires"),
+        (
+            LLAMA,
+            {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}},
+            "1 and 1 numbers, but 64 pairs of channels are rotated",
+        ),
+        (
+            LLAMA,
+            {"rope_scaling": {"rope_type": "longrope", "short_factor": [1], "long_factor": [1], "factor": "x"}},
+            "rope_scaling.factor = 'x'",
+        ),
         (LLAMA, {"rope_scaling": {"type": "mrope", "factor": 2.0}}, "rope_scaling.type = 'mrope'"),
         (LLAMA, {"rope_scaling": {"type": ["yarn"], "factor": 2.0}}, "rope_scaling.type = ['yarn']"),
         (
@@ -381,11 +422,25 @@ def test_an_untied_bart_has_a_table_on_each_side() -> None:
         (QWEN3_MOE, {"decoder_sparse_step": 0}, "decoder_sparse_step = 0"),
         (BERT, {"is_decoder": True}, "is_decoder = True"),
         (GPT_NEOX, {"rotary_pct": [0.5]}, "fraction"),
+        (GEMMA3, {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0"),
+        (GEMMA3, {"sliding_window_pattern": 0}, "sliding_window_pattern = 0"),
+        (GEMMA3, {"sliding_window": None}, "there is no window"),
+        (GEMMA3, {"rope_parameters": {"rope_theta": 1e4}}, "must have a table for sliding_attention and one for"),
         (
-            FALCON,
-            {"alibi": True},
-            "alibi = True in config.json: Falcon's alibi is divided by the root of the head's width",
+            GEMMA3,
+            {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 2.0, "truncate": False}}},
+            "full_attention.truncate = False",
         ),
+        (PHI3, {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling.type = 'linear'"),
+        (PHI3, {"rope_scaling": {"type": "su", "long_factor": [1.0]}}, "has no short_factor, which longrope requires"),
+        (PHI3, {"partial_rotary_factor": 0.01}, "fraction = 0 has no room"),
+        (OPT, {"word_embed_proj_dim": 512}, "word_embed_proj_dim = 512"),
+        (OPT, {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine = False"),
+        (MODERNBERT, {"classifier_bias": True}, "classifier_bias and norm_bias differ"),
+        (MODERNBERT, {"local_attention": "all"}, "local_attention = 'all'"),
+        (MODERNBERT, {"attention_dropout": 0.1}, "attention_dropout = 0.1"),
+        (UMT5, {"tie_word_embeddings": False}, "tie_word_embeddings = False"),
+        (FALCON, {"alibi": True, "num_attention_heads": 0}, "num_attention_heads = 0"),
         (T5, {"feed_forward_proj": "gated-xielu"}, "feed_forward_proj = 'xielu'"),
         (T5, {"feed_forward_proj": "relu", "is_gated_act": True}, "is_gated_act = True"),
         (T5, {"d_model": "wide"}, "d_model = 'wide'"),
@@ -441,6 +496,34 @@ def test_every_family_expresses_what_it_reads(family: Family) -> None:
 def test_presets_find_the_class_they_are_named_after(name: str, architecture: str) -> None:
     family, _ = choose(preset(name))
     assert family.architecture == architecture
+
+
+def test_layers_that_repeat_are_few_overrides() -> None:
+    """Five local layers before each global one, with angles of their own."""
+    config = GEMMA3.to_config({"num_hidden_layers": 26})
+    assert [override.layers for override in config.decoder.overrides] == ["::6", "1::6", "2::6", "3::6", "4::6"]
+    mixers = [block.mixer for block in config.decoder.blocks]
+    assert [mixer.window for mixer in mixers] == ([4096] * 5 + [None]) * 4 + [4096] * 2
+    assert {mixer.relative.base for mixer in mixers if mixer.window} == {10_000.0}
+    assert {mixer.relative.base for mixer in mixers if not mixer.window} == {1_000_000.0}
+    assert MODERNBERT.to_config({}).encoder.blocks[0].placement == "pre_ffn"
+
+
+def test_a_llama_whose_heads_rotate_in_part_is_a_phi3() -> None:
+    """In transformers, a Llama rotates whole heads, whatever its config says of a part of them."""
+    config = llama().override({"decoder.block.mixer.relative.fraction": 0.5})
+    assert "relative.fraction is 0.5" in LLAMA.reasons(config)[0][0]
+    assert choose(config)[0] is PHI3
+
+
+def test_slopes_that_transformers_would_round_are_not_written() -> None:
+    """Their distances are counted in bf16, which has 8 bits; a Falcon's 71 heads have slopes with more."""
+    config = FALCON.to_config({"alibi": True})
+    assert config.decoder.block.mixer.relative == AlibiConfig(factor=0.125)
+    assert "rounds ALiBi to bf16" in FALCON.reasons(config)[0][0]
+    exact = {"alibi": True, "hidden_size": 512, "num_attention_heads": 8, "max_position_embeddings": 257}
+    assert FALCON.reasons(FALCON.to_config(exact)) == ([], [])
+    assert "rounds" in FALCON.reasons(FALCON.to_config({**exact, "max_position_embeddings": 258}))[0][0]
 
 
 def test_gemmas_layers_are_local_in_turn() -> None:

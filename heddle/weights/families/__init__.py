@@ -8,17 +8,22 @@ from heddle.weights.families.bert import BERT_TAGGED as BERT_TAGGED
 from heddle.weights.families.falcon import FALCON as FALCON
 from heddle.weights.families.family import Family as Family
 from heddle.weights.families.gemma2 import GEMMA2 as GEMMA2
+from heddle.weights.families.gemma3 import GEMMA3 as GEMMA3
 from heddle.weights.families.gpt2 import GPT2 as GPT2
 from heddle.weights.families.gpt_neox import GPT_NEOX as GPT_NEOX
 from heddle.weights.families.llama import LLAMA as LLAMA
 from heddle.weights.families.marian import MARIAN as MARIAN
 from heddle.weights.families.mistral import MISTRAL as MISTRAL
 from heddle.weights.families.mixtral import MIXTRAL as MIXTRAL
+from heddle.weights.families.modernbert import MODERNBERT as MODERNBERT
+from heddle.weights.families.opt import OPT as OPT
+from heddle.weights.families.phi3 import PHI3 as PHI3
 from heddle.weights.families.qwen2 import QWEN2 as QWEN2
 from heddle.weights.families.qwen2_moe import QWEN2_MOE as QWEN2_MOE
 from heddle.weights.families.qwen3 import QWEN3 as QWEN3
 from heddle.weights.families.qwen3_moe import QWEN3_MOE as QWEN3_MOE
 from heddle.weights.families.t5 import T5 as T5
+from heddle.weights.families.umt5 import UMT5 as UMT5
 
 __all__ = [
     "BART",
@@ -28,16 +33,21 @@ __all__ = [
     "BERT_TAGGED",
     "FALCON",
     "GEMMA2",
+    "GEMMA3",
     "GPT2",
     "GPT_NEOX",
     "LLAMA",
     "MARIAN",
     "MISTRAL",
     "MIXTRAL",
+    "MODERNBERT",
+    "OPT",
+    "PHI3",
     "QWEN2",
     "QWEN2_MOE",
     "QWEN3",
     "QWEN3_MOE",
     "T5",
+    "UMT5",
     "Family",
 ]

@@ -1,9 +1,10 @@
-"""Falcon (Almazrouei et al. 2023) in Hugging Face's format: parallel branches after one norm or two, few key heads."""
+"""Falcon (Almazrouei et al. 2023) in Hugging Face's format: parallel branches after one norm or two, few key heads; or serial
+ones with slopes for distances (falcon-rw)."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from heddle.config.layers import LayerNormConfig, MLPConfig, RotaryConfig
+from heddle.config.layers import AlibiConfig, LayerNormConfig, MLPConfig, RotaryConfig
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import rotary
@@ -27,11 +28,11 @@ DEFAULTS: dict[str, Any] = {
     **rotary.DEFAULTS,
 }  # fmt: skip
 FIXED = {**rotary.FIXED, "apply_residual_connection_post_layernorm": False}
-# Hugging Face transformers adds slope · position to the scores, rounded to bf16, which is off by whole numbers far from the
-# first token; it divides that by the root of the head's width, unlike any other model; and its eager attention adds it twice,
-# its fused one once.
-ALIBI = "Falcon's alibi is divided by the root of the head's width and rounded to bf16, and heddle's is neither"
-OPTIONS = FamilyOptions(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(),))
+# Hugging Face transformers rounds each slope, and each slope · position, to bf16: far from the first token, the scores of two
+# keys depend on where both are, not on their distance. heddle rounds neither. These heads have slopes that bf16 holds, and these
+# are the positions that it can count.
+EXACT_HEADS, EXACT_CONTEXT = (1, 2, 4, 8), 257
+OPTIONS = FamilyOptions(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(), AlibiConfig()))
 
 THEIRS, OURS = "transformer.h.{i}.", "decoder.blocks.{i}."
 
@@ -79,6 +80,35 @@ def _wiring(f: Mapping[str, Any]) -> str:
     return "parallel" if f["new_decoder_architecture"] and norms != 1 else "parallel_one_norm"
 
 
+def _relative(f: Mapping[str, Any]) -> dict[str, Any]:
+    """The rotary positions, or slopes that are divided by the root of the head's width, as the scores are."""
+    if not f["alibi"]:
+        return rotary.our_rotary(f)
+    width, heads = f["hidden_size"], f["num_attention_heads"]
+    if not (isinstance(width, int) and isinstance(heads, int) and width >= heads > 0):
+        raise HeddleError(
+            f"hidden_size = {width!r} and num_attention_heads = {heads!r} in config.json: heads of no width"
+        )
+    return {"kind": "alibi", "factor": (width // heads) ** -0.5}
+
+
+def _their_relative(config: TransformerConfig) -> dict[str, Any]:
+    """The fields of rotary positions or slopes.
+
+    Raises:
+        HeddleError: Hugging Face transformers would round the slopes.
+    """
+    mixer = one_block(config).mixer
+    if not isinstance(mixer.relative, AlibiConfig):
+        return {"alibi": False, **rotary.their_rotary(mixer.relative, mixer.width(config.dim))}
+    if mixer.heads not in EXACT_HEADS or config.context > EXACT_CONTEXT:
+        raise HeddleError(
+            f"{ARCHITECTURE} rounds ALiBi to bf16, which is exact only for {', '.join(map(str, EXACT_HEADS))} heads and a "
+            f"context of at most {EXACT_CONTEXT}"
+        )
+    return {"alibi": True}
+
+
 def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """A Falcon `config.json` as a heddle config.
 
@@ -87,8 +117,6 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """
     idle = ("auto_map",) if _own_code(found.get("auto_map")) else ()
     f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=idle)
-    if f["alibi"]:
-        raise HeddleError(f"alibi = {f['alibi']!r} in config.json: {ALIBI}")
     kv_heads = f["num_kv_heads"] if f["new_decoder_architecture"] else 1 if f["multi_query"] else None
     block = {
         "mixer": {
@@ -96,7 +124,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
             "heads": f["num_attention_heads"],
             "kv_heads": kv_heads,
             "bias": f["bias"],
-            "relative": rotary.our_rotary(f),
+            "relative": _relative(f),
             "dropout": f["attention_dropout"],
         },
         "ffn": {
@@ -140,12 +168,11 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "multi_query": kv_heads == 1,
         "parallel_attn": block.wiring != "serial",
         "bias": bool(mixer.biased()),
-        "alibi": False,
         "max_position_embeddings": config.context,
         "ffn_hidden_size": block.ffn.width(config.dim),
         "activation": their_activation(block.ffn.activation),
         "tie_word_embeddings": getattr(config.head, "tied", True),
-        **rotary.their_rotary(mixer.relative, mixer.width(config.dim)),
+        **_their_relative(config),
     }
 
 
@@ -163,4 +190,5 @@ FALCON = Family(
     layers={"decoder": THEIRS},
     options=OPTIONS,
     ids={"bos_token_id": 11, "eos_token_id": 11},
+    attention="sdpa",  # its eager attention adds the slopes twice
 )

@@ -11,8 +11,11 @@ from torch import Tensor
 from heddle.config.layers import (
     AttentionConfig,
     DropoutConfig,
+    DynamicScaling,
     GatedConfig,
     LayerNormConfig,
+    LinearScaling,
+    LongRopeScaling,
     MLPConfig,
     MoEConfig,
     NTKScaling,
@@ -31,7 +34,8 @@ from heddle.weights.mapping import Names, TensorRow
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh", "gelu": "gelu", "gelu_python": "gelu", "relu": "relu", "relu2": "relu_squared",
-    "silu": "silu", "swish": "silu",
+    "silu": "silu", "swish": "silu", "quick_gelu": "quick_gelu", "relu6": "relu6", "leaky_relu": "leaky_relu",
+    "mish": "mish", "sigmoid": "sigmoid", "tanh": "tanh", "linear": "linear",
 }  # fmt: skip
 
 # Fields without effect on what the model computes: bookkeeping, outputs to return, defaults for generation.
@@ -51,7 +55,7 @@ HARMLESS = {
 }  # fmt: skip
 
 # Fields that matter only in training and that heddle does not have: import reports that it leaves them out.
-TRAINING = ("router_jitter_noise", "encoder_layerdrop", "decoder_layerdrop")
+TRAINING = ("router_jitter_noise", "encoder_layerdrop", "decoder_layerdrop", "layerdrop")
 
 # Fields that change the function, with the only value that heddle supports.
 FIXED: dict[str, Any] = {"is_encoder_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
@@ -99,6 +103,7 @@ class Family:
         options: the kinds of layers in it.
         ids: the special ids that the Hugging Face class defaults to.
         rewrite: rewrites a model exactly into this family's form, before it is written.
+        attention: the attention of the Hugging Face class that an export is checked with.
         plainer: rewrites an imported model exactly into a plainer one.
     """
 
@@ -112,6 +117,7 @@ class Family:
     options: FamilyOptions
     also: tuple[str, ...] = ()
     ids: Mapping[str, int] = field(default_factory=dict)
+    attention: str = "eager"  # it supports every family's options, such as caps
     rewrite: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = as_it_is
     plainer: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = as_it_is
 
@@ -209,6 +215,8 @@ def left_out(found: Mapping[str, Any]) -> list[str]:
         for name in TRAINING
         if found.get(name)
     ]
+    if found.get("alibi"):
+        lines.append("alibi: Hugging Face transformers rounds slope · position to bf16, and heddle does not")
     if found.get("use_sliding_window") is False and layers.LOCAL in (found.get("layer_types") or ()):
         lines.append(
             f"layer_types in config.json names {layers.LOCAL}, but use_sliding_window is false: no layer has a window"
@@ -262,7 +270,7 @@ def resolved(config: TransformerConfig) -> dict[str, Any]:
         data["dropout"] = DropoutConfig().to_dict()  # nothing is dropped, so the convention does not matter
     if isinstance(config.head, LanguageHeadConfig) and isclose(config.head.scale, config.dim**-0.5, rel_tol=1e-12):
         data["head"]["scale"] = "dim"
-    del data["pad_vocab_to"], data["initial"], data["ids"], data["architecture"]
+    del data["pad_vocab_to"], data["initial"], data["ids"], data["architecture"], data["chat"]
     return data
 
 
@@ -306,10 +314,13 @@ def _resolved_attention(mixer: AttentionConfig, dim: int) -> dict[str, Any]:
 
 def _resolved_rotary(relative: RotaryConfig, head_dim: int) -> dict[str, Any]:
     scaling, data = relative.scaling, relative.model_dump(mode="json")
-    if isinstance(scaling, NTKScaling):
+    if isinstance(scaling, NTKScaling | DynamicScaling) or scaling == LinearScaling(factor=1):
         data |= {"base": plain_base(relative, relative.rotated_dim(head_dim)), "scaling": None}
     elif isinstance(scaling, YarnScaling):
         data["scaling"]["magnitude"] = Yarn(scaling.factor, scaling.original, length=scaling.magnitude).magnitude
+    elif isinstance(scaling, LongRopeScaling):
+        used = {"factors": list(scaling.factors()), "magnitude": scaling.magnitude}
+        data["scaling"] = {"kind": scaling.kind, **used}
     return data
 
 

@@ -50,6 +50,16 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=IDLE)
+    data = described(f)
+    stack = data["decoder"]
+    every_second = layers.numbers(stack["depth"])[::2]
+    local = layers.said_local(f["layer_types"], stack["depth"], every_second)
+    layers.windowed(stack, local, f["sliding_window"])
+    return TransformerConfig.of(data, where="Gemma 2's config.json in heddle's terms")
+
+
+def described(f: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that Gemma 2 and Gemma 3 share, as the data of a heddle config."""
     activation = f["hidden_activation"] or DEFAULTS["hidden_activation"]
     data = llama.described({**f, "hidden_act": activation, "mlp_bias": False})
     scalar = f["query_pre_attn_scalar"]
@@ -62,10 +72,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     block["placement"] = "sandwich"
     stack |= {"final_norm": True, "entry": {"scale": True}}
     data["head"]["cap"] = f["final_logit_softcapping"]
-    every_second = layers.numbers(stack["depth"])[::2]
-    local = layers.said_local(f["layer_types"], stack["depth"], every_second)
-    layers.windowed(stack, local, f["sliding_window"])
-    return TransformerConfig.of(data, where="Gemma 2's config.json in heddle's terms")
+    return data
 
 
 def from_config(config: TransformerConfig) -> dict[str, Any]:

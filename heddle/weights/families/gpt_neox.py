@@ -5,7 +5,6 @@ from typing import Any
 
 from heddle.config.layers import LayerNormConfig, MLPConfig, RotaryConfig
 from heddle.config.model import TransformerConfig
-from heddle.errors import HeddleError
 from heddle.weights.families import rotary
 from heddle.weights.families.family import (
     Family,
@@ -44,13 +43,9 @@ TABLE = (
 
 def _rotary(f: Mapping[str, Any]) -> dict[str, Any]:
     """Base, fraction and scaling of the angles, from the places where versions of Hugging Face transformers write them."""
-    tables = [f[name] for name in rotary.TABLES if isinstance(f[name], Mapping)]
-    said = [f["rotary_pct"], f["partial_rotary_factor"], *(table.get("partial_rotary_factor") for table in tables)]
-    fractions = [value for value in said if value is not None]
-    if any(value != fractions[0] for value in fractions):
-        raise HeddleError(f"config.json names different fractions: {', '.join(map(str, said))}")
+    fraction = rotary.said_fraction(f, FRACTION, "rotary_pct", "partial_rotary_factor")
     base = f["rope_theta"] if f["rotary_emb_base"] is None else f["rotary_emb_base"]
-    return rotary.our_rotary({**f, "rope_theta": base}, fraction=next(iter(fractions), FRACTION))
+    return rotary.our_rotary({**f, "rope_theta": base}, fraction=fraction)
 
 
 def to_config(found: Mapping[str, Any]) -> TransformerConfig:

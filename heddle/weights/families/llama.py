@@ -62,7 +62,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     return TransformerConfig.of(data, where="Llama's config.json in heddle's terms")
 
 
-def described(f: Mapping[str, Any], usual: float = rotary.BASE) -> dict[str, Any]:
+def described(f: Mapping[str, Any], usual: float = rotary.BASE, fraction: float = 1.0) -> dict[str, Any]:
     """The fields that Llama and related families share, as the data of a heddle config."""
     mixer = {
         "kind": "attention",
@@ -70,7 +70,7 @@ def described(f: Mapping[str, Any], usual: float = rotary.BASE) -> dict[str, Any
         "kv_heads": f["num_key_value_heads"],
         "head_dim": f["head_dim"],
         "bias": f["attention_bias"],
-        "relative": rotary.our_rotary(f, usual),
+        "relative": rotary.our_rotary(f, usual, fraction),
         "dropout": f["attention_dropout"],
     }
     ffn = {

@@ -1,10 +1,11 @@
 """Rotary positions in published configs: up to three places, two spellings, and scaling of the angles; both ways."""
 
 from collections.abc import Mapping
-from math import log
+from math import log, sqrt
 from typing import Any
 
-from heddle.config.layers import NTKScaling, RotaryConfig
+from heddle.config.layers import DynamicScaling, LongRopeScaling, NTKScaling, RotaryConfig
+from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 
 BASE = 10_000.0
@@ -24,14 +25,17 @@ KINDS: dict[str, dict[str, str]] = {
         "factor": "factor", **ORIGINAL, "beta_fast": "fast", "beta_slow": "slow", "truncate": "whole",
         "attention_factor": "magnitude",
     },
+    "dynamic": {"factor": "factor"},
+    "longrope": {
+        "short_factor": "short", "long_factor": "long", **ORIGINAL, "attention_factor": "magnitude", "factor": "factor",
+    },
 }  # fmt: skip
-NEEDED = {"linear": ("factor",), "yarn": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor")}
+NEEDED = {
+    "linear": ("factor",), "yarn": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "dynamic": ("factor",), "longrope": ("short_factor", "long_factor"),
+}  # fmt: skip
 # Other fields of a table: some handled elsewhere, and one that no version of Hugging Face transformers reads.
 BESIDE = ("rope_type", "type", "rope_theta", "mscale", "mscale_all_dim", "finetuned")
-WHY = {
-    "dynamic": "the angles of dynamic depend on the length of the text, and heddle's on the position alone",
-    "longrope": "the angles of longrope differ in longer texts, and heddle's depend on the position alone",
-}
 
 
 def our_rotary(f: Mapping[str, Any], usual: float = BASE, fraction: float = 1.0) -> dict[str, Any]:
@@ -58,6 +62,20 @@ def our_rotary(f: Mapping[str, Any], usual: float = BASE, fraction: float = 1.0)
     return {"kind": "rotary", "base": base, "fraction": fraction, "scaling": read[0] if read else None}
 
 
+def said_fraction(f: Mapping[str, Any], usual: float, *names: str) -> float:
+    """The share of a head's channels that rotates, from the fields `names` and the two tables.
+
+    Raises:
+        HeddleError: two places disagree.
+    """
+    tables = [f[name] for name in TABLES if isinstance(f[name], Mapping)]
+    said = [*(f[name] for name in names), *(table.get("partial_rotary_factor") for table in tables)]
+    fractions = [value for value in said if value is not None]
+    if any(value != fractions[0] for value in fractions):
+        raise HeddleError(f"config.json names different fractions: {', '.join(map(str, said))}")
+    return next(iter(fractions), usual)
+
+
 def _table(said: Any, name: str) -> dict[str, Any]:
     """The table in one of the places, without null values."""
     if not isinstance(said or {}, Mapping):
@@ -72,8 +90,7 @@ def _scaling(table: Mapping[str, Any], name: str, f: Mapping[str, Any], fraction
     if table.get("type", kind) != kind:
         raise HeddleError(f"{name} in config.json names both rope_type = {kind!r} and type = {table['type']!r}")
     if not isinstance(kind, str) or kind not in KINDS:
-        reason = f"; {WHY[kind]}" if isinstance(kind, str) and kind in WHY else ""
-        raise HeddleError(f"{name}.{spelling} = {kind!r} in config.json: heddle has {', '.join(KINDS)}{reason}")
+        raise HeddleError(f"{name}.{spelling} = {kind!r} in config.json: heddle has {', '.join(KINDS)}")
     for key, value in table.items():
         if key == "partial_rotary_factor" and value != fraction:
             raise HeddleError(f"{name}.{key} = {value!r} in config.json: heddle has only {fraction!r} here")
@@ -90,7 +107,27 @@ def _scaling(table: Mapping[str, Any], name: str, f: Mapping[str, Any], fraction
     if kind == "yarn":
         said = {key: value for key, value in said.items() if value or not key.startswith("beta_")}
         said |= _magnitude(said, name)
-    return {"kind": kind, **{ours: said[theirs] for theirs, ours in KINDS[kind].items() if theirs in said}}
+    read = {"kind": kind, **{ours: said[theirs] for theirs, ours in KINDS[kind].items() if theirs in said}}
+    if kind in ("dynamic", "longrope"):
+        # Their angles depend on the length of the text. heddle takes those of a text as long as the model's context.
+        read |= {"original": f["max_position_embeddings"], **read, "length": f["max_position_embeddings"]}
+    return _longrope(read, name) if kind == "longrope" else read
+
+
+def _longrope(read: dict[str, Any], name: str) -> dict[str, Any]:
+    """LongRoPE's table, with the factor on cosines and sines that follows from how much longer texts become."""
+    factor, original = read.pop("factor", None), read["original"]
+    if "magnitude" in read:
+        return read
+    for key, value in {
+        "factor": factor,
+        "original_max_position_embeddings": original,
+        "length": read["length"],
+    }.items():
+        if not (value is None and key == "factor") and (not isinstance(value, int | float) or not value > 0):
+            raise HeddleError(f"{name}.{key} = {value!r} in config.json: must be a number above 0")
+    grown = read["length"] / original if factor is None else factor
+    return {**read, "magnitude": sqrt(1 + log(grown) / log(original)) if grown > 1 and original > 1 else 1.0}
 
 
 def _magnitude(table: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -106,11 +143,39 @@ def _magnitude(table: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"attention_factor": (each * grown + 1) / (all_dim * grown + 1)}
 
 
+def of_one_length(config: TransformerConfig) -> list[str]:
+    """Where angles depend on a text's length in Hugging Face transformers, and not in heddle, one line each."""
+    relatives = [getattr(block.mixer, "relative", None) for stack in config.stacks().values() for block in stack.blocks]
+    scalings = [each.scaling for each in relatives if isinstance(each, RotaryConfig)]
+    return [
+        f"{each.kind}: every text has the rotary angles of a text of {each.length} tokens; in Hugging Face transformers they "
+        f"change once a text is longer than {each.original}"
+        for each in dict.fromkeys(scalings)
+        if isinstance(each, DynamicScaling | LongRopeScaling)
+    ]
+
+
 def plain_base(relative: RotaryConfig, rotated_dim: int) -> float:
-    """The base, including the NTK rule, which is just a larger base: base · factor^(d / (d - 2))."""
-    if not isinstance(relative.scaling, NTKScaling) or rotated_dim <= 2:
+    """The base, including the NTK rules, which are just a larger base: base · factor^(d / (d - 2))."""
+    scaling = relative.scaling
+    if not isinstance(scaling, NTKScaling | DynamicScaling) or rotated_dim <= 2:
         return relative.base
-    return float(relative.base * relative.scaling.factor ** (rotated_dim / (rotated_dim - 2)))
+    factor = scaling.factor if isinstance(scaling, NTKScaling) else scaling.stretch()
+    return float(relative.base * factor ** (rotated_dim / (rotated_dim - 2)))
+
+
+def _written(relative: RotaryConfig) -> dict[str, Any]:
+    """The kind of scaling and its fields, without the rules that are just a larger base.
+
+    A rule that depends on the length in Hugging Face transformers is written with equal values for every length.
+    """
+    scaling = relative.scaling
+    if scaling is None or isinstance(scaling, NTKScaling | DynamicScaling):
+        return {"rope_type": "default"}
+    said = {theirs: getattr(scaling, ours, None) for theirs, ours in KINDS[scaling.kind].items()}
+    if isinstance(scaling, LongRopeScaling):
+        said |= {key: list(scaling.factors()) for key in ("short_factor", "long_factor")}
+    return {"rope_type": scaling.kind, **{key: value for key, value in said.items() if value is not None}}
 
 
 def their_rotary(relative: RotaryConfig, head_dim: int, partial: bool = False) -> dict[str, Any]:
@@ -121,13 +186,10 @@ def their_rotary(relative: RotaryConfig, head_dim: int, partial: bool = False) -
         head_dim: d.
         partial: whether the family can rotate only a fraction of the channels.
     """
-    base, scaling = plain_base(relative, relative.rotated_dim(head_dim)), relative.scaling
-    kind = "default" if scaling is None or isinstance(scaling, NTKScaling) else scaling.kind
-    said = {theirs: getattr(scaling, ours) for theirs, ours in KINDS[kind].items()}
-    slowed = {"rope_type": kind, **{key: value for key, value in said.items() if value is not None}}
+    base, slowed = plain_base(relative, relative.rotated_dim(head_dim)), _written(relative)
     share = {"partial_rotary_factor": relative.fraction} if partial else {}
     return {
         "rope_theta": base,
         "rope_parameters": {"rope_theta": base, **slowed, **share},
-        "rope_scaling": None if kind == "default" else slowed,
+        "rope_scaling": None if slowed["rope_type"] == "default" else slowed,
     }

@@ -23,6 +23,7 @@ DEFAULTS: dict[str, Any] = {
     "layer_norm_epsilon": 1e-6, "feed_forward_proj": "relu", "n_positions": 512, "tie_word_embeddings": True,
     "scale_decoder_outputs": None, "dense_act_fn": None, "is_gated_act": None,
 }  # fmt: skip
+IDLE = ("initializer_factor",)
 FIXED = {"is_encoder_decoder": True}
 OPTIONS = FamilyOptions(
     stacks=("encoder", "decoder"),
@@ -54,11 +55,11 @@ def _feed_forward(number: int, stack: str) -> tuple[TensorRow, ...]:
     )
 
 
-def _stack(stack: str) -> tuple[TensorRow, ...]:
+def _stack(stack: str, layer: str) -> tuple[TensorRow, ...]:
     theirs, ours = f"{stack}.block.{{i}}.layer.0.", f"{stack}.blocks.{{i}}."
-    buckets = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    buckets = f"{stack}.block.{layer}.layer.0.SelfAttention.relative_attention_bias.weight"
     return (
-        TensorRow(buckets, (f"{stack}.relative.0.weight",)),
+        TensorRow(buckets, (f"{stack}.relative.{layer}.weight",)),
         *_attention(theirs + "SelfAttention", ours + "mixer"),
         TensorRow(theirs + "layer_norm.weight", (ours + "mixer_residual.before.weight",)),
         TensorRow(f"{stack}.final_layer_norm.weight", (f"{stack}.final_norm.weight",)),
@@ -66,16 +67,20 @@ def _stack(stack: str) -> tuple[TensorRow, ...]:
 
 
 CROSS_THEIRS, CROSS_OURS = "decoder.block.{i}.layer.1.", "decoder.blocks.{i}."
-TABLE = (
-    TensorRow("shared.weight", ("embedding.weight",), Vocabulary()),
-    *_stack("encoder"),
-    *_feed_forward(1, "encoder"),
-    *_stack("decoder"),
-    *_attention(CROSS_THEIRS + "EncDecAttention", CROSS_OURS + "cross"),
-    TensorRow(CROSS_THEIRS + "layer_norm.weight", (CROSS_OURS + "cross_residual.before.weight",)),
-    *_feed_forward(2, "decoder"),
-    TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
-)
+
+
+def table(layer: str) -> tuple[TensorRow, ...]:
+    """The table of tensors; `layer` has a table of distances, one or each (`{i}`)."""
+    return (
+        TensorRow("shared.weight", ("embedding.weight",), Vocabulary()),
+        *_stack("encoder", layer),
+        *_feed_forward(1, "encoder"),
+        *_stack("decoder", layer),
+        *_attention(CROSS_THEIRS + "EncDecAttention", CROSS_OURS + "cross"),
+        TensorRow(CROSS_THEIRS + "layer_norm.weight", (CROSS_OURS + "cross_residual.before.weight",)),
+        *_feed_forward(2, "decoder"),
+        TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
+    )
 
 
 def to_config(found: Mapping[str, Any]) -> TransformerConfig:
@@ -87,7 +92,12 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=("initializer_factor",))
+    data = described(read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=IDLE), shared=True)
+    return TransformerConfig.of(data, where="T5's config.json in heddle's terms")
+
+
+def described(f: Mapping[str, Any], shared: bool) -> dict[str, Any]:
+    """The fields that T5 and UMT5 share, as the data of a heddle config; `shared` says whether layers share a table."""
     tied = f["tie_word_embeddings"]
     scaled = tied if f["scale_decoder_outputs"] is None else f["scale_decoder_outputs"]
     dim = f["d_model"]
@@ -105,6 +115,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
         "kind": "buckets",
         "buckets": f["relative_attention_num_buckets"],
         "furthest": f["relative_attention_max_distance"],
+        "shared": shared,
     }
     block = {
         "mixer": {**mixer, "relative": relative},
@@ -115,7 +126,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     depth = f["num_layers"]
     decoder_depth = depth if f["num_decoder_layers"] is None else f["num_decoder_layers"]
     entry = {"dropout": f["dropout_rate"]}
-    data = {
+    return {
         "vocab_size": f["vocab_size"],
         "dim": dim,
         "context": f["n_positions"],
@@ -123,7 +134,6 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
         "decoder": {"depth": decoder_depth, "block": {**block, "cross": mixer}, "entry": entry},
         "head": {"tied": tied, "scale": dim**-0.5 if scaled else 1.0},
     }
-    return TransformerConfig.of(data, where="T5's config.json in heddle's terms")
 
 
 def _our_feed_forward(f: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,7 +189,7 @@ T5 = Family(
     architecture=ARCHITECTURE,
     to_config=to_config,
     from_config=from_config,
-    table=TABLE,
+    table=table("0"),
     names=Names(
         prefix="",
         # A table that no version of Hugging Face transformers reads.

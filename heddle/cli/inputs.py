@@ -1,0 +1,162 @@
+"""Texts to predict from: arguments, files with a text per line, tables, tagged words, and standard input."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heddle.cli.streams import is_piped, read_input
+from heddle.config.data import Labels
+from heddle.data.examples import LABEL, TAGGED, Example, of_row, read_examples
+from heddle.data.files import COMPRESSED, STDIN, TABLES, TEXTS, kind_of, read_lines
+from heddle.data.tables import Row, read_rows
+from heddle.errors import HeddleError, pluralize
+from heddle.text.heartbeat import heartbeat
+
+FILES = re.compile(
+    rf"\S+({'|'.join(map(re.escape, (*TEXTS, *TABLES, *TAGGED)))})({'|'.join(map(re.escape, COMPRESSED))})?",
+    re.IGNORECASE,
+)
+CHUNK = 4096  # texts whose results are printed together
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How texts are read.
+
+    Attributes:
+        fields: `text`, or `text` and `pair`.
+        columns: the columns of these fields in tables, where they have other names.
+        labels: `tokens`, if texts are read as words.
+    """
+
+    fields: tuple[str, ...] = ("text",)
+    columns: Mapping[str, str] | None = None
+    labels: Labels = "classes"
+
+    def read(self, given: Sequence[str], pairs: Sequence[str] = ()) -> list[Any]:
+        """The texts, pairs or lists of words of arguments, each of which is a text, a file or `-`.
+
+        Texts with nothing but blanks are left out, as in training, and a line on stderr says how many.
+
+        Args:
+            given: the arguments; without any, standard input is read if it is a pipe or a file.
+            pairs: the second texts of arguments that are texts.
+
+        Raises:
+            HeddleError: there is no text; a file cannot be read; or texts and pairs are not equally many.
+        """
+        if not given and not is_piped():
+            raise HeddleError("give a text, a file with a text per line, a table, or - for standard input")
+        examples = list(self._examples(given or STDIN[:1], list(pairs)))
+        found = [tuple(each.texts.values()) for each in examples if not each.empty]
+        if not found:
+            raise HeddleError("there is no text: every one is empty")
+        if left := len(examples) - len(found):
+            print(f"{pluralize(left, 'empty text')} left out", file=sys.stderr)
+        return [texts if len(texts) > 1 else texts[0] for texts in found]
+
+    def _examples(self, given: Sequence[str], pairs: list[str]) -> Iterator[Example]:
+        plain = [word for word in given if word not in STDIN and not _is_file(word)]
+        if "pair" in self.fields and len(plain) != len(pairs):
+            raise HeddleError(
+                f"{pluralize(len(plain), 'text')} and {pluralize(len(pairs), 'second text')}: this run reads pairs of texts; "
+                "give --pair once for each text, or a table"
+            )
+        seconds = iter(pairs)
+        for word in given:
+            if word in STDIN:
+                yield from self._lines(read_input().splitlines(), "standard input")
+            elif _is_file(word):
+                yield from self._file(Path(word))
+            else:
+                texts = (word, next(seconds)) if "pair" in self.fields else (word,)
+                yield self._row(Row(dict(zip(self.fields, texts, strict=True)), "the text"), {})
+
+    def _file(self, file: Path) -> Iterator[Example]:
+        kind = kind_of(file)
+        if kind in TABLES:
+            yield from (self._row(row, self.columns or {}) for row in read_rows(file))
+        elif kind in TAGGED and self.labels == "tokens":
+            yield from read_examples([file], ("text", LABEL), {}, "tokens")
+        else:
+            yield from self._lines((line.rstrip("\r\n") for line in read_lines(file)), str(file))
+
+    def _lines(self, lines: Any, where: str) -> Iterator[Example]:
+        """A text per line; or lines of JSON, if the first one is an object."""
+        objects: bool | None = None
+        for number, line in enumerate(lines, start=1):
+            if objects is None and line.strip():
+                objects = _object(line) is not None
+                if not objects and "pair" in self.fields:
+                    raise HeddleError(f"{where} has a text per line, but this run reads pairs of texts: give a table")
+            row = Row({"text": line}, f"{where}:{number}")
+            if objects and line.strip():
+                values = _object(line)
+                if values is None:
+                    raise HeddleError(f"{where}:{number}: not a line of JSON, as the first one is")
+                row = Row(values, row.origin)
+            elif not line.strip():
+                row = Row(dict.fromkeys(self.fields, ""), row.origin)
+            yield self._row(row, (self.columns or {}) if objects and line.strip() else {})
+
+    def _row(self, row: Row, columns: Mapping[str, str]) -> Example:
+        return of_row(row, self.fields, columns, self.labels)
+
+
+def _is_file(word: str) -> bool:
+    """Whether an argument is a file to read.
+
+    Raises:
+        HeddleError: it looks like one, and there is none; or it is a folder.
+    """
+    with suppress(OSError, ValueError):  # a long text is no name
+        if Path(word).is_file():
+            return True
+        if Path(word).is_dir() and not re.search(r"\s", word.strip()) and "/" in word:
+            raise HeddleError(f"{word} is a folder: name the files in it")
+    if FILES.fullmatch(word):
+        raise HeddleError(f"{word}: no such file")
+    return False
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    """The JSON object of a line, or None."""
+    if not line.lstrip().startswith("{"):
+        return None
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def in_chunks(
+    items: list[Any], call: Callable[[list[Any], Callable[[int, int], None]], Any]
+) -> Iterator[tuple[Any, Any]]:
+    """Each chunk of the texts with its results; every two seconds, a line on stderr says how many are done."""
+    counted = [0, 0]
+
+    def progress(done: int, of: int) -> None:
+        counted[1] = done
+
+    def state() -> str:
+        return f"{min(sum(counted), len(items)):,} of {pluralize(len(items), 'text')}"
+
+    for start in range(0, len(items), CHUNK):
+        chunk = items[start : start + CHUNK]
+        counted[:] = [start, 0]
+        with heartbeat(lambda line: print(line, file=sys.stderr), state):
+            found = call(chunk, progress)
+        yield chunk, found
+
+
+def told_cuts(cut: int, count: int, context: int, pairs: bool = False) -> None:
+    """Say on stderr how many texts were longer than the context, as training does."""
+    if cut:
+        what = "the longer text of a pair loses its end" if pairs else "they lose their ends"
+        print(f"texts longer than context = {context}: {cut:,} of {count:,}; {what}", file=sys.stderr)

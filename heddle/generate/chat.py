@@ -1,0 +1,49 @@
+"""Conversations with a model: what it is prompted with is what training read before an answer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from heddle.checks import checked
+from heddle.config.decoding import SamplingConfig
+from heddle.errors import HeddleError
+from heddle.generate.engine import Engine
+from heddle.generate.text import RowText
+from heddle.model.transformer import Transformer
+from heddle.text.chat import ChatTemplate, Message
+from heddle.text.tokenizer import Tokenizer
+
+
+@checked()
+def chat_template(model: Transformer, tokenizer: Tokenizer) -> ChatTemplate:
+    """The chat template that a model was trained with, or that it was published with.
+
+    `template.render(messages, add_generation_prompt=True)` are the ids to prompt with; an answer ends with one of `template.ends`.
+
+    Raises:
+        HeddleError: the model has none.
+    """
+    if model.config.chat is None:
+        raise HeddleError("this model has no chat template: train it with task=chat, or import one that has a template")
+    return ChatTemplate.of(model.config.chat, tokenizer)
+
+
+@checked()
+def reply(model: Transformer, tokenizer: Tokenizer, messages: Sequence[Message], **sampling: Any) -> str:
+    """The assistant's next message in a conversation.
+
+    Keywords are those of `SamplingConfig`, such as `max_tokens=100, temperature=0`.
+
+    Raises:
+        HeddleError: the model has no chat template, the template refuses the conversation, or as in `Engine`.
+    """
+    template, wanted = chat_template(model, tokenizer), SamplingConfig.of(sampling, where="sampling")
+    prompt = template.render(messages, add_generation_prompt=True)
+    end = next(iter(template.ends), tokenizer.end_of_text)
+    engine = Engine(model, [prompt], wanted, end, vocabulary=tokenizer.vocab_size)
+    text, found = RowText(tokenizer, wanted.stop, prompt[-1]), ""
+    while engine:
+        for event in engine.step():
+            found += text.push(event.token, event.finish)
+            if text.finish == "stop":
+                engine.leave({event.row})
+    return found

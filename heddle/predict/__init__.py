@@ -1,0 +1,35 @@
+"""Prediction without generation: classes, numbers, masked tokens and vectors of texts, in batches.
+
+In reading order:
+
+- `rows`: texts as rows of ids, framed and cut as in training; passes over them in batches of similar length.
+- `classify`: classes of texts, of pairs and of words, with probabilities; numbers.
+- `fill`: the most probable tokens in the place of each mask.
+- `embed`: one vector per text.
+"""
+
+from heddle.predict.classify import Prediction as Prediction
+from heddle.predict.classify import TextClass as TextClass
+from heddle.predict.classify import TextNumber as TextNumber
+from heddle.predict.classify import WordClass as WordClass
+from heddle.predict.classify import WordClasses as WordClasses
+from heddle.predict.classify import classify as classify
+from heddle.predict.embed import Embeddings as Embeddings
+from heddle.predict.embed import embed as embed
+from heddle.predict.fill import Candidate as Candidate
+from heddle.predict.fill import Filling as Filling
+from heddle.predict.fill import fill as fill
+
+__all__ = [
+    "Candidate",
+    "Embeddings",
+    "Filling",
+    "Prediction",
+    "TextClass",
+    "TextNumber",
+    "WordClass",
+    "WordClasses",
+    "classify",
+    "embed",
+    "fill",
+]

@@ -1,0 +1,212 @@
+"""Classes of texts, of pairs of texts and of words, with their probabilities; and numbers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heddle.checks import checked
+from heddle.config.model import ClassifierHeadConfig, TransformerConfig
+from heddle.data.encode import Encoder
+from heddle.errors import HeddleError
+from heddle.model.transformer import Transformer
+from heddle.predict.rows import Done, Row, check_text, frame_for, framed, passes, predicting
+from heddle.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class TextClass:
+    """The class of a text, or of a pair of texts.
+
+    Attributes:
+        label: the name of the most probable class; its number, if the model has no names.
+        probability: of that class.
+        probabilities: of every class, by name.
+        cut: whether the text was longer than the context and lost its end.
+    """
+
+    label: str
+    probability: float
+    probabilities: Mapping[str, float]
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WordClass:
+    """The class of a word.
+
+    Attributes:
+        word: the word.
+        label: the name of the most probable class; None if the word was cut off, or if the tokenizer has no id for it.
+        probability: of that class; None if there is none.
+        probabilities: of every class, by name; empty if there is none.
+    """
+
+    word: str
+    label: str | None
+    probability: float | None
+    probabilities: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class WordClasses:
+    """The classes of a text's words.
+
+    Attributes:
+        words: the words, in order.
+        cut: whether the text was longer than the context and lost its end.
+    """
+
+    words: tuple[WordClass, ...]
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TextNumber:
+    """The number of a text, or of a pair of texts, in the unit of the labels.
+
+    Attributes:
+        number: the number.
+        cut: whether the text was longer than the context and lost its end.
+    """
+
+    number: float
+    cut: bool
+
+
+Prediction = TextClass | WordClasses | TextNumber
+
+
+@checked()
+def classify(
+    model: Transformer, tokenizer: Tokenizer, texts: Sequence[Any], progress: Done | None = None
+) -> list[Prediction]:
+    """Predict the class of each text or pair, the class of each word, or a number: what the model's head was trained for.
+
+    A text is framed and cut as in training (`[CLS] text [SEP]`, see `heddle.train.framing`), so its scores are those that
+    training would compare with its label.
+
+    Args:
+        model: a model with a classifier as head, in any mode.
+        tokenizer: its tokenizer.
+        texts: strings or, for pairs, tuples of two; for classes of words, strings with blanks between words, or lists of words.
+        progress: called with the number of texts done so far, and of all.
+
+    Returns:
+        A `TextClass`, `WordClasses` or `TextNumber` for each text, in order.
+
+    Raises:
+        HeddleError: the model has another head; or a text is empty or something else than a text.
+    """
+    kind = kind_of_head(model)
+    if not texts:
+        return []
+    with predicting(model):
+        if kind == "words":
+            return [*_words(model, tokenizer, texts, progress)]
+        rows = _rows(model, tokenizer, texts)
+        scores: list[Tensor] = [torch.empty(0)] * len(rows)
+        for numbers, hidden, layout in passes(model, rows, progress):
+            assert model.head is not None
+            found = model.head(hidden, layout, model.embedding.weight).float().cpu()
+            for number, row in zip(numbers, found, strict=True):
+                scores[number] = row
+    if kind == "number":
+        return [TextNumber(float(score), row.cut) for score, row in zip(scores, rows, strict=True)]
+    name = _namer(model)
+    return [TextClass(*name(score), row.cut) for score, row in zip(scores, rows, strict=True)]
+
+
+def kind_of_head(model: Transformer) -> str:
+    """What a model's head scores: `classes` of a text, classes of `words`, or a `number`.
+
+    Raises:
+        HeddleError: it has no classifier as head.
+    """
+    head = model.config.head
+    if not isinstance(head, ClassifierHeadConfig):
+        what = {"language": "predicts tokens", "embedding": "returns vectors"}.get(head.kind, "has no head")
+        raise HeddleError(
+            f"this model {what}, so it cannot classify; heddle train FILE task=classification from=RUN teaches it classes"
+        )
+    return "words" if head.pooling == "none" else "number" if head.classes == 1 else "classes"
+
+
+def class_names(config: TransformerConfig) -> tuple[str, ...]:
+    """Names of the classes of a model's head; their numbers, if they have no names."""
+    head = config.head
+    assert isinstance(head, ClassifierHeadConfig)
+    return head.names or tuple(str(number) for number in range(head.classes))
+
+
+def _namer(model: Transformer) -> Callable[[Tensor], tuple[str, float, dict[str, float]]]:
+    """A function from the scores of the classes to the best one, its probability, and all probabilities."""
+    names = class_names(model.config)
+
+    def named(scores: Tensor) -> tuple[str, float, dict[str, float]]:
+        probabilities = scores.softmax(-1).tolist()
+        best = int(scores.argmax())
+        return names[best], probabilities[best], dict(zip(names, probabilities, strict=True))
+
+    return named
+
+
+def _rows(model: Transformer, tokenizer: Tokenizer, texts: Sequence[Any]) -> list[Row]:
+    """The rows of texts, and of pairs."""
+    parts = [_parts(number, text) for number, text in enumerate(texts)]
+    ids = iter(tokenizer.encode_batch([text for each in parts for text in each]))
+    encoded = [[next(ids) for _ in each] for each in parts]
+    rows: list[Row] = [Row([], 0, False)] * len(texts)
+    for size in {len(each) for each in parts}:
+        places = [number for number, each in enumerate(parts) if len(each) == size]
+        pairs = [encoded[place][1] for place in places] if size == 2 else None
+        found = framed(frame_for(model, tokenizer, size), [encoded[place][0] for place in places], pairs)
+        for place, row in zip(places, found, strict=True):
+            rows[place] = row
+    return rows
+
+
+def _parts(number: int, text: Any) -> tuple[str, ...]:
+    needed = "a text or a pair of texts"
+    if isinstance(text, tuple | list):
+        if len(text) != 2:
+            raise HeddleError(f"classify: texts: item {number} has {len(text)} parts, but {needed} is needed")
+        return tuple(check_text("classify", number, part, needed) for part in text)
+    return (check_text("classify", number, text, needed),)
+
+
+def _words(
+    model: Transformer, tokenizer: Tokenizer, texts: Sequence[Any], progress: Done | None
+) -> Sequence[WordClasses]:
+    """The classes of the words of each text."""
+    sentences = [_sentence(number, text) for number, text in enumerate(texts)]
+    encoded = Encoder(tokenizer, "tokens").words(sentences)
+    frame = frame_for(model, tokenizer)
+    rows = framed(frame, [ids for ids, _ in encoded])
+    most, name = frame.context - frame.marks(1), _namer(model)
+    found: list[WordClasses] = [WordClasses((), False)] * len(rows)
+    for numbers, hidden, layout in passes(model, rows, progress):
+        assert model.head is not None
+        scores = model.head(hidden, layout, model.embedding.weight).float().cpu()
+        for number, row in zip(numbers, scores, strict=True):
+            words = [
+                WordClass(
+                    word, *(name(row[frame.start + place]) if place is not None and place < most else (None, None, {}))
+                )
+                for word, place in zip(sentences[number], encoded[number][1], strict=True)
+            ]
+            found[number] = WordClasses(tuple(words), rows[number].cut)
+    return found
+
+
+def _sentence(number: int, text: Any) -> tuple[str, ...]:
+    needed = "a text or a list of words"
+    if isinstance(text, tuple | list):
+        words = tuple(check_text("classify", number, word, needed) for word in text)
+    else:
+        words = tuple(check_text("classify", number, text, needed).split())
+    if not words:
+        raise HeddleError(f"classify: texts: item {number} is empty; leave it out")
+    return words

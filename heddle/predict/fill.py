@@ -1,0 +1,178 @@
+"""The most probable tokens in the place of each mask, by a model that predicts hidden tokens (Devlin et al. 2019, 3.1)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from heddle.checks import at_least, checked
+from heddle.errors import HeddleError
+from heddle.model.transformer import Transformer
+from heddle.predict.rows import Done, Row, check_text, frame_for, framed, passes, predicting
+from heddle.text.tokenizer import Tokenizer
+from heddle.train.masked import mask_of
+
+STAND_INS = 6  # words that are tried in the place of a mask
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A token that may be in the place of a mask.
+
+    Attributes:
+        token: what it spells.
+        id: its id.
+        probability: of this token there, while all masks of the text are still masks.
+    """
+
+    token: str
+    id: int
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """A text with its masks filled in.
+
+    Attributes:
+        text: the text with every mask filled in, as the tokenizer decodes it.
+        probability: of these tokens: the product of each one's probability when it was filled in.
+        masks: for each mask, in order, the most probable tokens, best first.
+    """
+
+    text: str
+    probability: float
+    masks: tuple[tuple[Candidate, ...], ...]
+
+
+@checked(top=at_least(1))
+def fill(
+    model: Transformer, tokenizer: Tokenizer, texts: Sequence[str], top: int = 5, progress: Done | None = None
+) -> list[Filling]:
+    """Fill in the masks of texts, such as "the warp is [MASK]".
+
+    Several masks of a text are filled in one by one, the most certain first, and each next one is predicted with those before it in
+    place; so the text is one that the model finds probable as a whole, which the best token of each mask need not give.
+
+    Args:
+        model: an encoder with a language head, in any mode.
+        tokenizer: its tokenizer, which has a mask token.
+        texts: texts with masks.
+        top: how many tokens to return for each mask.
+        progress: called with the number of texts done in a pass, and of all in it.
+
+    Raises:
+        HeddleError: the model was not trained to predict hidden tokens; or a text has no mask, or is longer than the context.
+    """
+    mask = check_fills(model, tokenizer)
+    if not texts:
+        return []
+    rows = _rows(model, tokenizer, texts, mask)
+    frame = frame_for(model, tokenizer)
+    marked = [[place for place, id in enumerate(row.ids) if id == tokenizer.special[mask]] for row in rows]
+    masks: list[tuple[tuple[Candidate, ...], ...]] = [()] * len(rows)
+    left, products = [list(places) for places in marked], [1.0] * len(rows)
+    with predicting(model):
+        while any(left):
+            there = [number for number, places in enumerate(left) if places]
+            for numbers, hidden, _ in passes(model, [rows[number] for number in there], progress):
+                for number, vectors in zip((there[each] for each in numbers), hidden, strict=True):
+                    scores = model.logits(vectors[left[number]])[:, : tokenizer.vocab_size]
+                    probabilities = scores.float().softmax(-1).cpu()
+                    if not masks[number]:
+                        masks[number] = tuple(_best(row, top, tokenizer) for row in probabilities)
+                    most, ids = probabilities.max(-1)
+                    first = int(most.argmax())
+                    products[number] *= float(most[first])
+                    rows[number].ids[left[number].pop(first)] = int(ids[first])
+    filled = [tokenizer.decode(row.ids[frame.start : len(row.ids) - len(frame.end)]) for row in rows]
+    return [Filling(*each) for each in zip(filled, products, masks, strict=True)]
+
+
+def check_fills(model: Transformer, tokenizer: Tokenizer) -> str:
+    """The name of the mask token of a model that fills in masks.
+
+    Raises:
+        HeddleError: the model does not, or its tokenizer has no mask token.
+    """
+    stacks = tuple(model.config.stacks())
+    if model.config.head.kind != "language":
+        raise HeddleError(f"this model's head is of kind {model.config.head.kind!r}, which predicts no tokens")
+    if stacks == ("encoder", "decoder"):
+        raise HeddleError(
+            "this encoder-decoder writes what is missing as a new text, so it has no probabilities for each place: give "
+            "heddle generate the text with its special tokens, such as <extra_id_0>"
+        )
+    if stacks != ("encoder",):
+        raise HeddleError(
+            "this decoder sees only what is on the left of a mask: heddle generate continues a text; "
+            "task=masked trains an encoder that fills in masks"
+        )
+    mask = mask_of(tokenizer)
+    if mask is None:
+        raise HeddleError("the tokenizer has no mask token, so nothing can be filled in")
+    return mask
+
+
+def _rows(model: Transformer, tokenizer: Tokenizer, texts: Sequence[str], mask: str) -> list[Row]:
+    """The rows of texts in which the mask token's name means the token."""
+    frame, words = frame_for(model, tokenizer), stand_ins(tokenizer)
+    rows = []
+    for number, text in enumerate(texts):
+        if mask not in check_text("fill", number, text):
+            raise HeddleError(f"fill: texts: item {number} has no {mask} to fill in")
+        (row,) = framed(frame, [masked_ids(tokenizer, text, mask, words)])
+        if row.cut:
+            raise HeddleError(
+                f"fill: texts: item {number} is longer than the model's context of {frame.context} tokens"
+            )
+        rows.append(replace(row, ids=list(row.ids)))
+    return rows
+
+
+def masked_ids(tokenizer: Tokenizer, text: str, mask: str, words: Sequence[str]) -> list[int]:
+    """The ids of a text with masks, as training has them: those of a whole text, some of which are replaced.
+
+    What surrounds a mask must be encoded as beside a word, since blanks often belong to tokens. So two words take the places of the
+    masks, and the ids that differ are the masks'. Where no two words fit, the parts between masks are encoded by themselves.
+
+    Args:
+        tokenizer: has the mask token.
+        text: the text, with the mask token's name in it.
+        mask: that name.
+        words: words of one token each, from `stand_ins`.
+    """
+    for pair in pairwise(words):
+        one, other = (tokenizer.encode(text.replace(mask, word)) for word in pair)
+        places = [place for place, ids in enumerate(zip(one, other, strict=False)) if ids[0] != ids[1]]
+        if len(one) == len(other) and len(places) == text.count(mask):
+            return [tokenizer.special[mask] if place in places else id for place, id in enumerate(one)]
+    return tokenizer.encode(text, allow_special=[mask])
+
+
+def stand_ins(tokenizer: Tokenizer) -> list[str]:
+    """A few words that are one token each, with the blank before them; if there are none, letters."""
+    special = set(tokenizer.special.values())
+    found: list[str] = []
+    letters: list[str] = []
+    for id in range(tokenizer.vocab_size):
+        word = "" if id in special else tokenizer.token_bytes(id).strip().decode(errors="replace")
+        if not (word.isalpha() and word.isascii()) or word in found:
+            continue
+        twice, thrice = (tokenizer.encode(" ".join([word] * times)) for times in (2, 3))
+        # An unknown word would be decoded as something else.
+        if tokenizer.decode(twice) == f"{word} {word}":
+            more = len(thrice) - len(twice)
+            found += [word] if more == 1 else []
+            letters += [word] if more == 2 and len(word) == 1 else []
+        if len(found) == STAND_INS:
+            break
+    return found if len(found) > 1 else letters[:STAND_INS]
+
+
+def _best(probabilities: Tensor, top: int, tokenizer: Tokenizer) -> tuple[Candidate, ...]:
+    found = torch.topk(probabilities, min(top, len(probabilities)))
+    best = zip(found.indices.tolist(), found.values.tolist(), strict=True)
+    return tuple(Candidate(tokenizer.piece(id), id, probability) for id, probability in best)

@@ -1,0 +1,138 @@
+"""Texts as rows of ids, in the frame that training gave them, and passes over these rows in batches of similar length."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heddle.data.corpus import Corpus
+from heddle.data.records import Column, Records
+from heddle.errors import HeddleError
+from heddle.generate.stream import evaluating
+from heddle.generate.translate import Marks
+from heddle.model.transformer import Transformer
+from heddle.nn.layout import Layout
+from heddle.text.tokenizer import Tokenizer
+from heddle.train.framing import Frame, frame_of
+from heddle.train.records import padded, padded_layout
+from heddle.train.task import Reading
+
+TOKENS = 8192  # most padded tokens of a batch, unless a single row has more
+Done = Callable[[int, int], None]
+"""Called with the number of texts done so far, and of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a model reads for one text, or for one pair.
+
+    Attributes:
+        ids: the ids, framed and cut.
+        second: how many of them come before the second text of a pair; all of them if there is none.
+        cut: whether the text, or the longer one of a pair, lost its end.
+    """
+
+    ids: list[int]
+    second: int
+    cut: bool
+
+
+def frame_for(model: Transformer, tokenizer: Tokenizer, texts: int = 1) -> Frame:
+    """The frame in which a model was trained to read texts.
+
+    An encoder-decoder's source has the marks of translation. A published tokenizer frames texts itself. Otherwise, a model with
+    classes or vectors has read framed texts (`frame_of`), and one that predicts tokens has read plain ones.
+
+    Args:
+        texts: 2 for pairs.
+
+    Raises:
+        HeddleError: the tokenizer is another model's, the context has no room for a text, or nothing can separate two texts.
+    """
+    if tokenizer.vocab_size > (model.config.source_vocab_size or model.vocab_size):
+        raise HeddleError(
+            f"the tokenizer has {tokenizer.vocab_size} ids, but the model only {model.vocab_size}: use the model's own tokenizer"
+        )
+    reading = Reading(Corpus(), model.config, tokenizer=tokenizer)
+    if len(model.config.stacks()) == 2:
+        marks = Marks.of(model.config, tokenizer)
+        return Frame(reading.length, marks.begin, (marks.end,), (marks.end,))
+    if model.config.head.kind in ("classifier", "embedding") or any(tokenizer.around):
+        return frame_of(reading, texts)
+    return Frame(reading.length)
+
+
+def framed(frame: Frame, texts: Sequence[Sequence[int]], pairs: Sequence[Sequence[int]] | None = None) -> list[Row]:
+    """Rows of texts that are ids, with their pairs if there are any: the ids that training would read."""
+    columns = {"text": Column.of(texts)}
+    if pairs is not None:
+        columns["pair"] = Column.of(pairs)
+    records = Records(columns)
+    cut = (frame.needed(records) > frame.context).tolist()
+    return [Row(*frame.row(records, number), cut[number]) for number in range(len(records))]
+
+
+def check_text(where: str, number: int, text: Any, needed: str = "a text") -> str:
+    """A text that is one and has more than blanks, which training leaves out.
+
+    Raises:
+        HeddleError: it is something else.
+    """
+    if not isinstance(text, str):
+        raise HeddleError(f"{where}: texts: item {number} is a {type(text).__name__}, but {needed} is needed")
+    if not text.strip():
+        raise HeddleError(f"{where}: texts: item {number} is empty; leave it out")
+    return text
+
+
+def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Numbers of rows, the longest first, in batches of similar length with at most `TOKENS` padded tokens."""
+    order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
+    while order:
+        rows = max(1, TOKENS // max(1, lengths[order[0]]))
+        yield order[:rows]
+        order = order[rows:]
+
+
+def passes(
+    model: Transformer, rows: Sequence[Row], progress: Done | None = None
+) -> Iterator[tuple[list[int], Tensor, Layout]]:
+    """The numbers of a batch's rows, their hidden vectors [B T D] and their layout, batch by batch.
+
+    Of an encoder-decoder, the hidden vectors are the encoder's.
+    """
+    done = 0
+    for numbers in batches([len(row.ids) for row in rows]):
+        some = [rows[number] for number in numbers]
+        yield numbers, *_hidden(model, some)
+        done += len(numbers)
+        if progress:
+            progress(done, len(rows))
+
+
+def _hidden(model: Transformer, rows: Sequence[Row]) -> tuple[Tensor, Layout]:
+    ids = [row.ids for row in rows]
+    tokens = torch.from_numpy(padded(ids, 0)).to(model.device)
+    layout = padded_layout([len(row) for row in ids], tokens.shape[1]).to(model.device)
+    if len(model.config.stacks()) == 2:
+        cache = model.new_cache(len(rows))  # a call with a cache leaves the encoder's output there
+        model(tokens[:, :1] * 0, source=tokens, source_layout=layout, cache=cache)
+        assert cache.encoded is not None
+        return cache.encoded.hidden, layout
+    types = None
+    if model.config.last()[1].entry.types > 1 and any(row.second < len(row.ids) for row in rows):
+        types = torch.from_numpy(
+            padded([[int(place >= row.second) for place in range(len(row.ids))] for row in rows], 0)
+        )
+        types = types.to(model.device)
+    return model(tokens, layout, types=types).hidden, layout
+
+
+@contextmanager
+def predicting(model: Transformer) -> Iterator[None]:
+    """Evaluation mode without gradients inside; after it the mode that the model had."""
+    with evaluating(model), torch.no_grad():
+        yield

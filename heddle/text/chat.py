@@ -1,0 +1,288 @@
+"""Conversations as ids: the chat template that a model was trained with, rendered as Hugging Face transformers renders it.
+
+A template is a program that came with weights, so it runs in Jinja's sandbox, which can read nothing but the messages.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Literal, Protocol, Self, get_args
+
+from jinja2 import Template, TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from heddle.checks import checked
+from heddle.errors import HeddleError, did_you_mean
+from heddle.text.tokenizer import Tokenizer
+
+Role = Literal["system", "user", "assistant"]
+ROLES: tuple[str, ...] = get_args(Role)
+ANSWERS = "assistant"  # the role whose messages a model learns to write
+
+Message = Mapping[str, str]
+"""One message of a conversation, with its `role` and its `content`."""
+
+NONCHARACTERS = [chr(0xFDD0 + number) for number in range(32)]  # which no text contains
+ESCAPED = re.compile(r"\\u(fd[de][0-9a-f])")
+PROBE = ({"role": "user", "content": "a"}, {"role": ANSWERS, "content": "b"})
+
+
+class ChatSettings(Protocol):
+    """What a template is made from; `heddle.config.ChatTemplateConfig` has it."""
+
+    @property
+    def template(self) -> str: ...
+    @property
+    def tokens(self) -> Mapping[str, str]: ...
+    @property
+    def date(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Which ids of a conversation are one of the assistant's messages.
+
+    Attributes:
+        start: the first, which follows what generation is prompted with.
+        stop: the one after the special token that ends it.
+        sure: whether the ids up to `start` are those that generation is prompted with. They are not where the tokenizer joins the
+            end of the prompt with the beginning of the answer.
+    """
+
+    start: int
+    stop: int
+    sure: bool
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """The ids of all messages, and which of them are the assistant's."""
+
+    ids: list[int]
+    answers: tuple[Answer, ...]
+
+
+class ChatTemplate:
+    """Messages to ids, for training and for generation alike.
+
+    Special tokens written out in a message are ordinary text; only those of the template itself are special.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        template: the template, in Jinja.
+        tokens: what it calls special tokens, such as `bos_token`, and their texts.
+        date: what `strftime_now` formats, as ISO 8601; None: the present moment.
+
+    Raises:
+        HeddleError: it is not valid Jinja.
+    """
+
+    @checked()
+    def __init__(
+        self, tokenizer: Tokenizer, template: str, tokens: Mapping[str, str] | None = None, date: str | None = None
+    ) -> None:
+        self.tokenizer, self.source, self.tokens = tokenizer, template, dict(tokens or {})
+        self._template = compiled(template, date)
+        longest_first = sorted(tokenizer.special, key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+    @classmethod
+    def of(cls, settings: ChatSettings, tokenizer: Tokenizer) -> Self:
+        """The template that a model's config describes."""
+        return cls(tokenizer, settings.template, settings.tokens, settings.date)
+
+    @checked()
+    def text(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
+        """The conversation as text, special tokens written out.
+
+        Args:
+            messages: the conversation.
+            add_generation_prompt: whether to end with the beginning of an answer.
+
+        Raises:
+            HeddleError: a message has no role or no content, or the template refuses the conversation.
+        """
+        return self._rendered(checked_messages(messages), add_generation_prompt)
+
+    @checked()
+    def render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> list[int]:
+        """The conversation as ids, with the arguments and errors of `text`."""
+        return self._ids(*self._protected(checked_messages(messages), add_generation_prompt))
+
+    @checked()
+    def conversation(self, messages: Sequence[Message]) -> Conversation:
+        """The conversation as ids, and which of them are the assistant's.
+
+        What comes before each answer is rendered as it is for generation; both it and the conversation up to the end of the
+        answer must be beginnings of the whole.
+
+        Raises:
+            HeddleError: they are not, an answer ends with no special token, or as in `text`.
+        """
+        messages = checked_messages(messages)
+        whole, mark = self._protected(messages)
+        ids = self._ids(whole, mark)
+        special = [match.group() for match in self._special.finditer(whole)]
+        # Where the ids of the template's own special tokens are: no text gives one of them.
+        names = {self.tokenizer.special[name] for name in special}
+        places = [place for place, id in enumerate(ids) if id in names]
+        if len(places) != len(special):
+            raise HeddleError("the tokenizer does not keep the chat template's special tokens apart from the text")
+        answers = []
+        for number, message in enumerate(messages):
+            if message["role"] != ANSWERS:
+                continue
+            before = self._protected(messages[:number], True)
+            upto, _ = self._protected(messages[: number + 1])
+            text = self._answer(before[0], upto, whole)
+            first = len(self._special.findall(before[0]))
+            last = first + len(self._special.findall(text))
+            prompt = self._ids(*before)
+            answers.append(Answer(len(prompt), places[last - 1] + 1, ids[: len(prompt)] == prompt))
+        return Conversation(ids, tuple(answers))
+
+    @checked()
+    def check(self) -> None:
+        """Refuse a template that does not show which tokens are the assistant's, or when its answers end.
+
+        Raises:
+            HeddleError: it is such a template.
+        """
+        self.conversation([*PROBE, *PROBE])
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """The ids that end an answer; none if only its text shows the end."""
+        before, upto = self._rendered(list(PROBE[:1]), True), self._rendered(list(PROBE), False)
+        found = self._special.findall(upto.removeprefix(before)) if upto.startswith(before) else []
+        return tuple(self.tokenizer.special[name] for name in found[-1:])
+
+    def _answer(self, before: str, upto: str, whole: str) -> str:
+        """The text of an answer with its end."""
+        if not upto.startswith(before) or not whole.startswith(upto):
+            raise HeddleError(
+                "this chat template writes the beginning of a conversation differently once more of it follows, so which tokens "
+                "are the assistant's is not certain: use another template"
+            )
+        text = upto[len(before) :]
+        if not self._special.search(text):
+            raise HeddleError(
+                "this chat template ends an answer with no special token of the tokenizer, so a model could not learn when to "
+                "stop: add the template's tokens to special_tokens, or use another template"
+            )
+        return text
+
+    def _protected(self, messages: Sequence[Message], prompt: bool = False) -> tuple[str, str]:
+        """The text with a mark inside every special token that a message contains; and the mark, "" if none was needed."""
+        if not any(self._special.search(message["content"]) for message in messages):
+            return self._rendered(messages, prompt), ""
+        written = self.source + "".join(message["content"] for message in messages)
+        mark = next((each for each in NONCHARACTERS if each not in written), "")
+        if not mark:
+            raise HeddleError("a conversation with special tokens and all noncharacters of Unicode cannot be encoded")
+        broken = [{**message, "content": self._broken(message["content"], mark)} for message in messages]
+        return self._rendered(broken, prompt), mark
+
+    def _broken(self, text: str, mark: str) -> str:
+        # Again, since what is left may contain another one.
+        while self._special.search(text):
+            text = self._special.sub(lambda match: match.group()[0] + mark + match.group()[1:], text)
+        return text
+
+    def _ids(self, text: str, mark: str) -> list[int]:
+        """The ids of a text whose special tokens are all the template's; a mark is removed from the text between them."""
+        if not mark:
+            return self.tokenizer.encode(text, allow_special=True)
+        ids: list[int] = []
+        start = 0
+        for match in self._special.finditer(text):
+            ids += self.tokenizer.encode(text[start : match.start()].replace(mark, ""))
+            ids.append(self.tokenizer.special[match.group()])
+            start = match.end()
+        return ids + self.tokenizer.encode(text[start:].replace(mark, ""))
+
+    def _rendered(self, messages: Sequence[Message], prompt: bool) -> str:
+        told = {"tools": None, "documents": None, "add_generation_prompt": prompt, **self.tokens}
+        try:
+            return self._template.render(messages=[dict(message) for message in messages], **told)
+        except TemplateError as error:
+            raise HeddleError(f"the chat template refuses this conversation: {error}") from None
+        except Exception as error:  # whatever the template does with its values
+            said = f"{type(error).__name__}: {error}"
+            raise HeddleError(f"the chat template cannot render this conversation ({said})") from None
+
+
+def checked_messages(messages: Sequence[Any]) -> list[dict[str, str]]:
+    """Messages with a known role and a text; keys without a value are left out.
+
+    Raises:
+        HeddleError: there is none, or one is something else.
+    """
+    found = []
+    for number, message in enumerate(messages, start=1):
+        if not isinstance(message, Mapping):
+            raise HeddleError(f"message {number} is a {type(message).__name__}: it must have a role and a content")
+        said = {str(key): value for key, value in message.items() if value is not None}
+        for key in ("role", "content"):
+            if not isinstance(said.get(key), str):
+                raise HeddleError(
+                    f"message {number} has no {key} that is a text; it has {', '.join(said) or 'nothing'}"
+                )
+        if said["role"] not in ROLES:
+            near = did_you_mean(said["role"], ROLES)
+            raise HeddleError(f"message {number} has the role {said['role']!r}, none of {', '.join(ROLES)}.{near}")
+        if unknown := [key for key in said if key not in ("role", "content")]:
+            raise HeddleError(f"message {number} has {unknown[0]!r}, which heddle does not read: remove it")
+        found.append(said)
+    return found
+
+
+class _Generation(Extension):
+    """`{% generation %}` … `{% endgeneration %}`, by which some templates show what is the assistant's, changes no text."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def compiled(template: str, date: str | None = None) -> Template:
+    """A template with the functions and the handling of blanks that published ones rely on.
+
+    Raises:
+        HeddleError: it is not valid Jinja.
+    """
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: (
+        datetime.now() if date is None else datetime.fromisoformat(date)
+    ).strftime(form)
+    try:
+        return environment.from_string(template)
+    except TemplateError as error:
+        raise HeddleError(f"the chat template is not valid Jinja: {error}") from None
+
+
+def _refuse(reason: str) -> None:
+    raise TemplateError(reason)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON without the escapes for HTML of Jinja's own filter; the marks in special tokens are not escaped either."""
+    found = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return ESCAPED.sub(lambda match: chr(int(match[1], 16)), found) if ensure_ascii else found

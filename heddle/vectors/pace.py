@@ -1,0 +1,40 @@
+"""What a long training says: how far it is, and that it failed."""
+
+import math
+import time
+from collections.abc import Callable
+
+from heddle.errors import HeddleError
+
+PATIENCE, PAUSE = 2.0, 5.0  # seconds before the first line, and between two
+
+
+class Pace:
+    """Tells how a task is doing once it has taken two seconds, and then every five; shorter ones stay silent.
+
+    Args:
+        tell: called with each line; None: nobody listens.
+    """
+
+    def __init__(self, tell: Callable[[str], None] | None) -> None:
+        self.tell = tell
+        self.began = time.monotonic()
+        self.due = self.began + PATIENCE
+
+    def say(self, done: int, line: Callable[[float], str]) -> None:
+        """Tell the line for this rate, in items per second, if it is due."""
+        now = time.monotonic()
+        if self.tell is not None and now >= self.due:
+            self.tell(line(done / (now - self.began)))
+            self.due = now + PAUSE
+
+
+def finite(loss: float, epoch: int) -> float:
+    """The loss.
+
+    Raises:
+        HeddleError: it is NaN or infinite.
+    """
+    if not math.isfinite(loss):
+        raise HeddleError(f"the vectors became NaN or infinite in epoch {epoch}; set a lower learning_rate")
+    return loss

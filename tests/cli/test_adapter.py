@@ -1,0 +1,85 @@
+"""`[train.lora]` on the command line: the plan, the count, the adapter alone, and its way back into a model."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from heddle.weights import load
+from tests.cli.conftest import TINY, Heddle
+
+RUN_FILE = """
+[data]
+sources = ["corpus.txt"]
+
+[model]
+from = "base"
+
+[train]
+steps = 4
+batch = 4
+threads = 1
+evaluate_every = 4
+precision = "fp32"
+compile = "off"
+device = "cpu"
+
+[train.lora]
+rank = 2
+layers = ["*.mixer.q", "*.mixer.v"]
+"""
+
+
+@pytest.fixture
+def tuned(heddle: Heddle, corpus: str, tmp_path: Path) -> Heddle:
+    """A run `base`, and `run`, which has trained an adapter beside its weights."""
+    (tmp_path / "corpus.txt").write_bytes(Path(corpus).read_bytes())
+    gpt2 = ["preset=gpt2-small", *(word for word in TINY if not word.startswith("context")), "context=16"]
+    assert heddle("train", "corpus.txt", *gpt2, "--name", "base", "--json").code == 0
+    (tmp_path / "run.toml").write_text(RUN_FILE)
+    told = heddle("train", "run.toml", "--name", "run")
+    assert told.code == 0, told.err
+    # Two layers from 16 to 16 numbers, rank 2.
+    assert "128 parameters are trained (" in told.out
+    assert "128 of them in adapters of rank 2 beside 2 layers; " in told.out
+    assert "with adamw" in told.out
+    return heddle
+
+
+def test_an_adapter_goes_out_and_comes_back(tuned: Heddle, refused: Callable[..., str], tmp_path: Path) -> None:
+    found = tuned("adapter", "export", "run", "peft", "--json").json
+    assert found == {"directory": "peft", "family": "gpt2", "modules": 1, "rank": 4, "parameters": 128}
+    assert "peft2: gpt2, 1 module of rank 4 or less, 128 parameters" in tuned("adapter", "export", "run", "peft2").out
+    wanted = load("runs/run").model.state_dict()
+    for source in ("run", "runs/run/adapter.safetensors", "peft"):
+        name = f"merged-{Path(source).suffix}{Path(source).stem}"
+        assert tuned("adapter", "merge", "base", source, name, "--json").json["checked"]
+        merged = load(f"runs/{name}").model.state_dict()
+        assert max((merged[key] - value).abs().max() for key, value in wanted.items()) < 1e-6
+        assert not torch.equal(
+            merged["decoder.blocks.0.mixer.q.weight"], load("runs/base").model.decoder.blocks[0].mixer.q.weight
+        )
+    assert "2 layers of base changed" in tuned("adapter", "merge", "base", "run", "more").out
+    assert tuned("export", "run", "merged").code == 0
+    assert "was trained beside other weights than these" in refused("adapter", "merge", "run", "peft", "twice")
+    assert "base has no adapter.safetensors" in refused("adapter", "export", "base", "out")
+    assert "no run" in refused("adapter", "merge", "base", "nowhere", "out")
+
+
+def test_what_was_trained_is_counted(tuned: Heddle) -> None:
+    told = tuned("count", "run").out
+    assert "Training changed 128 parameters, 128 of them in adapters beside 2 layers; " in told
+    assert tuned("count", "run", "--json").json["trained"]["adapters"] == 128
+    assert "trained" not in tuned("count", "base", "--json").json
+
+
+def test_ranks_are_tried_as_a_series(tuned: Heddle) -> None:
+    words = ["corpus.txt", "from=base", "lora.rank=[1,2]", *TINY[5:], "--name", "try", "--dry-run"]
+    told = tuned("train", *words)
+    assert told.code == 0, told.err
+    assert told.out.startswith("runs/try-lora.rank=1\nruns/try-lora.rank=2\n")
+
+
+def test_without_a_run_to_start_from(refused: Callable[..., str], corpus: str) -> None:
+    assert "lora trains adapters beside the weights of another run" in refused("train", corpus, *TINY, "lora.rank=4")

@@ -1,0 +1,189 @@
+"""`heddle classify`, `fill` and `embed`: what they read, what they print, and what they refuse."""
+
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import heddle as package
+from heddle.config import ClassificationConfig, RegressionConfig, TokenClassificationConfig, TransformerConfig
+from heddle.data.corpus import Corpus
+from heddle.model import build
+from tests.train.labelled import TOKENIZER, WORDS, model_for, records
+
+from .conftest import Heddle
+
+Refused = Callable[..., str]
+MASKED = package.train_tokenizer("words", [" ".join(WORDS)], 100, ("[MASK]",))
+KINDS = {"class": ClassificationConfig(), "tags": TokenClassificationConfig(), "number": RegressionConfig()}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Runs of new models: `class`, `pairs`, `tags`, `number` and `masked`."""
+    for kind, config in KINDS.items():
+        package.save(build(model_for(config, Corpus(records(kind)))), tmp_path / "runs" / kind, TOKENIZER)
+    block = {"mixer": {"heads": 2}}
+    said = {"vocab_size": MASKED.vocab_size, "dim": 16, "context": 16, "encoder": {"depth": 1, "block": block}}
+    package.save(build(TransformerConfig.of(said)), tmp_path / "runs" / "masked", MASKED)
+    return tmp_path / "runs"
+
+
+def lines(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def loaded(run: Path) -> Any:
+    return package.load(run)
+
+
+def test_classes_are_read_from_everywhere(
+    heddle: Heddle, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arguments, lines, tables, lines of JSON: in order, and the same as in Python."""
+    (tmp_path / "lines.txt").write_text("the warp\n\nis held\n")
+    (tmp_path / "table.csv").write_text('text,other\n"the weft, thrown",1\n')
+    (tmp_path / "rows.jsonl").write_text('{"body": "over"}\n')
+    said = heddle("classify", "class", "the warp is held", "lines.txt", "table.csv", "--json", "--device", "cpu")
+    assert said.err == "1 empty text left out\n"
+    found = lines(said.out)
+    texts = ["the warp is held", "the warp", "is held", "the weft, thrown"]
+    assert [each["text"] for each in found] == texts
+    for each, expected in zip(found, package.classify(*loaded(runs / "class"), texts), strict=True):
+        assert each["probabilities"] == pytest.approx(dict(expected.probabilities), abs=1e-6)
+        assert (each["label"], each["cut"]) == (expected.label, False)
+    assert heddle("classify", "class", "--json", "--", "--warp").json["text"] == "--warp"
+    other = heddle("classify", "class", "rows.jsonl", "--text-column", "body", "--json")
+    assert [each["text"] for each in lines(other.out)] == ["over"]
+    for piped in ("the warp\nis held\n", '{"text": "the warp"}\n{"text": "is held"}\n'):
+        for words in ([], ["-"]):
+            monkeypatch.setattr("sys.stdin", io.StringIO(piped))
+            monkeypatch.setattr("sys.stdin.isatty", lambda: False)
+            assert [each["text"] for each in lines(heddle("classify", "class", *words, "--json").out)] == texts[1:3]
+
+
+def test_pairs_words_and_numbers(heddle: Heddle, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs.jsonl").write_text('{"text": "the warp", "second": "the weft"}\n')
+    tabled = heddle("classify", "class", "pairs.jsonl", "--pair-column", "second", "--json").json
+    assert (tabled["text"], tabled["pair"]) == ("the warp", "the weft")
+    given = heddle("classify", "class", "the warp", "--pair", "the weft", "--json").json
+    assert given == tabled
+    (tmp_path / "words.conll").write_text("the O\nwarp O\n\nis O\nheld O\n")
+    tagged = lines(heddle("classify", "tags", "words.conll", "the weft", "--json").out)
+    assert [[word["word"] for word in each["words"]] for each in tagged] == [
+        ["the", "warp"],
+        ["is", "held"],
+        ["the", "weft"],
+    ]
+    assert {word["label"] for each in tagged for word in each["words"]} <= {"O", "B-THREAD", "I-THREAD"}
+    number = heddle("classify", "number", "the warp", "--json").json
+    assert number["number"] == pytest.approx(
+        package.classify(*loaded(runs / "number"), ["the warp"])[0].number, abs=1e-6
+    )
+
+
+def test_tables_for_people(heddle: Heddle, runs: Path) -> None:
+    (first, *rest) = heddle("classify", "class", "the warp").out.splitlines()
+    assert first.split() == ["class", "probability"]
+    assert {line.split()[0] for line in rest} == {"cold", "warm", "hot"}
+    assert [float(line.split()[1]) for line in rest] == sorted((float(line.split()[1]) for line in rest), reverse=True)
+    several = heddle("classify", "class", "the [warp]", "held").out
+    assert re.search(r"^the \[warp\] +(cold|warm|hot) +0\.\d{4}", several, re.MULTILINE)
+    assert heddle("classify", "number", "the warp").out.split()[:2] == ["text", "number"]
+    assert heddle("classify", "tags", "the warp", "held").out.count("\n") == 5
+    long = heddle("classify", "class", " ".join(WORDS * 3), "held")
+    assert long.err == "texts longer than context = 16: 1 of 2; they lose their ends\n"
+    shown = heddle("fill", "masked", "the [MASK] is held", "--top", "2").out.splitlines()
+    (expected,) = package.fill(*loaded(runs / "masked"), ["the [MASK] is held"], top=2)
+    assert shown[0].split() == ["mask", "token", "probability"]
+    assert [line.split() for line in shown[1:3]] == [
+        ["1", each.token.strip(), f"{each.probability:.4f}"] for each in expected.masks[0]
+    ]
+    assert shown[3] == expected.text
+
+
+def test_masks_as_json(heddle: Heddle, runs: Path) -> None:
+    found = lines(heddle("fill", "masked", "the [MASK] is [MASK]", "[MASK] over", "--top", "3", "--json").out)
+    assert [each["text"] for each in found] == ["the [MASK] is [MASK]", "[MASK] over"]
+    for each, expected in zip(
+        found, package.fill(*loaded(runs / "masked"), [each["text"] for each in found], 3), strict=True
+    ):
+        assert each["filled"] == expected.text
+        assert [[one["id"] for one in mask] for mask in each["masks"]] == [
+            [one.id for one in mask] for mask in expected.masks
+        ]
+
+
+def test_vectors_into_files(heddle: Heddle, runs: Path, tmp_path: Path) -> None:
+    texts = ["the warp", "is held"]
+    expected = package.embed(*loaded(runs / "masked"), texts, pooling="last", normalise=True).vectors
+    how = ["--pooling", "last", "--normalise"]
+    for name in ("v.npy", "v.safetensors", "v.jsonl"):
+        assert heddle("embed", "masked", *texts, *how, "--out", name).out == f"{name}: 2 vectors of 16 numbers\n"
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected, atol=1e-6)
+    np.testing.assert_allclose(load_file(tmp_path / "v.safetensors")["embeddings"], expected, atol=1e-6)
+    for rows in ((tmp_path / "v.jsonl").read_text(), heddle("embed", "masked", *texts, *how, "--json").out):
+        assert [each["text"] for each in lines(rows)] == texts
+        np.testing.assert_allclose([each["embedding"] for each in lines(rows)], expected, atol=1e-6)
+    assert "vector of 16 numbers" in heddle("embed", "masked", *texts).out
+
+
+def test_long_work_says_how_far_it_is(
+    heddle: Heddle, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heddle.text.heartbeat.EVERY", 0.001)
+    monkeypatch.setattr("heddle.cli.inputs.CHUNK", 200)
+    monkeypatch.setattr("heddle.predict.rows.TOKENS", 64)
+    (tmp_path / "many.txt").write_text("the warp is held\n" * 500)
+    said = heddle("classify", "class", "many.txt", "--json")
+    assert len(lines(said.out)) == 500
+    assert re.search(r"^\d+ of 500 texts, 0 s$", said.err, re.MULTILINE)
+
+
+def test_labelled_files_are_scored_by_a_model_without_a_training(
+    heddle: Heddle, refused: Refused, runs: Path, tmp_path: Path
+) -> None:
+    """An imported classifier, say: the task is its head's, and accuracy is that of `classify`."""
+    texts, labels = ["the warp", "is held", "the weft", "over"], ["cold", "hot", "warm", "cold"]
+    (tmp_path / "new.csv").write_text(
+        "text,label\n" + "".join(f"{a},{b}\n" for a, b in zip(texts, labels, strict=True))
+    )
+    scored = heddle("eval", "class", "new.csv", "--json").json
+    found = package.classify(*loaded(runs / "class"), texts)
+    assert scored["accuracy"] == np.mean([each.label == label for each, label in zip(found, labels, strict=True)])
+    assert (scored["text"], scored["tokens"]) == ("new.csv", 4)
+    (tmp_path / "other.csv").write_text("text,label\nthe warp,sunny\nis held,cold\nover,rainy\n")
+    said = refused("eval", "class", "other.csv")
+    assert said == "runs/class does not know the labels sunny, rainy; it has learned cold, warm, hot"
+
+
+def test_what_is_refused_is_one_line(refused: Refused, run_a: Path, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("the warp\n")
+    (tmp_path / "table.csv").write_text("body\nthe warp\n")
+    (tmp_path / "there.npy").write_text("")
+    for words, said in (
+        (["classify", "a", "text"], "this model predicts tokens, so it cannot classify"),
+        (["classify", "class", "text", "--jsn"], "Unknown option: --jsn. Did you mean --json?"),
+        (["classify", "class", "reviws.csv"], "reviws.csv: no such file"),
+        (["classify", "class", "table.csv"], "table.csv:2: no column 'text'"),
+        (["classify", "class", " "], "there is no text: every one is empty"),
+        (["classify", "class", "one", "two", "--pair", "three"], "2 texts and 1 second text"),
+        (["classify", "class", "lines.txt", "--pair-column", "second"], "give a table"),
+        (["classify", "tags", "one", "--pair", "two"], "do not apply to a run that classifies words"),
+        (["fill", "a", "the [MASK]"], "heddle generate continues a text"),
+        (["fill", "class", "the [MASK]"], "head is of kind 'classifier', which predicts no tokens"),
+        (["fill", "masked", "the warp"], "has no [MASK] to fill in"),
+        (["fill", "masked", "[MASK]", "--top", "0"], "top = 0: must be at least 1"),
+        (["eval", "a", "corpus.txt", "--tasks", "t.yaml"], "leave out files and --context"),
+        (["eval", "a", "--limit", "3"], "--limit and --shots apply to --tasks only"),
+        (["eval", "a", "--tasks", "t.yaml", "--limit", "0"], "limit = 0: must be at least 1"),
+        (["embed", "a", "text", "--out", "x.txt"], "--out x.txt: must end in .npy, .safetensors or .jsonl"),
+        (["embed", "a", "text", "--out", "there.npy"], "there.npy: already exists"),
+    ):
+        assert said in refused(*words), words

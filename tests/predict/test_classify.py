@@ -1,0 +1,199 @@
+"""Classes and numbers: those that training scores, those of transformers, and the same alone and in a batch."""
+
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import heddle
+from heddle.config import ClassificationConfig, RegressionConfig, TokenClassificationConfig, TransformerConfig
+from heddle.data.batch import IGNORED
+from heddle.data.corpus import Corpus
+from heddle.data.records import Column, Records
+from heddle.errors import HeddleError
+from heddle.model import build
+from heddle.predict import TextClass, TextNumber, WordClasses, classify
+from heddle.predict.rows import Row, passes, predicting
+from heddle.text import train_tokenizer
+from heddle.train import Examples, Reading, make_task
+from heddle.train.framing import frame_of
+from tests.models import BOTH, COMBINATIONS, ENCODERS, awake, name_of
+from tests.train.labelled import NAMES, TOKENIZER, WORDS, model_for, records
+
+from .published import published
+
+TASKS = {"class": ClassificationConfig(), "tags": TokenClassificationConfig(), "number": RegressionConfig()}
+LONG = " ".join(WORDS * 2)
+TEXTS = ["the warp is held", LONG, "thrown", "the weft is thrown over the warp", "and the weft"]
+
+
+def random_texts(records: Records, name: str) -> list[str]:
+    return [TOKENIZER.decode(records.columns[name][number].tolist()) for number in range(len(records))]
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+@pytest.mark.parametrize(("kind", "pairs"), [("class", False), ("class", True), ("tags", False), ("number", True)])
+def test_what_predicts_is_what_training_scores(kind: str, pairs: bool, stack: str) -> None:
+    """-log p of every label, from probabilities of texts, is the loss of the training task for the same records."""
+    there = records(kind, 24, pairs=pairs, most=14)
+    corpus = Corpus(None, there)
+    said = {"context": 16 if pairs else 10, **({stack: {"entry": {"types": 2}}} if pairs else {})}
+    model = build(model_for(TASKS[kind], corpus, stack, **said), seed=1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(3).add_(0.01)  # far from what a new model says of everything
+    task = make_task(TASKS[kind], Reading(corpus, model.config, tokenizer=TOKENIZER))
+    batch = task.batch(Examples(np.arange(len(there)), held_out=True))
+    assert (batch.types is not None) == pairs
+    with predicting(model):
+        losses = task.objective(model).by_row(batch)["loss"].tolist()
+    texts: list[Any] = random_texts(there, "text")
+    if pairs:
+        texts = list(zip(texts, random_texts(there, "pair"), strict=True))
+    found = classify(model, TOKENIZER, texts)
+    assert any(each.cut for each in found)
+    labels = there.columns["label"]
+    for number, (each, loss) in enumerate(zip(found, losses, strict=True)):
+        right = labels[number].tolist()
+        if isinstance(each, TextNumber):
+            assert (each.number - right[0]) ** 2 == pytest.approx(loss, rel=1e-4)
+        elif isinstance(each, TextClass):
+            assert -np.log(each.probabilities[NAMES[right[0]]]) == pytest.approx(loss, rel=1e-4)
+            assert each.label == max(each.probabilities, key=lambda name: each.probabilities[name])
+        else:
+            names = corpus.validation.classes if isinstance(corpus.validation, Records) else ()
+            pieces = zip(each.words, right, strict=True)
+            scored = [-np.log(word.probabilities[names[label]]) for word, label in pieces if word.label is not None]
+            assert sum(scored) == pytest.approx(loss, rel=1e-4)
+            assert len(scored) == int((batch.targets[number] != IGNORED).sum())
+
+
+CONFIGS = [*ENCODERS, *BOTH, *COMBINATIONS[::6]]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=name_of)
+def test_a_row_is_the_same_alone_and_in_a_batch(config: TransformerConfig) -> None:
+    """Whatever the model's layers are: the hidden vectors of every real token, in fp32."""
+    model = awake(config, torch.float32)
+    draw = np.random.default_rng(0)
+    rows = [Row(draw.integers(0, model.vocab_size, size).tolist(), size, False) for size in (5, 1, 9, 2, 9)]
+    with predicting(model):
+        together: dict[int, torch.Tensor] = {}
+        for numbers, hidden, _ in passes(model, rows):
+            together |= dict(zip(numbers, hidden, strict=True))
+        for number, row in enumerate(rows):
+            ((_, alone, _),) = passes(model, [row])
+            torch.testing.assert_close(together[number][: len(row.ids)], alone[0], rtol=1e-4, atol=1e-5)
+
+
+def test_batches_are_of_similar_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heddle.predict.rows.TOKENS", 12)
+    model = build(model_for(TASKS["class"], Corpus(records("class"))))
+    sizes = [4, 12, 3, 20, 4, 1]
+    done: list[tuple[int, int]] = []
+    rows = [Row([1] * min(size, 16), 16, False) for size in sizes]
+    with predicting(model):
+        widths = [(numbers, hidden.shape[1]) for numbers, hidden, _ in passes(model, rows, lambda *so: done.append(so))]
+    assert widths == [([3], 16), ([1], 12), ([0, 4, 2], 4), ([5], 1)]
+    assert done == [(1, 6), (2, 6), (5, 6), (6, 6)]
+
+
+def test_texts_in_a_batch_have_the_probabilities_that_they_have_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(model_for(TASKS["class"], Corpus(records("class"))), seed=3).train()
+    together = classify(model, TOKENIZER, TEXTS)
+    assert model.training
+    for text, each in zip(TEXTS, together, strict=True):
+        (alone,) = classify(model, TOKENIZER, [text])
+        assert isinstance(each, TextClass)
+        assert isinstance(alone, TextClass)
+        assert each.probabilities == pytest.approx(alone.probabilities, abs=1e-6)
+    assert [each.cut for each in together] == [False, True, False, False, False]
+    with pytest.raises(FrozenInstanceError):
+        together[0].label = "hot"  # type: ignore[misc, union-attr]
+    assert classify(model, TOKENIZER, []) == []
+
+
+def test_a_published_classifier_says_what_transformers_says(tmp_path: Path) -> None:
+    labels = {"id2label": {0: "cold", 1: "warm", 2: "hot"}, "label2id": {"cold": 0, "warm": 1, "hot": 2}}
+    model, tokenizer, theirs, cut = published(tmp_path, "BertForSequenceClassification", **labels)
+    items: list[Any] = ["the warps", ("the weft is held", "and thrown over"), "loom", ("the", "warp and the weft over")]
+    for item, each in zip(items, classify(model, tokenizer, items), strict=True):
+        texts = item if isinstance(item, tuple) else (item,)
+        with torch.no_grad():
+            expected = (
+                theirs(**cut(*texts, return_tensors="pt", return_token_type_ids=True)).logits.softmax(-1)[0].tolist()
+            )
+        assert isinstance(each, TextClass)
+        assert list(each.probabilities.values()) == pytest.approx(expected, abs=1e-5)
+        assert list(each.probabilities) == ["cold", "warm", "hot"]
+        assert each.probability == max(each.probabilities.values())
+
+
+def test_published_tags_are_those_of_transformers(tmp_path: Path) -> None:
+    model, tokenizer, theirs, cut = published(tmp_path, "BertForTokenClassification", num_labels=4)
+    items: list[Any] = ["the wefts is warped", ["loom", "helded"]]
+    for item, each in zip(items, classify(model, tokenizer, items), strict=True):
+        words = item.split() if isinstance(item, str) else item
+        encoded = cut([words], is_split_into_words=True, return_tensors="pt")
+        with torch.no_grad():
+            expected = theirs(**encoded).logits.softmax(-1)[0]
+        places = [encoded.word_ids().index(number) for number in range(len(words))]
+        assert isinstance(each, WordClasses)
+        assert [word.word for word in each.words] == words
+        for word, place in zip(each.words, places, strict=True):
+            assert [*word.probabilities.values()] == pytest.approx(expected[place].tolist(), abs=1e-5)
+            assert word.label == str(int(expected[place].argmax()))
+
+
+def test_words_that_do_not_fit_have_no_class() -> None:
+    model = build(model_for(TASKS["tags"], Corpus(records("tags")), context=6))
+    (found,) = classify(model, TOKENIZER, ["the warp is held and the weft"])
+    assert isinstance(found, WordClasses)
+    assert [word.label is None for word in found.words] == [False] * 4 + [True] * 3
+    assert found.words[-1].probability is None
+    assert found.cut
+
+
+@pytest.mark.parametrize(
+    ("single", "pair", "marks"),
+    [
+        ("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]", ((2,), (3, 3), (3,))),  # RoBERTa's
+        ("$A [SEP]", "$A [SEP] $B [SEP]", ((), (3,), (3,))),  # T5's
+        ("[CLS] $A", "[CLS] $A [CLS] $B", ((2,), (2,), ())),  # Llama's
+    ],
+)
+def test_a_published_tokenizer_frames_texts_as_it_says(
+    tmp_path: Path, single: str, pair: str, marks: tuple[tuple[int, ...], ...]
+) -> None:
+    """Training frames them so, too, since there is one function."""
+    model, tokenizer, _, cut = published(tmp_path, "BertForSequenceClassification", (single, pair))
+    frame = frame_of(Reading(Corpus(), model.config, tokenizer=tokenizer), 2)
+    assert (frame.begin, frame.between, frame.end) == marks
+    texts = ("the warp", "is held over")
+    ids = [Column.of([tokenizer.encode(text)]) for text in texts]
+    row, first = frame.row(Records({"text": ids[0], "pair": ids[1]}), 0)
+    assert row == cut(*texts)["input_ids"]
+    assert row[first:] == [*tokenizer.encode(texts[1]), *marks[2]]
+    assert frame.row(Records({"text": ids[0]}), 0)[0] == cut(texts[0])["input_ids"]
+
+
+def test_what_cannot_be_classified_is_refused() -> None:
+    model = build(model_for(TASKS["class"], Corpus(records("class"))))
+    for texts, said in (
+        (["warp", 3], "item 1 is a int, but a text or a pair of texts is needed"),
+        (["warp", " \n"], "item 1 is empty"),
+        ([("warp", "weft", "loom")], "item 0 has 3 parts"),
+        ([("warp", "")], "item 0 is empty"),
+    ):
+        with pytest.raises(HeddleError, match=said):
+            classify(model, TOKENIZER, texts)
+    for head, said in (("language", "predicts tokens"), ("embedding", "returns vectors"), ("none", "has no head")):
+        other = build(TransformerConfig.of({**model.config.to_dict(), "head": {"kind": head}}))
+        with pytest.raises(HeddleError, match=f"this model {said}, so it cannot classify; heddle train"):
+            heddle.classify(other, TOKENIZER, ["warp"])
+    larger = train_tokenizer("bytes", [])
+    with pytest.raises(HeddleError, match="use the model's own tokenizer"):
+        classify(model, larger, ["warp"])

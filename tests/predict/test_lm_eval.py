@@ -1,0 +1,187 @@
+"""heddle's model in lm-eval: the same figures, log-probabilities and texts as lm-eval's own model of the exported run."""
+
+import json
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("lm_eval")
+
+from lm_eval import simple_evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+
+import heddle
+from heddle.cli.main import run as run_command
+from heddle.config import TransformerConfig
+from heddle.errors import HeddleError
+from heddle.model import build
+from heddle.predict.lm_eval import HarnessModel, evaluate_tasks
+from heddle.weights import export_model
+
+WORDS = ["the", "warp", "is", "held", "and", "the", "weft", "is", "thrown", "over", "a", "loom", "with", "threads"]
+CONTEXT = 24
+TASKS = {
+    "choices": """
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: "{{choices}}"
+doc_to_target: answer
+metric_list: [{metric: acc}, {metric: acc_norm}]
+""",
+    "texts": """
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{text}}"
+metric_list: [{metric: word_perplexity}, {metric: byte_perplexity}, {metric: bits_per_byte}]
+""",
+    "writing": """
+output_type: generate_until
+doc_to_text: "{{question}}"
+doc_to_target: "{{written}}"
+generation_kwargs: {until: ["held"], max_gen_toks: 6, do_sample: false}
+metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[HarnessModel, Any, Path]:
+    """heddle's model, the harness's own of the exported run, and the folder of the run."""
+    folder = tmp_path_factory.mktemp("harness")
+    tokenizer = heddle.train_tokenizer("bpe", [" ".join(WORDS) * 30], 300)
+    block = {"mixer": {"heads": 2, "relative": {"kind": "rotary"}, "bias": False}, "norm": {"kind": "rms"}}
+    block["ffn"] = {"kind": "gated", "bias": False}
+    said = {"vocab_size": tokenizer.vocab_size, "dim": 16, "context": CONTEXT, "decoder": {"depth": 2, "block": block}}
+    model = build(TransformerConfig.of({**said, "initial": {"std": 0.4, "scale_residual": False}}))
+    heddle.save(model, folder / "run", tokenizer)
+    export_model(folder / "run", folder / "out")
+    theirs = HFLM(pretrained=str(folder / "out"), device="cpu", dtype="float32", batch_size=4)
+    return HarnessModel.create_from_arg_string(f"run={folder / 'run'},batch_size=3", {"device": "cpu"}), theirs, folder
+
+
+def asked(*args: Any) -> Any:
+    return SimpleNamespace(args=args)
+
+
+def text(draw: random.Random, least: int, most: int) -> str:
+    return " ".join(draw.choices(WORDS, k=draw.randint(least, most)))
+
+
+def test_log_probabilities_are_those_of_the_harness(both: tuple[HarnessModel, Any, Path]) -> None:
+    """With contexts that are empty, that end with a blank, and that are longer than the model's; and rolling over long texts."""
+    ours, theirs, _ = both
+    draw = random.Random(0)
+    pairs = [(text(draw, 1, 12), " " + text(draw, 1, 4)) for _ in range(20)]
+    pairs += [("", "the warp"), ("the warp ", "is held"), (text(draw, 60, 60), " over a loom")]
+    requests = [asked(*pair) for pair in pairs]
+    for mine, other in zip(ours.loglikelihood(requests), theirs.loglikelihood(requests), strict=True):
+        assert mine == (pytest.approx(other[0], abs=1e-3), other[1])
+    # A continuation that is the most probable one is told as such.
+    first = theirs.generate_until([asked("the warp", {"max_gen_toks": 3, "until": []})])[0]
+    assert (
+        ours.loglikelihood([asked("the warp", first)])[0][1] == theirs.loglikelihood([asked("the warp", first)])[0][1]
+    )
+    texts = [asked(text(draw, 1, 60)) for _ in range(8)]
+    expected = theirs.loglikelihood_rolling(texts)
+    assert ours.loglikelihood_rolling(texts) == pytest.approx(expected, abs=2e-3)
+    with pytest.raises(HeddleError, match=f"but the model's context is {CONTEXT}"):
+        ours.loglikelihood([asked("the", text(draw, 60, 60))])
+
+
+def test_texts_are_those_of_the_harness(both: tuple[HarnessModel, Any, Path]) -> None:
+    """Greedy, of different lengths and stop texts, with contexts that lose their beginning."""
+    ours, theirs, _ = both
+    draw = random.Random(1)
+    requests = [asked(text(draw, 1, 9), {"until": [], "max_gen_toks": 8}) for _ in range(5)]
+    requests += [asked(text(draw, 30, 40), {"until": [" is", "x"], "max_gen_toks": 12}) for _ in range(4)]
+    found = ours.generate_until(requests)
+    assert found == theirs.generate_until(requests)
+    assert len(set(found)) > 3
+    with pytest.raises(HeddleError, match="generates 24 tokens, but the model's context is 24"):
+        ours.generate_until([asked("the", {"max_gen_toks": 24})])
+    with pytest.raises(HeddleError, match="generation_kwargs: num_beams = 4 is not supported"):
+        ours.generate_until([asked("the", {"num_beams": 4})])
+    sampled = [asked("the", {"do_sample": True, "temperature": 1.0, "top_k": 5, "max_gen_toks": 4})]
+    assert ours.generate_until(sampled) == ours.generate_until(sampled)
+
+
+def test_tasks_have_the_figures_of_the_harness(
+    both: tuple[HarnessModel, Any, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Multiple choice, perplexity and writing, from local files, on the command line."""
+    ours, theirs, folder = both
+    draw = random.Random(2)
+    questions = [text(draw, 2, 6) for _ in range(12)]
+    written = theirs.generate_until([asked(each, {"until": ["held"], "max_gen_toks": 6}) for each in questions])
+    rows = [
+        {"question": question, "choices": [" warp", " weft is held", " a loom"], "answer": draw.randint(0, 2),
+         "text": text(draw, 5, 40), "written": right if number % 2 else "something else"}
+        for number, (question, right) in enumerate(zip(questions, written, strict=True))
+    ]  # fmt: skip
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    where = {"data_files": {"test": str(tmp_path / "rows.jsonl")}, "cache_dir": str(tmp_path / "cache")}
+    files = []
+    for name, said in TASKS.items():
+        files.append(str(tmp_path / f"{name}.yaml"))
+        shared = f"task: {name}\ndataset_path: json\ndataset_kwargs: {json.dumps(where)}\ntest_split: test\n"
+        Path(files[-1]).write_text(shared + said)
+    capsys.readouterr()
+    run_command(
+        [
+            "eval",
+            str(folder / "run"),
+            *(word for file in files for word in ("--tasks", file)),
+            "--device",
+            "cpu",
+            "--json",
+        ]
+    )
+    found = json.loads(capsys.readouterr().out)["tasks"]
+    expected = simple_evaluate(
+        model=theirs,
+        tasks=files,
+        task_manager=TaskManager(include_defaults=False),
+        bootstrap_iters=0,
+        log_samples=False,
+    )["results"]
+    assert set(found) == set(expected) == set(TASKS)
+    for name, measured in found.items():
+        assert measured["examples"] == len(rows)
+        figures = {key: value for key, value in measured.items() if key != "examples" and not key.endswith("_stderr")}
+        their = {key.removesuffix(",none"): value for key, value in expected[name].items() if isinstance(value, float)}
+        assert figures == {key: pytest.approx(their[key], rel=1e-4) for key in figures}
+        assert figures
+    assert {"acc", "acc_norm"} <= found["choices"].keys()
+    assert {"word_perplexity", "bits_per_byte"} <= found["texts"].keys()
+    assert found["writing"]["exact_match"] == 0.5
+    limited = evaluate_tasks(ours.model, ours.cut, files[:1], limit=3)
+    assert limited["choices"]["examples"] == 3
+
+
+def test_what_the_harness_cannot_do_is_refused(both: tuple[HarnessModel, Any, Path], tmp_path: Path) -> None:
+    ours, _, folder = both
+    with pytest.raises(HeddleError, match=r"none.yaml: no such file"):
+        evaluate_tasks(ours.model, ours.cut, ["none.yaml"])
+    for said, line in (
+        (f"run={folder / 'run'},dtype=float16", "model_args: dtype is unknown"),
+        (f"run={folder / 'run'},batch_size=auto", "batch_size = auto: must be a whole number"),
+        ("run=nowhere", "nowhere"),
+    ):
+        with pytest.raises(HeddleError, match=line):
+            HarnessModel.create_from_arg_string(said)
+    plain = heddle.train_tokenizer("characters", ["the warp"], special=())
+    model = build(heddle.sized(1, vocab_size=plain.vocab_size, context=8, dim=16))
+    with pytest.raises(HeddleError, match="no end of text"):
+        HarnessModel(model, plain).loglikelihood([asked("", "the")])
+    block = {"mixer": {"heads": 2}}
+    encoder = build(
+        TransformerConfig.of({"vocab_size": 9, "dim": 16, "context": 8, "encoder": {"depth": 1, "block": block}})
+    )
+    with pytest.raises(HeddleError, match="needs a decoder-only model"):
+        HarnessModel(encoder, plain)
+    assert torch.is_grad_enabled()
