@@ -16,6 +16,12 @@ LANGUAGES = ("en", "de")
 MODELS = {"transformer": "multi30k.toml", "decoder": "multi30k-decoder.toml", "rnn": "multi30k-rnn.toml"}
 
 
+def lines_of(file: Path) -> list[str]:
+    """The lines of a compressed text."""
+    with gzip.open(file, "rt", encoding="utf-8") as stream:
+        return stream.read().splitlines()
+
+
 def prepare(data: Path, to: Path) -> None:
     """Write the four texts, tokenised and in lower case."""
     from sacremoses import MosesTokenizer
@@ -24,7 +30,7 @@ def prepare(data: Path, to: Path) -> None:
     for language in LANGUAGES:
         tokenizer = MosesTokenizer(language)
         for part in ("train", "val"):
-            lines = gzip.open(data / f"{part}.{language}.gz", "rt", encoding="utf-8").read().splitlines()
+            lines = lines_of(data / f"{part}.{language}.gz")
             texts = [tokenizer.tokenize(line.strip(), return_str=True, escape=False).lower() for line in lines]
             (to / f"{part}.{language}").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
 
@@ -37,8 +43,7 @@ def plain_bleu(data: Path, translations: Path) -> float:
 
     detokenizer = MosesDetokenizer("de")
     texts = [detokenizer.detokenize(line.split()) for line in translations.read_text(encoding="utf-8").splitlines()]
-    references = gzip.open(data / "val.de.gz", "rt", encoding="utf-8").read().splitlines()
-    return score_translations(texts, references, lowercase=True).bleu
+    return score_translations(texts, lines_of(data / "val.de.gz"), lowercase=True).bleu
 
 
 def main() -> None:

@@ -19,13 +19,17 @@ def prepare(data: Path, to: Path) -> None:
         names = {"0": "negative", "1": "positive"}
         table = "".join(f"{text.strip()}\t{names[label]}\n" for label, text in rows)
         (to / f"{part}.tsv").write_text(f"text\tlabel\n{table}", encoding="utf-8")
-        (to / f"{part}.texts.tsv").write_text("text\n" + "".join(f"{text.strip()}\n" for _, text in rows), encoding="utf-8")
+        (to / f"{part}.texts.tsv").write_text(
+            "text\n" + "".join(f"{text.strip()}\n" for _, text in rows), encoding="utf-8"
+        )
 
 
 def main() -> None:
     more = parser(__doc__, seeds=5)
     more.add_argument("--data", type=Path, default=DATA / "sst2")
-    more.add_argument("--start", nargs="+", choices=("nothing", "masked", "vectors"), default=["nothing", "masked", "vectors"])
+    more.add_argument(
+        "--start", nargs="+", choices=("nothing", "masked", "vectors"), default=["nothing", "masked", "vectors"]
+    )
     arguments = more.parse_args()
     if not (arguments.data / "train.txt").is_file():
         raise SystemExit(f"skipped: {arguments.data} has no train.txt; name the folder: --data FOLDER")

@@ -1,6 +1,6 @@
 """Repeat the first token after a gap: how far each mixer can look, and what it learns of it (L1-75, C-17).
 
-    python benchmarks/recall.py [--lengths 16 64 --steps 300 --seeds 3] [--json FILE]
+    python recipes/recall.py [--lengths 16 64 --steps 300 --seeds 3] [--json FILE]
 
 Rows are random tokens; after the last one, which is always the same, the first has to be said again. All models have the same
 width, depth, entry and training, and differ in one word of their config. Accuracy is over 2,000 new rows; chance is one in
