@@ -155,6 +155,7 @@ def drawn_tokens(subject: Subject) -> Iterator[Comparison]:
         texts[event.row].append(event.token)
         said[event.row].append(event.logprob)
     for row, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
+        longest = min(len(prompt) + max(1, most // 2), subject.config.context + 1)
         read = torch.tensor([text[:-1]])
         # The loop says no types, so all are of the first.
         types, begun = subject.types(torch.zeros_like(read)), subject.begun([len(prompt)], read.shape[1])
@@ -167,9 +168,22 @@ def drawn_tokens(subject: Subject) -> Iterator[Comparison]:
             {"output": probable},
         )
         for step in range(scores.shape[1]):
-            scores[0, step, banned(subject.config.ids, text[: len(prompt) + step])] = -torch.inf
+            before = text[: len(prompt) + step]
+            scores[0, step, banned(subject.config.ids, before)] = -torch.inf
+            if forced := forced_ids(subject.config.ids, len(before), last=len(before) + 1 == longest):
+                scores[0, step] = -torch.inf
+                scores[0, step, forced] = 0.0
         chosen = scores.gather(-1, drawn)
         yield Comparison(f"row {row} of 3", {"output": chosen}, {"output": scores.amax(-1, keepdim=True)})
+
+
+def forced_ids(ids: SpecialIds | None, length: int, last: bool) -> list[int]:
+    """The ids of which one must follow a text of `length` ids: a model's first, or its last where the text has no more room."""
+    if ids is None:
+        return []
+    if last and ids.forced_ends():
+        return list(ids.forced_ends())
+    return [ids.forced_begin] if length == 1 and ids.forced_begin is not None else []
 
 
 def banned(ids: SpecialIds | None, text: Sequence[int]) -> list[int]:

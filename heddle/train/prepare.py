@@ -175,6 +175,9 @@ def with_new_tokens(config: RunConfig, start: TransformerConfig | None, tell: Te
         return start
     new = [name for name in after.special if name not in before.special]
     tell(f"the tokenizer gets {', '.join(new)}; their vectors start as the mean of the others")
+    if config.train.lora is not None and not any(row.frozen is False for row in config.train.groups):
+        row = '[[train.groups]] with parameters = "embedding.weight", frozen = false'
+        tell(f"and they stay so, since lora trains no token table; {row} trains it")
     return start.override({"vocab_size": max(start.vocab_size, after.vocab_size)})
 
 

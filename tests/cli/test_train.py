@@ -15,6 +15,7 @@ import pytest
 from heddle.cli import keys
 from heddle.config import SavedConfig
 from heddle.train import Trainer
+from heddle.train.tasks import TASKS
 from heddle.weights import load
 from heddle.weights.files import Hold, write_directory
 from tests import programs
@@ -334,9 +335,7 @@ def test_the_task_is_a_setting(heddle: Heddle, refused: Callable[..., str], corp
 
 def test_help_lists_every_task_that_there_is() -> None:
     task = keys.keys().split("[task]")[1].split("[train]")[0]
-    kinds = (
-        "next_token, masked, prefix_lm, translation, span_corruption, classification, token_classification, regression"
-    )
+    kinds = ", ".join(cls.model_fields["kind"].default for cls in TASKS)
     assert f"[{kinds}; default: next_token]" in " ".join(task.split())
     assert "with kind=classification or token_classification: How much each class counts" in " ".join(task.split())
     assert task.count("  kind ") == 1

@@ -19,16 +19,26 @@ def numbers_of(config: TransformerConfig) -> int:
         total += sum(block_numbers(block, dim) for block in stack.blocks) + stack.ends_in_norm() * norm(
             stack.block.norm, dim
         )
-        # Layers that see alike share one table of distances.
+        # Layers that see alike share one table of distances, unless each has its own.
         seen = {
-            (m.window, m.relative, m.kernel, m.width(dim), m.heads, m.cap, m.dropout)
-            for m in (block.mixer for block in stack.blocks)
+            (
+                m.window,
+                m.relative,
+                m.kernel,
+                m.width(dim),
+                m.heads,
+                m.cap,
+                m.dropout,
+                None if m.relative.shared else layer,
+            )
+            for layer, m in enumerate(block.mixer for block in stack.blocks)
             if getattr(getattr(m, "relative", None), "kind", "") == "buckets"
         }
-        total += sum(relative.buckets * heads for _, relative, _, _, heads, _, _ in seen)
+        total += sum(relative.buckets * heads for _, relative, _, _, heads, *_ in seen)
     if head.kind == "language":
         rows = config.table_rows()
-        total += (not head.tied) * rows * dim + head.bias * rows + head.transform * (linear(dim, dim, True) + 2 * dim)
+        transform = linear(dim, dim, head.transform_bias) + (1 + head.transform_bias) * dim
+        total += (not head.tied) * rows * dim + head.bias * rows + head.transform * transform
     else:
         total += getattr(head, "dense", False) * linear(dim, dim, True)
         total += linear(dim, head.classes, True) if head.kind == "classifier" else 0

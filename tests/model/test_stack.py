@@ -13,7 +13,7 @@ from heddle.model import Stack
 from heddle.nn import LayerNorm, Layout, RMSNorm
 from heddle.nn.kernels import KERNELS, Lowered
 from heddle.nn.output import EncoderOutput
-from tests.models import COMBINATIONS, config_of, name_of
+from tests.models import COMBINATIONS, LAYERED, config_of, name_of
 
 
 def stack_of(config: TransformerConfig, causal: bool = True) -> Stack:
@@ -55,7 +55,7 @@ def test_a_norm_ends_the_stack_when_it_stands_before_the_branches(
     assert isinstance(stack.final_norm, LayerNorm if ends else nn.Identity)
 
 
-@pytest.mark.parametrize("config", COMBINATIONS, ids=name_of)
+@pytest.mark.parametrize("config", [each for each in COMBINATIONS if each not in LAYERED], ids=name_of)
 def test_masks_and_angles_are_made_once(config: TransformerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for each pattern, however many layers have it."""
     deep = config.override({"decoder.depth": 4})

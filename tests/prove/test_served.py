@@ -11,7 +11,7 @@ import heddle
 from heddle.config import TransformerConfig
 from heddle.data.sources import Document
 from heddle.data.store import build_store
-from heddle.generate import Engine
+from heddle.generate import engine
 from heddle.model import build
 from heddle.prove import prove, prove_run, served_ids
 from heddle.prove import run as run_module
@@ -91,6 +91,6 @@ def test_a_loop_that_mixes_up_its_rows_is_found(monkeypatch: pytest.MonkeyPatch)
     config = TransformerConfig.of({"vocab_size": 31, "dim": 32, "context": 48, "decoder": {"depth": 2, "block": block}})
     model = awaken(build(config, seed=1), 1)
     assert not [verdict for verdict in prove(model).verdicts if not verdict.holds]
-    feed = Engine._feed
-    monkeypatch.setattr(Engine, "_feed", lambda self, cache, pieces: feed(self, cache, pieces).flip(0))
+    feed = engine.feed
+    monkeypatch.setattr(engine, "feed", lambda *given: feed(*given).flip(0))
     assert {verdict.check for verdict in prove(model).verdicts if not verdict.holds} == {"drawn tokens"}
