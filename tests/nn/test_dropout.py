@@ -22,11 +22,33 @@ def test_the_rate_is_the_share_of_zeros() -> None:
 @pytest.mark.lecture("L0-62")
 @pytest.mark.parametrize("rate", [0.25, 0.5])
 def test_dropout_is_torchs(rate: float) -> None:
-    x = torch.randn(40, 50)
+    """What is kept is what torch makes of it, as many values are kept, and gradients go the same way."""
     torch.manual_seed(3)
-    wanted = nn.Dropout(rate)(x)
-    torch.manual_seed(3)
-    torch.testing.assert_close(Dropout(rate)(x), wanted)
+    x = torch.rand(400, 500).add(0.1).requires_grad_()
+    out = Dropout(rate)(x)
+    out.sum().backward()
+    for each, given in ((out.detach(), x.detach()), (x.grad, torch.ones_like(x))):
+        assert each is not None
+        torch.testing.assert_close(each[out != 0], (given / (1 - rate))[out != 0])
+        assert not each[out == 0].any()
+    share = nn.Dropout(rate)(torch.ones(400, 500)).count_nonzero() / x.numel()
+    assert (out != 0).double().mean().item() == pytest.approx(
+        share.item(), abs=6 * (rate * (1 - rate) / x.numel()) ** 0.5
+    )
+
+
+def test_neighbours_are_dropped_independently() -> None:
+    """Also those whose decisions come from the same random number."""
+    torch.manual_seed(0)
+    rate, count = 0.3, 1 << 20
+    drops = (Dropout(rate)(torch.ones(count)) == 0).double()
+    for apart in (1, 2, 3, 4, 8, 64):
+        together = (drops[apart:] * drops[:-apart]).mean().item()
+        assert together == pytest.approx(rate**2, abs=6 * (rate**2 / count) ** 0.5), apart
+    by_place = drops.unflatten(0, (-1, 4)).mean(0)
+    torch.testing.assert_close(
+        by_place, torch.full((4,), rate, dtype=torch.float64), rtol=0, atol=6 * (0.21 * 4 / count) ** 0.5
+    )
 
 
 @pytest.mark.parametrize("rate", [1.0, -0.1, 1.5, float("nan")])
