@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from heddle.cli.benchmarks import evaluate_published
 from heddle.cli.models import open_model
@@ -94,8 +95,8 @@ def evaluate(
         raise HeddleError(f"--{unused} is about translations: add --beams 5")
     path = find_run(run)
     if tasks:
-        if files or context is not None:
-            raise HeddleError("--tasks names what to evaluate on: leave out files and --context")
+        if files or context is not None or beams is not None:
+            raise HeddleError("--tasks names what to evaluate on: leave out files, --context and --beams")
         evaluate_published(path, tasks, limit, shots, device, json)
         return
     if limit is not None or shots is not None:
@@ -113,13 +114,13 @@ def evaluate(
     corpus, layout = Corpus(validation=part), layout_of(config)
     reading = Reading(corpus, config.model, context=length, tokenizer=tokenizer, layout=layout)
     task = make_task(_task_of(config), reading)
+    if beams is not None and (tokenizer is None or not isinstance(task.config, TranslationConfig)):
+        raise HeddleError(f"{path} was not trained to translate: leave out --beams")
     with bar(console(as_json=True), "scoring") as done:
         result = score(model, task, progress=done)
     what, translated = ", ".join(files) or f"held out by {path}", None
     if beams is not None:
-        if not isinstance(part, Records) or tokenizer is None or task.config.fields != TranslationConfig.fields:
-            raise HeddleError(f"{path} was not trained to translate: leave out --beams")
-        beam = BeamConfig.of({"beams": beams, "length_penalty": 1.0 if length_penalty is None else length_penalty})
+        beam = {"beams": beams, **({} if length_penalty is None else {"length_penalty": length_penalty})}
         translated = _translated(model, tokenizer, part, beam, tokenize or "13a", lowercase, output)
     if json:
         found = {"run": str(path), "text": what, "context": length, "precision": ready.precision, **result.to_dict()}
@@ -144,18 +145,21 @@ def _given(length_penalty: float | None, tokenize: str | None, lowercase: bool, 
 
 def _translated(
     model: Transformer,
-    tokenizer: Tokenizer,
-    records: Records,
-    beam: BeamConfig,
+    tokenizer: Tokenizer | None,
+    records: Part | Records,
+    beam: dict[str, Any],
     tokenize: str,
     lowercase: bool,
     output: Path | None,
 ) -> TranslationScore:
     """Translate the sources of records, and score the translations. Texts are what the model reads: their tokens, decoded."""
+    assert tokenizer is not None
+    assert isinstance(records, Records)
+    config = BeamConfig.of(beam, where="eval")
     columns = (records.columns[name] for name in TranslationConfig.fields)
     sources, references = ([tokenizer.decode(ids[n].tolist()) for n in range(len(ids))] for ids in columns)
     with bar(console(as_json=True), "translating") as done:
-        found = translate(model, tokenizer, sources, beam, crop=True, progress=done)
+        found = translate(model, tokenizer, sources, config, crop=True, progress=done)
     texts = [" ".join(best.text.splitlines()) for best, *_ in found]
     if output is not None:
         output.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")

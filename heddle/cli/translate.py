@@ -15,8 +15,6 @@ from heddle.errors import HeddleError
 from heddle.generate.translate import Translation
 from heddle.generate.translate import translate as translated
 
-CHUNK = 4096  # lines that are translated before the first is printed
-
 
 def translate(
     run: str,
@@ -83,19 +81,13 @@ def translate(
     if ready.tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
     sources = _sources(files, prompt)
-    found = list[tuple[Translation, ...]]()
-    for start in range(0, len(sources), CHUNK):
-        with bar(console(as_json=True), f"translating {pluralize(len(sources), 'line')}") as done:
-            part = sources[start : start + CHUNK]
-            told = lambda count, _, start=start: done(start + count, len(sources))  # noqa: E731
-            more = translated(ready.model, ready.tokenizer, part, config, crop, rows, told)
-        found += more
-        if not json:
-            sys.stdout.writelines(_lines(more, start, best))
-            sys.stdout.flush()
+    with bar(console(as_json=True), f"translating {pluralize(len(sources), 'line')}") as done:
+        found = translated(ready.model, ready.tokenizer, sources, config, crop, rows, done)
     if json:
         held = {"run": str(path), "precision": ready.precision, "beam": config.to_dict()}
         document({**held, "translations": [_document(*each) for each in zip(sources, found, strict=True)]})
+    else:
+        sys.stdout.writelines(_lines(found, best))
 
 
 def _sources(files: Sequence[Path], prompts: list[str] | None) -> list[str]:
@@ -119,9 +111,9 @@ def _sources(files: Sequence[Path], prompts: list[str] | None) -> list[str]:
     return sources
 
 
-def _lines(found: Sequence[tuple[Translation, ...]], first: int, best: int) -> Iterator[str]:
+def _lines(found: Sequence[tuple[Translation, ...]], best: int) -> Iterator[str]:
     """What is printed: a line for each source, or for each of its translations."""
-    for number, each in enumerate(found, start=first):
+    for number, each in enumerate(found):
         for translation in each:
             text = " ".join(translation.text.splitlines())
             yield f"{text}\n" if best == 1 else f"{number}\t{translation.score:.4f}\t{text}\n"

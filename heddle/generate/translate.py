@@ -3,7 +3,7 @@
 What a model reads around the texts of a pair (`Marks`) is decided here, for training and for translating alike.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from heddle.checks import at_least, checked
@@ -109,7 +109,7 @@ def translate(
         model.check_vocabulary(tokenizer.vocab_size)
     marks = Marks.of(model.config, tokenizer)
     read = {number: text for number, text in enumerate(sources) if text}
-    encoded = dict(zip(read, source_ids(model.config, tokenizer, marks, list(read.values()), crop), strict=True))
+    encoded = source_ids(model.config, tokenizer, marks, read, crop)
     paired = model.encoder is not None
     prompts, given = ([[] for _ in encoded], list(encoded.values())) if paired else (list(encoded.values()), None)
     end = tokenizer.end_of_text if model.config.ids is None else None  # an imported model has its end ids in its config
@@ -124,9 +124,9 @@ def translate(
 
 
 def source_ids(
-    config: TransformerConfig, tokenizer: Tokenizer, marks: Marks, sources: Sequence[str], crop: bool = False
-) -> list[list[int]]:
-    """What the encoder reads of each source, or what a decoder alone reads before the target.
+    config: TransformerConfig, tokenizer: Tokenizer, marks: Marks, sources: Mapping[int, str], crop: bool = False
+) -> dict[int, list[int]]:
+    """What the encoder reads of each source, or what a decoder alone reads before the target, by the sources' numbers.
 
     Raises:
         HeddleError: a source does not fit, and `crop` is not set.
@@ -135,8 +135,8 @@ def source_ids(
     after = (marks.end,) if paired else marks.start
     room = config.context - len(marks.begin) - len(after)
     kept = room if paired else max(1, room // 2)  # a decoder alone needs room for the target too
-    found = []
-    for number, ids in enumerate(tokenizer.encode_batch(sources)):
+    found = {}
+    for number, ids in zip(sources, tokenizer.encode_batch(sources.values()), strict=True):
         if len(ids) > room:
             if not crop:
                 raise HeddleError(
@@ -144,7 +144,7 @@ def source_ids(
                     "with --crop (in Python crop=True)"
                 )
             ids = ids[:kept]
-        found.append([*marks.begin, *ids, *after])
+        found[number] = [*marks.begin, *ids, *after]
     return found
 
 
