@@ -134,7 +134,7 @@ def contenders(
     marks = Marks.of(model.config, tokenizer)
 
     def by_transformers() -> list[str]:
-        ids = source_ids(model.config, tokenizer, marks, texts)
+        ids = list(source_ids(model.config, tokenizer, marks, dict(enumerate(texts))).values())
         order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
         found = [""] * len(ids)
         for start in range(0, len(order), arguments.rows):

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from heddle.checks import at_least, checked
@@ -26,7 +25,7 @@ from heddle.generate.stream import Decoding, Finish, evaluating
 from heddle.model.transformer import Transformer
 
 SEARCHES = 64  # searches that share each forward pass
-IN_CACHE = 1 << 18  # scores to look at at once: as many as a core's cache holds
+IN_CACHE = 1 << 19  # scores to look at at once: as many as a core's cache holds
 BLOCK = 64  # scores whose maximum is looked at first
 
 
@@ -228,19 +227,24 @@ def best_candidates(
     best, ids = (torch.cat(each) for each in zip(*parts, strict=True))
     earlier = [node.logprob for search in searches for node in search.beams or (START,)]
     best = best + torch.tensor(earlier, device=best.device)[:, None]
-    widths = [max(1, len(search.beams)) for search in searches]
-    # [S beams ids]: searches on toy vocabularies may have fewer unfinished texts than others.
-    whole, named = (pad_sequence(each.split(widths), True, -inf) for each in (best, ids.to(best.dtype)))
-    chosen, places = whole.flatten(1).topk(min(most, whole[0].numel()))
-    found = zip(
-        *(each.tolist() for each in (chosen, places // best.shape[1], named.flatten(1).gather(1, places))), strict=True
-    )
-    if chosen.isnan().any():
+    if best.isnan().any():
         raise HeddleError("the model's output is NaN; its weights are broken")
+    widths = [max(1, len(search.beams)) for search in searches]
+    whole, named = (by_search(each, widths) for each in (best, ids.to(best.dtype)))
+    chosen, places = whole.topk(min(most, whole.shape[1]))
+    columns = (chosen, places // best.shape[1], named.gather(1, places).long())
     return [
-        [Candidate(logprob, beam, int(id)) for logprob, beam, id in zip(*row, strict=True) if logprob > -inf]
-        for row in found
+        [Candidate(*each) for each in zip(*row, strict=True) if each[0] > -inf]
+        for row in zip(*(each.tolist() for each in columns), strict=True)
     ]
+
+
+def by_search(rows: Float[Tensor, "B n"], widths: Sequence[int]) -> Float[Tensor, "S m"]:
+    """The rows of each search one after the other; searches on toy vocabularies may have fewer unfinished texts than others."""
+    if len(set(widths)) == 1:
+        return rows.reshape(-1, widths[0] * rows.shape[1])
+    apart: Tensor = pad_sequence(rows.split(list(widths)), batch_first=True, padding_value=-inf)
+    return apart.flatten(1)
 
 
 def largest(scores: Float[Tensor, "B V"], count: int) -> tuple[Float[Tensor, "B n"], Int[Tensor, "B n"]]:
@@ -251,7 +255,10 @@ def largest(scores: Float[Tensor, "B V"], count: int) -> tuple[Float[Tensor, "B 
     ids = scores.shape[-1]
     if ids < 2 * BLOCK * count:
         return scores.topk(min(count, ids))
-    blocks = pad(scores, (0, -ids % BLOCK), value=-inf).unflatten(1, (-1, BLOCK))
-    kept = blocks.amax(2).topk(count).indices[:, :, None]
-    found, places = blocks.gather(1, kept.expand(-1, -1, BLOCK)).flatten(1).topk(count)
-    return found, (kept * BLOCK + torch.arange(BLOCK, device=scores.device)).flatten(1).gather(1, places)
+    whole = ids // BLOCK * BLOCK  # the ids after the last whole block are all looked at
+    blocks = scores[:, :whole].unflatten(1, (-1, BLOCK))
+    kept = blocks.amax(2).topk(count, sorted=False).indices[:, :, None]
+    some = torch.cat((blocks.gather(1, kept.expand(-1, -1, BLOCK)).flatten(1), scores[:, whole:]), 1)
+    found, places = some.topk(count)
+    starts = torch.cat((kept[:, :, 0] * BLOCK, kept.new_full((len(kept), 1), whole)), 1)
+    return found, starts.gather(1, places // BLOCK) + places % BLOCK
