@@ -77,8 +77,8 @@ class _Blocks(torch.autograd.Function):
         if blocked is not None and scoring.cap is None and bias is None:
             # Adding the mask inside the matrix product saves two passes over the scores.
             triangle = torch.zeros(blocked.shape, dtype=q.dtype, device=q.device).masked_fill(blocked, -torch.inf)
-            return torch.baddbmm(triangle.expand(q.shape[0], -1, -1), flat, k.transpose(1, 2), alpha=scoring.scale)
-        scores = torch.bmm(flat * scoring.scale, k.transpose(1, 2))
+            return torch.baddbmm(triangle.expand(q.shape[0], -1, -1), flat, transposed(k), alpha=scoring.scale)
+        scores = torch.bmm(flat * scoring.scale, transposed(k))
         if scoring.cap is not None or bias is not None:
             scores = capped(scores.to(wide_dtype(q.dtype)), scoring.cap)
         if bias is not None:
@@ -113,7 +113,7 @@ class _Blocks(torch.autograd.Function):
             above = gradient[:, :, start:stop].flatten(1, 2)
             dropped = weights * keeps[index] if ctx.drops else weights
             v_share = torch.bmm(dropped.transpose(1, 2), above)
-            above = torch.bmm(above, v[:, first:last].transpose(1, 2))
+            above = torch.bmm(above, transposed(v[:, first:last]))
             above = above * keeps[index] if ctx.drops else above
             above = torch._softmax_backward_data(above, weights, -1, weights.dtype)
             if bias_gradient is not None:
@@ -121,7 +121,7 @@ class _Blocks(torch.autograd.Function):
                 share = share.sum(0, keepdim=True) if bias_gradient.shape[0] == 1 else share
                 bias_gradient[:, :, start:stop, first:last] = share
             if scoring.cap is not None:  # the scores again: they were not kept
-                scores = torch.bmm(block * scoring.scale, k[:, first:last].transpose(1, 2)).to(wide_dtype(q.dtype))
+                scores = torch.bmm(block * scoring.scale, transposed(k[:, first:last])).to(wide_dtype(q.dtype))
                 above = (above * (1 - (scores / scoring.cap).tanh().square())).to(weights.dtype)
             q_share = torch.bmm(above, k[:, first:last]).mul_(scoring.scale)
             q_gradient[:, :, start:stop] = q_share.unflatten(1, (group, stop - start))
@@ -135,6 +135,12 @@ class _Blocks(torch.autograd.Function):
             v_gradient[:, first:last] += v_share
         assert k_gradient is not None
         return q_gradient, k_gradient.mul_(scoring.scale), v_gradient, bias_gradient, None, None, None
+
+
+def transposed(x: Float[Tensor, "N S d"]) -> Float[Tensor, "N d S"]:
+    """The transpose, for a product. oneDNN takes a contiguous tensor's as it is, but rearranges a slice's number by number."""
+    narrow = x.device.type == "cpu" and x.element_size() < 4
+    return (x.contiguous() if narrow else x).transpose(1, 2)
 
 
 class Plain(Kernel):
