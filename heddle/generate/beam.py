@@ -91,7 +91,7 @@ class Search:
     length: int = 0
 
     def extend(self, candidates: Sequence[Candidate], decoding: Decoding) -> list[int]:
-        """Take the best candidates, which are sorted, and impossible from -inf on; return which unfinished text each new one extends."""
+        """Take the best candidates, which are sorted, those at -inf excepted; return which unfinished text each new one extends."""
         self.length += 1
         before, parents = self.beams, list[int]()
         self.beams = []

@@ -205,3 +205,20 @@ def test_impossible_searches_are_refused(make: Make) -> None:
         list(beam_search(build(BOTH[1]), [[]], BeamConfig(), end_of_text=END, sources=[[1] * 161]))
     with pytest.raises(HeddleError, match="source 0 has the id 13"):
         list(beam_search(build(BOTH[0]), [[]], BeamConfig(), end_of_text=END, sources=[[13]]))
+
+
+def test_batches_at_work_at_once_give_what_one_gives(make: Make) -> None:
+    """Three batches of searches on two threads; the number of threads and the model's mode are restored."""
+    config, threads = BeamConfig(beams=3, best=2, max_tokens=8), torch.get_num_threads()
+    model = make().train()
+    prompts = [[1 + number % 5, 2, number % 7] for number in range(9)]
+    alone = dict(beam_search(model, prompts, config))
+    torch.set_num_threads(2)
+    try:
+        together = dict(beam_search(model, prompts, config, rows=3))
+        assert (torch.get_num_threads(), model.training) == (2, True)
+    finally:
+        torch.set_num_threads(threads)
+    assert {n: [each.ids for each in found] for n, found in together.items()} == {
+        n: [each.ids for each in found] for n, found in alone.items()
+    }
