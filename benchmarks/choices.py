@@ -1,9 +1,10 @@
 """Measures heddle's fixed numbers on this machine: each compared with its neighbours, in turns.
 
-    python benchmarks/choices.py [--only loss lines spin widths muon] [--rounds 7] [--json FILE]
+    python benchmarks/choices.py [--only loss lines slices spin widths muon] [--rounds 7] [--json FILE]
 
 loss: logits that the loss computes at a time (`heddle.model.head.LOGITS_BYTES`), forward and backward of head and loss.
 lines: rows of the logits' gradient that start at multiples of 64 numbers, compared with contiguous rows.
+slices: keys that are copied before the product with their transpose (`heddle.nn.kernels.plain.transposed`), one query.
 spin: how long idle threads spin before they sleep (GOMP_SPINCOUNT), measured by the time of a training step.
 widths: cached keys in widths rounded to 64, compared with exact ones, in one decoding step of attention.
 muon: Muon's share of a training step, by iteration, at width 384 and 4,096 tokens.
@@ -117,6 +118,27 @@ def lines(rounds: int) -> list[Row]:
         chosen = "as they come" if precision == "fp32" else "multiples of 64"
         calls = {"as they come": as_they_come, "multiples of 64": in_lines}
         rows += rows_of(f"rows of the logits' gradient, {precision}", turns(calls, rounds), chosen)
+    return rows
+
+
+def slices(rounds: int) -> list[Row]:
+    import torch
+
+    from heddle.model.precision import DTYPES
+
+    rows = []
+    for precision in precisions():
+        for heads, visible, capacity in ((32, 24, 64), (32, 512, 1024), (1280, 24, 64)):
+            q = torch.randn(heads, 1, 32).to(DTYPES[precision])
+            k = torch.randn(heads, capacity, 32).to(DTYPES[precision])[:, :visible]
+
+            def go(copied: bool, q: Any = q, k: Any = k) -> None:
+                for _ in range(20):
+                    torch.bmm(q, (k.contiguous() if copied else k).transpose(1, 2))
+
+            calls = {"as they are": partial(go, False), "copied": partial(go, True)}
+            what = f"{visible} of {capacity:,} cached keys of width 32, {heads:,} heads in all, {precision}"
+            rows += rows_of(what, turns(calls, rounds), "copied" if precision == "bf16" else "as they are")
     return rows
 
 
@@ -245,7 +267,7 @@ def steps(dim: int, depth: int, context: int, batch: int) -> None:
         print(1e2 * (time.perf_counter() - began), flush=True)
 
 
-TABLES = {"loss": loss, "lines": lines, "spin": spin, "widths": widths, "muon": muon}
+TABLES = {"loss": loss, "lines": lines, "slices": slices, "spin": spin, "widths": widths, "muon": muon}
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ are those of Hugging Face transformers' `generate`, so imported models answer as
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
@@ -27,7 +26,8 @@ from heddle.generate.stream import Decoding, Finish, evaluating
 from heddle.model.transformer import Transformer
 
 SEARCHES = 64  # searches that share each forward pass
-IN_CACHE = 1 << 19  # scores to look at at once: as many as a core's cache holds
+WORKERS = 2  # batches at the same time on a CPU: an operation of a step is too short to be split among many threads
+IN_CACHE = 1 << 19  # scores to process at a time, 2 MiB of them, so that they stay in a CPU's caches
 BLOCK = 64  # scores whose maximum is looked at first
 
 
@@ -91,7 +91,7 @@ class Search:
     length: int = 0
 
     def extend(self, candidates: Sequence[Candidate], decoding: Decoding) -> list[int]:
-        """Take the best candidates, which are sorted, those at -inf excepted; return which unfinished text each new one extends."""
+        """Take the best of the sorted candidates, up to the first at -inf; return which unfinished text each new one extends."""
         self.length += 1
         before, parents = self.beams, list[int]()
         self.beams = []
@@ -176,30 +176,27 @@ def beam_search(
     decoding = Decoding(model, config, end_of_text, vocabulary)
     texts = open_all(decoding, prompts, [0] * len(prompts), sources)
     texts.sort(key=lambda text: (len(text.source or ()), len(text.ids)), reverse=True)
-    together = [[Search(text, config) for text in texts[start : start + rows]] for start in range(0, len(texts), rows)]
-    if model.device.type != "cpu" or min(len(together), torch.get_num_threads()) < 2:
-        for searches in together:
-            yield from _search(searches, model, decoding)
-        return
-    with one_thread_each() as pool, evaluating(model):
-        for found in pool.map(lambda searches: list(_search(searches, model, decoding)), together):
-            yield from found
+    batches = [[Search(text, config) for text in texts[start : start + rows]] for start in range(0, len(texts), rows)]
+    workers = min(WORKERS, torch.get_num_threads()) if model.device.type == "cpu" else 1
+    for first in range(0, len(batches), workers):
+        some = batches[first : first + workers]
+        if len(some) == 1:
+            yield from _search(some[0], model, decoding)
+        else:
+            yield from _search_concurrently(some, model, decoding)
 
 
-@contextmanager
-def one_thread_each() -> Iterator[ThreadPoolExecutor]:
-    """As many workers as torch has threads, each of which computes with one.
-
-    A step of a search is too short for its operations to be worth splitting: two workers finish nearly twice as many searches
-    as one with two threads, though they take turns outside of torch.
-    """
+def _search_concurrently(
+    batches: Sequence[list[Search]], model: Transformer, decoding: Decoding
+) -> list[tuple[int, tuple[Hypothesis, ...]]]:
+    """Carry out several batches of searches at the same time, which share torch's threads."""
     threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(threads)
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads // len(batches))
     try:
-        yield pool
+        with evaluating(model), ThreadPoolExecutor(len(batches)) as pool:
+            found = pool.map(lambda batch: list(_search(batch, model, decoding)), batches)
+            return list(chain.from_iterable(found))
     finally:
-        pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)
 
 
@@ -260,7 +257,7 @@ def best_candidates(
 
 
 def by_search(rows: Float[Tensor, "B n"], widths: Sequence[int]) -> Float[Tensor, "S m"]:
-    """The rows of each search one after the other; searches on toy vocabularies may have fewer unfinished texts than others."""
+    """Concatenate the rows of each search, padding with -inf: with a tiny vocabulary, some searches have fewer unfinished texts."""
     if len(set(widths)) == 1:
         return rows.reshape(-1, widths[0] * rows.shape[1])
     apart: Tensor = pad_sequence(rows.split(list(widths)), batch_first=True, padding_value=-inf)
@@ -275,7 +272,7 @@ def largest(scores: Float[Tensor, "B V"], count: int) -> tuple[Float[Tensor, "B 
     ids = scores.shape[-1]
     if ids < 2 * BLOCK * count:
         return scores.topk(min(count, ids))
-    whole = ids // BLOCK * BLOCK  # the ids after the last whole block are all looked at
+    whole = ids // BLOCK * BLOCK  # all ids after the last whole block are candidates
     blocks = scores[:, :whole].unflatten(1, (-1, BLOCK))
     kept = blocks.amax(2).topk(count, sorted=False).indices[:, :, None]
     some = torch.cat((blocks.gather(1, kept.expand(-1, -1, BLOCK)).flatten(1), scores[:, whole:]), 1)

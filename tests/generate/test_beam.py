@@ -207,8 +207,8 @@ def test_impossible_searches_are_refused(make: Make) -> None:
         list(beam_search(build(BOTH[0]), [[]], BeamConfig(), end_of_text=END, sources=[[13]]))
 
 
-def test_batches_at_work_at_once_give_what_one_gives(make: Make) -> None:
-    """Three batches of searches on two threads; the number of threads and the model's mode are restored."""
+def test_concurrent_batches_find_what_one_batch_finds(make: Make) -> None:
+    """Three batches, two of them at the same time; the number of threads and the model's mode are restored."""
     config, threads = BeamConfig(beams=3, best=2, max_tokens=8), torch.get_num_threads()
     model = make().train()
     prompts = [[1 + number % 5, 2, number % 7] for number in range(9)]

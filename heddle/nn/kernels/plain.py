@@ -138,7 +138,7 @@ class _Blocks(torch.autograd.Function):
 
 
 def transposed(x: Float[Tensor, "N S d"]) -> Float[Tensor, "N d S"]:
-    """The transpose, for a product. oneDNN takes a contiguous tensor's as it is, but rearranges a slice's number by number."""
+    """The transpose, for a product. In 16 bits on a CPU, copying a slice first is faster than a product with its transpose."""
     narrow = x.device.type == "cpu" and x.element_size() < 4
     return (x.contiguous() if narrow else x).transpose(1, 2)
 
