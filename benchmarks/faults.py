@@ -180,7 +180,7 @@ FAULTS = [
           old="position = start[:, None] + torch.arange(width, device=device)",
           new="position = start[:, None] + any(self.lengths) + torch.arange(width, device=device)"),
     Fault("slots that are not written are seen", "nn/mask.py", toy="llama", check="cached one by one",
-          old="return whole and (", new='return self.queries.form == "uniform" or whole and ('),
+          old='if self.queries.form == "newest":', new='if self.queries.form in ("newest", "uniform"):'),
     Fault("forks keep the old rows", "nn/state.py", toy="llama", check="forked rows",
           old="state.select(sources if isinstance(state, Fixed) else rows)",
           new="state.select(sources if isinstance(state, Fixed) else range(len(rows)))"),

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from heddle.nn import Cache, Causal, Everything, Layout, Mask
 from heddle.nn.kernels import Kernel
 from heddle.nn.mask import Rule, Window
+from heddle.nn.state import ROUND
 
 Place = tuple[Layout, Layout]
 RULES: dict[str, Rule] = {
@@ -22,9 +23,9 @@ RULES: dict[str, Rule] = {
 SCALE = 0.4
 
 
-def called(*calls: tuple[int, ...]) -> Place:
+def called(*calls: tuple[int, ...], multiple: int = ROUND) -> Place:
     """Queries and keys of the last of these calls to a cache."""
-    cache = Cache([], len(calls[0]))
+    cache = Cache([], len(calls[0]), multiple=multiple)
     queries = [cache.advance(counts) for counts in calls][-1]
     assert cache.keys is not None
     return queries, cache.keys[None]

@@ -15,7 +15,7 @@ from heddle.errors import HeddleError
 from heddle.nn.block import WIRINGS, Block
 from heddle.nn.dropout import Dropout
 from heddle.nn.embedding import Embedding, check_ids
-from heddle.nn.layout import Layout
+from heddle.nn.layout import EVEN, Layout
 from heddle.nn.norm import make_norm
 from heddle.nn.numeric import wide_dtype
 from heddle.nn.output import EncoderOutput, Hidden, Output
@@ -66,7 +66,7 @@ class Entry(nn.Module):
         at = layout.position + self.offset
         if isinstance(self.positions, SinusoidalPositions):
             return self.positions(at, wide_dtype(dtype)).to(dtype)
-        if layout.form not in ("whole", "uniform"):
+        if layout.form not in EVEN:
             # Padding may lie beyond the table. It gets the first row and is seen by nothing.
             at = at.masked_fill(~layout.real, 0)
         check_ids("the layout's positions", at, self.places)

@@ -11,7 +11,8 @@ from torch.utils import _pytree
 
 from heddle.errors import HeddleError
 
-Form = Literal["whole", "padded", "packed", "uniform", "ragged"]
+Form = Literal["whole", "padded", "packed", "uniform", "newest", "ragged"]
+EVEN: tuple[Form, ...] = ("whole", "uniform", "newest")  # no padding, and all rows have the same positions
 PADDING = -1
 
 
@@ -26,6 +27,7 @@ class Layout:
     - `padded`: like `whole`, with padding after each row's end;
     - `packed`: anything else that needs a full mask, such as several documents in a row or padding in front;
     - `uniform`: the next tokens of cached rows of equal length;
+    - `newest`: like `uniform`, with one token in each row and no key after it, so that it sees all keys;
     - `ragged`: the next tokens of cached rows of different lengths, or different numbers of them.
 
     Attributes:

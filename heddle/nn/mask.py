@@ -15,7 +15,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
-from heddle.nn.layout import Layout
+from heddle.nn.layout import EVEN, Layout
 
 Places = Int[Tensor, "..."]  # slots or positions of tokens
 
@@ -92,7 +92,7 @@ class Mask:
     @property
     def rows(self) -> int:
         """How many distinct masks the batch has: 1 if all rows share one, else B."""
-        alike = self.queries.form in ("whole", "uniform") and self.keys.form == "whole" and self.queries.horizon is None
+        alike = self.queries.form in EVEN and self.keys.form == "whole" and self.queries.horizon is None
         return 1 if alike else self.queries.rows
 
     def dense(self) -> Bool[Tensor, "b 1 T S"]:
@@ -133,5 +133,10 @@ class Mask:
 
     def is_open(self) -> bool:
         """Whether every query sees every key, so that no mask is needed."""
-        whole = self.queries.form == self.keys.form == "whole"
-        return whole and (self.rule == Everything() or (self.is_causal() and self.queries.width == 1))
+        if self.keys.form != "whole" or self.rule not in (Everything(), Causal()):
+            return False
+        if self.queries.form == "newest":
+            return True
+        return self.queries.form == "whole" and (
+            self.rule == Everything() or (self.is_causal() and self.queries.width == 1)
+        )

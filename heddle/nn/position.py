@@ -26,11 +26,11 @@ from heddle.config.layers import (
     RotaryConfig,
     YarnScaling,
 )
-from heddle.nn.layout import Layout
+from heddle.nn.layout import EVEN, Layout
 from heddle.nn.numeric import wide_dtype
 from heddle.nn.setting import Setting
 
-SHARED = ("whole", "padded", "uniform")  # forms in which all rows have the same positions
+SHARED = (*EVEN, "padded")  # forms in which all rows have the same positions
 
 
 def _position(layout: Layout) -> Int[Tensor, "b T"]:

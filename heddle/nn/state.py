@@ -11,7 +11,7 @@ from torch import Tensor
 
 from heddle.checks import wrong
 from heddle.errors import HeddleError
-from heddle.nn.layout import PADDING, Form, Layout
+from heddle.nn.layout import EVEN, PADDING, Form, Layout
 from heddle.nn.output import EncoderOutput
 
 ROUND = 64  # capacities and visible widths are multiples of this by default, so that few shapes are compiled
@@ -117,7 +117,7 @@ class Rolling(State):
         if keys.width > queries.width:
             old = (buffer[:, :, : self.window] for buffer in self.buffers)
             whole = tuple(torch.cat(pair, dim=2) for pair in zip(old, new, strict=True))
-        if queries.form in ("whole", "uniform"):
+        if queries.form in EVEN:
             slot = queries.position[0, -self.window :] % self.window
             for buffer, tensor in zip(self.buffers, new, strict=True):
                 buffer.index_copy_(2, slot, tensor[:, :, -self.window :])
@@ -284,7 +284,10 @@ class Cache:
         else:
             real = torch.arange(width, device=device) < torch.tensor(counts, device=device)[:, None]
             segment = torch.where(real, 0, PADDING)
-        form: Form = ("whole" if even else "padded") if fresh else ("uniform" if uniform else "ragged")
+        # At coarse multiples a step without later keys would be rare, and would be compiled apart.
+        newest = uniform and width == 1 and self.multiple == 1
+        later: Form = "newest" if newest else "uniform" if uniform else "ragged"
+        form: Form = ("whole" if even else "padded") if fresh else later
         queries = Layout(position, segment, form)
         begun = [0 if length else count for length, count in zip(self.lengths, counts, strict=True)]
         if self.prefix and max(begun, default=0) > 1:  # one token has nothing else to see

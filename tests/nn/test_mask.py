@@ -70,6 +70,8 @@ PAIRS = {
     "padded otherwise": (Layout.padded((4, 4), 4), Layout.padded((4, 2), 4)),
     "first call": called((4, 4)),
     "first call, ragged": called((4, 2)),
+    "newest": called((4, 4), (1, 1), multiple=1),
+    "next": called((4, 4), (1, 1)),
 }
 
 
@@ -107,6 +109,10 @@ def test_what_the_form_promises_is_true(rule: Rule, pair: tuple[Layout, Layout])
         (Everything(), "whole", False, True),
         (Everything(), "cross", False, True),
         (Everything(), "padded", False, False),
+        (Causal(), "newest", False, True),
+        (Everything(), "newest", False, True),
+        (Causal() & Window(2), "newest", False, False),
+        (Causal(), "next", False, False),
         (Causal() & Causal(), "whole", False, False),
     ],
     ids=str,

@@ -67,6 +67,19 @@ def test_later_calls_stand_after_what_there_is() -> None:
     assert cache.lengths == [7, 8]
 
 
+def test_one_token_after_all_keys_is_known_as_the_newest() -> None:
+    cache = Cache([BlockState(Growing())], 2, multiple=1)
+    write(cache, (3, 3))
+    queries, keys, _ = write(cache, (2, 2))
+    assert (queries.form, keys.width) == ("uniform", 5)
+    queries, keys, _ = write(cache, (1, 1))
+    assert (queries.form, queries.position.tolist(), keys.width) == ("newest", [[5], [5]], 6)
+    queries, keys, _ = write(cache, (0, 1))
+    assert (queries.form, keys.width) == ("ragged", 7)
+    queries, keys, _ = write(cache, (1, 1))
+    assert (queries.form, keys.width) == ("ragged", 8)
+
+
 @pytest.mark.parametrize(
     "steps", [[(3, 3), (70, 70), (1, 1)], [(3, 1), (2, 80), (1, 1), (60, 2)]], ids=["even", "ragged"]
 )
