@@ -1,12 +1,17 @@
 """Norms over the last axis. Statistics are computed in fp32 or wider for every input dtype; gains and shifts stay fp32."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from heddle.config.layers import LayerNormConfig, NoNormConfig, RMSNormConfig
 from heddle.nn.numeric import wide_dtype
+
+IN_CACHE = 1 << 17  # numbers to norm at a time: half a MiB in fp32, so that all passes over them stay in a core's cache
 
 
 class LayerNorm(nn.Module):
@@ -56,9 +61,56 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(dim))
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
-        wide = x.to(wide_dtype(x.dtype))
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return (wide * scale).to(x.dtype) * self.weight.to(x.dtype)
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            out: Tensor = _RMSNorm.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call]
+            return out
+        normed, _ = rms_normed(x, self.eps)
+        return normed.to(x.dtype) * self.weight.to(x.dtype)
+
+
+def rms_normed(x: Float[Tensor, "*rows D"], eps: float) -> tuple[Float[Tensor, "*rows D"], Float[Tensor, "*rows 1"]]:
+    """x divided by its root mean square, and the factor 1 / √(mean(x²) + eps), both in fp32 or wider."""
+    wide = x.to(wide_dtype(x.dtype))
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return wide * scale, scale
+
+
+class _RMSNorm(torch.autograd.Function):
+    """The same with its gradient written by hand: it keeps no copy of x in fp32, and takes half the time.
+
+    With n = x · scale and a gradient g of the output, dx = scale · (g · gain - n · mean(g · gain · n)).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        out, scales, gain = torch.empty_like(x), [], weight.to(x.dtype)
+        for rows, to in zip(_parts(x), _parts(out), strict=True):
+            normed, scale = rms_normed(rows, eps)
+            torch.mul(normed.to(x.dtype), gain, out=to)
+            scales.append(scale)
+        ctx.save_for_backward(x, weight, *scales)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, weight, *scales = ctx.saved_tensors
+        x_gradient, weight_gradient = torch.empty_like(x), torch.zeros_like(weight)
+        parts = zip(_parts(x), _parts(gradient), _parts(x_gradient), scales, strict=True)
+        for rows, above, to, scale in parts:
+            normed, above = rows.to(scale.dtype) * scale, above.to(scale.dtype)
+            product = above * normed
+            weight_gradient += product.sum_to_size(weight.shape)
+            mean = (product @ weight.to(scale.dtype)).unsqueeze(-1) / x.shape[-1]
+            to.copy_((above * weight).addcmul_(normed, mean, value=-1).mul_(scale))
+        return x_gradient, weight_gradient, None
+
+
+def _parts(x: Tensor) -> tuple[Tensor, ...]:
+    """Parts along the first axis, of about `IN_CACHE` numbers each."""
+    if x.dim() == 1 or not x.numel():
+        return (x,)
+    return x.split(max(1, IN_CACHE * len(x) // x.numel()))
 
 
 def make_norm(config: LayerNormConfig | RMSNormConfig | NoNormConfig, dim: int) -> nn.Module:

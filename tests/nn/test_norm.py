@@ -5,6 +5,7 @@ from math import sqrt
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from heddle.config import LayerNormConfig, RMSNormConfig
 from heddle.nn import LayerNorm, RMSNorm
@@ -139,3 +140,37 @@ def test_gradients_are_those_of_the_formula(config: LayerNormConfig | RMSNormCon
         return norm(x)
 
     assert torch.autograd.gradcheck(run, torch.randn(2, 5, dtype=torch.float64, requires_grad=True))
+
+
+@pytest.mark.parametrize("shape", [(6,), (4, 6), (3, 2, 6), (2, 3, 2, 6), (0, 6)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_the_gradient_of_the_rms_norm_is_autograds(
+    shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In parts of one, or few, rows: against torch's own norm in double precision."""
+    monkeypatch.setattr("heddle.nn.norm.IN_CACHE", 12)
+    norm = filled(RMSNorm(6, 1e-3)).to(torch.float64 if dtype == torch.float64 else torch.float32)
+    x, weights = torch.randn(2, *shape).to(dtype)
+    x.requires_grad_()
+    (norm(x) * weights).sum().backward()
+    exact, gain = x.detach().double().requires_grad_(), norm.weight.detach().double().requires_grad_()
+    (F.rms_norm(exact, (6,), gain, 1e-3) * weights.double()).sum().backward()
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2}[dtype]
+    torch.testing.assert_close(x.grad.double(), exact.grad, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(norm.weight.grad.double(), gain.grad, rtol=tolerance, atol=tolerance)
+
+
+def test_the_rms_norm_keeps_no_copy_of_its_input() -> None:
+    norm, kept = filled(RMSNorm(8)), list[int]()
+    x = torch.randn(4, 8, dtype=torch.bfloat16, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.data_ptr()) or t, lambda t: t):
+        norm(x)
+    assert x.data_ptr() in kept
+    assert len(kept) == 3  # the input, the gain, a factor for each row
+
+
+def test_the_rms_norm_is_the_same_with_and_without_gradients() -> None:
+    norm, x = filled(RMSNorm(6)), torch.randn(3, 4, 6)
+    learned = norm(x.clone().requires_grad_())
+    with torch.no_grad():
+        assert torch.equal(norm(x), learned)
