@@ -4,7 +4,7 @@
 
 The losses are of the last tenth of the text, in windows of 64 that do not overlap, as a mean over all targets: `heddle eval RUN`
 for heddle, the same windows for the plain loop. Wall times include only training for the loop, but the whole command (reading,
-tokenizer, measuring, twenty evaluations, saving, samples) for heddle.
+tokenizer, measuring, evaluations, saving, samples) for heddle.
 """
 
 import argparse

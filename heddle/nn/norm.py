@@ -61,7 +61,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(dim))
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if torch.is_grad_enabled():
             out: Tensor = _RMSNorm.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call]
             return out
         normed, _ = rms_normed(x, self.eps)
@@ -71,7 +71,8 @@ class RMSNorm(nn.Module):
 def rms_normed(x: Float[Tensor, "*rows D"], eps: float) -> tuple[Float[Tensor, "*rows D"], Float[Tensor, "*rows 1"]]:
     """x divided by its root mean square, and the factor 1 / √(mean(x²) + eps), both in fp32 or wider."""
     wide = x.to(wide_dtype(x.dtype))
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    scale = torch.rsqrt(length.square() / x.shape[-1] + eps)
     return wide * scale, scale
 
 
@@ -98,17 +99,17 @@ class _RMSNorm(torch.autograd.Function):
         x_gradient, weight_gradient = torch.empty_like(x), torch.zeros_like(weight)
         parts = zip(_parts(x), _parts(gradient), _parts(x_gradient), scales, strict=True)
         for rows, above, to, scale in parts:
-            normed, above = rows.to(scale.dtype) * scale, above.to(scale.dtype)
+            normed, above = rows * scale, above.to(scale.dtype)
             product = above * normed
             weight_gradient += product.sum_to_size(weight.shape)
-            mean = (product @ weight.to(scale.dtype)).unsqueeze(-1) / x.shape[-1]
-            to.copy_((above * weight).addcmul_(normed, mean, value=-1).mul_(scale))
+            mean = (product * weight).mean(-1, keepdim=True)  # of each row by itself, unlike a product of matrices
+            to.copy_((above * weight).sub_(normed.mul_(mean)).mul_(scale))
         return x_gradient, weight_gradient, None
 
 
 def _parts(x: Tensor) -> tuple[Tensor, ...]:
-    """Parts along the first axis, of about `IN_CACHE` numbers each."""
-    if x.dim() == 1 or not x.numel():
+    """Parts along the first axis, of about `IN_CACHE` numbers each; a compiler makes its own."""
+    if x.dim() == 1 or not x.numel() or torch.compiler.is_compiling():
         return (x,)
     return x.split(max(1, IN_CACHE * len(x) // x.numel()))
 

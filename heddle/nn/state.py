@@ -284,9 +284,8 @@ class Cache:
         else:
             real = torch.arange(width, device=device) < torch.tensor(counts, device=device)[:, None]
             segment = torch.where(real, 0, PADDING)
-        # At coarse multiples a step without later keys would be rare, and would be compiled apart.
-        newest = uniform and width == 1 and self.multiple == 1
-        later: Form = "newest" if newest else "uniform" if uniform else "ragged"
+        newest = width == 1 and self.multiple == 1  # at coarse multiples it would be rare, and compiled apart
+        later: Form = ("newest" if newest else "uniform") if uniform else "ragged"
         form: Form = ("whole" if even else "padded") if fresh else later
         queries = Layout(position, segment, form)
         begun = [0 if length else count for length, count in zip(self.lengths, counts, strict=True)]

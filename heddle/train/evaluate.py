@@ -10,6 +10,9 @@ from heddle.checks import at_least, checked
 from heddle.model.transformer import Transformer
 from heddle.train.task import Task
 
+TOKENS = 4096  # of a batch of short rows, which would otherwise take longer to prepare than to compute
+LEAST_ROWS, MOST_ROWS = 16, 64  # of a batch
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -41,7 +44,7 @@ class Evaluation:
 def evaluate(
     model: Transformer,
     task: Task,
-    rows: int = 16,
+    rows: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     most: int | None = None,
 ) -> Evaluation:
@@ -50,7 +53,7 @@ def evaluate(
     Args:
         model: in any precision; evaluated in evaluation mode, then returned to its previous mode.
         task: provides the examples and their targets.
-        rows: examples per batch.
+        rows: examples per batch; None: 16, or up to 64 of few tokens.
         progress: called with the number of examples scored so far and in all.
         most: targets to score; if there are more, an even sample of about this many, always the same. None: all.
 
@@ -58,7 +61,7 @@ def evaluate(
         HeddleError: the model does not fit the task, or nothing is held out.
     """
     objective, training = task.objective(model), model.training
-    chosen = task.held_out(rows, most)
+    chosen = task.held_out(rows or _rows(model.config.context), most)
     examples = sum(len(each.places) for each in chosen.batches)
     sums: dict[str, list[float]] = {}
     weights: list[float] = []
@@ -77,6 +80,11 @@ def evaluate(
     means = {name: fsum(values) / fsum(weights) for name, values in sums.items()}
     error = _standard_error(sums["loss"], weights, chosen.share)
     return Evaluation(means["loss"], error, tokens, chosen.share, task.metrics(means, chosen.share))
+
+
+def _rows(context: int) -> int:
+    """Rows of a batch to score, for rows of up to `context` tokens."""
+    return min(max(TOKENS // context, LEAST_ROWS), MOST_ROWS)
 
 
 def _standard_error(nats: list[float], weights: list[float], share: float) -> float | None:

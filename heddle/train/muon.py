@@ -110,7 +110,7 @@ def orthogonalise(
         by_onednn: which products oneDNN computes.
     """
     norm = torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True, dtype=torch.float32).clamp(min=EPS)
-    x: Tensor = matrices / norm.to(matrices.dtype)
+    x: Tensor = matrices * norm.reciprocal().to(matrices.dtype)
     for number, (a, b, c) in enumerate(iteration):
         gram = batched(x, x, by_onednn)
         # The Gram matrix is symmetric, so its square is a product with its transpose.
@@ -119,8 +119,8 @@ def orthogonalise(
             fourth = torch.linalg.vector_norm(square, dim=(1, 2), keepdim=True, dtype=torch.float32)
             # The margin is for rounding. A matrix of zeros stays zero.
             bound = (1.02 * fourth.sqrt()).clamp(min=EPS)  # of the largest singular value, squared
-            x = (x / bound.sqrt()).to(x.dtype)
-            factor = (gram * (b / bound) + square * (c / bound**2)).to(x.dtype)
+            x = x * bound.rsqrt().to(x.dtype)
+            factor = (gram * (b / bound)).addcmul_(square, c / bound**2).to(x.dtype)
         else:
             factor = batched(gram, gram, by_onednn, base=gram, beta=b, alpha=c)
         x = batched(factor, x.mT, by_onednn, base=x, beta=a)

@@ -55,6 +55,7 @@ class Trainer:
         self.readers = list(readers)
         self.published: Published | None = None
         self.stop = threading.Event()
+        self._scored: tuple[int, Evaluation] | None = None  # the newest evaluation and its step
         self._signal: int = signal.SIGINT
         model, chosen = self.session.run.config.model, self.session.run.chosen
         self.probe, self.ending = targets_to_score(self.session.task, chosen.evaluate_every)
@@ -133,6 +134,7 @@ class Trainer:
         """
         session, chosen = self.session, self.session.run.chosen
         scored = session.score(self.probe)
+        self._scored = session.step, scored
         number, last = session.step // chosen.evaluate_every, session.step == chosen.steps
         wanted = number in (1, 2) or (number % 5 == 0 and not last)
         with session.in_use():
@@ -147,11 +149,20 @@ class Trainer:
         session = self.session
         self.published = session.finish()
         adapter = session.merge()
-        result = evaluate(session.model, session.task, most=self.ending)
+        result = self._known() if adapter is None else None
+        result = result or evaluate(session.model, session.task, most=self.ending)
         if session.ranks.leads:
             extra = {"evaluation": result.to_dict(), "weights": self.published.to_dict()}
             publish(session.run.directory, session.weights(), session.step, extra, adapter)
         return result
+
+    def _known(self) -> Evaluation | None:
+        """The evaluation of the last step, if it scored everything held out with the weights that are published now."""
+        if self._scored is None or self.published is None:
+            return None
+        step, scored = self._scored
+        whole = self.published.kind == "last" and self.published.steps == (step,) and scored.share == 1
+        return scored if whole else None
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:

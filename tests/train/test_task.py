@@ -108,7 +108,7 @@ def test_a_task_of_ones_own_is_learned_and_scored(monkeypatch: pytest.MonkeyPatc
     optimizer, objective = Optimizer(model, TrainConfig(weight_decay=0.0), 1e-2, "fp32"), task.objective(model)
     before = evaluate(model, task)
     assert before.loss == pytest.approx(np.log(9), abs=0.2)
-    assert (before.tokens, before.share, before.standard_error) == (16 * 4, 1.0, 0.0)
+    assert (before.tokens, before.share, before.standard_error) == (64 * 4, 1.0, 0.0)
     for step in range(250):
         train_step(objective, optimizer, task.batch(task.examples(step)), 2, 1.0, 1.0)
     after = evaluate(model, task)

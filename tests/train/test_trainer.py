@@ -9,6 +9,7 @@ import torch
 
 from heddle.errors import HeddleError
 from heddle.train import Report, Trainer
+from heddle.train.evaluate import Evaluation, evaluate
 from heddle.weights import load
 from heddle.weights.checkpoints import newest_valid
 from heddle.weights.tensors import save_tensors
@@ -50,6 +51,32 @@ def test_what_is_published_is_what_was_trained(begin: Begin) -> None:
         assert torch.equal(value, trainer.session.optimizer.masters[name]), name
     assert tokenizer is not None
     assert tokenizer.fingerprint() == trainer.session.run.tokenizer.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("settings", "again"),
+    [
+        ({"evaluate_every": 40}, False),  # a fifth of these tokens is more than is held out
+        ({"evaluate_every": 40, "ema": 0.9}, False),
+        ({"evaluate_every": 1}, True),  # only a sample was scored
+        ({"evaluate_every": 20, "save_every": 20, "average": 2}, True),  # the published weights were not
+        ({"evaluate_every": 20, "patience": 1, "learning_rate": 1e-9, "matrix_learning_rate": 1e-9}, True),
+    ],
+    ids=["last", "moving average", "sample", "mean", "best"],
+)
+def test_what_is_published_is_scored_once(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], again: bool
+) -> None:
+    trainer, calls = Trainer(begin(steps=40, **settings)), list[int]()
+
+    def counted(*given: Any, **more: Any) -> Evaluation:
+        calls.append(trainer.session.step)
+        return evaluate(*given, **more)
+
+    monkeypatch.setattr("heddle.train.trainer.evaluate", counted)
+    result = trainer.run()
+    assert len(calls) == again
+    assert result == evaluate(trainer.session.model, trainer.session.task)
 
 
 @pytest.mark.parametrize("context", [1, 2, 8, 64])
