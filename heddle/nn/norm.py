@@ -109,7 +109,7 @@ class _RMSNorm(torch.autograd.Function):
 
 def _parts(x: Tensor) -> tuple[Tensor, ...]:
     """Parts along the first axis, of about `IN_CACHE` numbers each; a compiler makes its own."""
-    if x.dim() == 1 or not x.numel() or torch.compiler.is_compiling():
+    if x.dim() == 1 or not x.numel() or x.is_meta or torch.compiler.is_compiling():
         return (x,)
     return x.split(max(1, IN_CACHE * len(x) // x.numel()))
 
