@@ -12,6 +12,7 @@ from heddle.config.layers import LayerNormConfig, NoNormConfig, RMSNormConfig
 from heddle.nn.numeric import wide_dtype
 
 IN_CACHE = 1 << 17  # numbers to norm at a time: half a MiB in fp32, so that all passes over them stay in a core's cache
+PARTS = 64  # at most
 
 
 class LayerNorm(nn.Module):
@@ -108,10 +109,10 @@ class _RMSNorm(torch.autograd.Function):
 
 
 def _parts(x: Tensor) -> tuple[Tensor, ...]:
-    """Parts along the first axis, of about `IN_CACHE` numbers each; a compiler makes its own."""
-    if x.dim() == 1 or not x.numel() or x.is_meta or torch.compiler.is_compiling():
+    """Parts along the first axis, of about `IN_CACHE` numbers each, or `PARTS` larger ones; a compiler makes its own."""
+    if x.dim() == 1 or not x.numel() or torch.compiler.is_compiling():
         return (x,)
-    return x.split(max(1, IN_CACHE * len(x) // x.numel()))
+    return x.split(max(1, IN_CACHE * len(x) // x.numel(), -(-len(x) // PARTS)))
 
 
 def make_norm(config: LayerNormConfig | RMSNormConfig | NoNormConfig, dim: int) -> nn.Module:
