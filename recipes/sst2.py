@@ -3,7 +3,7 @@
     python recipes/sst2.py [--data FOLDER --start nothing vectors --seeds 5 --runs DIR] [--json FILE]
 
 FOLDER has train.txt and dev.txt, a label and a sentence per line. Accuracies are means over the seeds, with their standard
-deviation; published with the same 6,920 sentences, on the test part: 81.8 by naive Bayes (Kim 2014 lists it).
+deviation; published with the same 6,920 sentences, on the test part: 81.8 by naive Bayes (Socher et al. 2013).
 """
 
 from pathlib import Path

@@ -78,7 +78,7 @@ def rms_normed(x: Float[Tensor, "*rows D"], eps: float) -> tuple[Float[Tensor, "
 
 
 class _RMSNorm(torch.autograd.Function):
-    """The same with its gradient written by hand: it keeps no copy of x in fp32, and takes half the time.
+    """The same with its gradient written by hand: it keeps no copy of x in fp32, and takes less time.
 
     With n = x · scale and a gradient g of the output, dx = scale · (g · gain - n · mean(g · gain · n)).
     """

@@ -258,7 +258,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, neighbours: bool) -> Tensor:
 
 
 class _Rotate(torch.autograd.Function):
-    """The rotation; the gradient of x is the gradient of the output, rotated back, where autograd would take twice the time."""
+    """The rotation; the gradient of x is the gradient of the output, rotated back, for which only the angles are kept."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, neighbours: bool) -> Tensor:
