@@ -86,7 +86,8 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         out, scales, gain = torch.empty_like(x), [], weight.to(x.dtype)
-        for rows, to in zip(_parts(x), _parts(out), strict=True):
+        ctx.rows = _rows(x)
+        for rows, to in zip(x.split(ctx.rows), out.split(ctx.rows), strict=True):
             normed, scale = rms_normed(rows, eps)
             torch.mul(normed.to(x.dtype), gain, out=to)
             scales.append(scale)
@@ -98,7 +99,7 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight, *scales = ctx.saved_tensors
         x_gradient, weight_gradient = torch.empty_like(x), torch.zeros_like(weight)
-        parts = zip(_parts(x), _parts(gradient), _parts(x_gradient), scales, strict=True)
+        parts = zip(*(tensor.split(ctx.rows) for tensor in (x, gradient, x_gradient)), scales, strict=True)
         for rows, above, to, scale in parts:
             normed, above = rows * scale, above.to(scale.dtype)
             product = above * normed
@@ -108,11 +109,14 @@ class _RMSNorm(torch.autograd.Function):
         return x_gradient, weight_gradient, None
 
 
-def _parts(x: Tensor) -> tuple[Tensor, ...]:
-    """Parts along the first axis, of about `IN_CACHE` numbers each, or `PARTS` larger ones; a compiler makes its own."""
+def _rows(x: Tensor) -> int:
+    """Along the first axis, the length of parts of about `IN_CACHE` numbers, or of `PARTS` larger ones.
+
+    A compiler makes parts of its own. It may compile the forward pass alone, so the backward pass must not ask again.
+    """
     if x.dim() == 1 or not x.numel() or torch.compiler.is_compiling():
-        return (x,)
-    return x.split(max(1, IN_CACHE * len(x) // x.numel(), -(-len(x) // PARTS)))
+        return len(x)
+    return max(1, IN_CACHE * len(x) // x.numel(), -(-len(x) // PARTS))
 
 
 def make_norm(config: LayerNormConfig | RMSNormConfig | NoNormConfig, dim: int) -> nn.Module:

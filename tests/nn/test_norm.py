@@ -174,3 +174,12 @@ def test_the_rms_norm_is_the_same_with_and_without_gradients() -> None:
     learned = norm(x.clone().requires_grad_())
     with torch.no_grad():
         assert torch.equal(norm(x), learned)
+
+
+def test_a_compiler_may_take_the_forward_pass_of_the_rms_norm_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    norm, x = filled(RMSNorm(96)), torch.randn(96, 64, 96, requires_grad=True)
+    plain = torch.autograd.grad(norm(x).square().sum(), [x, norm.weight])
+    with monkeypatch.context() as compiling:
+        compiling.setattr(torch.compiler, "is_compiling", lambda: True)
+        out = norm(x)
+    torch.testing.assert_close(torch.autograd.grad(out.square().sum(), [x, norm.weight]), plain)
