@@ -1,6 +1,6 @@
-"""Multi30k, English to German: BLEU of the validation part.
+"""Multi30k, English to German: BLEU of the validation part by an encoder-decoder, a decoder alone and a recurrent network.
 
-    python recipes/multi30k.py [--data FOLDER --seeds 1 --runs DIR] [--json FILE]
+    python recipes/multi30k.py [--data FOLDER --models transformer decoder rnn --seeds 1 --runs DIR] [--json FILE]
 
 The texts are tokenised with sacremoses and lower-cased, as published figures on this corpus are; BLEU is sacrebleu's without a
 tokenization of its own. Beside it is plain BLEU: the translations with sacremoses' tokenization undone, against the texts as they
@@ -13,7 +13,11 @@ from pathlib import Path
 from common import DATA, HERE, asked, heddle, minutes, parser, report, spread
 
 LANGUAGES = ("en", "de")
-MODELS = {"transformer": "multi30k.toml"}
+MODELS = {  # a run file, and the best of a few length penalties on the validation part
+    "transformer": ("multi30k.toml", 1.75),
+    "decoder": ("multi30k-decoder.toml", 1.0),
+    "rnn": ("multi30k-rnn.toml", 1.5),
+}
 
 
 def lines_of(file: Path) -> list[str]:
@@ -49,6 +53,7 @@ def plain_bleu(data: Path, translations: Path) -> float:
 def main() -> None:
     more = parser(__doc__, seeds=1)
     more.add_argument("--data", type=Path, default=DATA / "multi30k")
+    more.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     arguments = more.parse_args()
     if not (arguments.data / "train.en.gz").is_file():
         raise SystemExit(f"skipped: {arguments.data} has no train.en.gz; name the folder: --data FOLDER")
@@ -56,14 +61,15 @@ def main() -> None:
     prepare(arguments.data, texts)
     train, val = ([texts / f"{part}.{language}" for language in LANGUAGES] for part in ("train", "val"))
     rows = []
-    for name, file in MODELS.items():
+    for name in arguments.models:
+        file, penalty = MODELS[name]
         bleu, chrf, plain, seconds = [], [], [], []
         for seed in range(arguments.seeds):
             run = arguments.runs / f"multi30k-{name}-{seed}"
             files = f"validation_sources={[str(path) for path in val]}"
             seconds.append(heddle("train", HERE / file, *train, files, f"seed={seed}", "--name", run))
             output = run.with_suffix(".txt")
-            words = ["--beams", 5, "--tokenize", "none", "--output", output]
+            words = ["--beams", 5, "--length-penalty", penalty, "--tokenize", "none", "--output", output]
             found = asked("eval", run, *val, *words)["translations"]
             bleu.append(found["bleu"])
             chrf.append(found["chrf"])

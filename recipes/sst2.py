@@ -1,6 +1,6 @@
-"""SST-2 from scratch: accuracy on the development part, for encoders that start from nothing or from word vectors.
+"""SST-2 from scratch: accuracy on the development part, of encoders that start from nothing, masked words or vectors.
 
-    python recipes/sst2.py [--data FOLDER --start nothing vectors --seeds 5 --runs DIR] [--json FILE]
+    python recipes/sst2.py [--data FOLDER --start nothing masked vectors --seeds 5 --runs DIR] [--json FILE]
 
 FOLDER has train.txt and dev.txt, a label and a sentence per line. Accuracies are means over the seeds, with their standard
 deviation; published with the same 6,920 sentences, on the test part: 81.8 by naive Bayes (Socher et al. 2013).
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from common import DATA, HERE, asked, heddle, minutes, parser, report, spread
 
-STARTS = ("nothing", "vectors")
+STARTS = ("nothing", "masked", "vectors")
 
 
 def prepare(data: Path, to: Path) -> None:
@@ -39,14 +39,19 @@ def main() -> None:
     rows = []
     for start in arguments.start:
         accuracy, seconds = [], []
-        given: list[str] = []
+        recipe, given = "sst2.toml", list[str]()
+        if start == "masked":
+            run = arguments.runs / "sst2-masked"
+            texts = [folder / "train.texts.tsv", f"validation_sources={folder / 'dev.texts.tsv'}"]
+            heddle("train", HERE / "sst2-masked.toml", *texts, "--name", run)
+            recipe, given = "sst2-tuned.toml", [f"from={run}"]
         if start == "vectors":
             vectors = arguments.runs / "sst2-vectors.txt"
             heddle("vectors", "train", folder / "train.texts.tsv", "dim=128", "--out", vectors)
             given = [f"vectors={vectors}"]
         for seed in range(arguments.seeds):
             run = arguments.runs / f"sst2-{start}-{seed}"
-            seconds.append(heddle("train", HERE / "sst2.toml", *settings, *given, f"seed={seed}", "--name", run))
+            seconds.append(heddle("train", HERE / recipe, *settings, *given, f"seed={seed}", "--name", run))
             accuracy.append(100 * asked("eval", run, folder / "dev.tsv")["accuracy"])
         rows.append([start, spread(accuracy), minutes(seconds)])
     report(["started from", "accuracy, %", "training"], rows, arguments.json)
