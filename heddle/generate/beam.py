@@ -25,7 +25,7 @@ from heddle.generate.processors import GrowingText
 from heddle.generate.stream import Decoding, Finish, evaluating
 from heddle.model.transformer import Transformer
 
-SEARCHES = 64  # searches that share each forward pass
+SEARCHES = 128  # searches that share each forward pass
 WORKERS = 2  # batches at the same time on a CPU: an operation of a step is too short to be split among many threads
 IN_CACHE = 1 << 19  # scores to process at a time, 2 MiB of them, so that they stay in a CPU's caches
 BLOCK = 64  # scores whose maximum is looked at first
@@ -93,19 +93,19 @@ class Search:
     def extend(self, candidates: Sequence[Candidate], decoding: Decoding) -> list[int]:
         """Take the best of the sorted candidates, up to the first at -inf; return which unfinished text each new one extends."""
         self.length += 1
-        before, parents = self.beams, list[int]()
-        self.beams = []
+        before, parents, width = self.beams, list[int](), self.config.beams
+        full, ends = self.text.given + self.length >= self.text.last, decoding.ends
+        self.beams = kept = []
         for place, (logprob, beam, id) in enumerate(candidates):
             if logprob == -inf:
                 break
             node = Node(before[beam] if before else None, id, logprob)
-            finish = self._finish(id, decoding)
-            if finish is None:
-                self.beams.append(node)
+            if not full and id not in ends:
+                kept.append(node)
                 parents.append(beam)
-            elif place < self.config.beams:
-                self._keep(node, finish)
-            if len(self.beams) == self.config.beams and place + 1 >= self.config.beams:
+            elif place < width:
+                self._keep(node, "end" if id in ends else self._limit())
+            if len(kept) == width and place + 1 >= width:
                 break
         return parents
 
@@ -130,11 +130,8 @@ class Search:
             for ids in rows
         ]
 
-    def _finish(self, id: int, decoding: Decoding) -> Finish | None:
-        if id in decoding.ends:
-            return "end"
-        if self.text.given + self.length < self.text.last:
-            return None
+    def _limit(self) -> Finish:
+        """Why a text of the largest length ends."""
         return "length" if self.length == self.config.max_tokens else "context"
 
     def _keep(self, node: Node, finish: Finish) -> None:

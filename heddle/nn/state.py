@@ -47,8 +47,8 @@ class State:
     def select(self, rows: Sequence[int]) -> "State":
         """Copies of these rows."""
         chosen = copy(self)
-        index = [torch.tensor(list(rows), dtype=torch.long, device=buffer.device) for buffer in self.buffers]
-        chosen.buffers = tuple(buffer.index_select(0, i) for buffer, i in zip(self.buffers, index, strict=True))
+        index = torch.tensor(list(rows), dtype=torch.long, device=self.buffers[0].device if self.buffers else None)
+        chosen.buffers = tuple(buffer.index_select(0, index) for buffer in self.buffers)
         return chosen
 
     def begin(self, like: "State", rows: int) -> None:
@@ -78,8 +78,10 @@ class Growing(State):
         self.buffers = tuple(_grown(buffer, capacity) for buffer in self.buffers)
 
     def update(self, new: tuple[Tensor, ...], queries: Layout, keys: Layout) -> tuple[Tensor, ...]:
-        if not self.buffers:
-            self.buffers = _empty(new, rounded(keys.width, self.multiple))
+        self.buffers = self.buffers or _empty(new, rounded(keys.width, self.multiple))
+        if queries.form == "newest" and self.buffers[0].shape[2] < keys.width:  # nothing was reserved
+            self.buffers = tuple(torch.cat(pair, dim=2) for pair in zip(self.buffers, new, strict=True))
+            return self.buffers
         for buffer, tensor in zip(self.buffers, new, strict=True):
             if queries.form == "ragged":
                 # Padding is written too, after its row's end; later tokens overwrite it before anything can see it.
@@ -143,8 +145,8 @@ class Fixed(State):
         return self.buffers or None
 
     def update(self, new: tuple[Tensor, ...], queries: Layout, keys: Layout) -> tuple[Tensor, ...]:
-        self.buffers = new
-        return new
+        self.buffers = tuple(tensor.contiguous() for tensor in new)  # every later step reads them
+        return self.buffers
 
     def select(self, rows: Sequence[int]) -> State:
         """Copies of these rows; of all rows in order, no copy, since nothing is ever written to them."""
@@ -277,15 +279,13 @@ class Cache:
         end = max(self.lengths, default=0) + width
         # The first call sees only its own tokens, so it can take the fast path for whole sequences.
         visible = end if fresh else rounded(end, self.multiple)
-        self._reserve(visible)
+        newest = uniform and width == 1 == self.multiple  # at coarse multiples it would be rare, and compiled apart
+        if not newest:  # else its states grow by exactly one slot, so that their tensors stay whole
+            self._reserve(visible)
         position = start[:, None] + torch.arange(width, device=device)
-        if even:
-            segment = torch.zeros_like(position)
-        else:
-            real = torch.arange(width, device=device) < torch.tensor(counts, device=device)[:, None]
-            segment = torch.where(real, 0, PADDING)
-        newest = width == 1 and self.multiple == 1  # at coarse multiples it would be rare, and compiled apart
-        later: Form = ("newest" if newest else "uniform") if uniform else "ragged"
+        real = torch.arange(width, device=device) < torch.tensor(counts, device=device)[:, None]
+        segment = torch.zeros_like(position) if even else torch.where(real, 0, PADDING)
+        later: Form = "newest" if newest else "uniform" if uniform else "ragged"
         form: Form = ("whole" if even else "padded") if fresh else later
         queries = Layout(position, segment, form)
         begun = [0 if length else count for length, count in zip(self.lengths, counts, strict=True)]
