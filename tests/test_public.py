@@ -370,7 +370,7 @@ TABLE: dict[str, Call] = {
         },
     ),
     "generate.Engine.leave": Call(
-        {"rows": set()}, {"rows": [None, 0, "0"]}, generate.Engine(MODEL, [[1]], SAMPLING).leave
+        {"rows": set()}, {"rows": [None, 0, "0"]}, generate.Engine.of(MODEL, [[1]], SAMPLING).leave
     ),
     "generate.chat_template": Call(
         {"model": CHATTING, "tokenizer": TOKENIZER},

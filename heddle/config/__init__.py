@@ -8,7 +8,7 @@ In reading order:
 - `kernels`: what each attention kernel supports, and which one `auto` takes.
 - `ids`: the special ids of an imported model; `chat`: its template for conversations.
 - `presets`: named models, and `sized`, a model from one number.
-- `decoding`: how texts are continued (`SamplingConfig`, `BeamConfig`).
+- `decoding`: how texts are continued (`SamplingConfig`, `BeamConfig`), and how many at once (`EngineConfig`).
 - `tasks`: what a run learns (`NextTokenConfig`, ...); `train`: how a model is trained (`TrainConfig`).
 - `vectors`: how word vectors are learned (`VectorsConfig`).
 - `run`: a user's settings: text, model, task, training (`RunConfig`); `saved`: a run directory's config, with what was chosen by
@@ -24,6 +24,7 @@ from heddle.config.base import parse_overrides as parse_overrides
 from heddle.config.chat import ChatTemplateConfig as ChatTemplateConfig
 from heddle.config.data import DataConfig as DataConfig
 from heddle.config.decoding import BeamConfig as BeamConfig
+from heddle.config.decoding import EngineConfig as EngineConfig
 from heddle.config.decoding import SamplingConfig as SamplingConfig
 from heddle.config.ids import SpecialIds as SpecialIds
 from heddle.config.layers import AlibiConfig as AlibiConfig
@@ -100,6 +101,7 @@ __all__ = [
     "DropoutConfig",
     "DynamicScaling",
     "EmbeddingHeadConfig",
+    "EngineConfig",
     "EntryConfig",
     "GatedConfig",
     "GroupConfig",

@@ -1,16 +1,24 @@
 """How texts are continued, as data: how the next token is chosen, and when a text ends."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from heddle.config.base import Config
+from heddle.config.ids import Id
 
 Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+def _pairs(given: Any) -> Any:
+    """A table of ids as pairs, since tables cannot be frozen."""
+    return tuple(given.items()) if isinstance(given, Mapping) else given
 
 
 class DecodingConfig(Config):
-    """What all strategies share: the longest text, and penalties on what a text already contains.
+    """What all strategies share: the longest text, penalties on what a text already contains, and ids to prefer or to avoid.
 
     Attributes:
         max_tokens: tokens to add to each text, its end included.
@@ -19,6 +27,8 @@ class DecodingConfig(Config):
         presence_penalty: subtracted from the scores of ids that have been generated; 0: none (OpenAI's API).
         frequency_penalty: subtracted once for each time that an id has been generated; 0: none (OpenAI's API).
         no_repeat_ngram: no run of so many ids may occur twice in a text; None: any may (Paulus et al. 2017, 2.5).
+        logit_bias: ids, and what to add to their scores; in JSON and TOML, a table (OpenAI's API).
+        banned: runs of ids that are never generated, besides those that an imported model's config bans.
     """
 
     max_tokens: PositiveInt = 200
@@ -26,6 +36,20 @@ class DecodingConfig(Config):
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     no_repeat_ngram: PositiveInt | None = None
+    logit_bias: Annotated[tuple[tuple[Id, float], ...], BeforeValidator(_pairs)] = ()
+    banned: tuple[tuple[Id, ...], ...] = ()
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if () in self.banned:
+            raise ValueError("banned contains an empty run of ids, which would match everywhere")
+        if len({id for id, _ in self.logit_bias}) < len(self.logit_bias):
+            raise ValueError("logit_bias names an id twice")
+        return self
+
+    def largest_id(self) -> int:
+        """The largest id named here; -1 if there is none."""
+        return max((*(id for id, _ in self.logit_bias), *(id for run in self.banned for id in run)), default=-1)
 
 
 class SamplingConfig(DecodingConfig):
@@ -33,9 +57,16 @@ class SamplingConfig(DecodingConfig):
 
     temperature: Annotated[float, Field(ge=0)] = 1.0  # logits are divided by it; 0: always the most probable (L0-74)
     top_k: PositiveInt | None = None  # only the k most probable
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None  # then only the fewest that hold this share together
+    top_p: Share | None = None  # then only the fewest that hold this share together
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = (
+        None  # then only those with this share of the largest probability
+    )
+    typical_p: Share | None = None  # then only the fewest with this share whose surprise is nearest to the average one
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     stop: tuple[str, ...] = ()  # the text ends before the first of these
+    logprobs: Annotated[int, Field(ge=0)] | None = (
+        None  # also report so many of the most probable ids for each drawn one
+    )
     window: bool = False  # beyond the context, continue from the last tokens; False: refuse the prompt, end the text
 
     @model_validator(mode="after")
@@ -67,3 +98,16 @@ class BeamConfig(DecodingConfig):
         if self.best > self.beams:
             raise ValueError(f"best = {self.best} is more than beams = {self.beams}: a search finds one text per beam")
         return self
+
+
+class EngineConfig(Config):
+    """How much an engine does at once. None: no limit."""
+
+    rows: PositiveInt | None = None
+    """Texts that grow at the same time; others wait."""
+    queue: PositiveInt | None = None
+    """Texts that may wait; more are refused."""
+    chunk: PositiveInt | None = None
+    """Tokens of prompts to read in each step, so that long prompts do not hold up texts that grow."""
+    keep: Annotated[int, Field(ge=0)] = 0
+    """Prompts whose states are kept, so that later prompts that begin alike need not read their beginning again."""

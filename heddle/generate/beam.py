@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from heddle.checks import at_least, checked
 from heddle.config.decoding import BeamConfig
 from heddle.errors import HeddleError
-from heddle.generate.engine import feed, open_all
+from heddle.generate.engine import feed
 from heddle.generate.processors import GrowingText
 from heddle.generate.stream import Decoding, Finish, evaluating
 from heddle.model.transformer import Transformer
@@ -171,7 +171,7 @@ def beam_search(
         HeddleError: as in `Decoding.open`; or the model's output is NaN.
     """
     decoding = Decoding(model, config, end_of_text, vocabulary)
-    texts = open_all(decoding, prompts, [0] * len(prompts), sources)
+    texts = _open_all(decoding, prompts, sources)
     texts.sort(key=lambda text: (len(text.source or ()), len(text.ids)), reverse=True)
     batches = [[Search(text, config) for text in texts[start : start + rows]] for start in range(0, len(texts), rows)]
     workers = min(WORKERS, torch.get_num_threads()) if model.device.type == "cpu" else 1
@@ -181,6 +181,16 @@ def beam_search(
             yield from _search(some[0], model, decoding)
         else:
             yield from _search_concurrently(some, model, decoding)
+
+
+def _open_all(
+    decoding: Decoding, prompts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None
+) -> list[GrowingText]:
+    """A text for each prompt and its source."""
+    if sources is not None and len(sources) != len(prompts):
+        raise HeddleError(f"{len(sources)} sources for {len(prompts)} prompts; give one source per prompt")
+    each = zip(prompts, [None] * len(prompts) if sources is None else sources, strict=True)
+    return [decoding.open(number, prompt, source=source) for number, (prompt, source) in enumerate(each)]
 
 
 def _search_concurrently(

@@ -6,7 +6,7 @@ from typing import Any
 from heddle.checks import checked
 from heddle.config.decoding import SamplingConfig
 from heddle.errors import HeddleError
-from heddle.generate.engine import Engine
+from heddle.generate.engine import Engine, whole
 from heddle.generate.text import RowText
 from heddle.model.transformer import Transformer
 from heddle.text.chat import ChatTemplate, Message
@@ -39,10 +39,10 @@ def reply(model: Transformer, tokenizer: Tokenizer, messages: Sequence[Message],
     template, wanted = chat_template(model, tokenizer), SamplingConfig.of(sampling, where="sampling")
     prompt = template.render(messages, add_generation_prompt=True)
     end = next(iter(template.ends), tokenizer.end_of_text)
-    engine = Engine(model, [prompt], wanted, end, vocabulary=tokenizer.vocab_size)
+    engine = Engine.of(model, [prompt], wanted, end, vocabulary=tokenizer.vocab_size)
     text, found = RowText(tokenizer, wanted.stop, prompt[-1]), ""
     while engine:
-        for event in engine.step():
+        for event in whole(engine.step()):
             found += text.push(event.token, event.finish)
             if text.finish == "stop":
                 engine.leave({event.row})

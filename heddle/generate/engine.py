@@ -1,7 +1,7 @@
 """Many texts at once: rows of different lengths share each forward pass, and each continues as if it were alone."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -9,16 +9,24 @@ from torch import Tensor
 
 from heddle.account.machine import available_memory
 from heddle.checks import checked
-from heddle.config.decoding import SamplingConfig
+from heddle.config.decoding import EngineConfig, SamplingConfig
 from heddle.errors import HeddleError
+from heddle.generate.drawn import Drawn
+from heddle.generate.opening import Opening, Prefixes, Row
 from heddle.generate.processors import GrowingText
+from heddle.generate.propose import Proposer
 from heddle.generate.stream import Decoding, Finish, evaluating
 from heddle.model.packing import pack
 from heddle.model.transformer import Transformer
+from heddle.nn.cache import Cache
 from heddle.nn.layout import Layout
-from heddle.nn.state import Cache
 
 WORTH_PACKING = 32  # tokens per text; packing the weights takes as long as generating ten to twenty tokens
+CONFIGS = 256  # samplings whose preparation is kept
+
+
+class QueueFull(HeddleError):
+    """As many texts wait as may wait."""
 
 
 @dataclass(frozen=True)
@@ -30,41 +38,73 @@ class Event:
         token: its id.
         logprob: natural log of its probability under the model itself, before temperature and truncation.
         finish: why the row ends with this token, or None. `end`: it is an end of text; `length`: it is the last of
-            `max_tokens`; `context`: the context is full. (`stop`, a stop text, is found in `heddle.generate.text`.)
+            `max_tokens`; `context`: the context is full; `broken`: no token could be drawn, `error` says why. (`stop`, a stop
+            text, is found in `heddle.generate.text`.)
+        top: the most probable ids with the logs of their probabilities, if the sampling asks for them.
+        prompt: with the row's first token, if it was asked for: each token of the prompt but the first, as if drawn.
+        error: why the row is broken.
     """
 
     row: int
     token: int
     logprob: float
     finish: Finish | None
+    top: tuple[tuple[int, float], ...] = ()
+    prompt: tuple[Drawn, ...] = ()
+    error: str | None = None
 
 
 class Engine:
-    """Texts that grow by one token per step. A text that ends leaves the batch without affecting the others.
+    """Texts that grow together. Each has its own sampling; it starts and ends at any step without affecting the others.
 
     A row's tokens are a function of the model, its prompt, the sampling and its seed; other rows change only the last bits of
     sums. A draw's randomness is keyed by the seed and the position in the text, so a text that is cut anywhere and resumed
     continues the same way; except in a prefix model, whose prefix is then the whole text so far. How texts start and end is
     written in `Decoding`.
 
+    A step makes at most two forward passes: one for rows that continue, one for rows that start, whose prompts are read in
+    pieces if `config.chunk` limits them. Equal prompts that start together are read once.
+
     Args:
         model: used in evaluation mode, then returned to its mode; its precision is kept. If it is already in evaluation mode
             and texts may become long, its weights are packed (see `heddle.model.packing`), which changes only its memory.
-        prompts: ids, one list per row.
-        sampling: how to draw, and when to end.
         end_of_text: see `Decoding`.
-        seeds: one per row; None: `sampling.seed` for all rows, so that equal prompts continue alike.
         vocabulary: see `Decoding`.
-        sources: what the encoder of an encoder-decoder reads, ids, one list per row; its prompts are the beginnings of the
-            answers, usually empty.
+        config: how much to do at once; None: everything.
+        proposer: guesses next tokens, which the model confirms, several in one pass; the tokens stay the same.
 
     Raises:
-        HeddleError: as in `Decoding.open`, or there is not one seed or source for each prompt.
+        HeddleError: as in `Decoding`; or there is a proposer, but the model cannot take tokens back.
     """
 
     @checked()
     def __init__(
         self,
+        model: Transformer,
+        end_of_text: int | None = None,
+        vocabulary: int | None = None,
+        config: EngineConfig | None = None,
+        proposer: Proposer | None = None,
+    ) -> None:
+        self.model, self.proposer = model, proposer
+        self.config = EngineConfig() if config is None else config
+        self.end_of_text, self.vocabulary = end_of_text, vocabulary
+        self.decodings: dict[SamplingConfig, Decoding] = {}
+        self.submitted = 0
+        self.waiting: list[Row] = []
+        self.opening: Opening | None = None
+        self.active: list[Row] = []  # in the order of the cache
+        self.cache = model.new_cache(0)
+        self.modules = tuple(model.modules())
+        self.prefixes = Prefixes(model, self.config.keep)
+        if proposer is not None and not self.cache.truncates:
+            raise HeddleError(
+                "guessed tokens need a model that can take them back; this one has windows or recurrent layers"
+            )
+
+    @classmethod
+    def of(
+        cls,
         model: Transformer,
         prompts: Sequence[Sequence[int]],
         sampling: SamplingConfig,
@@ -72,93 +112,198 @@ class Engine:
         seeds: Sequence[int] | None = None,
         vocabulary: int | None = None,
         sources: Sequence[Sequence[int]] | None = None,
-    ) -> None:
-        seeds = [sampling.seed] * len(prompts) if seeds is None else seeds
-        if len(seeds) != len(prompts):
-            raise HeddleError(f"{len(seeds)} seeds for {len(prompts)} prompts; give one seed per prompt")
-        self.model, self.sampling = model, sampling
-        self.decoding = Decoding(model, sampling, end_of_text, vocabulary)
-        self.waiting = open_all(self.decoding, prompts, seeds, sources)
-        self.active: list[GrowingText] = []  # in the order of the cache
-        self.cache = model.new_cache(0)
-        self.modules = tuple(model.modules())
-        if sampling.max_tokens >= WORTH_PACKING and not model.training:
-            pack(model, room=available_memory() // 2)
+    ) -> "Engine":
+        """An engine with a row for each prompt, all with one sampling.
+
+        Args:
+            model: see `Engine`.
+            prompts: ids, one list per row.
+            sampling: how to draw, and when to end.
+            end_of_text: see `Decoding`.
+            seeds: one per row; None: `sampling.seed` for all rows, so that equal prompts continue alike.
+            vocabulary: see `Decoding`.
+            sources: what the encoder of an encoder-decoder reads, ids, one list per row.
+
+        Raises:
+            HeddleError: as in `submit`, or there is not one seed or source for each prompt.
+        """
+        for what, given in (("seed", seeds), ("source", sources)):
+            if given is not None and len(given) != len(prompts):
+                raise HeddleError(f"{len(given)} {what}s for {len(prompts)} prompts; give one {what} per prompt")
+        engine = cls(model, end_of_text, vocabulary)
+        for number, prompt in enumerate(prompts):
+            seed = None if seeds is None else seeds[number]
+            engine.submit(prompt, sampling, seed, None if sources is None else sources[number])
+        return engine
+
+    @checked()
+    def submit(
+        self,
+        prompt: Sequence[int],
+        sampling: SamplingConfig,
+        seed: int | None = None,
+        source: Sequence[int] | None = None,
+        echo: bool = False,
+    ) -> int:
+        """Add a row, and return its number. It starts in the next step that has room for it.
+
+        Args:
+            prompt: ids; of an encoder-decoder, the beginning of its answer, usually empty.
+            sampling: how to draw, and when to end.
+            seed: keys its draws; None: `sampling.seed`.
+            source: what the encoder of an encoder-decoder reads.
+            echo: whether the first event also has the log probabilities of the prompt's tokens.
+
+        Raises:
+            QueueFull: as many rows wait as `config.queue` allows.
+            HeddleError: as in `Decoding` and `Decoding.open`.
+        """
+        if self.config.queue is not None and len(self.waiting) >= self.config.queue:
+            raise QueueFull(f"{len(self.waiting)} texts are waiting; try again later")
+        decoding = self._decoding(sampling)
+        text = decoding.open(self.submitted, prompt, sampling.seed if seed is None else seed, source)
+        if sampling.max_tokens >= WORTH_PACKING and not self.model.training:
+            pack(self.model, room=available_memory() // 2)
+        self.waiting.append(Row(text, decoding, echo))
+        self.submitted += 1
+        return text.number
 
     def __bool__(self) -> bool:
         """Whether any text continues."""
-        return bool(self.waiting or self.active)
+        return bool(self.waiting or self.opening or self.active)
 
     @torch.inference_mode()
     def step(self) -> list[Event]:
-        """Draw every row's next token: at most two forward passes, one for rows that continue, one for rows that start."""
+        """Draw the next token of every row that has read its prompt; with a proposer, one or several."""
         with evaluating(self.model, self.modules):
-            logits = self._logits()
-        events = []
-        for row, (token, logprob) in zip(
-            self.active, self.decoding.draw(logits, self.active, self.sampling), strict=True
-        ):
-            row.ids.append(token)
-            events.append(Event(row.number, token, logprob, self.decoding.finish(row)))
+            events = [*self._continue(), *self._begin()]
         self.leave({event.row for event in events if event.finish})
         self._restart_full_rows()
         return sorted(events, key=lambda event: event.row)
 
     @checked()
     def leave(self, rows: set[int]) -> None:
-        """End these rows, by the numbers of their prompts."""
-        self.waiting = [row for row in self.waiting if row.number not in rows]
+        """End these rows, by their numbers."""
+        self.waiting = [row for row in self.waiting if row.text.number not in rows]
+        if self.opening is not None and not self.opening.leave(rows):
+            self.opening = None
         self._take_out(rows)
 
-    def _logits(self) -> Float[Tensor, "B V"]:
-        """Logits after every active row's text, which the cache then holds."""
-        parts = []
-        if self.active:
-            parts.append(feed(self.model, self.cache, [row.ids[-1:] for row in self.active]))
-        if self.waiting:
-            cache = self.model.new_cache(len(self.waiting))
-            sources = [row.source for row in self.waiting if row.source is not None]
-            parts.append(feed(self.model, cache, [row.visible() for row in self.waiting], sources))
-            self.cache = self.cache.join(cache)
-            self.active, self.waiting = self.active + self.waiting, []
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+    def _continue(self) -> list[Event]:
+        """The next tokens of the rows that have read their prompts."""
+        if not self.active:
+            return []
+        guesses = [list[int]() for _ in self.active]
+        if self.proposer is not None:
+            room = [row.decoding.room(row.text) for row in self.active]
+            guesses = self.proposer.propose(
+                [row.text for row in self.active], [row.decoding for row in self.active], room
+            )
+        pieces = [row.text.ids[-1:] + guess for row, guess in zip(self.active, guesses, strict=True)]
+        guessed = any(guesses)
+        logits = feed(self.model, self.cache, pieces, every=guessed)
+        rows = [row for row, guess in zip(self.active, guesses, strict=True) for _ in range(len(guess) + 1)]
+        texts = [row.text for row in rows]
+        if guessed:
+            texts = [
+                replace(row.text, ids=row.text.ids + guess[:count])
+                for row, guess in zip(self.active, guesses, strict=True)
+                for count in range(len(guess) + 1)
+            ]
+        drawn, events = iter(_draw(rows, texts, logits)), list[Event]()
+        for row, guess in zip(self.active, guesses, strict=True):
+            events += _confirmed(row, guess, [next(drawn) for _ in range(len(guess) + 1)])
+        if guessed:
+            self.cache.truncate([len(row.text.visible()) - 1 for row in self.active])
+        return events
+
+    def _begin(self) -> list[Event]:
+        """The first tokens of rows whose prompts have been read to their ends."""
+        room = None if self.config.rows is None else self.config.rows - len(self.active)
+        if self.opening is None and self.waiting and room != 0:
+            self.opening, self.waiting = self.prefixes.open(self.waiting, room, self.config.chunk)
+        opening = self.opening
+        if opening is None:
+            return []
+        pieces, sources = opening.next_pieces(self.config.chunk)
+        logits = feed(self.model, opening.cache, pieces, sources, every=opening.echo)
+        logits = opening.listen(pieces, logits) if opening.echo else logits
+        if opening.read_more(pieces):
+            return []
+        self.prefixes.keep(opening)
+        rows, logits = opening.rows, logits[opening.places]
+        self.opening, self.cache = None, self.cache.join(opening.spread())
+        self.active = self.active + rows
+        drawn = _draw(rows, [row.text for row in rows], logits)
+        return [_appended(row, each, opening.heard(row)) for row, each in zip(rows, drawn, strict=True)]
+
+    def _decoding(self, sampling: SamplingConfig) -> Decoding:
+        """What rows with this sampling, whatever their seeds, have in common."""
+        key = sampling.model_copy(update={"seed": 0})
+        if key not in self.decodings:
+            if len(self.decodings) >= CONFIGS:
+                self.decodings.clear()
+            self.decodings[key] = Decoding(self.model, key, self.end_of_text, self.vocabulary)
+        return self.decodings[key]
 
     def _restart_full_rows(self) -> None:
         """Move full rows to the waiting list, to be recomputed from the last half of their context."""
-        self.waiting = self._take_out({row.number for row in self.active if self.decoding.is_full(row)})
-        for row in self.waiting:
-            self.decoding.shorten(row)
+        full = self._take_out({row.text.number for row in self.active if row.decoding.is_full(row.text)})
+        for row in full:
+            row.decoding.shorten(row.text)
+        self.waiting = full + self.waiting
 
-    def _take_out(self, numbers: set[int]) -> list[GrowingText]:
+    def _take_out(self, numbers: set[int]) -> list[Row]:
         """Remove these rows from the active ones and from the cache."""
-        out = [row for row in self.active if row.number in numbers]
+        out = [row for row in self.active if row.text.number in numbers]
         if out:
-            self.cache = self.cache.select([i for i, row in enumerate(self.active) if row.number not in numbers])
-            self.active = [row for row in self.active if row.number not in numbers]
+            self.cache = self.cache.select([i for i, row in enumerate(self.active) if row.text.number not in numbers])
+            self.active = [row for row in self.active if row.text.number not in numbers]
         return out
 
 
-def open_all(
-    decoding: Decoding,
-    prompts: Sequence[Sequence[int]],
-    seeds: Sequence[int],
-    sources: Sequence[Sequence[int]] | None = None,
-) -> list[GrowingText]:
-    """A text for each prompt and its source.
+def _draw(rows: Sequence[Row], texts: Sequence[GrowingText], logits: Float[Tensor, "B V"]) -> list[Drawn]:
+    """The next id of each text; rows with the same sampling are drawn together."""
+    places: dict[int, list[int]] = {}
+    for place, row in enumerate(rows):
+        places.setdefault(id(row.decoding), []).append(place)
+    found: dict[int, Drawn] = {}
+    for some in places.values():
+        part = logits if len(places) == 1 else logits[some]
+        found |= zip(some, rows[some[0]].decoding.draw(part, [texts[place] for place in some]), strict=True)
+    return [found[place] for place in range(len(rows))]
 
-    Raises:
-        HeddleError: as in `Decoding.open`, or there is not one source for each prompt.
-    """
-    if sources is not None and len(sources) != len(prompts):
-        raise HeddleError(f"{len(sources)} sources for {len(prompts)} prompts; give one source per prompt")
-    each = zip(prompts, seeds, [None] * len(prompts) if sources is None else sources, strict=True)
-    return [decoding.open(number, *given) for number, given in enumerate(each)]
+
+def _confirmed(row: Row, guess: Sequence[int], drawn: Sequence[Drawn]) -> list[Event]:
+    """Append what was drawn after a text and after its guessed continuations, as long as the guesses were right."""
+    events = []
+    for guessed, each in zip((*guess, None), drawn, strict=True):
+        events.append(_appended(row, each))
+        if events[-1].finish or each.id != guessed:
+            break
+    return events
+
+
+def _appended(row: Row, drawn: Drawn, prompt: tuple[Drawn, ...] = ()) -> Event:
+    """Append an id to its text, unless it is broken."""
+    finish: Finish | None = "broken"
+    if not drawn.broken:
+        row.text.ids.append(drawn.id)
+        finish = row.decoding.finish(row.text)
+    return Event(row.text.number, drawn.id, drawn.logprob, finish, drawn.top, prompt, drawn.broken)
 
 
 def feed(
-    model: Transformer, cache: Cache, pieces: Sequence[list[int]], sources: Sequence[list[int]] = ()
-) -> Float[Tensor, "B V"]:
-    """Logits after the next ids of every row of a cache; `sources` are what the encoder reads, in its first call."""
+    model: Transformer,
+    cache: Cache,
+    pieces: Sequence[list[int]],
+    sources: Sequence[list[int]] = (),
+    every: bool = False,
+) -> Float[Tensor, "N V"]:
+    """Logits after the next ids of every row of a cache: after the last id of each, or after `every` one, row by row.
+
+    `sources` are what the encoder reads, in its first call.
+    """
     tokens, counts = padded(pieces, model.device), [len(piece) for piece in pieces]
     layout = cache.advance(counts, model.device)
     source, source_layout = None, None
@@ -167,6 +312,8 @@ def feed(
         if len(set(lengths)) > 1:
             source_layout = Layout.padded(lengths, max(lengths), device=model.device)
     hidden = model(tokens, layout, source, source_layout, cache=cache).hidden
+    if every:
+        return model.logits(hidden[layout.real])
     if len(set(counts)) == 1:
         return model.logits(hidden[:, -1])
     ends = torch.tensor(counts, device=hidden.device) - 1
@@ -188,7 +335,22 @@ def generate(
     seeds: Sequence[int] | None = None,
     sources: Sequence[Sequence[int]] | None = None,
 ) -> Iterator[Event]:
-    """Yield every drawn token of every row. Arguments and errors are those of `Engine`."""
-    engine = Engine(model, prompts, sampling, end_of_text, seeds, sources=sources)
+    """Yield every drawn token of every row. Arguments are those of `Engine.of`.
+
+    Raises:
+        HeddleError: as in `Engine.of`, or the model's output is NaN or infinite.
+    """
+    engine = Engine.of(model, prompts, sampling, end_of_text, seeds, sources=sources)
     while engine:
-        yield from engine.step()
+        yield from whole(engine.step())
+
+
+def whole(events: list[Event]) -> list[Event]:
+    """The same events.
+
+    Raises:
+        HeddleError: one of them is broken.
+    """
+    if broken := next((event.error for event in events if event.error), None):
+        raise HeddleError(broken)
+    return events

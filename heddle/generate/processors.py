@@ -68,7 +68,7 @@ class Blocked(Processor):
 
     Args:
         banned: runs of ids; the last id of a run is blocked where the text ends with the ids before it.
-        ends: ids that end a text, which may be generated although they have no text.
+        ends: ids that may be generated although they have no text: those that end one.
         vocabulary: how many ids have text; None: all.
         count: V.
 
@@ -80,11 +80,11 @@ class Blocked(Processor):
         self, banned: Sequence[Sequence[int]], ends: Collection[int], vocabulary: int | None, count: int
     ) -> None:
         textless = range(count if vocabulary is None else vocabulary, count)
-        self.always = sorted({*textless, *(run[0] for run in banned if len(run) == 1)} - set(ends))
+        self.always = sorted({*textless} - set(ends) | {run[0] for run in banned if len(run) == 1})
         self.runs = [(list(run[:-1]), run[-1]) for run in banned if len(run) > 1]
         self.reads = bool(self.runs)
         if len(self.always) == count:
-            raise HeddleError("every id is banned or has no text, so nothing can be drawn; check config.ids")
+            raise HeddleError("every id is banned or has no text, so nothing can be drawn; check config.ids and banned")
 
     def __call__(self, scores: Scores, texts: Texts) -> Scores:
         if self.always:
@@ -113,6 +113,20 @@ class Forced(Processor):
         forced = scores.new_full((scores.shape[-1],), -torch.inf)
         forced[self.ids] = 0
         return scores.index_put((torch.tensor(rows, device=scores.device),), forced)
+
+
+class Biased(Processor):
+    """Add a number to the scores of some ids (OpenAI's `logit_bias`)."""
+
+    reads = False
+
+    def __init__(self, bias: Sequence[tuple[int, float]]) -> None:
+        self.bias = dict(bias)
+
+    def __call__(self, scores: Scores, texts: Texts) -> Scores:
+        more = scores.new_zeros(scores.shape[-1])
+        more[list(self.bias)] = torch.tensor(list(self.bias.values()), dtype=scores.dtype, device=scores.device)
+        return scores + more
 
 
 class Repetition(Processor):
@@ -167,17 +181,22 @@ def make_processors(
     """The processors that apply, in the order of Hugging Face transformers.
 
     Args:
-        config: the penalties.
+        config: the penalties, and ids to prefer or to avoid.
         ids: the model's special ids.
         ends: ids that end a text.
         vocabulary: how many ids have text; None: all.
         count: V.
 
     Raises:
-        HeddleError: no id may be generated.
+        HeddleError: no id may be generated, or the config names one that the model does not have.
     """
-    blocked = Blocked(ids.banned, ends, vocabulary, count)
+    if (largest := config.largest_id()) >= count:
+        raise HeddleError(f"logit_bias or banned has the id {largest}; ids must be from 0 to {count - 1}")
+    # A model cannot ban its own ends, as in Hugging Face transformers; a user can, for texts of the largest length.
+    published = [run for run in ids.banned if len(run) > 1 or run[0] not in ends]
+    blocked = Blocked((*published, *config.banned), ends, vocabulary, count)
     found: list[tuple[bool, Processor]] = [
+        (bool(config.logit_bias), Biased(config.logit_bias)),
         (config.repetition_penalty != 1, Repetition(config.repetition_penalty)),
         (
             bool(config.presence_penalty or config.frequency_penalty),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from heddle.checks import checked, wrong
 from heddle.config.decoding import SamplingConfig
-from heddle.nn.numeric import wide_dtype
+from heddle.generate.truncation import rarer
 
 Key = tuple[int, int]  # a row's seed, and the position in its text of the token to draw
 
@@ -22,18 +22,15 @@ def choose(logits: Float[Tensor, "B V"], sampling: SamplingConfig, keys: Sequenc
     return logits.argmax(-1) if sampling.temperature == 0 else draw(process(logits, sampling), keys)
 
 
-def log_probability(logits: Float[Tensor, "B V"], ids: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
-    """Natural log of each id's probability under softmax(logits), computed in fp32 or wider."""
-    return logits.to(wide_dtype(logits.dtype)).log_softmax(-1).gather(-1, ids[:, None])[:, 0]
-
-
 @checked()
 def process(logits: Float[Tensor, "B V"], sampling: SamplingConfig) -> Float[Tensor, "B V"]:
     """Logits in float64, with -inf for ids that may not be drawn (L2-60).
 
-    In this order: divide by the temperature; block all but the `top_k` largest; of the rest, block all but the fewest whose
-    probabilities sum to `top_p`. Among equals the lowest ids are kept, so that temperature 0 is the argmax with ties to the
-    lowest id (L0-74). Entries of -inf remain -inf.
+    In this order, as in Hugging Face transformers: divide by the temperature; block all but the `top_k` largest; of the rest,
+    block all but the fewest whose probabilities sum to `top_p` (Holtzman et al. 2020); those with less than `min_p` times the
+    largest probability (Nguyen et al. 2024); all but the fewest with the share `typical_p` whose surprise, -log p, is nearest
+    to its mean (Meister et al. 2023). Among equals the lowest ids are kept, so that temperature 0 is the argmax with ties to
+    the lowest id (L0-74). Entries of -inf remain -inf.
     """
     scores = logits.double()
     if sampling.temperature == 0:
@@ -46,7 +43,7 @@ def process(logits: Float[Tensor, "B V"], sampling: SamplingConfig) -> Float[Ten
         scores = scores.masked_fill(~_largest(scores, torch.full_like(least, sampling.top_k), least), -torch.inf)
     if sampling.top_p is not None and sampling.top_p < 1:
         scores = scores.masked_fill(~_largest(scores, *_nucleus(scores, sampling.top_p)), -torch.inf)
-    return scores
+    return rarer(scores, sampling.min_p, sampling.typical_p)
 
 
 @checked()

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from math import isfinite
 from typing import Literal
 
 import torch
@@ -13,11 +12,12 @@ from heddle.checks import checked
 from heddle.config.decoding import DecodingConfig, SamplingConfig
 from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
+from heddle.generate.drawn import Drawn, drawn
 from heddle.generate.processors import GrowingText, make_processors
-from heddle.generate.sampling import choose, log_probability
+from heddle.generate.sampling import choose
 from heddle.model.transformer import Transformer
 
-Finish = Literal["end", "stop", "length", "context"]
+Finish = Literal["end", "stop", "length", "context", "broken"]
 WINDOW = "or set --window (in Python window=True) to continue from its last tokens"
 SHORTEN = {"prompt": f"shorten it, {WINDOW}", "source": "shorten it"}
 
@@ -42,11 +42,13 @@ def stream(
         read = None if text.source is None or cache.encoded else torch.tensor([text.source], device=model.device)
         with torch.inference_mode(), evaluating(model):
             hidden = model(torch.tensor([new], device=model.device), source=read, cache=cache).hidden
-            ((token, _),) = decoding.draw(model.logits(hidden[:, -1]), [text], sampling)
-        text.ids.append(token)
-        finish, new = decoding.finish(text), [token]
+            (found,) = decoding.draw(model.logits(hidden[:, -1]), [text])
+        if found.broken:
+            raise HeddleError(found.broken)
+        text.ids.append(found.id)
+        finish, new = decoding.finish(text), [found.id]
         if finish != "end":
-            yield token
+            yield found.id
         if decoding.is_full(text):
             decoding.shorten(text)
             cache, new = model.new_cache(1), text.visible()
@@ -79,7 +81,10 @@ class Decoding:
         model.language_head()
         ids = model.config.ids or SpecialIds()
         self.config, self.context, self.vocab_size = config, model.config.context, model.vocab_size
-        self.window, self.reads_source = isinstance(config, SamplingConfig) and config.window, model.encoder is not None
+        self.reads_source = model.encoder is not None
+        self.window, self.alternatives = False, 0
+        if isinstance(config, SamplingConfig):
+            self.window, self.alternatives = config.window, config.logprobs or 0
         self.source_vocab_size = model.config.source_vocab_size or model.vocab_size
         begin = ids.decoder_start if self.reads_source else ids.begin
         self.begin = end_of_text if begin is None else begin
@@ -122,21 +127,13 @@ class Decoding:
             scores = processor(scores, texts)
         return scores
 
-    def draw(
-        self, logits: Float[Tensor, "B V"], texts: Sequence[GrowingText], sampling: SamplingConfig
-    ) -> list[tuple[int, float]]:
-        """The next id of each text, and the natural log of its probability under the model itself.
-
-        Raises:
-            HeddleError: a logit is NaN, or the drawn one is infinite.
-        """
+    def draw(self, logits: Float[Tensor, "B V"], texts: Sequence[GrowingText]) -> list[Drawn]:
+        """The next id of each text. Needs a `SamplingConfig`."""
+        assert isinstance(self.config, SamplingConfig)
         logits = logits.cpu() if logits.device.type == "mps" else logits  # mps has no float64, which draws need
-        ids = choose(self.process(logits, texts), sampling, [(text.seed, len(text.ids)) for text in texts])
-        drawn = list(zip(ids.tolist(), log_probability(logits, ids).tolist(), strict=True))
-        for text, (_, logprob) in zip(texts, drawn, strict=True):
-            if not isfinite(logprob):
-                raise HeddleError(f"row {text.number}: the model's output is NaN or infinite; its weights are broken")
-        return drawn
+        scores = self.process(logits, texts)
+        ids = choose(scores, self.config, [(text.seed, len(text.ids)) for text in texts])
+        return drawn(logits, scores, ids, texts, self.alternatives)
 
     def finish(self, text: GrowingText) -> Finish | None:
         """Why the text ends with its last id; None: it continues."""
@@ -145,6 +142,11 @@ class Decoding:
         if len(text.ids) - text.given == self.config.max_tokens:
             return "length"
         return "context" if self.is_full(text) and not self.window else None
+
+    def room(self, text: GrowingText) -> int:
+        """How many ids can be guessed after the text: the model reads them, and draws one more than it confirms."""
+        in_context = self.context - (len(text.ids) - text.start)
+        return max(0, min(in_context, text.last - len(text.ids) - 1))
 
     def is_full(self, text: GrowingText) -> bool:
         """Whether the text's last id does not fit into the context."""

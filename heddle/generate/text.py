@@ -6,7 +6,7 @@ from typing import Any
 
 from heddle.checks import checked
 from heddle.config.decoding import SamplingConfig
-from heddle.generate.engine import Engine
+from heddle.generate.engine import Engine, whole
 from heddle.generate.stream import Finish
 from heddle.model.transformer import Transformer
 from heddle.text import TextStream, Tokenizer
@@ -47,10 +47,10 @@ def complete(
         HeddleError: as in `Engine`; or a prompt has text that the tokenizer does not know.
     """
     engine = text_engine(model, tokenizer, prompts, sampling, seeds)
-    last = [row.ids[-1] if prompt else None for row, prompt in zip(engine.waiting, prompts, strict=True)]
+    last = [row.text.ids[-1] if prompt else None for row, prompt in zip(engine.waiting, prompts, strict=True)]
     texts = [RowText(tokenizer, sampling.stop, previous) for previous in last]
     while engine:
-        for event in engine.step():
+        for event in whole(engine.step()):
             text = texts[event.row]
             piece = text.push(event.token, event.finish)
             if text.finish == "stop":
@@ -69,7 +69,7 @@ def text_engine(
     """The engine behind `complete`, with the same arguments and errors."""
     ids = [[*opening(model, tokenizer, prompt), *prompt_ids(tokenizer, prompt)] for prompt in prompts]
     end = tokenizer.end_of_text if model.config.ids is None else None  # an imported model has its end ids in its config
-    return Engine(model, ids, sampling, end, seeds, tokenizer.vocab_size)
+    return Engine.of(model, ids, sampling, end, seeds, tokenizer.vocab_size)
 
 
 def opening(model: Transformer, tokenizer: Tokenizer, prompt: str) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from heddle.config.layers import DropoutConfig
 from heddle.config.model import EntryConfig, StackConfig
 from heddle.errors import HeddleError
 from heddle.nn.block import WIRINGS, Block
+from heddle.nn.cache import Cache, Keys
 from heddle.nn.dropout import Dropout
 from heddle.nn.embedding import Embedding, check_ids
 from heddle.nn.layout import EVEN, Layout
@@ -22,7 +23,7 @@ from heddle.nn.output import EncoderOutput, Hidden, Output
 from heddle.nn.position import SinusoidalPositions, make_relative
 from heddle.nn.scope import Scope
 from heddle.nn.setting import Setting
-from heddle.nn.state import FORGETS, BlockState, Cache, Keys
+from heddle.nn.state import FORGETS, BlockState
 
 
 class Entry(nn.Module):

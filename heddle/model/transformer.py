@@ -12,11 +12,12 @@ from heddle.errors import HeddleError
 from heddle.model.head import LanguageHead, make_head
 from heddle.model.stack import Stack
 from heddle.nn.block import MATRICES
+from heddle.nn.cache import Cache
 from heddle.nn.custom import without_custom
 from heddle.nn.embedding import Embedding, check_ids
 from heddle.nn.layout import Layout
 from heddle.nn.output import EncoderOutput, Hidden, Output, Routing
-from heddle.nn.state import ROUND, Cache
+from heddle.nn.state import ROUND
 
 
 class Transformer(nn.Module):

@@ -6,7 +6,7 @@ In reading order:
 - `mask`: attention rules, and masks as rules bound to two layouts (`Rule`, `Mask`).
 - `numeric`, `activations`, `dropout`, `norm`: elementwise functions, dropout, LayerNorm and RMSNorm.
 - `setting`: what all layers of a stack share (`Setting`).
-- `state`: what a layer remembers while decoding (`State`), and the states of all layers (`Cache`).
+- `state`, `cache`: what a layer remembers while decoding (`State`), and the states of all layers (`Cache`).
 - `position`: sinusoidal, rotary, ALiBi and bucketed positions.
 - `kernels`: implementations of attention, from the definition to torch's fused kernels.
 - `scope`: a layer's attention pattern (`Pattern`), and that pattern prepared for one pass (`Scope`).
@@ -24,6 +24,7 @@ vectors and a scope: `attention(x, attention.pattern.scope(Layout.whole(rows, le
 from heddle.nn.attention import Attention as Attention
 from heddle.nn.block import Block as Block
 from heddle.nn.block import Residual as Residual
+from heddle.nn.cache import Cache as Cache
 from heddle.nn.dropout import Dropout as Dropout
 from heddle.nn.dropout import drop as drop
 from heddle.nn.embedding import Embedding as Embedding
@@ -43,7 +44,6 @@ from heddle.nn.position import Rotary as Rotary
 from heddle.nn.scope import Pattern as Pattern
 from heddle.nn.scope import Scope as Scope
 from heddle.nn.setting import Setting as Setting
-from heddle.nn.state import Cache as Cache
 
 __all__ = [
     "KERNELS",

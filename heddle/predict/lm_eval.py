@@ -20,7 +20,7 @@ from heddle.account.machine import usable_precision
 from heddle.config.decoding import SamplingConfig
 from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
-from heddle.generate.engine import Engine
+from heddle.generate.engine import Engine, whole
 from heddle.generate.text import RowText
 from heddle.model.precision import cast
 from heddle.model.transformer import Transformer
@@ -198,11 +198,11 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm-eval is not looked a
     def _written(self, prompts: list[Ids], sampling: SamplingConfig) -> list[str]:
         """The texts after prompts that are ids."""
         end = self.cut.end_of_text if self.model.config.ids is None else None
-        engine = Engine(self.model, prompts, sampling, end, vocabulary=self.cut.vocab_size)
-        rows = [RowText(self.cut, sampling.stop, row.ids[-1]) for row in engine.waiting]
+        engine = Engine.of(self.model, prompts, sampling, end, vocabulary=self.cut.vocab_size)
+        rows = [RowText(self.cut, sampling.stop, row.text.ids[-1]) for row in engine.waiting]
         texts = [""] * len(rows)
         while engine:
-            for event in engine.step():
+            for event in whole(engine.step()):
                 row = rows[event.row]
                 texts[event.row] += row.push(event.token, event.finish)
                 if row.finish == "stop":

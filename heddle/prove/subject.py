@@ -15,10 +15,11 @@ from heddle.config.layers import AttentionConfig, ConvolutionConfig, CustomConfi
 from heddle.config.model import TransformerConfig
 from heddle.model.head import LanguageHead
 from heddle.model.transformer import Transformer
+from heddle.nn.cache import Cache
 from heddle.nn.convolution import distances
 from heddle.nn.custom import Custom
 from heddle.nn.layout import Layout
-from heddle.nn.state import Cache, Rolling
+from heddle.nn.state import Rolling
 from heddle.prove.verdict import NotApplicable, Trace
 
 LEAST = 2.0**-22  # two units in the last place of the largest number: nothing is asked to be nearer by luck

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from heddle.config import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate import draw, process
-from heddle.generate.sampling import choose, log_probability, uniform
+from heddle.generate.drawn import log_probabilities
+from heddle.generate.sampling import choose, uniform
 from tests.lectures.golden import Case
 
 INF = float("inf")
@@ -76,7 +77,9 @@ def test_log_probabilities_are_those_of_the_logits(dtype: torch.dtype, tolerance
     logits = (3 * torch.randn(4, 50_000, generator=torch.Generator().manual_seed(3))).to(dtype)
     ids = torch.tensor([0, 7, 49_999, 300])
     expected = logits.double().log_softmax(-1).gather(-1, ids[:, None])[:, 0]
-    assert torch.allclose(log_probability(logits, ids).double(), expected, rtol=tolerance, atol=0)
+    assert torch.allclose(
+        log_probabilities(logits).gather(-1, ids[:, None])[:, 0].double(), expected, rtol=tolerance, atol=0
+    )
 
 
 def test_top_p_keeps_the_fewest_that_reach_the_share() -> None:

@@ -160,7 +160,7 @@ def test_an_empty_prompt_begins_with_the_end_of_text(make: Make) -> None:
     model = make()
     assert list(stream(model, [], GREEDY, end_of_text=60)) == list(stream(model, [60], GREEDY, end_of_text=60))
     with pytest.raises(HeddleError, match="prompt 1 is empty"):
-        Engine(model, [[1], []], GREEDY)
+        Engine.of(model, [[1], []], GREEDY)
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
@@ -172,7 +172,7 @@ def test_a_full_context_ends_the_text(make: Make, positions: str) -> None:
         assert [event.finish for event in events] == [None] * (16 - length) + ["context"]
     assert list(generate(model, [[3] * 10], SamplingConfig(max_tokens=7)))[-1].finish == "length"
     with pytest.raises(HeddleError, match=r"prompt 0 has 17 tokens, but the model's context is 16; .*window"):
-        Engine(model, [[3] * 17], SamplingConfig())
+        Engine.of(model, [[3] * 17], SamplingConfig())
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
@@ -232,12 +232,12 @@ def test_no_prompts_no_events(make: Make) -> None:
 @pytest.mark.parametrize("wrong", [61, 63, -1])
 def test_unknown_ids_are_refused(make: Make, wrong: int) -> None:
     with pytest.raises(HeddleError, match=f"prompt 1 has the id {wrong}; ids must be from 0 to 60"):
-        Engine(make(), [[1], [1, wrong]], GREEDY)
+        Engine.of(make(), [[1], [1, wrong]], GREEDY)
 
 
 def test_seeds_are_one_for_each_prompt(make: Make) -> None:
     with pytest.raises(HeddleError, match="1 seeds for 2 prompts"):
-        Engine(make(), [[1], [2]], GREEDY, seeds=[1])
+        Engine.of(make(), [[1], [2]], GREEDY, seeds=[1])
 
 
 def test_ids_beyond_the_vocabulary_are_never_drawn(make: Make) -> None:
@@ -270,20 +270,20 @@ def test_an_imported_model_begins_with_its_own_id(make: Make) -> None:
     assert list(stream(with_ids(make(), begin=7), [], GREEDY)) == list(stream(make(), [7], GREEDY))
     assert list(stream(with_ids(make(), begin=7), [], GREEDY, end_of_text=60)) == list(stream(make(), [7], GREEDY, 60))
     with pytest.raises(HeddleError, match="prompt 0 is empty"):
-        Engine(with_ids(make(), end=7), [[]], GREEDY)
+        Engine.of(with_ids(make(), end=7), [[]], GREEDY)
 
 
 def test_ids_without_text_are_never_drawn(make: Make) -> None:
     sampling = SamplingConfig(max_tokens=60, temperature=1e6)
     model = with_ids(make(), end=58)
-    engine = Engine(model, [[1]] * 8, sampling, seeds=range(8), vocabulary=40)
+    engine = Engine.of(model, [[1]] * 8, sampling, seeds=range(8), vocabulary=40)
     drawn = []
     while engine:
         drawn += engine.step()
     assert {token for token in tokens(drawn) if token >= 40} == {58}  # what ends a text needs none
     assert all(event.finish == "end" for event in drawn if event.token == 58)
     with pytest.raises(HeddleError, match="nothing can be drawn"):
-        Engine(make(), [[1]], sampling, vocabulary=0)
+        Engine.of(make(), [[1]], sampling, vocabulary=0)
 
 
 def test_banned_ids_are_never_drawn_and_runs_of_them_never_completed(make: Make) -> None:
@@ -328,7 +328,7 @@ def test_the_model_is_left_as_it_was(make: Make) -> None:
 
 
 def test_rows_can_be_ended_from_outside(make: Make) -> None:
-    engine = Engine(make(), PROMPTS, GREEDY)
+    engine = Engine.of(make(), PROMPTS, GREEDY)
     engine.leave({1})
     first = engine.step()
     engine.leave({0, 3})
@@ -383,7 +383,7 @@ def test_training_between_two_steps_of_a_loop_is_seen(make: Make) -> None:
     model, twin = make().eval(), make().train()
     texts = []
     for each in (model, twin):
-        engine = Engine(each, [[1, 2, 3]], SamplingConfig(max_tokens=40, temperature=0))
+        engine = Engine.of(each, [[1, 2, 3]], SamplingConfig(max_tokens=40, temperature=0))
         events = [engine.step()[0] for _ in range(5)]
         mode = each.training
         each.train().logits(each(torch.tensor([[1, 2, 3]])).hidden).logsumexp(-1).sum().backward()

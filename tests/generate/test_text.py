@@ -187,7 +187,7 @@ def test_an_imported_model_begins_as_its_tokenizer_begins(make: Make, beginning:
     sampling = SamplingConfig(max_tokens=8, temperature=0)
 
     def fed(model: Transformer, tokenizer: Tokenizer, prompt: str) -> list[int]:
-        return text_engine(model, tokenizer, [prompt], sampling).waiting[0].ids
+        return text_engine(model, tokenizer, [prompt], sampling).waiting[0].text.ids
 
     own, other = make(vocab_size=257), imported(make(vocab_size=257), begin=256, end=256)
     assert fed(other, beginning, "ab") == [256, 97, 98]

@@ -13,8 +13,8 @@ from heddle.config.model import with_kernel
 from heddle.errors import HeddleError
 from heddle.model import Stack
 from heddle.nn import KERNELS, Attention, Causal, Layout, Setting
+from heddle.nn.cache import Cache
 from heddle.nn.mask import Mask
-from heddle.nn.state import Cache
 from tests.models import PREFIXED, awake, config_of, name_of, others_than, tokens_of
 
 WIDTH = 9

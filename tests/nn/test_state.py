@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from heddle.nn import Cache
+from heddle.nn.cache import Keys
 from heddle.nn.layout import PADDING, Layout
-from heddle.nn.state import FORGETS, ROUND, STATELESS, BlockState, Carry, Fixed, Growing, Keys, Rolling, State, rounded
+from heddle.nn.state import FORGETS, ROUND, STATELESS, BlockState, Carry, Fixed, Growing, Rolling, State, rounded
 from tests import programs
 
 

@@ -1,0 +1,222 @@
+"""The cache of a decoder: the states of its blocks, and where in each row the next tokens are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+
+import torch
+from torch import Tensor
+
+from heddle.checks import wrong
+from heddle.errors import HeddleError
+from heddle.nn.layout import PADDING, Form, Layout
+from heddle.nn.output import EncoderOutput
+from heddle.nn.state import ROUND, STATELESS, BlockState, Fixed, Growing, Rolling, State, rounded
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Layouts of the keys of a call: `keys[w]` for states that remember a window of w, `keys[None]` for those that keep all.
+
+    Attributes:
+        layouts: one per window in the cache, and one under None.
+    """
+
+    layouts: dict[int | None, Layout]
+
+    def __getitem__(self, window: int | None) -> Layout:
+        return self.layouts[window]
+
+
+class Cache:
+    """What a decoder remembers of each row: one state per block and, on the host, the number of tokens in each row.
+
+    The lengths are on the host so that no step waits for the device.
+
+    Args:
+        states: one per block, in layer order.
+        rows: B.
+        longest: how many tokens a row may hold; None: any number.
+        prefix: whether the first tokens that a row receives, those of a single call, are its prefix, which sees itself in both
+            directions; all later tokens are causal.
+        multiple: capacities and visible widths are rounded up to multiples of this; small ones read and copy less memory, large
+            ones need fewer compiled graphs.
+
+    Attributes:
+        encoded: an encoder's output, from the first call on.
+        share: how many neighbouring rows read each row of `encoded`.
+        queries: layout of the tokens of the last `advance`.
+        keys: layouts of the keys that those tokens may attend to.
+    """
+
+    def __init__(
+        self,
+        states: Sequence[BlockState],
+        rows: int,
+        longest: int | None = None,
+        prefix: bool = False,
+        multiple: int = ROUND,
+    ) -> None:
+        self.states = list(states)
+        self.longest, self.prefix, self.multiple = longest, prefix, multiple
+        for state in self._flat():
+            state.multiple = multiple
+        self.encoded: EncoderOutput | None = None
+        self.share = 1
+        self.lengths = [0] * rows
+        self.capacity = 0
+        self.queries: Layout | None = None
+        self.keys: Keys | None = None
+
+    def advance(self, counts: Sequence[int], device: torch.device | str | None = None) -> Layout:
+        """Make room for the next tokens and return their layout: max(counts) in each row, of which `counts[b]` are real.
+
+        Pass the layout to the next call of the model. Rows with fewer tokens than others end in padding.
+
+        Raises:
+            HeddleError: there is not one count per row, a count is not a whole number of at least 0, or a row becomes longer
+                than the model's learned positions.
+        """
+        counts = self._checked(counts)
+        start, width = torch.tensor(self.lengths, device=device), max(counts, default=0)
+        fresh, even = not any(self.lengths), len(set(counts)) <= 1
+        uniform = even and len(set(self.lengths)) == 1
+        end = max(self.lengths, default=0) + width
+        # The first call sees only its own tokens, so it can take the fast path for whole sequences.
+        visible = end if fresh else rounded(end, self.multiple)
+        newest = uniform and width == 1 == self.multiple  # at coarse multiples it would be rare, and compiled apart
+        if not newest:  # else its states grow by exactly one slot, so that their tensors stay whole
+            self._reserve(visible)
+        position = start[:, None] + torch.arange(width, device=device)
+        real = torch.arange(width, device=device) < torch.tensor(counts, device=device)[:, None]
+        segment = torch.zeros_like(position) if even else torch.where(real, 0, PADDING)
+        later: Form = "newest" if newest else "uniform" if uniform else "ragged"
+        form: Form = ("whole" if even else "padded") if fresh else later
+        queries = Layout(position, segment, form)
+        begun = [0 if length else count for length, count in zip(self.lengths, counts, strict=True)]
+        if self.prefix and max(begun, default=0) > 1:  # one token has nothing else to see
+            queries = queries.prefixed(torch.tensor(begun, device=device)[:, None])
+        keys: dict[int | None, Layout] = {None: Layout.whole(len(self.lengths), visible, device)}
+        for window in {state.window for state in self._flat() if isinstance(state, Rolling)}:
+            keys[window] = queries if fresh else _ring(start, window, queries)
+        self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
+        self.queries, self.keys = queries, Keys(keys)
+        return queries
+
+    def _checked(self, counts: Sequence[int]) -> list[int]:
+        if not isinstance(counts, Sequence) or isinstance(counts, str):
+            raise wrong("cache.advance", "counts", counts, "a list of whole numbers")
+        if len(counts) != len(self.lengths):
+            raise HeddleError(
+                f"{len(counts)} rows of new tokens for a cache of {len(self.lengths)} rows; give one count per row"
+            )
+        if odd := [count for count in counts if not isinstance(count, int) or count < 0]:
+            raise wrong("cache.advance", "counts", odd[0], "whole numbers of at least 0")
+        longest = max((length + count for length, count in zip(self.lengths, counts, strict=True)), default=0)
+        if self.longest is not None and longest > self.longest:
+            raise HeddleError(f"{longest} tokens exceed the {self.longest} learned positions; shorten the text")
+        return list(counts)
+
+    def _flat(self) -> list[State]:
+        return list(chain.from_iterable(self.states))
+
+    def _reserve(self, length: int) -> None:
+        if rounded(length, self.multiple) > self.capacity:
+            self.capacity = max(rounded(length, self.multiple), 2 * self.capacity)
+            for state in self._flat():
+                state.reserve(self.capacity)
+
+    def select(self, rows: Sequence[int]) -> "Cache":
+        """A new cache with copies of these rows: leave out finished rows, name a row twice to fork it.
+
+        Forks of a row that are neighbours share what it read of a source.
+        """
+        sources, share = [row // self.share for row in rows], 1
+        if self.encoded is not None:
+            sources, share = _shared(sources)
+        return self._selected(rows, sources, share)
+
+    def _selected(self, rows: Sequence[int], sources: Sequence[int], share: int) -> "Cache":
+        """These rows, of which each `share` neighbours read one of these sources."""
+        states = [
+            BlockState(*(state.select(sources if isinstance(state, Fixed) else rows) for state in each))
+            for each in self.states
+        ]
+        chosen = Cache(states, len(rows), self.longest, self.prefix, self.multiple)
+        chosen.encoded = None if self.encoded is None else self.encoded.select(sources)
+        chosen.share = share
+        chosen.lengths = [self.lengths[row] for row in rows]
+        chosen.capacity = self.capacity
+        return chosen
+
+    @property
+    def truncates(self) -> bool:
+        """Whether tokens can be taken back: every state keeps each token in a slot of its own."""
+        return all(isinstance(state, Growing | Fixed) for state in self._flat() if state is not STATELESS)
+
+    def truncate(self, lengths: Sequence[int]) -> None:
+        """Forget all but the first `lengths[b]` tokens of each row.
+
+        Raises:
+            HeddleError: there is not one length per row, a row has fewer tokens, or a state cannot take tokens back.
+        """
+        if len(lengths) != len(self.lengths) or any(new > old for new, old in zip(lengths, self.lengths, strict=True)):
+            raise HeddleError(f"rows of {self.lengths} tokens cannot be cut to {list(lengths)}")
+        if not self.truncates:
+            raise HeddleError("a recurrent state or a window's cannot take tokens back; start from an empty cache")
+        self.lengths = list(lengths)
+
+    def join(self, other: "Cache") -> "Cache":
+        """A new cache with the rows of both, in order. Neither may be used afterwards.
+
+        Raises:
+            HeddleError: rows that have read an encoder's output meet rows that have not.
+        """
+        if not self.lengths:
+            return other
+        if not other.lengths:
+            return self
+        first, second = self._apart(), other._apart()
+        for mine, theirs in zip(first._flat(), second._flat(), strict=True):
+            for fresh, used, rows in ((mine, theirs, len(self.lengths)), (theirs, mine, len(other.lengths))):
+                if used.buffers and not fresh.buffers:
+                    fresh.begin(used, rows)
+        pairs = zip(first.states, second.states, strict=True)
+        states = [BlockState(*(mine.join(theirs) for mine, theirs in zip(*pair, strict=True))) for pair in pairs]
+        both = Cache(states, len(self.lengths) + len(other.lengths), self.longest, self.prefix, self.multiple)
+        if first.encoded is not None and second.encoded is not None:
+            both.encoded = first.encoded.join(second.encoded)
+        both.lengths = self.lengths + other.lengths
+        both.capacity = max(self.capacity, other.capacity)
+        return both
+
+    def _apart(self) -> "Cache":
+        """The same rows, each with its own source."""
+        if self.share == 1:
+            return self
+        rows = range(len(self.lengths))
+        return self._selected(rows, [row // self.share for row in rows], 1)
+
+    def bytes(self) -> int:
+        """Memory held, in bytes."""
+        encoded = 0 if self.encoded is None else self.encoded.hidden.numel() * self.encoded.hidden.element_size()
+        return encoded + sum(state.bytes() for state in self._flat())
+
+
+def _shared(sources: Sequence[int]) -> tuple[list[int], int]:
+    """The sources of neighbouring rows named once, and how many rows read each; all of them and 1 if these numbers differ."""
+    runs = [(source, len(list(run))) for source, run in groupby(sources)]
+    share = runs[0][1] if runs else 1
+    if any(length != share for _, length in runs):
+        return list(sources), 1
+    return [source for source, _ in runs], share
+
+
+def _ring(start: Tensor, window: int, queries: Layout) -> Layout:
+    """Layout of the slots of a `Rolling` whose rows hold `start` tokens, followed by the queries."""
+    newest = start[:, None] - 1
+    # The largest position before the start that maps to slot j; negative if the slot is still empty.
+    held = newest - (newest - torch.arange(window, device=start.device)) % window
+    segment = torch.where(held >= 0, 0, PADDING)
+    position = torch.cat((held.clamp(min=0), queries.position), dim=1)
+    return Layout(position, torch.cat((segment, queries.segment), dim=1), "packed")
