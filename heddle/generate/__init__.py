@@ -5,7 +5,10 @@ In reading order:
 - `sampling`: from logits to a token: `process` removes what may not be drawn, `draw` draws, `choose` does both.
 - `processors`: what changes scores before that: rules about special ids, penalties.
 - `stream`: the token loop for one text, and how texts start, which ids they get and when they end (`Decoding`).
-- `engine`: the same for many texts of different lengths at once (`Engine`), one `Event` per drawn token.
+- `naive`: the same without a cache, the definition that every other way is compared with.
+- `engine`: the same for many texts at once, which come and go at any step (`Engine`), one `Event` per drawn token; `opening`: rows
+  that start.
+- `propose`: guesses of next tokens, which the model confirms several at a time (`Lookup`, `Draft`).
 - `beam`: the most probable texts instead of drawn ones (`beam_search`).
 - `text`: the engine between a tokenizer's two ends: text in, pieces of text out (`complete`).
 - `translate`: beam search between the same ends; `bleu`: how near translations are to references.
@@ -24,7 +27,12 @@ from heddle.generate.chat import chat_template as chat_template
 from heddle.generate.chat import reply as reply
 from heddle.generate.engine import Engine as Engine
 from heddle.generate.engine import Event as Event
+from heddle.generate.engine import QueueFull as QueueFull
 from heddle.generate.engine import generate as generate
+from heddle.generate.naive import naive as naive
+from heddle.generate.propose import Draft as Draft
+from heddle.generate.propose import Lookup as Lookup
+from heddle.generate.propose import Proposer as Proposer
 from heddle.generate.sampling import draw as draw
 from heddle.generate.sampling import process as process
 from heddle.generate.stream import stream as stream
@@ -35,10 +43,14 @@ from heddle.generate.translate import Translation as Translation
 from heddle.generate.translate import translate as translate
 
 __all__ = [
+    "Draft",
     "Engine",
     "Event",
     "Hypothesis",
+    "Lookup",
     "Piece",
+    "Proposer",
+    "QueueFull",
     "Translation",
     "TranslationScore",
     "beam_search",
@@ -47,6 +59,7 @@ __all__ = [
     "draw",
     "generate",
     "generate_text",
+    "naive",
     "process",
     "reply",
     "score_translations",

@@ -12,8 +12,7 @@ from heddle.checks import checked
 from heddle.config.decoding import EngineConfig, SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate.drawn import Drawn
-from heddle.generate.opening import Opening, Prefixes, Row
-from heddle.generate.processors import GrowingText
+from heddle.generate.opening import Opening, Prefixes, Row, draw_each
 from heddle.generate.propose import Proposer
 from heddle.generate.stream import Decoding, Finish, evaluating
 from heddle.model.packing import pack
@@ -96,6 +95,9 @@ class Engine:
         self.active: list[Row] = []  # in the order of the cache
         self.cache = model.new_cache(0)
         self.modules = tuple(model.modules())
+        self.chunk = (
+            None if self.cache.prefix else self.config.chunk
+        )  # a prefix is read in one pass, so that it sees itself
         self.prefixes = Prefixes(model, self.config.keep)
         if proposer is not None and not self.cache.truncates:
             raise HeddleError(
@@ -210,7 +212,7 @@ class Engine:
                 for row, guess in zip(self.active, guesses, strict=True)
                 for count in range(len(guess) + 1)
             ]
-        drawn, events = iter(_draw(rows, texts, logits)), list[Event]()
+        drawn, events = iter(draw_each([row.decoding for row in rows], texts, logits)), list[Event]()
         for row, guess in zip(self.active, guesses, strict=True):
             events += _confirmed(row, guess, [next(drawn) for _ in range(len(guess) + 1)])
         if guessed:
@@ -221,11 +223,11 @@ class Engine:
         """The first tokens of rows whose prompts have been read to their ends."""
         room = None if self.config.rows is None else self.config.rows - len(self.active)
         if self.opening is None and self.waiting and room != 0:
-            self.opening, self.waiting = self.prefixes.open(self.waiting, room, self.config.chunk)
+            self.opening, self.waiting = self.prefixes.open(self.waiting, room, self.chunk)
         opening = self.opening
         if opening is None:
             return []
-        pieces, sources = opening.next_pieces(self.config.chunk)
+        pieces, sources = opening.next_pieces(self.chunk)
         logits = feed(self.model, opening.cache, pieces, sources, every=opening.echo)
         logits = opening.listen(pieces, logits) if opening.echo else logits
         if opening.read_more(pieces):
@@ -234,7 +236,7 @@ class Engine:
         rows, logits = opening.rows, logits[opening.places]
         self.opening, self.cache = None, self.cache.join(opening.spread())
         self.active = self.active + rows
-        drawn = _draw(rows, [row.text for row in rows], logits)
+        drawn = draw_each([row.decoding for row in rows], [row.text for row in rows], logits)
         return [_appended(row, each, opening.heard(row)) for row, each in zip(rows, drawn, strict=True)]
 
     def _decoding(self, sampling: SamplingConfig) -> Decoding:
@@ -260,18 +262,6 @@ class Engine:
             self.cache = self.cache.select([i for i, row in enumerate(self.active) if row.text.number not in numbers])
             self.active = [row for row in self.active if row.text.number not in numbers]
         return out
-
-
-def _draw(rows: Sequence[Row], texts: Sequence[GrowingText], logits: Float[Tensor, "B V"]) -> list[Drawn]:
-    """The next id of each text; rows with the same sampling are drawn together."""
-    places: dict[int, list[int]] = {}
-    for place, row in enumerate(rows):
-        places.setdefault(id(row.decoding), []).append(place)
-    found: dict[int, Drawn] = {}
-    for some in places.values():
-        part = logits if len(places) == 1 else logits[some]
-        found |= zip(some, rows[some[0]].decoding.draw(part, [texts[place] for place in some]), strict=True)
-    return [found[place] for place in range(len(rows))]
 
 
 def _confirmed(row: Row, guess: Sequence[int], drawn: Sequence[Drawn]) -> list[Event]:

@@ -114,8 +114,7 @@ class Prefixes:
     def __init__(self, model: Transformer, count: int) -> None:
         self.model, self.count = model, count
         empty = model.new_cache(0)
-        self.in_pieces = not empty.prefix
-        self.usable = count > 0 and empty.truncates and self.in_pieces and model.encoder is None
+        self.usable = count > 0 and empty.truncates and not empty.prefix and model.encoder is None
         self.kept: list[tuple[list[int], Cache]] = []  # the latest last
 
     def open(self, waiting: list[Row], room: int | None, chunk: int | None) -> tuple[Opening, list[Row]]:
@@ -166,6 +165,18 @@ class Prefixes:
             return None, 0
         self.kept = [each for each in self.kept if each is not found] + [found]
         return found, shared
+
+
+def draw_each(decodings: Sequence[Decoding], texts: Sequence[GrowingText], logits: Float[Tensor, "B V"]) -> list[Drawn]:
+    """The next id of each text, by its own decoding; those that share one are drawn together."""
+    places: dict[int, list[int]] = {}
+    for place, decoding in enumerate(decodings):
+        places.setdefault(id(decoding), []).append(place)
+    found: dict[int, Drawn] = {}
+    for some in places.values():
+        part = logits if len(places) == 1 else logits[some]
+        found |= zip(some, decodings[some[0]].draw(part, [texts[place] for place in some]), strict=True)
+    return [found[place] for place in range(len(texts))]
 
 
 def _common(kept: Sequence[int], prompt: Sequence[int]) -> int:

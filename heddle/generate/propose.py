@@ -12,6 +12,7 @@ import torch
 
 from heddle.checks import at_least, checked
 from heddle.errors import HeddleError
+from heddle.generate.opening import draw_each
 from heddle.generate.processors import GrowingText
 from heddle.generate.stream import Decoding, evaluating
 from heddle.model.transformer import Transformer
@@ -116,8 +117,8 @@ class Draft:
                 hidden = self.model(tokens, layout, cache=self.cache).hidden
                 ends = torch.tensor([len(piece) - 1 for piece in pieces], device=self.model.device)
                 logits = self.model.logits(hidden[torch.arange(len(pieces), device=self.model.device), ends])
-                for place, text in enumerate(guessed):
-                    text.ids.append(decodings[place].draw(logits[place : place + 1], [text])[0].id)
+                for text, drawn in zip(guessed, draw_each(decodings, guessed, logits), strict=True):
+                    text.ids.append(drawn.id)
                 pieces = [text.ids[-1:] for text in guessed]
         self.read = {text.number: text.visible()[:-1] for text in guessed}
         return [text.ids[-self.count :] for text in guessed]

@@ -11,7 +11,7 @@ from heddle.checks import wrong
 from heddle.errors import HeddleError
 from heddle.nn.layout import PADDING, Form, Layout
 from heddle.nn.output import EncoderOutput
-from heddle.nn.state import ROUND, STATELESS, BlockState, Fixed, Growing, Rolling, State, rounded
+from heddle.nn.state import ROUND, BlockState, Fixed, Growing, Rolling, State, rounded
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Cache:
     @property
     def truncates(self) -> bool:
         """Whether tokens can be taken back: every state keeps each token in a slot of its own."""
-        return all(isinstance(state, Growing | Fixed) for state in self._flat() if state is not STATELESS)
+        return all(isinstance(state, Growing | Fixed) for state in self._flat() if type(state) is not State)
 
     def truncate(self, lengths: Sequence[int]) -> None:
         """Forget all but the first `lengths[b]` tokens of each row.

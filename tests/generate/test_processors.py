@@ -13,11 +13,21 @@ from transformers.generation.logits_process import (
     NoBadWordsLogitsProcessor,
     NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
 )
 
 from heddle.config import SamplingConfig, SpecialIds
 from heddle.errors import HeddleError
-from heddle.generate.processors import Forced, GrowingText, NoRepeat, Processor, Repetition, Used, make_processors
+from heddle.generate.processors import (
+    Biased,
+    Forced,
+    GrowingText,
+    NoRepeat,
+    Processor,
+    Repetition,
+    Used,
+    make_processors,
+)
 
 IDS = 7
 BANNED = ((6,), (2, 3), (4, 4, 5))
@@ -33,6 +43,11 @@ PAIRS: dict[str, tuple[Processor, LogitsProcessor]] = {
         make_processors(SamplingConfig(), SpecialIds(banned=BANNED), {1}, None, IDS)[0],
         NoBadWordsLogitsProcessor([list(run) for run in BANNED], eos_token_id=1),
     ),
+    "banned by a user": (
+        make_processors(SamplingConfig(banned=BANNED), SpecialIds(), {1}, None, IDS)[0],
+        NoBadWordsLogitsProcessor([list(run) for run in BANNED]),
+    ),
+    "biased": (Biased(((2, -1.5), (5, 3.0))), SequenceBiasLogitsProcessor([[[2], -1.5], [[5], 3.0]])),
 }
 
 
@@ -76,5 +91,20 @@ def test_only_what_applies_is_made() -> None:
     ids = SpecialIds(banned=((3,),), forced_begin=2, forced_end=(1, 4))
     kinds = [type(each).__name__ for each in make_processors(config, ids, {1}, 6, IDS)]
     assert kinds == ["Repetition", "Used", "NoRepeat", "Blocked", "Forced", "Forced"]
+    config = SamplingConfig.of({"logit_bias": {"3": -2}, "banned": [[1]]})
+    assert [type(each).__name__ for each in make_processors(config, SpecialIds(), {1}, None, IDS)] == [
+        "Biased",
+        "Blocked",
+    ]
+    with pytest.raises(HeddleError, match="the id 7; ids must be from 0 to 6"):
+        make_processors(SamplingConfig(logit_bias={7: 1.0}), SpecialIds(), {1}, None, IDS)
     with pytest.raises(HeddleError, match="every id is banned"):
         make_processors(config, SpecialIds(banned=tuple((id,) for id in range(IDS))), (), None, IDS)
+
+
+def test_a_user_may_ban_the_end_of_a_text_and_a_model_may_not() -> None:
+    scores = torch.zeros(1, IDS)
+    (mine,) = make_processors(SamplingConfig(banned=((1,),)), SpecialIds(), {1}, None, IDS)
+    assert mine(scores, texts([[2]])).isneginf().nonzero().tolist() == [[0, 1]]
+    (published,) = make_processors(SamplingConfig(), SpecialIds(banned=((1,), (2,))), {1}, None, IDS)
+    assert published(scores, texts([[2]])).isneginf().nonzero().tolist() == [[0, 2]]

@@ -6,6 +6,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers.generation.logits_process import (
+    LogitsProcessor,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
 
 from heddle.config import SamplingConfig
 from heddle.errors import HeddleError
@@ -110,6 +118,45 @@ def test_the_order_is_temperature_then_top_k_then_top_p() -> None:
     assert kept(logs(probabilities), top_p=0.5, temperature=100.0) == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("sampling", "theirs"),
+    [
+        ({"temperature": 0.7}, [TemperatureLogitsWarper(0.7)]),
+        ({"top_k": 5}, [TopKLogitsWarper(5)]),
+        ({"top_p": 0.8}, [TopPLogitsWarper(0.8)]),
+        ({"min_p": 0.05}, [MinPLogitsWarper(0.05)]),
+        ({"typical_p": 0.6}, [TypicalLogitsWarper(0.6)]),
+        (
+            {"temperature": 1.5, "top_k": 60, "top_p": 0.95, "min_p": 0.02, "typical_p": 0.9},
+            [
+                TemperatureLogitsWarper(1.5),
+                TopKLogitsWarper(60),
+                TopPLogitsWarper(0.95),
+                MinPLogitsWarper(0.02),
+                TypicalLogitsWarper(0.9),
+            ],
+        ),
+    ],
+)
+def test_what_may_be_drawn_is_what_transformers_leaves(sampling: dict[str, Any], theirs: list[LogitsProcessor]) -> None:
+    logits = 3 * torch.randn(40, 100, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    logits[::3, :7] = -INF
+    mine, left = process(logits, SamplingConfig(**sampling)), logits
+    for each in theirs:
+        left = each(torch.zeros(40, 1, dtype=torch.long), left)
+    assert torch.equal(mine > -INF, left > -INF)
+    assert torch.allclose(mine.softmax(-1), left.softmax(-1), atol=1e-12)
+
+
+def test_typical_ids_are_the_fewest_with_a_usual_surprise() -> None:
+    probabilities = [0.5, 0.3, 0.1, 0.05, 0.05]  # the mean surprise is 1.24, that of 0.3 is 1.20
+    assert kept(logs(probabilities), typical_p=0.2) == [1]
+    assert kept(logs(probabilities), typical_p=0.35) == [0, 1]
+    assert kept(logs(probabilities), typical_p=0.99) == [0, 1, 2, 3, 4]
+    assert kept(logs([0.25, 0.25, 0.25, 0.25]), typical_p=0.5) == [0, 1]
+    assert kept(logs(probabilities), min_p=0.19) == [0, 1, 2]
+
+
 @given(st.lists(st.floats(-20, 20) | st.just(-INF), min_size=2, max_size=9), st.integers(0, 3), st.integers(0, 10**6))
 def test_what_is_blocked_is_never_drawn(logits: list[float], way: int, seed: int) -> None:
     logits[0] = 0.0
@@ -165,6 +212,13 @@ def test_the_numbers_stay_what_they_are() -> None:
         ({"top_k": 0}, "top_k"),
         ({"top_p": 0}, "top_p"),
         ({"top_p": 1.1}, "top_p"),
+        ({"min_p": -0.1}, "min_p"),
+        ({"typical_p": 0}, "typical_p"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"logit_bias": {-1: 2.0}}, "logit_bias"),
+        ({"logit_bias": {"x": 2.0}}, "logit_bias"),
+        ({"logit_bias": [[1, 2.0], [1, 3.0]]}, "twice"),
+        ({"banned": [[1], []]}, "empty"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"seed": -1}, "seed"),
         ({"stop": ["a", ""]}, "empty"),
