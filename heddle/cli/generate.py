@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from heddle.cli.models import open_model
+from heddle.cli.models import Ready, open_model
 from heddle.cli.say import document, find_run, pluralize
 from heddle.cli.streams import is_piped, read_input
 from heddle.config.decoding import SamplingConfig
@@ -18,6 +18,7 @@ from heddle.config.saved import SavedConfig
 from heddle.data.record_store import open_store
 from heddle.data.store import TokenStore
 from heddle.errors import HeddleError
+from heddle.generate.propose import Draft, Lookup, Proposer
 from heddle.generate.text import Piece, complete
 from heddle.text.tokenizer import Tokenizer
 
@@ -33,9 +34,17 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
+    typical_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    no_repeat_ngram: int | None = None,
     seed: int = 0,
     stop: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
     window: bool = False,
+    draft: str | None = None,
+    lookup: bool = False,
     device: str = "auto",
     json: bool = False,
 ) -> None:
@@ -57,12 +66,29 @@ def generate(
         Sample only from the k most probable tokens.
     top_p
         Sample only from the most probable tokens that together have this probability.
+    min_p
+        Sample only from tokens with at least this share of the largest probability.
+    typical_p
+        Sample only from tokens of usual surprise that together have this probability.
+    repetition_penalty
+        Above 1, tokens that are already in the text become less probable.
+    presence_penalty
+        Subtracted from the scores of tokens that have been generated.
+    frequency_penalty
+        Subtracted from the scores of tokens once for each time that they have been generated.
+    no_repeat_ngram
+        No run of so many tokens may occur twice in a text.
     seed
         Equal seeds generate equal texts.
     stop
         Stop before this text; may be repeated.
     window
         Continue a text longer than the context from its last tokens, instead of refusing it.
+    draft
+        A smaller run with the same tokenizer that guesses tokens, which the model confirms several at a time: the same text,
+        faster if the guesses are good.
+    lookup
+        Guess that the text goes on as it did where its last tokens stood before: the same text, faster if it repeats itself.
     device
         auto, cpu, cuda or mps.
     json
@@ -73,6 +99,12 @@ def generate(
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
+        "min_p": min_p,
+        "typical_p": typical_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "no_repeat_ngram": no_repeat_ngram,
         "seed": seed,
         "stop": stop or [],
         "window": window,
@@ -85,7 +117,7 @@ def generate(
         raise HeddleError(f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
     prompts = [each or _default_prompt(path, ready.config, tokenizer) for each in _read_prompts(prompt)]
     live = len(prompts) == 1 and not json
-    pieces = complete(model, tokenizer, prompts, sampling)
+    pieces = complete(model, tokenizer, prompts, sampling, proposer=_proposer(draft, lookup, ready, device))
     texts = _collect(prompts, _shown(prompts[0], pieces) if live else pieces)
     if json:
         held = {"run": str(path), "precision": ready.precision, "sampling": sampling.to_dict()}
@@ -94,6 +126,25 @@ def generate(
         print(("\n" + "-" * 40 + "\n").join(each.prompt + each.text for each in texts))
     if note := _filled(texts, model.config.context):
         print(note, file=sys.stderr)  # so that only the text is piped on
+
+
+def _proposer(draft: str | None, lookup: bool, ready: Ready, device: str) -> Proposer | None:
+    """Who guesses tokens, if anyone.
+
+    Raises:
+        HeddleError: both are asked for, or the draft run has another tokenizer.
+    """
+    if draft is None:
+        return Lookup() if lookup else None
+    if lookup:
+        raise HeddleError("give --draft or --lookup, not both")
+    smaller = open_model(find_run(draft), device)
+    mine, theirs = (each.tokenizer for each in (ready, smaller))
+    if mine is None or theirs is None or mine.fingerprint() != theirs.fingerprint():
+        raise HeddleError(
+            f"{draft} has another tokenizer than the run, so it cannot guess its tokens; train both with one tokenizer"
+        )
+    return Draft(smaller.model)
 
 
 @dataclass

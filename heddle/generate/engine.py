@@ -114,6 +114,7 @@ class Engine:
         seeds: Sequence[int] | None = None,
         vocabulary: int | None = None,
         sources: Sequence[Sequence[int]] | None = None,
+        proposer: Proposer | None = None,
     ) -> "Engine":
         """An engine with a row for each prompt, all with one sampling.
 
@@ -125,6 +126,7 @@ class Engine:
             seeds: one per row; None: `sampling.seed` for all rows, so that equal prompts continue alike.
             vocabulary: see `Decoding`.
             sources: what the encoder of an encoder-decoder reads, ids, one list per row.
+            proposer: see `Engine`.
 
         Raises:
             HeddleError: as in `submit`, or there is not one seed or source for each prompt.
@@ -132,7 +134,7 @@ class Engine:
         for what, given in (("seed", seeds), ("source", sources)):
             if given is not None and len(given) != len(prompts):
                 raise HeddleError(f"{len(given)} {what}s for {len(prompts)} prompts; give one {what} per prompt")
-        engine = cls(model, end_of_text, vocabulary)
+        engine = cls(model, end_of_text, vocabulary, proposer=proposer)
         for number, prompt in enumerate(prompts):
             seed = None if seeds is None else seeds[number]
             engine.submit(prompt, sampling, seed, None if sources is None else sources[number])

@@ -7,6 +7,7 @@ from typing import Any
 from heddle.checks import checked
 from heddle.config.decoding import SamplingConfig
 from heddle.generate.engine import Engine, whole
+from heddle.generate.propose import Proposer
 from heddle.generate.stream import Finish
 from heddle.model.transformer import Transformer
 from heddle.text import TextStream, Tokenizer
@@ -36,17 +37,19 @@ def complete(
     prompts: Sequence[str],
     sampling: SamplingConfig,
     seeds: Sequence[int] | None = None,
+    proposer: Proposer | None = None,
 ) -> Iterator[Piece]:
     """Yield the text that follows each prompt, piece by piece; several prompts continue together.
 
     Special tokens written out in a prompt are ordinary text. A text ends before the first of `sampling.stop`, wherever tokens
     start and end; text that may be the start of a stop text is held back until that is decided. An imported model starts a
-    text as its published tokenizer does, and ends at any of its end ids. Ids without text are never drawn.
+    text as its published tokenizer does, and ends at any of its end ids. Ids without text are never drawn. Guesses of a proposer
+    change no text, only how long it takes.
 
     Raises:
         HeddleError: as in `Engine`; or a prompt has text that the tokenizer does not know.
     """
-    engine = text_engine(model, tokenizer, prompts, sampling, seeds)
+    engine = text_engine(model, tokenizer, prompts, sampling, seeds, proposer)
     last = [row.text.ids[-1] if prompt else None for row, prompt in zip(engine.waiting, prompts, strict=True)]
     texts = [RowText(tokenizer, sampling.stop, previous) for previous in last]
     while engine:
@@ -65,11 +68,12 @@ def text_engine(
     prompts: Sequence[str],
     sampling: SamplingConfig,
     seeds: Sequence[int] | None = None,
+    proposer: Proposer | None = None,
 ) -> Engine:
     """The engine behind `complete`, with the same arguments and errors."""
     ids = [[*opening(model, tokenizer, prompt), *prompt_ids(tokenizer, prompt)] for prompt in prompts]
     end = tokenizer.end_of_text if model.config.ids is None else None  # an imported model has its end ids in its config
-    return Engine.of(model, ids, sampling, end, seeds, tokenizer.vocab_size)
+    return Engine.of(model, ids, sampling, end, seeds, tokenizer.vocab_size, proposer=proposer)
 
 
 def opening(model: Transformer, tokenizer: Tokenizer, prompt: str) -> tuple[int, ...]:

@@ -12,8 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from heddle.config import preset
+from heddle.config import preset, sized
 from heddle.model import build
+from heddle.text import train_tokenizer
+from heddle.weights import save
 from heddle.weights.families import GPT2
 from heddle.weights.published import write_published
 
@@ -203,6 +205,9 @@ def test_a_machine_without_the_device(refused: Refused, run_a: Path) -> None:
 GENERATE = {
     "--max-tokens 0": "max_tokens = 0",
     "--seed -1": "seed = -1",
+    "--min-p 2": "min_p = 2",
+    "--lookup --draft a": "give --draft or --lookup, not both",
+    "--draft b": "there is no run 'b'",
     "--prompt 01234567890123456789": "prompt 0 has 20 tokens, but the model's context is 16; "
     "shorten it, or set --window (in Python window=True) to continue from its last tokens",
 }
@@ -211,6 +216,11 @@ GENERATE = {
 @pytest.mark.parametrize("options", GENERATE)
 def test_generation_that_cannot_work(refused: Refused, run_a: Path, options: str) -> None:
     assert GENERATE[options] in refused("generate", "a", *options.split())
+
+
+def test_a_draft_with_another_tokenizer(refused: Refused, run_a: Path) -> None:
+    save(build(sized(1, vocab_size=300, dim=16), seed=1), "runs/other", train_tokenizer("characters", ["abc"]))
+    assert "other has another tokenizer than the run" in refused("generate", "a", "--draft", "other")
 
 
 def test_other_commands(refused: Refused, run_a: Path, corpus: str, tmp_path: Path) -> None:

@@ -55,6 +55,13 @@ class TestGenerate:
         assert told["finish"] == "end"
         assert told["tokens"] < free["tokens"]
 
+    def test_guessed_tokens_change_no_text(self, heddle: Heddle, run_a: Path) -> None:
+        words = ["--prompt", "warp", "--max-tokens", "9", "--min-p", "0.01", "--frequency-penalty", "0.3"]
+        plain = heddle("generate", "a", *words)
+        assert plain.code == 0
+        assert heddle("generate", "a", *words, "--lookup") == plain
+        assert heddle("generate", "a", *words, "--draft", "a") == plain
+
     def test_several_prompts(self, heddle: Heddle, run_a: Path) -> None:
         told = heddle("generate", "a", "--prompt", "warp", "--prompt", "weft", "--max-tokens", "3")
         first, second = told.out.split("\n" + "-" * 40 + "\n")
