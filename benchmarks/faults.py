@@ -134,7 +134,7 @@ FAULTS = [
           old="ends = torch.tensor(counts, device=hidden.device) - 1",
           new="ends = torch.tensor([max(counts)] * len(counts), device=hidden.device) - 1"),
     Fault("goes on from the token before", "generate/engine.py", toy="llama", check="drawn tokens",
-          old="[row.ids[-1:] for row in self.active]", new="[row.ids[-2:-1] for row in self.active]"),
+          old="[row.text.ids[-1:] + guess for", new="[row.text.ids[-2:-1] + guess for"),
     Fault("forked rows mixed up", "nn/cache.py", toy="llama", check="forked rows",
           old="self.lengths[row] for row in rows", new="self.lengths[0] for row in rows"),
     Fault("the last bucket stays empty", "nn/position.py", toy="both", check="parity", steps="t5",

@@ -352,6 +352,16 @@ TABLE: dict[str, Call] = {
         {"store_length": [Bad(3, "3 tokens"), "20"], "context": NO_COUNT},
     ),
     "generate.Engine": Call(
+        {"model": MODEL},
+        {
+            "model": NO_MODEL,
+            "end_of_text": ["</s>", 1.5],
+            "vocabulary": ["9", 1.5],
+            "config": [3, {}, SAMPLING],
+            "proposer": [3, MODEL],
+        },
+    ),
+    "generate.Engine.of": Call(
         {"model": MODEL, "prompts": [[1]], "sampling": SAMPLING},
         {
             "model": NO_MODEL,
@@ -366,8 +376,29 @@ TABLE: dict[str, Call] = {
             "end_of_text": ["</s>", 1.5],
             "seeds": [3, ["0"], [0, 0]],
             "vocabulary": ["9", 1.5],
+            "proposer": [3, MODEL],
             "sources": [3, "warp", [3], Bad([], "0 sources for 1 prompts"), Bad([[1]], "has no encoder")],
         },
+        generate.Engine.of,
+    ),
+    "generate.Engine.submit": Call(
+        {"prompt": [1], "sampling": SAMPLING},
+        {
+            "prompt": [
+                None,
+                "warp",
+                3,
+                [1.5],
+                Bad([], "prompt 0 is empty"),
+                Bad([257], "id 257"),
+                Bad([1] * 9, "prompt 0 has 9"),
+            ],
+            "sampling": [None, {}, 3],
+            "seed": ["0", 1.5],
+            "source": [3, "warp", Bad([1], "has no encoder")],
+            "echo": NO_SWITCH,
+        },
+        generate.Engine(MODEL).submit,
     ),
     "generate.Engine.leave": Call(
         {"rows": set()}, {"rows": [None, 0, "0"]}, generate.Engine.of(MODEL, [[1]], SAMPLING).leave
@@ -417,6 +448,7 @@ TABLE: dict[str, Call] = {
             "prompts": [None, "warp", [3], [None]],
             "sampling": [None, {}],
             "seeds": [3, ["0"]],
+            "proposer": [3, MODEL],
         },
     ),
     "generate.draw": Call(
@@ -448,6 +480,19 @@ TABLE: dict[str, Call] = {
             "temprature": [1.0],
         },
     ),
+    "generate.naive": Call(
+        {"model": MODEL, "prompt": [1], "sampling": SAMPLING},
+        {
+            "model": NO_MODEL,
+            "prompt": [None, "warp", 3, [1.5], Bad([257], "id 257")],
+            "sampling": [None, {}],
+            "end_of_text": ["</s>"],
+            "source": [3, "warp", Bad([1], "has no encoder")],
+            "seed": ["0", 1.5],
+        },
+    ),
+    "generate.Draft": Call({"model": MODEL}, {"model": NO_MODEL, "count": NO_COUNT}),
+    "generate.Lookup": Call({}, {"count": NO_COUNT, "longest": NO_COUNT, "shortest": NO_COUNT}),
     "generate.process": Call(
         {"logits": torch.zeros(1, 3), "sampling": SAMPLING},
         {"logits": [None, [0.0], torch.zeros(3), torch.zeros(1, 3, dtype=int)], "sampling": [None, {}]},
@@ -922,7 +967,11 @@ UNCHECKED = {
         ),
         "takes nothing": ("python_library",),
     },
-    "generate": {RECORDS: ("Event", "Hypothesis", "Piece", "Translation", "TranslationScore")},
+    "generate": {
+        RECORDS: ("Event", "Hypothesis", "Piece", "Translation", "TranslationScore"),
+        "an error": ("QueueFull",),
+        "a protocol": ("Proposer",),
+    },
     "model": {},
     "predict": {
         RECORDS: ("Candidate", "Embeddings", "Filling", "TextClass", "TextNumber", "WordClass", "WordClasses"),

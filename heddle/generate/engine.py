@@ -105,6 +105,7 @@ class Engine:
             )
 
     @classmethod
+    @checked()
     def of(
         cls,
         model: Transformer,
