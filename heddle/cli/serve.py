@@ -1,0 +1,159 @@
+"""`heddle serve`."""
+
+import errno
+import importlib.util
+import ipaddress
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from heddle.cli.models import open_model
+from heddle.cli.say import find_run
+from heddle.config.decoding import EngineConfig
+from heddle.config.serve import ServeConfig
+from heddle.errors import HeddleError
+
+NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+DRAIN = 30  # seconds that answers may go on after SIGTERM
+
+
+def serve(
+    *runs: str,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    api_key: Annotated[str | None, Parameter(env_var="HEDDLE_API_KEY")] = None,
+    allow_host: list[str] | None = None,
+    allow_origin: list[str] | None = None,
+    rows: int = 64,
+    queue: int = 256,
+    chunk: int = 512,
+    keep: int = 16,
+    max_tokens: int | None = None,
+    seconds: float = 600.0,
+    device: str = "auto",
+) -> None:
+    """Serve runs over HTTP, with the endpoints of OpenAI's API.
+
+    Texts and conversations: /v1/completions, /v1/chat/completions; vectors: /v1/embeddings; and /translate, /classify, /v1/models,
+    /health, /metrics, /openapi.json. Ctrl-C or SIGTERM ends the server when the answers that have begun are complete.
+
+    Parameters
+    ----------
+    runs
+        Run directories, or their names in runs/. Clients call a run by the name of its folder.
+    host
+        The address to listen at. Any other than this machine's own needs a key.
+    port
+        The port to listen at; 0 takes a free one.
+    api_key
+        What clients must send: Authorization: Bearer KEY. Better in the environment, as HEDDLE_API_KEY.
+    allow_host
+        Another host name that requests may be addressed to; may be repeated.
+    allow_origin
+        A web page whose scripts may ask, such as http://localhost:3000; may be repeated.
+    rows
+        Texts of each model that grow at the same time.
+    queue
+        Texts that may wait; more are answered with 429.
+    chunk
+        Tokens of prompts to read in each step, so that long prompts do not hold up other texts.
+    keep
+        Prompts whose states are kept for later ones that begin alike.
+    max_tokens
+        Longest answer, in tokens. Defaults to what fits into the context.
+    seconds
+        How long an answer may take.
+    device
+        auto, cpu, cuda or mps.
+    """
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        raise HeddleError(f"heddle serve needs {', '.join(missing)}: pip install 'heddle-lm[serve]'")
+    names = [find_run(run) for run in runs]
+    _check_names(names)
+    settings = {
+        "api_key": api_key,
+        "hosts": [*ServeConfig().hosts, host.lower(), *(name.lower() for name in allow_host or [])],
+        "origins": allow_origin or [],
+        "max_tokens": max_tokens,
+        "seconds": seconds,
+        "engine": EngineConfig.of({"rows": rows, "queue": queue, "chunk": chunk, "keep": keep}, where="serve"),
+    }
+    config = ServeConfig.of(settings, where="serve")
+    if api_key is None and not _is_loopback(host):
+        raise HeddleError(f"{host} can be reached from other machines: set a key with --api-key or HEDDLE_API_KEY")
+    listening = _bind(host, port)
+    with listening:
+        _run(names, listening, config, device)
+
+
+def _run(names: list[Path], listening: socket.socket, config: ServeConfig, device: str) -> None:
+    import uvicorn
+
+    from heddle.serve import Run, make_app
+
+    served = []
+    for path in names:
+        ready = open_model(path, device)
+        if ready.tokenizer is None:
+            raise HeddleError(
+                f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there"
+            )
+        created = int((path / "config.json").stat().st_mtime)
+        served.append(Run(path.name, ready.model.eval(), ready.tokenizer, created))
+    app = make_app(served, config)
+    address, port = listening.getsockname()[:2]
+    where = f"[{address}]" if ":" in address else address
+    print(f"serving {', '.join(run.name for run in served)} at http://{where}:{port}/v1", file=sys.stderr, flush=True)
+    options = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=DRAIN)
+    uvicorn.Server(options).run(sockets=[listening])
+
+
+def _check_names(paths: list[Path]) -> None:
+    """Refuse two runs of one name, which clients could not tell apart.
+
+    Raises:
+        HeddleError: there are two, or there is no run at all.
+    """
+    if not paths:
+        raise HeddleError("name at least one run to serve; `heddle runs` lists the runs here")
+    seen: dict[str, Path] = {}
+    for path in paths:
+        if path.resolve().name in seen:
+            raise HeddleError(f"{seen[path.resolve().name]} and {path} have one name; rename one of the folders")
+        seen[path.resolve().name] = path
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A socket that listens, before the models are loaded.
+
+    Raises:
+        HeddleError: the address cannot be used.
+    """
+    listening = None
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen()
+        return listening
+    except (OSError, OverflowError) as error:
+        if listening is not None:
+            listening.close()
+        in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        said = (
+            "the port is in use; choose another with --port" if in_use else str(error).partition("] ")[2] or str(error)
+        )
+        raise HeddleError(f"cannot listen at {host}:{port}: {said}") from None

@@ -1,0 +1,375 @@
+"""The application: OpenAI's endpoints for texts, conversations and vectors, and heddle's own for translations and classes."""
+
+import base64
+import dataclasses
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from heddle import __version__
+from heddle.config.decoding import BeamConfig
+from heddle.config.serve import ServeConfig
+from heddle.errors import HeddleError
+from heddle.generate.translate import translate
+from heddle.predict.classify import classify
+from heddle.predict.embed import embed
+from heddle.serve.answers import Choice, chat_logprobs, completion_logprobs, usage
+from heddle.serve.errors import ApiError, unreadable
+from heddle.serve.guard import Guard
+from heddle.serve.metrics import Clock, Metrics
+from heddle.serve.requests import (
+    ChatRequest,
+    ClassifyRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    Sampled,
+    TranslateRequest,
+)
+from heddle.serve.served import Prompt, Run, Served, size
+from heddle.serve.streaming import ClientLeft, Stream, while_connected
+
+DEFAULT_TOKENS = 16  # of a completion, as in OpenAI's API
+MOST_PROMPTS = 2048
+Document = dict[str, Any]
+
+
+def make_app(runs: Sequence[Run], config: ServeConfig) -> FastAPI:
+    """The application that serves these runs. It starts one thread for each, which ends when the application shuts down.
+
+    Raises:
+        HeddleError: there is no run, or two have one name.
+    """
+    names = [run.name for run in runs]
+    if not names:
+        raise HeddleError("name at least one run to serve")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise HeddleError(f"two runs are called {twice!r}; rename one of their folders")
+    service = Service(runs, config)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.drain()
+
+    app = FastAPI(title="heddle", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    app.state.service = service
+    for method, path, endpoint in service.routes():
+        app.add_api_route(path, endpoint, methods=[method], response_model=None, responses=ERRORS)
+    handlers: list[tuple[Any, Callable[..., Any]]] = [
+        (ApiError, lambda request, error: error.answer()),
+        (RequestValidationError, lambda request, error: unreadable(error).answer()),
+        (
+            HTTPException,
+            lambda request, error: ApiError(error.status_code, f"{error.detail}: {request.url.path}").answer(),
+        ),
+        (ClientLeft, lambda request, error: Response(status_code=499)),
+        (Exception, lambda request, error: ApiError(500, "an error inside the server; its log says more").answer()),
+    ]
+    for kind, handler in handlers:
+        app.add_exception_handler(kind, handler)
+    app.add_middleware(Guard, config=config)
+    if config.origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=config.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
+        )
+    return app
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": said,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["error"],
+                    "properties": {"error": {"type": "object", "required": ["message", "type", "param", "code"]}},
+                }
+            }
+        },
+    }
+    for status, said in {
+        400: "The request is impossible.",
+        401: "The key is wrong.",
+        404: "There is no such model.",
+        408: "The body took too long.",
+        413: "The body is too large.",
+        422: "Not used; see 400.",
+        429: "Too many texts wait.",
+        500: "The model is broken.",
+        503: "The answer took too long, or the server is shutting down.",
+    }.items()
+}
+
+
+class Service:
+    """The endpoints.
+
+    Args:
+        runs: what to serve.
+        config: limits.
+    """
+
+    def __init__(self, runs: Sequence[Run], config: ServeConfig) -> None:
+        self.config = config
+        self.served = {run.name: Served(run, config.engine) for run in runs}
+        self.metrics = Metrics(self.served)
+
+    def routes(self) -> list[tuple[str, str, Callable[..., Any]]]:
+        """Method, path and function of every endpoint."""
+        return [
+            ("GET", "/health", self.health),
+            ("GET", "/metrics", self.measured),
+            ("GET", "/v1/models", self.models),
+            ("GET", "/v1/models/{name:path}", self.one_model),
+            ("POST", "/v1/completions", self.complete),
+            ("POST", "/v1/chat/completions", self.chat),
+            ("POST", "/v1/embeddings", self.embed),
+            ("POST", "/translate", self.translate),
+            ("POST", "/classify", self.classify),
+        ]
+
+    def drain(self) -> None:
+        """Admit nothing more; texts that grow go on to their ends."""
+        for each in self.served.values():
+            each.worker.drain()
+
+    async def health(self) -> Response:
+        """Whether every model answers: 200, else 503."""
+        ready = all(each.worker.state == "ready" for each in self.served.values())
+        return JSONResponse({"status": "ready" if ready else "draining"}, 200 if ready else 503)
+
+    async def measured(self) -> Response:
+        """Counts and times, for Prometheus."""
+        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def models(self) -> Document:
+        """The models."""
+        return {"object": "list", "data": [self._card(each) for each in self.served.values()]}
+
+    async def one_model(self, name: str) -> Document:
+        """One model."""
+        return self._card(self._find(name))
+
+    async def complete(self, body: CompletionRequest, request: Request) -> Any:
+        """Continue texts (OpenAI's completions)."""
+        served, clock = self._find(body.model), self.metrics.clock(body.model)
+        given = _prompts(body.prompt)
+        prompts = [served.prompt(each) for each in given]
+        count, echo = body.n or 1, bool(body.echo)
+        if len(prompts) * count > MOST_PROMPTS:
+            raise ApiError(
+                400, f"{len(prompts)} prompts times n = {count} are more than {MOST_PROMPTS}", param="prompt"
+            )
+        if body.max_tokens == 0 and not echo:
+            raise ApiError(400, "max_tokens = 0 leaves nothing to answer, unless echo is set", param="max_tokens")
+        tokens = DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
+        every = [prompt for prompt in prompts for _ in range(count)]
+        for prompt in prompts:
+            served.check(prompt)
+        before = [served.tokenizer.decode(each) if isinstance(each, list) else each for each in given if echo]
+        texts = [text for text in before or [""] * len(given) for _ in range(count)]
+        wanted, head = body.logprobs, self._head("cmpl", "text_completion", body.model)
+        heard = echo and wanted is not None
+
+        def shown(choice: Choice, text: str, new: Sequence[Any], before: bool, finish: str | None) -> Document:
+            """One choice, from a place in its text on; `before` is whether that place is the start of an echoed prompt."""
+            new = new if tokens else ()
+            told = (*choice.heard, *new) if before and heard else tuple(new)
+            start = 0 if before else len(texts[choice.index]) + len(choice.text) - len(text)
+            first = choice.prompt if before and heard else ()
+            return {
+                "index": choice.index,
+                "text": texts[choice.index] * before + (text if tokens else ""),
+                "logprobs": completion_logprobs(served.tokenizer, told, wanted, first, start),
+                "finish_reason": finish,
+            }
+
+        held = await self._begin(served, every, self._samplings(body, len(every), max(1, tokens), wanted), heard)
+        choices = [Choice(index, prompt[0]) for index, prompt in enumerate(every)]
+        parts = self._timed(held.parts, clock, every)
+        if body.stream:
+
+            async def events() -> AsyncIterator[Document]:
+                async for number, part in parts:
+                    choice = choices[number]
+                    choice.add(part)
+                    first = len(choice.tokens) == 1
+                    yield head | {"choices": [shown(choice, part.text, [part.token], first and echo, choice.finish)]}
+                if body.stream_options and body.stream_options.include_usage:
+                    yield head | {"choices": [], "usage": usage(prompts, choices)}
+
+            return Stream(events(), held.stack, self.config.seconds)
+        await self._gather(request, held, parts, choices)
+        done = [shown(choice, choice.text, choice.tokens, echo, choice.finish) for choice in choices]
+        return head | {"choices": done, "usage": usage(prompts, choices)}
+
+    async def chat(self, body: ChatRequest, request: Request) -> Any:
+        """Answer in a conversation (OpenAI's chat completions)."""
+        served, clock = self._find(body.model), self.metrics.clock(body.model)
+        prompt = served.conversation([{"role": each.role, "content": each.content} for each in body.messages])
+        served.check(prompt)
+        tokens = body.max_completion_tokens or body.max_tokens or served.room(prompt)
+        every = [prompt] * (body.n or 1)
+        if body.top_logprobs is not None and not body.logprobs:
+            raise ApiError(400, "top_logprobs needs logprobs = true", param="top_logprobs")
+        alternatives = (body.top_logprobs or 0) if body.logprobs else None
+        held = await self._begin(served, every, self._samplings(body, len(every), tokens, alternatives), False)
+        choices = [Choice(index, prompt[0]) for index in range(len(every))]
+        parts = self._timed(held.parts, clock, every)
+
+        def told(new: Sequence[Any]) -> Document | None:
+            return chat_logprobs(served.tokenizer, new, bool(body.logprobs))
+
+        if body.stream:
+            head = self._head("chatcmpl", "chat.completion.chunk", body.model)
+
+            async def events() -> AsyncIterator[Document]:
+                for choice in choices:
+                    first = {"role": "assistant", "content": ""}
+                    yield head | {"choices": [_delta(choice.index, first, None, None)]}
+                async for number, part in parts:
+                    choices[number].add(part)
+                    if part.text or body.logprobs:
+                        yield head | {"choices": [_delta(number, {"content": part.text}, told([part.token]), None)]}
+                    if part.finish is not None:
+                        yield head | {"choices": [_delta(number, {}, None, choices[number].finish)]}
+                if body.stream_options and body.stream_options.include_usage:
+                    yield head | {"choices": [], "usage": usage([prompt], choices)}
+
+            return Stream(events(), held.stack, self.config.seconds)
+        await self._gather(request, held, parts, choices)
+        done = [
+            {
+                "index": choice.index,
+                "message": {"role": "assistant", "content": choice.text, "refusal": None},
+                "logprobs": told(choice.tokens),
+                "finish_reason": choice.finish,
+            }
+            for choice in choices
+        ]
+        head = self._head("chatcmpl", "chat.completion", body.model)
+        return head | {"choices": done, "usage": usage([prompt], choices)}
+
+    async def embed(self, body: EmbeddingRequest, request: Request) -> Document:
+        """Vectors of texts (OpenAI's embeddings): the mean of the last hidden vectors, or what the model's head makes of them."""
+        served, texts = self._find(body.model), _texts(body.input)
+        if body.dimensions is not None and body.dimensions != served.model.config.dim:
+            raise ApiError(400, f"the model's vectors have {served.model.config.dim} numbers", param="dimensions")
+        work = served.call(lambda: embed(served.model, served.tokenizer, texts), "input")
+        found = (await while_connected(request, work, self.config.seconds)).vectors
+        rows = [
+            base64.b64encode(row.astype("<f4").tobytes()).decode() if body.encoding_format == "base64" else row.tolist()
+            for row in found
+        ]
+        data = [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)]
+        read = sum(len(served.tokenizer.encode(text)) for text in texts)
+        return {
+            "object": "list",
+            "data": data,
+            "model": body.model,
+            "usage": {"prompt_tokens": read, "total_tokens": read},
+        }
+
+    async def translate(self, body: TranslateRequest, request: Request) -> Document:
+        """Translate texts by beam search."""
+        served, texts = self._find(body.model), _texts(body.text)
+        asked = {name: getattr(body, name) for name in ("beams", "max_tokens", "length_penalty")}
+        work = served.call(lambda: translate(served.model, served.tokenizer, texts, BeamConfig.of(asked)), "text")
+        found = await while_connected(request, work, self.config.seconds)
+        return {"model": body.model, "translations": [dataclasses.asdict(best) for best, *_ in found]}
+
+    async def classify(self, body: ClassifyRequest, request: Request) -> Document:
+        """Classes of texts, with probabilities."""
+        served, texts = self._find(body.model), _texts(body.text)
+        work = served.call(lambda: classify(served.model, served.tokenizer, texts), "text")
+        found = await while_connected(request, work, self.config.seconds)
+        return {"model": body.model, "predictions": [dataclasses.asdict(each) for each in found]}
+
+    def _find(self, name: str) -> Served:
+        if name not in self.served:
+            said = f"there is no model {name[:100]!r}; there are: {', '.join(self.served)}"
+            raise ApiError(404, said, "model_not_found", "model")
+        return self.served[name]
+
+    def _card(self, served: Served) -> Document:
+        run = served.run
+        return {
+            "id": run.name,
+            "object": "model",
+            "created": run.created,
+            "owned_by": "heddle",
+            "max_model_len": served.context,
+        }
+
+    def _head(self, prefix: str, kind: str, model: str) -> Document:
+        return {"id": f"{prefix}-{secrets.token_hex(12)}", "object": kind, "created": int(time.time()), "model": model}
+
+    def _samplings(self, body: Sampled, count: int, tokens: int, alternatives: int | None) -> list[Any]:
+        """One sampling per text. Without a seed, every request draws anew."""
+        tokens = min(tokens, self.config.max_tokens or tokens)
+        seed = secrets.randbits(62) if body.seed is None else body.seed % (1 << 62)
+        try:
+            first = body.sampling(tokens, alternatives, seed)
+        except HeddleError as error:
+            raise ApiError(400, str(error)) from None
+        return [first.model_copy(update={"seed": seed + number}) for number in range(count)]
+
+    async def _begin(self, served: Served, prompts: Sequence[Prompt], samplings: Sequence[Any], echo: bool) -> "_Held":
+        """Admit texts. Whoever gets the result must close its stack."""
+        stack = AsyncExitStack()
+        return _Held(stack, await stack.enter_async_context(served.parts(prompts, samplings, echo)))
+
+    async def _gather(
+        self, request: Request, held: "_Held", parts: AsyncIterator[tuple[int, Any]], choices: Sequence[Choice]
+    ) -> None:
+        """Collect all parts, unless the client leaves."""
+
+        async def work() -> None:
+            async for number, part in parts:
+                choices[number].add(part)
+
+        async with held.stack:
+            await while_connected(request, work(), self.config.seconds)
+
+    async def _timed(
+        self, parts: AsyncIterator[tuple[int, Any]], clock: Clock, prompts: Sequence[Prompt]
+    ) -> AsyncIterator[tuple[int, Any]]:
+        clock.prompt(sum(map(size, prompts)))
+        async for number, part in parts:
+            clock.token(number)
+            yield number, part
+        clock.end()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Held:
+    """Texts that grow, and what ends them."""
+
+    stack: AsyncExitStack
+    parts: AsyncIterator[tuple[int, Any]]
+
+
+def _delta(index: int, delta: Document, logprobs: Document | None, finish: str | None) -> Document:
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+
+
+def _texts(given: str | list[str]) -> list[str]:
+    return [given] if isinstance(given, str) else given
+
+
+def _prompts(given: Any) -> list[Any]:
+    """Texts or lists of ids, from what OpenAI's API allows as a prompt."""
+    if isinstance(given, str) or (given and isinstance(given[0], int)):
+        return [given]
+    if not given:
+        raise ApiError(400, "the prompt is an empty list", param="prompt")
+    return list(given)

@@ -1,0 +1,154 @@
+"""What clients may ask for: the fields of OpenAI's API that a model here can honour, and heddle's own."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from heddle.config.decoding import SamplingConfig
+
+LARGEST_N = 128
+Text = Annotated[str, Field(max_length=1 << 22)]
+Ids = list[Annotated[int, Field(ge=0)]]
+
+
+class Request(BaseModel):
+    """Fields that no endpoint here has are refused, so that none is ignored in silence."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str
+    user: str | None = None
+    """Ignored, like `metadata` and `store`: nothing is kept."""
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+
+
+class StreamOptions(BaseModel):
+    """What a stream contains."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+def _listed(stop: Any) -> Any:
+    return [] if stop is None else [stop] if isinstance(stop, str) else stop
+
+
+class Sampled(Request):
+    """How to draw tokens."""
+
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    typical_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100, le=100)]] | None = None
+    seed: int | None = None
+    stop: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_listed), Field(max_length=16)] = []
+    n: Annotated[int, Field(ge=1, le=LARGEST_N)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    def sampling(self, max_tokens: int, logprobs: int | None, seed: int) -> SamplingConfig:
+        """The same as heddle's config. A bias of -100 bans an id, as in OpenAI's API.
+
+        Raises:
+            HeddleError: a value is impossible.
+        """
+        names = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")
+        given = {name: getattr(self, name) for name in (*names, "presence_penalty", "frequency_penalty")}
+        bias = self.logit_bias or {}
+        wanted = {name: value for name, value in given.items() if value is not None} | {
+            "max_tokens": max_tokens,
+            "logprobs": logprobs,
+            "seed": seed,
+            "stop": self.stop,
+            "logit_bias": {id: value for id, value in bias.items() if value > -100},
+            "banned": [[id] for id, value in bias.items() if value == -100],
+        }
+        return SamplingConfig.of(wanted, where="request")
+
+
+class CompletionRequest(Sampled):
+    """`POST /v1/completions`."""
+
+    prompt: Text | list[Text] | Ids | list[Ids] = ""
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=100)] | None = None
+    echo: bool | None = None
+    best_of: Literal[1] | None = None
+    suffix: Literal[""] | None = None
+
+
+class ContentPart(BaseModel):
+    """A part of a message; only texts are known."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["text"]
+    text: Text
+
+
+def _joined(content: Any) -> Any:
+    """The text of a message whose content came in parts."""
+    if isinstance(content, list):
+        return "".join(ContentPart.model_validate(part).text for part in content)
+    return content
+
+
+class ChatMessage(BaseModel):
+    """One message."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    role: str
+    content: Annotated[Text, BeforeValidator(_joined)]
+    name: str | None = None
+    refusal: None = None
+
+
+class TextFormat(BaseModel):
+    """The only format that is not constrained."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["text"]
+
+
+class ChatRequest(Sampled):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: TextFormat | None = None
+
+
+class EmbeddingRequest(Request):
+    """`POST /v1/embeddings`."""
+
+    input: Text | Annotated[list[Text], Field(min_length=1, max_length=2048)]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+
+
+class TranslateRequest(Request):
+    """`POST /translate`."""
+
+    text: Text | Annotated[list[Text], Field(min_length=1, max_length=2048)]
+    beams: Annotated[int, Field(ge=1, le=32)] = 5
+    max_tokens: Annotated[int, Field(ge=1)] = 200
+    length_penalty: float = 1.0
+
+
+class ClassifyRequest(Request):
+    """`POST /classify`."""
+
+    text: Text | Annotated[list[Text], Field(min_length=1, max_length=2048)]

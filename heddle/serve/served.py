@@ -1,0 +1,179 @@
+"""A run that is served: what its kind of model can do, as ids and texts."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heddle.config.decoding import EngineConfig, SamplingConfig
+from heddle.errors import HeddleError
+from heddle.generate.chat import chat_template
+from heddle.generate.engine import QueueFull
+from heddle.generate.text import opening
+from heddle.generate.translate import Marks, source_ids
+from heddle.model.transformer import Transformer
+from heddle.serve.errors import ApiError
+from heddle.serve.worker import Asked, Part, Worker
+from heddle.text.chat import ChatTemplate
+from heddle.text.tokenizer import Tokenizer
+
+Prompt = tuple[list[int], list[int] | None]
+"""Ids of a prompt, and of the source that an encoder reads, if there is one."""
+
+
+def size(prompt: Prompt) -> int:
+    """Its tokens, the source's included."""
+    return len(prompt[0]) + len(prompt[1] or ())
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run to serve.
+
+    Attributes:
+        name: what clients call it.
+        model: the model, in the precision that it computes in.
+        tokenizer: its tokenizer.
+        created: Unix time of the run, which clients are told.
+    """
+
+    name: str
+    model: Transformer
+    tokenizer: Tokenizer
+    created: int = 0
+
+
+class Served:
+    """A run with the thread that answers for it.
+
+    Args:
+        run: the run.
+        engine: how much to do at once.
+    """
+
+    def __init__(self, run: Run, engine: EngineConfig) -> None:
+        self.run, self.model, self.tokenizer = run, run.model, run.tokenizer
+        self.context = run.model.config.context
+        self.template: ChatTemplate | None = None
+        if run.model.config.chat is not None:
+            self.template = chat_template(run.model, run.tokenizer)
+        # An imported model has its end ids in its config. A conversation ends where its template says.
+        end = run.tokenizer.end_of_text if run.model.config.ids is None else None
+        if self.template is not None:
+            end = next(iter(self.template.ends), end)
+        ids = run.model.config.ids
+        self.starts = end is not None or (ids is not None and ids.begin is not None)
+        self.worker = Worker(run.model, run.tokenizer, engine, end)
+
+    def prompt(self, given: str | list[int]) -> Prompt:
+        """What the model reads for a text to complete; ids are taken as they are. An encoder-decoder reads it as its source.
+
+        Raises:
+            ApiError: the text has characters that the tokenizer does not know, or is too long.
+        """
+        with refused("prompt"):
+            if self.model.encoder is not None:
+                if isinstance(given, list):
+                    return [], given
+                marks = Marks.of(self.model.config, self.tokenizer)
+                return [], source_ids(self.model.config, self.tokenizer, marks, {0: given})[0]
+            ids = given
+            if isinstance(given, str):
+                ids = [*opening(self.model, self.tokenizer, given), *self.tokenizer.encode(given)]
+            return list(ids), None  # type: ignore[arg-type]
+
+    def conversation(self, messages: Sequence[dict[str, str]]) -> Prompt:
+        """What the model reads before its answer in a conversation.
+
+        Raises:
+            ApiError: the model has no chat template, or the template refuses the conversation.
+        """
+        if self.template is None:
+            said = f"{self.run.name} has no chat template; use /v1/completions, or train it with task=chat"
+            raise ApiError(400, said, "no_chat_template", "model")
+        with refused("messages"):
+            return self.template.render(messages, add_generation_prompt=True), None
+
+    def room(self, prompt: Prompt) -> int:
+        """How many tokens can follow a prompt."""
+        return max(1, self.context + 1 - len(prompt[0]))
+
+    def check(self, prompt: Prompt) -> None:
+        """Refuse ids that the model does not have, prompts that do not fit, and empty ones that the model cannot start from.
+
+        Raises:
+            ApiError: the prompt is one of these.
+        """
+        if not prompt[0] and prompt[1] is None and not self.starts:
+            raise ApiError(
+                400, "the prompt is empty, and this model has no token that starts a text", "invalid_value", "prompt"
+            )
+        for ids, count in ((prompt[0], self.model.vocab_size), (prompt[1] or (), self.model.config.source_vocab_size)):
+            largest = max(ids, default=0)
+            if largest >= (count or self.model.vocab_size):
+                said = f"the prompt has the id {largest}; ids must be below {count or self.model.vocab_size}"
+                raise ApiError(400, said, "invalid_value", "prompt")
+            if len(ids) > self.context:
+                said = f"the prompt has {len(ids)} tokens, but the model's context is {self.context}; shorten it"
+                raise ApiError(400, said, "context_length_exceeded", "prompt")
+
+    @contextlib.asynccontextmanager
+    async def parts(
+        self, prompts: Sequence[Prompt], samplings: Sequence[SamplingConfig], echo: bool = False
+    ) -> AsyncIterator[AsyncIterator[tuple[int, Part]]]:
+        """Continue prompts: parts as they come, with the number of their prompt. Leaving the context ends all texts.
+
+        Raises:
+            ApiError: a prompt is impossible, too many texts wait, or a text broke.
+        """
+        loop, heard = asyncio.get_running_loop(), asyncio.Queue[tuple[int, Part]]()
+
+        def listener(number: int) -> Callable[[Part], None]:
+            def deliver(part: Part) -> None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                    loop.call_soon_threadsafe(heard.put_nowait, (number, part))
+
+            return deliver
+
+        asked = [
+            Asked(ids, sampling, listener(number), source, echo)
+            for number, ((ids, source), sampling) in enumerate(zip(prompts, samplings, strict=True))
+        ]
+        keys, admitted = self.worker.ask(asked)
+        try:
+            with refused("prompt"):
+                await asyncio.wrap_future(admitted)
+            yield _until_finished(heard, len(asked))
+        finally:
+            self.worker.cancel(keys)
+
+    async def call(self, function: Callable[[], Any], param: str) -> Any:
+        """What a function returns that uses the model, between two steps of the texts that grow.
+
+        Raises:
+            ApiError: it raises a `HeddleError`, which is about this field.
+        """
+        with refused(param):
+            return await asyncio.wrap_future(self.worker.call(function))
+
+
+async def _until_finished(heard: "asyncio.Queue[tuple[int, Part]]", texts: int) -> AsyncIterator[tuple[int, Part]]:
+    """The parts of so many texts, until all have ended."""
+    while texts:
+        number, part = await heard.get()
+        if part.error is not None:
+            raise ApiError(500, "the model's output is not a number, or nothing may follow the text", "broken")
+        texts -= part.finish is not None
+        yield number, part
+
+
+@contextlib.contextmanager
+def refused(param: str) -> Any:
+    """What the library refuses inside, as an error of the API."""
+    try:
+        yield
+    except QueueFull as error:
+        raise ApiError(429, str(error), "queue_full", headers={"Retry-After": "1"}) from None
+    except HeddleError as error:
+        raise ApiError(400, str(error), "invalid_value", param) from None

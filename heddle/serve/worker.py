@@ -1,0 +1,214 @@
+"""One thread for one model: it steps the engine, and answers what other threads ask between its steps."""
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from heddle.config.decoding import EngineConfig, SamplingConfig
+from heddle.errors import HeddleError
+from heddle.generate.drawn import Drawn
+from heddle.generate.engine import Engine, Event, QueueFull
+from heddle.generate.propose import Proposer
+from heddle.generate.stream import Finish
+from heddle.generate.text import RowText
+from heddle.model.transformer import Transformer
+from heddle.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Part:
+    """The next piece of one text, with the token that it came with.
+
+    Attributes:
+        text: whole characters, possibly none.
+        token: the drawn id and its probability.
+        finish: why the text ends here, or None.
+        prompt: with the first part, the probabilities of the prompt's tokens, if asked for.
+        error: why no token could be drawn.
+    """
+
+    text: str
+    token: Drawn
+    finish: Finish | None
+    prompt: tuple[Drawn, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A text to continue.
+
+    Attributes:
+        prompt: ids.
+        sampling: how, with its seed.
+        source: what an encoder reads.
+        echo: whether the prompt's log probabilities are wanted.
+        deliver: hears each part, in the worker's thread; it must return at once.
+        end: an id that ends the text, besides those of the model.
+    """
+
+    prompt: Sequence[int]
+    sampling: SamplingConfig
+    deliver: Callable[[Part], None]
+    source: Sequence[int] | None = None
+    echo: bool = False
+
+
+State = Literal["ready", "draining", "ended"]
+
+
+class Worker:
+    """A thread that continues texts with one model.
+
+    Args:
+        model: the model. No other thread may use it while the worker runs.
+        tokenizer: its tokenizer.
+        config: how much to do at once.
+        end_of_text: see `Decoding`.
+        proposer: see `Engine`.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        config: EngineConfig,
+        end_of_text: int | None = None,
+        proposer: Proposer | None = None,
+    ) -> None:
+        self.tokenizer, self.config = tokenizer, config
+        self.engine = None
+        if model.decoder is not None:
+            self.engine = Engine(model, end_of_text, tokenizer.vocab_size, config, proposer)
+        self.state: State = "ready"
+        self.growing, self.waiting = 0, 0  # texts, for other threads to read
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._rows: dict[int, tuple[Asked, RowText]] = {}
+        self._keys = itertools.count()
+        self._numbers: dict[int, int] = {}  # of the engine's row, by the key that the asker has
+        self._thread = threading.Thread(target=self._run, name="heddle worker", daemon=True)
+        self._thread.start()
+
+    def ask(self, asked: Sequence[Asked]) -> "tuple[list[int], Future[None]]":
+        """Continue texts, all or none. Returns their keys for `cancel`, and a future that is done when they are admitted.
+
+        The future raises `QueueFull` if too many texts wait, and `HeddleError` as `Engine.submit` does.
+        """
+        keys = [next(self._keys) for _ in asked]
+        return keys, self.call(lambda: self._admit(keys, asked))
+
+    def cancel(self, keys: Sequence[int]) -> None:
+        """End these texts, without another part. Keys of texts that have ended are ignored."""
+
+        def end() -> None:
+            numbers = {self._numbers.pop(key) for key in keys if key in self._numbers}
+            for number in numbers:
+                del self._rows[number]
+            if self.engine is not None:
+                self.engine.leave(numbers)
+
+        self._inbox.put(end)
+
+    def call(self, function: Callable[[], Any]) -> "Future[Any]":
+        """Call a function between two steps, in the worker's thread."""
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+        if self.state != "ready":
+            future.set_exception(QueueFull("the server is shutting down"))
+        else:
+            self._inbox.put(run)
+        return future
+
+    def drain(self) -> None:
+        """Admit nothing more, and end when all texts have ended."""
+        self.state = "draining"
+        self._inbox.put(None)
+
+    def join(self, seconds: float | None = None) -> bool:
+        """Wait for the thread to end; whether it has."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _admit(self, keys: Sequence[int], asked: Sequence[Asked]) -> None:
+        if self.engine is None:
+            raise HeddleError("this model has no decoder, so it cannot generate")
+        room = None if self.config.queue is None else self.config.queue - len(self.engine.waiting)
+        if room is not None and len(asked) > room:
+            raise QueueFull(f"{len(self.engine.waiting)} texts are waiting; try again later")
+        numbers: list[int] = []
+        try:
+            for each in asked:
+                numbers.append(self.engine.submit(each.prompt, each.sampling, None, each.source, each.echo))
+        except HeddleError:
+            self.engine.leave(set(numbers))
+            raise
+        for key, number, each in zip(keys, numbers, asked, strict=True):
+            last = each.prompt[-1] if each.prompt else None
+            self._rows[number] = (each, RowText(self.tokenizer, each.sampling.stop, last))
+            self._numbers[key] = number
+
+    def _run(self) -> None:
+        while True:
+            busy = self.engine is not None and bool(self.engine)
+            if self.state == "draining" and not busy and self._inbox.empty():
+                self.state = "ended"
+                return
+            self._listen(wait=not busy)
+            if self.engine is not None and self.engine:
+                self._step(self.engine)
+
+    def _listen(self, wait: bool) -> None:
+        """Do what was asked for since the last step; with `wait`, at least one thing."""
+        while wait or not self._inbox.empty():
+            wanted = self._inbox.get()
+            wait = False
+            if wanted is not None:
+                wanted()
+        self._count()
+
+    def _step(self, engine: Engine) -> None:
+        try:
+            events = engine.step()
+        except Exception as error:  # one that concerns all rows, such as memory that is used up
+            self._break(engine, f"{type(error).__name__}: {error}")
+            return
+        for event in events:
+            if event.row in self._rows:  # not after a stop text within the same step
+                self._deliver(engine, event)
+        self._count()
+
+    def _deliver(self, engine: Engine, event: Event) -> None:
+        asked, text = self._rows[event.row]
+        token = Drawn(event.token, event.logprob, event.top)
+        piece = "" if event.error else text.push(event.token, event.finish)
+        finish = event.finish if event.error else text.finish
+        if finish is not None:
+            del self._rows[event.row]
+            self._numbers = {key: row for key, row in self._numbers.items() if row != event.row}
+        if finish == "stop":
+            engine.leave({event.row})
+        asked.deliver(Part(piece, token, finish, event.prompt, event.error))
+
+    def _break(self, engine: Engine, error: str) -> None:
+        engine.leave(set(self._rows))
+        rows, self._rows, self._numbers = self._rows, {}, {}
+        for asked, _ in rows.values():
+            asked.deliver(Part("", Drawn(0, 0.0), "broken", error=error))
+        self._count()
+
+    def _count(self) -> None:
+        if self.engine is not None:
+            waiting = len(self.engine.waiting) + (0 if self.engine.opening is None else len(self.engine.opening.rows))
+            self.growing, self.waiting = len(self.engine.active), waiting

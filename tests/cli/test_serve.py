@@ -1,0 +1,59 @@
+"""`heddle serve`: a real process that answers, drains and ends; what it refuses before it loads anything."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from .conftest import Heddle
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "name at least one run"),
+        (["nowhere"], "there is no run 'nowhere'"),
+        (["a", "a"], "have one name"),
+        (["a", "--host", "0.0.0.0"], "set a key with --api-key"),
+        (["a", "--rows", "0"], "rows = 0"),
+        (["a", "--port", "99999"], "cannot listen at 127.0.0.1:99999"),
+        (["a", "--host", "256.1.1.1", "--api-key", "k"], "cannot listen at 256.1.1.1"),
+    ],
+)
+def test_what_cannot_be_served(heddle: Heddle, run_a: Path, given: list[str], said: str) -> None:
+    told = heddle("serve", *given)
+    assert told.code == 2
+    assert told.err.count("\n") == 1
+    assert said in told.err
+
+
+def test_a_port_in_use(heddle: Heddle, run_a: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        told = heddle("serve", "a", "--port", str(taken.getsockname()[1]))
+    assert told.code == 2
+    assert "the port is in use; choose another with --port" in told.err
+
+
+def test_it_answers_and_drains(run_a: Path) -> None:
+    """SIGTERM while a text grows: the text is completed, then the process ends."""
+    environment = os.environ | {"HEDDLE_API_KEY": "sesame", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "heddle", "serve", str(run_a), "--port", "0"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if line.startswith("serving a at "))
+        url = re.findall(r"http://\S+", line)[0]
+        asked = {"model": "a", "prompt": "warp", "max_tokens": 9, "stream": True, "seed": 1}
+        key = {"authorization": "Bearer sesame"}
+        with httpx2.stream("POST", f"{url}/completions", json=asked, headers=key) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("data: ")
+            process.send_signal(signal.SIGTERM)
+            rest = [line for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+        assert process.wait(30) in (0, 143, -signal.SIGTERM)

@@ -1,0 +1,182 @@
+"""What the server refuses, and how it says so: OpenAI's shape, no trace, no path."""
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+import torch
+
+from heddle.config.serve import ServeConfig
+from heddle.errors import HeddleError
+from heddle.serve import Run, make_app
+from tests.serve.conftest import TOKENIZER, Server, models
+
+PLAIN = {"model": "plain", "prompt": "a"}
+CHAT = {"model": "chat", "messages": [{"role": "user", "content": "a"}]}
+BAD: dict[str, tuple[str, Any, int, str]] = {
+    "unknown model": ("/v1/completions", {"model": "nope", "prompt": "a"}, 404, "there are: plain, chat"),
+    "no model": ("/v1/completions", {"prompt": "a"}, 400, "model: Field required"),
+    "unknown field": ("/v1/completions", {**PLAIN, "temprature": 1}, 400, "temprature"),
+    "hot": ("/v1/completions", {**PLAIN, "temperature": -1}, 400, "temperature"),
+    "no tokens": ("/v1/completions", {**PLAIN, "max_tokens": 0}, 400, "max_tokens = 0"),
+    "id too large": ("/v1/completions", {**PLAIN, "prompt": [10**9]}, 400, "ids must be below"),
+    "id below zero": ("/v1/completions", {**PLAIN, "prompt": [-1]}, 400, "prompt"),
+    "no prompts": ("/v1/completions", {**PLAIN, "prompt": []}, 400, "empty list"),
+    "too long": ("/v1/completions", {**PLAIN, "prompt": "a" * 65}, 400, "context is 64"),
+    "bias of an id that is not there": ("/v1/completions", {**PLAIN, "logit_bias": {"9999": 1}}, 400, "the id 9999"),
+    "too many": ("/v1/completions", {**PLAIN, "prompt": ["a"] * 20, "n": 128}, 400, "are more than"),
+    "cannot generate": ("/v1/completions", {"model": "encoder", "prompt": "a"}, 400, "no decoder"),
+    "a classifier": ("/v1/completions", {"model": "classifier", "prompt": "a"}, 400, "classifier"),
+    "no template": ("/v1/chat/completions", {**CHAT, "model": "plain"}, 400, "no chat template"),
+    "no messages": ("/v1/chat/completions", {**CHAT, "messages": []}, 400, "messages"),
+    "tools": ("/v1/chat/completions", {**CHAT, "tools": [{}]}, 400, "tools"),
+    "an image": (
+        "/v1/chat/completions",
+        {**CHAT, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        400,
+        "messages",
+    ),
+    "too wide": ("/v1/embeddings", {"model": "plain", "input": "a", "dimensions": 7}, 400, "32 numbers"),
+    "empty text": ("/v1/embeddings", {"model": "plain", "input": ""}, 400, "empty"),
+    "cannot translate": ("/translate", {"model": "encoder", "text": "a"}, 400, "no decoder"),
+    "cannot classify": ("/classify", {"model": "plain", "text": "a"}, 400, "classify"),
+}
+
+
+def check_error(answer: httpx2.Response, status: int, words: str) -> None:
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert words in error["message"]
+    assert "/work" not in answer.text
+    assert "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_impossible_is_said(http: httpx2.Client, name: str) -> None:
+    path, body, status, words = BAD[name]
+    check_error(http.post(path, json=body), status, words)
+    assert http.post("/v1/completions", json={**PLAIN, "max_tokens": 1}).status_code == 200, "others are answered"
+
+
+def test_broken_bodies(http: httpx2.Client) -> None:
+    typed = {"content-type": "application/json"}
+    check_error(http.post("/v1/completions", content=b"{", headers=typed), 400, "not JSON")
+    check_error(http.post("/v1/completions", content=b"[1]", headers=typed), 400, "the body")
+    check_error(http.post("/v1/completions", content=b"\xff\xfe", headers=typed), 400, "")
+    check_error(http.post("/v1/completions", content=b" " * 70_000, headers=typed), 413, "larger than 65536 bytes")
+    many = (b" " * 1000 for _ in range(80))  # of a size that is not said before
+    check_error(http.post("/v1/completions", content=many, headers=typed), 413, "larger than 65536 bytes")
+
+
+def test_paths_and_hosts(http: httpx2.Client) -> None:
+    for path in ("/nothing", "/v1/../../etc/passwd", "/v1/models/..%2f..%2fetc%2fpasswd", "/v1/models/"):
+        answer = http.get(path)
+        assert answer.status_code in (404, 307), path
+    check_error(http.get("/v1/models/nope"), 404, "there is no model")
+    check_error(http.get("/v1/completions"), 405, "Method Not Allowed")
+    check_error(http.get("/health", headers={"host": "evil.example"}), 400, "host name is not allowed")
+    assert http.get("/health", headers={"host": "localhost:1"}).status_code == 200
+    assert http.options("/v1/completions", headers={"origin": "http://evil.example"}).status_code == 405, "no CORS"
+
+
+def test_a_slow_body_is_given_up(server: Server) -> None:
+    address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+    with socket.create_connection(address) as slow:
+        slow.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{")
+        slow.settimeout(10)
+        assert b"408" in slow.recv(1000)
+
+
+def test_a_key(start: Callable[..., Server]) -> None:
+    server = start(api_key="sesame", origins=("http://page.example",))
+    with httpx2.Client(base_url=server.url) as http:
+        assert http.get("/health").status_code == 200
+        for headers in (
+            {},
+            {"authorization": "Bearer wrong"},
+            {"authorization": "sesame"},
+            {"authorization": "Bearer é"},
+        ):
+            raw = {name: value.encode("latin-1") for name, value in headers.items()}
+            check_error(http.get("/v1/models", headers=raw), 401, "Authorization: Bearer KEY")
+        right = {"authorization": "Bearer sesame"}
+        assert http.get("/v1/models", headers=right).status_code == 200
+        page = http.get("/v1/models", headers={**right, "origin": "http://page.example"})
+        assert page.headers["access-control-allow-origin"] == "http://page.example"
+
+
+def test_a_full_queue_says_when_to_try_again(start: Callable[..., Server]) -> None:
+    server = start(engine={"rows": 1, "queue": 2})
+    with httpx2.Client(base_url=server.url) as http:
+        answer = http.post("/v1/completions", json={**PLAIN, "n": 3})
+        check_error(answer, 429, "waiting")
+        assert answer.headers["retry-after"] == "1"
+        assert http.post("/v1/completions", json={**PLAIN, "n": 2}).status_code == 200
+
+
+def test_an_answer_that_takes_too_long(start: Callable[..., Server]) -> None:
+    server = start(seconds=0.3)
+    original = server.models["plain"].forward
+
+    def slow(*given: Any, **more: Any) -> Any:
+        time.sleep(0.2)
+        return original(*given, **more)
+
+    server.models["plain"].forward = slow  # type: ignore[method-assign]
+    with httpx2.Client(base_url=server.url) as http:
+        check_error(http.post("/v1/completions", json={**PLAIN, "max_tokens": 20}), 503, "0.3 seconds")
+        with http.stream("POST", "/v1/completions", json={**PLAIN, "max_tokens": 20, "stream": True}) as stream:
+            lines = [line for line in stream.iter_lines() if line]
+        assert "0.3 seconds" in json.loads(lines[-1].removeprefix("data: "))["error"]["message"]
+    server.check_idle("plain")
+
+
+def test_a_broken_model_breaks_its_own_answers(start: Callable[..., Server]) -> None:
+    server = start()
+    with torch.no_grad():
+        server.models["plain"].embedding.weight.fill_(torch.nan)
+    with httpx2.Client(base_url=server.url) as http:
+        check_error(http.post("/v1/completions", json=PLAIN), 500, "not a number")
+        with http.stream("POST", "/v1/completions", json={**PLAIN, "stream": True}) as stream:
+            lines = [line for line in stream.iter_lines() if line]
+        assert "error" in json.loads(lines[-1].removeprefix("data: "))
+        assert http.post("/v1/chat/completions", json={**CHAT, "max_tokens": 3}).status_code == 200
+
+
+def test_translations_and_classes(http: httpx2.Client) -> None:
+    answer = http.post(
+        "/translate", json={"model": "both", "text": ["warp", "weft"], "beams": 2, "max_tokens": 5}
+    ).json()
+    assert [each["tokens"] <= 5 for each in answer["translations"]] == [True, True]
+    (found,) = http.post("/classify", json={"model": "classifier", "text": "warp"}).json()["predictions"]
+    assert sum(found["probabilities"].values()) == pytest.approx(1)
+
+
+def test_metrics_and_description(http: httpx2.Client) -> None:
+    http.post("/v1/completions", json={**PLAIN, "max_tokens": 5})
+    told = http.get("/metrics").text
+    assert 'heddle:num_requests_running{model_name="plain"} 0.0' in told
+    assert "heddle:time_to_first_token_seconds_bucket" in told
+    paths = http.get("/openapi.json").json()["paths"]
+    assert {"/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/translate", "/classify"} <= set(paths)
+
+
+def test_draining(start: Callable[..., Server]) -> None:
+    server = start()
+    with httpx2.Client(base_url=server.url) as http:
+        server.app.state.service.drain()
+        assert http.get("/health").status_code == 503
+        check_error(http.post("/v1/completions", json=PLAIN), 429, "shutting down")
+
+
+def test_runs_that_cannot_be_served_together() -> None:
+    run = Run("a", models()["plain"], TOKENIZER)
+    with pytest.raises(HeddleError, match="two runs are called 'a'"):
+        make_app([run, run], ServeConfig())
+    with pytest.raises(HeddleError, match="at least one run"):
+        make_app([], ServeConfig())
