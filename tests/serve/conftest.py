@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import httpx2
@@ -56,9 +56,10 @@ class Server:
         models: what it serves, which only it may use.
     """
 
-    def __init__(self, config: ServeConfig) -> None:
-        self.models = models()
-        self.app = make_app([Run(name, model, TOKENIZER, 1) for name, model in self.models.items()], config)
+    def __init__(self, config: ServeConfig, runs: Sequence[Run] | None = None) -> None:
+        runs = [Run(name, model, TOKENIZER, 1) for name, model in models().items()] if runs is None else runs
+        self.models = {run.name: run.model for run in runs}
+        self.app = make_app(runs, config)
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listening.getsockname()[1]}"
         self.server = uvicorn.Server(uvicorn.Config(self.app, log_level="error", timeout_graceful_shutdown=5))
