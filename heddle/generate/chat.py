@@ -1,6 +1,6 @@
 """Conversations with a model: what it is prompted with is what training read before an answer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from heddle.checks import checked
@@ -11,6 +11,13 @@ from heddle.generate.text import RowText
 from heddle.model.transformer import Transformer
 from heddle.text.chat import ChatTemplate, Message
 from heddle.text.tokenizer import Tokenizer
+
+PLAIN = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}\n\n{% else %}"
+    "{{ {'user': 'User', 'assistant': 'Assistant'}[m.role] }}: {{ m.content }}\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+PLAIN_STOP = "\nUser:"
 
 
 @checked()
@@ -27,6 +34,11 @@ def chat_template(model: Transformer, tokenizer: Tokenizer) -> ChatTemplate:
     return ChatTemplate.of(model.config.chat, tokenizer)
 
 
+def plain_template(tokenizer: Tokenizer) -> ChatTemplate:
+    """A conversation as a script with speakers, for a model without a chat template. Its answers end before `PLAIN_STOP`."""
+    return ChatTemplate(tokenizer, PLAIN)
+
+
 @checked()
 def reply(model: Transformer, tokenizer: Tokenizer, messages: Sequence[Message], **sampling: Any) -> str:
     """The assistant's next message in a conversation.
@@ -36,14 +48,28 @@ def reply(model: Transformer, tokenizer: Tokenizer, messages: Sequence[Message],
     Raises:
         HeddleError: the model has no chat template, the template refuses the conversation, or as in `Engine`.
     """
-    template, wanted = chat_template(model, tokenizer), SamplingConfig.of(sampling, where="sampling")
+    wanted = SamplingConfig.of(sampling, where="sampling")
+    return "".join(reply_pieces(model, tokenizer, chat_template(model, tokenizer), messages, wanted))
+
+
+def reply_pieces(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    messages: Sequence[Message],
+    sampling: SamplingConfig,
+) -> Iterator[str]:
+    """Yield the assistant's next message as it is drawn, in pieces of whole characters.
+
+    Raises:
+        HeddleError: the template refuses the conversation, or as in `Engine`.
+    """
     prompt = template.render(messages, add_generation_prompt=True)
     end = next(iter(template.ends), tokenizer.end_of_text)
-    engine = Engine.of(model, [prompt], wanted, end, vocabulary=tokenizer.vocab_size)
-    text, found = RowText(tokenizer, wanted.stop, prompt[-1]), ""
+    engine = Engine.of(model, [prompt], sampling, end, vocabulary=tokenizer.vocab_size)
+    text = RowText(tokenizer, sampling.stop, prompt[-1])
     while engine:
         for event in whole(engine.step()):
-            found += text.push(event.token, event.finish)
+            yield text.push(event.token, event.finish)
             if text.finish == "stop":
                 engine.leave({event.row})
-    return found

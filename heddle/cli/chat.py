@@ -1,0 +1,224 @@
+"""`heddle chat`."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from heddle.cli.models import Ready, open_model
+from heddle.cli.say import find_run, pluralize
+from heddle.cli.streams import is_piped
+from heddle.config.decoding import SamplingConfig
+from heddle.errors import HeddleError
+from heddle.generate.chat import PLAIN_STOP, chat_template, plain_template, reply_pieces
+from heddle.text.chat import ChatTemplate
+from heddle.text.tokenizer import Tokenizer
+
+HELP = """/system TEXT   start again with another system prompt; without TEXT, with none
+/reset         forget the conversation
+/undo          forget the last exchange
+/save FILE     write the conversation as a line of JSON, as task=chat reads it
+/help          this list
+A line that ends with \\ continues on the next one. Ctrl-C stops an answer; Ctrl-D ends."""
+
+
+def chat(
+    run: str,
+    /,
+    *,
+    system: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    max_tokens: int = 500,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    seed: int = 0,
+    device: str = "auto",
+) -> None:
+    """Talk with a model in the terminal, by the chat template that it was trained with.
+
+    A model without a template sees a plain script of User and Assistant, and a line says so. In a conversation that no longer
+    fits into the context, the oldest exchanges are forgotten. /help lists what can be typed beside messages.
+
+    Parameters
+    ----------
+    run
+        A run directory, or its name in runs/.
+    system
+        The system prompt.
+    max_tokens
+        Longest answer, in tokens.
+    temperature
+        Above 1 is bolder, below 1 safer; 0 always takes the most probable token.
+    top_k
+        Sample only from the k most probable tokens.
+    top_p
+        Sample only from the most probable tokens that together have this probability.
+    min_p
+        Sample only from tokens with at least this share of the largest probability.
+    repetition_penalty
+        Above 1, tokens that are already in the conversation become less probable.
+    seed
+        Equal seeds and messages give equal answers.
+    device
+        auto, cpu, cuda or mps.
+    """
+    settings = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "seed": seed,
+    }
+    sampling = SamplingConfig.of(settings, where="chat")
+    path = find_run(run)
+    ready = open_model(path, device)
+    if ready.tokenizer is None:
+        raise HeddleError(f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
+    ready.model.check_predicts_next()
+    talk = _Talk(ready, ready.tokenizer, sampling, system)
+    if talk.plain:
+        print(f"{path} has no chat template: it sees a plain script of User and Assistant", file=sys.stderr)
+    shown = not is_piped()
+    if shown:
+        print("/help lists what can be typed; Ctrl-D ends", file=sys.stderr)
+        with suppress(ImportError):  # lines can be edited where the system has it
+            import readline  # noqa: F401
+    for line in _lines("> " if shown else ""):
+        if line.startswith("/"):
+            _command(talk, line)
+        elif line.strip():
+            _answer(talk, line)
+
+
+@dataclass
+class _Talk:
+    """A conversation as it goes on."""
+
+    ready: Ready
+    tokenizer: Tokenizer
+    sampling: SamplingConfig
+    system: str | None
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.plain = self.ready.model.config.chat is None
+        self.template: ChatTemplate
+        if self.plain:
+            self.template = plain_template(self.tokenizer)
+            self.sampling = self.sampling.model_copy(update={"stop": (PLAIN_STOP,)})
+        else:
+            self.template = chat_template(self.ready.model, self.tokenizer)
+
+    def whole(self) -> list[dict[str, str]]:
+        """All messages, the system's first."""
+        first = [{"role": "system", "content": self.system}] if self.system else []
+        return [*first, *self.messages]
+
+    def fit(self) -> int:
+        """Forget the oldest exchanges until half of an answer has room, or only the last message is left; how many went."""
+        context = self.ready.model.config.context
+        room, gone = min(self.sampling.max_tokens, context) // 2, 0
+        while len(self.messages) > 1 and len(self._ids()) + room > context:
+            del self.messages[:2]
+            gone += 1
+        if len(self._ids()) > context:
+            self.messages.pop()
+            raise HeddleError(f"the message does not fit into the model's context of {context} tokens; shorten it")
+        return gone
+
+    def _ids(self) -> list[int]:
+        return self.template.render(self.whole(), add_generation_prompt=True)
+
+    def pieces(self) -> Iterator[str]:
+        """The next answer."""
+        return reply_pieces(self.ready.model, self.tokenizer, self.template, self.whole(), self.sampling)
+
+
+def _lines(sign: str) -> Iterator[str]:
+    """What is typed, message by message, until the end of the input. Ctrl-C drops the line."""
+    while True:
+        parts: list[str] = []
+        try:
+            while not parts or parts[-1].endswith("\\"):
+                parts.append(input(". " if parts and sign else sign))
+        except EOFError:
+            if sign:
+                print()
+            if not parts:
+                return
+        except KeyboardInterrupt as stop:
+            if type(stop) is not KeyboardInterrupt:  # SIGTERM
+                raise
+            print("\nCtrl-D ends", file=sys.stderr)
+            continue
+        yield "\n".join(
+            part.removesuffix("\\") if number < len(parts) - 1 else part for number, part in enumerate(parts)
+        )
+
+
+def _answer(talk: _Talk, message: str) -> None:
+    """Write the answer to a message as it comes. What was written before Ctrl-C stays part of the conversation."""
+    talk.messages.append({"role": "user", "content": message})
+    answer, begun = "", False
+    try:
+        if gone := talk.fit():
+            print(f"the context is full: {pluralize(gone, 'exchange')} forgotten", file=sys.stderr)
+        for piece in talk.pieces():
+            new = piece if begun else piece.lstrip()  # the plain script leaves a blank before an answer
+            begun = begun or bool(new)
+            answer += new
+            sys.stdout.write(new)
+            sys.stdout.flush()
+    except HeddleError as error:
+        print(f"heddle: {error}", file=sys.stderr)
+        if talk.messages and talk.messages[-1]["role"] == "user":
+            talk.messages.pop()
+        return
+    except KeyboardInterrupt as stop:
+        if type(stop) is not KeyboardInterrupt:
+            raise
+        sys.stdout.write(" [stopped]")
+    print()
+    talk.messages.append({"role": "assistant", "content": answer})
+
+
+def _command(talk: _Talk, line: str) -> None:
+    """Do what a line that starts with / asks for."""
+    name, _, rest = line.partition(" ")
+    match name:
+        case "/help":
+            print(HELP)
+        case "/reset":
+            talk.messages.clear()
+        case "/undo":
+            del talk.messages[-2:]
+        case "/system":
+            talk.system = rest.strip() or None
+            talk.messages.clear()
+        case "/save":
+            _save(talk, rest.strip())
+        case _:
+            print(f"heddle: there is no {name}; /help lists what there is", file=sys.stderr)
+
+
+def _save(talk: _Talk, name: str) -> None:
+    import json
+
+    if not name:
+        print("heddle: name a file: /save FILE", file=sys.stderr)
+        return
+    try:
+        with Path(name).open("x", encoding="utf-8") as file:
+            file.write(json.dumps({"messages": talk.whole()}, ensure_ascii=False) + "\n")
+    except FileExistsError:
+        print(f"heddle: {name} already exists; name another file", file=sys.stderr)
+    except OSError as error:
+        print(f"heddle: {name}: {error.strerror}", file=sys.stderr)

@@ -1,0 +1,101 @@
+"""`heddle chat`: messages in, answers out, the conversation that they make."""
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heddle.config import sized
+from heddle.generate import reply
+from heddle.model import build
+from heddle.text import train_tokenizer
+from heddle.weights import load, save
+
+from .conftest import Heddle, Result
+
+Say = Callable[..., Result]
+
+
+@pytest.fixture
+def say(heddle: Heddle, monkeypatch: pytest.MonkeyPatch) -> Say:
+    """Type lines into a conversation: `say("talk", "hello", "/reset")`."""
+
+    def call(run: str, *lines: str, options: tuple[str, ...] = ("--max-tokens", "6", "--temperature", "0")) -> Result:
+        monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+        return heddle("chat", run, *options)
+
+    return call
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Path:
+    """A run with a chat template, whose answers are never a tie."""
+    tokenizer = train_tokenizer("bytes", [], special=("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"))
+    loud = {"initial": {"std": 0.3, "scale_residual": False}, "chat": {}}
+    config = sized(1, vocab_size=tokenizer.vocab_size, context=96, dim=32).override(loud)
+    save(build(config, seed=2), tmp_path / "runs" / "talk", tokenizer)
+    return tmp_path / "runs" / "talk"
+
+
+def test_answers_are_those_of_reply_and_the_conversation_is_kept(say: Say, talk: Path) -> None:
+    told = say("talk", "warp", "", "we \\", "ft", "/save talk.json", options=("--max-tokens", "6", "--system", "Yarn."))
+    assert (told.code, told.err) == (0, "")
+    messages = json.loads(Path("talk.json").read_text())["messages"]
+    assert [each["role"] for each in messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert [each["content"] for each in messages][::2] == ["Yarn.", messages[2]["content"], messages[4]["content"]]
+    assert messages[3]["content"] == "we \nft"
+    model, tokenizer = load(talk)
+    assert tokenizer is not None
+    first = reply(model, tokenizer, messages[:2], max_tokens=6, temperature=0.8)
+    assert messages[2]["content"] == first.lstrip()
+    second = reply(model, tokenizer, messages[:4], max_tokens=6, temperature=0.8)
+    assert messages[4]["content"] == second.lstrip()
+
+
+def test_commands(say: Say, talk: Path) -> None:
+    once = say("talk", "warp").out
+    assert say("talk", "weft", "/reset", "warp").out.endswith(once)
+    assert say("talk", "weft", "/undo", "warp").out.endswith(once)
+    assert say("talk", "weft", "/system", "warp").out.endswith(once)
+    told = say("talk", "/nothing", "/help", "/save", "/save runs")
+    assert "there is no /nothing" in told.err
+    assert "name a file" in told.err
+    assert "runs already exists" in told.err
+    assert "/undo" in told.out
+
+
+def test_a_model_without_a_template_sees_a_script_and_says_so(say: Say, run_a: Path) -> None:
+    told = say("a", "hi", options=("--max-tokens", "2"))
+    assert told.code == 0
+    assert "has no chat template: it sees a plain script" in told.err
+    assert "shorten it" in told.err, "its context is 16 bytes"
+
+
+def test_old_exchanges_are_forgotten(say: Say, talk: Path) -> None:
+    told = say("talk", "a" * 30, "b" * 30, "c" * 30, "d" * 200, "e", options=("--max-tokens", "20"))
+    assert "the context is full: 1 exchange forgotten" in told.err
+    assert "does not fit into the model's context of 96 tokens" in told.err
+    assert told.code == 0
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program(say: Say, talk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*given: Any) -> Iterator[str]:
+        yield " half"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_module("heddle.cli.chat"), "reply_pieces", stopped)
+    told = say("talk", "warp", "/save talk.json")
+    assert told.code == 0
+    assert told.out == "half [stopped]\n"
+    assert json.loads(Path("talk.json").read_text())["messages"][-1] == {"role": "assistant", "content": "half"}
+
+
+def test_what_cannot_chat(heddle: Heddle, run_a: Path) -> None:
+    for words, said in ((["nowhere"], "there is no run"), (["a", "--temperature", "-1"], "temperature = -1")):
+        told = heddle("chat", *words)
+        assert (told.code, told.err.count("\n")) == (2, 1)
+        assert said in told.err
