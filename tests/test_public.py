@@ -359,6 +359,7 @@ TABLE: dict[str, Call] = {
             "vocabulary": ["9", 1.5],
             "config": [3, {}, SAMPLING],
             "proposer": [3, MODEL],
+            "guides": [3, MODEL],
         },
     ),
     "generate.Engine.of": Call(
@@ -377,6 +378,7 @@ TABLE: dict[str, Call] = {
             "seeds": [3, ["0"], [0, 0]],
             "vocabulary": ["9", 1.5],
             "proposer": [3, MODEL],
+            "guides": [3, MODEL],
             "sources": [3, "warp", [3], Bad([], "0 sources for 1 prompts"), Bad([[1]], "has no encoder")],
         },
         generate.Engine.of,
@@ -489,6 +491,7 @@ TABLE: dict[str, Call] = {
             "end_of_text": ["</s>"],
             "source": [3, "warp", Bad([1], "has no encoder")],
             "seed": ["0", 1.5],
+            "guide": [3, MODEL],
         },
     ),
     "generate.Draft": Call({"model": MODEL}, {"model": NO_MODEL, "count": NO_COUNT}),

@@ -42,6 +42,9 @@ def generate(
     no_repeat_ngram: int | None = None,
     seed: int = 0,
     stop: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
+    choice: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
+    regex: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    json_schema: Path | None = None,
     window: bool = False,
     draft: str | None = None,
     lookup: bool = False,
@@ -82,6 +85,12 @@ def generate(
         Equal seeds generate equal texts.
     stop
         Stop before this text; may be repeated.
+    choice
+        The text must be one of these; repeat it for each.
+    regex
+        The text must match this regular expression as a whole.
+    json_schema
+        The text must be JSON of the schema in this file.
     window
         Continue a text longer than the context from its last tokens, instead of refusing it.
     draft
@@ -107,6 +116,9 @@ def generate(
         "no_repeat_ngram": no_repeat_ngram,
         "seed": seed,
         "stop": stop or [],
+        "choice": choice or [],
+        "regex": regex,
+        "json_schema": None if json_schema is None else json_schema.read_text(encoding="utf-8"),
         "window": window,
     }
     sampling = SamplingConfig.of(settings, where="generate")

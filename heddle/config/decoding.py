@@ -67,13 +67,25 @@ class SamplingConfig(DecodingConfig):
     logprobs: Annotated[int, Field(ge=0)] | None = (
         None  # also report so many of the most probable ids for each drawn one
     )
+    choice: tuple[str, ...] = ()  # the text is one of these
+    regex: str | None = None  # the text as a whole matches this regular expression, in the syntax of Rust's regex
+    json_schema: str | None = None  # the text is JSON of this schema, itself JSON
     window: bool = False  # beyond the context, continue from the last tokens; False: refuse the prompt, end the text
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if "" in self.stop:
             raise ValueError("stop contains an empty text, which would match everywhere")
+        if (self.choice != ()) + (self.regex is not None) + (self.json_schema is not None) > 1:
+            raise ValueError("choice, regex and json_schema exclude each other")
+        if "" in self.choice:
+            raise ValueError("choice contains an empty text")
         return self
+
+    @property
+    def constrained(self) -> bool:
+        """Whether the text must meet a constraint."""
+        return bool(self.choice) or self.regex is not None or self.json_schema is not None
 
 
 class BeamConfig(DecodingConfig):

@@ -6,6 +6,7 @@ from typing import Any
 from heddle.checks import checked
 from heddle.config.decoding import SamplingConfig
 from heddle.errors import HeddleError
+from heddle.generate.constrain import Guides
 from heddle.generate.engine import Engine, whole
 from heddle.generate.text import RowText
 from heddle.model.transformer import Transformer
@@ -66,7 +67,7 @@ def reply_pieces(
     """
     prompt = template.render(messages, add_generation_prompt=True)
     end = next(iter(template.ends), tokenizer.end_of_text)
-    engine = Engine.of(model, [prompt], sampling, end, vocabulary=tokenizer.vocab_size)
+    engine = Engine.of(model, [prompt], sampling, end, vocabulary=tokenizer.vocab_size, guides=Guides(tokenizer))
     text = RowText(tokenizer, sampling.stop, prompt[-1])
     while engine:
         for event in whole(engine.step()):

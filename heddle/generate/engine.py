@@ -11,6 +11,7 @@ from heddle.account.machine import available_memory
 from heddle.checks import checked
 from heddle.config.decoding import EngineConfig, SamplingConfig
 from heddle.errors import HeddleError
+from heddle.generate.constrain import Guides
 from heddle.generate.drawn import Drawn
 from heddle.generate.opening import Opening, Prefixes, Row, draw_each
 from heddle.generate.propose import Proposer
@@ -71,6 +72,7 @@ class Engine:
         vocabulary: see `Decoding`.
         config: how much to do at once; None: everything.
         proposer: guesses next tokens, which the model confirms, several in one pass; the tokens stay the same.
+        guides: of the model's tokenizer, for constrained texts.
 
     Raises:
         HeddleError: as in `Decoding`; or there is a proposer, but the model cannot take tokens back.
@@ -84,8 +86,9 @@ class Engine:
         vocabulary: int | None = None,
         config: EngineConfig | None = None,
         proposer: Proposer | None = None,
+        guides: Guides | None = None,
     ) -> None:
-        self.model, self.proposer = model, proposer
+        self.model, self.proposer, self.guides = model, proposer, guides
         self.config = EngineConfig() if config is None else config
         self.end_of_text, self.vocabulary = end_of_text, vocabulary
         self.decodings: dict[SamplingConfig, Decoding] = {}
@@ -116,6 +119,7 @@ class Engine:
         vocabulary: int | None = None,
         sources: Sequence[Sequence[int]] | None = None,
         proposer: Proposer | None = None,
+        guides: Guides | None = None,
     ) -> "Engine":
         """An engine with a row for each prompt, all with one sampling.
 
@@ -128,6 +132,7 @@ class Engine:
             vocabulary: see `Decoding`.
             sources: what the encoder of an encoder-decoder reads, ids, one list per row.
             proposer: see `Engine`.
+            guides: see `Engine`.
 
         Raises:
             HeddleError: as in `submit`, or there is not one seed or source for each prompt.
@@ -135,7 +140,7 @@ class Engine:
         for what, given in (("seed", seeds), ("source", sources)):
             if given is not None and len(given) != len(prompts):
                 raise HeddleError(f"{len(given)} {what}s for {len(prompts)} prompts; give one {what} per prompt")
-        engine = cls(model, end_of_text, vocabulary, proposer=proposer)
+        engine = cls(model, end_of_text, vocabulary, proposer=proposer, guides=guides)
         for number, prompt in enumerate(prompts):
             seed = None if seeds is None else seeds[number]
             engine.submit(prompt, sampling, seed, None if sources is None else sources[number])
@@ -167,6 +172,7 @@ class Engine:
             raise QueueFull(f"{len(self.waiting)} texts are waiting; try again later")
         decoding = self._decoding(sampling)
         text = decoding.open(self.submitted, prompt, sampling.seed if seed is None else seed, source)
+        text.guide = None if self.guides is None else self.guides.make(sampling)
         if sampling.max_tokens >= WORTH_PACKING and not self.model.training:
             pack(self.model, room=available_memory() // 2)
         self.waiting.append(Row(text, decoding, echo))

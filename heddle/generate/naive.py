@@ -7,6 +7,7 @@ import torch
 from heddle.checks import checked
 from heddle.config.decoding import SamplingConfig
 from heddle.errors import HeddleError
+from heddle.generate.constrain import Guide
 from heddle.generate.stream import Decoding, evaluating
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
@@ -20,6 +21,7 @@ def naive(
     end_of_text: int | None = None,
     source: Sequence[int] | None = None,
     seed: int | None = None,
+    guide: Guide | None = None,
 ) -> list[int]:
     """The tokens that continue one prompt, its end of text included, without a cache. Arguments as in `Engine.submit`.
 
@@ -28,6 +30,7 @@ def naive(
     """
     decoding, device = Decoding(model, sampling, end_of_text), model.device
     text = decoding.open(0, prompt, sampling.seed if seed is None else seed, source)
+    text.guide = guide
     read = None if text.source is None else torch.tensor([text.source], device=device)
     finish, begun = None, len(text.visible())
     while finish is None:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -30,6 +31,7 @@ class GrowingText:
         seed: keys its draws.
         start: index of the first id that the model sees.
         source: what the encoder of an encoder-decoder reads; None for other models.
+        guide: which ids may follow, if the text is constrained (`heddle.generate.constrain.Guide`).
     """
 
     number: int
@@ -39,6 +41,7 @@ class GrowingText:
     seed: int
     start: int = 0
     source: list[int] | None = None
+    guide: Any = None
 
     def visible(self) -> list[int]:
         """The ids that the model sees."""

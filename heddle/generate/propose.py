@@ -105,7 +105,8 @@ class Draft:
     def _guess(self, texts: Sequence[GrowingText], decodings: Sequence[Decoding]) -> list[list[int]]:
         pieces = self._align(texts)
         guessed = [
-            GrowingText(text.number, list(text.ids), text.given, text.last, text.seed, text.start) for text in texts
+            GrowingText(text.number, list(text.ids), text.given, text.last, text.seed, text.start, guide=text.guide)
+            for text in texts
         ]
         with evaluating(self.model):
             for _ in range(self.count):

@@ -12,6 +12,7 @@ from heddle.checks import checked
 from heddle.config.decoding import DecodingConfig, SamplingConfig
 from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
+from heddle.generate.constrain import constrain
 from heddle.generate.drawn import Drawn, drawn
 from heddle.generate.processors import GrowingText, make_processors
 from heddle.generate.sampling import choose
@@ -128,10 +129,14 @@ class Decoding:
         return scores
 
     def draw(self, logits: Float[Tensor, "B V"], texts: Sequence[GrowingText]) -> list[Drawn]:
-        """The next id of each text. Needs a `SamplingConfig`."""
+        """The next id of each text. Needs a `SamplingConfig`.
+
+        Raises:
+            HeddleError: the sampling is constrained, and a text has no guide.
+        """
         assert isinstance(self.config, SamplingConfig)
         logits = logits.cpu() if logits.device.type == "mps" else logits  # mps has no float64, which draws need
-        scores = self.process(logits, texts)
+        scores = constrain(self.process(logits, texts), texts, self.ends, self.config)
         ids = choose(scores, self.config, [(text.seed, len(text.ids)) for text in texts])
         return drawn(logits, scores, ids, texts, self.alternatives)
 
@@ -139,6 +144,8 @@ class Decoding:
         """Why the text ends with its last id; None: it continues."""
         if text.ids[-1] in self.ends:
             return "end"
+        if text.guide is not None and text.guide.complete(text.ids[text.given :]):
+            return "stop"
         if len(text.ids) - text.given == self.config.max_tokens:
             return "length"
         return "context" if self.is_full(text) and not self.window else None

@@ -6,6 +6,7 @@ from typing import Any
 
 from heddle.checks import checked
 from heddle.config.decoding import SamplingConfig
+from heddle.generate.constrain import Guides
 from heddle.generate.engine import Engine, whole
 from heddle.generate.propose import Proposer
 from heddle.generate.stream import Finish
@@ -73,7 +74,9 @@ def text_engine(
     """The engine behind `complete`, with the same arguments and errors."""
     ids = [[*opening(model, tokenizer, prompt), *prompt_ids(tokenizer, prompt)] for prompt in prompts]
     end = tokenizer.end_of_text if model.config.ids is None else None  # an imported model has its end ids in its config
-    return Engine.of(model, ids, sampling, end, seeds, tokenizer.vocab_size, proposer=proposer)
+    return Engine.of(
+        model, ids, sampling, end, seeds, tokenizer.vocab_size, proposer=proposer, guides=Guides(tokenizer)
+    )
 
 
 def opening(model: Transformer, tokenizer: Tokenizer, prompt: str) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """What clients may ask for: the fields of OpenAI's API that a model here can honour, and heddle's own."""
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -50,6 +51,9 @@ class Sampled(Request):
     logit_bias: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100, le=100)]] | None = None
     seed: int | None = None
     stop: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_listed), Field(max_length=16)] = []
+    guided_choice: list[Annotated[str, Field(min_length=1)]] | None = None
+    guided_regex: str | None = None
+    guided_json: dict[str, Any] | str | None = None
     n: Annotated[int, Field(ge=1, le=LARGEST_N)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -70,8 +74,16 @@ class Sampled(Request):
             "stop": self.stop,
             "logit_bias": {id: value for id, value in bias.items() if value > -100},
             "banned": [[id] for id, value in bias.items() if value == -100],
+            "choice": self.guided_choice or [],
+            "regex": self.guided_regex,
+            "json_schema": self.schema_text(),
         }
         return SamplingConfig.of(wanted, where="request")
+
+    def schema_text(self) -> str | None:
+        """The JSON schema that the text must meet, as text; None: none."""
+        given = self.guided_json
+        return given if given is None or isinstance(given, str) else json.dumps(given)
 
 
 class CompletionRequest(Sampled):
@@ -113,11 +125,39 @@ class ChatMessage(BaseModel):
 
 
 class TextFormat(BaseModel):
-    """The only format that is not constrained."""
+    """Any text."""
 
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["text"]
+
+
+class JsonFormat(BaseModel):
+    """Any JSON object."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["json_object"]
+
+
+class NamedSchema(BaseModel):
+    """A JSON schema, as OpenAI's API has it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    strict: bool | None = None
+    description: str | None = None
+
+
+class SchemaFormat(BaseModel):
+    """JSON that meets a schema."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
 
 
 class ChatRequest(Sampled):
@@ -128,7 +168,15 @@ class ChatRequest(Sampled):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    response_format: TextFormat | None = None
+    response_format: Annotated[TextFormat | JsonFormat | SchemaFormat, Field(discriminator="type")] | None = None
+
+    def schema_text(self) -> str | None:
+        match self.response_format:
+            case JsonFormat():
+                return '{"type": "object"}'
+            case SchemaFormat(json_schema=named):
+                return json.dumps(named.schema_)
+        return super().schema_text()
 
 
 class EmbeddingRequest(Request):

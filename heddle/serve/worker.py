@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from heddle.config.decoding import EngineConfig, SamplingConfig
 from heddle.errors import HeddleError
+from heddle.generate.constrain import Guides
 from heddle.generate.drawn import Drawn
 from heddle.generate.engine import Engine, Event, QueueFull
 from heddle.generate.propose import Proposer
@@ -83,7 +84,7 @@ class Worker:
         self.tokenizer, self.config = tokenizer, config
         self.engine = None
         if model.decoder is not None:
-            self.engine = Engine(model, end_of_text, tokenizer.vocab_size, config, proposer)
+            self.engine = Engine(model, end_of_text, tokenizer.vocab_size, config, proposer, Guides(tokenizer))
         self.state: State = "ready"
         self.growing, self.waiting = 0, 0  # texts, for other threads to read
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()

@@ -207,6 +207,9 @@ GENERATE = {
     "--seed -1": "seed = -1",
     "--min-p 2": "min_p = 2",
     "--lookup --draft a": "give --draft or --lookup, not both",
+    "--regex (a": "regex: ",
+    "--regex a --choice b": "exclude each other",
+    "--json-schema nowhere": "nowhere: No such file",
     "--draft b": "there is no run 'b'",
     "--prompt 01234567890123456789": "prompt 0 has 20 tokens, but the model's context is 16; "
     "shorten it, or set --window (in Python window=True) to continue from its last tokens",

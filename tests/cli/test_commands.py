@@ -55,6 +55,13 @@ class TestGenerate:
         assert told["finish"] == "end"
         assert told["tokens"] < free["tokens"]
 
+    def test_a_constrained_text(self, heddle: Heddle, run_a: Path) -> None:
+        for options in (["--choice", "weft", "--choice", "warp"], ["--regex", "we(ft|b)|warp"]):
+            told = heddle("generate", "a", "--prompt", "a ", *options)
+            assert told.out.strip() in ("a weft", "a warp", "a web")
+        Path("schema.json").write_text('{"enum": [1, 2]}')
+        assert heddle("generate", "a", "--prompt", "a ", "--json-schema", "schema.json").out.strip() in ("a 1", "a 2")
+
     def test_guessed_tokens_change_no_text(self, heddle: Heddle, run_a: Path) -> None:
         words = ["--prompt", "warp", "--max-tokens", "9", "--min-p", "0.01", "--frequency-penalty", "0.3"]
         plain = heddle("generate", "a", *words)

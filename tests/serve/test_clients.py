@@ -1,5 +1,6 @@
 """The `openai` package, unchanged, against the server; its answers beside the library's own."""
 
+import json
 import random
 from typing import Any
 
@@ -125,6 +126,26 @@ def test_biases_and_bans(client: OpenAI) -> None:
     x, y = (str(TOKENIZER.encode(letter)[0]) for letter in "xy")
     assert client.completions.create(**asked, logit_bias={x: 100}).choices[0].text == "x" * 8
     assert client.completions.create(**asked, logit_bias={x: -100, y: 99}).choices[0].text == "y" * 8
+
+
+def test_constrained_answers(client: OpenAI) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9, "minimum": 0}}, "required": ["n"]}
+    schema["additionalProperties"] = False
+    asked: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "a"}], "temperature": 2.0}
+    named: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": True}}
+    for seed in range(4):
+        found = client.chat.completions.create(**asked, seed=seed, response_format=named)
+        assert json.loads(found.choices[0].message.content or "")["n"] in range(10)
+        assert found.choices[0].finish_reason == "stop"
+        one = client.completions.create(
+            model="plain", prompt="a", seed=seed, extra_body={"guided_choice": ["warp", "weft"]}
+        )
+        assert one.choices[0].text in ("warp", "weft")
+    with pytest.raises(openai.BadRequestError, match="unclosed group"):
+        client.completions.create(model="plain", prompt="a", extra_body={"guided_regex": "(a"})
+    wrong = {"type": "integer", "minimum": 2, "maximum": 1}
+    with pytest.raises(openai.BadRequestError, match="Unsatisfiable"):
+        client.completions.create(model="plain", prompt="a", extra_body={"guided_json": wrong})
 
 
 def test_many_at_once_are_each_alone(server: Server) -> None:
