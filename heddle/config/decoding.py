@@ -94,14 +94,14 @@ class BeamConfig(DecodingConfig):
     Attributes:
         beams: unfinished texts to keep at each step, for each prompt or source.
         length_penalty: a text's score is the sum of its tokens' log probabilities, divided by their number to this power;
-            0: the sum, which favours short texts; 1: the mean.
+            0: the sum, which favours short texts; 1: the mean; at most 50 either way, beyond which the power overflows.
         early_stopping: when a search with as many finished texts as beams ends. False: when the best unfinished text has no
             better score at its present length; never: when it could not have one at any length; True: at once.
         best: texts to return, best first.
     """
 
     beams: PositiveInt = 5
-    length_penalty: float = 1.0
+    length_penalty: Annotated[float, Field(ge=-50, le=50)] = 1.0
     early_stopping: bool | Literal["never"] = False
     best: PositiveInt = 1
 

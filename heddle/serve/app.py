@@ -6,12 +6,14 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import JSONResponse
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
 from heddle import __version__
@@ -61,8 +63,10 @@ def make_app(runs: Sequence[Run], config: ServeConfig) -> FastAPI:
 
     app = FastAPI(title="heddle", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.service = service
+    app.openapi = partial(_described, app, names)  # type: ignore[method-assign]
     for method, path, endpoint in service.routes():
-        app.add_api_route(path, endpoint, methods=[method], response_model=None, responses=ERRORS)
+        kind = PlainTextResponse if endpoint == service.measured else JSONResponse
+        app.add_api_route(path, endpoint, methods=[method], response_model=None, responses=ERRORS, response_class=kind)
     handlers: list[tuple[Any, Callable[..., Any]]] = [
         (ApiError, lambda request, error: error.answer()),
         (RequestValidationError, lambda request, error: unreadable(error).answer()),
@@ -81,6 +85,16 @@ def make_app(runs: Sequence[Run], config: ServeConfig) -> FastAPI:
             CORSMiddleware, allow_origins=config.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
         )
     return app
+
+
+def _described(app: FastAPI, names: Sequence[str]) -> Document:
+    """The description of the endpoints, which says what the models are called."""
+    if app.openapi_schema is None:
+        app.openapi_schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        for schema in app.openapi_schema["components"]["schemas"].values():
+            if "model" in schema.get("properties", {}):
+                schema["properties"]["model"]["enum"] = list(names)
+    return app.openapi_schema
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {

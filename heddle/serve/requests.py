@@ -45,7 +45,7 @@ class Sampled(Request):
     top_k: Annotated[int, Field(ge=1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     typical_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100, le=100)]] | None = None
@@ -193,7 +193,7 @@ class TranslateRequest(Request):
     text: Text | Annotated[list[Text], Field(min_length=1, max_length=2048)]
     beams: Annotated[int, Field(ge=1, le=32)] = 5
     max_tokens: Annotated[int, Field(ge=1)] = 200
-    length_penalty: float = 1.0
+    length_penalty: Annotated[float, Field(ge=-50, le=50)] = 1.0
 
 
 class ClassifyRequest(Request):

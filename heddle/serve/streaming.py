@@ -40,16 +40,20 @@ class Stream(EventSourceResponse):
 
 async def _sent(events: AsyncIterator[dict[str, Any]], seconds: float) -> AsyncIterator[bytes]:
     """Each document as an event; an error is the last one, as OpenAI's clients expect it."""
-    try:
-        async with asyncio.timeout(seconds):
-            async for document in events:
-                yield format_sse_event(data_str=json.dumps(document, ensure_ascii=False, separators=(",", ":")))
-    except ApiError as error:
-        yield format_sse_event(data_str=json.dumps(error.body()))
-        return
-    except TimeoutError:
-        yield format_sse_event(data_str=json.dumps(too_slow(seconds).body()))
-        return
+    end = asyncio.get_running_loop().time() + seconds
+    while True:
+        try:
+            async with asyncio.timeout_at(
+                end
+            ):  # around the wait alone: a `yield` inside could time out in the sender's code
+                document = await anext(events)
+        except StopAsyncIteration:
+            break
+        except (ApiError, TimeoutError) as error:
+            known = error if isinstance(error, ApiError) else too_slow(seconds)
+            yield format_sse_event(data_str=json.dumps(known.body()))
+            return
+        yield format_sse_event(data_str=json.dumps(document, ensure_ascii=False, separators=(",", ":")))
     yield format_sse_event(data_str="[DONE]")
 
 

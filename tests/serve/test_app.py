@@ -122,6 +122,7 @@ def test_a_full_queue_says_when_to_try_again(start: Callable[..., Server]) -> No
 def test_an_answer_that_takes_too_long(start: Callable[..., Server]) -> None:
     server = start(seconds=0.3)
     original = server.models["plain"].forward
+    endless = {**PLAIN, "max_tokens": 20, "logit_bias": {"97": 100}}
 
     def slow(*given: Any, **more: Any) -> Any:
         time.sleep(0.2)
@@ -129,8 +130,12 @@ def test_an_answer_that_takes_too_long(start: Callable[..., Server]) -> None:
 
     server.models["plain"].forward = slow  # type: ignore[method-assign]
     with httpx2.Client(base_url=server.url) as http:
-        check_error(http.post("/v1/completions", json={**PLAIN, "max_tokens": 20}), 503, "0.3 seconds")
-        with http.stream("POST", "/v1/completions", json={**PLAIN, "max_tokens": 20, "stream": True}) as stream:
+        check_error(
+            http.post("/v1/completions", json=endless),
+            503,
+            "0.3 seconds",
+        )
+        with http.stream("POST", "/v1/completions", json={**endless, "stream": True}) as stream:
             lines = [line for line in stream.iter_lines() if line]
         assert "0.3 seconds" in json.loads(lines[-1].removeprefix("data: "))["error"]["message"]
     server.check_idle("plain")
