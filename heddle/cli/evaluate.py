@@ -41,6 +41,7 @@ from heddle.train.session import layout_of
 from heddle.train.task import Reading
 from heddle.train.tasks import make_task
 from heddle.weights.checkpoints import read_manifest
+from heddle.weights.files import refuse_unwritable, write_file
 
 
 def evaluate(
@@ -85,7 +86,7 @@ def evaluate(
     lowercase
         With --beams: ignore case.
     output
-        With --beams: a file for the translations, one per line.
+        With --beams: a new file for the translations, one per line.
     device
         auto, cpu, cuda or mps.
     json
@@ -93,6 +94,8 @@ def evaluate(
     """
     if beams is None and (unused := _given(length_penalty, tokenize, lowercase, output)):
         raise HeddleError(f"--{unused} is about translations: add --beams 5")
+    if output is not None:
+        refuse_unwritable(output)
     path = find_run(run)
     if tasks:
         if files or context is not None or beams is not None:
@@ -162,7 +165,7 @@ def _translated(
         found = translate(model, tokenizer, sources, config, crop=True, progress=done)
     texts = [" ".join(best.text.splitlines()) for best, *_ in found]
     if output is not None:
-        output.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+        write_file(output, "".join(f"{text}\n" for text in texts).encode())
     return score_translations(texts, references, tokenize, lowercase)
 
 

@@ -11,6 +11,7 @@ from heddle.errors import HeddleError
 from heddle.train.compare import compare_runs, runs_in
 from heddle.train.export import write_csv, write_events
 from heddle.train.plot import plot_runs
+from heddle.weights.files import refuse_unwritable
 
 MOST = 8  # settings that the table shows
 
@@ -34,7 +35,7 @@ def runs(
     names
         Runs, or folders with runs. Defaults to all in runs/.
     csv
-        Write all metrics to this file, one row per run and step.
+        Write all metrics to this new file, one row per run and step.
     tensorboard
         Write all metrics to this directory as event files, for `tensorboard --logdir`. Needs tensorboardX.
     follow
@@ -46,6 +47,8 @@ def runs(
     """
     if follow and tensorboard is None:
         raise HeddleError("--follow continues to write event files, so it needs --tensorboard DIR")
+    if csv is not None:
+        refuse_unwritable(csv)
     paths = [path for name in names for path in runs_in(_folder(name))] if names else runs_in(RUNS)
     paths = list(dict.fromkeys(paths))
     out = console(json)

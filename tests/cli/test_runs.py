@@ -25,8 +25,13 @@ def test_runs_are_compared(heddle: Heddle, run_a: Path, corpus: str, tmp_path: P
     assert heddle("runs", "b", "--json").json[0]["differs"] == {}
     assert "learning_rate" not in heddle("runs", "b").out
     assert heddle("runs", "--csv", "all.csv").out == "all.csv: 8 rows\n"
-    assert heddle("runs", "b", "--csv", "all.csv", "--json").json == {"runs": ["runs/b"]}
-    assert len((tmp_path / "all.csv").read_text().splitlines()) == 5
+    assert heddle("runs", "b", "--csv", "b.csv", "--json").json == {"runs": ["runs/b"]}
+    assert len((tmp_path / "b.csv").read_text().splitlines()) == 5
+
+
+def test_the_metrics_replace_no_file(refused: Callable[..., str], run_a: Path, corpus: str) -> None:
+    said = refused("runs", "a", "--csv", corpus)
+    assert said == f"{corpus}: already exists; nothing was changed. Choose another path, or remove it first"
 
 
 @pytest.mark.parametrize(

@@ -92,3 +92,8 @@ def test_translations_are_scored(heddle: Heddle, tmp_path: Path) -> None:
         heddle("eval", "pairs2", "--tokenize", "none").err
         == "heddle: --tokenize is about translations: add --beams 5\n"
     )
+    sources = file.read_bytes()
+    refusal = heddle("eval", "pairs2", str(file), "--beams", "2", "--output", str(file))
+    assert (refusal.code, refusal.out) == (2, "")
+    assert refusal.err.startswith(f"heddle: {file}: already exists; nothing was changed.")
+    assert file.read_bytes() == sources
