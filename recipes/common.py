@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, NoReturn
 
 HERE = Path(__file__).parent
 DATA = HERE.parents[1] / "shared/data"  # where the texts are, unless the user names another place
@@ -53,10 +53,23 @@ def minutes(seconds: Sequence[float]) -> str:
     return f"{mean(seconds) / 60:.1f} min"
 
 
+def count(word: str) -> int:
+    """A number of runs, for the parser: at least 1, since there is no mean of none."""
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a whole number of at least 1")
+    return int(word)
+
+
+def absent(reason: str) -> NoReturn:
+    """Stop with one line that says which data is not there, and the exit code of heddle's own refusals."""
+    print(reason, file=sys.stderr)
+    raise SystemExit(2)
+
+
 def parser(description: str, seeds: int) -> argparse.ArgumentParser:
     """The options of every recipe."""
     made = argparse.ArgumentParser(description=description.splitlines()[0])
-    made.add_argument("--seeds", type=int, default=seeds, help="runs that differ only in their seed")
+    made.add_argument("--seeds", type=count, default=seeds, help="runs that differ only in their seed")
     made.add_argument("--runs", type=Path, default=Path("runs/recipes"), help="directory for the runs")
     made.add_argument("--json", type=Path, help="write the figures there too")
     return made

@@ -10,7 +10,7 @@ are, by sacrebleu's defaults but for case. FOLDER has train.en.gz, train.de.gz, 
 import gzip
 from pathlib import Path
 
-from common import DATA, HERE, asked, heddle, minutes, parser, report, spread
+from common import DATA, HERE, absent, asked, heddle, minutes, parser, report, spread
 
 LANGUAGES = ("en", "de")
 MODELS = {  # a run file, and the best of a few length penalties on the validation part
@@ -56,7 +56,7 @@ def main() -> None:
     more.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     arguments = more.parse_args()
     if not (arguments.data / "train.en.gz").is_file():
-        raise SystemExit(f"skipped: {arguments.data} has no train.en.gz; name the folder: --data FOLDER")
+        absent(f"{arguments.data} has no train.en.gz; name the folder: --data FOLDER")
     texts = arguments.runs / "multi30k-texts"
     prepare(arguments.data, texts)
     train, val = ([texts / f"{part}.{language}" for language in LANGUAGES] for part in ("train", "val"))

@@ -5,7 +5,7 @@ python recipes/norms.py [TEXT] [--seeds 3 --runs DIR --plot norms.png] [--json F
 
 from pathlib import Path
 
-from common import DATA, HERE, asked, heddle, minutes, parser, report, spread
+from common import DATA, HERE, absent, asked, heddle, minutes, parser, report, spread
 
 
 def main() -> None:
@@ -14,7 +14,9 @@ def main() -> None:
     more.add_argument("--plot", type=Path)
     arguments = more.parse_args()
     if not arguments.text.is_file():
-        raise SystemExit(f"skipped: {arguments.text} is not there; name the text: python recipes/norms.py input.txt")
+        absent(
+            f"{arguments.text.parent} has no {arguments.text.name}; name the text: python recipes/norms.py input.txt"
+        )
     rows, runs = [], []
     for placement in ("pre", "post"):
         losses, seconds = [], []

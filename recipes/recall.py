@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from common import count
+
 MIXERS: dict[str, dict[str, Any]] = {
     "attention": {"kind": "attention", "heads": 4},
     "GRU": {"kind": "recurrent", "cell": "gru"},
@@ -64,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", nargs="+", type=int, default=[16, 64])
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=count, default=3)
     parser.add_argument("--json", type=Path, help="also write the rows here")
     arguments = parser.parse_args()
     rows = []

@@ -19,6 +19,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from common import absent, count
+
 ROOT = Path(__file__).parents[1]
 TEXT = ROOT / "../shared/data/shakespeare/input.txt"
 LAYERS, HEADS, WIDTH, CONTEXT, BATCH, STEPS = 4, 4, 128, 64, 12, 2000
@@ -95,12 +97,12 @@ def plain(text: Path, seed: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("text", nargs="?", type=Path, default=TEXT)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=count, default=3)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     text = arguments.text.resolve()
     if not text.is_file():
-        raise SystemExit(f"skipped: {text} is not there; name the text: python recipes/shakespeare.py input.txt")
+        absent(f"{text.parent} has no {text.name}; name the text: python recipes/shakespeare.py input.txt")
     rows: dict[str, list[dict[str, float]]] = {"heddle": [], "plain fp32 loop": []}
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(arguments.seeds):

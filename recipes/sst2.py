@@ -8,7 +8,7 @@ deviation; published with the same 6,920 sentences, on the test part: 81.8 by na
 
 from pathlib import Path
 
-from common import DATA, HERE, asked, heddle, minutes, parser, report, spread
+from common import DATA, HERE, absent, asked, heddle, minutes, parser, report, spread
 
 STARTS = ("nothing", "masked", "vectors")
 
@@ -32,7 +32,7 @@ def main() -> None:
     more.add_argument("--start", nargs="+", choices=STARTS, default=list(STARTS))
     arguments = more.parse_args()
     if not (arguments.data / "train.txt").is_file():
-        raise SystemExit(f"skipped: {arguments.data} has no train.txt; name the folder: --data FOLDER")
+        absent(f"{arguments.data} has no train.txt; name the folder: --data FOLDER")
     folder = arguments.runs / "sst2-texts"
     prepare(arguments.data, folder)
     settings = [folder / "train.tsv", f"validation_sources={folder / 'dev.tsv'}"]

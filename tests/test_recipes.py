@@ -1,14 +1,16 @@
 """The recipes: their run files are valid, and docs/results.md names each. What they reach is measured there, not tested here."""
 
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from heddle.config import RunConfig
-from tests.programs import ROOT
+from tests.programs import ROOT, finished
 
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
+SCRIPTS = sorted(path for path in (ROOT / "recipes").glob("*.py") if path.stem != "common")
 RESULTS = (ROOT / "docs/results.md").read_text(encoding="utf-8")
 
 
@@ -18,9 +20,31 @@ def test_a_recipe_is_a_run_file_with_a_result(path: Path) -> None:
     assert f"recipes/{path.name}" in RESULTS
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_a_script_names_its_command_and_has_a_result(path: Path) -> None:
-    if path.stem != "common":
-        command = f"python recipes/{path.name}"
-        assert command in path.read_text(encoding="utf-8")
-        assert command in RESULTS
+    command = f"python recipes/{path.name}"
+    assert command in path.read_text(encoding="utf-8")
+    assert command in RESULTS
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("seeds", ["0", "-1", "two"])
+def test_a_script_needs_at_least_one_seed(path: Path, seeds: str, tmp_path: Path) -> None:
+    done = finished([sys.executable, str(path), f"--seeds={seeds}"], cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"--seeds: {seeds!r} is not a whole number of at least 1\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["multi30k.py", "--data", "texts"], "texts has no train.en.gz; name the folder: --data FOLDER"),
+        (["sst2.py", "--data", "texts"], "texts has no train.txt; name the folder: --data FOLDER"),
+        (["norms.py", "texts/a.txt"], "texts has no a.txt; name the text: python recipes/norms.py input.txt"),
+        (["shakespeare.py", "a.txt"], " has no a.txt; name the text: python recipes/shakespeare.py input.txt"),
+    ],
+)
+def test_a_script_without_its_data_says_where_it_looked(words: list[str], said: str, tmp_path: Path) -> None:
+    done = finished([sys.executable, str(ROOT / "recipes" / words[0]), *words[1:]], cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.endswith(f"{said}\n")
