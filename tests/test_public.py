@@ -431,12 +431,15 @@ TABLE: dict[str, Call] = {
         },
     ),
     "generate.translate": Call(
-        {"model": PAIRED, "tokenizer": TOKENIZER, "sources": ["warp"], "config": BEAM},
+        {"model": PAIRED, "tokenizer": TOKENIZER, "sources": ["warp"], "max_tokens": 2},
         {
             "model": NO_MODEL,
             "tokenizer": NO_TOKENIZER,
             "sources": [None, 3, [3]],
-            "config": [3, {}, SAMPLING],
+            "config": [3, {}, SAMPLING, Bad(BEAM, "give a config or keywords, not both")],
+            "beams": [0, None, "many", 1.5],
+            "best": [0, Bad(6, "best = 6 is more than beams = 5")],
+            "beam": [Bad(2, "Did you mean 'beams'")],
             "crop": NO_SWITCH,
             "rows": NO_COUNT,
             "progress": [3],

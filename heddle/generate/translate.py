@@ -5,6 +5,7 @@ What a model reads around the texts of a pair (`Marks`) is decided here, for tra
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from heddle.checks import at_least, checked
 from heddle.config.decoding import BeamConfig
@@ -84,8 +85,9 @@ def translate(
     crop: bool = False,
     rows: int = SEARCHES,
     progress: Callable[[int, int], None] | None = None,
+    **beam: Any,
 ) -> list[tuple[Translation, ...]]:
-    """The `config.best` best translations of each source, best first, by beam search.
+    """The `best` best translations of each source, best first, by beam search.
 
     Any text that a model answers is a source: a sentence, a question, an article to summarise. An empty source has the empty
     translation.
@@ -94,15 +96,21 @@ def translate(
         model: an encoder-decoder, or a decoder that was trained with the task `translation`.
         tokenizer: the model's.
         sources: texts.
-        config: the strategy; None: five beams.
+        config: the strategy; None: what the keywords say.
         crop: whether to cut off the ends of sources that do not fit, as training does, instead of refusing them.
         rows: sources that share each forward pass.
         progress: hears how many sources are done, and of how many.
+        beam: the strategy as keywords of `BeamConfig`, such as `beams=2, best=2`, instead of `config`; without any, five beams.
 
     Raises:
-        HeddleError: the model cannot translate, or a source does not fit into its context.
+        HeddleError: the model cannot translate, a source does not fit into its context, a keyword is unknown or its value
+            impossible, or there are both a config and keywords.
     """
-    config = BeamConfig() if config is None else config
+    if config is not None and beam:
+        raise HeddleError(
+            f"translate: config and {', '.join(beam)}: both say how to search; give a config or keywords, not both"
+        )
+    config = BeamConfig.of(beam, where="translate") if config is None else config
     if model.decoder is None:
         raise HeddleError("this model has no decoder, so it cannot translate")
     if tokenizer.vocab_size > model.vocab_size:

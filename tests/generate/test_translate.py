@@ -49,6 +49,14 @@ def test_sources_that_do_not_fit_are_refused_or_cropped(model: Transformer) -> N
     assert translate(model, TOKENIZER, [long], config, crop=True) == translate(model, TOKENIZER, [long[:kept]], config)
 
 
+def test_the_strategy_is_a_config_or_keywords(model: Transformer) -> None:
+    given = {"beams": 2, "best": 2, "max_tokens": 3}
+    found = translate(model, TOKENIZER, SOURCES, **given)
+    assert found == translate(model, TOKENIZER, SOURCES, BeamConfig.of(given))
+    with pytest.raises(HeddleError, match="translate: config and best: both say how to search; give a config or"):
+        translate(model, TOKENIZER, SOURCES, BeamConfig(), best=2)
+
+
 def test_progress_counts_sources(model: Transformer) -> None:
     heard = list[tuple[int, int]]()
     translate(
