@@ -92,10 +92,7 @@ def evaluate(
     json
         One JSON document on stdout.
     """
-    if beams is None and (unused := _given(length_penalty, tokenize, lowercase, output)):
-        raise HeddleError(f"--{unused} is about translations: add --beams 5")
-    if output is not None:
-        refuse_unwritable(output)
+    _check_translating(beams, length_penalty, tokenize, lowercase, output)
     path = find_run(run)
     if tasks:
         if files or context is not None or beams is not None:
@@ -140,10 +137,16 @@ def evaluate(
         console().print(note, markup=False)
 
 
-def _given(length_penalty: float | None, tokenize: str | None, lowercase: bool, output: Path | None) -> str | None:
-    """The first option about translations that the user gave."""
+def _check_translating(
+    beams: int | None, length_penalty: float | None, tokenize: str | None, lowercase: bool, output: Path | None
+) -> None:
+    """Refuse options about translations where nothing is translated, and an output that is there already."""
     said = {"length-penalty": length_penalty is not None, "tokenize": tokenize is not None, "lowercase": lowercase}
-    return next((name for name, given in {**said, "output": output is not None}.items() if given), None)
+    unused = next((name for name, given in {**said, "output": output is not None}.items() if given), None)
+    if beams is None and unused is not None:
+        raise HeddleError(f"--{unused} is about translations: add --beams 5")
+    if output is not None:
+        refuse_unwritable(output)
 
 
 def _translated(
