@@ -20,7 +20,7 @@ from heddle.data.records import Records
 from heddle.data.sources import Document, Tally, describe_documents
 from heddle.data.split import choose_split
 from heddle.data.tables import Row
-from heddle.data.tally import ExamplesTally, class_names, describe_examples, for_parts
+from heddle.data.tally import ExamplesTally, class_names, for_parts
 from heddle.errors import HeddleError
 from heddle.text.tokenizer import Tokenizer
 
@@ -203,8 +203,11 @@ def _records(
     share = validation if isinstance(validation, float) else None
     theirs = validation.examples() if isinstance(validation, Given) else None
     examples = list(for_parts(given.examples(), theirs))
-    classes = classes or describe_examples(examples, ExamplesTally(share, labels)).classes
-    tally = ExamplesTally(share, labels)
+    counted = ExamplesTally(share, labels)
+    for example in examples:
+        counted.add(example)
+    classes = classes or counted.description().classes
+    tally = ExamplesTally(share, labels, counted.hold_out())
     parts: dict[str, list[Example]] = {"train": [], "validation": []}
     for example in examples:
         if part := tally.add(example):

@@ -161,7 +161,7 @@ def build_records(
     if described is None:
         examples = list(examples)
         described = describe_examples(examples, ExamplesTally(validation, labels))
-    tally, classes = ExamplesTally(validation, labels), described.classes
+    tally, classes = ExamplesTally(validation, labels, described.below), described.classes
     count = suitable_workers(tokenizer, described.bytes) if workers is None else workers
     if chat is not None:
         if (workers or 0) > 1:

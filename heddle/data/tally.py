@@ -2,6 +2,7 @@
 
 import hashlib
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,7 @@ class ExamplesDescription:
         repeated: records of the validation part whose texts are also in the training part.
         repeated_first: those whose first text is, such as the source.
         classes: names of the training part's classes.
+        below: see `ExamplesTally`.
     """
 
     records: int
@@ -37,6 +39,7 @@ class ExamplesDescription:
     repeated: int
     repeated_first: int
     classes: tuple[str, ...]
+    below: int
 
 
 class ExamplesTally:
@@ -45,17 +48,26 @@ class ExamplesTally:
     Args:
         validation: the share to hold out; None: every record says its part.
         labels: what the labels are.
+        below: records whose hash begins with a smaller number are held out too. It is 0 unless the share would hold out no record
+            of several: then `description` holds out the one with the smallest hash, and says here how the next tally does so at
+            once.
     """
 
-    def __init__(self, validation: float | None, labels: Labels = "classes") -> None:
+    def __init__(self, validation: float | None, labels: Labels = "classes", below: int = 0) -> None:
         self.bytes = 0
+        self.below = below
         self._validation, self._labels = validation, labels
         self._digest = hashlib.sha256()
         self._empty: list[str] = ["", ""]
         self._counts = {"train": 0, "validation": 0, "empty": 0}
-        self._classes: set[str] = set()
+        self._classes: Counter[str] = Counter()
+        # The training records with the smallest hash: its beginning, and their classes and origins.
+        self._smallest = 2**64
+        self._first: list[tuple[tuple[str, ...], str]] = []
         # The first eight bytes of the digests: of all texts, and of the first.
-        self._seen = {part: (array("Q"), array("Q")) for part in ("train", "validation")}
+        self._seen: dict[str, tuple[array[int], ...]] = {
+            part: (array("Q"), array("Q")) for part in ("train", "validation")
+        }
         self._late: dict[str, str] = {}
 
     def add(self, example: Example) -> str | None:
@@ -71,9 +83,10 @@ class ExamplesTally:
         written = [text.encode() for text in example.written()]
         digests = [hashlib.sha256(text).digest() for text in written]
         own = hashlib.sha256(b"".join(digests)).digest() if len(digests) > 1 else digests[0]
+        number = int.from_bytes(own[:8], "big")
         part = example.part
         if self._validation is not None:
-            part = "validation" if held_out(own, self._validation) else "train"
+            part = "validation" if held_out(own, self._validation) or number < self.below else "train"
         if part not in self._seen:
             raise HeddleError(f"{example.origin}: part = {part!r} must be train or validation")
         self._counts[part] += 1
@@ -81,22 +94,52 @@ class ExamplesTally:
         self._digest.update(own + repr(example.label).encode())
         for seen, digest in zip(self._seen[part], (own, digests[0]), strict=True):
             seen.append(int.from_bytes(digest[:8], "big"))
-        if example.label is not None:
-            self._label(example, part)
+        names = self._names(example)
+        self._label(part, names, example.origin)
+        if part == "train" and number < self._smallest:
+            self._smallest, self._first = number, []
+        if part == "train" and number == self._smallest:
+            self._first.append((names, example.origin))
         return part
 
-    def _label(self, example: Example, part: str) -> None:
-        if self._labels == "roles":
-            return
+    def _names(self, example: Example) -> tuple[str, ...]:
+        """The classes of a record, if its label is one or has some."""
+        if example.label is None or self._labels == "roles":
+            return ()
         if self._labels == "numbers":
             as_number(example)
-            return
-        labels = example.label if isinstance(example.label, tuple) else (str(example.label),)
+            return ()
+        return example.label if isinstance(example.label, tuple) else (str(example.label),)
+
+    def _label(self, part: str, names: tuple[str, ...], origin: str) -> None:
         if part == "train":
-            self._classes.update(labels)
+            self._classes.update(names)
             return
-        for label in labels:
-            self._late.setdefault(label, example.origin)
+        for name in names:
+            self._late.setdefault(name, origin)
+
+    def hold_out(self) -> int:
+        """Hold out the record with the smallest hash, with its copies, if the share holds out none and others are left.
+
+        Returns:
+            What another tally of the same records needs as `below`.
+        """
+        moved = len(self._first)
+        if not self._validation or self._counts["validation"] or moved == self._counts["train"]:
+            return self.below
+        self.below = self._smallest + 1
+        self._counts["train"] -= moved
+        self._counts["validation"] = moved
+        own, _ = (np.frombuffer(seen, np.uint64) for seen in self._seen["train"])
+        held = own == self._smallest
+        self._seen = {
+            part: tuple(array("Q", np.frombuffer(seen, np.uint64)[mask].tobytes()) for seen in self._seen["train"])
+            for part, mask in (("train", ~held), ("validation", held))
+        }
+        for names, origin in self._first:
+            self._classes -= Counter(names)
+            self._label("validation", names, origin)
+        return self.below
 
     def description(self) -> ExamplesDescription:
         """What was added.
@@ -104,6 +147,7 @@ class ExamplesTally:
         Raises:
             HeddleError: no record is left, a part has none, there is only one class, or a label occurs in the validation part only.
         """
+        self.hold_out()
         counts = self._counts
         if not counts["train"] and not counts["validation"]:
             where = (
@@ -142,6 +186,7 @@ class ExamplesTally:
             repeated=whole,
             repeated_first=first,
             classes=class_names(self._classes),
+            below=self.below,
         )
 
 

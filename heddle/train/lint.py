@@ -46,9 +46,13 @@ def lint_sources(config: RunConfig) -> list[Finding]:
 def _in_sources(found: Material) -> Iterator[Finding]:
     if isinstance(found, Examples):
         examples = found
+        counted = ExamplesTally(examples.share, examples.labels)
+        for example in examples.examples():
+            counted.add(example)
+        below = counted.hold_out()
 
         def read() -> Iterator[tuple[str, Example]]:
-            tally = ExamplesTally(examples.share, examples.labels)
+            tally = ExamplesTally(examples.share, examples.labels, below)
             for example in examples.examples():
                 yield tally.add(example) or example.part or "train", example
 

@@ -9,6 +9,7 @@ import lzma
 import shutil
 import sys
 import types
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,35 @@ class TestParts:
         assert 0 < found.held_out == parts.count("validation") < 100
         assert found.repeated == 0
         assert found.classes == ("0", "1")
+
+    @pytest.mark.parametrize("share", [0.1, 1e-6])
+    def test_one_of_several_records_is_held_out(self, share: float) -> None:
+        """Where the share would hold out none, the record with the smallest hash is, with its copies."""
+        for start in range(60):
+            texts = [f"text {start} {number}" for number in range(20)]
+            rows = examples(*((text, str(number % 2)) for number, text in enumerate([*texts, texts[3]])))
+            found = describe_examples(rows, ExamplesTally(share))
+            tally = ExamplesTally(share, below=found.below)
+            held = {each.texts["text"] for each in rows if tally.add(each) == "validation"}
+            assert tally.description() == found
+            numbers = {text: int.from_bytes(sha256(text.encode()).digest()[:8], "big") for text in texts}
+            drawn = {text for text, number in numbers.items() if number < share * 2**64}
+            assert held == (drawn or {min(numbers, key=numbers.__getitem__)})
+            assert found.below == 0 or not drawn
+            assert (found.records, found.repeated) == (21, 0)
+
+    def test_a_label_of_the_one_held_out_is_of_no_training_record(self) -> None:
+        texts = sorted("abcdef", key=lambda text: sha256(text.encode()).digest())
+        rows = examples(*((text, "x" if number else "y") for number, text in enumerate(texts)))
+        said = refusing.refusal(lambda: describe_examples(rows, ExamplesTally(1e-6)))
+        assert (
+            said
+            == "every training record has the label 'x'; classes need at least two: are they in another column (label=...)?"
+        )
+
+    def test_copies_of_one_record_have_one_part(self) -> None:
+        said = refusing.refusal(lambda: describe_examples(examples(("a", "x"), ("a", "y")), ExamplesTally(1e-6)))
+        assert "the validation part would have none of the 2 records" in said
 
     def test_the_users_own_validation_records(self) -> None:
         train = examples(("a", "x"), ("b", "y"), ("", "x"))
