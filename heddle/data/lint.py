@@ -8,7 +8,8 @@ from hashlib import sha256
 from math import exp, log
 from typing import Any
 
-from heddle.data.examples import Example
+from heddle.data.examples import MESSAGES, Example
+from heddle.text.chat import ANSWERS
 
 # Characters that nobody sees: zero-width space and no-break space, soft hyphen, directions, and control characters. Joiners are
 # left out, which emoji and several scripts need.
@@ -158,6 +159,7 @@ class RecordLint:
         self._classes: dict[str, Counter[str]] = {"train": Counter(), "validation": Counter()}
         self._where: dict[str, str] = {}
         self._first: dict[bytes, str] = {}
+        self._answered: Counter[str] = Counter()  # conversations with an answer, by part
 
     def findings(self, classes: bool) -> Iterator[Finding]:
         """Read everything, and once more if records have two sides, and say what was found.
@@ -186,6 +188,10 @@ class RecordLint:
             "shared source", False, of, "validation records have a first text of the training part",
             "split by it if the score is to be of unseen ones",
         )  # fmt: skip
+        yield from find(
+            "no answer", 0 in self._answered.values(), of, f"conversations have no message of the role {ANSWERS!r}",
+            "they have no target: add the answers, or leave them out",
+        )  # fmt: skip
         yield from self._class_findings()
 
     def _look(self, part: str, example: Example, classes: bool) -> None:
@@ -197,6 +203,11 @@ class RecordLint:
         self.texts.add(written.values(), example.origin, part, label)
         if example.empty:
             return
+        if MESSAGES in example.texts:
+            answered = ANSWERS in (example.label or ())
+            self._answered[part] += answered
+            if not answered:
+                self.places.add("no answer", example.origin)
         if "target" in written:
             if written["source"].strip() == written["target"].strip():
                 self.places.add("equal sides", example.origin)

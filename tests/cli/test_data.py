@@ -51,6 +51,19 @@ class TestLint:
         assert found.code == 1
         assert found.out.startswith("wrong: overlap: 1 of 4 documents are in both parts, first b.csv:2; ")
 
+    @pytest.mark.parametrize(("silent", "sort"), [(20, "wrong"), (3, "remark")])
+    def test_conversations_without_an_answer(self, heddle: Heddle, tmp_path: Path, silent: int, sort: str) -> None:
+        """They teach nothing; without any answer in a part, training refuses."""
+        asked, answer = '{"role": "user", "content": "what is %d"}', ', {"role": "assistant", "content": "%d"}'
+        talks = [f'{{"messages": [{asked % n}{answer % n if n >= silent else ""}]}}\n' for n in range(20)]
+        (tmp_path / "talks.jsonl").write_text("".join(talks))
+        found = heddle("data", "lint", "talks.jsonl", "task=chat")
+        assert found.code == (sort == "wrong")
+        assert found.out == (
+            f"{sort}: no answer: {silent} of 20 conversations have no message of the role 'assistant', first "
+            "talks.jsonl:1; they have no target: add the answers, or leave them out\n"
+        )
+
     def test_a_run(self, heddle: Heddle, run_a: Path, corpus: str, tmp_path: Path) -> None:
         assert (heddle("data", "lint", "a").code, heddle("data", "lint", "runs/a").code) == (0, 0)
         (tmp_path / corpus).write_text("other text")
