@@ -2,6 +2,7 @@
 
 import shlex
 import tempfile
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ from heddle.cli.progress import Progress
 from heddle.cli.say import document, duration, estimate, metrics, phases, pluralize, size
 from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen
+from heddle.config.tasks import ChatConfig, ContrastiveConfig, LabelSettings, MaskedConfig, TranslationConfig
 from heddle.config.train import TrainConfig
+from heddle.data.records import Records
 from heddle.train.extend import extend
+from heddle.train.masked import mask_of
 from heddle.train.material import TEXT
 from heddle.train.outcome import announced
 from heddle.train.plan import Plan
@@ -80,15 +84,10 @@ def _train(run: Path, out: Console, json: bool) -> None:
     out.print(f"\nfinished: {said} over {over}\n", markup=False)
     for sample in samples:
         out.print(sample + "\n" + "-" * 40, markup=False)
-    # A prompt can only be continued by a model that learned to continue text.
-    plain = session.task.config.fields == TEXT and session.task.config.head == "language"
-    if session.run.config.model.encoder is None and plain:
-        opening = _opening(samples[0] if samples else "")
-        out.print(f"generate text:  heddle generate {name} --prompt {opening}", markup=False)
-    out.print(
-        f"score text:     heddle eval {name}\ncount sizes:    heddle count {name}\nprove it:       heddle prove {name}",
-        markup=False,
-    )
+    hints = [*_asking(session, samples), ("score text", "eval"), ("count sizes", "count"), ("prove it", "prove")]
+    for what, command in hints:
+        said = command if " " in command else f"heddle {command} {name}"
+        out.print(f"{what + ':':15} {said}", markup=False)
     if json:
         document(
             {
@@ -103,6 +102,42 @@ def _train(run: Path, out: Console, json: bool) -> None:
                 "samples": samples,
             }
         )
+
+
+def _asking(session: Session, samples: list[str]) -> list[tuple[str, str]]:
+    """What the run is for, and the command that asks it; none where no command does."""
+    config, run = session.run.config, session.run.directory
+    task, name, (text, *others) = session.task.config, shlex.quote(str(run)), _texts(session)
+    if isinstance(task, ChatConfig):
+        messages = '[{"role": "user", "content": "Hello"}]'
+        return [("reply", f'in Python, heddle.generate.reply(*heddle.load("{run}"), {messages})')]
+    if isinstance(task, TranslationConfig):
+        return [("translate", f"heddle translate {name} --prompt {shlex.quote(text)}")]
+    if isinstance(task, LabelSettings):
+        pairs = "".join(f" --pair {shlex.quote(other)}" for other in others)
+        return [("classify", f"heddle classify {name} {shlex.quote(text)}{pairs}")]
+    if isinstance(task, ContrastiveConfig):
+        return [("embed texts", f"heddle embed {name} {shlex.quote(text)}")]
+    if isinstance(task, MaskedConfig):
+        masked = f"{text} {mask_of(session.run.tokenizer)}"
+        return [("fill in masks", f"heddle fill {name} {shlex.quote(masked)}")]
+    # A prompt can only be continued by a model that learned to continue text.
+    if config.model.encoder is None and task.fields == TEXT and task.head == "language":
+        opening = _opening(samples[0] if samples else "")
+        return [("generate text", f"heddle generate {name} --prompt {opening}")]
+    return []
+
+
+def _texts(session: Session) -> list[str]:
+    """The first words of each text of a held-out record, or of the held-out text: words that the tokenizer knows."""
+    held, tokenizer = session.run.store.validation, session.run.tokenizer
+    found = [column[0] for column in held.texts.values()] if isinstance(held, Records) else [held.tokens]
+    special = set(tokenizer.special.values())
+    said = []
+    for ids in found:
+        runs = (list(run) for known, run in groupby(ids[:64].tolist(), special.__contains__) if not known)
+        said.append(" ".join(tokenizer.decode(next(runs, [])).split()[:3]))
+    return said
 
 
 def tell_opening(session: Session, out: Console) -> None:

@@ -1,6 +1,7 @@
 """Each task of the lectures from its data to an answer, on the command line and in Python."""
 
 import itertools
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,12 @@ def test_every_task_of_the_lectures_goes_from_data_to_an_answer(heddle: Heddle, 
     rows = (record if isinstance(record, tuple) else (record,) for record in records)
     table = tmp_path / "records.tsv"
     table.write_text("\n".join("\t".join(row) for row in (columns, *rows)) + "\n")
-    assert heddle("train", str(table), f"task={task}", *SIZES, *QUICK, "--name", "run").code == 0
+    trained = heddle("train", str(table), f"task={task}", *SIZES, *QUICK, "--name", "run")
+    assert trained.code == 0
+    # The first hint is a command for this task that works as printed.
+    hint = next(line for line in trained.out.splitlines() if f"heddle {words[0]} runs/run" in line)
+    shown = heddle(*shlex.split(hint.partition("heddle ")[2]))
+    assert (shown.code, bool(shown.out)) == (0, True), shown.err
     told = heddle(*words)
     assert told.code == 0, told.err
     assert answer in told.out
