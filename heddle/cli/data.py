@@ -34,6 +34,11 @@ def show(
     json
         One JSON document on stdout.
     """
+    if Path(run).is_file():
+        raise HeddleError(
+            f"{run} is a file, but this takes a run: a directory that `heddle train` writes. "
+            f"`heddle data lint {run}` looks at files"
+        )
     found = show_step(find_run(run), step, rows, length, start)
     if json:
         document({"run": str(find_run(run)), **asdict(found)})

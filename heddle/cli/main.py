@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from cyclopts import App, Parameter
-from cyclopts.exceptions import CycloptsError
+from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 
 from heddle.cli.say import Words
 from heddle.cli.streams import drop, open_closed, settle
@@ -146,6 +146,12 @@ def run(argv: list[str] | None = None) -> None:
             sys.stdout.flush()  # errors in writing must occur here, where they are reported
     except HeddleError as error:
         _fail(str(error), words)
+    except UnusedCliTokensError as error:
+        command = " ".join(["heddle", *(error.command_chain or ())])
+        _fail(
+            f"`{command}` does not take {' '.join(error.unused_tokens or ())}; {command} --help lists what it takes",
+            words,
+        )
     except CycloptsError as error:
         _fail(" ".join(str(error).split()), words)
     except KeyboardInterrupt as stop:

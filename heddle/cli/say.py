@@ -122,6 +122,8 @@ def find_run(name: str | Path) -> Path:
     for path in (Path(name), RUNS / name):
         if path.is_dir():
             return path
+    if Path(name).is_file():
+        raise HeddleError(f"{name} is a file, not a run: a run is a directory that `heddle train` writes")
     known = [path.name for path in RUNS.glob("[!.]*")]
     raise HeddleError(
         f"there is no run {str(name)!r}.{did_you_mean(str(name), known)} `heddle runs` lists the runs here"

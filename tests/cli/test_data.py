@@ -27,6 +27,17 @@ def test_what_cannot_be_shown_is_refused(refused: Callable[..., str], run_a: Pat
     assert line in refused("data", "show", *asked)
 
 
+def test_a_file_is_no_run(refused: Callable[..., str], corpus: str) -> None:
+    assert refused("data", "show", corpus) == (
+        "corpus.txt is a file, but this takes a run: a directory that `heddle train` writes. "
+        "`heddle data lint corpus.txt` looks at files"
+    )
+    said = "corpus.txt is a file, not a run: a run is a directory that `heddle train` writes"
+    assert refused("eval", corpus) == said
+    line = "`heddle data show` does not take task=chat; heddle data show --help lists what it takes"
+    assert refused("data", "show", corpus, "task=chat") == line
+
+
 class TestLint:
     def test_clean_text_and_planted_faults(self, heddle: Heddle, tmp_path: Path) -> None:
         (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "line {number}"}}\n' for number in range(50)))

@@ -86,7 +86,10 @@ def test_the_version(heddle: Heddle) -> None:
         (["train", "--nmae", "x"], "Unknown option: --nmae. Did you mean --name?"),
         (["generate"], "RUN requires an argument"),
         (["generate", "a", "--max-tokens", "many"], 'unable to convert "many" into int'),
-        (["presets", "gpt2-small", "more"], "['more']"),
+        (
+            ["presets", "gpt2-small", "more"],
+            "`heddle presets` does not take more; heddle presets --help lists what it takes",
+        ),
     ],
 )
 def test_unknown_words(heddle: Heddle, words: list[str], message: str) -> None:
