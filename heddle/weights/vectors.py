@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from heddle.checks import checked
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, pluralize
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.files import sha256_of, write_file
@@ -22,6 +22,7 @@ Vector = tuple[str, npt.NDArray[np.float32]]
 Tell = Callable[[str], None]
 Form = Literal["text", "binary", "glove"]
 """How vectors are written: word2vec's text or binary form, or GloVe's text, which has no first line of sizes."""
+FORMATS = "word2vec's and GloVe's text formats have a word and equally many numbers on each line"
 VECTORS = "vectors.safetensors"  # in a run: the initial rows of its token table
 LONGEST = 1 << 16  # most bytes of a word; with more, the file is not a file of vectors
 WIDEST = 1 << 16  # most numbers of a vector, likewise
@@ -168,9 +169,20 @@ def _first_line(path: Path) -> tuple[int, int, int | None]:
         start, width, words = len(first), int(sizes[1]), int(sizes[0])
     else:
         start, width, words = 0, len(sizes) - 1, None
-    if not 0 < width <= WIDEST:
-        raise HeddleError(f"{path}: not a file of word vectors: its first line is not a word with numbers")
+    if not 0 < width <= WIDEST or (words is None and not all(map(_is_number, sizes[1:]))):
+        raise HeddleError(
+            f"{path}: not a file of word vectors: {FORMATS}, and its first line is not a word with numbers"
+        )
     return start, width, words
+
+
+def _is_number(word: bytes) -> bool:
+    """Whether a word is a number, finite or not."""
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 @checked()
@@ -225,9 +237,13 @@ def _text(path: Path, width: int, words: int | None) -> Iterator[Vector]:
                 # A word may contain spaces (GloVe has a few); the numbers are the last `width` parts.
                 word, vector = b" ".join(parts[:-width]).decode(), np.array(parts[-width:], dtype=np.float32)
             except ValueError:
-                raise HeddleError(f"{path}, line {number}: must be a word and {width} numbers") from None
+                raise HeddleError(
+                    f"{path}, line {number}: must be a word and {pluralize(width, 'number')}, as the lines before; {FORMATS}"
+                ) from None
             if not word or vector.shape[0] != width or not np.isfinite(vector).all():
-                raise HeddleError(f"{path}, line {number}: must be a word and {width} finite numbers")
+                raise HeddleError(
+                    f"{path}, line {number}: must be a word and {pluralize(width, 'finite number')}, as the lines before; {FORMATS}"
+                )
             count += 1
             yield word, vector
     if words is not None and count != words:

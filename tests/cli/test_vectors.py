@@ -84,7 +84,7 @@ def test_neighbours_and_analogies(heddle: Heddle, tmp_path: Path) -> None:
         (["train", "none.txt", "--out", "v.txt"], "none.txt: no such file or folder"),
         (["near", "none.txt", "cat"], "none.txt: No such file"),
         (["near", "text.txt"], "name a word"),
-        (["near", "text.txt", "cat"], "text.txt, line 1: must be a word and 4 numbers"),
+        (["near", "text.txt", "cat"], "text.txt: not a file of word vectors: word2vec's and GloVe's text formats have"),
         (["analogy", "v3.txt", "a", "b", "c"], "'c' is not one of the 2 words with a vector"),
         (["near", "v3.txt", "a", "--count", "0"], "count = 0: must be at least 1"),
     ],

@@ -127,7 +127,19 @@ def test_long_reading_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     [
         (b"", "not a file of word vectors"),
         (b"hello\n", "not a file of word vectors"),
-        (b"cat 1 2 x\n", "line 1: must be a word and 3 numbers"),
+        (
+            b"cat 1 2 x\n",
+            "word2vec's and GloVe's text formats have a word and equally many numbers on each line, and its first",
+        ),
+        (
+            b"The warp\nis held\n",
+            "not a file of word vectors: word2vec's and GloVe's text formats have a word and equally",
+        ),
+        (
+            b"cat 1 2\nthe warp is\n",
+            "line 2: must be a word and 2 numbers, as the lines before; word2vec's and GloVe's",
+        ),
+        (b"cat 1\ndog 1 x\n", "line 2: must be a word and 1 number, as"),
         (b"cat 1 2\ndog 1 nan\n", "line 2: must be a word and 2 finite numbers"),
         (b"cat 1 2\n1\n", "line 2"),
         (b"3 2\ncat 1 2\n", "1 words, but its first line says 3"),
