@@ -385,7 +385,7 @@ FAULTS = [
           old="value, names = _plain(value), self.names.get(column)", new="value, names = _plain(value), None"),
     Fault("fit holds out another share", "data/given.py",
           test="train/test_fit.py::test_a_run_has_these_losses",
-          old="tally = ExamplesTally(share, labels)", new="tally = ExamplesTally(share and 1 - share, labels)"),
+          old="tally = ExamplesTally(share, labels,", new="tally = ExamplesTally(share and 1 - share, labels,"),
     Fault("the schedule is a step ahead", "train/training.py",
           test="train/test_fit.py::test_a_plain_loop_has_these_losses",
           old="factor(self.step, self.steps,", new="factor(self.step + 1, self.steps,"),

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from heddle.cli.models import Ready, open_model
+from heddle.cli.models import Ready, open_model, tokenizer_of
 from heddle.cli.say import find_run, pluralize
 from heddle.cli.streams import is_piped
 from heddle.config.decoding import SamplingConfig
@@ -80,10 +80,8 @@ def chat(
     sampling = SamplingConfig.of(settings, where="chat")
     path = find_run(run)
     ready = open_model(path, device)
-    if ready.tokenizer is None:
-        raise HeddleError(f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
     ready.model.check_predicts_next()
-    talk = _Talk(ready, ready.tokenizer, sampling, system)
+    talk = _Talk(ready, tokenizer_of(ready, path), sampling, system)
     if talk.plain:
         print(f"{path} has no chat template: it sees a plain script of User and Assistant", file=sys.stderr)
     shown = not is_piped()

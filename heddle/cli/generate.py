@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from heddle.cli.models import Ready, open_model
+from heddle.cli.models import Ready, open_model, tokenizer_of
 from heddle.cli.say import document, find_run, pluralize
 from heddle.cli.streams import is_piped, read_input
 from heddle.config.decoding import SamplingConfig
@@ -124,9 +124,7 @@ def generate(
     sampling = SamplingConfig.of(settings, where="generate")
     path = find_run(run)
     ready = open_model(path, device)
-    model, tokenizer = ready.model, ready.tokenizer
-    if tokenizer is None:
-        raise HeddleError(f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
+    model, tokenizer = ready.model, tokenizer_of(ready, path)
     prompts = [each or _default_prompt(path, ready.config, tokenizer) for each in _read_prompts(prompt)]
     live = len(prompts) == 1 and not json
     pieces = complete(model, tokenizer, prompts, sampling, proposer=_proposer(draft, lookup, ready, device))

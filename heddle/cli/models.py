@@ -6,6 +6,7 @@ from pathlib import Path
 
 from heddle.account.machine import usable_precision
 from heddle.config.saved import SavedConfig
+from heddle.errors import HeddleError
 from heddle.model.precision import cast
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
@@ -37,3 +38,14 @@ def open_model(run: Path, device: str) -> Ready:
             file=sys.stderr,
         )
     return Ready(cast(model, precision), tokenizer, config, precision)
+
+
+def tokenizer_of(ready: Ready, run: Path) -> Tokenizer:
+    """A run's tokenizer, where texts are read or written.
+
+    Raises:
+        HeddleError: the run has none.
+    """
+    if ready.tokenizer is None:
+        raise HeddleError(f"{run} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
+    return ready.tokenizer

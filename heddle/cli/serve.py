@@ -10,7 +10,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from heddle.cli.models import open_model
+from heddle.cli.models import open_model, tokenizer_of
 from heddle.cli.say import find_run
 from heddle.config.decoding import EngineConfig
 from heddle.config.serve import ServeConfig
@@ -97,12 +97,8 @@ def _run(names: list[Path], listening: socket.socket, config: ServeConfig, devic
     served = []
     for path in names:
         ready = open_model(path, device)
-        if ready.tokenizer is None:
-            raise HeddleError(
-                f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there"
-            )
         created = int((path / "config.json").stat().st_mtime)
-        served.append(Run(path.name, ready.model.eval(), ready.tokenizer, created))
+        served.append(Run(path.name, ready.model.eval(), tokenizer_of(ready, path), created))
     app = make_app(served, config)
     address, port = listening.getsockname()[:2]
     where = f"[{address}]" if ":" in address else address
