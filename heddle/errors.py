@@ -10,6 +10,24 @@ class HeddleError(Exception):
     """Bad input. The message is one line: what is wrong, where, and what to do about it."""
 
 
+class TextError(HeddleError):
+    """A fault of one of several texts, whose place the caller may know.
+
+    Args:
+        what: what the text is called without a place, such as `source`.
+        number: which of the texts, from 0.
+        fault: what is wrong with it and what to do, to follow its name.
+    """
+
+    def __init__(self, what: str, number: int, fault: str) -> None:
+        super().__init__(f"{what} {number} {fault}")
+        self.number, self.fault = number, fault
+
+    def at(self, place: str) -> HeddleError:
+        """The same fault with the place that the user knows, such as `source.txt:3`."""
+        return HeddleError(f"{place} {self.fault}")
+
+
 def pluralize(number: int, thing: str) -> str:
     """A count with its noun: `1 document`, `2,000 documents`."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"

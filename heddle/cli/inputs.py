@@ -3,9 +3,10 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from heddle.config.data import Labels
 from heddle.data.examples import LABEL, TAGGED, Example, of_row, read_examples
 from heddle.data.files import COMPRESSED, STDIN, TABLES, TEXTS, kind_of, read_lines
 from heddle.data.tables import Row, read_rows
-from heddle.errors import HeddleError, pluralize
+from heddle.errors import HeddleError, TextError, pluralize
 from heddle.text.heartbeat import heartbeat
 
 FILES = re.compile(
     rf"\S+({'|'.join(map(re.escape, (*TEXTS, *TABLES, *TAGGED)))})({'|'.join(map(re.escape, COMPRESSED))})?",
     re.IGNORECASE,
 )
+EMPTY = "there is no text: every one is empty"
 CHUNK = 4096  # texts whose results are printed together
 
 
@@ -38,7 +40,7 @@ class Inputs:
     columns: Mapping[str, str] | None = None
     labels: Labels = "classes"
 
-    def read(self, given: Sequence[str], pairs: Sequence[str] = ()) -> list[Any]:
+    def read(self, given: Sequence[str], pairs: Sequence[str] = ()) -> "Items":
         """The texts, pairs or lists of words of arguments, each of which is a text, a file or `-`.
 
         Texts with nothing but blanks are left out, as in training, and a line on stderr says how many.
@@ -53,12 +55,13 @@ class Inputs:
         if not given and not is_piped():
             raise HeddleError("give a text, a file with a text per line, a table, or - for standard input")
         examples = list(self._examples(given or STDIN[:1], list(pairs)))
-        found = [tuple(each.texts.values()) for each in examples if not each.empty]
-        if not found:
-            raise HeddleError("there is no text: every one is empty")
-        if left := len(examples) - len(found):
+        kept = [each for each in examples if not each.empty]
+        if not kept:
+            raise HeddleError(EMPTY)
+        if left := len(examples) - len(kept):
             print(f"{pluralize(left, 'empty text')} left out", file=sys.stderr)
-        return [texts if len(texts) > 1 else texts[0] for texts in found]
+        found = (tuple(each.texts.values()) for each in kept)
+        return Items((texts if len(texts) > 1 else texts[0] for texts in found), [each.origin for each in kept])
 
     def _examples(self, given: Sequence[str], pairs: list[str]) -> Iterator[Example]:
         plain = [word for word in given if word not in STDIN and not _is_file(word)]
@@ -68,6 +71,7 @@ class Inputs:
                 "give --pair once for each text, or a table"
             )
         seconds = iter(pairs)
+        numbers = count(1)
         for word in given:
             if word in STDIN:
                 yield from self._lines(read_input().splitlines(), "standard input")
@@ -75,7 +79,8 @@ class Inputs:
                 yield from self._file(Path(word))
             else:
                 texts = (word, next(seconds)) if "pair" in self.fields else (word,)
-                yield self._row(Row(dict(zip(self.fields, texts, strict=True)), "the text"), {})
+                origin = named_text(next(numbers), len(plain))
+                yield self._row(Row(dict(zip(self.fields, texts, strict=True)), origin), {})
 
     def _file(self, file: Path) -> Iterator[Example]:
         kind = kind_of(file)
@@ -84,7 +89,7 @@ class Inputs:
         elif kind in TAGGED and self.labels == "tokens":
             yield from read_examples([file], ("text", LABEL), {}, "tokens")
         else:
-            yield from self._lines((line.rstrip("\r\n") for line in read_lines(file)), str(file))
+            yield from self._lines(text_lines(file), str(file))
 
     def _lines(self, lines: Any, where: str) -> Iterator[Example]:
         """A text per line; or lines of JSON, if the first one is an object."""
@@ -106,6 +111,44 @@ class Inputs:
 
     def _row(self, row: Row, columns: Mapping[str, str]) -> Example:
         return of_row(row, self.fields, columns, self.labels)
+
+
+class Items(list[Any]):
+    """Texts, pairs or lists of words in order, and where each was read."""
+
+    def __init__(self, found: Iterable[Any], origins: list[str]) -> None:
+        super().__init__(found)
+        self.origins = origins
+
+
+def named_text(number: int, of: int) -> str:
+    """What an argument that is a text is called."""
+    return "the text" if of == 1 else f"text {number}"
+
+
+def text_lines(file: Path) -> Iterator[str]:
+    """The lines of a text file, without their ends.
+
+    Raises:
+        HeddleError: there is no such file, or it is not text.
+    """
+    if not file.exists():
+        raise HeddleError(f"{file}: no such file")
+    for line in read_lines(file):
+        yield line.rstrip("\r\n")
+
+
+@contextmanager
+def placed(origins: Sequence[str]) -> Iterator[None]:
+    """Errors about one of several texts name where it was read.
+
+    Raises:
+        HeddleError: such an error, with its place.
+    """
+    try:
+        yield
+    except TextError as error:
+        raise error.at(origins[error.number]) from None
 
 
 def _is_file(word: str) -> bool:
@@ -135,9 +178,7 @@ def _object(line: str) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else None
 
 
-def in_chunks(
-    items: list[Any], call: Callable[[list[Any], Callable[[int, int], None]], Any]
-) -> Iterator[tuple[Any, Any]]:
+def in_chunks(items: Items, call: Callable[[list[Any], Callable[[int, int], None]], Any]) -> Iterator[tuple[Any, Any]]:
     """Each chunk of the texts with its results; every two seconds, a line on stderr says how many are done."""
     counted = [0, 0]
 
@@ -150,7 +191,7 @@ def in_chunks(
     for start in range(0, len(items), CHUNK):
         chunk = items[start : start + CHUNK]
         counted[:] = [start, 0]
-        with heartbeat(lambda line: print(line, file=sys.stderr), state):
+        with heartbeat(lambda line: print(line, file=sys.stderr), state), placed(items.origins[start:]):
             found = call(chunk, progress)
         yield chunk, found
 

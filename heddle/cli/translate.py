@@ -7,10 +7,12 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from heddle.cli.inputs import EMPTY, Items, named_text, placed, text_lines
 from heddle.cli.models import open_model
 from heddle.cli.say import bar, console, document, find_run, pluralize
 from heddle.cli.streams import read_input
 from heddle.config.decoding import BeamConfig
+from heddle.data.files import STDIN
 from heddle.errors import HeddleError
 from heddle.generate.translate import Translation
 from heddle.generate.translate import translate as translated
@@ -81,7 +83,8 @@ def translate(
     if ready.tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
     sources = _sources(files, prompt)
-    with bar(console(as_json=True), f"translating {pluralize(len(sources), 'line')}") as done:
+    what = f"translating {pluralize(len(sources), 'line')}"
+    with bar(console(as_json=True), what) as done, placed(sources.origins):
         found = translated(ready.model, ready.tokenizer, sources, config, crop, rows, done)
     if json:
         held = {"run": str(path), "precision": ready.precision, "beam": config.to_dict()}
@@ -90,25 +93,25 @@ def translate(
         sys.stdout.writelines(_lines(found, best))
 
 
-def _sources(files: Sequence[Path], prompts: list[str] | None) -> list[str]:
+def _sources(files: Sequence[Path], prompts: list[str] | None) -> Items:
     """The texts to translate.
 
     Raises:
-        HeddleError: files and prompts are both given, or a text is not UTF-8.
+        HeddleError: files and prompts are both given, a file cannot be read, or every text is empty.
     """
-    if prompts is not None:
-        if files:
-            raise HeddleError("give files or --prompt, not both")
-        return prompts
-    if not files:
-        return read_input().splitlines()
-    sources = []
-    for file in files:
-        try:
-            sources += file.read_text(encoding="utf-8").splitlines()
-        except UnicodeDecodeError as error:
-            raise HeddleError(f"{file} is not UTF-8 at byte {error.start}; convert it with iconv") from None
-    return sources
+    if prompts is not None and files:
+        raise HeddleError("give files or --prompt, not both")
+    found: list[tuple[str, str]] = []
+    for number, text in enumerate(prompts or (), start=1):
+        found.append((text, named_text(number, len(prompts or ()))))
+    for file in () if prompts is not None else files or (Path(STDIN[1]),):
+        piped = str(file) in STDIN
+        lines = read_input().splitlines() if piped else text_lines(file)
+        where = "standard input" if piped else str(file)
+        found += [(line, f"{where}:{number}") for number, line in enumerate(lines, start=1)]
+    if not any(text.strip() for text, _ in found):
+        raise HeddleError(EMPTY)
+    return Items((text for text, _ in found), [origin for _, origin in found])
 
 
 def _lines(found: Sequence[tuple[Translation, ...]], best: int) -> Iterator[str]:

@@ -11,7 +11,7 @@ from heddle.checks import at_least, checked
 from heddle.config.decoding import BeamConfig
 from heddle.config.ids import SpecialIds
 from heddle.config.model import TransformerConfig
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, TextError, pluralize
 from heddle.generate.beam import SEARCHES, Hypothesis, beam_search
 from heddle.generate.stream import Finish
 from heddle.model.transformer import Transformer
@@ -147,9 +147,9 @@ def source_ids(
     for number, ids in zip(sources, tokenizer.encode_batch(sources.values()), strict=True):
         if len(ids) > room:
             if not crop:
-                raise HeddleError(
-                    f"source {number} has {len(ids)} tokens, but the model has room for {room}; shorten it, or crop sources "
-                    "with --crop (in Python crop=True)"
+                fault = f"has {pluralize(len(ids), 'token')}, but the model has room for {room}"
+                raise TextError(
+                    "source", number, f"{fault}; shorten it, or crop sources with --crop (in Python crop=True)"
                 )
             ids = ids[:kept]
         found[number] = [*marks.begin, *ids, *after]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from heddle.checks import at_least, checked
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, TextError
 from heddle.model.transformer import Transformer
 from heddle.predict.rows import Done, Row, check_text, frame_for, framed, passes, predicting
 from heddle.text.tokenizer import Tokenizer
@@ -122,11 +122,11 @@ def _rows(model: Transformer, tokenizer: Tokenizer, texts: Sequence[str], mask: 
     rows = []
     for number, text in enumerate(texts):
         if mask not in check_text("fill", number, text):
-            raise HeddleError(f"fill: texts: item {number} has no {mask} to fill in")
+            raise TextError("fill: texts: item", number, f"has no {mask} to fill in")
         (row,) = framed(frame, [masked_ids(tokenizer, text, mask, words)])
         if row.cut:
-            raise HeddleError(
-                f"fill: texts: item {number} is longer than the model's context of {frame.context} tokens"
+            raise TextError(
+                "fill: texts: item", number, f"is longer than the model's context of {frame.context} tokens"
             )
         rows.append(replace(row, ids=list(row.ids)))
     return rows

@@ -167,6 +167,8 @@ def test_what_is_refused_is_one_line(refused: Refused, run_a: Path, runs: Path, 
     (tmp_path / "lines.txt").write_text("the warp\n")
     (tmp_path / "table.csv").write_text("body\nthe warp\n")
     (tmp_path / "there.npy").write_text("")
+    (tmp_path / "m.txt").write_text("the [MASK]\nthe warp\n")
+    (tmp_path / "long.txt").write_text("[MASK] " * 80)
     for words, said in (
         (["classify", "a", "text"], "this model predicts tokens, so it cannot classify"),
         (["classify", "class", "text", "--jsn"], "Unknown option: --jsn. Did you mean --json?"),
@@ -178,7 +180,10 @@ def test_what_is_refused_is_one_line(refused: Refused, run_a: Path, runs: Path, 
         (["classify", "tags", "one", "--pair", "two"], "do not apply to a run that classifies words"),
         (["fill", "a", "the [MASK]"], "heddle generate continues a text"),
         (["fill", "class", "the [MASK]"], "head is of kind 'classifier', which predicts no tokens"),
-        (["fill", "masked", "the warp"], "has no [MASK] to fill in"),
+        (["fill", "masked", "the warp"], "the text has no [MASK] to fill in"),
+        (["fill", "masked", "the [MASK]", "the warp"], "text 2 has no [MASK] to fill in"),
+        (["fill", "masked", "m.txt"], "m.txt:2 has no [MASK] to fill in"),
+        (["fill", "masked", "long.txt"], "long.txt:1 is longer than the model's context of 16 tokens"),
         (["fill", "masked", "[MASK]", "--top", "0"], "top = 0: must be at least 1"),
         (["eval", "a", "corpus.txt", "--tasks", "t.yaml"], "leave out files, --context and --beams"),
         (["eval", "a", "--beams", "2", "--tasks", "t.yaml"], "leave out files, --context and --beams"),

@@ -55,14 +55,26 @@ def test_the_best_few_and_as_a_document(heddle: Heddle, run: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--prompt", "a" * 40], "source 0 has 40 tokens, but the model has room for 31"),
+        (["--prompt", "a" * 40], "the text has 40 tokens, but the model has room for 31"),
         (["--prompt", "a", "--best", "6"], "best = 6 is more than beams = 5"),
-        (["nowhere.txt"], "nowhere.txt: No such file"),
+        (["nowhere.txt"], "nowhere.txt: no such file"),
         (["--prompt", "a", "nowhere.txt"], "give files or --prompt, not both"),
         (["--prompt", "a", "--beams", "0"], "beams"),
+        (["--prompt", "a", "--prompt", "a" * 40], "text 2 has 40 tokens, but"),
+        (["long.txt"], "long.txt:3 has 40 tokens, but the model has room for 31; shorten it, or crop"),
+        (["empty.txt"], "there is no text: every one is empty"),
+        (["--prompt", ""], "there is no text: every one is empty"),
+        (["binary.txt"], "binary.txt: a binary file, not text (a zero byte at byte 1)"),
+        (["latin.txt"], "latin.txt: not UTF-8 at byte 3 (0xe9); convert it with iconv"),
+        (["."], ".: not a regular file"),
     ],
 )
-def test_what_cannot_be_translated_is_one_line(heddle: Heddle, run: str, words: list[str], said: str) -> None:
+def test_what_cannot_be_translated_is_one_line(
+    heddle: Heddle, run: str, tmp_path: Path, words: list[str], said: str
+) -> None:
+    files = {"long": b"a\n\n" + b"a" * 40, "empty": b"", "binary": b"a\0b", "latin": "café".encode("latin-1")}
+    for name, content in files.items():
+        (tmp_path / f"{name}.txt").write_bytes(content)
     told = heddle("translate", run, *words)
     assert (told.code, told.out, told.err.count("\n")) == (2, "", 1)
     assert said in told.err
