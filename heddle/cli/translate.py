@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from heddle.cli.inputs import EMPTY, Items, named_text, placed, text_lines
-from heddle.cli.models import open_model
+from heddle.cli.models import Ready, open_model
 from heddle.cli.say import bar, console, document, find_run, pluralize
 from heddle.cli.streams import read_input
 from heddle.config.decoding import BeamConfig
+from heddle.config.tasks import SpanCorruptionConfig, TranslationConfig
 from heddle.data.files import STDIN
 from heddle.errors import HeddleError
 from heddle.generate.translate import Translation
@@ -80,6 +81,7 @@ def translate(
     config = BeamConfig.of(settings, where="translate")
     path = find_run(run)
     ready = open_model(path, device)
+    _check_translates(path, ready)
     if ready.tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
     sources = _sources(files, prompt)
@@ -91,6 +93,19 @@ def translate(
         document({**held, "translations": [_document(*each) for each in zip(sources, found, strict=True)]})
     else:
         sys.stdout.writelines(_lines(found, best))
+
+
+def _check_translates(run: Path, ready: Ready) -> None:
+    """Refuse a run that learned another task; one that fills in spans also answers a source, and an imported model has no task.
+
+    Raises:
+        HeddleError: it did.
+    """
+    task = ready.config.task
+    if task is None or isinstance(task, TranslationConfig | SpanCorruptionConfig):
+        return
+    started = "" if ready.model.decoder is None else f", for example from={run}"
+    raise HeddleError(f"{run} was not trained to translate; train one with task=translation{started}")
 
 
 def _sources(files: Sequence[Path], prompts: list[str] | None) -> Items:

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from heddle.model import build
 from heddle.weights import load, save
 from tests.train.pairs import MODELS, TOKENIZER
 
-from .conftest import Heddle
+from .conftest import TINY, Heddle
 
 LINES = ["abcd", "", "ba"]
 
@@ -85,6 +86,13 @@ def test_a_run_that_cannot_translate_says_so(heddle: Heddle) -> None:
     save(encoder, "runs/reader", TOKENIZER, overwrite=True)
     told = heddle("translate", "reader", "--prompt", "a")
     assert (told.code, told.err) == (2, "heddle: this model has no decoder, so it cannot translate\n")
+
+
+def test_a_run_of_another_task_says_so(refused: Callable[..., str], heddle: Heddle, run_a: Path, corpus: str) -> None:
+    said = "was not trained to translate; train one with task=translation"
+    assert refused("translate", "a", "--prompt", "warp") == f"runs/a {said}, for example from=runs/a"
+    assert heddle("train", corpus, *TINY, "task=masked", "--name", "masked").code == 0
+    assert refused("translate", "masked", "--prompt", "warp") == f"runs/masked {said}"
 
 
 def test_translations_are_scored(heddle: Heddle, tmp_path: Path) -> None:
