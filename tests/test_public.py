@@ -1053,7 +1053,10 @@ def outcome(call: Callable[..., Any], given: dict[str, Any]) -> str:
         if isinstance(found, types.GeneratorType):
             next(found)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        kind = (
+            "HeddleError" if isinstance(error, HeddleError) else type(error).__name__
+        )  # its own kinds are caught as it
+        return f"{kind}: {error}"
     return f"it was taken and gave {type(found).__name__}"
 
 
