@@ -205,13 +205,15 @@ def _read(files: tuple[str, ...], run: Path, config: SavedConfig, tokenizer: Tok
 
 def _check_labels(examples: Sequence[Example], classes: tuple[str, ...], run: Path) -> None:
     """Refuse labels that a run does not know, such as those of another task."""
-    labels = (example.label for example in examples)
-    every = dict.fromkeys(name for label in labels for name in (label if isinstance(label, tuple) else (str(label),)))
-    unknown = tuple(name for name in every if name not in classes)
+    first: dict[str, str] = {}
+    for example in examples:
+        for name in example.label if isinstance(example.label, tuple) else (str(example.label),):
+            first.setdefault(name, example.origin)
+    unknown = tuple(name for name in first if name not in classes)
     if unknown:
         raise HeddleError(
-            f"{run} does not know the label{'s' if len(unknown) > 1 else ''} {listed_names(unknown)}; it has learned "
-            f"{listed_names(classes)}"
+            f"{first[unknown[0]]}: {run} does not know the label{'s' if len(unknown) > 1 else ''} {listed_names(unknown)}; "
+            f"it has learned {listed_names(classes)}"
         )
 
 

@@ -115,6 +115,20 @@ def example_files(
     return files
 
 
+def check_folders(files: Sequence[Path], fields: Sequence[str], labels: Labels) -> None:
+    """Refuse texts to train on whose label is the name of the folder that all of them are in.
+
+    Raises:
+        HeddleError: they have a single class.
+    """
+    folders = {file.absolute().parent for file in files}
+    if set(fields) == {"text", LABEL} and labels == "classes" and kind_of(files[0]) not in TABLES and len(folders) == 1:
+        raise HeddleError(
+            f"{files[0]}: the label of a text file is the name of its folder, and there is only {folders.pop().name!r}: give a "
+            "folder for each class, or a table (.tsv, .csv, .jsonl) with a label column"
+        )
+
+
 def of_row(row: Row, fields: Sequence[str], columns: Mapping[str, str], labels: Labels) -> Example:
     """A table's row as a record."""
     if labels == "roles":

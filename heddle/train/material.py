@@ -10,7 +10,7 @@ from typing import Any
 from heddle.config.data import DataConfig
 from heddle.config.tasks import TaskSettings
 from heddle.data.arrow import HUB, dataset_files, is_dataset, splits_of
-from heddle.data.examples import Example, example_files, read_examples
+from heddle.data.examples import Example, check_folders, example_files, read_examples
 from heddle.data.files import STDIN, find_files, standard_input
 from heddle.data.origin import Origin, fingerprint
 from heddle.data.record_store import RecordStore, Store, build_records
@@ -195,6 +195,7 @@ class Examples(Material):
         self.chat = task.chat(None)
 
     def read(self, tell: Tell) -> str:
+        check_folders(self.files(self.sources), self.fields, self.labels)
         tally = ExamplesTally(self.share, self.labels)
         with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
             self.described: ExamplesDescription = describe_examples(self.examples(), tally)

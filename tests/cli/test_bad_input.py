@@ -97,6 +97,14 @@ def test_settings_that_cannot_work(refused: Refused, corpus: str, settings: str)
     assert SETTINGS[settings] in refused("train", corpus, *TINY, *settings.split())
 
 
+def test_texts_to_classify_need_folders_of_several_classes(refused: Refused, corpus: str, tmp_path: Path) -> None:
+    line = refused("train", corpus, *TINY, "task=classification")
+    assert line == (
+        f"corpus.txt: the label of a text file is the name of its folder, and there is only {tmp_path.name!r}: give a folder for "
+        "each class, or a table (.tsv, .csv, .jsonl) with a label column"
+    )
+
+
 def test_changes_that_are_given_twice(refused: Refused) -> None:
     for command in ("count", "prove"):
         line = refused(command, "gpt2-small", "dim=64", "dim=96")

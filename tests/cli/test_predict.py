@@ -160,7 +160,7 @@ def test_labelled_files_are_scored_by_a_model_without_a_training(
     assert (scored["text"], scored["tokens"]) == ("new.csv", 4)
     (tmp_path / "other.csv").write_text("text,label\nthe warp,sunny\nis held,cold\nover,rainy\n")
     said = refused("eval", "class", "other.csv")
-    assert said == "runs/class does not know the labels sunny, rainy; it has learned cold, warm, hot"
+    assert said == "other.csv:2: runs/class does not know the labels sunny, rainy; it has learned cold, warm, hot"
 
 
 def test_what_is_refused_is_one_line(refused: Refused, run_a: Path, runs: Path, tmp_path: Path) -> None:
