@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 
 from heddle.cli.say import RUNS, console, document, duration, estimate, find_run, pluralize, shown, table
@@ -13,6 +14,8 @@ from heddle.train.export import write_csv, write_events
 from heddle.train.plot import plot_runs
 from heddle.weights.files import refuse_unwritable
 
+ALWAYS = ("run", "validation loss")  # columns that are never left out
+GAP = 2  # blanks between columns
 MOST = 8  # settings that the table shows
 
 
@@ -109,12 +112,32 @@ def show(records: Sequence[dict[str, Any]], out: Console) -> None:
         "time": [duration(record["seconds"]) if record["seconds"] else "-" for record in records],
     }
     cells = {name: column for name, column in cells.items() if name in ("run", "state") or set(column) != {"-"}}
-    out.print(table(list(cells), zip(*cells.values(), strict=True)))
+    fitting = _fitting(cells, out)
+    out.print(table(list(fitting), zip(*fitting.values(), strict=True)))
+    if left := len(cells) - len(fitting):
+        what = "1 column does" if left == 1 else f"{left} columns do"
+        out.print(f"{what} not fit here: --json shows everything, and --csv FILE writes all metrics")
     if len(different) > MOST:
         out.print(f"{len(different) - MOST} more settings differ: --json shows them")
     for record in records:
         if "error" in record:
             out.print(record["error"], markup=False)
+
+
+def _fitting(cells: dict[str, list[str]], out: Console) -> dict[str, list[str]]:
+    """The columns that fit into the terminal side by side, in their order; without a terminal, all of them.
+
+    The run and its loss are always there. The console is widened where it would cut a cell.
+    """
+    widths = {name: max(map(cell_len, [name, *column])) for name, column in cells.items()}
+    left, kept = out.width + GAP, set[str]()
+    for name in sorted(cells, key=lambda name: name not in ALWAYS):
+        needed = widths[name] + GAP
+        if name in ALWAYS or not out.is_terminal or needed <= left:
+            kept.add(name)
+            left -= needed
+    out.width = max(out.width, out.width - left)
+    return {name: column for name, column in cells.items() if name in kept}
 
 
 def _step(record: dict[str, Any]) -> str:

@@ -1,9 +1,13 @@
 """`heddle runs` compares runs and writes their metrics for other programs."""
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+
+from heddle.cli.runs import show
 
 from .conftest import TINY, Heddle
 
@@ -27,6 +31,51 @@ def test_runs_are_compared(heddle: Heddle, run_a: Path, corpus: str, tmp_path: P
     assert heddle("runs", "--csv", "all.csv").out == "all.csv: 8 rows\n"
     assert heddle("runs", "b", "--csv", "b.csv", "--json").json == {"runs": ["runs/b"]}
     assert len((tmp_path / "b.csv").read_text().splitlines()) == 5
+
+
+RECORD = {
+    "run": "runs/a-long-name-of-a-run",
+    "state": "finished",
+    "step": 100,
+    "steps": 100,
+    "validation_loss": 1.25,
+    "validation_error": 0.0125,
+    "scored": 0.5,
+    "best_loss": 1.25,
+    "best_error": 0.0125,
+    "best_step": 100,
+    "metrics": {f"metric_{number}_of_a_task": number + 0.5 for number in range(20)},
+    "differs": {f"setting_{number}": "some value" for number in range(8)},
+    "tokens_per_second": 1000.0,
+    "seconds": 12.0,
+}
+
+
+@pytest.mark.parametrize("width", [20, 60, 100, 200, 1000])
+def test_no_name_and_no_number_is_cut(width: int) -> None:
+    """A terminal shows the columns that fit, and says how many do not; a file gets all."""
+    columns = 9 + 20 + 8
+    for terminal in (True, False):
+        printed = io.StringIO()
+        show(
+            [RECORD] * 2, Console(file=printed, width=width, force_terminal=terminal, color_system=None, soft_wrap=True)
+        )
+        header, first, second, *note = (line.rstrip() for line in printed.getvalue().splitlines())
+        assert "…" not in printed.getvalue()
+        assert first == second
+        assert "runs/a-long-name-of-a-run " in first
+        assert "1.2500 ± 0.0125" in first
+        shown = header.count("metric") + header.count("setting_") + sum(
+            f" {name} " in f" {header} "
+            for name in ("run", "state", "step", "validation loss", "scored", "best", "at step", "tokens/s", "time")
+        )  # fmt: skip
+        if terminal and width < 1000:
+            assert max(map(len, (header, first))) <= max(width, 25 + 2 + 15)
+            assert note == [
+                f"{columns - shown} columns do not fit here: --json shows everything, and --csv FILE writes all metrics"
+            ]
+        else:
+            assert (shown, note) == (columns, [])
 
 
 def test_the_metrics_replace_no_file(refused: Callable[..., str], run_a: Path, corpus: str) -> None:
