@@ -1,5 +1,9 @@
-"""The recipes: their run files are valid, and docs/results.md names each. What they reach is measured there, not tested here."""
+"""The recipes: their run files are valid, and docs/results.md and recipes/README.md name each.
 
+What they reach is measured, not tested here.
+"""
+
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -11,6 +15,7 @@ from tests.programs import ROOT, finished
 
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 SCRIPTS = sorted(path for path in (ROOT / "recipes").glob("*.py") if path.stem != "common")
+PAGE = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
 RESULTS = (ROOT / "docs/results.md").read_text(encoding="utf-8")
 
 
@@ -25,6 +30,15 @@ def test_a_script_names_its_command_and_has_a_result(path: Path) -> None:
     command = f"python recipes/{path.name}"
     assert command in path.read_text(encoding="utf-8")
     assert command in RESULTS
+    assert f"| `{command}" in PAGE
+
+
+def test_the_page_names_scripts_and_run_files_that_are_there() -> None:
+    named = set(re.findall(r"recipes/([\w-]+\.(?:py|toml))", PAGE))
+    assert named - {path.name for path in [*SCRIPTS, *RECIPES]} == set()
+    written = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "recipes").glob("*.py"))
+    options = set(re.findall(r"(?<=[ `])--[a-z]+", PAGE)) - {"--help", "--name"}
+    assert {option for option in options if f'"{option}"' not in written} == set()
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
