@@ -109,8 +109,7 @@ def _asking(session: Session, samples: list[str]) -> list[tuple[str, str]]:
     config, run = session.run.config, session.run.directory
     task, name, (text, *others) = session.task.config, shlex.quote(str(run)), _texts(session)
     if isinstance(task, ChatConfig):
-        messages = '[{"role": "user", "content": "Hello"}]'
-        return [("reply", f'in Python, heddle.generate.reply(*heddle.load("{run}"), {messages})')]
+        return [("talk with it", f"heddle chat {name}")]
     if isinstance(task, TranslationConfig):
         return [("translate", f"heddle translate {name} --prompt {shlex.quote(text)}")]
     if isinstance(task, LabelSettings):
