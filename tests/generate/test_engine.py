@@ -180,7 +180,7 @@ def test_echo_is_the_log_probability_of_every_token_of_the_prompt(make: Make) ->
 
 
 @given(data=st.data())
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_guesses_change_no_token(make: Make, data: st.DataObject) -> None:
     """Whoever guesses: an earlier text, another model, the model itself; greedy or sampled, beside rows that come and go."""
     model, other = (make(context=CONTEXT, seed=seed).eval() for seed in (1, 2))
