@@ -98,7 +98,7 @@ def _run(names: list[Path], listening: socket.socket, config: ServeConfig, devic
     for path in names:
         ready = open_model(path, device)
         created = int((path / "config.json").stat().st_mtime)
-        served.append(Run(path.name, ready.model.eval(), tokenizer_of(ready, path), created))
+        served.append(Run(path.resolve().name, ready.model.eval(), tokenizer_of(ready, path), created))
     app = make_app(served, config)
     address, port = listening.getsockname()[:2]
     where = f"[{address}]" if ":" in address else address

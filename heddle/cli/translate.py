@@ -32,7 +32,7 @@ def translate(
     repetition_penalty: float = 1.0,
     no_repeat_ngram: int | None = None,
     crop: bool = False,
-    rows: int = 64,
+    rows: int = 128,
     device: str = "auto",
     json: bool = False,
 ) -> None:

@@ -56,6 +56,8 @@ def complete(
     while engine:
         for event in whole(engine.step()):
             text = texts[event.row]
+            if text.finish is not None:  # guessed tokens after a stop text, from the same step
+                continue
             piece = text.push(event.token, event.finish)
             if text.finish == "stop":
                 engine.leave({event.row})

@@ -20,20 +20,25 @@ class Metrics:
 
     def __init__(self, served: Mapping[str, Served]) -> None:
         self.registry = CollectorRegistry()
-        labels, where = ["model_name"], {"registry": self.registry}
+        labels, registry = ["model_name"], self.registry
         for name, what, of in (
             ("heddle:num_requests_running", "Texts that grow.", "growing"),
             ("heddle:num_requests_waiting", "Texts that wait.", "waiting"),
         ):
-            gauge = Gauge(name, what, labels, **where)  # type: ignore[arg-type]
+            gauge = Gauge(name, what, labels, registry=registry)
             for model, each in served.items():
                 gauge.labels(model).set_function(partial(getattr, each.worker, of))
-        self.read = Counter("heddle:prompt_tokens", "Tokens of prompts.", labels, **where)  # type: ignore[arg-type]
-        self.drawn = Counter("heddle:generation_tokens", "Tokens drawn.", labels, **where)  # type: ignore[arg-type]
-        times = {"buckets": SECONDS, **where}
-        self.first = Histogram("heddle:time_to_first_token_seconds", "To the first token.", labels, **times)  # type: ignore[arg-type]
-        self.next = Histogram("heddle:inter_token_latency_seconds", "Between tokens.", labels, **times)  # type: ignore[arg-type]
-        self.whole = Histogram("heddle:e2e_request_latency_seconds", "To the last token.", labels, **times)  # type: ignore[arg-type]
+        self.read = Counter("heddle:prompt_tokens", "Tokens of prompts.", labels, registry=registry)
+        self.drawn = Counter("heddle:generation_tokens", "Tokens drawn.", labels, registry=registry)
+        self.first = Histogram(
+            "heddle:time_to_first_token_seconds", "To the first token.", labels, buckets=SECONDS, registry=registry
+        )
+        self.next = Histogram(
+            "heddle:inter_token_latency_seconds", "Between tokens.", labels, buckets=SECONDS, registry=registry
+        )
+        self.whole = Histogram(
+            "heddle:e2e_request_latency_seconds", "To the last token.", labels, buckets=SECONDS, registry=registry
+        )
 
     def clock(self, model: str) -> "Clock":
         """A clock for the texts of one request."""

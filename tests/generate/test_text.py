@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from heddle.config import SamplingConfig, SpecialIds, sized
 from heddle.errors import HeddleError
-from heddle.generate import Piece, complete, generate, generate_text
+from heddle.generate import Lookup, Piece, complete, generate, generate_text
 from heddle.generate.text import RowText, text_engine
 from heddle.model import Transformer, build
 from heddle.text import Tokenizer, load_tokenizer, train_tokenizer
+from tests.generate.conftest import Make
 
 Make = Callable[..., Transformer]
 PROMPTS = ["Once upon a time", "", "🧵🪡", "naïve café"]
@@ -237,3 +238,17 @@ def test_a_text_continues_its_prompt() -> None:
         for event in generate(model, [words.encode("the loom")], SamplingConfig(max_tokens=4, temperature=0))
     ]
     assert "the loom" + whole == words.decode([*words.encode("the loom"), *drawn])
+
+
+def test_a_stop_text_ends_a_text_whose_next_tokens_were_guessed(make: Make) -> None:
+    """A guess that runs past the stop text adds nothing, and no piece follows the last one."""
+    tokenizer = train_tokenizer("bytes", [])
+    model = make(vocab_size=tokenizer.vocab_size).eval()
+    x = tokenizer.encode("x")[0]
+    sampling = SamplingConfig(max_tokens=40, temperature=0, logit_bias={x: 100.0}, stop=("xxxxx",))
+    for prompt in ("xxxx", "axxbxx"):
+        plain, guessed = (
+            [(piece.text, piece.finish) for piece in complete(model, tokenizer, [prompt], sampling, proposer=proposer)]
+            for proposer in (None, Lookup(count=9, shortest=1))
+        )
+        assert guessed == plain == [("", "stop")]
