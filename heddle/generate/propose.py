@@ -56,9 +56,12 @@ class Lookup:
     def _after(self, ids: list[int]) -> list[int]:
         for length in range(self.longest, self.shortest - 1, -1):
             tail = ids[len(ids) - length :]
-            for end in range(len(ids) - 1, length - 1, -1):  # the latest place first
-                if ids[end - 1] == tail[-1] and ids[end - length : end] == tail:
-                    return ids[end : end + self.count]
+            found: list[int] = []
+            for end in range(len(ids) - 1, length - 1, -1):  # the latest place that is far enough from the text's end
+                if len(found) < self.count and ids[end - 1] == tail[-1] and ids[end - length : end] == tail:
+                    found = max(found, ids[end : end + self.count], key=len)
+            if found:
+                return found
         return []
 
 

@@ -15,7 +15,6 @@ from heddle.generate import Lookup, Piece, complete, generate, generate_text
 from heddle.generate.text import RowText, text_engine
 from heddle.model import Transformer, build
 from heddle.text import Tokenizer, load_tokenizer, train_tokenizer
-from tests.generate.conftest import Make
 
 Make = Callable[..., Transformer]
 PROMPTS = ["Once upon a time", "", "🧵🪡", "naïve café"]
