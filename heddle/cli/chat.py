@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from heddle.cli.models import Ready, open_model, tokenizer_of
 from heddle.cli.say import find_run, pluralize
 from heddle.cli.streams import is_piped
-from heddle.config.decoding import SamplingConfig
+from heddle.config.decoding import SamplingConfig, WeightKind
 from heddle.errors import HeddleError
 from heddle.generate.chat import PLAIN_STOP, chat_template, plain_template, reply_pieces
 from heddle.text.chat import ChatTemplate
@@ -38,6 +38,7 @@ def chat(
     min_p: float | None = None,
     repetition_penalty: float = 1.0,
     seed: int = 0,
+    weights: WeightKind = "trained",
     device: str = "auto",
 ) -> None:
     """Talk with a model in the terminal, by the chat template that it was trained with.
@@ -65,6 +66,9 @@ def chat(
         Above 1, tokens that are already in the conversation become less probable.
     seed
         Equal seeds and messages give equal answers.
+    weights
+        int8 or int4: round the weights, so that each token takes less time and memory on a CPU. See docs/serving.md for what it
+        costs.
     device
         auto, cpu, cuda or mps.
     """
@@ -79,7 +83,7 @@ def chat(
     }
     sampling = SamplingConfig.of(settings, where="chat")
     path = find_run(run)
-    ready = open_model(path, device)
+    ready = open_model(path, device, weights)
     ready.model.check_predicts_next()
     talk = _Talk(ready, tokenizer_of(ready, path), sampling, system)
     if talk.plain:

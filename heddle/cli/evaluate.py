@@ -8,7 +8,7 @@ from heddle.cli.benchmarks import evaluate_published
 from heddle.cli.models import open_model
 from heddle.cli.say import bar, console, document, estimate, find_run, table
 from heddle.config.data import DataConfig
-from heddle.config.decoding import BeamConfig
+from heddle.config.decoding import BeamConfig, WeightKind
 from heddle.config.model import ClassifierHeadConfig
 from heddle.config.saved import SavedConfig
 from heddle.config.tasks import (
@@ -57,6 +57,7 @@ def evaluate(
     tokenize: str | None = None,
     lowercase: bool = False,
     output: Path | None = None,
+    weights: WeightKind = "trained",
     device: str = "auto",
     json: bool = False,
 ) -> None:
@@ -87,6 +88,9 @@ def evaluate(
         With --beams: ignore case.
     output
         With --beams: a new file for the translations, one per line.
+    weights
+        int8 or int4: round the weights, so that each token takes less time and memory on a CPU. See docs/serving.md for what it
+        costs.
     device
         auto, cpu, cuda or mps.
     json
@@ -101,7 +105,7 @@ def evaluate(
         return
     if limit is not None or shots is not None:
         raise HeddleError("--limit and --shots apply to --tasks only")
-    ready = open_model(path, device)
+    ready = open_model(path, device, weights)
     model, tokenizer, config = ready.model, ready.tokenizer, ready.config
     length = config.model.context if context is None else context
     if length < 1:

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from heddle.cli.models import Ready, open_model, tokenizer_of
 from heddle.cli.say import document, find_run, pluralize
 from heddle.cli.streams import is_piped, read_input
-from heddle.config.decoding import SamplingConfig
+from heddle.config.decoding import SamplingConfig, WeightKind
 from heddle.config.saved import SavedConfig
 from heddle.data.record_store import open_store
 from heddle.data.store import TokenStore
@@ -48,6 +48,7 @@ def generate(
     window: bool = False,
     draft: str | None = None,
     lookup: bool = False,
+    weights: WeightKind = "trained",
     device: str = "auto",
     json: bool = False,
 ) -> None:
@@ -98,6 +99,9 @@ def generate(
         faster if the guesses are good.
     lookup
         Guess that the text goes on as it did where its last tokens stood before: the same text, faster if it repeats itself.
+    weights
+        int8 or int4: round the weights, so that each token takes less time and memory on a CPU. See docs/serving.md for what it
+        costs.
     device
         auto, cpu, cuda or mps.
     json
@@ -123,7 +127,7 @@ def generate(
     }
     sampling = SamplingConfig.of(settings, where="generate")
     path = find_run(run)
-    ready = open_model(path, device)
+    ready = open_model(path, device, weights)
     model, tokenizer = ready.model, tokenizer_of(ready, path)
     prompts = [each or _default_prompt(path, ready.config, tokenizer) for each in _read_prompts(prompt)]
     live = len(prompts) == 1 and not json

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heddle.account.machine import usable_precision
+from heddle.config.decoding import WeightKind
 from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
 from heddle.model.precision import cast
+from heddle.model.quantize import quantize, weight_bytes
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.run import load, read_config
@@ -23,10 +25,11 @@ class Ready:
     precision: str
 
 
-def open_model(run: Path, device: str) -> Ready:
+def open_model(run: Path, device: str, weights: WeightKind = "trained") -> Ready:
     """Load a run's model in the precision of its training, since the function that predicts is the function that was trained.
 
-    If that precision is over twice as slow as fp32, fp32 is used, and a line on stderr says so.
+    If that precision is over twice as slow as fp32, fp32 is used, and a line on stderr says so. Another line says how much
+    smaller the weights are if they are rounded to int8 or int4.
     """
     model, tokenizer = load(run, device)
     config = read_config(run)
@@ -37,7 +40,15 @@ def open_model(run: Path, device: str) -> Ready:
             f"{run} was trained in {trained}, which is over twice as slow as {precision} here: {precision} is used",
             file=sys.stderr,
         )
-    return Ready(cast(model, precision), tokenizer, config, precision)
+    cast(model, precision)
+    if weights != "trained":
+        before = weight_bytes(model)
+        quantize(model, weights)
+        print(
+            f"{weights}: {weight_bytes(model) / 1e6:.1f} MB of weights instead of {before / 1e6:.1f} MB",
+            file=sys.stderr,
+        )
+    return Ready(model, tokenizer, config, precision)
 
 
 def tokenizer_of(ready: Ready, run: Path) -> Tokenizer:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from heddle.cli.models import open_model, tokenizer_of
 from heddle.cli.say import find_run
-from heddle.config.decoding import EngineConfig
+from heddle.config.decoding import EngineConfig, WeightKind
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
 
@@ -33,6 +33,7 @@ def serve(
     keep: int = 16,
     max_tokens: int | None = None,
     seconds: float = 600.0,
+    weights: WeightKind = "trained",
     device: str = "auto",
 ) -> None:
     """Serve runs over HTTP, with the endpoints of OpenAI's API.
@@ -66,6 +67,9 @@ def serve(
         Longest answer, in tokens. Defaults to what fits into the context.
     seconds
         How long an answer may take.
+    weights
+        int8 or int4: round the weights, so that each token takes less time and memory on a CPU. See docs/serving.md for what it
+        costs.
     device
         auto, cpu, cuda or mps.
     """
@@ -86,17 +90,17 @@ def serve(
         raise HeddleError(f"{host} can be reached from other machines: set a key with --api-key or HEDDLE_API_KEY")
     listening = _bind(host, port)
     with listening:
-        _run(names, listening, config, device)
+        _run(names, listening, config, device, weights)
 
 
-def _run(names: list[Path], listening: socket.socket, config: ServeConfig, device: str) -> None:
+def _run(names: list[Path], listening: socket.socket, config: ServeConfig, device: str, weights: WeightKind) -> None:
     import uvicorn
 
     from heddle.serve import Run, make_app
 
     served = []
     for path in names:
-        ready = open_model(path, device)
+        ready = open_model(path, device, weights)
         created = int((path / "config.json").stat().st_mtime)
         served.append(Run(path.resolve().name, ready.model.eval(), tokenizer_of(ready, path), created))
     app = make_app(served, config)

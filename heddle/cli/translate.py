@@ -11,7 +11,7 @@ from heddle.cli.inputs import EMPTY, Items, named_text, placed, text_lines
 from heddle.cli.models import Ready, open_model
 from heddle.cli.say import bar, console, document, find_run, pluralize
 from heddle.cli.streams import read_input
-from heddle.config.decoding import BeamConfig
+from heddle.config.decoding import BeamConfig, WeightKind
 from heddle.config.tasks import SpanCorruptionConfig, TranslationConfig
 from heddle.data.files import STDIN
 from heddle.errors import HeddleError
@@ -33,6 +33,7 @@ def translate(
     no_repeat_ngram: int | None = None,
     crop: bool = False,
     rows: int = 128,
+    weights: WeightKind = "trained",
     device: str = "auto",
     json: bool = False,
 ) -> None:
@@ -64,6 +65,9 @@ def translate(
         Cut off the ends of sources that do not fit into the model's context, instead of refusing them.
     rows
         Sources that share each forward pass.
+    weights
+        int8 or int4: round the weights, so that each token takes less time and memory on a CPU. See docs/serving.md for what it
+        costs.
     device
         auto, cpu, cuda or mps.
     json
@@ -80,7 +84,7 @@ def translate(
     }
     config = BeamConfig.of(settings, where="translate")
     path = find_run(run)
-    ready = open_model(path, device)
+    ready = open_model(path, device, weights)
     _check_translates(path, ready)
     if ready.tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there")

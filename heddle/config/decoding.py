@@ -11,6 +11,9 @@ from heddle.config.ids import Id
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
+WeightKind = Literal["trained", "int8", "int4"]
+"""How weights are held in prediction: as they were trained, or rounded (see `heddle.model.quantize`)."""
+
 
 def _pairs(given: Any) -> Any:
     """A table of ids as pairs, since tables cannot be frozen."""

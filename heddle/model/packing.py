@@ -84,7 +84,6 @@ class Laid:
             latest.clear()
         return part
 
-
     def shares(self) -> bool:
         """Whether there are several weights. If so, forget what their last product was, as the vectors may change."""
         self.latest.__dict__.clear()

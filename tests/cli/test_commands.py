@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -61,6 +62,21 @@ class TestGenerate:
             assert told.out.strip() in ("a weft", "a warp", "a web")
         Path("schema.json").write_text('{"enum": [1, 2]}')
         assert heddle("generate", "a", "--prompt", "a ", "--json-schema", "schema.json").out.strip() in ("a 1", "a 2")
+
+    @pytest.mark.parametrize("weights", ["int8", "int4"])
+    def test_rounded_weights(self, heddle: Heddle, run_a: Path, weights: str) -> None:
+        result = heddle("generate", run_a, "--prompt", "a", "--max-tokens", 5, "--weights", weights)
+        assert result.code == 0
+        assert re.search(rf"^{weights}: [0-9.]+ MB of weights instead of [0-9.]+ MB$", result.err, re.MULTILINE)
+        losses = [heddle("eval", run_a, "--weights", each, "--json").json["loss"] for each in ("trained", weights)]
+        assert losses[0] != losses[1]
+        assert abs(losses[0] - losses[1]) < 0.1
+
+    def test_weights_of_an_unknown_kind(self, heddle: Heddle, run_a: Path) -> None:
+        result = heddle("generate", run_a, "--weights", "int3")
+        assert result.code == 2
+        assert "int3" in result.err
+        assert "int8" in result.err
 
     def test_guessed_tokens_change_no_text(self, heddle: Heddle, run_a: Path) -> None:
         words = ["--prompt", "warp", "--max-tokens", "9", "--min-p", "0.01", "--frequency-penalty", "0.3"]

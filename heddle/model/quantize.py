@@ -1,0 +1,186 @@
+"""Weights in 8 or 4 bits, for decoding on a CPU: a step reads every weight once, so fewer bytes take less time.
+
+Only the weights are rounded, once, when a trained model is loaded; sums are as exact as in bf16. The matrices of linear layers and
+the language head change; tables, norms, biases, experts and convolutions stay as they are. An int4 model keeps its head in int8:
+its rounding reaches the probabilities directly.
+
+- int8: a row w becomes q · scale, q from -127 to 127, one scale for each row.
+- int4: each 32 neighbours of a row become zero + (q - 8) · scale, q from 0 to 15, where the ends of that range are those with the
+  least squared error.
+"""
+
+from typing import Any, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heddle.config.decoding import WeightKind
+from heddle.errors import HeddleError, did_you_mean
+from heddle.model.head import LanguageHead, Scores
+from heddle.model.packing import KINDS
+from heddle.model.transformer import Transformer
+from heddle.nn.custom import without_custom
+
+GROUP = 32  # neighbours with one scale in int4; kernels take 32, 64, 128 and 256, and read so many numbers at once
+LEAST = 16  # outputs and inputs of a layer to round; a gate of one output is nothing to save
+ROWS = 64  # above, int8 weights are unpacked first, since the kernel does not get faster with more rows
+SHRINKS = [1 - step / 16 for step in range(6)]  # of the range of a group in int4
+
+
+class Int8(nn.Module):
+    """A matrix in 8 bits: row f is `values[f] · scales[f]` (Dettmers et al. 2022, eq. 5, by rows).
+
+    Args:
+        weight: Float[F D].
+    """
+
+    values: Int[Tensor, "F D"]
+    scales: Float[Tensor, " F"]
+
+    def __init__(self, weight: Float[Tensor, "F D"]) -> None:
+        super().__init__()
+        self.inputs = weight.shape[1]
+        wide = F.pad(weight.detach().float(), (0, -self.inputs % GROUP))  # the kernel reads so many numbers at once
+        # The kernel takes scales in bf16, so round them first: then nothing is lost by it.
+        scales = (wide.abs().amax(1, keepdim=True) / 127).clamp(min=1e-30).to(torch.bfloat16)
+        values = (wide / scales.float()).round().clamp(-127, 127).to(torch.int8)
+        self.register_buffer("values", values)
+        self.register_buffer("scales", scales[:, 0].contiguous())
+
+    def unpacked(self, dtype: torch.dtype) -> Float[Tensor, "F D"]:
+        """The matrix as ordinary numbers."""
+        return self.values[:, : self.inputs].to(dtype) * self.scales.to(dtype)[:, None]
+
+    def product(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n F"]:
+        """x weightᵀ, in the dtype of x."""
+        if len(x) > ROWS:
+            return F.linear(x, self.unpacked(x.dtype))
+        rows = x.to(torch.bfloat16)  # with rows in fp32, the kernel is ten times slower
+        rows = rows if self.inputs == self.values.shape[1] else F.pad(rows, (0, -self.inputs % GROUP))
+        out: Tensor = torch.ops.aten._weight_int8pack_mm(rows, self.values, self.scales)
+        return out.to(x.dtype)
+
+
+class Int4(nn.Module):
+    """A matrix in 4 bits: groups of 32 numbers, each with a scale and a zero.
+
+    Args:
+        weight: Float[F D], where D is a multiple of 32.
+    """
+
+    values: Tensor  # two numbers in a byte, in the kernel's order
+    scales: Float[Tensor, "g F 2"]
+
+    def __init__(self, weight: Float[Tensor, "F D"]) -> None:
+        super().__init__()
+        self.outputs = len(weight)
+        wide = F.pad(weight.detach().float(), (0, 0, 0, -len(weight) % 16))  # the kernel takes multiples of 16 rows
+        groups = wide.unflatten(1, (-1, GROUP))
+        values, scales, zeros = _nearest(groups)
+        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(values.flatten(1), 1)
+        both = torch.stack((scales, zeros), -1)[:, :, 0].transpose(0, 1).contiguous()
+        self.register_buffer("values", packed)
+        self.register_buffer("scales", both)
+
+    def product(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n F"]:
+        """x weightᵀ, in the dtype of x."""
+        rows = x.to(torch.bfloat16)
+        out: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, self.values, GROUP, self.scales)
+        return out[:, : self.outputs].to(x.dtype)
+
+
+def _nearest(groups: Float[Tensor, "F g n"]) -> tuple[Tensor, Tensor, Tensor]:
+    """Each group in 4 bits: values from 0 to 15, scales and zeros [F g 1] in bf16, with the least squared error of some."""
+    low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    best: list[Tensor] = []
+    for shrink in SHRINKS:
+        scales = ((high - low) * (shrink / 15)).clamp(min=1e-30).to(torch.bfloat16)
+        zeros = ((low + high) / 2 + scales.float() / 2).to(torch.bfloat16)  # the range 0 … 15 lies around 7.5
+        values = ((groups - zeros.float()) / scales.float() + 8).round().clamp(0, 15)
+        error = (zeros.float() + (values - 8) * scales.float() - groups).square().sum(-1, keepdim=True)
+        found = [values, scales, zeros, error]
+        better = error < best[3] if best else torch.ones_like(error, dtype=torch.bool)
+        best = [torch.where(better, new, old) for new, old in zip(found, best or found, strict=True)]
+    return best[0].to(torch.int32), best[1], best[2]
+
+
+class QuantizedLinear(nn.Module):
+    """A linear layer whose weights are in 8 or 4 bits.
+
+    Args:
+        weights: the matrix [F D].
+        bias: Float[F], or None.
+    """
+
+    def __init__(self, weights: Int8 | Int4, bias: nn.Parameter | None) -> None:
+        super().__init__()
+        self.weights, self.bias = weights, bias
+
+    def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows F"]:
+        out = product(x, self.weights)
+        return out if self.bias is None else out + self.bias
+
+
+class QuantizedHead(LanguageHead):
+    """A language head whose table is in 8 bits. A tied token table stays as it is."""
+
+    weights: Int8
+
+    def forward(self, hidden: Float[Tensor, "*rows D"], layout: Any, table: Tensor) -> Float[Tensor, "*rows V"]:
+        features = self.features(hidden)
+        bias = None if self.bias is None else self.bias.to(features.dtype)
+        out = product(features, self.weights)
+        return Scores(table, self.vocab_size, None, self.cap).finish(out if bias is None else out + bias)
+
+    def scoring(self, table: Float[Tensor, "V E"]) -> Scores:
+        """Scores by the rounded table."""
+        return Scores(self.weights.unpacked(table.dtype), self.vocab_size, self.bias, self.cap)
+
+
+def product(x: Float[Tensor, "*rows D"], weights: Int8 | Int4) -> Float[Tensor, "*rows F"]:
+    """x weightᵀ."""
+    return weights.product(x.reshape(-1, x.shape[-1]).contiguous()).view(*x.shape[:-1], -1)
+
+
+@torch.no_grad()
+def quantize(model: Transformer, kind: str) -> Transformer:
+    """Round the weights of a trained model, in place, and return it. It can then predict, but not be trained or saved.
+
+    Args:
+        model: on a CPU, in the precision it predicts in.
+        kind: `int8`, `int4`, or `trained` to change nothing.
+
+    Raises:
+        HeddleError: the kind is unknown, the model is on another device, or has no linear layer.
+    """
+    if kind not in get_args(WeightKind):
+        near = did_you_mean(kind, get_args(WeightKind))
+        raise HeddleError(f"weights = {kind!r} is not one of {', '.join(get_args(WeightKind))}.{near}")
+    if kind == "trained":
+        return model
+    if model.device.type != "cpu":
+        raise HeddleError(f"weights = {kind!r} needs a model on a CPU, not on {model.device.type}: set device = cpu")
+    found = 0
+    for parent in list(without_custom(model)):
+        for name, child in list(parent.named_children()):
+            if type(child) in KINDS and isinstance(child, nn.Linear) and min(child.weight.shape) >= LEAST:
+                setattr(parent, name, QuantizedLinear(_rounded(child.weight, kind), child.bias))
+                found += 1
+    if not found:
+        raise HeddleError(f"weights = {kind!r}: this model has no linear layers to round")
+    head: Any = model.head
+    if isinstance(head, LanguageHead):
+        weights = Int8(model.head_weight())
+        head.__class__, head.weights, head.weight = QuantizedHead, weights, None
+    return model
+
+
+def _rounded(weight: Tensor, kind: str) -> Int8 | Int4:
+    return Int4(weight) if kind == "int4" and weight.shape[1] % GROUP == 0 else Int8(weight)
+
+
+def weight_bytes(model: nn.Module) -> int:
+    """Memory of a model's weights, rounded or not."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))

@@ -1,0 +1,159 @@
+"""Rounded weights: how far they are from the trained ones, and that everything computes with them."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from heddle.config import ConvolutionConfig, RecurrentConfig, SamplingConfig
+from heddle.errors import HeddleError
+from heddle.generate import generate
+from heddle.model import Transformer, build
+from heddle.model.quantize import GROUP, ROWS, Int4, Int8, QuantizedHead, QuantizedLinear, quantize, weight_bytes
+from tests.models import VOCABULARY, config_of
+
+BLOCKS: dict[str, dict[str, Any]] = {
+    "biases": {"kv_heads": 2},
+    "no biases": {"kv_heads": 2, "bias": False, "ffn": "gated", "ffn_bias": False},
+    "experts": {"ffn": "moe", "shared": 1},
+    "recurrent": {"first": RecurrentConfig(cell="lstm"), "positions": "none"},
+}
+
+
+def made(block: str = "biases", family: str = "decoder", **more: Any) -> Transformer:
+    config = config_of(family=family, dim=64, **BLOCKS[block], **more)
+    return build(config.override({"initial": {"std": 0.08, "scale_residual": False}}), seed=3).eval()
+
+
+@torch.no_grad()
+def scores(model: Transformer, rows: int = 2) -> Tensor:
+    tokens = torch.arange(rows * 5).view(rows, 5) % VOCABULARY
+    source = None if model.encoder is None else tokens.flip(1)
+    return model.logits(model(tokens, source=source).hidden)[..., :VOCABULARY]
+
+
+def matrix(outputs: int, inputs: int, seed: int = 0) -> Tensor:
+    return torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(seed)) * 0.1
+
+
+def values(weights: Int8 | Int4, inputs: int) -> np.ndarray:
+    """The matrix that the kernel multiplies by: its products with unit vectors are exact."""
+    eye = torch.eye(inputs, dtype=torch.bfloat16)
+    return torch.cat([weights.product(row[None]).float() for row in eye]).T.double().numpy()
+
+
+@given(outputs=st.integers(1, 70), inputs=st.integers(1, 100), rows=st.integers(1, 2 * ROWS), seed=st.integers(0, 99))
+def test_int8_is_within_half_a_step(outputs: int, inputs: int, rows: int, seed: int) -> None:
+    weight = matrix(outputs, inputs, seed)
+    rounded = Int8(weight)
+    near = rounded.unpacked(torch.float64).numpy()
+    steps = np.abs(weight.double().numpy()).max(1, keepdims=True) / 127
+    # The scale is rounded to bf16, upwards or downwards, by at most 1/256.
+    assert (np.abs(near - weight.double().numpy()) <= steps * (0.5 + 127 / 256 + 0.01)).all()
+    x = torch.randn(rows, inputs, generator=torch.Generator().manual_seed(seed)).to(torch.bfloat16)
+    expected = x.double().numpy() @ near.T
+    np.testing.assert_allclose(rounded.product(x).double(), expected, atol=0.02 * np.abs(expected).max() + 1e-6)
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(16, 32), (48, 64), (50, 96), (7, 128), (130, 32)])
+def test_int4_has_sixteen_values_in_each_group(outputs: int, inputs: int) -> None:
+    weight = matrix(outputs, inputs)
+    near = values(Int4(weight), inputs)
+    groups, exact = (each.reshape(outputs, -1, GROUP) for each in (near, weight.double().numpy()))
+    assert max(len(np.unique(group)) for row in groups for group in row) == 16
+    plain = (exact.max(-1, keepdims=True) - exact.min(-1, keepdims=True)) / 15
+    error = np.sqrt(((groups - exact) ** 2).mean())
+    assert error < np.sqrt(
+        (plain**2 / 12).mean()
+    )  # that of rounding to sixteen even steps from the least to the largest
+
+
+def test_int4_is_exact_for_what_four_bits_hold() -> None:
+    weight = torch.arange(GROUP).remainder(16).float().sub(8).mul(0.25).expand(16, GROUP)
+    assert np.array_equal(values(Int4(weight), GROUP), weight.double().numpy())
+
+
+@pytest.mark.parametrize("kind", [Int8, Int4])
+def test_a_row_of_zeros(kind: Any) -> None:
+    weight = matrix(16, 32)
+    weight[3] = 0
+    near = values(kind(weight), 32)
+    assert np.abs(near[3]).max() < 1e-20
+    assert np.isfinite(near).all()
+
+
+def unrounded(model: Transformer) -> Transformer:
+    """An ordinary model with the numbers that a rounded one multiplies by."""
+    plain = copy.deepcopy(model)
+    for parent in list(plain.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, QuantizedLinear):
+                width = child.weights.inputs if isinstance(child.weights, Int8) else len(child.weights.scales) * GROUP
+                weight = torch.from_numpy(values(child.weights, width)).float()
+                linear = nn.Linear(weight.shape[1], weight.shape[0], bias=child.bias is not None)
+                linear.weight, linear.bias = nn.Parameter(weight), child.bias
+                setattr(parent, name, linear)
+    return plain
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("head", [{}, {"tied": False, "head_bias": True}, {"head_transform": True, "head_cap": 5.0}])
+@pytest.mark.parametrize("rows", [2, ROWS])
+def test_everything_computes_with_the_rounded_weights(kind: str, block: str, head: dict[str, Any], rows: int) -> None:
+    model = made(block, **head)
+    trained = scores(model, rows)
+    assert quantize(model, kind) is model
+    found, expected = scores(model, rows), scores(unrounded(model), rows)
+    scale = trained.std()
+    assert (found - expected).std() / scale < 0.015  # few rows are rounded to bf16
+    assert 0 < (expected - trained).std() / scale < (0.05 if kind == "int8" else 0.3)
+
+
+def test_an_encoder_and_its_decoder() -> None:
+    model = made(family="both")
+    trained = scores(model)
+    quantize(model, "int8")
+    assert sum(isinstance(module, QuantizedLinear) for module in model.modules()) == 2 * 6 + 2 * 10
+    assert isinstance(model.head, QuantizedHead)
+    assert (scores(model) - trained).std() / trained.std() < 0.05
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_loss_has_the_same_table(tied: bool) -> None:
+    """A loss asks the head how features become scores, and computes them itself."""
+    model = quantize(made(tied=tied), "int8")
+    hidden = torch.randn(3, 64)
+    table = model.head.scoring(model.embedding.weight)
+    torch.testing.assert_close(table.finish(hidden @ table.table.T), model.logits(hidden), atol=0.1, rtol=0.02)
+    assert not torch.equal(table.table, model.embedding.weight)
+
+
+def test_generation_reads_fewer_bytes() -> None:
+    model = made()
+    before = weight_bytes(model)
+    quantize(model, "int4")
+    assert weight_bytes(model) < before / 2
+    events = list(generate(model, [[1, 2], [3]], SamplingConfig(max_tokens=5, temperature=0)))
+    assert len(events) == 10
+
+
+def test_refusals() -> None:
+    with pytest.raises(HeddleError, match=r"weights = 'int3' is not one of trained, int8, int4\. Did you mean"):
+        quantize(made(), "int3")
+    with pytest.raises(HeddleError, match="needs a model on a CPU, not on meta: set device = cpu"):
+        quantize(build(made().config, device="meta"), "int8")
+    only = config_of(family="decoder", dim=64, first=ConvolutionConfig(), ffn="none", depth=1)
+    with pytest.raises(HeddleError, match="has no linear layers to round"):
+        quantize(build(only), "int8")
+
+
+def test_as_trained_changes_nothing() -> None:
+    model = made()
+    trained = scores(model)
+    assert torch.equal(scores(quantize(model, "trained")), trained)
