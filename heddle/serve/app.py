@@ -66,7 +66,8 @@ def make_app(runs: Sequence[Run], config: ServeConfig) -> FastAPI:
     app.openapi = partial(_described, app, names)  # type: ignore[method-assign]
     for method, path, endpoint in service.routes():
         kind = PlainTextResponse if endpoint == service.measured else JSONResponse
-        app.add_api_route(path, endpoint, methods=[method], response_model=None, responses=ERRORS, response_class=kind)
+        told = ERRORS | (STREAMED if endpoint in (service.complete, service.chat) else {})
+        app.add_api_route(path, endpoint, methods=[method], response_model=None, responses=told, response_class=kind)
     handlers: list[tuple[Any, Callable[..., Any]]] = [
         (ApiError, lambda request, error: error.answer()),
         (RequestValidationError, lambda request, error: unreadable(error).answer()),
@@ -121,6 +122,10 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         500: "The model is broken.",
         503: "The answer took too long, or the server is shutting down.",
     }.items()
+}
+
+STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The answer; with stream, server-sent events.", "content": {"text/event-stream": {}}}
 }
 
 
