@@ -1,5 +1,6 @@
 """The application: OpenAI's endpoints for texts, conversations and vectors, and heddle's own for translations and classes."""
 
+import asyncio
 import base64
 import dataclasses
 import secrets
@@ -234,7 +235,9 @@ class Service:
     async def chat(self, body: ChatRequest, request: Request) -> Any:
         """Answer in a conversation (OpenAI's chat completions)."""
         served, clock = self._find(body.model), self.metrics.clock(body.model)
-        prompt = served.conversation([{"role": each.role, "content": each.content} for each in body.messages])
+        messages = [{"role": each.role, "content": each.content} for each in body.messages]
+        # In a thread of its own: a template may take a second, in which other requests go on.
+        prompt = await asyncio.to_thread(served.conversation, messages)
         served.check(prompt)
         tokens = body.max_completion_tokens or body.max_tokens or served.room(prompt)
         every = [prompt] * (body.n or 1)

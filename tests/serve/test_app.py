@@ -12,8 +12,9 @@ import torch
 
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
+from heddle.model import build
 from heddle.serve import Run, make_app
-from tests.serve.conftest import TOKENIZER, Server, models
+from tests.serve.conftest import DECODER, ENGINE, TOKENIZER, Server, models
 
 PLAIN = {"model": "plain", "prompt": "a"}
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "a"}]}
@@ -185,3 +186,26 @@ def test_runs_that_cannot_be_served_together() -> None:
         make_app([run, run], ServeConfig())
     with pytest.raises(HeddleError, match="at least one run"):
         make_app([], ServeConfig())
+
+
+def test_a_template_without_an_end_is_an_error_of_its_request() -> None:
+    """Neither it nor what it asks of files reaches the server, which answers the next request."""
+    endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    source = (
+        f"{{% if messages[0].content == 'endless' %}}{endless}{{% endif %}}"
+        "{% if messages[0].content == 'file' %}{% include '/etc/hostname' %}{% endif %}<|user|>{{ messages[0].content }}"
+    )
+    model = build(DECODER.override({"chat": {"template": source}}), seed=1).eval()
+    server = Server(ServeConfig(engine=ENGINE), [Run("mean", model, TOKENIZER)])
+    asked: dict[str, Any] = {"model": "mean", "max_tokens": 2}
+    try:
+        with httpx2.Client(base_url=server.url, timeout=30) as http:
+            for content, error in (("endless", "did not finish within 1 s"), ("file", "no loader"), ("warp", None)):
+                body = {**asked, "messages": [{"role": "user", "content": content}]}
+                answer = http.post("/v1/chat/completions", json=body)
+                if error is None:
+                    assert answer.json()["usage"]["completion_tokens"] in (1, 2)
+                else:
+                    check_error(answer, 400, error)
+    finally:
+        server.stop()
