@@ -209,3 +209,19 @@ def test_a_template_without_an_end_is_an_error_of_its_request() -> None:
                     check_error(answer, 400, error)
     finally:
         server.stop()
+
+
+def test_ids_without_text_may_be_among_the_most_probable() -> None:
+    """As in padded models, which have more ids than their tokenizers."""
+    wide = build(DECODER.override({"vocab_size": TOKENIZER.vocab_size + 200, "chat": {}}), seed=1).eval()
+    server = Server(ServeConfig(engine=ENGINE), [Run("wide", wide, TOKENIZER)])
+    try:
+        with httpx2.Client(base_url=server.url, timeout=30) as http:
+            asked: dict[str, Any] = {"model": "wide", "prompt": "a", "max_tokens": 8, "logprobs": 20, "seed": 1}
+            (choice,) = http.post("/v1/completions", json=asked).json()["choices"]
+            shown = {name for each in choice["logprobs"]["top_logprobs"] for name in each}
+            assert {f"<{id}>" for id in range(TOKENIZER.vocab_size, TOKENIZER.vocab_size + 200)} & shown
+            talk = {**CHAT, "model": "wide", "max_tokens": 8, "logprobs": True, "top_logprobs": 20}
+            assert len(http.post("/v1/chat/completions", json=talk).json()["choices"][0]["logprobs"]["content"]) > 0
+    finally:
+        server.stop()
