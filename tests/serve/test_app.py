@@ -30,6 +30,7 @@ BAD: dict[str, tuple[str, Any, int, str]] = {
     "too long": ("/v1/completions", {**PLAIN, "prompt": "a" * 65}, 400, "context is 64"),
     "bias of an id that is not there": ("/v1/completions", {**PLAIN, "logit_bias": {"9999": 1}}, 400, "the id 9999"),
     "too many": ("/v1/completions", {**PLAIN, "prompt": ["a"] * 20, "n": 128}, 400, "are more than"),
+    "only empty": ("/v1/completions", {**PLAIN, "guided_regex": ""}, 400, "only an empty text"),
     "cannot generate": ("/v1/completions", {"model": "encoder", "prompt": "a"}, 400, "no decoder"),
     "a classifier": ("/v1/completions", {"model": "classifier", "prompt": "a"}, 400, "classifier"),
     "no template": ("/v1/chat/completions", {**CHAT, "model": "plain"}, 400, "no chat template"),
