@@ -21,7 +21,7 @@ check: $(STAMP)
 	@scripts/check
 
 clean:
-	rm -rf .venv .venv.partial .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf .venv .venv.partial .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis dist
 
 # .venv.partial exists while an install is running. If it is left over, an install was interrupted: rebuild .venv.
 $(STAMP): pyproject.toml constraints.txt

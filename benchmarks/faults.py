@@ -656,7 +656,7 @@ FAULTS = [
           new="np.where(counted, texts.ids, IGNORED)[inside < np.repeat(read, texts.lengths)]"),
     Fault("special tokens in a message are special", "text/chat.py", test="text/test_chat.py",
           old="self._broken(message[\"content\"], mark)}", new="message[\"content\"]}"),
-    Fault("blanks around blocks are kept", "text/chat.py", test="text/test_chat.py",
+    Fault("blanks around blocks are kept", "text/template.py", test="text/test_chat.py",
           old="trim_blocks=True, lstrip_blocks=True", new="trim_blocks=False, lstrip_blocks=True"),
     Fault("the prompt of an answer is learned", "text/chat.py", test="text/test_chat.py",
           old="before = self._protected(messages[:number], True)", new="before = self._protected(messages[:number])"),

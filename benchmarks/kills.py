@@ -106,10 +106,10 @@ def words_for(run: Path, new: Sequence[str]) -> list[str]:
     return ["train", *new, *MODEL, *TRAIN, "--name", str(run)]
 
 
-def reference(server: Server, folder: Path, new: Sequence[str]) -> dict[str, float]:
-    """Train without a kill, once from the command line and once forked; returns how long they took."""
+def reference(server: Server, folder: Path, new: Sequence[str], hows: Sequence[str]) -> dict[str, float]:
+    """Train without a kill, once in each way that is needed, the command line first; returns how long they took."""
     lasted = {}
-    for how in ("command", "fork"):
+    for how in dict.fromkeys(("command", *hows)):
         run = folder / "runs" / f"reference-{how}"
         lasted[how] = wait(getattr(server, how)(words_for(run, new)))
     return lasted
@@ -134,11 +134,11 @@ def trial(
     new = [*write_data(task, folder, draw), *settings]
     server = Server(folder)
     runs, done = folder / "runs", list[Kill]()
-    lasted = reference(server, folder, new)
     inside_saves = [number < inside for number in range(kills)]
     hows = ["command" if number < commands else "fork" for number in range(kills)]
     draw.shuffle(inside_saves)
     draw.shuffle(hows)
+    lasted = reference(server, folder, new, hows)
     problems: dict[str, list[str]] = {}
     run, number = runs / "run-0", 0
     while len(done) < kills:

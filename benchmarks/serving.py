@@ -32,7 +32,7 @@ def fuzz(url: str, cases: int, seed: int = 0) -> dict[str, Any]:
     few = (
         cases < 1000
     )  # drawn requests alone; otherwise also a systematic walk through the description, over 1,000 cases
-    sent, examples = 0, max(1, cases // (8 if few else 40))
+    sent, examples = 0, cases // 6 + 1 if few else cases // 40  # of each operation; few: six read a body
     while sent < cases:
         command = [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json", "--checks", CHECKS]
         command += ["--max-examples", str(examples), "--seed", str(seed), "--no-color"]

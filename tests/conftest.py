@@ -12,7 +12,8 @@ from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
-from jaxtyping import install_import_hook
+
+from tests.shapes import check_shapes
 
 # Collecting makes millions of objects that stay: looking through them for garbage again and again takes a twentieth of the time.
 gc.disable()
@@ -27,7 +28,7 @@ settings.load_profile("heddle")
 # checks, so tests of compiled code start a process with HEDDLE_CHECKED="".
 CHECKED = os.environ.get("HEDDLE_CHECKED", "nn model train generate data").split()
 if CHECKED:
-    install_import_hook([f"heddle.{name}" for name in CHECKED], "beartype.beartype")
+    check_shapes([f"heddle.{name}" for name in CHECKED])
 
 
 @pytest.fixture(autouse=True)

@@ -648,6 +648,7 @@ TABLE: dict[str, Call] = {
             "template": [None, 3, Bad("{% if %}", "Jinja")],
             "tokens": [3, "a"],
             "date": [3],
+            "apart": NO_SWITCH,
         },
     ),
     "text.ChatTemplate.text": Call(TALK, NO_TALK, CHAT.text),

@@ -4,22 +4,24 @@ import select
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+from rich.markup import escape
 
 from heddle.cli.models import Ready, open_model, tokenizer_of
-from heddle.cli.say import document, find_run, pluralize
+from heddle.cli.say import console, document, find_run, pluralize, table
 from heddle.cli.streams import is_piped, read_input
 from heddle.config.decoding import SamplingConfig, WeightKind
 from heddle.config.saved import SavedConfig
 from heddle.data.record_store import open_store
 from heddle.data.store import TokenStore
 from heddle.errors import HeddleError
+from heddle.generate.drawn import Drawn
 from heddle.generate.propose import Draft, Lookup, Proposer
-from heddle.generate.text import Piece, complete
+from heddle.generate.text import Piece, banned_runs, complete, spelled
 from heddle.text.tokenizer import Tokenizer
 
 PATIENCE = 2.0  # seconds
@@ -42,9 +44,11 @@ def generate(
     no_repeat_ngram: int | None = None,
     seed: int = 0,
     stop: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
+    ban: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
     choice: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
     regex: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     json_schema: Path | None = None,
+    logprobs: int | None = None,
     window: bool = False,
     draft: str | None = None,
     lookup: bool = False,
@@ -86,12 +90,16 @@ def generate(
         Equal seeds generate equal texts.
     stop
         Stop before this text; may be repeated.
+    ban
+        Never write this text, neither after a blank nor without one; may be repeated.
     choice
         The text must be one of these; repeat it for each.
     regex
         The text must match this regular expression as a whole.
     json_schema
         The text must be JSON of the schema in this file.
+    logprobs
+        Also show each token with the natural log of its probability, and so many of the most probable tokens there.
     window
         Continue a text longer than the context from its last tokens, instead of refusing it.
     draft
@@ -123,23 +131,22 @@ def generate(
         "choice": choice or [],
         "regex": regex,
         "json_schema": None if json_schema is None else json_schema.read_text(encoding="utf-8"),
+        "logprobs": logprobs,
         "window": window,
     }
     sampling = SamplingConfig.of(settings, where="generate")
-    path = find_run(run)
-    ready = open_model(path, device, weights)
+    ready = open_model(path := find_run(run), device, weights)
     model, tokenizer = ready.model, tokenizer_of(ready, path)
+    sampling = sampling.model_copy(update={"banned": banned_runs(tokenizer, ban or [])})
     prompts = [each or _default_prompt(path, ready.config, tokenizer) for each in _read_prompts(prompt)]
-    live = len(prompts) == 1 and not json
     pieces = complete(model, tokenizer, prompts, sampling, proposer=_proposer(draft, lookup, ready, device))
-    texts = _collect(prompts, _shown(prompts[0], pieces) if live else pieces)
+    texts = _collect(prompts, _shown(prompts[0], pieces) if len(prompts) == 1 and not json else pieces)
     if json:
-        held = {"run": str(path), "precision": ready.precision, "sampling": sampling.to_dict()}
-        document({**held, "texts": [each.to_dict() for each in texts]})
-    elif not live:
-        print(("\n" + "-" * 40 + "\n").join(each.prompt + each.text for each in texts))
-    if note := _filled(texts, model.config.context):
-        print(note, file=sys.stderr)  # so that only the text is piped on
+        told = [each.to_dict(tokenizer, logprobs) for each in texts]
+        document({"run": str(path), "precision": ready.precision, "sampling": sampling.to_dict(), "texts": told})
+    else:
+        _print(texts, None if logprobs is None else tokenizer)
+    _note_filled(texts, model.config.context)
 
 
 def _proposer(draft: str | None, lookup: bool, ready: Ready, device: str) -> Proposer | None:
@@ -168,11 +175,20 @@ class _Text:
     prompt: str
     text: str = ""
     end: Piece | None = None
+    drawn: list[Drawn] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
-        """What programs are told."""
+    def to_dict(self, tokenizer: Tokenizer, logprobs: int | None) -> dict[str, Any]:
+        """What programs are told; with `logprobs`, also of each token."""
         tokens, finish = (self.end.tokens, self.end.finish) if self.end else (0, None)
-        return {"prompt": self.prompt, "text": self.text, "tokens": tokens, "finish": finish}
+        told = {"prompt": self.prompt, "text": self.text, "tokens": tokens, "finish": finish}
+
+        def entry(id: int, logprob: float) -> dict[str, Any]:
+            return {"id": id, "token": spelled(tokenizer, id), "logprob": logprob}
+
+        if logprobs is None:
+            return told
+        each = [{**entry(one.id, one.logprob), "top": [entry(*pair) for pair in one.top]} for one in self.drawn]
+        return {**told, "logprobs": each}
 
 
 def _collect(prompts: list[str], pieces: Iterable[Piece]) -> list[_Text]:
@@ -181,7 +197,25 @@ def _collect(prompts: list[str], pieces: Iterable[Piece]) -> list[_Text]:
     for piece in pieces:
         texts[piece.row].text += piece.text
         texts[piece.row].end = piece
+        texts[piece.row].drawn += piece.drawn
     return texts
+
+
+def _print(texts: list[_Text], tokenizer: Tokenizer | None) -> None:
+    """Print several texts, since one has been shown as it came; with a tokenizer, a table of each text's tokens too."""
+    if len(texts) > 1:
+        print(("\n" + "-" * 40 + "\n").join(each.prompt + each.text for each in texts))
+
+    def words(id: int) -> str:
+        assert tokenizer is not None
+        return escape(repr(spelled(tokenizer, id)))
+
+    for text in texts if tokenizer is not None else ():
+        rows = [
+            [words(one.id), f"{one.logprob:.4f}", "  ".join(f"{words(id)} {score:.4f}" for id, score in one.top)]
+            for one in text.drawn
+        ]
+        console().print(table(["token", "log probability", "most probable"], rows), "")
 
 
 def _shown(prompt: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
@@ -195,15 +229,15 @@ def _shown(prompt: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
     print()
 
 
-def _filled(texts: list[_Text], context: int) -> str | None:
-    """A note about texts that stopped because the context was full."""
+def _note_filled(texts: list[_Text], context: int) -> None:
+    """Say on standard error, so that only the text is piped on, which texts stopped because the context was full."""
     full = [text.end.tokens for text in texts if text.end is not None and text.end.finish == "context"]
     if not full:
-        return None
+        return
     which = f"{len(full)} of {len(texts)} texts stopped" if len(texts) > 1 else "the text stopped"
     after = f"after {pluralize(full[0], 'token')}" if len(texts) == 1 else "before --max-tokens"
     reason = f"the model's context of {pluralize(context, 'token')} is full"
-    return f"{which} {after}: {reason}; --window continues from its last tokens"
+    print(f"{which} {after}: {reason}; --window continues from its last tokens", file=sys.stderr)
 
 
 def _read_prompts(given: list[str] | None) -> list[str]:

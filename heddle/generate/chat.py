@@ -26,13 +26,15 @@ def chat_template(model: Transformer, tokenizer: Tokenizer) -> ChatTemplate:
     """The chat template that a model was trained with, or that it was published with.
 
     `template.render(messages, add_generation_prompt=True)` are the ids to prompt with; an answer ends with one of `template.ends`.
+    It is rendered in a process of its own, which has a second for each conversation.
 
     Raises:
         HeddleError: the model has none.
     """
     if model.config.chat is None:
         raise HeddleError("this model has no chat template: train it with task=chat, or import one that has a template")
-    return ChatTemplate.of(model.config.chat, tokenizer)
+    # It may have been published by anybody.
+    return ChatTemplate.of(model.config.chat, tokenizer, apart=True)
 
 
 def plain_template(tokenizer: Tokenizer) -> ChatTemplate:

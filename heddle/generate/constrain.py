@@ -97,14 +97,14 @@ class Guides:
         """A guide for a text with this sampling; None if it is not constrained.
 
         Raises:
-            HeddleError: the expression or schema is invalid, or nothing meets it.
+            HeddleError: the expression or schema is invalid, or nothing meets it, or nothing but an empty text.
         """
         if not sampling.constrained:
             return None
         from llguidance import LLMatcher
 
         vocabulary = self._vocabulary
-        where = next(name for name in ("choice", "regex", "json_schema") if getattr(sampling, name))
+        where = next(name for name in ("choice", "regex", "json_schema") if getattr(sampling, name) not in (None, ()))
         try:
             if sampling.json_schema is not None:
                 # Without blanks of any number, which a model could write until its text is cut off.
@@ -122,8 +122,8 @@ class Guides:
             raise HeddleError(f"{where}: {_line(said)}")
         guide = Guide(matcher, self.tokenizer.vocab_size)
         mask, ends = guide.allowed([])
-        if not (ends or mask.any()):
-            raise HeddleError(f"{where}: no text of this tokenizer meets it")
+        if not mask.any():
+            raise HeddleError(f"{where}: {'only an empty text' if ends else 'no text of this tokenizer'} meets it")
         return guide
 
 

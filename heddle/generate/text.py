@@ -1,12 +1,15 @@
 """Text in, text out: the engine with a tokenizer at both ends."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from heddle.checks import checked
 from heddle.config.decoding import SamplingConfig
+from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
+from heddle.generate.drawn import Drawn
 from heddle.generate.engine import Engine, whole
 from heddle.generate.propose import Proposer
 from heddle.generate.stream import Finish
@@ -23,12 +26,14 @@ class Piece:
         text: whole characters; the pieces of a row, concatenated, are its text. Only the last piece may be empty.
         tokens: how many tokens the row has drawn so far.
         finish: why the row ends here, or None: `end` of text, a `stop` text, the `length` asked for, a full `context`.
+        drawn: the tokens since the row's last piece, with their log probabilities.
     """
 
     row: int
     text: str
     tokens: int
     finish: Finish | None
+    drawn: tuple[Drawn, ...] = ()
 
 
 @checked()
@@ -53,16 +58,19 @@ def complete(
     engine = text_engine(model, tokenizer, prompts, sampling, seeds, proposer)
     last = [row.text.ids[-1] if prompt else None for row, prompt in zip(engine.waiting, prompts, strict=True)]
     texts = [RowText(tokenizer, sampling.stop, previous) for previous in last]
+    drawn: list[list[Drawn]] = [[] for _ in texts]
     while engine:
         for event in whole(engine.step()):
             text = texts[event.row]
             if text.finish is not None:  # guessed tokens after a stop text, from the same step
                 continue
             piece = text.push(event.token, event.finish)
+            drawn[event.row].append(Drawn(event.token, event.logprob, event.top))
             if text.finish == "stop":
                 engine.leave({event.row})
             if piece or text.finish:
-                yield Piece(event.row, piece, text.tokens, text.finish)
+                yield Piece(event.row, piece, text.tokens, text.finish, tuple(drawn[event.row]))
+                drawn[event.row].clear()
 
 
 def text_engine(
@@ -101,6 +109,33 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
         HeddleError: it has text that the tokenizer does not know.
     """
     return tokenizer.encode(prompt)
+
+
+def banned_runs(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The runs of ids that write these texts, at the beginning of a text and after a blank, for `SamplingConfig.banned`.
+
+    A text that the model writes with other tokens than its tokenizer, which is rare, is not among them.
+
+    Raises:
+        HeddleError: a text is empty, or the tokenizer does not know it.
+    """
+    runs: dict[tuple[int, ...], None] = {}
+    for text in texts:
+        if not text.strip():
+            raise HeddleError("a text to ban must have more than blanks")
+        found = [tuple(tokenizer.encode(text))]
+        with suppress(HeddleError):  # a tokenizer without blanks
+            found.append(tuple(tokenizer.encode(f" {text}")))
+        known = [run for run in found if getattr(tokenizer, "unknown", None) not in run]
+        if found[0] not in known:
+            raise HeddleError(f"the tokenizer does not know {text!r}, so it is never written")
+        runs |= dict.fromkeys(known)
+    return tuple(runs)
+
+
+def spelled(tokenizer: Tokenizer, id: int) -> str:
+    """What an id spells, for display. One that the tokenizer has no text for, as padded models have, is shown as its number."""
+    return tokenizer.piece(id) if id < tokenizer.vocab_size else f"<{id}>"
 
 
 @checked()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from heddle.generate.drawn import Drawn
+from heddle.generate.text import spelled
 from heddle.serve.served import Prompt, size
 from heddle.serve.worker import Part
 from heddle.text.tokenizer import Tokenizer
@@ -82,7 +83,7 @@ def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[Drawn], wanted: bool) -
         return None
 
     def entry(id: int, logprob: float) -> dict[str, Any]:
-        text = tokenizer.decode([id])
+        text = _text(tokenizer, id)
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
     return {
@@ -97,5 +98,10 @@ def _table(tokenizer: Tokenizer, drawn: Drawn) -> dict[str, float]:
     """The alternatives by their text. Of two ids with one text, the more probable one is shown."""
     table: dict[str, float] = {}
     for id, logprob in drawn.top:
-        table.setdefault(tokenizer.decode([id]), logprob)
+        table.setdefault(_text(tokenizer, id), logprob)
     return table
+
+
+def _text(tokenizer: Tokenizer, id: int) -> str:
+    """The text of an id. A model may have more than its tokenizer: they are never drawn, but may be among the most probable."""
+    return tokenizer.decode([id]) if id < tokenizer.vocab_size else spelled(tokenizer, id)

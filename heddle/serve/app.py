@@ -1,5 +1,6 @@
 """The application: OpenAI's endpoints for texts, conversations and vectors, and heddle's own for translations and classes."""
 
+import asyncio
 import base64
 import dataclasses
 import secrets
@@ -66,7 +67,8 @@ def make_app(runs: Sequence[Run], config: ServeConfig) -> FastAPI:
     app.openapi = partial(_described, app, names)  # type: ignore[method-assign]
     for method, path, endpoint in service.routes():
         kind = PlainTextResponse if endpoint == service.measured else JSONResponse
-        app.add_api_route(path, endpoint, methods=[method], response_model=None, responses=ERRORS, response_class=kind)
+        told = ERRORS | (STREAMED if endpoint in (service.complete, service.chat) else {})
+        app.add_api_route(path, endpoint, methods=[method], response_model=None, responses=told, response_class=kind)
     handlers: list[tuple[Any, Callable[..., Any]]] = [
         (ApiError, lambda request, error: error.answer()),
         (RequestValidationError, lambda request, error: unreadable(error).answer()),
@@ -121,6 +123,10 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         500: "The model is broken.",
         503: "The answer took too long, or the server is shutting down.",
     }.items()
+}
+
+STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The answer; with stream, server-sent events.", "content": {"text/event-stream": {}}}
 }
 
 
@@ -229,7 +235,9 @@ class Service:
     async def chat(self, body: ChatRequest, request: Request) -> Any:
         """Answer in a conversation (OpenAI's chat completions)."""
         served, clock = self._find(body.model), self.metrics.clock(body.model)
-        prompt = served.conversation([{"role": each.role, "content": each.content} for each in body.messages])
+        messages = [{"role": each.role, "content": each.content} for each in body.messages]
+        # In a thread of its own: a template may take a second, in which other requests go on.
+        prompt = await asyncio.to_thread(served.conversation, messages)
         served.check(prompt)
         tokens = body.max_completion_tokens or body.max_tokens or served.room(prompt)
         every = [prompt] * (body.n or 1)

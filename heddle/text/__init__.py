@@ -9,6 +9,7 @@ In reading order:
 - `wrapped`: tokenizers that the `tokenizers` library runs, such as published ones.
 - `bound`: limits the length of a piece, so that learning merges stays fast; `heartbeat`: progress during long calls.
 - `file`: reads and writes `tokenizer.json`; `spelling`: how its `decoder` spells ids.
+- `template`: chat templates in Jinja's sandbox; `apart`: those of others, in a process that is ended when one takes too long.
 - `chat`: conversations as ids, by a chat template (`ChatTemplate`).
 - `stream`: decodes ids one at a time, never splitting a character.
 - `processes`: one tokenizer in several processes, each of which runs `worker`.

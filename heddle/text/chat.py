@@ -1,23 +1,19 @@
 """Conversations as ids: the chat template that a model was trained with, rendered as Hugging Face transformers renders it.
 
-A template is a program that came with weights, so it runs in Jinja's sandbox, which can read nothing but the messages.
+A template is a program that may have come with weights, so it runs in Jinja's sandbox, which can read nothing but the messages; and
+wherever somebody else's is used, in a process of its own, so that one without an end holds nothing up.
 """
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal, Protocol, Self, get_args
 
-from jinja2 import Template, TemplateError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from heddle.checks import checked
 from heddle.errors import HeddleError, did_you_mean
+from heddle.text.apart import ApartTemplate
+from heddle.text.template import compiled, rendered
 from heddle.text.tokenizer import Tokenizer
 
 Role = Literal["system", "user", "assistant"]
@@ -28,7 +24,6 @@ Message = Mapping[str, str]
 """One message of a conversation, with its `role` and its `content`."""
 
 NONCHARACTERS = [chr(0xFDD0 + number) for number in range(32)]  # which no text contains
-ESCAPED = re.compile(r"\\u(fd[de][0-9a-f])")
 PROBE = ({"role": "user", "content": "a"}, {"role": ANSWERS, "content": "b"})
 
 
@@ -77,6 +72,7 @@ class ChatTemplate:
         template: the template, in Jinja.
         tokens: what it calls special tokens, such as `bos_token`, and their texts.
         date: what `strftime_now` formats, as ISO 8601; None: the present moment.
+        apart: whether to render in a process of its own, which is ended after a second; for a template that somebody else wrote.
 
     Raises:
         HeddleError: it is not valid Jinja.
@@ -84,17 +80,23 @@ class ChatTemplate:
 
     @checked()
     def __init__(
-        self, tokenizer: Tokenizer, template: str, tokens: Mapping[str, str] | None = None, date: str | None = None
+        self,
+        tokenizer: Tokenizer,
+        template: str,
+        tokens: Mapping[str, str] | None = None,
+        date: str | None = None,
+        apart: bool = False,
     ) -> None:
         self.tokenizer, self.source, self.tokens = tokenizer, template, dict(tokens or {})
-        self._template = compiled(template, date)
+        self._render: Callable[[Sequence[Message], Mapping[str, Any]], str]
+        self._render = ApartTemplate(template, date).render if apart else _rendered_here(template, date)
         longest_first = sorted(tokenizer.special, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
     @classmethod
-    def of(cls, settings: ChatSettings, tokenizer: Tokenizer) -> Self:
-        """The template that a model's config describes."""
-        return cls(tokenizer, settings.template, settings.tokens, settings.date)
+    def of(cls, settings: ChatSettings, tokenizer: Tokenizer, apart: bool = False) -> Self:
+        """The template that a model's config describes; `apart` as in the class."""
+        return cls(tokenizer, settings.template, settings.tokens, settings.date, apart)
 
     @checked()
     def text(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
@@ -208,13 +210,27 @@ class ChatTemplate:
 
     def _rendered(self, messages: Sequence[Message], prompt: bool) -> str:
         told = {"tools": None, "documents": None, "add_generation_prompt": prompt, **self.tokens}
+        return self._render(messages, told)
+
+
+def _rendered_here(template: str, date: str | None) -> Callable[[Sequence[Message], Mapping[str, Any]], str]:
+    """What renders a template in this process.
+
+    Raises:
+        HeddleError: it is not valid Jinja.
+    """
+    try:
+        made = compiled(template, date)
+    except ValueError as error:
+        raise HeddleError(str(error)) from None
+
+    def render(messages: Sequence[Message], told: Mapping[str, Any]) -> str:
         try:
-            return self._template.render(messages=[dict(message) for message in messages], **told)
-        except TemplateError as error:
-            raise HeddleError(f"the chat template refuses this conversation: {error}") from None
-        except Exception as error:  # whatever the template does with its values
-            said = f"{type(error).__name__}: {error}"
-            raise HeddleError(f"the chat template cannot render this conversation ({said})") from None
+            return rendered(made, messages, told)
+        except ValueError as error:
+            raise HeddleError(str(error)) from None
+
+    return render
 
 
 def checked_messages(messages: Sequence[Any]) -> list[dict[str, str]]:
@@ -240,49 +256,3 @@ def checked_messages(messages: Sequence[Any]) -> list[dict[str, str]]:
             raise HeddleError(f"message {number} has {unknown[0]!r}, which heddle does not read: remove it")
         found.append(said)
     return found
-
-
-class _Generation(Extension):
-    """`{% generation %}` … `{% endgeneration %}`, by which some templates show what is the assistant's, changes no text."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def compiled(template: str, date: str | None = None) -> Template:
-    """A template with the functions and the handling of blanks that published ones rely on.
-
-    Raises:
-        HeddleError: it is not valid Jinja.
-    """
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: (
-        datetime.now() if date is None else datetime.fromisoformat(date)
-    ).strftime(form)
-    try:
-        return environment.from_string(template)
-    except TemplateError as error:
-        raise HeddleError(f"the chat template is not valid Jinja: {error}") from None
-
-
-def _refuse(reason: str) -> None:
-    raise TemplateError(reason)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """JSON without the escapes for HTML of Jinja's own filter; the marks in special tokens are not escaped either."""
-    found = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    return ESCAPED.sub(lambda match: chr(int(match[1], 16)), found) if ensure_ascii else found

@@ -42,6 +42,8 @@ class ChatTask(RecordTask):
         chat = config.chat(reading.model.chat)
         if reading.model.chat not in (None, chat):
             raise HeddleError("the task's chat template is not the model's: leave out template, tokens and date")
+        # In this process: each of maybe millions of conversations is rendered several times, by a template that the user has
+        # chosen to train with, and Ctrl-C ends one that does not end.
         self.template = ChatTemplate.of(chat, reading.tokenizer)
         self.template.check()
         self.end = self.template.ends[0]

@@ -9,8 +9,9 @@ from heddle.config.chat import ChatTemplateConfig
 from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
+from heddle.text.apart import ApartTemplate
 from heddle.text.bpe import load_gpt2_merges
-from heddle.text.chat import ChatTemplate, compiled
+from heddle.text.chat import ChatTemplate
 from heddle.text.file import byte_symbols
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.weights.families import Family
@@ -83,7 +84,7 @@ def read_chat(folder: Path) -> tuple[ChatTemplateConfig | None, list[str]]:
     named = {name: value.get("content") if isinstance(value, Mapping) else value for name, value in said.items()}
     tokens = {name: text for name, text in named.items() if name in ROLES and isinstance(text, str)}
     try:
-        compiled(template)
+        ApartTemplate(template)
     except HeddleError as error:
         return None, [f"its chat template is left out: {error}"]
     return ChatTemplateConfig(template=template, tokens=tokens), []
@@ -121,7 +122,7 @@ def write_published(folder: Path, family: Family, model: Transformer, tokenizer:
     tokenizer."""
     ids, chat = model.config.ids or own_ids(tokenizer, several=len(model.config.stacks()) == 2), model.config.chat
     if chat is not None and tokenizer is not None:
-        ends = (*ChatTemplate.of(chat, tokenizer).ends, *ids.ends())  # an answer ends before a text does
+        ends = (*ChatTemplate.of(chat, tokenizer, apart=True).ends, *ids.ends())  # an answer ends before a text does
         ids = ids.model_copy(update={"end": tuple(dict.fromkeys(ends)) or None})
         (folder / TEMPLATE).write_text(chat.template, encoding="utf-8")
     config, tensors = family.rewrite(model.config, model.state_dict())

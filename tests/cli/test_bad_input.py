@@ -216,6 +216,8 @@ GENERATE = {
     "--min-p 2": "min_p = 2",
     "--lookup --draft a": "give --draft or --lookup, not both",
     "--regex (a": "regex: ",
+    "--logprobs -1": "logprobs = -1",
+    "--ban=": "a text to ban must have more than blanks",
     "--regex a --choice b": "exclude each other",
     "--json-schema nowhere": "nowhere: No such file",
     "--draft b": "there is no run 'b'",

@@ -65,18 +65,44 @@ class TestGenerate:
 
     @pytest.mark.parametrize("weights", ["int8", "int4"])
     def test_rounded_weights(self, heddle: Heddle, run_a: Path, weights: str) -> None:
-        result = heddle("generate", run_a, "--prompt", "a", "--max-tokens", 5, "--weights", weights)
+        result = heddle("generate", "a", "--prompt", "a", "--max-tokens", "5", "--weights", weights)
         assert result.code == 0
         assert re.search(rf"^{weights}: [0-9.]+ MB of weights instead of [0-9.]+ MB$", result.err, re.MULTILINE)
-        losses = [heddle("eval", run_a, "--weights", each, "--json").json["loss"] for each in ("trained", weights)]
+        losses = [heddle("eval", "a", "--weights", each, "--json").json["loss"] for each in ("trained", weights)]
         assert losses[0] != losses[1]
         assert abs(losses[0] - losses[1]) < 0.1
 
     def test_weights_of_an_unknown_kind(self, heddle: Heddle, run_a: Path) -> None:
-        result = heddle("generate", run_a, "--weights", "int3")
+        result = heddle("generate", "a", "--weights", "int3")
         assert result.code == 2
         assert "int3" in result.err
         assert "int8" in result.err
+
+    def test_each_token_with_its_log_probability(self, heddle: Heddle, run_a: Path) -> None:
+        words = ["--prompt", "warp", "--max-tokens", "4", "--temperature", "0", "--logprobs", "2"]
+        (text,) = heddle("generate", "a", *words, "--json").json["texts"]
+        assert "".join(each["token"] for each in text["logprobs"]) == text["text"]
+        for each in text["logprobs"]:
+            (best, second), own = each["top"], {key: each[key] for key in ("id", "token", "logprob")}
+            assert best == own, "greedy"
+            assert second["logprob"] <= best["logprob"] <= 0
+        told = heddle("generate", "a", *words)
+        assert told.out.startswith(f"warp{text['text']}\n")
+        assert "\ntoken " in told.out
+        for each in text["logprobs"]:
+            assert f"{each['logprob']:.4f}" in told.out
+        assert "logprobs" not in heddle("generate", "a", "--max-tokens", "1", "--json").json["texts"][0]
+
+    def test_banned_texts(self, heddle: Heddle, run_a: Path) -> None:
+        words = ["--prompt", "a", "--max-tokens", "9", "--temperature", "0.5", "--json"]
+        text = heddle("generate", "a", *words).json["texts"][0]["text"]
+        ban = text[1:3].strip() or text.strip()[:1]
+        assert ban in text
+        found = heddle("generate", "a", *words, f"--ban={ban}").json["texts"][0]
+        assert ban not in found["text"]
+        assert found["tokens"] == 9
+        told = heddle("generate", "a", "--max-tokens", "1", "--ban", "warp", "--ban", "--x", "--json").json["sampling"]
+        assert told["banned"] == [list(each.encode()) for each in ("warp", " warp", "--x", " --x")]
 
     def test_guessed_tokens_change_no_text(self, heddle: Heddle, run_a: Path) -> None:
         words = ["--prompt", "warp", "--max-tokens", "9", "--min-p", "0.01", "--frequency-penalty", "0.3"]

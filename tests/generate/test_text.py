@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from heddle.config import SamplingConfig, SpecialIds, sized
 from heddle.errors import HeddleError
 from heddle.generate import Lookup, Piece, complete, generate, generate_text
-from heddle.generate.text import RowText, text_engine
+from heddle.generate.text import RowText, banned_runs, spelled, text_engine
 from heddle.model import Transformer, build
 from heddle.text import Tokenizer, load_tokenizer, train_tokenizer
 
@@ -251,3 +251,28 @@ def test_a_stop_text_ends_a_text_whose_next_tokens_were_guessed(make: Make) -> N
             for proposer in (None, Lookup(count=9, shortest=1))
         )
         assert guessed == plain == [("", "stop")]
+
+
+def test_texts_to_ban_are_runs_of_ids(bytes_: Tokenizer) -> None:
+    words = train_tokenizer("words", ["the warp is held"] * 5, 50)
+    letters = train_tokenizer("characters", ["warp"])
+    assert banned_runs(bytes_, ["ab", "c"]) == ((97, 98), (32, 97, 98), (99,), (32, 99))
+    assert banned_runs(words, ["warp"]) == (tuple(words.encode("warp")),)
+    assert banned_runs(letters, ["wa"]) == (tuple(letters.encode("wa")),)
+    with pytest.raises(HeddleError, match="does not know 'loom', so it is never written"):
+        banned_runs(words, ["loom"])
+    with pytest.raises(HeddleError, match="more than blanks"):
+        banned_runs(bytes_, [" "])
+
+
+def test_pieces_bring_what_was_drawn(make: Make, bytes_: Tokenizer) -> None:
+    """Every token once, also those whose characters came later."""
+    model = make(vocab_size=bytes_.vocab_size + 8).eval()
+    sampling = SamplingConfig(max_tokens=20, logprobs=3, temperature=1.5)
+    pieces = list(complete(model, bytes_, ["a", "bc"], sampling))
+    for row in (0, 1):
+        drawn = [each for piece in pieces if piece.row == row for each in piece.drawn]
+        assert [len(drawn)] == [piece.tokens for piece in pieces if piece.row == row][-1:]
+        assert all(len(each.top) == 3 for each in drawn)
+        assert all(spelled(bytes_, id) for each in drawn for id, _ in each.top)
+    assert spelled(bytes_, bytes_.vocab_size + 3) == f"<{bytes_.vocab_size + 3}>"

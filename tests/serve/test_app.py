@@ -12,8 +12,9 @@ import torch
 
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
+from heddle.model import build
 from heddle.serve import Run, make_app
-from tests.serve.conftest import TOKENIZER, Server, models
+from tests.serve.conftest import DECODER, ENGINE, TOKENIZER, Server, models
 
 PLAIN = {"model": "plain", "prompt": "a"}
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "a"}]}
@@ -29,6 +30,7 @@ BAD: dict[str, tuple[str, Any, int, str]] = {
     "too long": ("/v1/completions", {**PLAIN, "prompt": "a" * 65}, 400, "context is 64"),
     "bias of an id that is not there": ("/v1/completions", {**PLAIN, "logit_bias": {"9999": 1}}, 400, "the id 9999"),
     "too many": ("/v1/completions", {**PLAIN, "prompt": ["a"] * 20, "n": 128}, 400, "are more than"),
+    "only empty": ("/v1/completions", {**PLAIN, "guided_regex": ""}, 400, "only an empty text"),
     "cannot generate": ("/v1/completions", {"model": "encoder", "prompt": "a"}, 400, "no decoder"),
     "a classifier": ("/v1/completions", {"model": "classifier", "prompt": "a"}, 400, "classifier"),
     "no template": ("/v1/chat/completions", {**CHAT, "model": "plain"}, 400, "no chat template"),
@@ -185,3 +187,42 @@ def test_runs_that_cannot_be_served_together() -> None:
         make_app([run, run], ServeConfig())
     with pytest.raises(HeddleError, match="at least one run"):
         make_app([], ServeConfig())
+
+
+def test_a_template_without_an_end_is_an_error_of_its_request() -> None:
+    """Neither it nor what it asks of files reaches the server, which answers the next request."""
+    endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    source = (
+        f"{{% if messages[0].content == 'endless' %}}{endless}{{% endif %}}"
+        "{% if messages[0].content == 'file' %}{% include '/etc/hostname' %}{% endif %}<|user|>{{ messages[0].content }}"
+    )
+    model = build(DECODER.override({"chat": {"template": source}}), seed=1).eval()
+    server = Server(ServeConfig(engine=ENGINE), [Run("mean", model, TOKENIZER)])
+    asked: dict[str, Any] = {"model": "mean", "max_tokens": 2}
+    try:
+        with httpx2.Client(base_url=server.url, timeout=30) as http:
+            for content, error in (("endless", "did not finish within 1 s"), ("file", "no loader"), ("warp", None)):
+                body = {**asked, "messages": [{"role": "user", "content": content}]}
+                answer = http.post("/v1/chat/completions", json=body)
+                if error is None:
+                    assert answer.json()["usage"]["completion_tokens"] in (1, 2)
+                else:
+                    check_error(answer, 400, error)
+    finally:
+        server.stop()
+
+
+def test_ids_without_text_may_be_among_the_most_probable() -> None:
+    """As in padded models, which have more ids than their tokenizers."""
+    wide = build(DECODER.override({"vocab_size": TOKENIZER.vocab_size + 200, "chat": {}}), seed=1).eval()
+    server = Server(ServeConfig(engine=ENGINE), [Run("wide", wide, TOKENIZER)])
+    try:
+        with httpx2.Client(base_url=server.url, timeout=30) as http:
+            asked: dict[str, Any] = {"model": "wide", "prompt": "a", "max_tokens": 8, "logprobs": 20, "seed": 1}
+            (choice,) = http.post("/v1/completions", json=asked).json()["choices"]
+            shown = {name for each in choice["logprobs"]["top_logprobs"] for name in each}
+            assert {f"<{id}>" for id in range(TOKENIZER.vocab_size, TOKENIZER.vocab_size + 200)} & shown
+            talk = {**CHAT, "model": "wide", "max_tokens": 8, "logprobs": True, "top_logprobs": 20}
+            assert len(http.post("/v1/chat/completions", json=talk).json()["choices"][0]["logprobs"]["content"]) > 0
+    finally:
+        server.stop()

@@ -1,6 +1,6 @@
 """Kill a writer before each of its steps on the disk, one after another, and look at what each kill leaves.
 
-Run as `python kill_everywhere.py {publish|checkpoint} FOLDER`. A step is whatever Python reports to audit hooks: every
+Run as `python kill_everywhere.py FOLDER {publish|checkpoint}...`. A step is whatever Python reports to audit hooks: every
 opening, renaming, linking, making and removing of a file or directory.
 """
 
@@ -64,10 +64,8 @@ def look(run: Path, write: str) -> str:
 
 
 def main(write: str, folder: Path) -> None:
-    torch.set_num_threads(1)
-    os.fsync = lambda file: None  # the process dies here, not the machine
     sound = folder / "sound"
-    sound.mkdir()
+    sound.mkdir(parents=True)
     write_model(sound, OLD, SavedConfig(model=CONFIG), train_tokenizer("bytes", []), step=10)
     save_checkpoint(sound, 10, OLD, OPTIMIZER_STATE, {"step": 10}, keep=1)
     if write == "checkpoint":
@@ -90,4 +88,7 @@ def main(write: str, folder: Path) -> None:
     print(len(seen), seen.count("old"), seen.count("new"))
 
 
-main(sys.argv[1], Path(sys.argv[2]))
+torch.set_num_threads(1)
+os.fsync = lambda file: None  # the process dies here, not the machine
+for each in sys.argv[2:]:
+    main(each, Path(sys.argv[1]) / each)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -216,21 +217,33 @@ def test_a_slow_save_sleeps_that_long_in_all(tmp_path: Path, monkeypatch: pytest
         slept.clear()
 
 
+@pytest.fixture(scope="module")
+def saver() -> Iterator[subprocess.Popen[str]]:
+    """A process that saves the directories whose names it reads."""
+    call, environment = programs.call("weights.saving"), programs.environment(HEDDLE_SLOW_SAVE="0.2")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(call, cwd=programs.ROOT, env=environment, **pipes) as process:
+        yield process
+
+
 @pytest.mark.parametrize("delay", [0.02, 0.07, 0.12, 0.17, 0.22, 0.27])
-def test_a_kill_at_any_moment_leaves_the_old_or_the_new(tmp_path: Path, delay: float) -> None:
+def test_a_kill_at_any_moment_leaves_the_old_or_the_new(
+    tmp_path: Path, saver: subprocess.Popen[str], delay: float
+) -> None:
     target = tmp_path / "run"
     with write_directory(target) as partial:
         (partial / "a").write_text("first")
         write_manifest(partial, {"save": 0})
-    call, environment = programs.call("weights.saving", target), programs.environment(HEDDLE_SLOW_SAVE="0.2")
-    saver = subprocess.Popen(call, cwd=programs.ROOT, stdout=subprocess.PIPE, text=True, env=environment)
+    assert saver.stdin is not None
     assert saver.stdout is not None
-    with saver.stdout as output:
-        assert output.readline() == "ready\n"
-        time.sleep(delay)
-        saver.send_signal(signal.SIGKILL)
-        finished = [int(line) for line in output]
-        saver.wait()
+    print(target, file=saver.stdin, flush=True)
+    child = int(saver.stdout.readline())
+    time.sleep(delay)
+    os.kill(child, signal.SIGKILL)
+    assert saver.stdout.readline() == "ended\n"
+    log = tmp_path / "run.log"
+    finished = list(map(int, log.read_text().splitlines())) if log.exists() else []
+    log.unlink(missing_ok=True)
     sweep(tmp_path)
     assert names(tmp_path) == ["run"]
     assert verify(target) == []

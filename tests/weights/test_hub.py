@@ -75,37 +75,39 @@ def hub(make_published: Callable[..., PreTrainedModel], tmp_path: Path) -> Itera
         server.shutdown()
 
 
-def fetch(hub: Hub, name: str, run: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def fetch(hub: Hub, *asked: tuple[str, Path, dict[str, str]]) -> list[tuple[int, str, str]]:
+    """For each model, run and further variables: the exit code, what is printed, and the errors."""
     env = {name: value for name, value in programs.environment().items() if not name.startswith("HF_")}
-    env |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(run.parent / "cache")}
-    env |= {"HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1", **variables}
-    call = programs.call("weights.fetching", name, run)
-    return subprocess.run(call, env=env, cwd=programs.ROOT, capture_output=True, text=True, check=False)
+    env |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(asked[0][1].parent / "cache")}
+    env |= {"HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
+    call = programs.call("weights.fetching", json.dumps(asked, default=str))
+    done = subprocess.run(call, env=env, cwd=programs.ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
 def test_a_model_is_fetched_and_only_what_is_read(hub: Hub, tmp_path: Path) -> None:
-    done = fetch(hub, "owner/tiny", tmp_path / "run")
-    assert (done.returncode, done.stdout.strip()) == (0, "llama"), done.stderr
+    ((code, out, err),) = fetch(hub, ("owner/tiny", tmp_path / "run", {}))
+    assert (code, out.strip()) == (0, "llama"), err
     assert hub.asked == {"config.json", "generation_config.json", "model.safetensors"}
     import_model(hub.folder, tmp_path / "local")
     fetched, local = (load(tmp_path / name, "cpu").model.state_dict() for name in ("run", "local"))
     assert all(torch.equal(fetched[name], local[name]) for name in local)
 
 
-@pytest.mark.parametrize(
-    ("name", "variables"),
-    [
-        ("owner/other", {}),
-        ("owner/tiny", {"HF_HUB_OFFLINE": "1"}),
-        ("owner/tiny", {"HF_ENDPOINT": "http://127.0.0.1:1"}),
-    ],
-)
-def test_a_model_that_cannot_be_had_is_one_line(hub: Hub, tmp_path: Path, name: str, variables: dict[str, str]) -> None:
-    done = fetch(hub, name, tmp_path / "run", **variables)
-    assert done.returncode == 2, done.stderr
-    assert done.stdout.startswith(f"{name} cannot be downloaded from the Hub (")
-    assert done.stdout.count("\n") == 1
-    assert not (tmp_path / "run").exists()
+def test_a_model_that_cannot_be_had_is_one_line(hub: Hub, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    asked: list[tuple[str, Path, dict[str, str]]] = [
+        ("owner/other", run, {}),
+        ("owner/tiny", run, {"HF_HUB_OFFLINE": "1"}),
+        ("owner/tiny", run, {"HF_ENDPOINT": "http://127.0.0.1:1"}),
+    ]
+    found = fetch(hub, *asked)
+    for (name, _, _), (code, out, err) in zip(asked, found, strict=True):
+        assert code == 2, err
+        assert out.startswith(f"{name} cannot be downloaded from the Hub (")
+        assert out.count("\n") == 1
+        assert not run.exists()
 
 
 def test_without_huggingface_hub_the_way_to_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

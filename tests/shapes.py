@@ -1,0 +1,52 @@
+"""Checks of every jaxtyping signature as the code runs, by beartype."""
+
+import typing
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import isclass, isfunction
+from typing import Any
+
+import jaxtyping
+
+
+def check_shapes(packages: Sequence[str]) -> None:
+    """From now on, functions of these packages check their arguments and results, once each.
+
+    jaxtyping's own decorator looks at the arguments twice, and keeps a record of sizes for every call. Here beartype looks at each
+    value once, in the call itself, and only functions with shapes in their signatures keep a record.
+    """
+    whole = jaxtyping.jaxtyped
+
+    def jaxtyped(function: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
+        if function is None:
+            return lambda given: jaxtyped(given, typechecker=typechecker)
+        if not isfunction(function):  # a class, a property
+            return whole(function, typechecker=typechecker)
+        checked = typechecker(function)
+        checked = whole(checked, typechecker=None) if has_shapes(function) else checked
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (function if jaxtyping.config.jaxtyping_disable else checked)(*args, **kwargs)
+
+        return call
+
+    jaxtyping.jaxtyped = jaxtyped  # by this name the hook decorates functions
+    jaxtyping.install_import_hook(list(packages), "beartype.beartype")
+
+
+def has_shapes(function: Callable[..., Any]) -> bool:
+    """Whether a signature has shapes, or may have: a class that it names may still be to come."""
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except Exception:
+        return True
+    return any(map(_shaped, hints.values()))
+
+
+def _shaped(hint: Any) -> bool:
+    if isclass(hint) and issubclass(hint, jaxtyping.AbstractArray):
+        return True
+    if isinstance(hint, str | typing.ForwardRef | typing.TypeVar):
+        return True
+    return any(map(_shaped, hint if isinstance(hint, list) else typing.get_args(hint)))

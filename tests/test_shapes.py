@@ -1,0 +1,67 @@
+"""The checks of shapes find what is wrong, with a record of sizes and without."""
+
+import sys
+from pathlib import Path
+
+from tests.programs import finished
+
+LOOM = """
+from dataclasses import dataclass
+from jaxtyping import Float
+from torch import Tensor
+
+def width(cloth: Float[Tensor, "warp weft"], yarn: Float[Tensor, "warp"]) -> Float[Tensor, "weft"]:
+    return cloth[:, 0] if yarn[0] else cloth[0]
+
+def several(cloths: list[Float[Tensor, "2 2"]], name: str = "") -> int:
+    return len(cloths)
+
+def count(threads: int) -> str:
+    return str(threads) if threads else None
+
+def every(threads: int, cloth: "Cloth | None" = None):
+    yield threads
+
+@dataclass
+class Cloth:
+    yarns: int
+
+    @property
+    def wrong(self) -> str:
+        return self.yarns
+
+    def cut(self, other: "Cloth", most: Float[Tensor, ""]) -> "Cloth":
+        return other if most else 3
+"""
+TRIED = """
+from tests.shapes import check_shapes
+check_shapes(["loom"])
+import torch
+from loom import Cloth, count, every, several, width
+cloth, one, three = torch.ones(2, 3), torch.ones(1), torch.ones(3)
+assert width(cloth, torch.zeros(2)).shape == (3,) and several([torch.ones(2, 2)]) == 1 and count(3) == "3"
+assert list(every(2)) == [2] and Cloth(2).cut(Cloth(3), torch.ones(())) == Cloth(3)
+calls = [
+    lambda: width(three, three), lambda: width(cloth, three), lambda: width(cloth, torch.ones(2)),
+    lambda: width(cloth.int(), torch.zeros(2)),
+    lambda: several([three]), lambda: several([], 3), lambda: count("3"), lambda: count(0), lambda: list(every("3")),
+    lambda: Cloth("a"), lambda: Cloth(2).wrong, lambda: Cloth(2).cut(3, torch.ones(())),
+    lambda: Cloth(2).cut(Cloth(2), one), lambda: Cloth(2).cut(Cloth(2), torch.zeros(())),
+]
+for number, call in enumerate(calls):
+    try:
+        call()
+    except Exception as error:
+        print(number, "violates" in str(error) or "Type-check error" in str(error))
+    else:
+        print(number, "was not found")
+"""
+
+
+def test_whatever_is_wrong_is_found(tmp_path: Path) -> None:
+    """The third call of `width` has a result of another size than its name; arguments, sizes, kinds and plain types are others."""
+    (tmp_path / "loom.py").write_text(LOOM)
+    (tmp_path / "tried.py").write_text(TRIED)
+    done = finished([sys.executable, str(tmp_path / "tried.py")])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{number} True" for number in range(14)]
