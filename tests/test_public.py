@@ -893,6 +893,7 @@ TABLE: dict[str, Call] = {
         {"run": "run", "directory": "out"},
         {"run": NO_PLACE, "directory": NO_PATH},
     ),
+    "weights.export_gguf": Call({"run": "run", "file": "out.gguf"}, {"run": NO_PLACE, "file": NO_PATH}),
     "weights.import_model": Call(
         {"source": "theirs", "run": "run"},
         {"source": NO_PLACE, "run": NO_PATH, "hub": NO_SWITCH},

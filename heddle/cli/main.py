@@ -77,7 +77,7 @@ def make_app(command: str | None = None) -> App:
     app.command(
         "heddle.cli.weights:export",
         name="export",
-        help="Write a run as a directory that Hugging Face transformers loads.",
+        help="Write a run for Hugging Face transformers, or as one .gguf file for llama.cpp.",
     )
     app.command("heddle.cli.runs:runs", name="runs", help="List the runs here.")
     for group in _groups(settings):

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from heddle.cli.say import console, document, find_run, new_run
+from heddle.cli.say import console, document, find_run, new_run, pluralize
 from heddle.weights.convert import export_model, import_model
+from heddle.weights.gguf import SUFFIX, export_gguf
 
 
 def import_(source: str, run: str, /, *, hub: bool = False, json: bool = False) -> None:
@@ -33,28 +34,36 @@ def import_(source: str, run: str, /, *, hub: bool = False, json: bool = False) 
     out.print(", ".join((*write, f"heddle count {target}", f"heddle prove {target}")), markup=False)
 
 
-def export(run: str, directory: Path, /, *, json: bool = False) -> None:
-    """Write a run as a directory that Hugging Face transformers loads.
+def export(run: str, target: Path, /, *, json: bool = False) -> None:
+    """Write a run for other programs: a directory that Hugging Face transformers loads, or a GGUF file for llama.cpp.
 
     Parameters
     ----------
     run
         A run directory, or its name in runs/.
-    directory
-        The new directory.
+    target
+        The new directory; or the new file, if the name ends in .gguf (needs gguf).
     json
         One JSON document on stdout.
     """
-    result = export_model(find_run(run), directory)
+    to_file = target.suffix == SUFFIX
+    result = export_gguf(find_run(run), target) if to_file else export_model(find_run(run), target)
     if json:
-        document({"directory": str(directory), **result})
+        document({"file" if to_file else "directory": str(target), **result})
         return
     out = console()
     for note in result["notes"]:
         out.print(note, markup=False)
+    if to_file:
+        has = "with its tokenizer" if result["tokenizer"] else "without a tokenizer"
+        tensors = pluralize(result["tensors"], "tensor")
+        out.print(
+            f"{target}: {result['family']} as llama.cpp's {result['architecture']}, {tensors}, {has}", markup=False
+        )
+        return
     checked = (
         f"logits agree with Hugging Face transformers to {result['difference']:.1e}"
         if result["checked"]
         else "not checked"
     )
-    out.print(f"{directory}: {result['family']}, {checked}", markup=False)
+    out.print(f"{target}: {result['family']}, {checked}", markup=False)

@@ -13,7 +13,16 @@ from heddle.checks import checked
 from heddle.errors import HeddleError
 from heddle.text.base import END_OF_TEXT, Base
 from heddle.text.bound import BOUND, bound, stretches
-from heddle.text.file import Content, bpe_model, byte_level, byte_symbols, describe, model_type, plain_vocabulary
+from heddle.text.file import (
+    Content,
+    bpe_model,
+    byte_level,
+    byte_symbols,
+    describe,
+    model_type,
+    plain_vocabulary,
+    steps_of,
+)
 
 # How text is split before merging; no piece crosses a split. Part of the file format, so exactly as published.
 GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -34,6 +43,11 @@ GPT2_MERGES = 50_000
 class BPE(Base):
     """Byte-level byte pair encoding (Sennrich et al. 2016; on bytes: Radford et al. 2019), from heddle or published.
 
+    Attributes:
+        split: the pattern that splits text before merging; None if that is not all that happens before, but for the bound on
+            long stretches.
+        bounded: whether long stretches without a blank, or of blanks alone, are split before that.
+
     Raises:
         HeddleError: the content is BPE, but not over the 256 bytes.
     """
@@ -51,18 +65,34 @@ class BPE(Base):
         super().__init__(content, ordinary.items())
         self._reference = _reference(content, vocab)
         self._normalizer = self._reference.normalizer
-        self._bounded = steps[0] == BOUND
-        split = _split(content, steps[1:] if self._bounded else steps)
+        self.bounded = steps[0] == BOUND
+        split = _split(content, steps[1:] if self.bounded else steps)
+        self.split = split
         self._fast: tiktoken.Encoding | None = None
         if split in KNOWN_SPLITS and _ids_are_ranks(content, vocab, self._reference):
             self._fast = tiktoken.Encoding("heddle", pat_str=split, mergeable_ranks=ordinary, special_tokens={})
 
+    @property
+    def ranked(self) -> bool:
+        """Whether merging by lowest id provably gives the ids of merging by the list, and any piece alone gives itself."""
+        return self._fast is not None
+
+    @property
+    def merges(self) -> list[tuple[str, str]]:
+        """The pairs that are joined, first ones first, in the symbols of `byte_symbols`."""
+        return [_pair(merge) for merge in self._content["model"]["merges"]]
+
+    @property
+    def normalizers(self) -> list[str]:
+        """The kinds of steps that change the text first, such as NFC."""
+        return [str(step.get("type")) for step in steps_of(self._content.get("normalizer"), "normalizers")]
+
     def _plain(self, text: str) -> list[int]:
-        if self._fast is None or (not self._bounded and _has_blank_stretch(text)):
+        if self._fast is None or (not self.bounded and _has_blank_stretch(text)):
             return self._reference.encode(text, add_special_tokens=False).ids
         if self._normalizer is not None:
             text = self._normalizer.normalize_str(text)
-        if not self._bounded:
+        if not self.bounded:
             return self._fast.encode_ordinary(text)
         return [id for piece in stretches(text) for id in self._fast.encode_ordinary(piece)]
 
@@ -174,6 +204,12 @@ def _split(content: Content, steps: Sequence[Content]) -> str | None:
     return None
 
 
+def _pair(merge: str | Sequence[str]) -> tuple[str, str]:
+    """The two pieces of a merge, which newer files write as a list."""
+    left, right = merge.split(" ") if isinstance(merge, str) else merge
+    return left, right
+
+
 def _ids_are_ranks(content: Content, vocab: Mapping[str, int], reference: tokenizers.Tokenizer) -> bool:
     """Whether merging by lowest id, as tiktoken does, is merging by the list, as `tokenizers` does.
 
@@ -182,8 +218,7 @@ def _ids_are_ranks(content: Content, vocab: Mapping[str, int], reference: tokeni
     two agree so far, and tiktoken now joins c and d into a piece. No join has crossed the ends of that stretch, so inside
     it the joins were those of the piece alone; and from c, d the piece alone can only result if the list has this merge.
     """
-    merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in content["model"]["merges"]]
-    made = [vocab[left + right] for left, right in merges]
+    made = [vocab["".join(_pair(merge))] for merge in content["model"]["merges"]]
     if made != sorted(made):
         return False
     alone = tokenizers.Tokenizer(reference.model)

@@ -9,6 +9,7 @@ In reading order:
 - `families`: one module per published family, with its table and its config.
 - `published`: a published model's directory; `hub`: downloads one; `ids`: its special ids.
 - `convert`: import into a run, and export for Hugging Face transformers.
+- `llama_cpp`: what llama.cpp computes, as a table; `llama_cpp_tokenizer`: tokenizers in its terms; `gguf`: export for it.
 - `start`: the weights that a run starts from, with rows for new tokens (`add_tokens`).
 - `adapter`: what a fine-tuning with adapters learned, alone; `peft`: adapters in peft's format, and merging them.
 - `vectors`: word vectors from files, as initial values of a token table.
@@ -20,6 +21,7 @@ from heddle.weights.adapter import Adapter as Adapter
 from heddle.weights.average import average as average
 from heddle.weights.convert import export_model as export_model
 from heddle.weights.convert import import_model as import_model
+from heddle.weights.gguf import export_gguf as export_gguf
 from heddle.weights.peft import export_adapter as export_adapter
 from heddle.weights.peft import merge_adapter as merge_adapter
 from heddle.weights.run import Loaded as Loaded
@@ -42,6 +44,7 @@ __all__ = [
     "add_tokens",
     "average",
     "export_adapter",
+    "export_gguf",
     "export_model",
     "import_model",
     "load",

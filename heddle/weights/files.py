@@ -141,6 +141,18 @@ def write_file(path: Path, data: bytes, *, replace: bool = False) -> None:
         HeddleError: ``path`` exists and ``replace`` is false, the disk is full, or the path cannot be written. Nothing
             is changed then.
     """
+    with fill_file(path, replace=replace) as partial:
+        partial.write_bytes(data)
+
+
+@contextmanager
+def fill_file(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Write one file atomically: fill the yielded empty one, and it becomes ``path`` when the block ends without an error.
+
+    Raises:
+        HeddleError: as in `write_file`, and for any `OSError` inside the block. Nothing is changed then, nor on any other
+            error inside it.
+    """
     path = Path(path)
     refuse_existing(path, replace)
     partial = _partial(path)
@@ -149,8 +161,7 @@ def write_file(path: Path, data: bytes, *, replace: bool = False) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with partial.open("xb") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX)
-                stream.write(data)
-                stream.flush()
+                yield partial
                 os.fsync(stream.fileno())
                 partial.rename(path)
             _sync(path.parent)

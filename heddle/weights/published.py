@@ -7,6 +7,7 @@ from typing import Any
 
 from heddle.config.chat import ChatTemplateConfig
 from heddle.config.ids import SpecialIds
+from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.text.apart import ApartTemplate
@@ -118,12 +119,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_published(folder: Path, family: Family, model: Transformer, tokenizer: Tokenizer | None) -> None:
-    """Fill a directory with all files that Hugging Face transformers reads. Models built by heddle take special ids from the
-    tokenizer."""
-    ids, chat = model.config.ids or own_ids(tokenizer, several=len(model.config.stacks()) == 2), model.config.chat
+    """Fill a directory with all files that Hugging Face transformers reads."""
+    ids, chat = special_ids(model.config, tokenizer), model.config.chat
     if chat is not None and tokenizer is not None:
-        ends = (*ChatTemplate.of(chat, tokenizer, apart=True).ends, *ids.ends())  # an answer ends before a text does
-        ids = ids.model_copy(update={"end": tuple(dict.fromkeys(ends)) or None})
         (folder / TEMPLATE).write_text(chat.template, encoding="utf-8")
     config, tensors = family.rewrite(model.config, model.state_dict())
     said, generation = written_ids(ids, family.ids)
@@ -135,6 +133,15 @@ def write_published(folder: Path, family: Family, model: Transformer, tokenizer:
     if tokenizer is not None:
         tokenizer.save(folder)
         _write_json(folder / SETTINGS, tokenizer_config(tokenizer, config.context, ids, chat))
+
+
+def special_ids(config: TransformerConfig, tokenizer: Tokenizer | None) -> SpecialIds:
+    """The special ids that an export names: a model built by heddle takes them from the tokenizer, and an answer's end is one."""
+    ids = config.ids or own_ids(tokenizer, several=len(config.stacks()) == 2)
+    if config.chat is None or tokenizer is None:
+        return ids
+    ends = (*ChatTemplate.of(config.chat, tokenizer, apart=True).ends, *ids.ends())  # an answer ends before a text does
+    return ids.model_copy(update={"end": tuple(dict.fromkeys(ends)) or None})
 
 
 def tokenizer_config(
