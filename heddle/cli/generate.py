@@ -142,11 +142,16 @@ def generate(
     pieces = complete(model, tokenizer, prompts, sampling, proposer=_proposer(draft, lookup, ready, device))
     texts = _collect(prompts, _shown(prompts[0], pieces) if len(prompts) == 1 and not json else pieces)
     if json:
-        told = [each.to_dict(tokenizer, logprobs) for each in texts]
-        document({"run": str(path), "precision": ready.precision, "sampling": sampling.to_dict(), "texts": told})
+        document({"run": str(path), **_described(ready, sampling, texts, logprobs)})
     else:
         _print(texts, None if logprobs is None else tokenizer)
     _note_filled(texts, model.config.context)
+
+
+def _described(ready: Ready, sampling: SamplingConfig, texts: list["_Text"], logprobs: int | None) -> dict[str, Any]:
+    assert ready.tokenizer is not None
+    told = [each.to_dict(ready.tokenizer, logprobs) for each in texts]
+    return {"precision": ready.precision, "sampling": sampling.to_dict(), "texts": told}
 
 
 def _proposer(draft: str | None, lookup: bool, ready: Ready, device: str) -> Proposer | None:
