@@ -7,11 +7,18 @@ from typing import Any
 from heddle.cli.models import open_model
 from heddle.cli.say import console as console_of
 from heddle.cli.say import document, table
+from heddle.config.decoding import WeightKind
 from heddle.errors import HeddleError
 
 
 def evaluate_published(
-    run: Path, tasks: Sequence[str], limit: int | None, shots: int | None, device: str, json: bool
+    run: Path,
+    tasks: Sequence[str],
+    limit: int | None,
+    shots: int | None,
+    device: str,
+    json: bool,
+    weights: WeightKind = "trained",
 ) -> None:
     """Evaluate a run on tasks of lm-eval, and print what they measure.
 
@@ -27,7 +34,7 @@ def evaluate_published(
         raise HeddleError("--tasks needs lm-eval: pip install 'heddle-lm[eval]'") from None
     from heddle.predict.lm_eval import evaluate_tasks
 
-    ready = open_model(run, device)
+    ready = open_model(run, device, weights)
     if ready.tokenizer is None:
         raise HeddleError(f"{run} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
     found = evaluate_tasks(ready.model, ready.tokenizer, tasks, limit, shots)

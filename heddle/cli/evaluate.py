@@ -101,7 +101,7 @@ def evaluate(
     if tasks:
         if files or context is not None or beams is not None:
             raise HeddleError("--tasks names what to evaluate on: leave out files, --context and --beams")
-        evaluate_published(path, tasks, limit, shots, device, json)
+        evaluate_published(path, tasks, limit, shots, device, json, weights)
         return
     if limit is not None or shots is not None:
         raise HeddleError("--limit and --shots apply to --tasks only")

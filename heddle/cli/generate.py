@@ -139,7 +139,7 @@ def generate(
     model, tokenizer = ready.model, tokenizer_of(ready, path)
     sampling = sampling.model_copy(update={"banned": banned_runs(tokenizer, ban or [])})
     prompts = [each or _default_prompt(path, ready.config, tokenizer) for each in _read_prompts(prompt)]
-    pieces = complete(model, tokenizer, prompts, sampling, proposer=_proposer(draft, lookup, ready, device))
+    pieces = complete(model, tokenizer, prompts, sampling, proposer=_proposer(draft, lookup, ready, device, weights))
     texts = _collect(prompts, _shown(prompts[0], pieces) if len(prompts) == 1 and not json else pieces)
     if json:
         document({"run": str(path), **_described(ready, sampling, texts, logprobs)})
@@ -154,7 +154,7 @@ def _described(ready: Ready, sampling: SamplingConfig, texts: list["_Text"], log
     return {"precision": ready.precision, "sampling": sampling.to_dict(), "texts": told}
 
 
-def _proposer(draft: str | None, lookup: bool, ready: Ready, device: str) -> Proposer | None:
+def _proposer(draft: str | None, lookup: bool, ready: Ready, device: str, weights: WeightKind) -> Proposer | None:
     """Who guesses tokens, if anyone.
 
     Raises:
@@ -164,7 +164,7 @@ def _proposer(draft: str | None, lookup: bool, ready: Ready, device: str) -> Pro
         return Lookup() if lookup else None
     if lookup:
         raise HeddleError("give --draft or --lookup, not both")
-    smaller = open_model(find_run(draft), device)
+    smaller = open_model(find_run(draft), device, weights)
     mine, theirs = (each.tokenizer for each in (ready, smaller))
     if mine is None or theirs is None or mine.fingerprint() != theirs.fingerprint():
         raise HeddleError(

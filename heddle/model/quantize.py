@@ -20,6 +20,7 @@ from heddle.config.decoding import WeightKind
 from heddle.errors import HeddleError, did_you_mean
 from heddle.model.head import LanguageHead, Scores
 from heddle.model.packing import KINDS
+from heddle.model.stack import Stack
 from heddle.model.transformer import Transformer
 from heddle.nn.custom import without_custom
 
@@ -163,14 +164,16 @@ def quantize(model: Transformer, kind: str) -> Transformer:
     if model.device.type != "cpu":
         raise HeddleError(f"weights = {kind!r} needs a model on a CPU, not on {model.device.type}: set device = cpu")
     found = 0
-    for parent in list(without_custom(model)):
+    head: Any = model.head
+    own = set(without_custom(model))
+    parts = [part for part in (model.encoder, model.decoder, head) if isinstance(part, Stack | LanguageHead)]
+    for parent in [module for part in parts for module in part.modules() if module in own]:
         for name, child in list(parent.named_children()):
             if type(child) in KINDS and isinstance(child, nn.Linear) and min(child.weight.shape) >= LEAST:
                 setattr(parent, name, QuantizedLinear(_rounded(child.weight, kind), child.bias))
                 found += 1
     if not found:
         raise HeddleError(f"weights = {kind!r}: this model has no linear layers to round")
-    head: Any = model.head
     if isinstance(head, LanguageHead):
         weights = Int8(model.head_weight())
         head.__class__, head.weights, head.weight = QuantizedHead, weights, None

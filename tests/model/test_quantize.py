@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from heddle.config import ConvolutionConfig, RecurrentConfig, SamplingConfig
+from heddle.config import ClassifierHeadConfig, ConvolutionConfig, RecurrentConfig, SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate import generate
 from heddle.model import Transformer, build
@@ -132,6 +132,19 @@ def test_a_loss_has_the_same_table(tied: bool) -> None:
     table = model.head.scoring(model.embedding.weight)
     torch.testing.assert_close(table.finish(hidden @ table.table.T), model.logits(hidden), atol=0.1, rtol=0.02)
     assert not torch.equal(table.table, model.embedding.weight)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_a_classifier_keeps_its_own_map(kind: str) -> None:
+    """Its loss reads the weight of its linear map, whatever the number of classes."""
+    head = ClassifierHeadConfig(classes=20, dense=True)
+    model = build(config_of(family="encoder", dim=64).override({"head": head.to_dict()})).eval()
+    hidden, scale = torch.randn(2, 5, 64), model.head.scoring(model.embedding.weight)
+    expected = model.head(hidden, None, model.embedding.weight)
+    quantize(model, kind)
+    assert sum(isinstance(module, QuantizedLinear) for module in model.modules()) == 2 * 6
+    assert torch.equal(model.head.scoring(model.embedding.weight).table, scale.table)
+    assert torch.equal(model.head(hidden, None, model.embedding.weight), expected)
 
 
 def test_generation_reads_fewer_bytes() -> None:
