@@ -1,12 +1,10 @@
 """Copies of weights in oneDNN's layout, for fast products of few rows: decoding reads every weight once per step.
 
 torch's fp32 product of one row runs on one thread, and of eight rows it reads weights at a third of the memory's speed. oneDNN
-reads weights at full speed once they are in its layout. Weights that multiply the same vectors, such as those of queries, keys
-and values, are packed as one matrix, whose product takes one call. The copies double the memory of the matrices. They are never
-part of a checkpoint, and a copy whose weight has changed is not used.
+reads weights at full speed once they are in its layout. The copies double the memory of the matrices. They are never part of
+a checkpoint, and a copy whose weight has changed is not used.
 """
 
-import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -22,9 +20,7 @@ from heddle.config.train import ProductKind
 from heddle.model.head import LanguageHead
 from heddle.model.products import faster_kinds, has_onednn, linear, onednn
 from heddle.model.transformer import Transformer
-from heddle.nn.attention import Attention
 from heddle.nn.custom import without_custom
-from heddle.nn.feedforward import Gated
 
 # Rows at which products are timed; each stands for all counts up to it, the last for larger ones too.
 ROWS = (1, 8, 128)
@@ -35,83 +31,30 @@ PIECE = 4 << 20  # bytes of a weight that are timed as one product
 GAIN = 1.1  # least speedup for packing; less is noise
 TIMED, SECONDS = 64, 0.05  # products to time of each kind, and seconds after which fewer suffice
 
-Group = list[tuple[nn.Module, Tensor]]
 Timing = Callable[[Sequence[Tensor], Sequence[Tensor]], tuple[bool, ...]]
 
 
-class Version:
-    """A tensor as it is now, to notice later that it has changed."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        # Keep a reference, so that no other tensor can be allocated at its address.
-        self.tensor, self.pointer, self.version = tensor, tensor.data_ptr(), tensor._version
-
-    def current(self, tensor: Tensor) -> bool:
-        """Whether this is the same tensor, not written to since."""
-        return tensor is self.tensor and tensor._version == self.version and tensor.data_ptr() == self.pointer
-
-
-class Laid:
-    """The weights of modules that multiply the same vectors, in oneDNN's layout, as one matrix.
-
-    The first module that is called computes the product for all of them; the others take their columns of it.
+class Pack:
+    """A weight in oneDNN's layout, and the identity of that weight.
 
     Args:
-        weights: [out, in] each, on a CPU.
-        biases: one for each weight, or None.
+        weight: [out, in], on a CPU.
         faster: for each of `ROWS`, whether the product is faster with the packed weight.
     """
 
-    def __init__(self, weights: Sequence[Tensor], biases: Sequence[Tensor | None], faster: tuple[bool, ...]) -> None:
+    def __init__(self, weight: Tensor, faster: tuple[bool, ...]) -> None:
+        # Keep a reference to the weight, so that no other tensor can be allocated at its address.
+        self.weight, self.pointer, self.version = weight, weight.data_ptr(), weight._version
         self.faster = faster
-        self.widths = [len(weight) for weight in weights]
-        self.laid = laid_out(together(weights)) if any(faster) else None
-        self.bias: Tensor | None = None
-        if len(weights) > 1 and any(bias is not None for bias in biases):
-            pairs = zip(weights, biases, strict=True)
-            self.bias = torch.cat([w.new_zeros(len(w)) if bias is None else bias.detach() for w, bias in pairs])
-        self.latest = threading.local()  # several threads may use a model
+        self.laid = laid_out(weight) if any(faster) else None
 
-    def product(self, x: Tensor, number: int, bias: Tensor | None) -> Tensor:
-        """x wᵀ + bias for the weight of this number."""
-        if len(self.widths) == 1:
-            return onednn(x, self.laid, bias)
-        latest = self.latest.__dict__
-        if latest.get("x") is not x:
-            latest["x"], latest["parts"] = x, onednn(x, self.laid, self.bias).split(self.widths, -1)
-        part: Tensor = latest["parts"][number]
-        if number == len(self.widths) - 1:  # modules are called in order
-            latest.clear()
-        return part
-
-    def shares(self) -> bool:
-        """Whether there are several weights. If so, forget what their last product was, as the vectors may change."""
-        self.latest.__dict__.clear()
-        return len(self.widths) > 1
-
-
-class Pack:
-    """A module's part of packed weights.
-
-    Args:
-        weight: the module's weight.
-        bias: its bias.
-        joint: the packed weights.
-        number: of this weight among them.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, joint: Laid, number: int = 0) -> None:
-        self.weight, self.joint, self.number = Version(weight), joint, number
-        self.bias = None if bias is None or len(joint.widths) == 1 else Version(bias)
-
-    def current(self, weight: Tensor, bias: Tensor | None) -> bool:
-        """Whether this is a pack of `weight` and `bias`, neither of which has been written to since."""
-        return self.weight.current(weight) and (self.bias is None or (bias is not None and self.bias.current(bias)))
+    def current(self, weight: Tensor) -> bool:
+        """Whether this is a pack of `weight`, and `weight` has not been written to since."""
+        return weight is self.weight and weight._version == self.version and weight.data_ptr() == self.pointer
 
     def serves(self, rows: int) -> bool:
         """Whether a product with this many rows should use the pack."""
-        faster = self.joint.faster
-        return self.joint.laid is not None and faster[min(bisect_left(ROWS, rows), len(ROWS) - 1)]
+        return self.laid is not None and self.faster[min(bisect_left(ROWS, rows), len(ROWS) - 1)]
 
 
 class Packed:
@@ -127,23 +70,21 @@ class Packed:
 
     pack: Pack | None = None
     by_onednn: tuple[ProductKind, ...] = ()
-    _forward_pre_hooks: dict[int, Callable[..., Any]]
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x weightᵀ + bias."""
         pack = self.pack
         if pack is None or torch.compiler.is_compiling():
             return linear(x, weight, bias, self.by_onednn)
-        if not pack.current(weight, bias) or (torch.is_grad_enabled() and weight.requires_grad):
+        if not pack.current(weight) or (torch.is_grad_enabled() and weight.requires_grad):
             self.pack = None
         elif (
             not torch.is_grad_enabled()
             and x.dtype == weight.dtype
             and pack.serves(x.numel() // weight.shape[1])
-            and not (self._forward_pre_hooks and pack.joint.shares())  # they may change what this module reads
             and not torch.is_autocast_enabled("cpu")
         ):
-            return pack.joint.product(x, pack.number, bias)
+            return onednn(x, pack.laid, bias)
         return linear(x, weight, bias, self.by_onednn)
 
     def train(self, mode: bool = True) -> Any:
@@ -169,14 +110,6 @@ class PackedHead(Packed, LanguageHead):
 
 
 KINDS: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: PackedLinear, LanguageHead: PackedHead}
-
-SHARING: dict[type[nn.Module], tuple[str, ...]] = {Attention: ("q", "k", "v"), Gated: ("gate", "up")}
-"""The linear layers of a module that multiply the same vectors, in the order of their calls."""
-
-
-def together(weights: Sequence[Tensor]) -> Tensor:
-    """The rows of all weights."""
-    return weights[0].detach() if len(weights) == 1 else torch.cat([weight.detach() for weight in weights])
 
 
 def laid_out(weight: Tensor) -> Tensor:
@@ -228,19 +161,19 @@ def pack(model: Transformer, room: int | None = None, timing: Timing = faster_ro
         room: bytes of memory that packing may use; None: no limit. If they do not suffice, nothing is packed.
         timing: see `faster_rows`.
     """
-    found: dict[tuple[tuple[torch.Size, ...], torch.dtype], list[Group]] = {}
-    for group in _groups(model):
-        found.setdefault((tuple(weight.shape for _, weight in group), group[0][1].dtype), []).append(group)
-    waiting = [group for alike in found.values() for group in alike if not _has_packs(group)]
-    if not waiting or sum(_bytes(group) for alike in found.values() for group in alike) < LEAST_MODEL:
+    found: dict[tuple[torch.Size, torch.dtype], list[tuple[nn.Module, Tensor]]] = {}
+    for module, weight in _products(model):
+        found.setdefault((weight.shape, weight.dtype), []).append((module, weight))
+    waiting = [pair for pairs in found.values() for pair in pairs if not _has_pack(*pair)]
+    if not waiting or sum(weight.nbytes for pairs in found.values() for _, weight in pairs) < LEAST_MODEL:
         return model
-    if room is not None and sum(map(_bytes, waiting)) > room:
+    if room is not None and sum(weight.nbytes for _, weight in waiting) > room:
         return model
     with torch.inference_mode():
-        for alike in found.values():
-            alike = [group for group in alike if not _has_packs(group)]
-            if alike:
-                _pack_alike(alike, timing)
+        for pairs in found.values():
+            pairs = [pair for pair in pairs if not _has_pack(*pair)]
+            if pairs:
+                _pack_alike(pairs, timing)
     return model
 
 
@@ -288,47 +221,17 @@ def _multiplying(model: Transformer) -> Iterator[tuple[nn.Module, Tensor]]:
             yield module, module.weight if isinstance(module, nn.Linear) else model.head_weight()
 
 
-def _groups(model: Transformer) -> list[Group]:
-    """The same, those that multiply the same vectors together."""
-    single = {id(module): (module, weight) for module, weight in _products(model)}
-    groups: list[Group] = []
-    for module in without_custom(model):
-        members = [getattr(module, name) for name in SHARING.get(type(module), ())]
-        if isinstance(module, Attention) and module.crosses:  # its queries are computed from other vectors
-            members = members[1:]
-        if members and all(id(member) in single for member in members):
-            groups.append([single.pop(id(member)) for member in members])
-    return groups + [[pair] for pair in single.values()]
+def _has_pack(module: nn.Module, weight: Tensor) -> bool:
+    return isinstance(module, Packed) and module.pack is not None and module.pack.current(weight)
 
 
-def _has_packs(group: Group) -> bool:
-    for module, weight in group:
-        pack = module.pack if isinstance(module, Packed) else None
-        if pack is None or len(pack.joint.widths) != len(group) or not pack.current(weight, _bias(module)):
-            return False
-    return True
-
-
-def _bytes(group: Group) -> int:
-    return sum(weight.nbytes for _, weight in group)
-
-
-def _bias(module: nn.Module) -> Tensor | None:
-    bias = module.bias
-    return bias if isinstance(bias, Tensor) else None
-
-
-def _pack_alike(groups: list[Group], timing: Timing) -> None:
-    """Time some weights of the same shapes, and pack all of them if that is faster for any number of rows."""
-    height, width = sum(len(weight) for _, weight in groups[0]), groups[0][0][1].shape[1]
-    size = height * width * groups[0][0][1].element_size()
-    rows = height // -(-size // PIECE)  # per piece; all are equal, since a smaller one would be faster
-    wholes = (together([weight for _, weight in group]) for group in groups)
-    pieces = (piece for whole in wholes for piece in whole.split(rows) if len(piece) == rows)
-    sample = list(islice(pieces, -(-SAMPLE // (size * rows // height))))
+def _pack_alike(pairs: list[tuple[nn.Module, Tensor]], timing: Timing) -> None:
+    """Time some weights of one shape, and pack all of them if that is faster for any number of rows."""
+    first = pairs[0][1]
+    rows = len(first) // -(-first.nbytes // PIECE)  # per piece; all are equal, since a smaller one would be faster
+    pieces = (piece for _, weight in pairs for piece in weight.detach().split(rows) if len(piece) == rows)
+    sample = list(islice(pieces, -(-SAMPLE // first[:rows].nbytes)))
     faster = timing(sample, [laid_out(piece) for piece in sample])
-    for group in groups:
-        joint = Laid([weight for _, weight in group], [_bias(module) for module, _ in group], faster)
-        for number, (module, weight) in enumerate(group):
-            module.__class__ = KINDS.get(type(module), type(module))
-            module.pack = Pack(weight, _bias(module), joint, number)  # type: ignore[assignment]
+    for module, weight in pairs:
+        module.__class__ = KINDS.get(type(module), type(module))
+        module.pack = Pack(weight, faster)  # type: ignore[assignment]

@@ -123,9 +123,8 @@ class Worker:
                 return
             try:
                 future.set_result(function())
-            except (
-                StopIteration
-            ) as error:  # which a coroutine that waits for the future could not raise: it would wait forever
+            except StopIteration as error:
+                # A coroutine that waits for the future could not raise this one, and would wait forever.
                 future.set_exception(RuntimeError(f"a function raised {error!r}"))
             except BaseException as error:
                 future.set_exception(error)
