@@ -67,8 +67,8 @@ def chat(
     seed
         Equal seeds and messages give equal answers.
     weights
-        int8 or int4: round the weights, so that each token takes less time and memory on a CPU. See docs/serving.md for what it
-        costs.
+        int8 or int4: round the weights, which takes less memory on a CPU, and less time with one text at once. See
+        docs/serving.md for what it costs.
     device
         auto, cpu, cuda or mps.
     """

@@ -1,4 +1,4 @@
-"""Weights in 8 or 4 bits, for decoding on a CPU: a step reads every weight once, so fewer bytes take less time.
+"""Weights in 8 or 4 bits, for decoding on a CPU: a step of one row mostly reads weights, so fewer bytes take less time.
 
 Only the weights are rounded, once, when a trained model is loaded; sums are as exact as in bf16. The matrices of linear layers and
 the language head change; tables, norms, biases, experts and convolutions stay as they are. An int4 model keeps its head in int8:
