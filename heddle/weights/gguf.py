@@ -38,7 +38,7 @@ def export_gguf(run: str | Path, file: str | Path) -> dict[str, Any]:
     try:
         import gguf
     except ImportError:
-        raise HeddleError("GGUF files need the package gguf: pip install gguf") from None
+        raise HeddleError("GGUF files need the package gguf: pip install 'heddle-lm[gguf]'") from None
     file = Path(file)
     refuse_unwritable(file)
     model, tokenizer = load(run, "cpu")

@@ -306,7 +306,7 @@ def test_what_no_family_has_is_refused_as_for_a_directory(tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", ["taken", "full disk", "interrupted", "no package", "no folder"])
 def test_nothing_is_half_written(run: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     target = run.parent / "model.gguf"
-    reasons = {"taken": "already exists", "full disk": "disk full", "no package": "pip install gguf"}
+    reasons = {"taken": "already exists", "full disk": "disk full", "no package": "pip install 'heddle-lm[gguf]'"}
     if kind == "taken":
         target.write_text("mine")
     if kind == "no package":
