@@ -3,11 +3,11 @@
     python benchmarks/decoding.py [--batch 1 8 --prompt 64 --tokens 64 --precision bf16 --rounds 7] [--json FILE]
 
 Every contender is a separate process with the same threads; they take turns, one whole call each, including the prompt. The first
-call of each is not timed: it loads libraries and packs heddle's weights, which is reported separately. The ids must agree: where a
-row first differs, the logits of the two ids in Hugging Face transformers must be within rounding of each other.
+call of each is not timed: it loads libraries and packs heddle's weights or compiles, which is reported separately. The ids must
+agree: where a row first differs, the logits of the two ids in Hugging Face transformers must be within rounding of each other.
 
-`--unpacked` adds heddle without packed weights, `--rounded int8 int4` heddle with rounded weights, whose ids differ, and
-`--tree DIRECTORY` another checkout of heddle.
+`--unpacked` adds heddle without packed weights, `--rounded int8 int4` heddle with rounded weights, whose ids differ,
+`--compiled` heddle with compiled steps, with each kind of weights, and `--tree DIRECTORY` another checkout of heddle.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from typing import Any
 
 NEAR = {"fp32": 1e-3, "bf16": 0.25}  # logits this near to the largest may be the largest with different rounding
 ROUNDED = ("int8", "int4")
+COMPILED = ", compiled"
 Ids = list[list[int]]
 
 
@@ -46,10 +47,15 @@ def heddle_decodes(arguments: argparse.Namespace) -> Callable[[Ids], Ids]:
         sys.modules["heddle.generate.engine"].pack = lambda *anything: None  # type: ignore[attr-defined]
     model, _ = load(Path(arguments.weights), "cpu")
     cast(model, arguments.precision)
-    if arguments.library in ROUNDED:
+    kind = arguments.library.removesuffix(COMPILED)
+    if kind in ROUNDED:
         from heddle.model.quantize import quantize
 
-        quantize(model, arguments.library)
+        quantize(model, kind)
+    if arguments.library.endswith(COMPILED):
+        from heddle.model.compiling import compile_steps
+
+        compile_steps(model.eval())
     sampling = SamplingConfig(max_tokens=arguments.tokens, temperature=0)
 
     def decode(texts: Ids) -> Ids:
@@ -169,6 +175,10 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
             running["heddle, not packed"] = Process(arguments, "unpacked", ours)
         for kind in arguments.rounded:
             running[f"heddle, {kind}"] = Process(arguments, kind, ours)
+        if arguments.compiled:
+            for kind in ("heddle", *arguments.rounded):
+                name = kind if kind == "heddle" else f"heddle, {kind}"
+                running[f"{name}{COMPILED}"] = Process(arguments, f"{kind}{COMPILED}", ours)
         if arguments.tree is not None:
             running[f"heddle of {arguments.tree.name}"] = Process(arguments, "heddle", ours, arguments.tree)
         ceiling = Process(arguments, "peak", ours)
@@ -178,7 +188,7 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
         for name, process in running.items():
             found = {batch: process.ask(texts=each) for batch, each in texts.items()}
             first[name] = found[arguments.batch[0]]["seconds"]
-            if name != "transformers" and not name.endswith(ROUNDED):
+            if name != "transformers" and not name.removesuffix(COMPILED).endswith(ROUNDED):
                 judged = [running["transformers"].ask(texts=texts[b], others=found[b]["ids"])["gap"] for b in found]
                 gaps[name] = max(judged)
             print(f"{name}: ready", file=sys.stderr)
@@ -273,6 +283,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--unpacked", action="store_true", help="also heddle without packed weights")
     parser.add_argument("--rounded", nargs="+", default=[], choices=ROUNDED, help="also heddle with rounded weights")
+    parser.add_argument("--compiled", action="store_true", help="also heddle with compiled steps")
     parser.add_argument("--tree", type=Path, help="another checkout of heddle to compare with")
     parser.add_argument("--json", type=Path)
     for name in ("--library", "--weights"):

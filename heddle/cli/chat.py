@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from heddle.cli.models import Ready, open_model, tokenizer_of
+from heddle.cli.models import Ready, compile_model, open_model, tokenizer_of
 from heddle.cli.say import find_run, pluralize
 from heddle.cli.streams import is_piped
 from heddle.config.decoding import SamplingConfig, WeightKind
@@ -39,6 +39,7 @@ def chat(
     repetition_penalty: float = 1.0,
     seed: int = 0,
     weights: WeightKind = "trained",
+    compile: bool = False,
     device: str = "auto",
 ) -> None:
     """Talk with a model in the terminal, by the chat template that it was trained with.
@@ -69,6 +70,9 @@ def chat(
     weights
         int8 or int4: round the weights, which takes less memory on a CPU, and less time with one text at once. See
         docs/serving.md for what it costs.
+    compile
+        Compile the decoding steps first, which takes about half a minute: then a small model answers up to twice as fast on a
+        CPU. Needs a C++ compiler.
     device
         auto, cpu, cuda or mps.
     """
@@ -85,6 +89,8 @@ def chat(
     path = find_run(run)
     ready = open_model(path, device, weights)
     ready.model.check_predicts_next()
+    if compile:
+        compile_model(ready.model, 1)
     talk = _Talk(ready, tokenizer_of(ready, path), sampling, system)
     if talk.plain:
         print(f"{path} has no chat template: it sees a plain script of User and Assistant", file=sys.stderr)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.markup import escape
 
-from heddle.cli.models import Ready, open_model, tokenizer_of
+from heddle.cli.models import Ready, compile_model, open_model, tokenizer_of
 from heddle.cli.say import console, document, find_run, pluralize, table
 from heddle.cli.streams import is_piped, read_input
 from heddle.config.decoding import SamplingConfig, WeightKind
@@ -53,6 +53,7 @@ def generate(
     draft: str | None = None,
     lookup: bool = False,
     weights: WeightKind = "trained",
+    compile: bool = False,
     device: str = "auto",
     json: bool = False,
 ) -> None:
@@ -110,6 +111,9 @@ def generate(
     weights
         int8 or int4: round the weights, which takes less memory on a CPU, and less time with one text at once. See
         docs/serving.md for what it costs.
+    compile
+        Compile the decoding steps first, which takes about half a minute: then a small model answers up to twice as fast on a
+        CPU. Needs a C++ compiler.
     device
         auto, cpu, cuda or mps.
     json
@@ -136,22 +140,14 @@ def generate(
     }
     sampling = SamplingConfig.of(settings, where="generate")
     ready = open_model(path := find_run(run), device, weights)
-    model, tokenizer = ready.model, tokenizer_of(ready, path)
+    tokenizer = tokenizer_of(ready, path)
     sampling = sampling.model_copy(update={"banned": banned_runs(tokenizer, ban or [])})
     prompts = [each or _default_prompt(path, ready.config, tokenizer) for each in _read_prompts(prompt)]
+    model = compile_model(ready.model, min(len(prompts), 2)) if compile else ready.model
     pieces = complete(model, tokenizer, prompts, sampling, proposer=_proposer(draft, lookup, ready, device, weights))
     texts = _collect(prompts, _shown(prompts[0], pieces) if len(prompts) == 1 and not json else pieces)
-    if json:
-        document({"run": str(path), **_described(ready, sampling, texts, logprobs)})
-    else:
-        _print(texts, None if logprobs is None else tokenizer)
+    _show(texts, tokenizer, sampling, {"run": str(path), "precision": ready.precision} if json else None)
     _note_filled(texts, model.config.context)
-
-
-def _described(ready: Ready, sampling: SamplingConfig, texts: list["_Text"], logprobs: int | None) -> dict[str, Any]:
-    assert ready.tokenizer is not None
-    told = [each.to_dict(ready.tokenizer, logprobs) for each in texts]
-    return {"precision": ready.precision, "sampling": sampling.to_dict(), "texts": told}
 
 
 def _proposer(draft: str | None, lookup: bool, ready: Ready, device: str, weights: WeightKind) -> Proposer | None:
@@ -206,16 +202,22 @@ def _collect(prompts: list[str], pieces: Iterable[Piece]) -> list[_Text]:
     return texts
 
 
-def _print(texts: list[_Text], tokenizer: Tokenizer | None) -> None:
-    """Print several texts, since one has been shown as it came; with a tokenizer, a table of each text's tokens too."""
+def _show(texts: list[_Text], tokenizer: Tokenizer, sampling: SamplingConfig, about: dict[str, Any] | None) -> None:
+    """Print a JSON document that begins with `about`; without it, several texts, since one has been shown as it came.
+
+    If the sampling reports log probabilities, a table of each text's tokens follows.
+    """
+    if about is not None:
+        told = [each.to_dict(tokenizer, sampling.logprobs) for each in texts]
+        document({**about, "sampling": sampling.to_dict(), "texts": told})
+        return
     if len(texts) > 1:
         print(("\n" + "-" * 40 + "\n").join(each.prompt + each.text for each in texts))
 
     def words(id: int) -> str:
-        assert tokenizer is not None
         return escape(repr(spelled(tokenizer, id)))
 
-    for text in texts if tokenizer is not None else ():
+    for text in texts if sampling.logprobs is not None else ():
         rows = [
             [words(one.id), f"{one.logprob:.4f}", "  ".join(f"{words(id)} {score:.4f}" for id, score in one.top)]
             for one in text.drawn

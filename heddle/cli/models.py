@@ -1,13 +1,16 @@
 """A run's model, ready to predict."""
 
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from heddle.account.machine import usable_precision
+from heddle.cli.say import console, phases, pluralize
 from heddle.config.decoding import WeightKind
 from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
+from heddle.generate.stream import evaluating
 from heddle.model.precision import cast
 from heddle.model.quantize import quantize, weight_bytes
 from heddle.model.transformer import Transformer
@@ -49,6 +52,24 @@ def open_model(run: Path, device: str, weights: WeightKind = "trained") -> Ready
             file=sys.stderr,
         )
     return Ready(model, tokenizer, config, precision)
+
+
+def compile_model(model: Transformer, *rows: int) -> Transformer:
+    """Compile the decoding steps of so many rows, say on stderr how long it took, and return the model.
+
+    Raises:
+        HeddleError: see `heddle.model.compiling`.
+    """
+    from heddle.model.compiling import compile_steps, warm_up  # the compiler takes a second to import
+
+    compile_steps(model)
+    with phases(console(as_json=True)) as tell:
+        tell(f"compiling {pluralize(len(rows), 'decoding step')}: about half a minute each")
+        begin = time.perf_counter()
+        with evaluating(model):
+            warm_up(model, rows)
+        tell(f"compiled in {time.perf_counter() - begin:.0f} s")
+    return model
 
 
 def tokenizer_of(ready: Ready, run: Path) -> Tokenizer:

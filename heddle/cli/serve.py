@@ -10,7 +10,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from heddle.cli.models import open_model, tokenizer_of
+from heddle.cli.models import compile_model, open_model, tokenizer_of
 from heddle.cli.say import find_run
 from heddle.config.decoding import EngineConfig, WeightKind
 from heddle.config.serve import ServeConfig
@@ -34,6 +34,7 @@ def serve(
     max_tokens: int | None = None,
     seconds: float = 600.0,
     weights: WeightKind = "trained",
+    compile: bool = False,
     device: str = "auto",
 ) -> None:
     """Serve runs over HTTP, with the endpoints of OpenAI's API.
@@ -70,6 +71,9 @@ def serve(
     weights
         int8 or int4: round the weights, which takes less memory on a CPU, and less time with one text at once. See
         docs/serving.md for what it costs.
+    compile
+        Compile the decoding steps first, which takes about half a minute for one text and as much for several: then a small
+        model answers up to twice as fast on a CPU. Needs a C++ compiler.
     device
         auto, cpu, cuda or mps.
     """
@@ -90,10 +94,12 @@ def serve(
         raise HeddleError(f"{host} can be reached from other machines: set a key with --api-key or HEDDLE_API_KEY")
     listening = _bind(host, port)
     with listening:
-        _run(names, listening, config, device, weights)
+        _run(names, listening, config, device, weights, compile)
 
 
-def _run(names: list[Path], listening: socket.socket, config: ServeConfig, device: str, weights: WeightKind) -> None:
+def _run(
+    names: list[Path], listening: socket.socket, config: ServeConfig, device: str, weights: WeightKind, compile: bool
+) -> None:
     import uvicorn
 
     from heddle.serve import Run, make_app
@@ -101,6 +107,8 @@ def _run(names: list[Path], listening: socket.socket, config: ServeConfig, devic
     served = []
     for path in names:
         ready = open_model(path, device, weights)
+        if compile and ready.model.decoder is not None:  # encoders have no steps
+            compile_model(ready.model, *((1,) if config.engine.rows == 1 else (1, 2)))
         created = int((path / "config.json").stat().st_mtime)
         served.append(Run(path.resolve().name, ready.model.eval(), tokenizer_of(ready, path), created))
     app = make_app(served, config)

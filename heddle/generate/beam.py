@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from heddle.checks import at_least, checked
 from heddle.config.decoding import BeamConfig
 from heddle.errors import HeddleError
-from heddle.generate.engine import feed
+from heddle.generate.feed import feed
 from heddle.generate.processors import GrowingText
 from heddle.generate.stream import Decoding, Finish, evaluating
 from heddle.model.transformer import Transformer

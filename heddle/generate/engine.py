@@ -4,8 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from heddle.account.machine import available_memory
 from heddle.checks import checked
@@ -13,13 +11,12 @@ from heddle.config.decoding import EngineConfig, SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
 from heddle.generate.drawn import Drawn
+from heddle.generate.feed import feed
 from heddle.generate.opening import Opening, Prefixes, Row, draw_each
 from heddle.generate.propose import Proposer
 from heddle.generate.stream import Decoding, Finish, evaluating
 from heddle.model.packing import pack
 from heddle.model.transformer import Transformer
-from heddle.nn.cache import Cache
-from heddle.nn.layout import Layout
 
 WORTH_PACKING = 32  # tokens per text; packing the weights takes as long as generating ten to twenty tokens
 CONFIGS = 256  # samplings whose preparation is kept
@@ -173,7 +170,7 @@ class Engine:
         decoding = self._decoding(sampling)
         text = decoding.open(self.submitted, prompt, sampling.seed if seed is None else seed, source)
         text.guide = None if self.guides is None else self.guides.make(sampling)
-        if sampling.max_tokens >= WORTH_PACKING and not self.model.training:
+        if sampling.max_tokens >= WORTH_PACKING and not self.model.training and self.model.steps is None:
             pack(self.model, room=available_memory() // 2)
         self.waiting.append(Row(text, decoding, echo))
         self.submitted += 1
@@ -290,39 +287,6 @@ def _appended(row: Row, drawn: Drawn, prompt: tuple[Drawn, ...] = ()) -> Event:
         row.text.ids.append(drawn.id)
         finish = row.decoding.finish(row.text)
     return Event(row.text.number, drawn.id, drawn.logprob, finish, drawn.top, prompt, drawn.broken)
-
-
-def feed(
-    model: Transformer,
-    cache: Cache,
-    pieces: Sequence[list[int]],
-    sources: Sequence[list[int]] = (),
-    every: bool = False,
-) -> Float[Tensor, "N V"]:
-    """Logits after the next ids of every row of a cache: after the last id of each, or after `every` one, row by row.
-
-    `sources` are what the encoder reads, in its first call.
-    """
-    tokens, counts = padded(pieces, model.device), [len(piece) for piece in pieces]
-    layout = cache.advance(counts, model.device)
-    source, source_layout = None, None
-    if sources:
-        source, lengths = padded(sources, model.device), [len(each) for each in sources]
-        if len(set(lengths)) > 1:
-            source_layout = Layout.padded(lengths, max(lengths), device=model.device)
-    hidden = model(tokens, layout, source, source_layout, cache=cache).hidden
-    if every:
-        return model.logits(hidden[layout.real])
-    if len(set(counts)) == 1:
-        return model.logits(hidden[:, -1])
-    ends = torch.tensor(counts, device=hidden.device) - 1
-    return model.logits(hidden[torch.arange(len(counts), device=hidden.device), ends])
-
-
-def padded(rows: Sequence[list[int]], device: torch.device) -> Int[Tensor, "B T"]:
-    """Rows of ids of different lengths, filled at their ends."""
-    width = max(map(len, rows))
-    return torch.tensor([row + [0] * (width - len(row)) for row in rows], device=device)
 
 
 @checked()

@@ -12,6 +12,7 @@ from heddle.generate.processors import GrowingText
 from heddle.generate.stream import Decoding
 from heddle.model.transformer import Transformer
 from heddle.nn.cache import Cache
+from heddle.nn.numeric import wide_dtype
 
 LEAST_SHARED = 16  # tokens that two prompts must begin with for a kept state to be worth copying
 
@@ -169,6 +170,7 @@ class Prefixes:
 
 def draw_each(decodings: Sequence[Decoding], texts: Sequence[GrowingText], logits: Float[Tensor, "B V"]) -> list[Drawn]:
     """The next id of each text, by its own decoding; those that share one are drawn together."""
+    logits = logits.to(wide_dtype(logits.dtype))  # in bf16, finding the largest takes six times as long
     places: dict[int, list[int]] = {}
     for place, decoding in enumerate(decodings):
         places.setdefault(id(decoding), []).append(place)

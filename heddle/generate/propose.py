@@ -12,6 +12,7 @@ import torch
 
 from heddle.checks import at_least, checked
 from heddle.errors import HeddleError
+from heddle.generate.feed import feed
 from heddle.generate.opening import draw_each
 from heddle.generate.processors import GrowingText
 from heddle.generate.stream import Decoding, evaluating
@@ -113,14 +114,7 @@ class Draft:
         ]
         with evaluating(self.model):
             for _ in range(self.count):
-                width = max(map(len, pieces))
-                tokens = torch.tensor(
-                    [piece + [0] * (width - len(piece)) for piece in pieces], device=self.model.device
-                )
-                layout = self.cache.advance([len(piece) for piece in pieces], self.model.device)
-                hidden = self.model(tokens, layout, cache=self.cache).hidden
-                ends = torch.tensor([len(piece) - 1 for piece in pieces], device=self.model.device)
-                logits = self.model.logits(hidden[torch.arange(len(pieces), device=self.model.device), ends])
+                logits = feed(self.model, self.cache, pieces)
                 for text, drawn in zip(guessed, draw_each(decodings, guessed, logits), strict=True):
                     text.ids.append(drawn.id)
                 pieces = [text.ids[-1:] for text in guessed]

@@ -102,11 +102,9 @@ class Decoding:
                 have; or there is a source that the model cannot read, or none that it needs.
         """
         if self.reads_source != bool(source):
-            said = (
-                "reads a source: pass one, or use heddle translate"
-                if self.reads_source
-                else "has no encoder for a source"
-            )
+            said = ("has no encoder for a source", "reads a source: pass one, or use heddle translate")[
+                self.reads_source
+            ]
             raise HeddleError(f"this model {said}")
         ids = [*((self.begin,) if self.begin is not None and (self.reads_source or not prompt) else ()), *prompt]
         if not ids:

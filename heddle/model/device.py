@@ -1,11 +1,14 @@
 """Where a model runs."""
 
+import shutil
+
 import torch
 
 from heddle.checks import checked
 from heddle.errors import HeddleError, did_you_mean
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
+COMPILERS = ("c++", "g++", "clang++")
 
 
 @checked()
@@ -45,3 +48,8 @@ def find_device(device: torch.device | str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise HeddleError(f"device = {str(device)!r}: this machine has {torch.cuda.device_count()}, numbered from 0")
     return device
+
+
+def has_compiler() -> bool:
+    """Whether there is a C++ compiler, which torch.compile needs on a CPU."""
+    return any(shutil.which(name) for name in COMPILERS)

@@ -1,5 +1,6 @@
 """The transformer: tokens to hidden vectors to logits. Training, prefill and decoding are the same call."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,7 +26,12 @@ class Transformer(nn.Module):
 
     `forward` returns hidden vectors; the head is applied separately, since a loss applies the language head chunk by chunk,
     and decoding only at the last position.
+
+    Attributes:
+        steps: its compiled decoding steps, see `heddle.model.compiling`; None: each operation runs by itself.
     """
+
+    steps: Callable[[Int[Tensor, "B 1"], Cache], Float[Tensor, "B V"]] | None = None
 
     @checked()
     def __init__(self, config: TransformerConfig) -> None:

@@ -68,10 +68,13 @@ class Cache:
         self.queries: Layout | None = None
         self.keys: Keys | None = None
 
-    def advance(self, counts: Sequence[int], device: torch.device | str | None = None) -> Layout:
+    def advance(
+        self, counts: Sequence[int], device: torch.device | str | None = None, *, compiled: bool = False
+    ) -> Layout:
         """Make room for the next tokens and return their layout: max(counts) in each row, of which `counts[b]` are real.
 
-        Pass the layout to the next call of the model. Rows with fewer tokens than others end in padding.
+        Pass the layout to the next call of the model. Rows with fewer tokens than others end in padding. For `compiled` steps,
+        layouts are of fewer kinds: several rows are always `ragged`, and all slots are visible.
 
         Raises:
             HeddleError: there is not one count per row, a count is not a whole number of at least 0, or a row becomes longer
@@ -80,13 +83,14 @@ class Cache:
         counts = self._checked(counts)
         start, width = torch.tensor(self.lengths, device=device), max(counts, default=0)
         fresh, even = not any(self.lengths), len(set(counts)) <= 1
-        uniform = even and len(set(self.lengths)) == 1
+        uniform = even and len(set(self.lengths)) == 1 and not (compiled and len(counts) > 1)
         end = max(self.lengths, default=0) + width
         # The first call sees only its own tokens, so it can take the fast path for whole sequences.
         visible = end if fresh else rounded(end, self.multiple)
         newest = uniform and width == 1 == self.multiple  # at coarse multiples it would be rare, and compiled apart
         if not newest:  # else its states grow by exactly one slot, so that their tensors stay whole
-            self._reserve(visible)
+            self._reserve(visible, ahead=not compiled)
+        visible = max(visible, self.capacity) if compiled else visible
         position = start[:, None] + torch.arange(width, device=device)
         real = torch.arange(width, device=device) < torch.tensor(counts, device=device)[:, None]
         segment = torch.zeros_like(position) if even else torch.where(real, 0, PADDING)
@@ -120,9 +124,10 @@ class Cache:
     def _flat(self) -> list[State]:
         return list(chain.from_iterable(self.states))
 
-    def _reserve(self, length: int) -> None:
+    def _reserve(self, length: int, ahead: bool = True) -> None:
+        """Make room for `length` tokens in each row; `ahead`, for twice as many as before at least."""
         if rounded(length, self.multiple) > self.capacity:
-            self.capacity = max(rounded(length, self.multiple), 2 * self.capacity)
+            self.capacity = max(rounded(length, self.multiple), 2 * self.capacity if ahead else 0)
             for state in self._flat():
                 state.reserve(self.capacity)
 

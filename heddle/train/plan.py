@@ -1,7 +1,6 @@
 """Planning a run: choose sizes by this machine's measured rate, state what will happen, and refuse what cannot work."""
 
 import os
-import shutil
 import time
 from dataclasses import dataclass, replace
 from math import ceil
@@ -22,6 +21,7 @@ from heddle.data.record_store import Store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.checkpointing import can_compile, checkpoint_activations
+from heddle.model.device import has_compiler
 from heddle.model.groups import check_groups
 from heddle.model.lora import adapt
 from heddle.model.packing import faster_products, use_products
@@ -378,8 +378,7 @@ def _compile(config: RunConfig, reading: Reading, found: Candidate, device: str,
         return False
     if train.compile != "auto":
         return train.compile == "on"
-    compiler = any(shutil.which(name) for name in ("c++", "g++", "clang++")) and train.products != "onednn"
-    if not compiler or tokens / found.rate / 60 < WORTH_COMPILING:
+    if not has_compiler() or train.products == "onednn" or tokens / found.rate / 60 < WORTH_COMPILING:
         return False
     few = replace(reading, rows=_measured_rows(reading.rows, reading.model))
     eager = measure(few, device, precision, config, found.by_onednn)

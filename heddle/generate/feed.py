@@ -1,0 +1,46 @@
+"""A pass of a model over the next ids of every row of a cache."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heddle.model.transformer import Transformer
+from heddle.nn.cache import Cache
+from heddle.nn.layout import Layout
+
+
+def feed(
+    model: Transformer,
+    cache: Cache,
+    pieces: Sequence[list[int]],
+    sources: Sequence[list[int]] = (),
+    every: bool = False,
+) -> Float[Tensor, "N V"]:
+    """Logits after the next ids of every row of a cache: after the last id of each, or after `every` one, row by row.
+
+    `sources` are what the encoder reads, in its first call.
+    """
+    tokens, counts = padded(pieces, model.device), [len(piece) for piece in pieces]
+    if model.steps is not None and not (every or sources) and set(counts) == {1} and any(cache.lengths):
+        return model.steps(tokens, cache)
+    layout = cache.advance(counts, model.device)
+    source, source_layout = None, None
+    if sources:
+        source, lengths = padded(sources, model.device), [len(each) for each in sources]
+        if len(set(lengths)) > 1:
+            source_layout = Layout.padded(lengths, max(lengths), device=model.device)
+    hidden = model(tokens, layout, source, source_layout, cache=cache).hidden
+    if every:
+        return model.logits(hidden[layout.real])
+    if len(set(counts)) == 1:
+        return model.logits(hidden[:, -1])
+    ends = torch.tensor(counts, device=hidden.device) - 1
+    return model.logits(hidden[torch.arange(len(counts), device=hidden.device), ends])
+
+
+def padded(rows: Sequence[list[int]], device: torch.device) -> Int[Tensor, "B T"]:
+    """Rows of ids of different lengths, filled at their ends."""
+    width = max(map(len, rows))
+    return torch.tensor([row + [0] * (width - len(row)) for row in rows], device=device)

@@ -1,0 +1,184 @@
+"""Decoding steps compiled by torch.compile: one call for a whole step, instead of hundreds of small operations.
+
+On a CPU, a step of a small model takes as long to call its operations as to read its weights. A compiled step fuses them, holds
+the weights in the layout of its kernels, and looks at few of the conditions that torch.compile usually checks in each call. There
+are two graphs, one for a single row and one for several, whatever their number and lengths (and one more for sources of unequal
+lengths); each takes about half a minute to compile, and holds a copy of the matrices.
+"""
+
+import warnings
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, _dynamo, nn
+from torch._inductor import config as inductor
+from torch._inductor import select_algorithm
+from torch._inductor.exc import InductorError
+from torch.fx.experimental import _config as shapes
+
+from heddle.errors import HeddleError
+from heddle.model.device import COMPILERS, has_compiler
+from heddle.model.quantize import Int4, Int8
+from heddle.model.transformer import Transformer
+from heddle.nn.cache import Cache
+from heddle.nn.layout import Layout
+from heddle.nn.state import Fixed, Growing
+
+
+def step(model: Transformer, tokens: Tensor, layout: Layout, cache: Cache) -> Tensor:
+    """One decoding step, as it is compiled."""
+    return model.logits(model(tokens, layout, cache=cache).hidden[:, -1])
+
+
+class CompiledSteps:
+    """The decoding steps of a model in evaluation mode, compiled when first needed, and again if the model has changed.
+
+    Args:
+        model: in the precision it predicts in.
+
+    Raises:
+        HeddleError: the model has no decoder or does not score tokens; or there is no C++ compiler.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        model.language_head()
+        if model.decoder is None:
+            raise HeddleError("this model has no decoder, so it has no decoding steps to compile")
+        if model.device.type == "cpu" and not has_compiler():
+            raise HeddleError(
+                f"compiling needs a C++ compiler ({', '.join(COMPILERS)}): install one, or do not compile"
+            )
+        self.model = model
+        self.call: Any = None
+        self.identity: list[object] = []
+        self.weights: list[Tensor] = []
+        self.versions: list[int] = []
+        self.compiled: set[tuple[bool, str]] = set()  # for one row or several, and the form of their sources
+        self.cache: weakref.ref[Cache] | None = None
+
+    def __call__(self, tokens: Int[Tensor, "B 1"], cache: Cache) -> Float[Tensor, "B V"]:
+        """Scores of the tokens that follow the next token of each row.
+
+        Raises:
+            HeddleError: a module of the model cannot be compiled.
+        """
+        rows = len(tokens)
+        layout = cache.advance([1] * rows, tokens.device, compiled=True)
+        self._check(cache)
+        kind = (rows > 1, "" if cache.encoded is None else cache.encoded.layout.form)
+        if kind in self.compiled:
+            out: Tensor = self.call(self.model, tokens, layout, cache)
+            return out
+        _mark(tokens, layout, cache)
+        try:
+            with _settings(self.model, rows):
+                out = self.call(self.model, tokens, layout, cache)
+        except (_dynamo.exc.TorchDynamoException, InductorError) as error:
+            said = str(error).strip().splitlines()[0]
+            raise HeddleError(f"this model's decoding step cannot be compiled ({said}): do not compile it") from None
+        self.compiled.add(kind)
+        return out
+
+    def _check(self, cache: Cache) -> None:
+        """Forget the graphs of a model that has changed: its parts at the start of a text, its numbers at any time."""
+        if self.cache is None or self.cache() is not cache:
+            self.cache = weakref.ref(cache)
+            identity = _identity(self.model)
+            if identity != self.identity:
+                self.identity, self.call = identity, None
+        versions = [tensor._version for tensor in self.weights]
+        if self.call is None or versions != self.versions:
+            all_weights = (*self.model.parameters(), *self.model.buffers())
+            self.weights = [tensor for tensor in all_weights if not tensor.is_inference()]  # those have no version
+            self.versions = [tensor._version for tensor in self.weights]
+            self.call = _compiled()
+            self.compiled.clear()
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        # A copy of the model has its own weights, which have not been compiled.
+        return type(None), ()
+
+
+def compile_steps(model: Transformer) -> Transformer:
+    """Compile the decoding steps of a model from now on, and return it. Its weights may still change; then they are compiled again.
+
+    Raises:
+        HeddleError: see `CompiledSteps`.
+    """
+    model.steps = CompiledSteps(model)
+    return model
+
+
+@torch.inference_mode()
+def warm_up(model: Transformer, rows: Sequence[int]) -> None:
+    """Run steps of so many rows, so that later ones need not wait for the compiler."""
+    assert model.steps is not None
+    for count in rows:
+        cache, one = model.new_cache(count), torch.zeros(count, 1, dtype=torch.long, device=model.device)
+        source = None if model.encoder is None else one.expand(count, 2)
+        model(one, source=source, cache=cache)
+        model.steps(one, cache)
+
+
+def _identity(model: nn.Module) -> list[object]:
+    """What graphs are made from, besides the weights' numbers: modules, modes, hooks, and where the weights are."""
+    found: list[object] = [(tensor.data_ptr(), tensor.dtype) for tensor in (*model.parameters(), *model.buffers())]
+    for module in model.modules():
+        found.append((id(module), module.training, len(module._forward_hooks), len(module._forward_pre_hooks)))
+    return found
+
+
+def _compiled() -> Any:
+    """`step`, to be compiled for one model: torch keeps graphs by code object, so each needs its own."""
+    made = FunctionType(step.__code__.replace(), step.__globals__, step.__name__, step.__defaults__)
+    return torch.compile(made, fullgraph=True, options={"guard_filter_fn": _checked_guards})
+
+
+def _checked_guards(guards: Sequence[Any]) -> list[bool]:
+    """The conditions to check in each call: all but those on the model, of which there are thousands."""
+    return [not guard.name.removeprefix("L['").startswith("model") for guard in guards]
+
+
+@contextmanager
+def _settings(model: Transformer, rows: int) -> Iterator[None]:
+    """What holds while a step is compiled."""
+    options: dict[str, Any] = {"freezing": model.device.type == "cpu", "max_autotune_report_choices_stats": False}
+    if rows == 1 and any(isinstance(module, Int8 | Int4) for module in model.modules()):
+        # The compiler's own kernels for rounded weights are faster than torch's for up to four rows, then slower.
+        options |= {"max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN"}
+    told, select_algorithm.PRINT_AUTOTUNE = select_algorithm.PRINT_AUTOTUNE, False
+    # Sizes that are equal in the first call need not stay equal.
+    duck_free = shapes.patch(use_duck_shape=False)  # type: ignore[attr-defined]
+    try:
+        with warnings.catch_warnings(), inductor.patch(options), duck_free:
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        select_algorithm.PRINT_AUTOTUNE = told
+
+
+def _mark(tokens: Tensor, layout: Layout, cache: Cache) -> None:
+    """Say which sizes differ from call to call, so that one graph serves all."""
+    assert cache.keys is not None
+    mark = _dynamo.maybe_mark_dynamic
+    tensors = [tokens]
+    layouts = [layout, *cache.keys.layouts.values()]
+    if cache.encoded is not None:
+        layouts.append(cache.encoded.layout)
+        tensors.append(cache.encoded.hidden)
+    tensors += [tensor for each in layouts for tensor in each.tensors()]
+    slots = [buffer for state in cache._flat() if isinstance(state, Growing | Fixed) for buffer in state.buffers]
+    for tensor in (*tensors, *(buffer for state in cache._flat() for buffer in state.buffers)):
+        if tensor.shape[0] > 1:
+            mark(tensor, 0)
+    for tensor in tensors:
+        if tensor.shape[1] > 1:
+            mark(tensor, 1)
+    for buffer in slots:
+        if buffer.shape[2] > 1:
+            mark(buffer, 2)

@@ -1,0 +1,145 @@
+"""A program: what compiled decoding steps generate, and how many graphs that takes, as JSON.
+
+It runs in a process without the shape checks, which cannot be traced. Graphs of `families` run as they were captured, which takes
+a second each; `inductor` is the real compiler, for one model.
+"""
+
+import copy
+import json
+import sys
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from heddle.config import RecurrentConfig, RotaryConfig, SamplingConfig
+from heddle.generate import Engine, Lookup, generate, naive
+from heddle.model import Transformer, build
+from heddle.model.compiling import compile_steps, warm_up
+from heddle.model.quantize import quantize
+from tests.graphs import Graphs
+from tests.models import config_of
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "learned": {},
+    "rotary, grouped": {"relative": RotaryConfig(), "positions": "none", "kv_heads": 2, "ffn": "gated"},
+    "window": {"window": 5, "relative": RotaryConfig(), "positions": "none"},
+    "recurrent": {"first": RecurrentConfig(cell="lstm"), "positions": "none"},
+    "experts": {"ffn": "moe"},
+    "prefix": {"prefix": True},
+    "encoder-decoder": {"family": "both"},
+}
+COMPILE = torch.compile
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
+
+
+def made(name: str, depth: int = 2, **more: Any) -> Transformer:
+    settings = {**FAMILIES[name], **more}
+    prefix = settings.pop("prefix", False)
+    config = config_of(**settings)
+    config = config.override({"context": 160, "initial": {"std": 0.3, "scale_residual": False}})
+    assert config.decoder is not None
+    config = config.override({"decoder": config.decoder.override({"prefix": prefix, "depth": depth})})
+    return build(config, seed=2).eval()
+
+
+def tokens(model: Transformer, prompts: list[list[int]], count: int) -> list[list[int]]:
+    """What rows that start together draw."""
+    found: list[list[int]] = [[] for _ in prompts]
+    sources = None if model.encoder is None else [prompt[::-1] for prompt in prompts]
+    for event in generate(model, prompts, SamplingConfig(max_tokens=count, temperature=0.7), sources=sources):
+        found[event.row].append(event.token)
+    return found
+
+
+def by_definition(model: Transformer, prompt: list[int], count: int) -> list[int]:
+    source = None if model.encoder is None else prompt[::-1]
+    return naive(model, prompt, SamplingConfig(max_tokens=count, temperature=0.7), source=source)
+
+
+def families() -> dict[str, Any]:
+    """For each family: whether the tokens are those of the definition, and the number of graphs of all calls."""
+    told = {}
+    for name in FAMILIES:
+        graphs = Graphs()
+        torch.compile = partial(COMPILE, backend=graphs)  # type: ignore[assignment]
+        torch._dynamo.reset()
+        model = compile_steps(made(name))
+        equal = tokens(model, PROMPTS[:1], 70) == [by_definition(model, PROMPTS[0], 70)]
+        expected = [by_definition(model, prompt, 20) for prompt in PROMPTS]
+        equal = equal and tokens(model, PROMPTS, 20) == expected
+        equal = (
+            equal and tokens(model, [PROMPTS[0]] * 2, 20) == [expected[0]] * 2
+        )  # equal lengths, another number of rows
+        told[name] = [equal, graphs.count]
+    return told
+
+
+def changes() -> dict[str, bool]:
+    """Whether each change of a model is seen by steps that were compiled before it."""
+    torch.compile = partial(COMPILE, backend=Graphs())  # type: ignore[assignment]
+    model = compile_steps(made("learned"))
+    assert model.decoder is not None
+    before = tokens(model, PROMPTS, 8)
+
+    def seen() -> bool:
+        nonlocal before
+        now = tokens(model, PROMPTS, 8)
+        expected = [by_definition(model, prompt, 8) for prompt in PROMPTS]
+        changed, before = now != before, now
+        return changed and now == expected
+
+    told = {}
+    linear = model.decoder.blocks[0].mixer.o
+    with torch.no_grad():
+        linear.weight.neg_()
+    told["in place"] = seen()
+    linear.weight = nn.Parameter(linear.weight.detach().flip(0))
+    told["another parameter"] = seen()
+    linear.weight.data = linear.weight.data.flip(1).clone()
+    told["another tensor"] = seen()
+    model.decoder.blocks[0].ffn_residual = copy.deepcopy(model.decoder.blocks[0].ffn_residual)
+    with torch.no_grad():
+        model.decoder.blocks[0].ffn_residual.before.weight.neg_()
+    told["another module"] = seen()
+    handle = model.decoder.blocks[1].register_forward_hook(lambda module, given, out: out._replace(hidden=-out.hidden))
+    told["a hook"] = seen()
+    handle.remove()
+    told["no hook"] = seen()
+    told["a copy is not compiled"] = copy.deepcopy(model).steps is None
+    other = compile_steps(build(model.config, seed=9).eval())
+    told["a model beside it"] = tokens(other, PROMPTS, 8) == [by_definition(other, prompt, 8) for prompt in PROMPTS]
+    engine = Engine.of(
+        model, [[1, 2, 3, 1, 2, 3, 1, 2]], SamplingConfig(max_tokens=12, temperature=0.7), proposer=Lookup()
+    )
+    guessed = [event.token for _ in range(12) if engine for event in engine.step()]
+    told["with guesses"] = guessed == by_definition(model, [1, 2, 3, 1, 2, 3, 1, 2], 12)
+    return told
+
+
+def inductor(kind: str, graphs: int) -> float:
+    """The largest difference of logits from those of the same steps without a compiler, relative to the largest one."""
+    model = quantize(made("rotary, grouped", depth=1, dim=64), kind)
+    compiled = compile_steps(copy.deepcopy(model))
+    warm_up(compiled, (1, 2)[:graphs])
+    worst = 0.0
+    with torch.inference_mode():
+        for rows in (1, 3)[:graphs]:
+            caches = [each.new_cache(rows) for each in (model, compiled)]
+            ids = torch.arange(rows * 62).view(rows, 62) % 11
+            for each, cache in zip((model, compiled), caches, strict=True):
+                each(ids, cache=cache)
+            assert compiled.steps is not None
+            for number in range(4):  # across the next multiple of the caches' capacities
+                one = torch.full((rows, 1), number)
+                expected = model.logits(model(one, cache=caches[0]).hidden[:, -1])
+                found = compiled.steps(one, caches[1])
+                worst = max(worst, ((found - expected).abs().max() / expected[..., :11].abs().max()).item())
+    return worst
+
+
+if __name__ == "__main__":
+    what, *words = sys.argv[1:]
+    parts = {"families": families, "changes": changes, "inductor": lambda: inductor(words[0], int(words[1]))}
+    print(json.dumps(parts[what]()))

@@ -1,0 +1,40 @@
+"""Compiled decoding steps compute what the model computes, in few graphs, whatever changes between calls."""
+
+import json
+
+import pytest
+
+from heddle.errors import HeddleError
+from heddle.model import build, device
+from heddle.model.compiling import compile_steps
+from tests import programs
+from tests.models import config_of
+
+PROGRAM = "model.compiled_steps"
+
+
+def test_every_family_draws_the_same_tokens_in_few_graphs() -> None:
+    """Over rows alone and together, of equal and unequal lengths, and over capacities of the cache."""
+    told = json.loads(programs.run(PROGRAM, "families"))
+    assert len(told) == 7
+    graphs = {name: 3 if name == "encoder-decoder" else 2 for name in told}  # one for padded sources
+    assert told == {name: [True, count] for name, count in graphs.items()}
+
+
+def test_every_change_of_the_model_is_seen() -> None:
+    told = json.loads(programs.run(PROGRAM, "changes"))
+    assert told == dict.fromkeys(told, True)
+
+
+@pytest.mark.skipif(not device.has_compiler(), reason="torch.compile needs a C++ compiler")
+def test_the_compiler_computes_the_same() -> None:
+    """With rounded weights and one row, within their rounding of rows to bf16; `inductor trained 2` compares both graphs."""
+    assert float(programs.run(PROGRAM, "inductor", "int8", 1)) < 0.02
+
+
+def test_what_has_no_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(HeddleError, match="no decoder"):
+        compile_steps(build(config_of(family="encoder")))
+    monkeypatch.setattr(device, "COMPILERS", ("no-such-compiler",))
+    with pytest.raises(HeddleError, match="compiling needs a C\\+\\+ compiler"):
+        compile_steps(build(config_of()))
