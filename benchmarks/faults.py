@@ -130,7 +130,7 @@ FAULTS = [
           old="scope.queries, state.read())", new="scope.queries, None)"),
     Fault("recurrence crosses documents", "nn/recurrent.py", toy="mixers", check="packing",
           old="if steps_first is not None:", new="if False:"),
-    Fault("drawn from a padded place", "generate/engine.py", toy="llama", check="drawn tokens",
+    Fault("drawn from a padded place", "generate/feed.py", toy="llama", check="drawn tokens",
           old="ends = torch.tensor(counts, device=hidden.device) - 1",
           new="ends = torch.tensor([max(counts)] * len(counts), device=hidden.device) - 1"),
     Fault("goes on from the token before", "generate/engine.py", toy="llama", check="drawn tokens",
