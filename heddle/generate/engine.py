@@ -168,7 +168,8 @@ class Engine:
         if self.config.queue is not None and len(self.waiting) >= self.config.queue:
             raise QueueFull(f"{len(self.waiting)} texts are waiting; try again later")
         decoding = self._decoding(sampling)
-        text = decoding.open(self.submitted, prompt, sampling.seed if seed is None else seed, source)
+        seed = sampling.seed if seed is None else seed
+        text = decoding.open(self.submitted, prompt, seed, source, sampling.max_tokens)
         text.guide = None if self.guides is None else self.guides.make(sampling)
         if sampling.max_tokens >= WORTH_PACKING and not self.model.training and self.model.steps is None:
             pack(self.model, room=available_memory() // 2)
@@ -246,8 +247,8 @@ class Engine:
         return [_appended(row, each, opening.heard(row)) for row, each in zip(rows, drawn, strict=True)]
 
     def _decoding(self, sampling: SamplingConfig) -> Decoding:
-        """What rows with this sampling, whatever their seeds, have in common."""
-        key = sampling.model_copy(update={"seed": 0})
+        """What rows with this sampling, whatever their seeds and lengths, have in common; they are drawn together."""
+        key = sampling.model_copy(update={"seed": 0, "max_tokens": 1})
         if key not in self.decodings:
             if len(self.decodings) >= CONFIGS:
                 self.decodings.clear()

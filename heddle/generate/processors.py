@@ -32,6 +32,7 @@ class GrowingText:
         start: index of the first id that the model sees.
         source: what the encoder of an encoder-decoder reads; None for other models.
         guide: which ids may follow, if the text is constrained (`heddle.generate.constrain.Guide`).
+        most: how many ids to add at most; the context may end the text before.
     """
 
     number: int
@@ -42,6 +43,7 @@ class GrowingText:
     start: int = 0
     source: list[int] | None = None
     guide: Any = None
+    most: int | None = None
 
     def visible(self) -> list[int]:
         """The ids that the model sees."""

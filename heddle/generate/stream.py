@@ -93,9 +93,11 @@ class Decoding:
         self.processors = make_processors(config, ids, self.ends, vocabulary, model.vocab_size)
 
     def open(
-        self, number: int, prompt: Sequence[int], seed: int = 0, source: Sequence[int] | None = None
+        self, number: int, prompt: Sequence[int], seed: int = 0, source: Sequence[int] | None = None, most: int = 0
     ) -> GrowingText:
         """A text that starts with a prompt, which follows the first id of an encoder-decoder's decoder.
+
+        `most` is how many tokens to add at most; 0: as many as the config says.
 
         Raises:
             HeddleError: there is no id to start from; the prompt or the source is too long, or has ids that the model does not
@@ -116,9 +118,9 @@ class Decoding:
             if len(given) > self.context and not (self.window and what == "prompt"):
                 said = f"{what} {number} has {len(given)} tokens, but the model's context is {self.context}"
                 raise HeddleError(f"{said}; {SHORTEN[what]}")
-        last, start = len(ids) + self.config.max_tokens, max(0, len(ids) - self.context)
-        last = last if self.window else min(last, self.context + 1)
-        return GrowingText(number, ids, len(ids), last, seed, start, list(source) if source else None)
+        most, start = most or self.config.max_tokens, max(0, len(ids) - self.context)
+        last = len(ids) + most if self.window else min(len(ids) + most, self.context + 1)
+        return GrowingText(number, ids, len(ids), last, seed, start, list(source) if source else None, most=most)
 
     def process(self, scores: Float[Tensor, "B V"], texts: Sequence[GrowingText]) -> Float[Tensor, "B V"]:
         """Scores of the next ids after the model's rules about special ids, and the penalties."""
@@ -144,7 +146,7 @@ class Decoding:
             return "end"
         if text.guide is not None and text.guide.complete(text.ids[text.given :]):
             return "stop"
-        if len(text.ids) - text.given == self.config.max_tokens:
+        if len(text.ids) - text.given == text.most:
             return "length"
         return "context" if self.is_full(text) and not self.window else None
 

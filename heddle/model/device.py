@@ -1,6 +1,8 @@
 """Where a model runs."""
 
+import ctypes
 import shutil
+from contextlib import suppress
 
 import torch
 
@@ -53,3 +55,13 @@ def find_device(device: torch.device | str) -> torch.device:
 def has_compiler() -> bool:
     """Whether there is a C++ compiler, which torch.compile needs on a CPU."""
     return any(shutil.which(name) for name in COMPILERS)
+
+
+def release_threads() -> None:
+    """End the threads that wait to help this one with its next operation on a CPU; that operation starts new ones.
+
+    OpenMP keeps threads for every thread that has computed. If there are more of them than cores, all go to sleep after each
+    operation instead of waiting for the next, and decoding takes half as long again.
+    """
+    with suppress(OSError, AttributeError):  # a build of torch without OpenMP
+        ctypes.CDLL(None).omp_pause_resource_all(1)  # 1: omp_pause_soft (OpenMP 5.0, 3.6.1)

@@ -16,6 +16,7 @@ from heddle.generate.engine import Engine, Event, QueueFull
 from heddle.generate.propose import Proposer
 from heddle.generate.stream import Finish
 from heddle.generate.text import RowText
+from heddle.model.device import release_threads
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 
@@ -92,6 +93,7 @@ class Worker:
         self._keys = itertools.count()
         self._numbers: dict[int, int] = {}  # of the engine's row, by the key that the asker has
         self._thread = threading.Thread(target=self._run, name="heddle worker", daemon=True)
+        release_threads()  # of the thread that has loaded the model
         self._thread.start()
 
     def ask(self, asked: Sequence[Asked]) -> "tuple[list[int], Future[None]]":
@@ -175,6 +177,8 @@ class Worker:
 
     def _listen(self, wait: bool) -> None:
         """Do what was asked for since the last step; with `wait`, at least one thing."""
+        if wait and self._inbox.empty():
+            release_threads()  # so that other models' workers keep theirs awake
         while wait or not self._inbox.empty():
             wanted = self._inbox.get()
             wait = False
