@@ -36,11 +36,12 @@ def prompts(vocabulary: int, batch: int, length: int) -> Ids:
     return ((np.random.default_rng(batch).zipf(1.3, (batch, length)) - 1) % vocabulary).tolist()
 
 
-def heddle_decodes(arguments: argparse.Namespace) -> Callable[[Ids], Ids]:
-    """heddle's token loop."""
+def heddle_decodes(arguments: argparse.Namespace) -> tuple[Callable[[Ids], Ids], int]:
+    """heddle's token loop, and the bytes of weights that a step reads."""
     from heddle.config import SamplingConfig
     from heddle.generate import generate
     from heddle.model.precision import cast
+    from heddle.model.quantize import QuantizedHead, weight_bytes
     from heddle.weights import load
 
     if arguments.library == "unpacked":
@@ -64,7 +65,8 @@ def heddle_decodes(arguments: argparse.Namespace) -> Callable[[Ids], Ids]:
             drawn[event.row].append(event.token)
         return drawn
 
-    return decode
+    head = model.head.weights if isinstance(model.head, QuantizedHead) else model.embedding
+    return decode, weight_bytes(model.decoder.blocks) + weight_bytes(head)
 
 
 def transformers_decodes(arguments: argparse.Namespace) -> tuple[Callable[[Ids], Ids], Callable[[Ids, Ids], float]]:
@@ -101,19 +103,21 @@ def contender(arguments: argparse.Namespace) -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1"}
     import torch
 
-    from heddle.account import matmul_rate
+    from heddle.account import copy_rate, matmul_rate
 
     torch.set_num_threads(arguments.threads)
     decode = gap = None
+    read = 0
     if arguments.library == "transformers":
         decode, gap = transformers_decodes(arguments)
     elif arguments.library != "peak":
-        decode = heddle_decodes(arguments)
-    print(json.dumps({"ready": True}), flush=True)
+        decode, read = heddle_decodes(arguments)
+    print(json.dumps({"bytes": read}), flush=True)
     for line in sys.stdin:
         wanted = json.loads(line)
         if decode is None:
             answer: dict[str, Any] = {"fp32": matmul_rate(torch.float32), "bf16": matmul_rate(torch.bfloat16, size=512)}
+            answer["memory"] = copy_rate()
         elif "others" in wanted:
             answer = {"gap": gap(wanted["texts"], wanted["others"])}
         else:
@@ -137,7 +141,7 @@ class Process:
         self.process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
-        self.answer()
+        self.bytes = self.answer()["bytes"]
 
     def answer(self) -> dict[str, Any]:
         line = self.process.stdout.readline()
@@ -204,7 +208,7 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
                 print(f"round {number + 1}, batch {batch}: {said} tokens/s", file=sys.stderr)
         for process in [*running.values(), ceiling]:
             process.close()
-    return report(arguments, seconds, first, gaps, peaks)
+    return report(arguments, seconds, first, gaps, peaks, {name: process.bytes for name, process in running.items()})
 
 
 def report(
@@ -213,11 +217,16 @@ def report(
     first: dict[str, float],
     gaps: dict[str, float],
     peaks: list[dict[str, float]],
+    read: dict[str, int],
 ) -> dict[str, Any]:
-    """The results. A ratio is the median of the rounds' ratios, since a round's contenders share its disturbances."""
+    """The results. A ratio is the median of the rounds' ratios, since a round's contenders share its disturbances.
+
+    The share of the bandwidth is what one step of heddle reads of its weights, times the steps, by the time of whole calls.
+    """
     import torch
 
     rows = []
+    memory = median(each["memory"] for each in peaks)
     for batch, each in seconds.items():
         for name, times in each.items():
             ratios = [theirs / mine for theirs, mine in zip(each["transformers"], times, strict=True)]
@@ -231,6 +240,7 @@ def report(
                     "ratio": median(ratios),
                     "least_ratio": min(ratios),
                     "largest_ratio": max(ratios),
+                    "share_of_bandwidth": read[name] * arguments.tokens / median(times) / memory,
                     "seconds": times,
                 }
             )
@@ -248,20 +258,24 @@ def report(
 
 def show(result: dict[str, Any]) -> None:
     """The results as a table."""
-    peak = {name: f"{rate / 1e9:,.0f} GFLOP/s" for name, rate in result["peak"].items()}
+    peak = {name: f"{rate / 1e9:,.0f}" for name, rate in result["peak"].items()}
     print(
         f"{result['preset']}, {result['precision']}, greedy, {result['tokens']} tokens after {result['prompt']}, "
         f"{result['threads']} threads, {result['rounds']} rounds, torch {result['torch']}; "
-        f"measured matmul rates {peak['fp32']} fp32, {peak['bf16']} bf16\n"
+        f"measured matmul rates {peak['fp32']} GFLOP/s fp32, {peak['bf16']} bf16, copying {peak['memory']} GB/s\n"
     )
-    print(
-        "| batch | contender | tokens/s, median (min to max) | times transformers, median of the rounds (min to max) |"
+    columns = (
+        "tokens/s, median (min to max)",
+        "times transformers, median of the rounds (min to max)",
+        "of the bandwidth",
     )
-    print("|---|---|---|---|")
+    print(f"| batch | contender | {' | '.join(columns)} |")
+    print("|---|---|---|---|---|")
     for row in result["contenders"]:
         speed = f"{row['tokens_per_second']:.1f} ({row['slowest']:.1f} to {row['fastest']:.1f})"
         ratio = f"{row['ratio']:.2f} ({row['least_ratio']:.2f} to {row['largest_ratio']:.2f})"
-        print(f"| {row['batch']} | {row['contender']} | {speed} | {ratio} |")
+        share = f"{row['share_of_bandwidth']:.0%}" if row["share_of_bandwidth"] else ""
+        print(f"| {row['batch']} | {row['contender']} | {speed} | {ratio} | {share} |")
     usual = {row["contender"]: median(row["seconds"]) for row in reversed(result["contenders"])}
     said = ", ".join(f"{name} {first - usual[name]:+.2f} s" for name, first in result["first_call"].items())
     print(f"\nThe first call, including packing, compared with the median one: {said}.")

@@ -140,8 +140,16 @@ def _compiled() -> Any:
 
 
 def _checked_guards(guards: Sequence[Any]) -> list[bool]:
-    """The conditions to check in each call: all but those on the model, of which there are thousands."""
-    return [not guard.name.removeprefix("L['").startswith("model") for guard in guards]
+    """The conditions to check in each call: not those on the model, of which there are thousands, nor on what a cache consists of.
+
+    A cache of the model has the same states in every call; only their sizes differ.
+    """
+    names = [guard.name.removeprefix("L['") for guard in guards]
+    kinds = [guard.guard_type for guard in guards]
+    return [
+        not name.startswith("model") and (kind == "TENSOR_MATCH" or not name.startswith("cache.states"))
+        for name, kind in zip(names, kinds, strict=True)
+    ]
 
 
 @contextmanager

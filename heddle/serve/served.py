@@ -14,7 +14,7 @@ from heddle.generate.text import opening
 from heddle.generate.translate import Marks, source_ids
 from heddle.model.transformer import Transformer
 from heddle.serve.errors import ApiError
-from heddle.serve.worker import Asked, Part, Worker
+from heddle.serve.worker import Asked, Part, ShuttingDown, Worker
 from heddle.text.chat import ChatTemplate
 from heddle.text.tokenizer import Tokenizer
 
@@ -175,5 +175,7 @@ def refused(param: str) -> Any:
         yield
     except QueueFull as error:
         raise ApiError(429, str(error), "queue_full", headers={"Retry-After": "1"}) from None
+    except ShuttingDown as error:
+        raise ApiError(503, str(error), "shutting_down", headers={"Retry-After": "1"}) from None
     except HeddleError as error:
         raise ApiError(400, str(error), "invalid_value", param) from None

@@ -21,6 +21,10 @@ from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 
 
+class ShuttingDown(HeddleError):
+    """The worker admits nothing more."""
+
+
 @dataclass(frozen=True)
 class Part:
     """The next piece of one text, with the token that it came with.
@@ -99,7 +103,8 @@ class Worker:
     def ask(self, asked: Sequence[Asked]) -> "tuple[list[int], Future[None]]":
         """Continue texts, all or none. Returns their keys for `cancel`, and a future that is done when they are admitted.
 
-        The future raises `QueueFull` if too many texts wait, and `HeddleError` as `Engine.submit` does.
+        The future raises `QueueFull` if too many texts wait, `ShuttingDown` after `drain`, and `HeddleError` as `Engine.submit`
+        does.
         """
         keys = [next(self._keys) for _ in asked]
         return keys, self.call(lambda: self._admit(keys, asked))
@@ -132,7 +137,7 @@ class Worker:
                 future.set_exception(error)
 
         if self.state != "ready":
-            future.set_exception(QueueFull("the server is shutting down"))
+            future.set_exception(ShuttingDown("the server is shutting down"))
         else:
             self._inbox.put(run)
         return future

@@ -178,7 +178,7 @@ def test_draining(start: Callable[..., Server]) -> None:
     with httpx2.Client(base_url=server.url) as http:
         server.app.state.service.drain()
         assert http.get("/health").status_code == 503
-        check_error(http.post("/v1/completions", json=PLAIN), 429, "shutting down")
+        check_error(http.post("/v1/completions", json=PLAIN), 503, "shutting down")
 
 
 def test_runs_that_cannot_be_served_together() -> None:
