@@ -13,7 +13,8 @@ from torch import Tensor
 from heddle.config import BeamConfig, SamplingConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.generate import Hypothesis, beam_search, generate
-from heddle.generate.beam import largest
+from heddle.generate.beam import Search, largest
+from heddle.generate.stream import Decoding
 from heddle.model import Transformer, build
 from heddle.weights import import_model, load
 from tests.models import BOTH, COMBINATIONS, config_of, name_of
@@ -149,6 +150,16 @@ def test_texts_and_scores_are_those_of_transformers(kind: str, tmp_path: Path) -
             ):
                 assert mine_.score == pytest.approx(score, abs=2e-5 * max(1, abs(score)))
                 assert list(mine_.ids) == text[start : start + len(mine_.ids)]
+
+
+def test_a_text_finishes_only_from_the_best_candidates(make: Make) -> None:
+    """As in transformers: an end among the candidates beyond the beams' number neither counts nor takes a beam's place."""
+    config = BeamConfig(beams=2, max_tokens=9)
+    decoding = Decoding(make(), config, END)
+    search = Search(decoding.open(0, [5]), config)
+    assert search.extend([(-0.1, 0, 6), (-0.2, 0, END), (-0.3, 0, END), (-0.4, 0, 7)], decoding) == [0, 0]
+    assert [node.id for node in search.beams] == [6, 7]
+    assert [each.logprob for each in search.finished] == [-0.2]
 
 
 def test_a_full_context_ends_a_search(make: Make) -> None:
