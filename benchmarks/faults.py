@@ -360,7 +360,7 @@ FAULTS = [
           test="train/test_lora.py::test_stopping_changes_nothing",
           old="(beside or before is None)", new="before is None"),
     Fault("a new head stays as it was drawn", "train/prepare.py",
-          test="train/test_lora.py::test_a_new_head_is_trained_beside_adapters",
+          test="train/test_lora.py::test_a_head_is_trained_if_it_is_new_or_scores_classes",
           old="head = bool(mine) and (mine != theirs", new="head = bool(mine) and (mine != mine"),
     Fault("an adapter is added to any weights", "weights/adapter.py",
           test="weights/test_peft.py::test_no_other_model",

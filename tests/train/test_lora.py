@@ -18,10 +18,12 @@ from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.prove.kills import differences, short_copy
 from heddle.train import Trainer, evaluate, fit, prepare
+from heddle.train.prepare import with_head
 from heddle.train.session import open_session
 from heddle.weights import load, merge_adapter, read_config, save
 from heddle.weights.adapter import read_adapter
 from heddle.weights.checkpoints import checkpoints
+from tests.models import config_of
 from tests.refusing import refusal
 
 from .conftest import SIZES, TRAIN
@@ -180,6 +182,23 @@ def test_a_new_head_is_trained_beside_adapters(start: Start, tmp_path: Path, rev
     assert all(torch.equal(value, merged.state_dict()[name]) for name, value in model.state_dict().items())
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["accuracy"] for line in metrics if "accuracy" in line][-1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "trained"),
+    [
+        ({"transform": True}, {"kind": "classifier", "classes": 2}, True),
+        ({"transform": True}, {}, True),
+        ({}, {}, False),
+        ({"kind": "classifier", "classes": 2}, {"kind": "classifier", "classes": 2}, True),
+    ],
+)
+def test_a_head_is_trained_if_it_is_new_or_scores_classes(
+    mine: dict[str, Any], theirs: dict[str, Any], trained: bool
+) -> None:
+    model, start = (config_of(family="encoder").override({"head": head}) for head in (mine, theirs))
+    config = RunConfig(train=TrainConfig.of({"lora": {"rank": 2}}))
+    assert with_head(config, model, start).train.lora.head is trained
 
 
 def test_an_encoder_decoder(start: Start, tmp_path: Path) -> None:
