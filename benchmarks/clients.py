@@ -41,7 +41,7 @@ def workload(clients: int, requests: int) -> list[list[Request]]:
 
 
 async def ask_all(url: str, work: list[list[Request]]) -> None:
-    """Every client's requests, one after the other."""
+    """Send the requests of all clients, of each one after another."""
     import openai
 
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=900) as client:

@@ -71,8 +71,8 @@ def chat(
         int8 or int4: round the weights, which takes less memory on a CPU, and less time with one text at once. See
         docs/serving.md for what it costs.
     compile
-        Compile the decoding steps first, which takes about half a minute: then a small model answers up to twice as fast on a
-        CPU. Needs a C++ compiler.
+        Compile the decoding steps first, which takes about half a minute: then a small model answers faster on most CPUs, see
+        docs/serving.md. Needs a C++ compiler.
     device
         auto, cpu, cuda or mps.
     """

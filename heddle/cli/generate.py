@@ -112,8 +112,8 @@ def generate(
         int8 or int4: round the weights, which takes less memory on a CPU, and less time with one text at once. See
         docs/serving.md for what it costs.
     compile
-        Compile the decoding steps first, which takes about half a minute: then a small model answers up to twice as fast on a
-        CPU. Needs a C++ compiler.
+        Compile the decoding steps first, which takes about half a minute: then a small model answers faster on most CPUs, see
+        docs/serving.md. Needs a C++ compiler. Steps with guesses are not compiled.
     device
         auto, cpu, cuda or mps.
     json
@@ -146,7 +146,7 @@ def generate(
     model = compile_model(ready.model, min(len(prompts), 2)) if compile else ready.model
     pieces = complete(model, tokenizer, prompts, sampling, proposer=_proposer(draft, lookup, ready, device, weights))
     texts = _collect(prompts, _shown(prompts[0], pieces) if len(prompts) == 1 and not json else pieces)
-    _show(texts, tokenizer, sampling, {"run": str(path), "precision": ready.precision} if json else None)
+    _report(texts, tokenizer, sampling, {"run": str(path), "precision": ready.precision} if json else None)
     _note_filled(texts, model.config.context)
 
 
@@ -202,7 +202,7 @@ def _collect(prompts: list[str], pieces: Iterable[Piece]) -> list[_Text]:
     return texts
 
 
-def _show(texts: list[_Text], tokenizer: Tokenizer, sampling: SamplingConfig, about: dict[str, Any] | None) -> None:
+def _report(texts: list[_Text], tokenizer: Tokenizer, sampling: SamplingConfig, about: dict[str, Any] | None) -> None:
     """Print a JSON document that begins with `about`; without it, several texts, since one has been shown as it came.
 
     If the sampling reports log probabilities, a table of each text's tokens follows.

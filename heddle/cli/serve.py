@@ -73,7 +73,7 @@ def serve(
         docs/serving.md for what it costs.
     compile
         Compile the decoding steps first, which takes about half a minute for one text and as much for several: then a small
-        model answers up to twice as fast on a CPU. Needs a C++ compiler.
+        model answers faster on most CPUs, see docs/serving.md. Needs a C++ compiler.
     device
         auto, cpu, cuda or mps.
     """

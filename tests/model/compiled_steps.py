@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from heddle.config import RecurrentConfig, RotaryConfig, SamplingConfig
+from heddle.errors import HeddleError
 from heddle.generate import Engine, Lookup, generate, naive
 from heddle.model import Transformer, build
 from heddle.model.compiling import compile_steps, warm_up
@@ -107,6 +108,12 @@ def changes() -> dict[str, bool]:
     told["a hook"] = seen()
     handle.remove()
     told["no hook"] = seen()
+    handle = model.decoder.blocks[1].register_forward_hook(lambda module, given, out: torch._dynamo.graph_break())
+    try:
+        tokens(model, PROMPTS, 8)
+    except HeddleError as error:
+        told["what cannot be compiled is refused"] = "cannot be compiled" in str(error)
+    handle.remove()
     told["a copy is not compiled"] = copy.deepcopy(model).steps is None
     other = compile_steps(build(model.config, seed=9).eval())
     told["a model beside it"] = tokens(other, PROMPTS, 8) == [by_definition(other, prompt, 8) for prompt in PROMPTS]

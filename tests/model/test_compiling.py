@@ -23,6 +23,7 @@ def test_every_family_draws_the_same_tokens_in_few_graphs() -> None:
 
 def test_every_change_of_the_model_is_seen() -> None:
     told = json.loads(programs.run(PROGRAM, "changes"))
+    assert len(told) == 10
     assert told == dict.fromkeys(told, True)
 
 
