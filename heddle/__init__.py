@@ -63,6 +63,7 @@ _PACKAGES = (
     "data",
     "errors",
     "generate",
+    "look",
     "model",
     "nn",
     "predict",

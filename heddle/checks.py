@@ -47,6 +47,8 @@ SOURCES = {
     "SamplingConfig": "SamplingConfig.of(table)",
     "BeamConfig": "BeamConfig.of(table)",
     "Accounts": "heddle.account.count",
+    "AttentionPass": "heddle.look.trace(model, tokens, attention=...).attention",
+    "Edit": "heddle.look.ablate, replace or steer",
 }
 
 

@@ -5,6 +5,7 @@ name needs an entry, or a place among those that take nothing to check.
 """
 
 import copy
+import functools
 import inspect
 import types
 from collections.abc import Callable
@@ -19,14 +20,27 @@ import pytest
 import torch
 
 import heddle
-from heddle import account, config, data, generate, model, text, train
+from heddle import account, config, data, generate, look, model, text, train
 from heddle.data import Corpus, Document, Example, Part, RecordStore, TokenStore
 from heddle.errors import HeddleError
 from heddle.model.head import Scores
 from heddle.nn import Layout
 from heddle.vectors import WordVectors
 
-PACKAGES = ("account", "config", "data", "generate", "model", "predict", "prove", "text", "train", "vectors", "weights")
+PACKAGES = (
+    "account",
+    "config",
+    "data",
+    "generate",
+    "look",
+    "model",
+    "predict",
+    "prove",
+    "text",
+    "train",
+    "vectors",
+    "weights",
+)
 
 TEXT = "the warp is held, the weft is thrown"
 NAN, INF = float("nan"), float("inf")
@@ -157,6 +171,31 @@ NO_MESSAGES: list[Any] = [
     Bad([{"role": "bot", "content": ""}], "role"),
 ]
 NO_TALK: dict[str, list[Any]] = {"messages": NO_MESSAGES, "add_generation_prompt": NO_SWITCH}
+
+NO_WHOLE: list[Any] = [None, 1.5, "1", [1]]
+NO_TOKEN: list[Any] = [*NO_WHOLE, Bad(-1, "-1"), Bad(300, "300")]
+SEEN: dict[str, Any] = {"model": MODEL, "tokens": IDS}
+NO_SEEN: dict[str, list[Any]] = {"model": NO_MODEL, "tokens": NO_IDS}
+SEEN_LAYER = look.trace(MODEL, IDS, attention="*").attention["decoder.0.mixer"]
+NO_LAYER: list[Any] = [None, 3, "decoder.0.mixer", IDS]
+NO_SCORE: dict[str, list[Any]] = {
+    **NO_SEEN,
+    "target": [*NO_WHOLE, Bad(300, "300")],
+    "position": [*NO_WHOLE, Bad(9, "position")],
+    "against": [1.5, "1", Bad(300, "300")],
+}
+
+
+def entered(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A context manager that is entered and left."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> None:
+        with function(*args, **kwargs):
+            pass
+
+    return call
+
 
 TABLE: dict[str, Call] = {
     "account.attention_table": Call(
@@ -544,6 +583,109 @@ TABLE: dict[str, Call] = {
             "texts": [*NO_TEXTS, Bad(["warp"], "[MASK]")],
             "top": NO_COUNT,
             "progress": NO_CALL,
+        },
+    ),
+    "look.ablate": Call({"name": "decoder.0.ffn.added"}, {"name": NO_STRING, "value": [None, "0", NAN]}),
+    "look.activation_curves": Call(
+        {},
+        {
+            "names": [None, "relu", [3], Bad(["rely"], "rely")],
+            "low": [None, "0", NAN],
+            "high": [None, "0", NAN],
+            "points": [*NO_COUNT, 1],
+        },
+    ),
+    "look.analogy": Call(
+        {"model": MODEL, "a": 1, "b": 2, "c": 3},
+        {"model": NO_MODEL, "a": NO_TOKEN, "b": NO_TOKEN, "c": NO_TOKEN, "count": NO_COUNT},
+    ),
+    "look.attribute": Call(
+        SEEN,
+        {
+            **NO_SEEN,
+            "targets": [3, "warp", Bad(torch.tensor([[1, 2]]), "targets"), Bad(torch.tensor([[300]]), "300")],
+            "against": [3, "warp", Bad(torch.tensor([[1, 2]]), "against"), Bad(torch.tensor([[300]]), "300")],
+            "positions": [None, 3, "0", [1.5], Bad([9], "position")],
+        },
+    ),
+    "look.difference_of_logits": Call(
+        {"first": 1, "second": 2}, {"first": NO_WHOLE, "second": NO_WHOLE, "position": NO_WHOLE}
+    ),
+    "look.edited": Call(
+        {"model": MODEL, "edits": []}, {"model": NO_MODEL, "edits": [None, 3, "a", [3]]}, entered(look.edited)
+    ),
+    "look.find_heads": Call(
+        {"model": MODEL, "length": 2, "rows": 1},
+        {
+            "model": NO_MODEL,
+            "length": [*NO_COUNT, 1],
+            "repeats": [*NO_COUNT, 1],
+            "rows": NO_COUNT,
+            "seed": NO_SEED,
+            "ids": [3, "1", [1.5], Bad([300], "300"), Bad([], "ids")],
+        },
+    ),
+    "look.head_products": Call(
+        {"attention": MODEL.decoder.blocks[0].mixer}, {"attention": [None, "decoder.0.mixer", torch.nn.Linear(2, 2)]}
+    ),
+    "look.input_gradients": Call(SEEN | {"target": 3}, {**NO_SCORE, "times_input": NO_SWITCH}),
+    "look.integrated_gradients": Call(
+        SEEN | {"target": 3, "steps": 1}, {**NO_SCORE, "steps": NO_COUNT, "baseline": [3, "0", torch.ones(3)]}
+    ),
+    "look.lens": Call(SEEN, {**NO_SEEN, "top": NO_COUNT, "edits": [None, 3, [3]]}),
+    "look.names": Call({"model": MODEL}, {"model": NO_MODEL}),
+    "look.near": Call({"model": MODEL, "token": 1}, {"model": NO_MODEL, "token": NO_TOKEN, "count": NO_COUNT}),
+    "look.patch": Call(
+        {"model": MODEL, "clean": IDS, "corrupted": IDS, "metric": len, "names": "decoder.entry"},
+        {
+            "model": NO_MODEL,
+            "clean": [None, "warp", [[1]], Bad(IDS[:, :2], "clean")],
+            "corrupted": [None, "warp", [[1]], Bad(IDS[:, :2], "corrupted")],
+            "metric": [None, *NO_CALL],
+            "names": [None, 3, [3], Bad("decoder.9.entry", "decoder.9.entry")],
+            "by": [None, 3, "words"],
+            "done": NO_CALL,
+        },
+    ),
+    "look.position_tables": Call({"model": MODEL}, {"model": NO_MODEL, "length": NO_COUNT_OR_NONE}),
+    "look.probe": Call(
+        {"model": MODEL, "tokens": IDS, "labels": IDS % 2, "names": "decoder.entry"},
+        {**NO_SEEN, "labels": [None, "a", IDS[0]], "names": [None, 3, [3], Bad("entry", "entry")]},
+    ),
+    "look.probe_vectors": Call(
+        {"vectors": torch.eye(8), "labels": torch.arange(8) % 2},
+        {
+            "vectors": [None, 3, [[1.0]], Bad(torch.eye(3), "vectors")],
+            "labels": [None, 3, [1], Bad(torch.ones(2, dtype=torch.long), "labels")],
+            "name": NO_STRING,
+            "share": NO_SHARE,
+            "penalty": NO_RATE,
+            "seed": NO_SEED,
+        },
+    ),
+    "look.received": Call({"attention": SEEN_LAYER}, {"attention": NO_LAYER}),
+    "look.replace": Call({"name": "decoder.entry", "tensor": HIDDEN}, {"name": NO_STRING, "tensor": [None, 3, "a"]}),
+    "look.rollout": Call(
+        {"layers": [SEEN_LAYER]},
+        {"layers": [None, 3, [3], Bad([], "layer")], "residual": NO_SHARE, "combine": NO_CALL},
+    ),
+    "look.score_heads": Call({"attention": SEEN_LAYER}, {"attention": NO_LAYER, "tokens": [3, "warp", IDS[0]]}),
+    "look.steer": Call(
+        {"name": "decoder.entry", "vector": HIDDEN[0, 0]},
+        {"name": NO_STRING, "vector": [None, 3, "a"], "factor": [None, "1", NAN]},
+    ),
+    "look.strongest": Call(
+        {"attention": SEEN_LAYER, "head": 0},
+        {"attention": NO_LAYER, "head": [*NO_WHOLE, 9], "count": NO_COUNT, "batch": [*NO_WHOLE, 9]},
+    ),
+    "look.trace": Call(
+        SEEN,
+        {
+            **NO_SEEN,
+            "names": [None, 3, [3], Bad("entry", "entry")],
+            "attention": [None, 3, [3], Bad("decoder.9.mixer", "decoder.9.mixer")],
+            "edits": [None, 3, [3]],
+            "gradients": NO_SWITCH,
         },
     ),
     "model.Stack": Call(
@@ -979,6 +1121,19 @@ UNCHECKED = {
         RECORDS: ("Event", "Hypothesis", "Piece", "Translation", "TranslationScore"),
         "an error": ("QueueFull",),
         "a protocol": ("Proposer",),
+    },
+    "look": {
+        RECORDS: (
+            "AttentionPass",
+            "Attribution",
+            "Edit",
+            "HeadScores",
+            "Lens",
+            "Patching",
+            "Probe",
+            "TokenScores",
+            "Trace",
+        )
     },
     "model": {},
     "predict": {

@@ -10,7 +10,7 @@ from heddle.cli.say import console, phases, pluralize
 from heddle.config.decoding import WeightKind
 from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
-from heddle.generate.stream import evaluating
+from heddle.model.evaluating import evaluating
 from heddle.model.precision import cast
 from heddle.model.quantize import quantize, weight_bytes
 from heddle.model.transformer import Transformer

@@ -34,11 +34,15 @@ class SpecialIds(Config):
         """The ids of which one must end a text that reaches its largest length."""
         return _several(self.forced_end)
 
-    def largest(self) -> int:
-        """The largest id named here; -1 if there is none."""
+    def every(self) -> set[int]:
+        """All ids named here."""
         single = (self.begin, self.padding, self.decoder_start, self.forced_begin)
         runs = (single, _several(self.end), _several(self.forced_end), *self.banned)
-        return max((id for run in runs for id in run if id is not None), default=-1)
+        return {id for run in runs for id in run if id is not None}
+
+    def largest(self) -> int:
+        """The largest id named here; -1 if there is none."""
+        return max(self.every(), default=-1)
 
 
 def _several(ids: int | tuple[int, ...] | None) -> tuple[int, ...]:

@@ -22,7 +22,8 @@ from heddle.config.decoding import BeamConfig
 from heddle.errors import HeddleError
 from heddle.generate.feed import feed
 from heddle.generate.processors import GrowingText
-from heddle.generate.stream import Decoding, Finish, evaluating
+from heddle.generate.stream import Decoding, Finish
+from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
 
 SEARCHES = 128  # searches that share each forward pass

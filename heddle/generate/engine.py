@@ -14,7 +14,8 @@ from heddle.generate.drawn import Drawn
 from heddle.generate.feed import feed
 from heddle.generate.opening import Opening, Prefixes, Row, draw_each
 from heddle.generate.propose import Proposer
-from heddle.generate.stream import Decoding, Finish, evaluating
+from heddle.generate.stream import Decoding, Finish
+from heddle.model.evaluating import evaluating
 from heddle.model.packing import pack
 from heddle.model.transformer import Transformer
 

@@ -8,7 +8,8 @@ from heddle.checks import checked
 from heddle.config.decoding import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guide
-from heddle.generate.stream import Decoding, evaluating
+from heddle.generate.stream import Decoding
+from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 

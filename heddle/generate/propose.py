@@ -15,7 +15,8 @@ from heddle.errors import HeddleError
 from heddle.generate.feed import feed
 from heddle.generate.opening import draw_each
 from heddle.generate.processors import GrowingText
-from heddle.generate.stream import Decoding, evaluating
+from heddle.generate.stream import Decoding
+from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
 
 

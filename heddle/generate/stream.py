@@ -1,12 +1,11 @@
 """The token loop for one text: predict, draw, append. `heddle.generate.engine` continues many texts at once by the same rules."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from heddle.checks import checked
 from heddle.config.decoding import DecodingConfig, SamplingConfig
@@ -16,6 +15,7 @@ from heddle.generate.constrain import constrain
 from heddle.generate.drawn import Drawn, drawn
 from heddle.generate.processors import GrowingText, make_processors
 from heddle.generate.sampling import choose
+from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
 
 Finish = Literal["end", "stop", "length", "context", "broken"]
@@ -162,19 +162,3 @@ class Decoding:
     def shorten(self, text: GrowingText) -> None:
         """Leave only the last half of the context visible."""
         text.start = len(text.ids) - max(1, self.context // 2)
-
-
-@contextmanager
-def evaluating(model: nn.Module, modules: Iterable[nn.Module] = ()) -> Iterator[None]:
-    """Evaluation mode inside; afterwards every module is in the mode it was in.
-
-    `modules` are all modules of the model, if already known: finding them takes as long as some matrix products.
-    """
-    training = [module for module in modules or model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

@@ -11,7 +11,7 @@ In reading order:
 - `lora`: adapters of low rank beside linear layers (`adapt`, `merge`).
 - `checkpointing`: blocks that compute their activations again for the backward pass (`checkpoint_activations`).
 - `initialise`: initial weights by that table.
-- `device`, `precision`: where a model runs and in which dtype.
+- `device`, `precision`, `evaluating`: where a model runs, in which dtype, and without dropout.
 - `build`: from a config to a model with initial weights.
 - `products`: which library multiplies fp32 matrices in training on a CPU.
 - `packing`: weights in the order that decoding on a CPU reads fastest.

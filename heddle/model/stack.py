@@ -54,14 +54,14 @@ class Entry(nn.Module):
             check_ids("types", types, self.types.weight.shape[0], tuple(layout.position.shape))
         x = x * self.scale if self.scale != 1.0 else x
         if self.positions is not None:
-            places = self._places(layout, x.dtype)
+            places = self.places_of(layout, x.dtype)
             x = torch.cat((x, places.expand(*x.shape[:2], -1)), dim=-1) if self.concat else x + places
         if self.types is not None:
             types = torch.zeros_like(layout.position) if types is None else types
             x = x + self.types(types).to(x.dtype)
         return self.dropout(x if self.norm is None else self.norm(x))
 
-    def _places(self, layout: Layout, dtype: torch.dtype) -> Float[Tensor, "B T d"]:
+    def places_of(self, layout: Layout, dtype: torch.dtype) -> Float[Tensor, "B T d"]:
         """Vectors of the tokens' positions: looked up in a learned table, or computed in fp32 or wider."""
         assert self.positions is not None
         at = layout.position + self.offset

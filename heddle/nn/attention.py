@@ -88,19 +88,3 @@ def split_heads(x: Float[Tensor, "B T hd"], width: int) -> Float[Tensor, "B h T 
 def merge_heads(x: Float[Tensor, "B h T d"]) -> Float[Tensor, "B T hd"]:
     """Concatenate the heads."""
     return x.transpose(1, 2).flatten(2)
-
-
-def head_products(attention: Attention) -> tuple[Float[Tensor, "H D D"], Float[Tensor, "H D D"]]:
-    """W_Q^i (W_K^i)ᵀ and W_V^i W_O^i of every head, for inspection (L0-34, L0-44, D-42).
-
-    The first decides which pairs of vectors score high, x W_Q^i (W_K^i)ᵀ xᵀ, ignoring biases and norms; the second maps what a
-    head reads to what it writes. Both are D x D with rank at most d, so storing them as weights would save nothing.
-    """
-
-    def columns(linear: nn.Linear, width: int) -> Tensor:
-        return linear.weight.unflatten(0, (-1, width)).transpose(1, 2)  # [h, D, width], as the lectures write X W
-
-    q, o = columns(attention.q, attention.head_dim), attention.o.weight.T.unflatten(0, (-1, attention.value_dim))
-    k, v = columns(attention.k, attention.head_dim), columns(attention.v, attention.value_dim)
-    k, v = (each.repeat_interleave(len(q) // len(k), dim=0) for each in (k, v))
-    return q @ k.transpose(1, 2), v @ o

@@ -11,8 +11,8 @@ from torch import Tensor
 from heddle.data.corpus import Corpus
 from heddle.data.records import Column, Records
 from heddle.errors import HeddleError
-from heddle.generate.stream import evaluating
 from heddle.generate.translate import Marks
+from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.text.tokenizer import Tokenizer

@@ -14,6 +14,7 @@ from heddle.config import (
     TransformerConfig,
 )
 from heddle.config.layers import AttentionConfig, GatedConfig, MLPConfig, NormConfig
+from heddle.look.weights import head_products
 from heddle.model import Transformer
 from heddle.model.head import Scores
 from heddle.model.stack import Entry
@@ -35,7 +36,6 @@ from heddle.nn import (
     masked_softmax,
 )
 from heddle.nn.activations import ACTIVATIONS
-from heddle.nn.attention import head_products
 from heddle.nn.norm import make_norm
 from heddle.train.loss import cross_entropy
 from tests.lectures.golden import (

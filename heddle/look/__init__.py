@@ -1,0 +1,89 @@
+"""Look inside a model of any family, trained or imported, with its fast kernels. Nothing is converted.
+
+- `sites`: the tensors inside a model by name (`names`), read and replaced by forward hooks.
+- `trace`: the named tensors of one pass (`trace`).
+- `attention`: attention maps of any kernel, mask and length, recomputed row by row (`AttentionPass`).
+- `edits`: heads switched off, activations replaced, directions added, in any pass (`edited`, `ablate`, `replace`, `steer`).
+- `heads`: what heads look at, as numbers and names (`score_heads`, `find_heads`).
+- `lens`: what the model would predict after each layer (`lens`).
+- `affine`, `attribution`: a score as the sum of what every head, feed-forward and shift adds (`attribute`).
+- `patching`: activations of one prompt in the pass of another (`patch`).
+- `gradients`: which tokens a score depends on (`input_gradients`, `integrated_gradients`, `rollout`).
+- `probes`: what a linear classifier reads from a layer (`probe`).
+- `weights`: products of projections, neighbours of tokens, tables of positions, activation curves.
+
+    traced = trace(model, tokens, "decoder.*.residual_after", attention="*")
+    traced.attention["decoder.3.mixer"].weights(heads=2)          # [B 1 T S], sums to 1
+    with edited(model, [ablate("decoder.3.mixer.heads", heads=[2])]):
+        model(tokens)                                              # without that head
+"""
+
+from heddle.look.attention import AttentionPass as AttentionPass
+from heddle.look.attribution import Attribution as Attribution
+from heddle.look.attribution import attribute as attribute
+from heddle.look.edits import Edit as Edit
+from heddle.look.edits import ablate as ablate
+from heddle.look.edits import edited as edited
+from heddle.look.edits import replace as replace
+from heddle.look.edits import steer as steer
+from heddle.look.gradients import TokenScores as TokenScores
+from heddle.look.gradients import input_gradients as input_gradients
+from heddle.look.gradients import integrated_gradients as integrated_gradients
+from heddle.look.gradients import rollout as rollout
+from heddle.look.heads import HeadScores as HeadScores
+from heddle.look.heads import find_heads as find_heads
+from heddle.look.heads import received as received
+from heddle.look.heads import score_heads as score_heads
+from heddle.look.heads import strongest as strongest
+from heddle.look.lens import Lens as Lens
+from heddle.look.lens import lens as lens
+from heddle.look.patching import Patching as Patching
+from heddle.look.patching import difference_of_logits as difference_of_logits
+from heddle.look.patching import patch as patch
+from heddle.look.probes import Probe as Probe
+from heddle.look.probes import probe as probe
+from heddle.look.probes import probe_vectors as probe_vectors
+from heddle.look.sites import names as names
+from heddle.look.trace import Trace as Trace
+from heddle.look.trace import trace as trace
+from heddle.look.weights import activation_curves as activation_curves
+from heddle.look.weights import analogy as analogy
+from heddle.look.weights import head_products as head_products
+from heddle.look.weights import near as near
+from heddle.look.weights import position_tables as position_tables
+
+__all__ = [
+    "AttentionPass",
+    "Attribution",
+    "Edit",
+    "HeadScores",
+    "Lens",
+    "Patching",
+    "Probe",
+    "TokenScores",
+    "Trace",
+    "ablate",
+    "activation_curves",
+    "analogy",
+    "attribute",
+    "difference_of_logits",
+    "edited",
+    "find_heads",
+    "head_products",
+    "input_gradients",
+    "integrated_gradients",
+    "lens",
+    "names",
+    "near",
+    "patch",
+    "position_tables",
+    "probe",
+    "probe_vectors",
+    "received",
+    "replace",
+    "rollout",
+    "score_heads",
+    "steer",
+    "strongest",
+    "trace",
+]

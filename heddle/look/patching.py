@@ -1,0 +1,125 @@
+"""Which activations carry a difference between two prompts: each is put into the other's pass, one at a time.
+
+Activation patching, or causal tracing (Vig et al. 2020; Meng et al. 2022, 2.1).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heddle.checks import checked, one_of
+from heddle.errors import HeddleError
+from heddle.look.edits import AXES, Edit, axis_of, replace
+from heddle.look.sites import sites
+from heddle.look.trace import trace
+from heddle.model.transformer import Transformer
+
+Metric = Callable[[Float[Tensor, "B T V"]], float]
+
+
+@dataclass(frozen=True, eq=False)
+class Patching:
+    """What each patch changes.
+
+    Attributes:
+        names: the patched sites, by row.
+        parts: what was patched of each, by column: positions, heads, or `all`.
+        values: Float[R C], the measured number with each patch; NaN where a site has no such part.
+        clean: the number of the prompt that activations come from.
+        corrupted: the number of the prompt that they are put into.
+    """
+
+    names: tuple[str, ...]
+    parts: tuple[str, ...]
+    values: Float[Tensor, "R C"]
+    clean: float
+    corrupted: float
+
+    def restored(self) -> Float[Tensor, "R C"]:
+        """The share of the difference that each patch restores: 0 changes nothing, 1 makes the number that of the clean prompt.
+
+        Raises:
+            HeddleError: both prompts have the same number.
+        """
+        if self.clean == self.corrupted:
+            raise HeddleError("both prompts give the same number, so there is no difference to restore")
+        return (self.values - self.corrupted) / (self.clean - self.corrupted)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{escape(part)}</th>" for part in self.parts)
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th>{''.join(f'<td>{value:.3f}</td>' for value in row)}</tr>"
+            for name, row in zip(self.names, self.values.tolist(), strict=True)
+        )
+        said = f"clean {self.clean:.3f}, corrupted {self.corrupted:.3f}"
+        return f"<table><caption>{said}</caption><tr><th></th>{head}</tr>{rows}</table>"
+
+
+@checked()
+def difference_of_logits(first: int, second: int, position: int = -1) -> Metric:
+    """A metric: the score of one id less that of another, at a position of the first row."""
+    return lambda logits: float(logits[0, position, first] - logits[0, position, second])
+
+
+@torch.no_grad()
+@checked(by=one_of(("all", *AXES)))
+def patch(
+    model: Transformer,
+    clean: Int[Tensor, "1 T"],
+    corrupted: Int[Tensor, "1 T"],
+    metric: Callable[[Tensor], float],
+    names: str | Sequence[str],
+    by: str = "positions",
+    done: Callable[[int, int], None] | None = None,
+    **more: Any,
+) -> Patching:
+    """Put activations of the clean prompt into the pass of the corrupted one, a part of a site at a time.
+
+    Args:
+        model: any model whose head scores tokens.
+        clean: the prompt that activations are taken from.
+        corrupted: a prompt of the same length that they are put into.
+        metric: from scores [1 T V] to a number, such as `difference_of_logits(first, second)`.
+        names: which sites, such as `decoder.*.residual_after` by positions, or `decoder.*.mixer.heads` by heads.
+        by: what to patch at a time: `positions`, `heads`, `neurons`, `experts`; or `all`, the whole tensor.
+        done: is told how many patches are done, of how many.
+        more: other arguments of the model, for both: source, layout, …
+
+    Raises:
+        HeddleError: the prompts differ in length, or a site has no such parts.
+    """
+    if clean.shape != corrupted.shape:
+        raise HeddleError(
+            f"the clean prompt has {clean.shape[1]} tokens and the corrupted one {corrupted.shape[1]}: "
+            "activations can only be exchanged between prompts of one length"
+        )
+    source = trace(model, clean, names, **more)
+    before = trace(model, corrupted, **more)
+    columns = 1 if by == "all" else max(_count(model, name, tensor, by) for name, tensor in source.items())
+    values = torch.full((len(source), columns), torch.nan)
+    total = sum(1 if by == "all" else _count(model, name, tensor, by) for name, tensor in source.items())
+    for number, (row, column, edit) in enumerate(_edits(model, source.items(), by)):
+        values[row, column] = metric(trace(model, corrupted, edits=[edit], **more).logits)
+        if done is not None:
+            done(number + 1, total)
+    parts = ("all",) if by == "all" else tuple(map(str, range(columns)))
+    return Patching(tuple(source), parts, values, metric(source.logits), metric(before.logits))
+
+
+def _edits(model: Transformer, tensors: Iterable[tuple[str, Tensor]], by: str) -> Iterator[tuple[int, int, Edit]]:
+    for row, (name, tensor) in enumerate(tensors):
+        if by == "all":
+            yield row, 0, replace(name, tensor)
+            continue
+        for column in range(_count(model, name, tensor, by)):
+            yield row, column, replace(name, tensor, **{by: [column]})
+
+
+def _count(model: Transformer, name: str, tensor: Tensor, by: str) -> int:
+    """How many parts a site has."""
+    return tensor.shape[axis_of(sites(model)[name], by)]

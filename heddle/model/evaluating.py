@@ -1,0 +1,22 @@
+"""Evaluation mode for a while."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+
+@contextmanager
+def evaluating(model: nn.Module, modules: Iterable[nn.Module] = ()) -> Iterator[None]:
+    """Evaluation mode inside; afterwards every module is in the mode it was in.
+
+    `modules` are all modules of the model, if already known: finding them takes as long as some matrix products.
+    """
+    training = [module for module in modules or model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

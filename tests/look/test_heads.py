@@ -1,0 +1,149 @@
+"""Scores of heads: the worked examples' numbers, heads planted by hand, and a text of any length."""
+
+from math import log
+
+import pytest
+import torch
+from torch import Tensor
+
+from heddle.config import ConvolutionConfig, NoNormConfig
+from heddle.errors import HeddleError
+from heddle.look import attention, find_heads, received, score_heads, strongest, trace
+from heddle.look.heads import FIELDS, last_seen
+from heddle.model import Transformer
+from tests.look.test_attention import golden
+from tests.models import VOCABULARY, awake, config_of, tokens_of
+
+PLACES = 24
+
+
+@pytest.mark.lecture("L1-37")
+def test_diagonal_of_the_worked_example() -> None:
+    found = score_heads(golden("multihead_dk"))
+    assert float(found.diagonal[0]) == pytest.approx(0.116426249511, abs=1e-6)
+    weights = golden("multihead_dk").weights()[0]
+    for head in range(2):
+        assert float(found.previous[head]) == pytest.approx(float((weights[head, 1, 0] + weights[head, 2, 1]) / 2))
+        assert float(found.following[head]) == pytest.approx(float((weights[head, 0, 1] + weights[head, 1, 2]) / 2))
+        assert float(found.first[head]) == pytest.approx(float(weights[head, 1:, 0].mean()))
+        entropy = -(weights[head] * weights[head].log()).sum(-1).mean() / log(3)
+        assert float(found.entropy[head]) == pytest.approx(float(entropy))
+
+
+@pytest.mark.lecture("L1-36")
+def test_a_map_is_not_symmetric() -> None:
+    weights = golden("multihead_dk").weights()[0]
+    found = score_heads(golden("multihead_dk")).asymmetry
+    for head in range(2):
+        wanted = (weights[head] - weights[head].T).norm() / weights[head].norm()
+        assert float(wanted) > 0
+        assert float(found[head]) == pytest.approx(float(wanted))
+
+
+@pytest.mark.lecture("L1-38")
+def test_strongest_pairs_of_the_worked_example() -> None:
+    pairs = strongest(golden("multihead_dk"), 0, 3)
+    assert pairs[0][:2] == (1, 2)  # rows count from 0
+    assert pairs[0][2] == pytest.approx(0.81728579031, abs=1e-10)
+    assert [pair[2] for pair in pairs] == sorted((pair[2] for pair in pairs), reverse=True)
+    assert all(query != key for query, key, _ in strongest(golden("multihead_dk"), 1, 9))
+
+
+@pytest.mark.lecture("L1-39", "L1-40")
+def test_attention_received_in_the_worked_example() -> None:
+    found = received(golden("multihead_dk"))
+    wanted = torch.tensor([0.310305217446, 0.222718144577, 0.466976637977])
+    torch.testing.assert_close(found[0], wanted, rtol=0, atol=1e-6)
+    assert float(found[0].sum()) == pytest.approx(1)
+    causal = golden("multihead_causal_dk")
+    weights = causal.weights()[0]
+    torch.testing.assert_close(received(causal), (weights.sum(1) / torch.tensor([3.0, 2.0, 1.0])).float())
+
+
+def planted() -> Transformer:
+    """Layer 0, head 0 reads the token before into slots of its own; layer 1, head 1 looks for a token after one like the last.
+
+    Token, position and "token before" are one-hot, each in slots of its own; the other heads see everything alike.
+    """
+    dim = 2 * VOCABULARY + PLACES
+    slots = {
+        "depth": 2,
+        "positions": "learned",
+        "norm": NoNormConfig(),
+        "ffn": "none",
+        "bias": False,
+        "final_norm": False,
+    }
+    config = config_of(dim=60, head_dim=PLACES, **slots).override({"context": PLACES, "decoder.block.mixer.heads": 2})
+    model = awake(config, torch.float32)
+    token, place = slice(0, VOCABULARY), slice(VOCABULARY, VOCABULARY + PLACES)
+    before = slice(VOCABULARY + PLACES, dim)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.embedding.weight[:, token] = torch.eye(VOCABULARY)
+        model.decoder.entry.positions.weight[:, place] = torch.eye(PLACES)
+        first, second = (block.mixer for block in model.decoder.blocks)
+        rows = torch.arange(PLACES)
+        first.q.weight[rows[:-1], VOCABULARY + 1 + rows[:-1]] = 300.0  # position p asks for channel p - 1
+        first.k.weight[rows, VOCABULARY + rows] = 1.0
+        copy(first, 0, token, before, 1.0)
+        ids = torch.arange(VOCABULARY)
+        second.q.weight[PLACES + ids, ids] = 300.0
+        second.k.weight[PLACES + ids, VOCABULARY + PLACES + ids] = 1.0
+        copy(second, 1, token, token, 10.0)
+    return model
+
+
+def copy(mixer: torch.nn.Module, head: int, source: slice, target: slice, factor: float) -> None:
+    """A head that writes what it reads in some slots into others."""
+    at = head * PLACES + torch.arange(VOCABULARY)
+    mixer.v.weight[at, torch.arange(source.start, source.stop)] = 1.0
+    mixer.o.weight[torch.arange(target.start, target.stop), at] = factor
+
+
+def test_planted_heads_are_found() -> None:
+    model = planted()
+    found = find_heads(model, length=PLACES // 2, ids=range(VOCABULARY), rows=8)
+    assert list(found) == ["decoder.0.mixer", "decoder.1.mixer"]
+    first, second = found.values()
+    assert float(first.previous[0]) > 0.99
+    assert float(second.induction[1]) > 0.5  # ids occur more than once by chance, and then both are looked at
+    assert (first.names()[0], second.names()[1]) == ("previous", "induction")
+    assert first.names()[1] not in ("previous", "induction")
+    assert float(first.induction[1]) < 0.3
+    assert float(first.entropy[1]) > 0.999  # sees everything alike
+
+
+def test_the_planted_induction_head_predicts() -> None:
+    tokens = torch.tensor([[6, 1, 5, 3, 8, 2, 9, 4, 1, 5, 3, 8, 2, 9]])
+    assert trace(planted(), tokens).logits[0, 8:].argmax(-1).tolist() == [5, 3, 8, 2, 9, 4]
+
+
+def test_scores_of_parts_add_up_to_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokens = awake(config_of(window=6, kernel="blockwise")), tokens_of(2, 30)
+    call = trace(model, tokens, attention="decoder.0.mixer").attention["decoder.0.mixer"]
+    whole, columns = score_heads(call, tokens), received(call)
+    monkeypatch.setattr(attention, "BLOCK_NUMBERS", 4 * 30 * 2 * 3)
+    parts = score_heads(call, tokens)
+    for name in FIELDS:
+        torch.testing.assert_close(getattr(whole, name), getattr(parts, name), msg=name)
+    torch.testing.assert_close(columns, received(call))
+    assert strongest(call, 1, 5) == strongest(call, 1, 9)[:5]
+
+
+def test_what_came_after_the_same_token() -> None:
+    tokens: Tensor = torch.tensor([[4, 7, 4, 7, 9, 4], [1, 1, 1, 2, 3, 1]])
+    assert last_seen(tokens).tolist() == [[-1, -1, 0, 1, -1, 2], [-1, 0, 1, -1, -1, 2]]
+    model = awake(config_of())
+    call = trace(model, tokens[:1], attention="decoder.0.mixer").attention["decoder.0.mixer"]
+    weights, found = call.weights()[0], score_heads(call, tokens[:1])
+    torch.testing.assert_close(found.duplicate, (weights[:, [2, 3, 5], [0, 1, 2]].mean(-1)).float())
+    torch.testing.assert_close(found.induction, (weights[:, [2, 3, 5], [1, 2, 3]].mean(-1)).float())
+
+
+def test_encoders_and_models_without_heads() -> None:
+    assert list(find_heads(awake(config_of(family="encoder")))) == ["encoder.0.mixer", "encoder.1.mixer"]
+    assert list(find_heads(awake(config_of(family="both")))) == ["decoder.0.mixer", "decoder.1.mixer"]
+    with pytest.raises(HeddleError, match="no self-attention"):
+        find_heads(awake(config_of(first=ConvolutionConfig(taps=3), positions="none")))
