@@ -35,11 +35,12 @@ FLOORS = {
     "errors": 0,
 }
 # Imports between two packages on one floor. Everything may raise a HeddleError; training shows samples; a proof
-# goes through the very loop that writes, and the very loss that is minimised; a prediction reads texts as training does.
+# goes through the very loop that writes, and the very loss that is minimised; a prediction reads texts as training does, and
+# who looks inside reads them as generation and prediction do.
 SIDEWAYS = {
     *((name, below) for name in ("config", "text") for below in ("checks", "errors")),
     *(("checks", "errors"), ("train", "generate"), ("prove", "generate"), ("prove", "train")),
-    *(("predict", "train"), ("predict", "generate")),
+    *(("predict", "train"), ("predict", "generate"), ("look", "generate"), ("look", "predict")),
 }
 
 PICKLES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}

@@ -63,6 +63,9 @@ def make_app(command: str | None = None) -> App:
     app.command("heddle.cli.translate:translate", name="translate", help="Translate texts by beam search.")
     app.command("heddle.cli.chat:chat", name="chat", help="Talk with a model in the terminal.")
     app.command("heddle.cli.serve:serve", name="serve", help="Serve runs over HTTP to clients of OpenAI's API.")
+    app.command(
+        "heddle.cli.look:look", name="look", help="Look inside a model: attention, what each layer predicts, its heads."
+    )
     app.command("heddle.cli.evaluate:evaluate", name="eval", help="Score files: loss, and what else a task measures.")
     app.command("heddle.cli.count:count", name="count", help="Parameters, FLOPs and memory of a model, itemised.")
     app.command(

@@ -1,0 +1,99 @@
+"""`heddle look`: maps, the lens and heads as tables, documents and pictures; what is refused."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from heddle.look import trace
+from heddle.look.texts import read_text
+from heddle.weights import load
+
+from .conftest import Heddle
+
+
+@pytest.mark.lecture("L1-36", "L1-28", "L1-41")
+def test_a_map_is_that_of_the_library(heddle: Heddle, run_a: Path) -> None:
+    """As a document, with the strongest pairs; rows sum to 1. As a table, with the demo sentence's tokens."""
+    said = ("--prompt", "man eats fish", "--attention", "0.1")
+    found = heddle("look", "a", *said, "--json").json
+    model, tokenizer = load("runs/a")
+    text = read_text(model, tokenizer, "man eats fish")
+    layer = trace(model, text.tokens, attention="decoder.0.mixer").attention["decoder.0.mixer"]
+    weights = torch.tensor(found["layers"]["decoder.0.mixer"]["1"]["weights"])
+    torch.testing.assert_close(weights, layer.weights(heads=1)[0, 0])
+    assert "".join(found["tokens"]) == "man eats fish"
+    torch.testing.assert_close(weights.sum(-1), torch.ones(13))
+    told = heddle("look", "a", *said)
+    assert (told.code, told.err) == (0, "")
+    assert "decoder.0.mixer, head 1: strongest pairs off the diagonal" in told.out
+    assert "these tokens" not in told.out
+    every = heddle("look", "a", "--prompt", "man eats fish", "--attention", "all", "--json").json
+    assert [list(heads) for heads in every["layers"].values()] == [["0", "1"]]
+
+
+def test_what_is_masked_is_marked_in_the_terminal(heddle: Heddle, run_a: Path) -> None:
+    lines = heddle("look", "a", "--prompt", "abcd", "--attention", "0.0").out.splitlines()[:4]
+    assert [line.count("··") for line in lines] == [3, 2, 1, 0]
+    assert [line[0] for line in lines] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.lecture("L1-44")
+def test_the_lens_ends_in_the_loss(heddle: Heddle, run_a: Path) -> None:
+    found = heddle("look", "a", "--prompt", "warp", "--lens", "--json").json
+    assert found["places"] == ["entry", "0"]
+    assert [len(row) for row in found["tokens"]] == [4, 4]
+    model, tokenizer = load("runs/a")
+    tokens = torch.tensor([tokenizer.encode("warp")])
+    logits = model.logits(model(tokens).hidden)[0, :-1].detach()
+    wanted = torch.nn.functional.cross_entropy(logits, tokens[0, 1:])
+    assert found["losses"][-1] == pytest.approx(float(wanted))
+    assert f"0 {float(wanted):.3f}" in heddle("look", "a", "--prompt", "warp", "--lens").out
+
+
+def test_heads_and_names(heddle: Heddle, run_a: Path) -> None:
+    found = heddle("look", "a", "--heads", "--json").json
+    assert list(found) == ["decoder.0.mixer"]
+    assert len(found["decoder.0.mixer"]["previous"]) == len(found["decoder.0.mixer"]["names"]) == 2
+    assert "on random tokens that repeat" in heddle("look", "a", "--heads").out
+    assert "on the prompt" in heddle("look", "a", "--heads", "--prompt", "the warp").out
+    assert heddle("look", "a", "--names", "--json").json["decoder.0.mixer.weights"].startswith("B H T S: ")
+    assert "decoder.0.ffn.hidden" in heddle("look", "a", "--names").out
+
+
+@pytest.mark.parametrize("what", [["--attention", "0.1"], ["--attention", "all"], ["--lens"], ["--heads"]])
+def test_pictures(heddle: Heddle, run_a: Path, what: list[str]) -> None:
+    for name, start in (("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml")):
+        told = heddle("look", "a", "--prompt", "a $x$ <b>\n", *what, "--png", name)
+        assert (told.code, told.err) == (0, "")
+        assert f"written: {name}" in told.out
+        assert Path(name).read_bytes().startswith(start)
+    ElementTree.parse("a.svg")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "say what to look at"),
+        (["--lens", "--heads"], "say what to look at"),
+        (["--lens"], "--lens needs a text: --prompt TEXT"),
+        (["--attention", "0.1"], "--attention needs a text"),
+        (["--attention", "first", "--prompt", "a"], "give LAYER.HEAD"),
+        (["--attention", "7.1", "--prompt", "a"], "this model has no decoder.7.mixer; it has decoder.0.mixer"),
+        (["--attention", "0.9", "--prompt", "a"], "decoder.0.mixer has 2 heads, numbered from 0"),
+        (["--attention", "cross.0", "--prompt", "a"], "this model has no decoder.0.cross"),
+        (["--lens", "--prompt", "a", "--png", "a.gif"], "a picture ends in .png, .svg, .pdf"),
+        (["--lens", "--prompt", "a", "--target", "b"], "leave out the target"),
+        (["--names", "--png", "a.png"], "there is no picture of names"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_one_line(heddle: Heddle, run_a: Path, options: list[str], said: str) -> None:
+    told = heddle("look", "a", *options)
+    assert told.code == 2
+    assert said in told.err
+    assert told.err.count("\n") == 1
+    assert not list(Path().glob("a.*"))
+    document = json.loads(heddle("look", "a", *options, "--json").out)
+    assert said in document["error"]
