@@ -1,34 +1,30 @@
 """`heddle look`."""
 
-import re
+import importlib.util
+import sys
+import webbrowser
 from pathlib import Path
-from typing import Annotated, Any
+from threading import Timer
+from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
-from rich.text import Text as Line
 
+from heddle.cli.inside import say_attention, say_heads, say_lens, say_names
+from heddle.cli.listening import address_of, bind, is_loopback
 from heddle.cli.models import Ready, open_model
-from heddle.cli.say import console, document, find_run, table
+from heddle.cli.say import bar, console, document, find_run
+from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
-from heddle.look import find_heads, score_heads, strongest, trace
-from heddle.look import lens as read_layers
-from heddle.look import names as names_of
-from heddle.look.attention import AttentionPass
-from heddle.look.heads import FIELDS
-from heddle.look.picture import attention_figure, check_image, heads_figure, labels, lens_figure, write_figure
-from heddle.look.sites import kernels
-from heddle.look.texts import Text, read_text
+from heddle.look.picture import check_image
+from heddle.look.texts import read_text
 
-WIDE = 48  # tokens of a map in the terminal, the last ones of a longer text
-PAIRS = 5
-SHADES = " ░▒▓█"
+NEEDED = ("fastapi", "uvicorn")
 
 
 def look(
     run: str,
     /,
-    *,
+    *others: str,
     prompt: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     target: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     attention: str | None = None,
@@ -36,15 +32,25 @@ def look(
     heads: bool = False,
     names: bool = False,
     png: Path | None = None,
+    html: Path | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    allow_host: list[str] | None = None,
+    no_browser: bool = False,
     device: str = "auto",
     json: bool = False,
 ) -> None:
-    """Look inside a model: attention maps, what each layer would predict, what its heads do.
+    """Look inside a model, in a browser: what it predicts, its attention, its layers, every tensor of a pass, its training.
+
+    With --html the page is written as one file that works offline. With --attention, --lens, --heads or --names, one thing is
+    printed instead, or drawn with --png.
 
     Parameters
     ----------
     run
         A run directory, or its name in runs/.
+    others
+        Runs whose curves are drawn over those of the first.
     prompt
         The text that the model reads; of an encoder-decoder, the source.
     target
@@ -60,197 +66,118 @@ def look(
         What can be named in heddle.look.trace, with the shapes.
     png
         Write a picture, too: .png, .svg or .pdf.
+    html
+        Write the page about the prompt as one .html file, instead of serving it.
+    host
+        The address of this machine to serve the page at.
+    port
+        The port to serve the page at; 0 takes a free one.
+    allow_host
+        Another host name that the page may be addressed by; may be repeated.
+    no_browser
+        Only say where the page is.
     device
         auto, cpu, cuda or mps.
     json
-        One JSON document on stdout.
+        One JSON document on stdout; for the page, its address or file.
     """
     wanted = [
         name for name, given in (("attention", attention), ("lens", lens), ("heads", heads), ("names", names)) if given
     ]
-    if len(wanted) != 1:
-        raise HeddleError("say what to look at: one of --attention LAYER.HEAD, --lens, --heads and --names")
-    if prompt is None and wanted[0] in ("attention", "lens"):
-        raise HeddleError(f"--{wanted[0]} needs a text: --prompt TEXT")
-    if png is not None:
-        check_image(png)
-        if names:
-            raise HeddleError("--png: there is no picture of names")
+    _check(wanted, prompt, html, png, others)
+    if not wanted:
+        _check_page(host, html)
     ready = open_model(find_run(run), device)
     if names:
-        _names(ready, json)
+        say_names(ready, json)
     elif heads:
-        _heads(ready, None if prompt is None else read_text(ready.model, ready.tokenizer, prompt, target), png, json)
-    else:
+        say_heads(ready, None if prompt is None else read_text(ready.model, ready.tokenizer, prompt, target), png, json)
+    elif wanted:
         text = read_text(ready.model, ready.tokenizer, prompt or "", target)
         if attention is not None:
-            _attention(ready, text, attention, png, json)
+            say_attention(ready, text, attention, png, json)
         else:
-            _lens(ready, text, png, json)
+            say_lens(ready, text, png, json)
+    elif html is not None:
+        _write(ready, find_run(run), html, prompt or "", target, json)
+    else:
+        start = {name: text for name, text in (("text", prompt), ("target", target)) if text is not None}
+        paths = [find_run(run), *(find_run(each) for each in others)]
+        _serve(ready, paths, start, (host, port), allow_host or [], not no_browser, json)
 
 
-def layers_of(ready: Ready, wanted: str) -> tuple[list[str], int | None]:
-    """The attention layers and the head that `3.2`, `3`, `encoder.3.2`, `cross.3` or `all` means.
+def _check(wanted: list[str], prompt: str | None, html: Path | None, png: Path | None, others: tuple[str, ...]) -> None:
+    """Refuse what does not go together.
 
     Raises:
-        HeddleError: there is no such layer.
+        HeddleError: it does not.
     """
-    every = list(kernels(ready.model))
-    last = "encoder" if ready.model.decoder is None else "decoder"
-    if wanted == "all":
-        return [name for name in every if name.startswith(last) and name.endswith(".mixer")], None
-    found = re.fullmatch(r"(?:(encoder|decoder|cross)\.)?(\d+)(?:\.(\d+))?", wanted)
-    if found is None:
-        raise HeddleError(f"--attention {wanted}: give LAYER.HEAD, such as 0.2, or encoder.0.2, cross.0.2, or all")
-    stack, layer, head = found.groups()
-    name = f"decoder.{layer}.cross" if stack == "cross" else f"{stack or last}.{layer}.mixer"
-    if name not in every:
+    if len(wanted) > 1:
+        raise HeddleError("name one thing to look at: --attention LAYER.HEAD, --lens, --heads or --names")
+    if prompt is None and wanted and wanted[0] in ("attention", "lens"):
+        raise HeddleError(f"--{wanted[0]} needs a text: --prompt TEXT")
+    if html is not None and prompt is None and not wanted:
+        raise HeddleError("--html needs a text for the page to be about: --prompt TEXT")
+    if html is not None and wanted:
+        raise HeddleError(f"--html writes the whole page: leave out --{wanted[0]}")
+    if others and wanted:
+        raise HeddleError(f"--{wanted[0]} looks at one run: leave out {others[0]}")
+    if png is not None:
+        check_image(png)
+        if not wanted or wanted[0] == "names":
+            raise HeddleError("--png draws one of --attention, --lens and --heads")
+
+
+def _check_page(host: str, html: Path | None) -> None:
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        raise HeddleError(f"the page needs {', '.join(missing)}: pip install 'heddle-lm[serve]'")
+    if html is None and not is_loopback(host):
         raise HeddleError(
-            f"--attention {wanted}: this model has no {name}; it has {', '.join(every) or 'no attention'}"
+            f"{host} can be reached from other machines, and the page has no key: use this machine's address"
         )
-    return [name], None if head is None else int(head)
+    if html is not None and html.suffix.lower() not in (".html", ".htm"):
+        raise HeddleError(f"--html {html}: a page is an .html file")
 
 
-def _attention(ready: Ready, text: Text, wanted: str, png: Path | None, json: bool) -> None:
-    layers, head = layers_of(ready, wanted)
-    if not layers:
-        raise HeddleError("this model has no self-attention")
-    found = trace(ready.model, text.tokens, attention=layers, **text.more).attention
-    heads = None if head is None else [head]
-    first = next(iter(found.values()))
-    if head is not None and head >= first.heads:
-        raise HeddleError(f"--attention {wanted}: {layers[0]} has {first.heads} heads, numbered from 0")
-    if png is not None:
-        write_figure(attention_figure(found, text, heads), png)
+def _write(ready: Ready, path: Path, html: Path, prompt: str, target: str | None, json: bool) -> None:
+    from heddle.page import Subject, write_page
+
+    subject = Subject(path.resolve().name, ready.model.eval(), ready.tokenizer, path)
+    with bar(console(as_json=json), "computing what the page shows") as told:
+        write_page(subject, html, prompt, target, told)
+    size = html.stat().st_size
     if json:
-        document({"tokens": text.pieces, "source": text.source_pieces, "layers": _maps(found, heads)})
-        return
-    out = console()
-    for name, layer in found.items():
-        rows, columns = labels(name, text)
-        for each in range(layer.heads) if heads is None else heads:
-            if head is not None:
-                _map(out, layer, each, rows, columns)
-            pairs = strongest(layer, each, PAIRS)
-            title = f"{name}, head {each}: strongest pairs" + (" off the diagonal" if name.endswith(".mixer") else "")
-            shown = [[f"{rows[q]!r}", f"{columns[k]!r}", round(weight, 4)] for q, k, weight in pairs]
-            out.print(table(["token", "attends to", "weight"], shown, title))
-    if png is not None:
-        out.print(f"written: {png}", markup=False)
-
-
-def _maps(found: dict[str, AttentionPass], heads: list[int] | None) -> dict[str, Any]:
-    return {
-        name: {
-            str(head): {
-                "weights": layer.weights(heads=head)[0, 0].tolist(),
-                "strongest": strongest(layer, head, PAIRS),
-            }
-            for head in (range(layer.heads) if heads is None else heads)
-        }
-        for name, layer in found.items()
-    }
-
-
-def _map(out: Console, layer: AttentionPass, head: int, rows: tuple[str, ...], columns: tuple[str, ...]) -> None:
-    """A small map: a shade per pair of tokens, darker where the weight is higher; · where the mask blocks."""
-    queries, keys = range(max(0, layer.queries - WIDE), layer.queries), range(max(0, layer.keys - WIDE), layer.keys)
-    weights = layer.weights(rows=list(queries), heads=head)[0, 0, :, keys.start :].tolist()
-    allowed = layer.allowed(list(queries))[0, 0, :, keys.start :].expand(len(queries), -1).tolist()
-    width = max((len(_plain(rows[query])) for query in queries), default=1)
-    for query, row, seen in zip(queries, weights, allowed, strict=True):
-        line = Line(f"{_plain(rows[query]):>{width}} ")
-        for value, may in zip(row, seen, strict=True):
-            shade = round(255 * value)
-            inverse = "white on " if value > 0.5 else "black on "
-            mark = "  " if may else "··"
-            line.append(mark, style=f"{inverse}rgb({255 - shade},{255 - shade},{255})" if may else "dim")
-            if may and not out.is_terminal:
-                line.right_crop(2)
-                line.append(SHADES[min(len(SHADES) - 1, int(value * len(SHADES)))] * 2)
-        out.print(line)
-    if layer.queries > WIDE or layer.keys > WIDE:
-        out.print(f"the last {WIDE} of {max(layer.queries, layer.keys)} tokens; --png draws all of them")
-
-
-def _plain(piece: str) -> str:
-    """A piece without what would move the cursor."""
-    return piece.replace(" ", "␣").replace("\n", "⏎") if piece.isprintable() or piece == "\n" else repr(piece)[1:-1]
-
-
-def _lens(ready: Ready, text: Text, png: Path | None, json: bool) -> None:
-    found = read_layers(ready.model, text.tokens, top=5, **text.more)
-    piece = str if ready.tokenizer is None else ready.tokenizer.piece
-    if png is not None:
-        write_figure(lens_figure(found, text, piece), png)
-    if json:
-        document(
-            {
-                "read": text.pieces,
-                "places": found.places,
-                "tokens": [[[piece(id) for id in top] for top in row] for row in found.tokens.tolist()],
-                "probabilities": found.probabilities.tolist(),
-                "losses": found.losses().tolist() if found.target_probabilities.numel() else None,
-            }
-        )
-        return
-    out = console()
-    pieces = found.table(piece)
-    rows = [
-        [repr(read)[1:-1], *(f"{_plain(line[place])} {best:.2f}" for line, best in zip(pieces, column, strict=True))]
-        for place, (read, column) in enumerate(zip(text.pieces, found.probabilities[..., 0].T.tolist(), strict=True))
-    ]
-    out.print(table(["read so far", *(f"after {place}" for place in found.places)], rows, "most probable token"))
-    if found.target_probabilities.numel():
-        losses = ", ".join(
-            f"{place} {loss:.3f}" for place, loss in zip(found.places, found.losses().tolist(), strict=True)
-        )
-        out.print(f"loss on this text, in nats per token, after each layer: {losses}")
-    if png is not None:
-        out.print(f"written: {png}", markup=False)
-
-
-def _heads(ready: Ready, text: Text | None, png: Path | None, json: bool) -> None:
-    if text is None:
-        found = find_heads(ready.model)
+        document({"page": str(html), "bytes": size})
     else:
-        layers, _ = layers_of(ready, "all")
-        attention = trace(ready.model, text.tokens, attention=layers, **text.more).attention if layers else {}
-        found = {name: score_heads(each, text.tokens) for name, each in attention.items()}
-    if not found:
-        raise HeddleError("this model has no self-attention, so it has no heads")
-    if png is not None:
-        write_figure(heads_figure(found), png)
-    if json:
-        values = {
-            name: {field: getattr(each, field).tolist() for field in FIELDS if field != "asymmetry"}
-            | {"names": each.names()}
-            for name, each in found.items()
-        }
-        document(values)
-        return
-    shown = [field for field in FIELDS if field != "asymmetry"]
-    rows = [
-        [name, head, each.names()[head], *(f"{float(getattr(each, field)[head]):.3f}" for field in shown)]
-        for name, each in found.items()
-        for head in range(len(each.entropy))
-    ]
-    out = console()
-    out.print(
-        table(
-            ["layer", "head", "looks at", *shown],
-            rows,
-            f"shares of attention, on {'random tokens that repeat' if text is None else 'the prompt'}",
+        console().print(f"written: {html}, {size / 1e6:.1f} MB; it works without a network", markup=False)
+
+
+def _serve(
+    ready: Ready,
+    paths: list[Path],
+    start: dict[str, str],
+    where: tuple[str, int],
+    hosts: list[str],
+    browser: bool,
+    json: bool,
+) -> None:
+    import uvicorn
+
+    from heddle.page import Subject, make_page
+
+    with bind(*where) as listening:
+        subject = Subject(paths[0].resolve().name, ready.model.eval(), ready.tokenizer, paths[0], paths[1:])
+        config = ServeConfig.of(
+            {"hosts": [*ServeConfig().hosts, where[0].lower(), *(name.lower() for name in hosts)]}, where="look"
         )
-    )
-    if png is not None:
-        out.print(f"written: {png}", markup=False)
-
-
-def _names(ready: Ready, json: bool) -> None:
-    found = names_of(ready.model)
-    if json:
-        document(found)
-        return
-    rows = [[name, *said.split(": ", 1)] for name, said in found.items()]
-    console().print(table(["name", "axes", "what it is"], rows))
+        address = f"http://{address_of(listening)}/"
+        if json:
+            document({"page": address})
+            sys.stdout.flush()
+        print(f"{subject.name} at {address} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+        if browser:
+            Timer(0.5, webbrowser.open, [address]).start()
+        options = uvicorn.Config(
+            make_page(subject, config, start), log_level="warning", access_log=False, timeout_graceful_shutdown=3
+        )
+        uvicorn.Server(options).run(sockets=[listening])

@@ -1,8 +1,6 @@
 """`heddle serve`."""
 
-import errno
 import importlib.util
-import ipaddress
 import socket
 import sys
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from heddle.cli.listening import address_of, bind, is_loopback
 from heddle.cli.models import compile_model, open_model, tokenizer_of
 from heddle.cli.say import find_run
 from heddle.config.decoding import EngineConfig, WeightKind
@@ -90,9 +89,9 @@ def serve(
         "engine": EngineConfig.of({"rows": rows, "queue": queue, "chunk": chunk, "keep": keep}, where="serve"),
     }
     config = ServeConfig.of(settings, where="serve")
-    if api_key is None and not _is_loopback(host):
+    if api_key is None and not is_loopback(host):
         raise HeddleError(f"{host} can be reached from other machines: set a key with --api-key or HEDDLE_API_KEY")
-    listening = _bind(host, port)
+    listening = bind(host, port)
     with listening:
         _run(names, listening, config, device, weights, compile)
 
@@ -112,9 +111,8 @@ def _run(
         created = int((path / "config.json").stat().st_mtime)
         served.append(Run(path.resolve().name, ready.model.eval(), tokenizer_of(ready, path), created))
     app = make_app(served, config)
-    address, port = listening.getsockname()[:2]
-    where = f"[{address}]" if ":" in address else address
-    print(f"serving {', '.join(run.name for run in served)} at http://{where}:{port}/v1", file=sys.stderr, flush=True)
+    where = address_of(listening)
+    print(f"serving {', '.join(run.name for run in served)} at http://{where}/v1", file=sys.stderr, flush=True)
     options = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=DRAIN)
     uvicorn.Server(options).run(sockets=[listening])
 
@@ -132,36 +130,3 @@ def _check_names(paths: list[Path]) -> None:
         if path.resolve().name in seen:
             raise HeddleError(f"{seen[path.resolve().name]} and {path} have one name; rename one of the folders")
         seen[path.resolve().name] = path
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    """A socket that listens, before the models are loaded.
-
-    Raises:
-        HeddleError: the address cannot be used.
-    """
-    listening = None
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen()
-        return listening
-    except (OSError, OverflowError) as error:
-        if listening is not None:
-            listening.close()
-        in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-        said = (
-            "the port is in use; choose another with --port" if in_use else str(error).partition("] ")[2] or str(error)
-        )
-        raise HeddleError(f"cannot listen at {host}:{port}: {said}") from None

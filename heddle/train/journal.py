@@ -34,12 +34,14 @@ class Report:
 
 
 SPEED = "speed.json"
+SAMPLES = "samples.jsonl"
 
 
 class Metrics:
     """`metrics.jsonl` in a run directory: one line per report, without wall times.
 
-    Beside it, `speed.json` has the tokens and seconds of all training steps up to the last `sync`.
+    Beside it, `speed.json` has the tokens and seconds of all training steps up to the last `sync`, and `samples.jsonl` the texts
+    that the model generated.
 
     Args:
         path: the file.
@@ -51,6 +53,10 @@ class Metrics:
         kept = [line for line in read_lines(path) if line["step"] <= keep]
         write_file(path, "".join(_line(line) for line in kept).encode(), replace=True)
         self._file = path.open("a", encoding="utf-8")
+        self._samples = path.with_name(SAMPLES)
+        if self._samples.exists():
+            samples = [sample for sample in read_samples(path.parent) if sample[0] <= keep]
+            write_file(self._samples, "".join(_sample(*each) for each in samples).encode(), replace=True)
 
     def __call__(self, report: Report) -> None:
         """Write one line, and count the step's time.
@@ -66,6 +72,9 @@ class Metrics:
                 loads = {f"expert_load/{layer}": load for layer, load in report.loads.items()}
                 self._file.write(_line({"step": report.step, **report.values, **loads}))
                 self._file.flush()
+        if report.sample is not None:
+            with self._reported(), self._samples.open("a", encoding="utf-8") as file:
+                file.write(_sample(report.step, report.sample))
 
     def sync(self) -> None:
         """Flush to disk, so that what was written survives a crash of the machine.
@@ -111,12 +120,27 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
+def read_samples(run: Path) -> list[tuple[int, str]]:
+    """The texts that the model generated while training, each with its step; those of incomplete lines are skipped."""
+    found = []
+    with suppress(OSError):
+        for text in (run / SAMPLES).read_bytes().split(b"\n")[:-1]:
+            with suppress(ValueError, TypeError, KeyError):
+                line = json.loads(text)
+                found.append((int(line["step"]), str(line["sample"])))
+    return found
+
+
 def read_speed(run: Path) -> tuple[float, float]:
     """The tokens that a run has trained on and the seconds its steps took; zeros if that is not known."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         speed = json.loads((run / SPEED).read_bytes())
         return float(speed["tokens"]), float(speed["seconds"])
     return 0.0, 0.0
+
+
+def _sample(step: int, text: str) -> str:
+    return _line({"step": step, "sample": text})
 
 
 def _line(values: Mapping[str, Any]) -> str:

@@ -1,0 +1,87 @@
+"""The panels: what each answers, as one table for the server and for files."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from heddle.errors import HeddleError
+from heddle.look.sites import kernels
+from heddle.page.asked import Asked, At, Beams, Divided, Document, OneHead, OneQuery, OneTensor, Reading, TwoTexts
+from heddle.page.layers import divided, exchanged, layers, parts
+from heddle.page.maps import heads, one_map, one_query
+from heddle.page.prefixes import prefixes
+from heddle.page.subject import Subject
+from heddle.page.training import training
+from heddle.page.walk import tensor, walk
+from heddle.page.write import beams, following
+
+DEMO = ("I am a researcher", "The man eats the fish", "Thinking Machines")  # L0-98, L1-28, L3-25
+
+
+class Panel(NamedTuple):
+    """What can be asked for, and what answers it."""
+
+    asked: type[Asked]
+    answer: Callable[[Subject, Any], Document]
+
+
+def about(subject: Subject, asked: Asked) -> Document:
+    """The model in a few words: what it is, what it can show, what can be switched off."""
+    model = subject.model
+    stack = model.config.last()[1]
+    return {
+        "run": subject.name,
+        "family": "encoder-decoder" if subject.paired else f"{subject.stack}-only",
+        "predicts": _predicts(subject),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "depth": stack.depth,
+        "dim": model.config.dim,
+        "context": model.config.context,
+        "vocabulary": model.vocab_size,
+        "text": subject.tokenizer is not None,
+        "attention": list(kernels(model)) if _has_kernels(subject) else [],
+        "parts": parts(subject),
+        "demo": DEMO,
+        "curves": subject.directory is not None,
+    }
+
+
+def _predicts(subject: Subject) -> str:
+    if not subject.speaks:
+        return str(subject.model.config.head.kind)
+    return "translation" if subject.paired else "masked" if subject.model.decoder is None else "next"
+
+
+def _has_kernels(subject: Subject) -> bool:
+    try:
+        return bool(kernels(subject.model))
+    except HeddleError:
+        return False
+
+
+PANELS = {
+    "about": Panel(Asked, about),
+    "prefixes": Panel(Reading, prefixes),
+    "next": Panel(At, following),
+    "beams": Panel(Beams, beams),
+    "heads": Panel(Reading, heads),
+    "map": Panel(OneHead, one_map),
+    "query": Panel(OneQuery, one_query),
+    "layers": Panel(Reading, layers),
+    "divided": Panel(Divided, divided),
+    "exchanged": Panel(TwoTexts, exchanged),
+    "walk": Panel(Reading, walk),
+    "tensor": Panel(OneTensor, tensor),
+    "training": Panel(Asked, training),
+}
+
+
+def answer(subject: Subject, panel: str, asked: Asked) -> Document:
+    """What a panel shows, one at a time: hooks are the model's.
+
+    Raises:
+        HeddleError: the model cannot show it, or the text does not fit.
+    """
+    with subject.lock, torch.no_grad():
+        return PANELS[panel].answer(subject, asked)

@@ -1,0 +1,153 @@
+// The page: the text that the model reads, the panels, and the address that holds what is shown.
+
+import { h } from "./dom.js";
+import { Refused, ask, offline, started } from "./source.js";
+import { format, parse, several } from "./state.js";
+import { said } from "./numbers.js";
+import { attention } from "./panels/attention.js";
+import { layers } from "./panels/layers.js";
+import { prefixes } from "./panels/prefixes.js";
+import { training } from "./panels/training.js";
+import { walk } from "./panels/walk.js";
+import { write } from "./panels/write.js";
+
+/**
+ * @typedef {import("./source.js").Document} Document
+ * @typedef {{
+ *   state: import("./state.js").State, about: Document, offline: boolean,
+ *   set: (changes: Record<string, string>, render?: boolean) => void,
+ *   reading: () => Document, ask: typeof ask, alive: () => boolean, onleave: (act: () => void) => void,
+ * }} Context
+ * @typedef {{name: string, title: string, caption: string, shown?: (about: Document) => boolean, render: (root: HTMLElement, context: Context) => Promise<void>}} Panel
+ */
+
+/** @type {Panel[]} */
+const PANELS = [prefixes, write, attention, layers, walk, training];
+
+const byId = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
+/** @type {import("./state.js").State} */
+let state = {};
+/** @type {Document} */
+let about = {};
+let turn = 0;
+/** @type {(() => void)[]} */
+let leaving = [];
+
+/**
+ * @param {Record<string, string>} changes
+ * @param {boolean} render
+ */
+function set(changes, render = true) {
+  state = { ...state, ...changes };
+  history.replaceState(null, "", format(state));
+  if (render) void show();
+}
+
+/** The text as the questions name it. @returns {Document} */
+function reading() {
+  const off = several(state.off);
+  return { text: state.text ?? "", ...(state.target ? { target: state.target } : {}), ...(off.length ? { off } : {}) };
+}
+
+async function show() {
+  const mine = ++turn;
+  for (const act of leaving.splice(0)) act();
+  const shown = PANELS.filter((panel) => panel.shown?.(about) ?? true);
+  const panel = shown.find((each) => each.name === state.panel) ?? shown[0];
+  navigation(shown, panel);
+  const old = byId("main").querySelector(".panel");
+  const root = h("section", { class: "panel", "aria-label": panel.title, "data-panel": panel.name });
+  const alive = () => mine === turn;
+  const context = { state, about, offline, set, reading, ask, alive, onleave: (/** @type {() => void} */ act) => leaving.push(act) };
+  const busy = setTimeout(() => alive() && byId("main").prepend(h("p", { class: "busy", role: "status" }, "The model is reading …")), 400);
+  try {
+    root.append(h("h2", {}, panel.title), h("p", { class: "caption" }, panel.caption));
+    if (panel.name !== "training" && !reading().text.trim() && about.text) throw new Refused("Write a text above: the model reads it and the panels show what it does.");
+    await panel.render(root, context);
+  } catch (error) {
+    if (!(error instanceof Refused)) console.error(error);
+    root.append(h("p", { class: "error", role: "alert" }, error instanceof Error ? error.message : String(error)));
+  } finally {
+    clearTimeout(busy);
+  }
+  if (!alive()) return;
+  const focused = document.activeElement?.closest(".panel") ? document.activeElement.getAttribute("data-keep") : null;
+  byId("main").replaceChildren(root);
+  if (old && focused) /** @type {HTMLElement | null} */ (root.querySelector(`[data-keep="${CSS.escape(focused)}"]`))?.focus();
+  root.dataset.ready = "yes";
+}
+
+/**
+ * @param {Panel[]} shown
+ * @param {Panel} current
+ */
+function navigation(shown, current) {
+  const made = shown.map((panel) => h("button", {
+    type: "button", "aria-current": panel === current ? "page" : undefined, "data-keep": panel.name, onclick: () => set({ panel: panel.name }),
+  }, panel.title));
+  const kept = document.activeElement?.closest("#panels") ? current.name : null;
+  byId("panels").replaceChildren(...made);
+  if (kept) made[shown.indexOf(current)].focus();
+}
+
+function header() {
+  const theme = h("button", { type: "button", onclick: () => set({ theme: dark() ? "light" : "dark" }, paint()) }, "Light / dark");
+  byId("head").replaceChildren(h("h1", {}, "heddle look: ", about.run),
+    h("span", { class: "soft" }, `${about.family}, ${said(about.parameters)} parameters, ${about.depth} layers, width ${about.dim}, ${about.vocabulary} tokens`), theme);
+  byId("foot").replaceChildren(h("p", {}, offline ? "This file holds the numbers of one text; it loads nothing. heddle look RUN opens the page with the model."
+    : "Nothing leaves this machine. The address holds what is shown: copy it to show it again."));
+  document.title = about.run + " - heddle";
+}
+
+const dark = () => (state.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+
+function paint() {
+  setTimeout(() => {
+    if (state.theme) document.documentElement.dataset.theme = state.theme;
+    void show();
+  });
+  return false;
+}
+
+function form() {
+  let waiting = 0;
+  const later = (/** @type {Record<string, string>} */ changes) => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => set({ ...changes, added: "", query: "", at: "" }), 350);
+  };
+  const paired = about.family === "encoder-decoder";
+  const text = h("textarea", { id: "prompt", spellcheck: "false", dir: "auto", disabled: offline, rows: 2, oninput: () => later({ text: text.value }) });
+  text.value = state.text ?? "";
+  const target = h("input", { id: "target", type: "text", dir: "auto", disabled: offline, placeholder: "empty: the model's own translation", oninput: () => later({ target: target.value }) });
+  target.value = state.target ?? "";
+  const demos = about.text && !offline ? about.demo : [];
+  byId("text").replaceChildren(h("label", { for: "prompt" }, paired ? "Source text" : about.text ? "Text" : "Text, as ids"), text,
+    ...(paired ? [h("label", { for: "target" }, "Target text"), target] : []),
+    h("div", { class: "row" }, demos.length ? h("span", { class: "soft" }, "Examples:") : null, demos.map((/** @type {string} */ demo) => h("button", {
+      type: "button", onclick: () => { text.value = demo; set({ text: demo, target: "", added: "", query: "", at: "" }); target.value = ""; },
+    }, demo))));
+  byId("text").onsubmit = (event) => event.preventDefault();
+}
+
+async function begin() {
+  try {
+    const first = await started();
+    about = await ask("about", {});
+    state = { ...Object.fromEntries(Object.entries(first).map(([name, value]) => [name, String(value)])), ...parse(location.hash) };
+    if (offline) state = { ...state, text: first.text ?? "", target: first.target ?? "" };
+    if (state.text === undefined) state.text = about.text ? about.demo[0] : "0 1 2";
+    if (state.theme) document.documentElement.dataset.theme = state.theme;
+    header();
+    form();
+    await show();
+  } catch (error) {
+    byId("main").replaceChildren(h("p", { class: "error", role: "alert" }, error instanceof Error ? error.message : String(error)));
+  }
+}
+
+addEventListener("hashchange", () => {
+  state = { ...parse(location.hash) };
+  form();
+  void show();
+});
+void begin();

@@ -1,0 +1,121 @@
+// Elements.
+
+import { percent, visible } from "./numbers.js";
+
+/** @typedef {Node | string | number | null | undefined | false} Child */
+
+/**
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag
+ * @param {Record<string, any>} given attributes; on…: what happens; class; style as properties
+ * @param {...(Child | Child[])} children
+ * @returns {HTMLElementTagNameMap[K]}
+ */
+export function h(tag, given = {}, ...children) {
+  const made = document.createElement(tag);
+  furnish(made, given, children);
+  return made;
+}
+
+/**
+ * @param {string} tag of SVG
+ * @param {Record<string, any>} given
+ * @param {...(Child | Child[])} children
+ * @returns {SVGElement}
+ */
+export function s(tag, given = {}, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  furnish(made, given, children);
+  return made;
+}
+
+/**
+ * @param {HTMLElement | SVGElement} made
+ * @param {Record<string, any>} given
+ * @param {(Child | Child[])[]} children
+ */
+function furnish(made, given, children) {
+  for (const [name, value] of Object.entries(given)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name === "style") Object.assign(made.style, value);
+    else made.setAttribute(name, value === true ? "" : String(value));
+  }
+  for (const child of children.flat())
+    if (child !== null && child !== undefined && child !== false) made.append(child instanceof Node ? child : String(child));
+}
+
+/**
+ * A table whose columns of numbers are aligned.
+ * @param {string} caption
+ * @param {string[]} head
+ * @param {Child[][]} rows
+ * @param {string[]} kinds of the columns: "piece", "number" or ""
+ */
+export function table(caption, head, rows, kinds = []) {
+  const cells = (/** @type {Child[]} */ row, /** @type {"td" | "th"} */ tag) =>
+    row.map((cell, place) => cell instanceof HTMLTableCellElement ? cell
+      : h(tag, { class: kinds[place] || undefined, scope: tag === "th" ? "col" : undefined, dir: kinds[place] === "piece" ? "auto" : undefined }, cell));
+  return h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": caption },
+    h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, cells(head, "th"))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, cells(row, "td"))))));
+}
+
+/**
+ * A bar for a token and its share; a button if something happens on a click.
+ * @param {string} piece
+ * @param {number} share
+ * @param {{onclick?: () => void, said?: string, most?: number}} more
+ */
+export function bar(piece, share, more = {}) {
+  const fill = h("div", { class: share < 0 ? "fill less" : "fill", style: { width: Math.min(100, (100 * Math.abs(share)) / (more.most || 1)) + "%" } });
+  const inner = [h("span", { class: "what", dir: "auto" }, visible(piece)), h("span", { class: "track" }, fill),
+    h("span", { class: "many" }, more.said ?? percent(share))];
+  return more.onclick ? h("button", { type: "button", class: "bar", onclick: more.onclick, "aria-label": visible(piece) + ", " + (more.said ?? percent(share)) }, inner)
+    : h("div", { class: "bar" }, inner);
+}
+
+/**
+ * Tokens beside each other; buttons if something happens on a click.
+ * @param {string[]} pieces
+ * @param {{shade?: ArrayLike<number>, pressed?: (place: number) => boolean, onclick?: (place: number) => void, label: string}} more
+ */
+export function tokens(pieces, more) {
+  return h("div", { class: "tokens", role: "group", "aria-label": more.label }, pieces.map((piece, place) => {
+    const style = more.shade ? { background: shade(more.shade[place]), color: more.shade[place] > 0.5 ? "var(--ground)" : "var(--ink)" } : {};
+    const about = { class: "token", title: more.shade ? place + ": " + percent(more.shade[place]) : String(place), style, dir: "auto" };
+    if (!more.onclick) return h("span", about, visible(piece));
+    return h("button", { ...about, type: "button", "aria-pressed": String(more.pressed?.(place) ?? false), onclick: () => more.onclick?.(place) }, visible(piece));
+  }));
+}
+
+/** @param {number} share the colour of a share: from the ground to the high colour */
+export function shade(share) {
+  return `rgba(var(--high), ${Math.max(0, Math.min(1, share)).toFixed(4)})`;
+}
+
+/**
+ * @param {string} name
+ * @param {string | Blob} content
+ * @param {string} kind
+ */
+export function save(name, content, kind) {
+  const address = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type: kind }));
+  const link = h("a", { href: address, download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
+}
+
+/**
+ * A choice of one, as buttons.
+ * @param {string} label
+ * @param {[string, string][]} options name and text
+ * @param {string} chosen
+ * @param {(name: string) => void} act
+ */
+export function choice(label, options, chosen, act) {
+  return h("div", { class: "row", role: "group", "aria-label": label },
+    options.map(([name, text]) => h("button", { type: "button", "aria-pressed": String(name === chosen), onclick: () => act(name) }, text)));
+}

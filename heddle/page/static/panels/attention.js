@@ -1,0 +1,228 @@
+// Attention: all heads as thumbnails, one as a map that can be read, several tokens summed, lines, and one query step by step.
+
+import { choice, h, save, table, tokens } from "../dom.js";
+import { colour, heatmap, rgb } from "../heatmap.js";
+import { csv, percent, said, unpack, unpackBits, visible, weights } from "../numbers.js";
+import { several } from "../state.js";
+import { lines, mapSvg } from "../svg.js";
+
+/** @typedef {import("../app.js").Context} Context */
+/** @typedef {import("../app.js").Document} Document */
+
+const LINES = 80; // tokens up to which lines are drawn
+const KEYS = 200; // keys of a query's table
+
+/** @type {import("../app.js").Panel} */
+export const attention = {
+  name: "attention",
+  title: "Attention",
+  caption: "Each small picture is a head. Rows are tokens that ask, columns the tokens that they attend to; the stronger the colour, the higher the weight. What the mask blocks has a colour of its own.",
+  shown: (about) => about.attention.length > 0,
+  async render(root, context) {
+    const { state } = context, found = await context.ask("heads", context.reading());
+    const kinds = [...new Set(found.layers.map(kind))];
+    const layer = found.layers.find((/** @type {Document} */ each) => each.layer === state.layer) ?? found.layers[found.layers.length - 1];
+    const head = Math.min(Number(state.head ?? 0), layer.heads - 1);
+    if (kinds.length > 1) root.append(choice("Which attention", kinds.map((each) => [each, NAMES[each]]), kind(layer),
+      (name) => context.set({ layer: found.layers.find((/** @type {Document} */ each) => kind(each) === name).layer, head: "0", query: "", rows: "" })));
+    const same = found.layers.filter((/** @type {Document} */ each) => kind(each) === kind(layer));
+    root.append(h("div", { class: "heads-grid", role: "group", "aria-label": "Heads" }, same.map((/** @type {Document} */ each) => row(each, layer, head, context))));
+    root.append(scores(same));
+    const map = await context.ask("map", { ...context.reading(), layer: layer.layer, head });
+    root.append(await single(map, layer, head, context));
+  },
+};
+
+/** @type {Record<string, string>} */
+const NAMES = { encoder: "Encoder", decoder: "Decoder", cross: "Cross-attention" };
+
+/** @param {Document} layer */
+const kind = (layer) => (layer.layer.endsWith(".cross") ? "cross" : layer.layer.split(".")[0]);
+
+/**
+ * @param {Document} layer
+ * @param {Document} chosen
+ * @param {number} head
+ * @param {Context} context
+ */
+function row(layer, chosen, head, context) {
+  const bytes = unpack(layer.thumbnails), [, height, width] = layer.thumbnails.shape;
+  return h("div", { class: "layer" }, h("span", { class: "name" }, "layer " + layer.layer.split(".")[1]),
+    h("span", { class: "heads" }, Array.from({ length: layer.heads }, (_, number) => {
+      const pressed = layer === chosen && number === head;
+      const title = `layer ${layer.layer.split(".")[1]}, head ${number}` + (layer.names[number] ? ": " + layer.names[number] : "");
+      const canvas = h("canvas", { width, height });
+      thumbnail(canvas, bytes.subarray(number * height * width, (number + 1) * height * width), height, width);
+      return h("button", { type: "button", class: "thumb", title, "aria-label": title, "aria-pressed": String(pressed), "data-keep": layer.layer + "." + number, onclick: () => context.set({ layer: layer.layer, head: String(number) }) }, canvas);
+    })));
+}
+
+/**
+ * @param {HTMLCanvasElement} canvas
+ * @param {ArrayLike<number>} bytes
+ * @param {number} height
+ * @param {number} width
+ */
+function thumbnail(canvas, bytes, height, width) {
+  const [ground, high, masked] = ["--raised", "--high", "--masked"].map((name) => rgb(colour(name))), image = new ImageData(width, height);
+  for (let place = 0; place < bytes.length; place++) {
+    for (let part = 0; part < 3; part++)
+      image.data[4 * place + part] = bytes[place] === 255 ? masked[part] : ground[part] + (bytes[place] / 254) * (high[part] - ground[part]);
+    image.data[4 * place + 3] = 255;
+  }
+  /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d")).putImageData(image, 0, 0);
+}
+
+/** @param {Document[]} layers */
+function scores(layers) {
+  const fields = ["previous", "diagonal", "first", "induction", "duplicate", "stripe", "entropy"];
+  const rows = layers.flatMap((layer) => Array.from({ length: layer.heads }, (_, head) => [`${layer.layer.split(".")[1]}.${head}`, layer.names[head], ...fields.map((field) => said(layer.scores[field][head], 3))]));
+  return h("details", {}, h("summary", {}, "What each head looks at, as numbers"),
+    h("p", { class: "caption" }, "Shares of attention on this text: to the token before (previous), to itself (diagonal), to the first token, to what came after the same token last time (induction), to the same token last time (duplicate), to the token that receives most (stripe). Entropy: 0 is one token, 1 all alike. Head 3.2 is head 2 of layer 3."),
+    table("Scores of all heads", ["head", "looks at", ...fields], rows, ["", "", ...fields.map(() => "number")]));
+}
+
+/**
+ * @param {Document} found
+ * @param {Document} layer
+ * @param {number} head
+ * @param {Context} context
+ */
+async function single(found, layer, head, context) {
+  const { state } = context, rows = found.rows.length, columns = found.columns.length;
+  const raw = unpack(found.scores), bits = unpackBits(found.allowed), masking = state.mask !== "off";
+  const allowed = masking ? bits : null, shares = weights(raw, allowed, rows, columns);
+  const stage = state.stage ?? "weights", name = `layer ${layer.layer.split(".")[1]}, head ${head}`;
+  const map = staged(stage, { raw, bits, shares, allowed, found, name });
+  const readout = h("p", { class: "readout", "aria-live": "polite" }, "Point at the map, or move with the arrow keys, to read its numbers.");
+  let locked = false;
+  const say = (/** @type {number} */ row, /** @type {number} */ column) => {
+    if (locked) return;
+    const place = row * columns + column, blocked = allowed && !allowed[place];
+    readout.textContent = `${visible(found.rows[row])} (${row}) → ${visible(found.columns[column])} (${column}): weight ${said(shares[place], 6)}, score ${said(raw[place], 6)}` + (blocked ? ", blocked by the mask" : "");
+    readout.dataset.weight = String(shares[place]);
+  };
+  const pick = (/** @type {number} */ row, /** @type {number} */ column) => {
+    locked = !locked;
+    say(row, column);
+    if (locked) readout.append(" - held; click again to go on");
+  };
+  const drawing = state.view === "lines" && Math.max(rows, columns) <= LINES
+    ? { element: lines(found.rows, found.columns, shares, `Attention of ${name} as lines`, state.query ? Number(state.query) : -1) }
+    : heatmap({ ...map, onread: say, onpick: pick });
+  const title = `${context.about.run}: ${layer.layer}, head ${head}`;
+  const file = `${layer.layer}.head${head}`.replaceAll(".", "-");
+  const exported = {
+    SVG: async () => save(file + ".svg", await mapSvg(map, title), "image/svg+xml"),
+    PNG: async () => save(file + ".png", await picture(map), "image/png"),
+    CSV: async () => save(file + ".csv", csv([["", ...found.columns.map(visible)], ...found.rows.map((/** @type {string} */ piece, /** @type {number} */ row) =>
+      [visible(piece), ...Array.from(map.values).slice(row * columns, (row + 1) * columns).map((value, column) => (allowed && !allowed[row * columns + column] && stage !== "weights" ? "" : value))])]), "text/csv"),
+  };
+  const shown = h("div", {}, h("h3", {}, `${name[0].toUpperCase()}${name.slice(1)}`),
+    h("div", { class: "row" },
+      choice("Stage", [["scores", "1 Scores"], ["mask", "2 Mask"], ["weights", "3 Softmax"]], stage, (each) => context.set({ stage: each })),
+      choice("Drawing", [["map", "Map"], ["lines", "Lines"]], state.view ?? "map", (each) => context.set({ view: each })),
+      h("button", { type: "button", "data-keep": "mask", "aria-pressed": String(masking), onclick: () => context.set({ mask: masking ? "off" : "" }) }, "Mask"),
+      Object.entries(exported).map(([kind, act]) => h("button", { type: "button", "data-export": kind, onclick: act }, kind))),
+    state.view === "lines" && Math.max(rows, columns) > LINES ? h("p", { class: "soft" }, `Lines are drawn for up to ${LINES} tokens; this is the map.`) : null,
+    masking ? null : h("p", { class: "soft" }, "The mask is off: the weights are those that the model would have if every token saw every token. It was not trained so."),
+    readout, drawing.element);
+  const side = h("div", {}, summed(found, shares, context), strongest(found), h("div", { class: "query" }, h("h3", {}, "One query, step by step"), steps(found, layer, head, context)));
+  return h("div", { class: "two" }, shown, side);
+}
+
+/**
+ * What a stage shows: scores, the mask, or weights.
+ * @param {string} stage
+ * @param {Document} of
+ * @returns {import("../heatmap.js").Map}
+ */
+function staged(stage, { raw, bits, shares, allowed, found, name }) {
+  const of = { rows: found.rows, columns: found.columns };
+  if (stage === "mask") return { ...of, values: bits, allowed: bits, low: -1, high: 1, label: `The mask of ${name}` };
+  if (stage !== "scores") return { ...of, values: shares, allowed, low: 0, high: 1, label: `Attention weights of ${name}` };
+  let low = Infinity, high = -Infinity;
+  for (const value of raw) {
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return { ...of, values: raw, allowed: new Uint8Array(raw.length).fill(1), low, high, label: `Scores of ${name} before the mask` };
+}
+
+/** @param {import("../heatmap.js").Map} map @returns {Promise<Blob>} */
+async function picture(map) {
+  const { canvas } = heatmap(map);
+  const whole = new OffscreenCanvas(canvas.width, canvas.height);
+  const context = /** @type {OffscreenCanvasRenderingContext2D} */ (whole.getContext("2d"));
+  context.fillStyle = colour("--raised");
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.drawImage(canvas, 0, 0);
+  return whole.convertToBlob({ type: "image/png" });
+}
+
+/**
+ * Several tokens summed: what they attend to together, or who attends to them.
+ * @param {Document} found
+ * @param {Float32Array} shares
+ * @param {Context} context
+ */
+function summed(found, shares, context) {
+  const { state } = context, back = state.side === "read";
+  const asking = back ? found.columns : found.rows, other = back ? found.rows : found.columns;
+  if (asking.length > 600) return h("p", { class: "soft" }, "Tokens can be selected in texts of up to 600 tokens.");
+  const chosen = several(state.rows).map(Number).filter((place) => place < asking.length);
+  const rows = chosen.length ? chosen : [asking.length - 1], columns = found.columns.length;
+  const sums = other.map((/** @type {string} */ _, /** @type {number} */ place) => rows.reduce((sum, row) => sum + (back ? shares[place * columns + row] : shares[row * columns + place]), 0));
+  const most = Math.max(...sums, 1e-9);
+  return h("div", {}, h("h3", {}, back ? "Who attends to the selected tokens" : "What the selected tokens attend to"),
+    choice("Rows or columns", [["ask", "they attend to (rows)"], ["read", "attend to them (columns)"]], back ? "read" : "ask", (name) => context.set({ side: name, rows: "" })),
+    tokens(asking, { label: "Select tokens", pressed: (place) => rows.includes(place), onclick: (place) =>
+      context.set({ rows: (chosen.includes(place) ? chosen.filter((each) => each !== place) : [...chosen, place]).join(","), ...(back ? {} : { query: String(place) }) }) }),
+    h("p", { class: "soft" }, `Sum over ${rows.length} selected: strongest is ${visible(other[sums.indexOf(Math.max(...sums))])} with ${said(Math.max(...sums))}.`),
+    h("div", { "data-sums": JSON.stringify(sums.slice(0, 64)) }, tokens(other, { label: "Attention, summed", shade: sums.map((/** @type {number} */ each) => each / (rows.length > 1 ? most : 1)) })));
+}
+
+/** @param {Document} found */
+function strongest(found) {
+  return table("The strongest pairs off the diagonal", ["token", "attends to", "weight"],
+    found.strongest.map((/** @type {[number, number, number]} */ [row, column, value]) => [`${visible(found.rows[row])} (${row})`, `${visible(found.columns[column])} (${column})`, said(value)]), ["piece", "piece", "number"]);
+}
+
+/**
+ * @param {Document} found
+ * @param {Document} layer
+ * @param {number} head
+ * @param {Context} context
+ */
+function steps(found, layer, head, context) {
+  const view = h("div", {}), { state } = context;
+  const show = async () => {
+    try {
+      const query = state.query ? Number(state.query) : -1;
+      const asked = { ...context.reading(), layer: layer.layer, head };
+      const got = await context.ask("query", query < 0 ? asked : { ...asked, query });
+      view.replaceChildren(...stepped(got));
+    } catch (error) {
+      view.replaceChildren(h("p", { class: "error" }, error instanceof Error ? error.message : String(error)));
+    }
+  };
+  const open = h("details", { open: state.steps === "yes", ontoggle: () => { context.set({ steps: open.open ? "yes" : "" }, false); if (open.open) void show(); } },
+    h("summary", {}, `q·k → scale → mask → softmax → weighted sum, for ${visible(found.rows[state.query ? Number(state.query) : found.rows.length - 1] ?? "")}`), view);
+  if (state.steps === "yes") void show();
+  return open;
+}
+
+/** @param {Document} got */
+function stepped(got) {
+  const [q, products, scaled, changed, share, output] = ["q", "products", "scaled", "changed", "weights", "output"].map((name) => unpack(got[name]));
+  const k = unpack(got.k), values = unpack(got.values), width = got.k.shape[1], deep = got.values.shape[1];
+  const open = unpackBits(got.allowed), few = (/** @type {ArrayLike<number>} */ all, /** @type {number} */ from, /** @type {number} */ count) =>
+    "[" + Array.from({ length: Math.min(3, count) }, (_, place) => said(all[from + place], 3)).join(", ") + (count > 3 ? ", …]" : "]");
+  const count = Math.min(got.columns.length, KEYS, got.k.shape[0]);
+  const bias = got.cap !== null || got.biased;
+  const rows = Array.from({ length: count }, (_, key) => [visible(got.columns[key]), few(k, key * width, width), said(products[key]), said(scaled[key]), ...(bias ? [said(changed[key])] : []),
+    open[key] ? "yes" : "no", percent(share[key]), few(values, key * deep, deep)]);
+  return [h("p", {}, `The query of ${visible(got.rows[got.query])} is q = ${few(q, 0, width)}, ${width} numbers. Scale ${said(got.scale)}.`),
+    table("One row for each key", ["key", "k", "q·k", "× scale", ...(bias ? ["+ bias, cap"] : []), "seen", "softmax", "v"], rows, ["piece", "number", "number", "number", ...(bias ? ["number"] : []), "", "number", "number"]),
+    h("p", {}, `The sum of the values by these weights is z = ${few(output, 0, deep)}, ${deep} numbers.` + (got.columns.length > count ? ` The first ${count} of ${got.columns.length} keys are shown; the sum is over all.` : ""))];
+}

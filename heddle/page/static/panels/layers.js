@@ -1,0 +1,125 @@
+// The layers: the lens, norms, a score divided among parts, parts switched off with a click, two prompts exchanged, experts' loads.
+
+import { bar, choice, h, shade, table, tokens } from "../dom.js";
+import { heatmap } from "../heatmap.js";
+import { percent, probabilities, said, unpack, visible } from "../numbers.js";
+import { several } from "../state.js";
+import { chart } from "../svg.js";
+
+/** @typedef {import("../app.js").Context} Context */
+/** @typedef {import("../app.js").Document} Document */
+
+const ROWS = 200; // of the lens
+const PARTS = 16;
+
+/** @type {import("../app.js").Panel} */
+export const layers = {
+  name: "layers",
+  title: "Layers",
+  caption: "What the model would predict if it ended after each layer, what each part adds to a prediction, and what changes when a part is switched off.",
+  shown: (about) => about.predicts === "next" || about.predicts === "translation" || about.predicts === "masked",
+  async render(root, context) {
+    const found = await context.ask("layers", context.reading());
+    root.append(...lens(found), norms(found), ...(await ablation(context)), ...(await division(context)), loads(found));
+    if (context.about.predicts === "next") root.append(patching(context));
+  },
+};
+
+/** @param {Document} found */
+function lens(found) {
+  const places = found.places.map((/** @type {string} */ place) => (place === "entry" ? "entry" : "layer " + place));
+  const rows = found.pieces.slice(0, ROWS).map((/** @type {string} */ piece, /** @type {number} */ at) => [`${visible(piece)} (${at})`, ...found.places.map((/** @type {string} */ _, /** @type {number} */ layer) => {
+    const share = found.probabilities[layer][at][0], said = found.top[layer][at].map((/** @type {string} */ token, /** @type {number} */ rank) => visible(token) + " " + percent(found.probabilities[layer][at][rank])).join(", ");
+    return h("td", { class: "piece shaded", dir: "auto", title: said, style: { background: shade(0.55 * share) } }, visible(found.top[layer][at][0]) + " " + share.toFixed(2));
+  })]);
+  /** @type {HTMLElement[]} */
+  const made = [h("h3", {}, "The logit lens"), h("p", { class: "caption" }, "Rows are the tokens read so far; each cell is the most probable next token if the model ended there, with its probability. The last column is the model's own prediction."),
+    table(`The most probable token after each layer, for ${rows.length} of ${found.pieces.length} tokens`, ["read so far", ...places], rows, ["piece"])];
+  if (found.losses) {
+    const first = (/** @type {number} */ place) => found.target_probabilities[found.places.length - 1][place];
+    const earliest = found.pieces.slice(0, -1).map((/** @type {string} */ _, /** @type {number} */ place) => found.places.findIndex((/** @type {string} */ __, /** @type {number} */ layer) => found.ranks[layer][place] === 1));
+    made.push(table("The loss after each layer, in nats per token", places, [found.losses.map((/** @type {number} */ loss) => said(loss))], places.map(() => "number")),
+      h("details", {}, h("summary", {}, "From which layer on the true next token is the most probable"), table("The earliest layer at which the token that follows is the most probable one", ["read so far", "next token", "first at", "final probability"],
+        earliest.slice(0, ROWS).map((/** @type {number} */ layer, /** @type {number} */ place) => [`${visible(found.pieces[place])} (${place})`, visible(found.pieces[place + 1]), layer < 0 ? "never" : places[layer], percent(first(place))]), ["piece", "piece", "", "number"])));
+  }
+  return made;
+}
+
+/** @param {Document} found */
+function norms(found) {
+  const mean = (/** @type {number[]} */ all) => all.reduce((sum, each) => sum + each, 0) / all.length;
+  const points = found.norms.map((/** @type {number[]} */ row, /** @type {number} */ place) => [place, mean(row)]);
+  return h("details", {}, h("summary", {}, "Length of the residual stream's vectors"), chart([{ name: "mean length", points, colour: 0 }], { label: "Mean length of the vectors after each layer", across: "0 is the entry, then the layers", up: "length" }),
+    table("Mean length of the vectors, and entropy of what each layer would predict", ["after", "length", "entropy, nats"], found.places.map((/** @type {string} */ place, /** @type {number} */ row) => [place, said(points[row][1]), said(mean(found.entropy[row]))]), ["", "number", "number"]));
+}
+
+/** @param {Context} context */
+async function ablation(context) {
+  const off = several(context.state.off), parts = context.about.parts;
+  const toggle = (/** @type {string} */ name) => context.set({ off: (off.includes(name) ? off.filter((each) => each !== name) : [...off, name]).join(",") });
+  const button = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ label) => h("button", { type: "button", "data-keep": name, "aria-pressed": String(off.includes(name)), "aria-label": label, disabled: context.offline, onclick: () => toggle(name) }, text);
+  const rows = parts.map((/** @type {Document} */ part) => h("div", { class: "layer" }, h("span", { class: "name" }, part.part),
+    h("span", { class: "heads" }, button(part.part, "all of it", "switch off " + part.part),
+      Array.from({ length: part.heads }, (_, head) => button(`${part.part}.heads.${head}`, "head " + head, `switch off ${part.part}, head ${head}`)),
+      Array.from({ length: part.experts }, (_, expert) => button(`${part.part}.experts.${expert}`, "expert " + expert, `switch off ${part.part}, expert ${expert}`)))));
+  const made = [h("h3", {}, "Switch parts off"), h("p", { class: "caption" }, "A part that is switched off adds nothing to the residual stream, here and in all other panels. The bars show the next token after the last one."),
+    context.offline ? h("p", { class: "soft" }, "This needs the model: heddle look RUN.") : null, h("div", { class: "ablation" }, rows)].filter((each) => each !== null);
+  if (context.offline || context.about.predicts === "masked") return made;
+  const { off: _, ...whole } = context.reading();
+  const before = await context.ask("next", whole), after = off.length ? await context.ask("next", context.reading()) : before;
+  const [one, two] = [before, after].map((each) => probabilities(unpack(each.logits), 1)), names = new Map([...before.best, ...after.best]);
+  const order = [...names.keys()].sort((first, second) => Math.max(one[second], two[second]) - Math.max(one[first], two[first])).slice(0, 10);
+  made.push(off.length ? h("div", { class: "row" }, h("button", { type: "button", onclick: () => context.set({ off: "" }) }, "Switch all on"), `${off.length} off: ${off.join(", ")}`) : h("p", { class: "soft" }, "All parts are on."),
+    table("The next token, with all parts and with those switched off", ["token", "whole model", "with parts off", "change"], order.map((id) => [visible(names.get(id)), percent(one[id]), percent(two[id]), (two[id] - one[id] >= 0 ? "+" : "") + (100 * (two[id] - one[id])).toFixed(2)]), ["piece", "number", "number", "number"]));
+  return made;
+}
+
+/** @param {Context} context */
+async function division(context) {
+  const made = [h("h3", {}, "What adds to a prediction")];
+  if (several(context.state.off).length) return [...made, h("p", { class: "soft" }, "A score is divided for the whole model: switch all parts on.")];
+  const { state } = context, asked = { ...context.reading(), ...(state.at ? { at: Number(state.at) } : {}), ...(state.token ? { token: Number(state.token) } : {}) };
+  const found = await context.ask("divided", asked);
+  const by = state.by ?? "layers", all = /** @type {[string, number][]} */ (found[by]);
+  const order = [...all].sort((one, two) => Math.abs(two[1]) - Math.abs(one[1])).slice(0, PARTS), most = Math.abs(order[0]?.[1] ?? 1);
+  return [...made, h("p", { class: "caption" }, `The score of ${visible(found.token)} after token ${found.at} is ${said(found.score)}: the sum of what every part adds to it directly. Positive parts speak for the token, negative ones against it.`),
+    context.offline ? null : tokens(found.pieces, { label: "After which token", pressed: (place) => place === found.at, onclick: (place) => context.set({ at: String(place), token: "" }) }),
+    choice("Divide by", [["layers", "by layer"], ["parts", "by head"]], by, (name) => context.set({ by: name })),
+    h("div", { class: "parts" }, order.map(([name, value]) => bar(name, value, { said: (value > 0 ? "+" : "") + said(value, 3), most }))),
+    h("details", {}, h("summary", {}, "All parts, and the neurons that add most"), table(`All parts; they sum to ${said(found.parts.reduce((/** @type {number} */ sum, /** @type {[string, number]} */ each) => sum + each[1], 0))}`, ["part", "adds"], found.parts.map((/** @type {[string, number]} */ [name, value]) => [name, said(value)]), ["", "number"]),
+      found.neurons.map((/** @type {Document} */ each) => table(`Neurons of ${each.part} that add most`, ["neuron", "adds"], each.best.map((/** @type {[number, number]} */ [unit, value]) => [unit, said(value)]), ["number", "number"])))].filter((each) => each !== null);
+}
+
+/** @param {Document} found */
+function loads(found) {
+  if (found.loads.length === 0) return h("span", {});
+  return h("div", {}, h("h3", {}, "Experts"), found.loads.map((/** @type {Document} */ each) => {
+    const whole = each.tokens.reduce((/** @type {number} */ sum, /** @type {number} */ count) => sum + count, 0) || 1;
+    return h("div", {}, h("p", { class: "caption" }, `${each.part}: how many of the text's tokens went to each expert`), each.tokens.map((/** @type {number} */ count, /** @type {number} */ expert) => bar("expert " + expert, count / whole, { said: String(count), most: Math.max(...each.tokens) / whole })));
+  }));
+}
+
+/** @param {Context} context */
+function patching(context) {
+  const view = h("div", {}), { state } = context;
+  const other = h("input", { type: "text", id: "other", dir: "auto", value: state.other ?? "", disabled: context.offline });
+  const act = async () => {
+    context.set({ other: other.value }, false);
+    view.replaceChildren(h("p", { class: "busy", role: "status" }, "Exchanging activations …"));
+    try {
+      const found = await context.ask("exchanged", { text: context.state.text ?? "", other: other.value, ...(by.value === "heads" ? { by: "heads" } : {}) });
+      const values = Float32Array.from(found.restored.flat()), readout = h("p", { class: "readout", "aria-live": "polite" }, "Point at the map to read it.");
+      const columns = found.by === "positions" ? found.other : found.parts.map((/** @type {string} */ each) => "head " + each);
+      const rows = found.names.map((/** @type {string} */ name) => name.split(".").slice(0, 2).join(" "));
+      const map = heatmap({ values, allowed: null, rows, columns, low: 0, high: 1, label: "What each exchange restores", onread: (row, column) =>
+        (readout.textContent = `${found.names[row]}, ${found.by === "positions" ? "position" : "head"} ${column}: restores ${percent(values[row * columns.length + column])}`) });
+      view.replaceChildren(h("p", { class: "caption" }, `The first text is continued by ${visible(found.first)}, the second by ${visible(found.second)}: scores differ by ${said(found.clean)} and ${said(found.corrupted)}. Each cell puts one activation of the first into the second; 1 restores all of the difference, 0 none.`),
+        readout, map.element, table("The same as numbers", ["", ...columns.map(visible)], rows.map((/** @type {string} */ name, /** @type {number} */ row) => [name, ...found.restored[row].map((/** @type {number} */ each) => said(each, 3))]), ["", ...columns.map(() => "number")]));
+    } catch (error) {
+      view.replaceChildren(h("p", { class: "error", role: "alert" }, error instanceof Error ? error.message : String(error)));
+    }
+  };
+  const by = h("select", { id: "by", disabled: context.offline }, h("option", { value: "positions" }, "layers and positions"), h("option", { value: "heads", selected: state.exchange === "heads" }, "heads"));
+  return h("div", {}, h("h3", {}, "Exchange activations with another text"), h("p", { class: "caption" }, "Write a second text of as many tokens that is continued differently. Where its activations are replaced by those of the text above and the prediction comes back, the difference is carried."),
+    h("label", { for: "other" }, "The second text"), other, h("div", { class: "row" }, h("label", {}, "Exchange ", by), h("button", { type: "button", id: "exchange", disabled: context.offline, onclick: act }, "Exchange")), view);
+}

@@ -1,0 +1,76 @@
+// Training: the curves of one run or several, live while it runs, and the texts that it wrote.
+
+import { choice, h, table } from "../dom.js";
+import { said } from "../numbers.js";
+import { chart } from "../svg.js";
+
+/** @typedef {import("../app.js").Context} Context */
+/** @typedef {import("../app.js").Document} Document */
+
+const EVERY = 2000; // milliseconds between questions about a running run
+const PAIRS = { loss: "validation_loss", accuracy: "validation_accuracy" };
+
+/** @type {import("../app.js").Panel} */
+export const training = {
+  name: "training",
+  title: "Training",
+  caption: "The curves of the run; while it trains they grow. Runs that are named together are drawn over each other.",
+  shown: (about) => about.curves,
+  async render(root, context) {
+    const found = await context.ask("training", {}, !context.offline), view = h("div", { "aria-live": "off" });
+    draw(view, found, context);
+    root.append(view);
+    if (context.offline || !found.runs.some((/** @type {Document} */ run) => run.state === "training")) return;
+    const timer = setInterval(async () => {
+      const newer = await context.ask("training", {}, true).catch(() => null);
+      if (newer && context.alive()) draw(view, newer, context);
+      if (newer && !newer.runs.some((/** @type {Document} */ run) => run.state === "training")) clearInterval(timer);
+    }, EVERY);
+    context.onleave(() => clearInterval(timer));
+  },
+};
+
+/**
+ * @param {HTMLElement} view
+ * @param {Document} found
+ * @param {Context} context
+ */
+function draw(view, found, context) {
+  const names = [...new Set(found.runs.flatMap((/** @type {Document} */ run) => Object.keys(run.curves)))];
+  if (names.length === 0) {
+    view.replaceChildren(h("p", {}, "There are no curves: this model was imported, or its training has just begun."));
+    return;
+  }
+  const other = Object.values(PAIRS), shown = names.filter((name) => !other.includes(name) || !names.includes("loss"));
+  const name = shown.includes(context.state.curve) ? context.state.curve : shown[0];
+  /** @type {{name: string, points: number[][], dashed?: boolean, colour: number}[]} */
+  const curves = [];
+  found.runs.forEach((/** @type {Document} */ run, /** @type {number} */ number) => {
+    curves.push({ name: `${run.name}: ${name}`, points: run.curves[name] ?? [], colour: number });
+    const pair = /** @type {Record<string, string>} */ (PAIRS)[name];
+    if (pair && run.curves[pair]) curves.push({ name: `${run.name}: ${pair}`, points: run.curves[pair], dashed: true, colour: number });
+  });
+  const several = found.runs.length > 1;
+  const differing = [...new Set(found.runs.flatMap((/** @type {Document} */ run) => Object.keys(run.differs)))].slice(0, 12);
+  const last = (/** @type {Document} */ run, /** @type {string} */ curve) => said(run.curves[curve]?.at(-1)?.[1]);
+  view.replaceChildren(
+    choice("Which curve", shown.slice(0, 16).map((each) => [each, each.replaceAll("_", " ")]), name, (each) => context.set({ curve: each })),
+    h("div", { class: "row" }, h("button", { type: "button", "aria-pressed": String(context.state.log === "yes"), onclick: () => context.set({ log: context.state.log === "yes" ? "" : "yes" }) }, "Logarithmic")),
+    chart(curves, { label: `${name.replaceAll("_", " ")} by step`, across: "step", up: name.replaceAll("_", " "), log: context.state.log === "yes" }),
+    table("The runs", ["run", "state", "step", "last loss", "validation loss", "best", "tokens per second", ...(several ? differing : [])],
+      found.runs.map((/** @type {Document} */ run) => [run.name, run.error ?? run.state, `${said(run.step)} of ${said(run.steps)}`, last(run, "loss"), said(run.validation_loss), run.best_loss === null || run.best_loss === undefined ? "-" : `${said(run.best_loss)} at ${run.best_step}`, said(run.tokens_per_second), ...(several ? differing.map((key) => run.differs[key] ?? "") : [])]), ["", "", "", "number", "number", "number", "number"]),
+    ...found.runs.flatMap((/** @type {Document} */ run) => run.samples.length ? [h("h3", {}, `What ${run.name} wrote`), samples(run)] : []));
+}
+
+/** @param {Document} run */
+function samples(run) {
+  const shown = h("pre", { dir: "auto", tabindex: 0 }), label = h("output", {});
+  const pick = h("input", { type: "range", min: 0, max: run.samples.length - 1, value: run.samples.length - 1, "aria-label": "Sample", oninput: () => show() });
+  const show = () => {
+    const [step, text] = run.samples[Number(pick.value)];
+    label.textContent = `after step ${step}`;
+    shown.textContent = text;
+  };
+  show();
+  return h("div", {}, h("label", {}, label, pick), shown);
+}

@@ -1,0 +1,113 @@
+// One pass, box by box: the boxes of the lectures' drawings with the tensors of this text, and a viewer of matrices.
+
+import { h, s, table } from "../dom.js";
+import { leadingCells, said, unpack, visible } from "../numbers.js";
+import { colour, rgb } from "../heatmap.js";
+
+/** @typedef {import("../app.js").Context} Context */
+/** @typedef {import("../app.js").Document} Document */
+
+const STEPS = /** @type {[string, string[], string][]} */ ([
+  ["1 Read", ["input"], "What the layer reads: one vector for each token."],
+  ["2 Project", ["q", "k", "v"], "Each head has its own queries, keys and values."],
+  ["3 Compare", ["scores", "weights"], "Queries times keys, scaled and masked; their softmax."],
+  ["4 Sum", ["heads"], "Each head's Z: the values, summed by the weights."],
+  ["5 Join", ["output"], "The heads side by side, times the output matrix."],
+]);
+
+/** @type {import("../app.js").Panel} */
+export const walk = {
+  name: "pass",
+  title: "One pass",
+  caption: "Every tensor that the model makes while it reads this text, in order. Choose a box to see its numbers.",
+  async render(root, context) {
+    const found = await context.ask("walk", context.reading());
+    const name = found.boxes.some((/** @type {Document} */ box) => box.name === context.state.name) ? context.state.name : found.stack + ".entry";
+    const box = found.boxes.find((/** @type {Document} */ each) => each.name === name) ?? found.boxes[0];
+    root.append(await vectors(found, context));
+    const layout = h("div", { class: "two" }, boxes(found, box, context), await viewer(box, context));
+    root.append(layout, five(found, box, context));
+  },
+};
+
+/**
+ * S vectors in, S vectors out (L1-06).
+ * @param {Document} found
+ * @param {Context} context
+ */
+async function vectors(found, context) {
+  const [into, out] = await Promise.all([".entry", ".output"].map((end) => context.ask("tensor", { ...context.reading(), name: found.stack + end })));
+  const count = Math.min(24, into.matrix.shape[0]), width = 12, gap = 30, shown = 32;
+  const strip = (/** @type {Document} */ of, /** @type {number} */ top) => {
+    const values = unpack(of.matrix), [, columns] = of.matrix.shape, deep = Math.min(shown, columns), made = s("g", {});
+    let most = 1e-9;
+    for (const value of values) most = Math.max(most, Math.abs(value));
+    const high = rgb(colour("--high"));
+    for (let row = 0; row < count; row++)
+      for (let column = 0; column < deep; column++) {
+        const value = values[row * columns + column] / most;
+        made.append(s("rect", { x: 10 + row * gap, y: top + column * 3, width, height: 3, fill: value < 0 ? "#c64600" : `rgb(${high.join(",")})`, "fill-opacity": Math.min(1, 0.08 + 1.8 * Math.abs(value)) }));
+      }
+    return made;
+  };
+  const tall = 3 * Math.min(shown, into.matrix.shape[1]), made = s("svg", { class: "chart vectors", role: "img", viewBox: `0 0 ${count * gap + 10} ${2 * tall + 100}`, "aria-label": `${into.rows.length} vectors in, ${out.rows.length} vectors out`, style: { maxWidth: count * gap * 1.6 + "px" } });
+  into.rows.slice(0, count).forEach((/** @type {string} */ piece, /** @type {number} */ row) => made.append(s("text", { x: 16 + row * gap, y: 16, "text-anchor": "middle" }, visible(piece).slice(0, 4))));
+  made.append(strip(into, 26), s("text", { x: 10, y: tall + 58 }, `${into.rows.length} vectors in, the model, ${out.rows.length} vectors out`), strip(out, tall + 74));
+  return h("details", { open: true }, h("summary", {}, "A set of vectors in, a set of vectors out"), made,
+    h("p", { class: "caption" }, `Each column is a token's vector of ${into.shape[into.shape.length - 1]} numbers, of which the first ${Math.min(shown, into.matrix.shape[1])} are drawn: above with its position, below after the last layer. Blue is positive, orange negative.`));
+}
+
+/**
+ * @param {Document} found
+ * @param {Document} current
+ * @param {Context} context
+ */
+function boxes(found, current, context) {
+  const groups = new Map();
+  for (const box of found.boxes) {
+    const parts = box.name.split("."), group = /^\d+$/.test(parts[1]) ? parts.slice(0, 2).join(" layer ") : parts[0];
+    groups.set(group, [...(groups.get(group) ?? []), box]);
+  }
+  return h("div", { class: "boxes" }, [...groups].map(([group, all]) => h("details", { open: all.includes(current) || groups.size < 5 }, h("summary", {}, group),
+    h("div", { class: "row" }, all.map((/** @type {Document} */ box) => h("button", { type: "button", "data-keep": box.name, title: box.said, "aria-pressed": String(box === current), onclick: () => context.set({ name: box.name, head: "0" }) },
+      box.name.split(".").slice(/^\d+$/.test(box.name.split(".")[1]) ? 2 : 1).join(" "), " ", h("span", { class: "shape" }, box.shape.join("×"))))))));
+}
+
+/**
+ * The numbers of a tensor: leading columns, …, the last one, as the lectures print it (L3-40).
+ * @param {Document} box
+ * @param {Context} context
+ */
+async function viewer(box, context) {
+  const view = h("div", { class: "viewer" }, h("h3", {}, box.name), h("p", {}, `${box.said}; axes ${box.axes}, shape ${box.shape.join(" × ")}` + (box.mean === null ? "" : `, mean ${said(box.mean)}, spread ${said(box.spread)}`)));
+  const heads = box.shape.length === 4 ? box.shape[1] : 1, head = Math.min(Number(context.state.head ?? 0), heads - 1);
+  if (heads > 1) view.append(h("div", { class: "row", role: "group", "aria-label": "Heads" }, Array.from({ length: heads }, (_, number) => h("button", { type: "button", "data-keep": "head" + number, "aria-pressed": String(number === head), onclick: () => context.set({ head: String(number) }) }, "head " + number))));
+  try {
+    const got = await context.ask("tensor", { ...context.reading(), name: box.name, ...(head ? { head } : {}) });
+    const values = unpack(got.matrix), [rows, columns] = got.matrix.shape, wide = context.state.columns === "all" ? 40 : 3;
+    const cells = leadingCells(values, rows, columns, wide);
+    const labels = got.rows.length >= rows ? got.rows : Array.from({ length: rows }, () => "");
+    view.append(h("div", { class: "row" }, h("button", { type: "button", "data-keep": "columns", "aria-pressed": String(wide > 3), onclick: () => context.set({ columns: wide > 3 ? "" : "all" }) }, "More columns")),
+      table(`${rows} × ${columns} numbers` + (got.shape[got.shape.length - 1] > columns || got.shape[got.shape.length - 2] > rows ? ", the first ones" : ""), ["row", "token", ...cells[0].map((cell, place) => (cell === "…" ? "…" : String(place < wide ? place : columns - 1)))],
+        cells.map((row, place) => ["T_" + place, visible(labels[place] ?? ""), ...row]), ["", "piece", ...cells[0].map(() => "number")]));
+  } catch (error) {
+    view.append(h("p", { class: "error" }, error instanceof Error ? error.message : String(error)));
+  }
+  return view;
+}
+
+/**
+ * The five steps of multi-head attention with this model's shapes (L3-25).
+ * @param {Document} found
+ * @param {Document} current
+ * @param {Context} context
+ */
+function five(found, current, context) {
+  const layer = /^(.*\.(?:mixer|cross))\./.exec(current.name)?.[1] ?? found.boxes.find((/** @type {Document} */ box) => box.name.endsWith(".heads"))?.name.replace(/\.heads$/, "");
+  const of = (/** @type {string} */ end) => found.boxes.find((/** @type {Document} */ box) => box.name === `${layer}.${end}`);
+  if (!layer || !of("heads")) return h("span", {});
+  const [, heads, , width] = of("heads").shape;
+  return h("div", { class: "five" }, h("h3", {}, `Multi-head attention in five steps: ${layer}`),
+    h("p", { class: "caption" }, `${heads} heads of ${width} numbers: ${heads} matrices Z, which are joined to ${heads * width} columns.`),
+    h("ol", {}, STEPS.map(([title, ends, said]) => h("li", {}, h("strong", {}, title + ". "), said + " ", ends.map((end) => of(end) && h("button", { type: "button", onclick: () => context.set({ name: `${layer}.${end}`, head: "0" }) }, `${end} ${of(end).shape.join("×")}`))))));
+}

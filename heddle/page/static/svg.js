@@ -1,0 +1,107 @@
+// Pictures as SVG: maps and lines for export, and charts of curves.
+
+import { h, s } from "./dom.js";
+import { colour, pixels } from "./heatmap.js";
+import { said, ticks, visible } from "./numbers.js";
+
+const COLOURS = ["#1a5fb4", "#c64600", "#26794a", "#813d9c", "#a51d2d", "#63452c"];
+const LIGHTER = ["#8ab8f5", "#ffb27a", "#86d9a3", "#d6a6ee", "#ff9c94", "#d3b594"];
+
+/** @param {number} number the colour of a curve, one that can be told apart on this ground */
+export function curveColour(number) {
+  const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
+  return (dark ? LIGHTER : COLOURS)[number % COLOURS.length];
+}
+
+/**
+ * A map as an SVG text with labels; the cells are a picture inside it.
+ * @param {import("./heatmap.js").Map} map
+ * @param {string} title
+ */
+export async function mapSvg(map, title) {
+  const rows = map.rows.length, columns = map.columns.length, side = Math.max(1, Math.min(18, Math.floor(1200 / Math.max(rows, columns))));
+  const left = 110, top = 110, width = columns * side, height = rows * side;
+  const image = pixels(map, Math.min(rows, 4096), Math.min(columns, 4096));
+  const small = new OffscreenCanvas(image.width, image.height);
+  /** @type {OffscreenCanvasRenderingContext2D} */ (small.getContext("2d")).putImageData(image, 0, 0);
+  const bytes = new Uint8Array(await (await small.convertToBlob({ type: "image/png" })).arrayBuffer());
+  let text = "";
+  for (const byte of bytes) text += String.fromCharCode(byte);
+  const whole = s("svg", { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${left + width + 10} ${top + height + 10}`, "font-family": "monospace", "font-size": 10 },
+    s("title", {}, title), s("rect", { width: "100%", height: "100%", fill: colour("--raised") }),
+    s("image", { x: left, y: top, width, height, href: "data:image/png;base64," + btoa(text), "image-rendering": "pixelated", preserveAspectRatio: "none" }));
+  if (Math.max(rows, columns) <= 128) {
+    map.rows.forEach((piece, row) => whole.append(s("text", { x: left - 4, y: top + (row + 0.75) * side, "text-anchor": "end", fill: colour("--ink") }, visible(piece))));
+    map.columns.forEach((piece, column) => whole.append(s("text", { transform: `translate(${left + (column + 0.75) * side} ${top - 4}) rotate(-90)`, fill: colour("--ink") }, visible(piece))));
+  }
+  return new XMLSerializer().serializeToString(whole);
+}
+
+/**
+ * Lines from tokens that ask to tokens that are asked, as thick as the weight.
+ * @param {string[]} rows
+ * @param {string[]} columns
+ * @param {ArrayLike<number>} values
+ * @param {string} label
+ * @param {number} only the one row whose lines are drawn; -1: all
+ */
+export function lines(rows, columns, values, label, only = -1) {
+  const step = 20, height = Math.max(rows.length, columns.length) * step + 10;
+  const made = s("svg", { viewBox: `0 0 460 ${height}`, role: "img", "aria-label": label, class: "chart lines" });
+  rows.forEach((_, row) => {
+    if (only >= 0 && row !== only) return;
+    columns.forEach((_, column) => {
+      const value = values[row * columns.length + column];
+      if (value < 0.02) return;
+      made.append(s("line", { x1: 150, y1: row * step + 14, x2: 310, y2: column * step + 14, stroke: curveColour(0), "stroke-width": 4 * value, "stroke-opacity": 0.25 + 0.75 * value },
+        s("title", {}, `${visible(rows[row])} → ${visible(columns[column])}: ${said(value)}`)));
+    });
+  });
+  rows.forEach((piece, row) => made.append(s("text", { x: 144, y: row * step + 18, "text-anchor": "end" }, visible(piece))));
+  columns.forEach((piece, column) => made.append(s("text", { x: 316, y: column * step + 18 }, visible(piece))));
+  return made;
+}
+
+/**
+ * Curves over one axis, with a legend.
+ * @param {{name: string, points: number[][], dashed?: boolean, colour: number}[]} curves
+ * @param {{label: string, across: string, up: string, log?: boolean}} about
+ */
+export function chart(curves, about) {
+  const width = 720, height = 300, left = 58, right = 12, top = 10, bottom = 40;
+  const drawn = curves.filter((curve) => curve.points.length > 0);
+  const every = drawn.flatMap((curve) => curve.points).filter((point) => Number.isFinite(point[1]));
+  const made = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": about.label, class: "chart" });
+  if (every.length === 0) return made;
+  const scaled = (/** @type {number} */ value) => (about.log ? Math.log10(Math.max(value, 1e-12)) : value);
+  const xs = every.map((point) => point[0]), ys = every.map((point) => scaled(point[1]));
+  const [x0, x1] = [least(xs), most(xs)], [low, high] = [least(ys), most(ys)];
+  const margin = (high - low || Math.abs(high) || 1) * 0.04, y0 = low - margin, y1 = high + margin;
+  const x = (/** @type {number} */ value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
+  const y = (/** @type {number} */ value) => height - bottom - ((scaled(value) - y0) / (y1 - y0)) * (height - top - bottom);
+  for (const value of ticks(y0, y1)) {
+    const at = height - bottom - ((value - y0) / (y1 - y0)) * (height - top - bottom);
+    made.append(s("line", { class: "grid", x1: left, x2: width - right, y1: at, y2: at }), s("text", { x: left - 6, y: at + 4, "text-anchor": "end" }, said(about.log ? 10 ** value : value, 3)));
+  }
+  for (const value of ticks(x0, x1)) made.append(s("text", { x: x(value), y: height - bottom + 16, "text-anchor": "middle" }, said(value)));
+  made.append(s("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }),
+    s("text", { x: width / 2, y: height - 6, "text-anchor": "middle" }, about.across), s("text", { transform: `translate(14 ${height / 2}) rotate(-90)`, "text-anchor": "middle" }, about.up));
+  for (const curve of drawn) {
+    const path = curve.points.filter((point) => Number.isFinite(point[1])).map((point, place) => (place ? "L" : "M") + x(point[0]).toFixed(1) + " " + y(point[1]).toFixed(1)).join("");
+    made.append(s("path", { class: "curve", d: path, stroke: curveColour(curve.colour), "stroke-dasharray": curve.dashed ? "5 4" : undefined }, s("title", {}, curve.name)));
+    const last = curve.points[curve.points.length - 1];
+    if (curve.points.length === 1) made.append(s("circle", { cx: x(last[0]), cy: y(last[1]), r: 3, fill: curveColour(curve.colour) }));
+  }
+  return h("figure", { style: { margin: 0 } }, made, h("figcaption", { class: "row" }, drawn.map((curve) => h("span", {},
+    h("span", { style: { color: curveColour(curve.colour) }, "aria-hidden": true }, curve.dashed ? "╍╍ " : "━━ "), curve.name))));
+}
+
+/** @param {number[]} values */
+function least(values) {
+  return values.reduce((one, two) => Math.min(one, two), Infinity);
+}
+
+/** @param {number[]} values */
+function most(values) {
+  return values.reduce((one, two) => Math.max(one, two), -Infinity);
+}

@@ -1,0 +1,53 @@
+"""The curves of runs, finished or running, and the texts that they wrote on the way."""
+
+from pathlib import Path
+from typing import Any
+
+from heddle.errors import HeddleError
+from heddle.page.asked import Asked, Document
+from heddle.page.subject import Subject
+from heddle.train.compare import METRICS, compare_runs
+from heddle.train.journal import read_lines, read_samples
+
+POINTS = 2000  # of a curve; longer ones are thinned out
+SHOWN = 40  # samples
+
+
+def training(subject: Subject, asked: Asked) -> Document:
+    """Each run's numbers by step, its settings where they differ, and its samples."""
+    if subject.directory is None:
+        raise HeddleError("this model was not loaded from a run, so it has no curves")
+    paths = [subject.directory, *subject.others]
+    records = compare_runs(paths)
+    return {"runs": [_run(path, record) for path, record in zip(paths, records, strict=True)]}
+
+
+def _run(path: Path, record: dict[str, Any]) -> Document:
+    curves: dict[str, list[list[float]]] = {}
+    for line in read_lines(path / METRICS):
+        for name, value in line.items():
+            if name != "step" and isinstance(value, int | float):
+                curves.setdefault(name, []).append([line["step"], value])
+    kept = (
+        "state",
+        "step",
+        "steps",
+        "validation_loss",
+        "best_loss",
+        "best_step",
+        "metrics",
+        "tokens_per_second",
+        "error",
+    )
+    return {
+        "name": path.resolve().name,
+        "curves": {name: _thin(points) for name, points in curves.items()},
+        "samples": [[step, text] for step, text in read_samples(path)][-SHOWN:],
+        "differs": {key: str(value) for key, value in record.get("differs", {}).items()},
+    } | {name: record.get(name) for name in kept}
+
+
+def _thin(points: list[list[float]]) -> list[list[float]]:
+    """At most POINTS of them, the last one included."""
+    every = -(-len(points) // POINTS)
+    return points if every <= 1 else [*points[:-1:every], points[-1]]
