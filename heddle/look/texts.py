@@ -79,8 +79,11 @@ def _pair(model: Transformer, tokenizer: Tokenizer | None, text: str, target: st
     marks = Marks.of(model.config, tokenizer)
     source = source_ids(model.config, tokenizer, marks, {0: text})[0]
     if target is None:
-        target = translate(model, tokenizer, [text], beams=1, max_tokens=model.config.context)[0][0].text
-    ids = [*marks.start, *tokenizer.encode(target)]
+        room = max(1, model.config.context - len(marks.start))
+        own = translate(model, tokenizer, [text], beams=1, max_tokens=room)[0][0].text
+        ids = [*marks.start, *tokenizer.encode(own)][: model.config.context]  # its text may have other ids than it was written in
+    else:
+        ids = [*marks.start, *tokenizer.encode(target)]
     _check_length(model, len(ids), "target")
     return Text(_tensor(model, ids), _pieces(tokenizer, ids), _tensor(model, source), _pieces(tokenizer, source))
 

@@ -74,7 +74,7 @@ def make_page(subject: Subject, config: ServeConfig | None = None, start: dict[s
         try:
             asked = PANELS[panel].asked.of(await request.json(), where=panel)
             return JSONResponse(await run_in_threadpool(answer, subject, panel, asked), headers=SAFE)
-        except (ValueError, RecursionError) as error:
+        except (HeddleError, ValueError, RecursionError) as error:
             said = str(error) if isinstance(error, HeddleError) else "the question is not JSON"
             raise ApiError(400, said, "invalid_value") from None
 

@@ -7,7 +7,6 @@ from torch import Tensor
 from heddle.errors import HeddleError
 from heddle.look.attention import AttentionPass
 from heddle.look.heads import FIELDS, score_heads, strongest
-from heddle.look.trace import layers_of
 from heddle.page.asked import Document, OneHead, OneQuery, Reading
 from heddle.page.numbers import packed, packed_bits
 from heddle.page.subject import Subject
@@ -23,8 +22,7 @@ def heads(subject: Subject, asked: Reading) -> Document:
     text = subject.read(asked)
     attention = subject.attention(asked)
     found = []
-    for name in layers_of(attention):
-        layer = attention[name]
+    for name, layer in attention.items():
         own = name.startswith(subject.stack) and name.endswith(".mixer")
         scores = score_heads(layer, text.tokens if own else None)
         shares = {field: getattr(scores, field).nan_to_num(0.0).tolist() for field in FIELDS}

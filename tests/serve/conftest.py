@@ -47,22 +47,19 @@ def models() -> dict[str, Transformer]:
     return {name: build(config, seed=1).eval() for name, config in configs.items()}
 
 
-class Server:
-    """A running server.
+class Running:
+    """An application that is served.
 
     Attributes:
         url: where it listens.
-        app: its application.
-        models: what it serves, which only it may use.
+        app: the application.
     """
 
-    def __init__(self, config: ServeConfig, runs: Sequence[Run] | None = None) -> None:
-        runs = [Run(name, model, TOKENIZER, 1) for name, model in models().items()] if runs is None else runs
-        self.models = {run.name: run.model for run in runs}
-        self.app = make_app(runs, config)
+    def __init__(self, app: Any) -> None:
+        self.app = app
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listening.getsockname()[1]}"
-        self.server = uvicorn.Server(uvicorn.Config(self.app, log_level="error", timeout_graceful_shutdown=5))
+        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=5))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listening]}, daemon=True)
         self.thread.start()
         while not self.server.started:
@@ -72,6 +69,19 @@ class Server:
         self.server.should_exit = True
         self.thread.join(20)
         assert not self.thread.is_alive()
+
+
+class Server(Running):
+    """A running server.
+
+    Attributes:
+        models: what it serves, which only it may use.
+    """
+
+    def __init__(self, config: ServeConfig, runs: Sequence[Run] | None = None) -> None:
+        runs = [Run(name, model, TOKENIZER, 1) for name, model in models().items()] if runs is None else runs
+        self.models = {run.name: run.model for run in runs}
+        super().__init__(make_app(runs, config))
 
     def check_idle(self, name: str) -> None:
         """Wait until no text is left, not even in the worker's books."""

@@ -62,7 +62,6 @@ async function show() {
   const busy = setTimeout(() => alive() && byId("main").prepend(h("p", { class: "busy", role: "status" }, "The model is reading …")), 400);
   try {
     root.append(h("h2", {}, panel.title), h("p", { class: "caption" }, panel.caption));
-    if (panel.name !== "training" && !reading().text.trim() && about.text) throw new Refused("Write a text above: the model reads it and the panels show what it does.");
     await panel.render(root, context);
   } catch (error) {
     if (!(error instanceof Refused)) console.error(error);

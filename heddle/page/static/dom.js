@@ -71,7 +71,7 @@ export function bar(piece, share, more = {}) {
   const fill = h("div", { class: share < 0 ? "fill less" : "fill", style: { width: Math.min(100, (100 * Math.abs(share)) / (more.most || 1)) + "%" } });
   const inner = [h("span", { class: "what", dir: "auto" }, visible(piece)), h("span", { class: "track" }, fill),
     h("span", { class: "many" }, more.said ?? percent(share))];
-  return more.onclick ? h("button", { type: "button", class: "bar", onclick: more.onclick, "aria-label": visible(piece) + ", " + (more.said ?? percent(share)) }, inner)
+  return more.onclick ? h("button", { type: "button", class: "bar", onclick: more.onclick }, inner)
     : h("div", { class: "bar" }, inner);
 }
 

@@ -1,6 +1,6 @@
 // Write and watch: the next token's probabilities with sliders, a click or a draw appends one; beams as a tree.
 
-import { bar, h, tokens } from "../dom.js";
+import { bar, h, table, tokens } from "../dom.js";
 import { drawn, percent, probabilities, randoms, said, tree, truncated, unpack, visible } from "../numbers.js";
 import { several } from "../state.js";
 
@@ -64,11 +64,13 @@ function bars(found, logits, context, added, grows) {
   };
   const shares = () => truncated(probabilities(logits, Number(state.temperature ?? 1)), Number(state.topk ?? 0), Number(state.topp ?? 1));
   const append = (/** @type {number} */ id) => context.set({ added: [...added, id].join(",") });
-  const draw = () => {
+  const behind = h("details", {}, h("summary", {}, "The same as a table")), draw = () => {
     const now = shares();
     const order = [...piece.keys()].filter((id) => now[id] > 0).sort((one, two) => now[two] - now[one] || one - two).slice(0, BARS);
     const shown = order.reduce((sum, id) => sum + now[id], 0);
     list.replaceChildren(...order.map((id) => bar(piece.get(id), now[id], open ? { onclick: () => append(id) } : {})));
+    const rows = order.map((id, place) => [place + 1, visible(piece.get(id)), id, said(logits[id]), percent(now[id])]);
+    behind.replaceChildren(behind.children[0], table("The most probable tokens", ["rank", "token", "id", "score", "probability"], rows, ["number", "piece", "number", "number", "number"]));
     mass.textContent = `${order.length} of ${now.reduce((count, each) => count + (each > 0 ? 1 : 0), 0)} possible tokens are shown; together they have ${percent(shown)}.`;
   };
   const choose = () => {
@@ -91,7 +93,7 @@ function bars(found, logits, context, added, grows) {
   draw();
   return [h("h3", {}, last ? "The next token" : `After token ${found.at}`),
     h("div", { class: "sliders" }, slider("temperature", "Temperature", 0, 2, 0.05, "1"), slider("topk", "Top-k (0: all)", 0, 50, 1, "0"), slider("topp", "Top-p", 0.05, 1, 0.05, "1"), slider("seed", "Seed of the draws", 0, 99, 1, "0")),
-    grows ? h("div", { class: "row" }, step, play, undo, clear) : null, mass, list].filter((each) => each !== null);
+    grows ? h("div", { class: "row" }, step, play, undo, clear) : null, mass, list, behind].filter((each) => each !== null);
 }
 
 /**

@@ -1,0 +1,334 @@
+"""The page in Chromium: every panel, numbers against the library's, exports, keyboard, live curves, odd texts."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from heddle.look import ablate, lens, trace
+from heddle.page import write_page
+from heddle.page.panels import PANELS, answer
+from tests.page.conftest import CHROMIUM, Seen
+from tests.page.given import subject
+from tests.page.test_panels import unpacked
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="chromium is not installed: apt install chromium-headless-shell"
+)
+TEXT = "the warp is held"
+SHOWN = {
+    "decoder": ("prefixes", "write", "attention", "layers", "pass"),
+    "experts": ("prefixes", "write", "attention", "layers", "pass"),
+    "recurrent": ("prefixes", "write", "layers", "pass"),
+    "translation": ("prefixes", "write", "attention", "layers", "pass"),
+    "masked": ("prefixes", "write", "attention", "layers", "pass"),
+    "classes": ("prefixes", "attention", "pass"),
+    "ids": ("prefixes", "write", "attention", "layers", "pass"),
+}
+ODD = ("", "שלום עולם", "😀👩‍👩‍👧 é\u0301", "<script>alert(1)</script>\"'&", "\u202eabc\x07", "w" * 63)
+AXE = Path(__file__).parents[2] / ".node/node_modules/axe-core/axe.min.js"
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+def test_every_panel_is_shown(look: Callable[..., Seen], kind: str) -> None:
+    seen = look(kind, {"text": "3 14 15 3"} if kind == "ids" else {"text": TEXT})
+    seen.show()
+    seen.panel()
+    buttons = seen.page.locator("#panels button")
+    assert buttons.count() == len(SHOWN[kind])
+    for number, name in enumerate(SHOWN[kind]):
+        buttons.nth(number).click()
+        panel = seen.panel(name)
+        assert panel.locator("h2").inner_text()
+        assert panel.locator(".caption").first.inner_text()
+        assert panel.locator(".error").count() == 0, panel.locator(".error").all_inner_texts()
+        assert panel.locator("table").count() > 0
+
+
+def test_the_loss_and_the_rows_are_the_library_s(look: Callable[..., Seen]) -> None:
+    seen, given = look("decoder"), subject("decoder")
+    panel = seen.show(panel="prefixes", text=TEXT)
+    tokens = given.read(PANELS["heads"].asked.of({"text": TEXT}, where="test")).tokens
+    assert float(panel.locator("[data-loss]").get_attribute("data-loss")) == pytest.approx(
+        float(lens(given.model, tokens).losses()[-1]), rel=1e-6
+    )
+    assert panel.locator("tbody tr").last.inner_text().split("\t")[2].strip() == "open"
+
+
+@pytest.mark.parametrize("kind", ["decoder", "translation"])
+def test_hovered_numbers_are_the_library_s(look: Callable[..., Seen], kind: str) -> None:
+    """With the pointer and with the arrow keys; masked pairs say so; without the mask the weights change."""
+    seen, given = look(kind), subject(kind)
+    more = {"target": "the weft"} if kind == "translation" else {}
+    layer = "decoder.1.cross" if kind == "translation" else "decoder.1.mixer"
+    panel = seen.show(panel="attention", text=TEXT, layer=layer, head="1", **more)
+    text = given.read(PANELS["heads"].asked.of({"text": TEXT} | more, where="test"))
+    found = trace(given.model, text.tokens, attention=layer, **text.more).attention[layer]
+    weights, readout = found.weights(heads=1)[0, 0], panel.locator(".readout")
+    over = panel.locator("canvas.over")
+    box, side = over.bounding_box(), 30
+    for row, column in ((5, 2), (3, 3), (0, 0)):
+        over.hover(position={"x": 92 + (column + 0.5) * side, "y": 84 + (row + 0.5) * side})
+        assert float(readout.get_attribute("data-weight")) == pytest.approx(float(weights[row, column]), abs=2e-6)
+        assert f"({row}) → " in readout.inner_text()
+    assert box["width"] >= 92 + weights.shape[1] * side
+    over.focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        seen.page.keyboard.press(key)
+    assert float(readout.get_attribute("data-weight")) == pytest.approx(float(weights[2, 1]), abs=2e-6)
+    if kind == "decoder":
+        over.hover(position={"x": 92 + 7.5 * side, "y": 84 + 2.5 * side})
+        assert "blocked by the mask" in readout.inner_text()
+        assert float(readout.get_attribute("data-weight")) == 0.0
+        panel.locator("button", has_text=re.compile("^Mask$")).click()
+        panel = seen.panel("attention")
+        panel.locator("canvas.over").hover(position={"x": 92 + 7.5 * side, "y": 84 + 2.5 * side})
+        free = found.weights(heads=1, masked=False)[0, 0]
+        shown = float(panel.locator(".readout").get_attribute("data-weight"))
+        assert shown == pytest.approx(float(free[2, 7]), abs=2e-6)
+
+
+def test_several_tokens_are_summed(look: Callable[..., Seen]) -> None:
+    seen, given = look("decoder"), subject("decoder")
+    panel = seen.show(panel="attention", text=TEXT, layer="decoder.0.mixer", head="0", rows="3,9")
+    tokens = given.read(PANELS["heads"].asked.of({"text": TEXT}, where="test")).tokens
+    weights = trace(given.model, tokens, attention="*").attention["decoder.0.mixer"].weights(heads=0)[0, 0]
+    shown = json.loads(panel.locator("[data-sums]").get_attribute("data-sums"))
+    assert shown == pytest.approx((weights[3] + weights[9]).tolist(), abs=1e-5)
+    panel = seen.show(panel="attention", text=TEXT, layer="decoder.0.mixer", head="0", rows="3", side="read")
+    shown = json.loads(panel.locator("[data-sums]").get_attribute("data-sums"))
+    assert shown == pytest.approx(weights[:, 3].tolist(), abs=1e-5)
+
+
+def test_exports_are_what_is_shown(look: Callable[..., Seen]) -> None:
+    seen, given = look("decoder"), subject("decoder")
+    panel = seen.show(panel="attention", text="a,b =c", layer="decoder.0.mixer", head="1")
+    tokens = given.read(PANELS["heads"].asked.of({"text": "a,b =c"}, where="test")).tokens
+    weights = trace(given.model, tokens, attention="*").attention["decoder.0.mixer"].weights(heads=1)[0, 0]
+    files = {}
+    for kind in ("SVG", "PNG", "CSV"):
+        with seen.page.expect_download() as download:
+            panel.locator(f'[data-export="{kind}"]').click()
+        assert download.value.suggested_filename == f"decoder-0-mixer-head1.{kind.lower()}"
+        files[kind] = Path(download.value.path()).read_bytes()
+    assert ElementTree.fromstring(files["SVG"]).tag.endswith("svg")
+    assert files["PNG"].startswith(b"\x89PNG")
+    rows = list(csv.reader(io.StringIO(files["CSV"].decode())))
+    assert rows[0] == ["", "a", ",", "b", "␣", "'=", "c"]
+    numbers = torch.tensor([[float(cell) for cell in row[1:]] for row in rows[1:]])
+    torch.testing.assert_close(numbers, weights)
+
+
+@pytest.mark.parametrize("state", [{}, {"temperature": "0.5"}, {"topk": "3"}, {"topp": "0.5"}, {"temperature": "0"}])
+def test_bars_are_the_probabilities_of_sampling(look: Callable[..., Seen], state: dict[str, str]) -> None:
+    """In order, and they sum to the mass that is said."""
+    from heddle.config import SamplingConfig
+    from heddle.generate.sampling import process
+
+    seen, given = look("decoder"), subject("decoder")
+    panel = seen.show(panel="write", text=TEXT, **state)
+    logits = unpacked(answer(given, "next", PANELS["next"].asked.of({"text": TEXT}, where="test"))["logits"])
+    names = {"temperature": "temperature", "topk": "top_k", "topp": "top_p"}
+    settings: Any = {names[name]: float(value) if name != "topk" else int(value) for name, value in state.items()}
+    wanted = process(logits[None], SamplingConfig(**settings))[0].softmax(-1)
+    bars = panel.locator(".bars .bar").all()
+    shares = [float(bar.locator(".many").inner_text().removesuffix(" %").removeprefix("< ")) for bar in bars]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[:3] == pytest.approx([100 * float(p) for p in wanted.topk(len(shares)).values[:3]], abs=0.006)
+    said = panel.locator(".readout").inner_text()
+    assert f"of {int((wanted > 0).sum())} possible tokens" in said
+    assert float(re.search(r"have ([\d.]+) %", said)[1]) == pytest.approx(sum(shares), abs=0.2)  # type: ignore[index]
+
+
+def test_writing_appends_undoes_and_plays(look: Callable[..., Seen]) -> None:
+    seen = look("decoder")
+    panel = seen.show(panel="write", text="the warp")
+    first = panel.locator(".bars .bar .what").first.inner_text()
+    panel.locator(".bars .bar").first.click()
+    tokens = seen.page.locator('[aria-label="Tokens of the text"] .token')
+    seen.until(lambda: tokens.count() == 9)
+    assert tokens.last.inner_text() == first
+    assert "added=" in seen.page.url
+    seen.page.locator("button", has_text="Draw one").click()
+    seen.until(lambda: tokens.count() == 10)
+    seen.page.locator("button", has_text="Play").click()
+    seen.until(lambda: tokens.count() >= 12)
+    seen.page.locator("button", has_text="Pause").click()
+    seen.page.locator("button", has_text="Undo all").click()
+    seen.until(lambda: tokens.count() == 8)
+    seen.page.locator("summary", has_text="Beams").click()
+    seen.page.locator("#search").click()
+    seen.page.locator("ul.tree strong").first.wait_for()
+    assert "rank 1" in " ".join(seen.page.locator("ul.tree strong").all_inner_texts())
+
+
+def test_sliders_change_the_bars_without_the_model(look: Callable[..., Seen]) -> None:
+    seen = look("decoder")
+    panel = seen.show(panel="write", text=TEXT)
+    before, asked = panel.locator(".bars .many").first.inner_text(), []
+    seen.page.on("request", lambda request: asked.append(request.url))
+    seen.page.locator("#temperature").focus()
+    for _ in range(6):
+        seen.page.keyboard.press("ArrowLeft")
+    after = panel.locator(".bars .many").first.inner_text()
+    assert float(after.removesuffix(" %")) > float(before.removesuffix(" %"))
+    assert "temperature=0.7" in seen.page.url
+    assert asked == []
+
+
+def test_a_head_that_is_switched_off_moves_the_distribution(look: Callable[..., Seen]) -> None:
+    seen, given = look("decoder"), subject("decoder")
+    panel = seen.show(panel="layers", text=TEXT)
+    panel.locator('[data-keep="decoder.1.mixer.heads.0"]').click()
+    seen.until(lambda: "off=" in seen.page.url)
+    seen.page.locator(".panel[data-ready]", has_text="1 off: decoder.1.mixer.heads.0").wait_for()
+    tokens = given.read(PANELS["heads"].asked.of({"text": TEXT}, where="test")).tokens
+    edit = ablate("decoder.1.mixer.heads", heads=[0])
+    wanted = trace(given.model, tokens, edits=[edit]).logits[0, -1].softmax(-1)
+    rows = seen.page.locator("table", has_text="with parts off").locator("tbody tr").all()
+    shares = [float(row.inner_text().split("\t")[2].removesuffix(" %").removeprefix("< ")) for row in rows]
+    assert max(shares) == pytest.approx(100 * float(wanted.max()), abs=0.006)
+    assert "+0.00" not in rows[0].inner_text()
+
+
+def test_tensors_and_steps_of_a_query(look: Callable[..., Seen]) -> None:
+    seen, given = look("decoder"), subject("decoder")
+    panel = seen.show(panel="pass", text=TEXT, name="decoder.0.mixer.heads", head="1")
+    tokens = given.read(PANELS["heads"].asked.of({"text": TEXT}, where="test")).tokens
+    matrix = trace(given.model, tokens, "decoder.0.mixer.heads")["decoder.0.mixer.heads"][0, 1]
+    cells = panel.locator(".viewer tbody tr").nth(2).inner_text().split("\t")
+    assert cells[0].strip() == "T_2"
+    assert [float(cell) for cell in (*cells[2:5], cells[6])] == pytest.approx(
+        [float(matrix[2, place]) for place in (0, 1, 2, -1)], abs=0.006
+    )
+    panel = seen.show(panel="attention", text=TEXT, layer="decoder.0.mixer", head="1", query="4", steps="yes")
+    panel.locator(".query tbody tr").first.wait_for()
+    steps = trace(given.model, tokens, attention="*").attention["decoder.0.mixer"].steps(4, 1)
+    shown = [row.inner_text().split("\t") for row in panel.locator(".query tbody tr").all()]
+    assert [float(row[2]) for row in shown] == pytest.approx(steps.products.tolist(), rel=2e-3)
+    assert [row[4] for row in shown] == ["yes" if each else "no" for each in steps.allowed.tolist()]
+
+
+@pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
+def test_odd_texts_are_shown_as_they_are(look: Callable[..., Seen], text: str) -> None:
+    """Empty, right to left, emoji, markup, controls, as long as the model reads: no error, nothing run."""
+    seen = look("decoder", {"text": text})
+    for panel in ("prefixes", "write", "attention", "pass"):
+        shown = seen.show(panel=panel, **({} if text == "" else {"text": text}))
+        assert shown.locator(".error").count() == 0, shown.locator(".error").all_inner_texts()
+    assert seen.page.locator("main script").count() == 0
+
+
+def test_a_text_that_is_too_long_is_refused_in_a_line(look: Callable[..., Seen]) -> None:
+    seen = look("decoder")
+    panel = seen.show(panel="attention", text="w" * 70)
+    assert "64 learned positions; shorten it" in panel.locator(".error").inner_text()
+    seen.page.locator("#prompt").fill("the warp")
+    seen.until(lambda: seen.page.locator(".panel canvas.over").count() == 1)
+    seen.faults = [fault for fault in seen.faults if "400" not in fault]  # the refusal itself, as browsers log it
+
+
+def test_a_large_map_is_read_quickly(look: Callable[..., Seen]) -> None:
+    """A thousand tokens; the exact limits are measured by `python -m benchmarks.browser`."""
+    given = subject("decoder", context=1024)
+    seen = look(given, {"text": "the warp is held and " * 48})
+    panel = seen.show(panel="attention")
+    over = panel.locator("canvas.over")
+    over.hover(position={"x": 300, "y": 400})
+    assert "weight" in panel.locator(".readout").inner_text()
+
+
+def test_the_keyboard_alone_reaches_everything(look: Callable[..., Seen]) -> None:
+    seen = look("decoder")
+    seen.show(text=TEXT)
+    seen.page.keyboard.press("Tab")
+    assert "Skip" in seen.page.locator(":focus").inner_text()
+    for _ in range(30):
+        seen.page.keyboard.press("Tab")
+        if seen.page.locator(":focus").inner_text() == "Attention":
+            break
+    seen.page.keyboard.press("Enter")
+    seen.panel("attention")
+    assert seen.page.locator(":focus").inner_text() == "Attention"
+    for _ in range(40):
+        seen.page.keyboard.press("Tab")
+        if "layer 0, head 1" in (seen.page.locator(":focus").get_attribute("aria-label") or ""):
+            break
+    seen.page.keyboard.press("Space")
+    seen.until(lambda: "layer=decoder.0.mixer" in seen.page.url and "head=1" in seen.page.url)
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed: npm install --prefix .node axe-core")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(look: Callable[..., Seen], scheme: str) -> None:
+    for kind in ("decoder", "translation"):
+        seen = look(kind, {"text": TEXT, "target": "the weft"}, bypass_csp=True, color_scheme=scheme)
+        for panel in SHOWN[kind]:
+            seen.show(panel=panel, off="" if panel != "layers" else "decoder.0.ffn")
+            seen.page.evaluate(AXE.read_text())
+            found = seen.page.evaluate("axe.run()")
+            serious = [each for each in found["violations"] if each["impact"] in ("serious", "critical")]
+            said = [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in serious]
+            assert said == [], (kind, panel)
+
+
+@pytest.mark.parametrize("width", [360, 1920])
+def test_nothing_is_wider_than_the_window(look: Callable[..., Seen], width: int) -> None:
+    seen = look("decoder", {"text": TEXT}, viewport={"width": width, "height": 700})
+    for panel in SHOWN["decoder"]:
+        seen.show(panel=panel)
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width, panel
+
+
+def test_a_file_works_without_a_server(look: Callable[..., Seen], tmp_path: Path) -> None:
+    """Panels, maps of other heads and sliders; what needs the model is disabled, and says so."""
+    given = subject("decoder")
+    write_page(given, tmp_path / "a.html", TEXT)
+    seen = look("decoder", url=(tmp_path / "a.html").as_uri())
+    for panel in SHOWN["decoder"]:
+        shown = seen.show(panel=panel)
+        assert shown.locator(".error").count() == 0, shown.locator(".error").all_inner_texts()
+        assert shown.locator("h2").inner_text()
+    shown = seen.show(panel="attention", layer="decoder.0.mixer", head="1")
+    shown.locator("canvas.over").hover(position={"x": 110, "y": 100})
+    assert "weight 1" in shown.locator(".readout").inner_text()
+    shown = seen.show(panel="write")
+    assert shown.locator("button", has_text="Draw one").is_disabled()
+    assert seen.page.locator("#prompt").is_disabled()
+    shown = seen.show(panel="layers")
+    assert "This needs the model: heddle look RUN." in shown.inner_text()
+    assert shown.locator("#exchange").is_disabled()
+
+
+def test_a_running_run_s_curve_grows(look: Callable[..., Seen], tmp_path: Path) -> None:
+    """And its samples; the runs beside it are drawn over it."""
+    from heddle.page import Subject
+    from heddle.weights import save
+
+    paths = [tmp_path / name for name in ("one", "two")]
+    given = subject("decoder")
+    for path in paths:
+        save(given.model, path, given.tokenizer)
+        lines = [{"step": step, "loss": 5.0 / step, "validation_loss": 6.0 / step, "validation_error": 0.1} for step in range(1, 9)]
+        (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (path / "samples.jsonl").write_text(json.dumps({"step": 8, "sample": "<b>warp</b>"}) + "\n")
+    seen = look(Subject("one", given.model, given.tokenizer, paths[0], [paths[1]]))
+    panel = seen.show(panel="training")
+    assert panel.locator("path.curve").count() == 4
+    assert panel.locator("pre").first.inner_text() == "<b>warp</b>"
+    row = panel.locator("table").locator("tbody tr").first.inner_text()
+    assert "0.625" in row
+    with (paths[0] / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 9, "loss": 0.125}) + "\n")
+    seen.page.locator("#panels button", has_text="Attention").click()
+    seen.panel("attention")
+    seen.page.locator("#panels button", has_text="Training").click()
+    row = seen.panel("training").locator("table").locator("tbody tr").first.inner_text()
+    assert "0.125" in row

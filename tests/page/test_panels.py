@@ -1,0 +1,310 @@
+"""What the panels show is what the library computes: losses, probabilities, maps, tensors; for every family."""
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from heddle.config import TransformerConfig
+from heddle.errors import HeddleError
+from heddle.generate import translate
+from heddle.look import lens, strongest, trace
+from heddle.model import build
+from heddle.page import Subject
+from heddle.page.panels import DEMO, PANELS, answer
+from heddle.predict import classify, fill
+from heddle.text import train_tokenizer
+from tests.page.given import KINDS, TEXT, subject
+
+WORDS = "the warp is held"
+
+
+def asked(given: Subject, panel: str, **fields: Any) -> Any:
+    return answer(given, panel, PANELS[panel].asked.of(fields, where=panel))
+
+
+def unpacked(document: dict[str, Any]) -> Tensor:
+    data = base64.b64decode(document["data"])
+    if document["kind"] == "bits":
+        rows, columns = document["shape"]
+        bits = np.unpackbits(np.frombuffer(data, np.uint8).reshape(rows, -1), axis=-1)[:, :columns]
+        return torch.from_numpy(bits.copy()).bool()
+    kind = "<f4" if document["kind"] == "f32" else "u1"
+    return torch.from_numpy(np.frombuffer(data, kind).reshape(document["shape"]).copy())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_panel_answers_or_says_why_not(kind: str) -> None:
+    """For every family; an answer is a document, and a refusal one line."""
+    given = subject(kind)
+    text = "3 14 15 3" if kind == "ids" else WORDS
+    layer = f"{given.stack}.1.mixer"
+    more = {"map": {"layer": layer}, "query": {"layer": layer}, "tensor": {"name": f"{given.stack}.0.ffn.added"}}
+    more |= {"exchanged": {"other": text[::-1]}}
+    refused, lines = set[str](), list[str]()
+    for panel in PANELS:
+        fields = {} if panel in ("about", "training") else {"text": text} | more.get(panel, {})
+        try:
+            assert asked(given, panel, **fields)
+        except HeddleError as error:
+            refused.add(panel)
+            lines.append(str(error))
+    assert not any("\n" in line for line in lines)
+    speechless = {"next", "beams", "layers", "divided", "exchanged"}
+    expected = {
+        "recurrent": {"map", "query"},
+        "translation": {"exchanged"},
+        "masked": {"beams", "exchanged"},
+        "classes": speechless,
+        "prefix": {"prefixes"},
+    }
+    assert refused - {"exchanged"} == {"training"} | expected.get(kind, set()) - {"exchanged"}
+    shown = asked(given, "about")["predicts"]
+    assert shown == {"translation": "translation", "masked": "masked", "classes": "classifier"}.get(kind, "next")
+
+
+@pytest.mark.lecture("L0-02", "L0-98")
+def test_the_mean_of_the_rows_is_the_loss() -> None:
+    """n tokens have n - 1 rows whose next token is known, and one that is open; for the lectures' sentence, too."""
+    given = subject("decoder")
+    assert given.tokenizer is not None
+    for text in (WORDS, DEMO[0]):
+        found = asked(given, "prefixes", text=text)
+        ids = torch.tensor([given.tokenizer.encode(text)])
+        rows = found["rows"]
+        assert [("next" in row) for row in rows] == [True] * (len(ids[0]) - 1) + [False]
+        logits = given.model.logits(given.model(ids).hidden)[0].detach()
+        assert found["loss"] == pytest.approx(float(F.cross_entropy(logits[:-1], ids[0, 1:])), rel=1e-6)
+        assert found["loss"] == pytest.approx(float(lens(given.model, ids).losses()[-1]), rel=1e-6)
+        for row, scores, wanted in zip(rows, logits, ids[0, 1:].tolist(), strict=False):
+            assert row["probability"] == pytest.approx(float(scores.softmax(-1)[wanted]), rel=1e-4)
+            assert row["rank"] == 1 + int((scores > scores[wanted]).sum())
+            assert row["next"] == given.piece(wanted)
+            assert row["top"][0][0] == given.piece(int(scores.argmax()))
+    one = asked(given, "prefixes", text="w")
+    assert (one["loss"], len(one["rows"])) == (None, 1)
+    assert DEMO[0] == "I am a researcher"
+
+
+def test_each_hidden_token_is_predicted_as_by_fill() -> None:
+    given = subject("masked")
+    assert given.tokenizer is not None
+    found = asked(given, "prefixes", text="warp is")
+    assert [row["next"] for row in found["rows"]] == list("warp is")
+    filled = fill(given.model, given.tokenizer, ["wa[MASK]p is"], top=1)[0].masks[0][0]
+    assert found["rows"][2]["top"][0] == [filled.token, pytest.approx(filled.probability, rel=1e-4)]
+
+
+def test_classes_of_prefixes_are_those_of_classify() -> None:
+    given = subject("classes")
+    assert given.tokenizer is not None
+    found = asked(given, "prefixes", text="the warp is")
+    one = classify(given.model, given.tokenizer, ["the warp"])[0]
+    assert found["rows"][1]["prefix"] == "the warp"
+    assert dict(found["rows"][1]["top"]) == pytest.approx(dict(one.probabilities))  # type: ignore[union-attr]
+
+
+@pytest.mark.lecture("L1-80")
+def test_a_translation_has_a_step_for_each_token_that_is_written() -> None:
+    """The end included; each step's row of cross-attention sums to 1, and free running is what `translate` writes."""
+    given = subject("translation")
+    assert given.tokenizer is not None
+    found = asked(given, "prefixes", text=WORDS, target="the weft")
+    own = translate(given.model, given.tokenizer, [WORDS], beams=1, max_tokens=63)[0][0]
+    assert len(found["free"]) == own.tokens
+    written = [step["token"] for step in found["free"]]
+    assert "".join(piece for piece in written if piece != "<|endoftext|>") == own.text
+    for step in found["free"]:
+        assert set(step["looks"]) == {"decoder.0.cross", "decoder.1.cross"}
+        for row in step["looks"].values():
+            assert len(row) == len(found["source"])
+            assert sum(row) == pytest.approx(1.0, abs=1e-5)
+    end = given.tokenizer.special["<|endoftext|>"]
+    source = torch.tensor([[*given.tokenizer.encode(WORDS), end]])
+    target = torch.tensor([[end, *given.tokenizer.encode("the weft")]])
+    logits = given.model.logits(given.model(target, source=source).hidden)[0, :-1].detach()
+    assert found["loss"] == pytest.approx(float(F.cross_entropy(logits, target[0, 1:])), rel=1e-5)
+
+
+@pytest.mark.lecture("L1-87")
+@pytest.mark.parametrize("kind", ["decoder", "translation", "masked"])
+def test_the_next_token_has_the_scores_of_the_model(kind: str) -> None:
+    """All of them, so that their softmax sums to 1; the best ones in order; after any position; with what was appended."""
+    given = subject(kind)
+    at = 4 if kind == "translation" else 2
+    more = {"target": "the weft"} if kind == "translation" else {}
+    found = asked(given, "next", text=WORDS, at=at, **more)
+    text = given.read(PANELS["heads"].asked.of({"text": WORDS} | more, where="test"))
+    logits = given.model.logits(given.model(text.tokens, **text.more).hidden)[0, at].detach()
+    shown = unpacked(found["logits"])
+    torch.testing.assert_close(shown, logits)
+    assert [id for id, _ in found["best"]] == logits.topk(50).indices.tolist()
+    if kind != "masked":
+        longer = asked(given, "next", text=WORDS, added=[7, 9], **more)
+        assert longer["pieces"][-2:] == (given.piece(7), given.piece(9))
+        assert longer["room"] == found["room"] - 2
+    with pytest.raises(HeddleError, match="there is no position 900"):
+        asked(given, "next", text=WORDS, at=900, **more)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "translation", "ids"])
+def test_beams_are_those_of_the_search(kind: str) -> None:
+    given = subject(kind)
+    text = "3 14 15" if kind == "ids" else "the warp"
+    found = asked(given, "beams", text=text, beams=3, tokens=5)
+    assert [beam["score"] for beam in found["beams"]] == sorted((b["score"] for b in found["beams"]), reverse=True)
+    for beam in found["beams"]:
+        product = float(np.prod([share for _, _, share in beam["tokens"]]))
+        assert float(np.log(product)) == pytest.approx(beam["logprob"], rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "translation", "masked"])
+def test_a_map_is_that_of_the_library(kind: str) -> None:
+    """Scores and mask give the weights; thumbnails show their largest cells; one query's steps are the row."""
+    given = subject(kind)
+    more = {"target": "the weft"} if kind == "translation" else {}
+    text = given.read(PANELS["heads"].asked.of({"text": WORDS} | more, where="test"))
+    attention = trace(given.model, text.tokens, attention="*", **text.more).attention
+    every = asked(given, "heads", text=WORDS, **more)
+    assert [each["layer"] for each in every["layers"]] == list(attention)
+    for name, shown in zip(attention, every["layers"], strict=True):
+        layer = attention[name]
+        found = asked(given, "map", text=WORDS, layer=name, head=1, **more)
+        allowed = unpacked(found["allowed"])
+        scores = unpacked(found["scores"]).masked_fill(~allowed, -torch.inf)
+        weights = layer.weights(heads=1)[0, 0]
+        torch.testing.assert_close(scores.softmax(-1), weights)
+        assert (len(found["rows"]), len(found["columns"])) == tuple(weights.shape)
+        assert found["strongest"] == strongest(layer, 1, 10)
+        small = unpacked(shown["thumbnails"])
+        assert small.shape == (2, *weights.shape)
+        blocked = ~layer.allowed()[0, 0].expand(weights.shape)
+        assert ((small[1] == 255) == blocked).all()
+        torch.testing.assert_close(small[1][~blocked].float() / 254, weights[~blocked].float(), atol=0.01, rtol=0)
+        steps = asked(given, "query", text=WORDS, layer=name, head=1, query=3, **more)
+        torch.testing.assert_close(unpacked(steps["weights"]), weights[3].float())
+        torch.testing.assert_close(unpacked(steps["output"]), layer.output[0, 1, 3].float())
+        torch.testing.assert_close(unpacked(steps["k"])[2] @ unpacked(steps["q"]), unpacked(steps["products"])[2])
+
+
+def test_large_maps_have_small_thumbnails() -> None:
+    given = subject("decoder", context=256)
+    shown = asked(given, "heads", text="warp " * 40)["layers"][0]
+    assert shown["thumbnails"]["shape"] == [2, 40, 40]
+    small = unpacked(shown["thumbnails"])
+    assert (small[:, 0, 1:] == 255).all()
+    assert (small[:, 39] < 255).all()
+
+
+def test_layers_show_the_lens_and_the_sum_of_the_parts() -> None:
+    given = subject("decoder")
+    assert given.tokenizer is not None
+    found = asked(given, "layers", text=WORDS)
+    tokens = torch.tensor([given.tokenizer.encode(WORDS)])
+    library = lens(given.model, tokens)
+    assert found["losses"] == pytest.approx(library.losses().tolist())
+    assert found["ranks"] == (1 + library.target_ranks).tolist()
+    parts = asked(given, "divided", text=WORDS)
+    assert sum(value for _, value in parts["parts"]) == pytest.approx(parts["score"], rel=1e-4)
+    assert sum(value for _, value in parts["layers"]) == pytest.approx(parts["score"], rel=1e-4)
+    chosen = asked(given, "divided", text=WORDS, at=3, token=9)
+    logits = trace(given.model, tokens).logits
+    assert chosen["score"] == pytest.approx(float(logits[0, 3, 9]), rel=1e-4)
+
+
+def test_a_part_that_is_switched_off_adds_nothing() -> None:
+    """As if its output matrix were 0, in every panel; experts, too."""
+    given = subject("decoder")
+    before = unpacked(asked(given, "next", text=WORDS)["logits"])
+    after = unpacked(asked(given, "next", text=WORDS, off=["decoder.1.mixer.heads.0"])["logits"])
+    copy = subject("decoder")
+    mixer: Any = copy.model.get_submodule("decoder.blocks.1.mixer")
+    with torch.no_grad():
+        mixer.o.weight[:, :8] = 0
+    torch.testing.assert_close(after, unpacked(asked(copy, "next", text=WORDS)["logits"]))
+    assert (before - after).abs().max() > 1e-3
+    torch.testing.assert_close(unpacked(asked(given, "next", text=WORDS)["logits"]), before)
+    mixed = subject("experts")
+    parts = {part["part"]: part for part in asked(mixed, "about")["parts"]}
+    assert parts["decoder.0.mixer"]["heads"] == 2
+    assert parts["decoder.1.ffn"]["experts"] == 4
+    loads = asked(mixed, "layers", text=WORDS)["loads"]
+    assert [sum(load["tokens"]) for load in loads] == [2 * len(WORDS)] * 2
+    less = asked(mixed, "layers", text=WORDS, off=["decoder.0.ffn.experts.1"])["loads"]
+    assert less[0]["tokens"][1] == 0
+    for name in ("decoder.9.ffn", "decoder.0.mixer.heads.7", "nothing"):
+        with pytest.raises(HeddleError):
+            asked(given, "next", text=WORDS, off=[name])
+
+
+def test_exchanged_activations_restore_the_difference() -> None:
+    given = subject("decoder")
+    assert given.tokenizer is not None
+    best = {}
+    for end in "abcdefghijklmnop":
+        tokens = torch.tensor([given.tokenizer.encode(f"the warp {end}")])
+        best.setdefault(int(trace(given.model, tokens).logits[0, -1].argmax()), f"the warp {end}")
+    text, other = list(best.values())[:2]
+    found = asked(given, "exchanged", text=text, other=other)
+    assert found["restored"][-1][-1] == pytest.approx(1.0, abs=1e-4)
+    heads = asked(given, "exchanged", text=text, other=other, by="heads")
+    assert len(heads["restored"]) == len(heads["restored"][0]) == 2
+    with pytest.raises(HeddleError, match="both texts are continued by"):
+        asked(given, "exchanged", text=text, other=text)
+    with pytest.raises(HeddleError, match="of one length"):
+        asked(given, "exchanged", text="the warp", other="the")
+
+
+@pytest.mark.lecture("L1-06", "L3-25")
+def test_a_walk_has_the_lectures_shapes() -> None:
+    """As many vectors out as in; 8 heads of 64 numbers for "Thinking Machines" and a width of 512."""
+    tokenizer = train_tokenizer("bytes", [TEXT], None, ("<|endoftext|>",))
+    stack = {"depth": 1, "entry": {"positions": "sinusoidal"}, "block": {"mixer": {"heads": 8}}}
+    config = {"vocab_size": tokenizer.vocab_size, "dim": 512, "context": 32, "encoder": stack}
+    given = Subject("lecture", build(TransformerConfig.of(config)).eval(), tokenizer)
+    assert DEMO[2] == "Thinking Machines"
+    boxes = {box["name"]: box["shape"] for box in asked(given, "walk", text=DEMO[2])["boxes"]}
+    count = len(DEMO[2])
+    assert boxes["encoder.entry"] == boxes["encoder.output"] == [1, count, 512]
+    assert boxes["encoder.0.mixer.heads"] == [1, 8, count, 64]
+    assert boxes["encoder.0.mixer.weights"] == [1, 8, count, count]
+    order = [name for name in boxes if name.startswith("encoder.0.mixer")]
+    steps = ["input", "q", "k", "v", "scores", "weights", "heads", "output"]
+    assert [name.rpartition(".")[2] for name in order][: len(steps)] == steps
+
+
+@pytest.mark.parametrize("kind", ["decoder", "translation", "recurrent", "experts"])
+def test_every_box_shows_its_tensor(kind: str) -> None:
+    given = subject(kind)
+    more = {"target": "the weft"} if kind == "translation" else {}
+    boxes = asked(given, "walk", text=WORDS, **more)["boxes"]
+    text = given.read(PANELS["heads"].asked.of({"text": WORDS} | more, where="test"))
+    kept = trace(given.model, text.tokens, [box["name"] for box in boxes], **text.more)
+    assert [box["name"] for box in boxes] == list(kept)
+    for box in boxes:
+        found = asked(given, "tensor", text=WORDS, name=box["name"], **more)
+        whole = kept[box["name"]]
+        assert box["shape"] == list(whole.shape) == found["shape"]
+        matrix = whole[0, 0] if whole.dim() == 4 else whole[0]
+        torch.testing.assert_close(unpacked(found["matrix"]), matrix.float())
+        assert len(found["rows"]) == len(matrix)
+    with pytest.raises(HeddleError, match="nothing in this model is called"):
+        asked(given, "tensor", text=WORDS, name="decoder.0.nothing")
+
+
+def test_texts_that_do_not_fit_are_refused() -> None:
+    given = subject("decoder")
+    for text, said in (("w" * 65, "64 learned positions"), ("a" * 70, "64 learned positions")):
+        with pytest.raises(HeddleError, match=said):
+            asked(given, "heads", text=text)
+    assert asked(given, "heads", text="")["pieces"] == ("<|endoftext|>",)
+    with pytest.raises(HeddleError, match="the text is empty"):
+        asked(subject("ids"), "heads", text="")
+    with pytest.raises(HeddleError, match="the text is full"):
+        asked(given, "next", text="w" * 64, added=[3])
+    with pytest.raises(HeddleError, match="there is no token 9999"):
+        asked(given, "next", text="w", added=[9999])
