@@ -101,3 +101,19 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
     file = ROOT / page
     for link in re.findall(r"\]\(([^)#:]+)\)", file.read_text(encoding="utf-8")):
         assert (file.parent / link).exists(), f"{page} links to {link}"
+
+
+def test_the_code_about_looking_inside_runs(tmp_path: Path) -> None:
+    """On a run named as in the text."""
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/look.md").read_text(encoding="utf-8"), re.DOTALL)
+    made = (
+        "import heddle\nfrom heddle.config import TransformerConfig\n"
+        "from heddle.text import train_tokenizer\nfrom heddle.weights import save\n"
+        "tokenizer = train_tokenizer('bytes', ['the man eats fish'])\n"
+        "stack = {'depth': 1, 'block': {'mixer': {'heads': 2}}}\n"
+        "config = {'vocab_size': tokenizer.vocab_size, 'dim': 16, 'context': 64, 'decoder': stack}\n"
+        "save(heddle.build(TransformerConfig.of(config)), 'runs/mine', tokenizer)\n"
+    )
+    check = "\nassert layer.error() < 1e-5 and layer.weights(heads=1).shape == (1, 1, 12, 12)\n"
+    done = programs.finished([sys.executable, "-c", made + code + check], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -81,7 +81,9 @@ def _pair(model: Transformer, tokenizer: Tokenizer | None, text: str, target: st
     if target is None:
         room = max(1, model.config.context - len(marks.start))
         own = translate(model, tokenizer, [text], beams=1, max_tokens=room)[0][0].text
-        ids = [*marks.start, *tokenizer.encode(own)][: model.config.context]  # its text may have other ids than it was written in
+        ids = [*marks.start, *tokenizer.encode(own)][
+            : model.config.context
+        ]  # its text may have other ids than it was written in
     else:
         ids = [*marks.start, *tokenizer.encode(target)]
     _check_length(model, len(ids), "target")

@@ -1,6 +1,11 @@
 """`heddle look`: maps, the lens and heads as tables, documents and pictures; what is refused."""
 
 import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,6 +15,7 @@ import torch
 from heddle.look import trace
 from heddle.look.texts import read_text
 from heddle.weights import load
+from tests import programs
 
 from .conftest import Heddle
 
@@ -76,8 +82,13 @@ def test_pictures(heddle: Heddle, run_a: Path, what: list[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "say what to look at"),
-        (["--lens", "--heads"], "say what to look at"),
+        (["--lens", "--heads"], "name one thing to look at"),
+        (["--html", "a.html"], "--html needs a text for the page to be about: --prompt TEXT"),
+        (["--html", "a.txt", "--prompt", "a"], "a page is an .html file"),
+        (["--html", "a.html", "--lens", "--prompt", "a"], "leave out --lens"),
+        (["--png", "a.png"], "--png draws one of"),
+        (["--host", "0.0.0.0"], "can be reached from other machines"),
+        (["--port", "99999"], "cannot listen at 127.0.0.1:99999"),
         (["--lens"], "--lens needs a text: --prompt TEXT"),
         (["--attention", "0.1"], "--attention needs a text"),
         (["--attention", "first", "--prompt", "a"], "give LAYER.HEAD"),
@@ -86,7 +97,7 @@ def test_pictures(heddle: Heddle, run_a: Path, what: list[str]) -> None:
         (["--attention", "cross.0", "--prompt", "a"], "this model has no decoder.0.cross"),
         (["--lens", "--prompt", "a", "--png", "a.gif"], "a picture ends in .png, .svg, .pdf"),
         (["--lens", "--prompt", "a", "--target", "b"], "leave out the target"),
-        (["--names", "--png", "a.png"], "there is no picture of names"),
+        (["--names", "--png", "a.png"], "--png draws one of --attention, --lens and --heads"),
     ],
 )
 def test_what_cannot_be_looked_at_is_one_line(heddle: Heddle, run_a: Path, options: list[str], said: str) -> None:
@@ -97,3 +108,41 @@ def test_what_cannot_be_looked_at_is_one_line(heddle: Heddle, run_a: Path, optio
     assert not list(Path().glob("a.*"))
     document = json.loads(heddle("look", "a", *options, "--json").out)
     assert said in document["error"]
+
+
+def test_the_page_is_written_as_one_file(heddle: Heddle, run_a: Path) -> None:
+    """With the curves of the run and the texts that it wrote."""
+    told = heddle("look", "a", "--prompt", "the warp", "--html", "a.html")
+    assert (told.code, told.err) == (0, "")
+    assert "written: a.html" in told.out
+    page = Path("a.html").read_text(encoding="utf-8")
+    assert '"loss"' in page
+    assert '"samples": [[4' in page
+    found = heddle("look", "a", "--prompt", "the warp", "--html", "b.html", "--json").json
+    assert found == {"page": "b.html", "bytes": Path("b.html").stat().st_size}
+    assert Path("b.html").read_bytes() == Path("a.html").read_bytes()
+
+
+def test_the_page_is_served(trained: Path) -> None:
+    """By the command, at a free port, until it is interrupted."""
+    words = ["look", str(trained), "--no-browser", "--json", "--device", "cpu"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "heddle", *words],
+        env=programs.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stderr is not None
+        line = next(line for line in running.stderr if " at http://" in line)
+        address = re.search(r"http://\S+", line)[0]  # type: ignore[index]
+        with urllib.request.urlopen(address) as told:
+            assert b'id="main"' in told.read()
+        asked = urllib.request.Request(
+            f"{address}look/about", b"{}", {"Content-Type": "application/json"}, method="POST"
+        )
+        with urllib.request.urlopen(asked) as told:
+            assert json.loads(told.read())["run"] == "a"
+        running.send_signal(signal.SIGINT)
+        assert running.wait(30) == 130  # interrupted, as the shell counts it
+        assert "Traceback" not in running.stderr.read()

@@ -50,7 +50,10 @@ class Seen:
         self.page, self.url, self.faults = page, url, list[str]()
         page.on("console", lambda said: said.type in ("error", "warning") and self.faults.append(said.text))
         page.on("pageerror", lambda error: self.faults.append(str(error)))
-        page.on("response", lambda told: told.status >= 400 and self.faults.append(f"{told.request.post_data} {told.text()}"))
+        page.on(
+            "response",
+            lambda told: told.status >= 400 and self.faults.append(f"{told.request.post_data} {told.text()}"),
+        )
         page.on("request", lambda request: self._check(request.url))
 
     def show(self, **state: str) -> Any:
@@ -101,4 +104,4 @@ def look(chromium: Any) -> Iterator[Callable[..., Seen]]:
         each.close()
     for each in running:
         each.stop()
-    assert [fault for each in seen for fault in each.faults] == []
+    assert "\n".join(fault for each in seen for fault in each.faults) == ""

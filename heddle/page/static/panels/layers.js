@@ -59,7 +59,7 @@ async function ablation(context) {
   const toggle = (/** @type {string} */ name) => context.set({ off: (off.includes(name) ? off.filter((each) => each !== name) : [...off, name]).join(",") });
   const button = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ label) => h("button", { type: "button", "data-keep": name, "aria-pressed": String(off.includes(name)), "aria-label": label, disabled: context.offline, onclick: () => toggle(name) }, text);
   const rows = parts.map((/** @type {Document} */ part) => h("div", { class: "layer" }, h("span", { class: "name" }, part.part),
-    h("span", { class: "heads" }, button(part.part, "all of it", "switch off " + part.part),
+    h("span", { class: "heads" }, button(part.part, "all of it", "all of it: switch off " + part.part),
       Array.from({ length: part.heads }, (_, head) => button(`${part.part}.heads.${head}`, "head " + head, `switch off ${part.part}, head ${head}`)),
       Array.from({ length: part.experts }, (_, expert) => button(`${part.part}.experts.${expert}`, "expert " + expert, `switch off ${part.part}, expert ${expert}`)))));
   const made = [h("h3", {}, "Switch parts off"), h("p", { class: "caption" }, "A part that is switched off adds nothing to the residual stream, here and in all other panels. The bars show the next token after the last one."),
