@@ -4,8 +4,8 @@
 
 Each view is opened in a window of a phone, a laptop and a projector, in light and in dark. A view fails if the console has an
 error, if it asks another machine, if it is wider than its window, or if it shows a refusal. Then a model of 12 layers with 12 heads
-reads 1,000 tokens, and one of 1 layer 4,000: the times are those of drawing the heads, the map and the tables anew from answers that
-the page has, and from the pointer's move to the number. It needs playwright and Chromium.
+reads 1,000 tokens, and one of 1 layer 4,000: the times are those of drawing the heads, the map and the tables anew from answers
+that the page has, and from the pointer's move to the number. It needs playwright and Chromium.
 """
 
 import argparse
