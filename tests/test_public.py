@@ -178,6 +178,8 @@ SEEN: dict[str, Any] = {"model": MODEL, "tokens": IDS}
 NO_SEEN: dict[str, list[Any]] = {"model": NO_MODEL, "tokens": NO_IDS}
 SEEN_LAYER = look.trace(MODEL, IDS, attention="*").attention["decoder.0.mixer"]
 NO_LAYER: list[Any] = [None, 3, "decoder.0.mixer", IDS]
+DRAWN = look.draw(CONFIG)
+NO_DRAWING: list[Any] = [None, "gpt2-small", CONFIG]
 NO_SCORE: dict[str, list[Any]] = {
     **NO_SEEN,
     "target": [*NO_WHOLE, Bad(300, "300")],
@@ -611,6 +613,11 @@ TABLE: dict[str, Call] = {
     "look.difference_of_logits": Call(
         {"first": 1, "second": 2}, {"first": NO_WHOLE, "second": NO_WHOLE, "position": NO_WHOLE}
     ),
+    "look.costs": Call(
+        {"config": CONFIG, "lengths": [1, 4]},
+        {"config": NO_CONFIG, "lengths": [None, 3, "4", [1.5], Bad([0], "lengths")]},
+    ),
+    "look.draw": Call({"config": CONFIG}, {"config": NO_CONFIG}),
     "look.edited": Call(
         {"model": MODEL, "edits": []}, {"model": NO_MODEL, "edits": [None, 3, "a", [3]]}, entered(look.edited)
     ),
@@ -633,6 +640,10 @@ TABLE: dict[str, Call] = {
         SEEN | {"target": 3, "steps": 1}, {**NO_SCORE, "steps": NO_COUNT, "baseline": [3, "0", torch.ones(3)]}
     ),
     "look.lens": Call(SEEN, {**NO_SEEN, "top": NO_COUNT, "edits": [None, 3, [3]]}),
+    "look.matrix_text": Call(
+        {"matrix": torch.ones(2, 9)},
+        {"matrix": [None, 3, [[1.0]], torch.ones(3)], "rows": NO_STRING, "leading": NO_COUNT},
+    ),
     "look.names": Call({"model": MODEL}, {"model": NO_MODEL}),
     "look.near": Call({"model": MODEL, "token": 1}, {"model": NO_MODEL, "token": NO_TOKEN, "count": NO_COUNT}),
     "look.patch": Call(
@@ -677,6 +688,11 @@ TABLE: dict[str, Call] = {
     "look.strongest": Call(
         {"attention": SEEN_LAYER, "head": 0},
         {"attention": NO_LAYER, "head": [*NO_WHOLE, 9], "count": NO_COUNT, "batch": [*NO_WHOLE, 9]},
+    ),
+    "look.to_svg": Call({"drawing": DRAWN}, {"drawing": NO_DRAWING}),
+    "look.treemap": Call({"drawing": DRAWN}, {"drawing": NO_DRAWING}),
+    "look.write_drawing": Call(
+        {"drawing": DRAWN, "path": "a.svg"}, {"drawing": NO_DRAWING, "path": [*NO_PATH, Bad("a.png", "a.png")]}
     ),
     "look.trace": Call(
         SEEN,
@@ -1126,6 +1142,7 @@ UNCHECKED = {
         RECORDS: (
             "AttentionPass",
             "Attribution",
+            "Drawing",
             "Edit",
             "HeadScores",
             "Lens",

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from heddle.cli.drawn import say_model
 from heddle.cli.inside import say_attention, say_heads, say_lens, say_names
 from heddle.cli.listening import address_of, bind, is_loopback
 from heddle.cli.models import Ready, open_model
@@ -32,6 +33,7 @@ def look(
     heads: bool = False,
     names: bool = False,
     png: Path | None = None,
+    model: Path | None = None,
     html: Path | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
@@ -66,6 +68,8 @@ def look(
         What can be named in heddle.look.trace, with the shapes.
     png
         Write a picture, too: .png, .svg or .pdf.
+    model
+        Draw the model as an .svg file: of a run, or of a preset.
     html
         Write the page about the prompt as one .html file, instead of serving it.
     host
@@ -84,6 +88,11 @@ def look(
     wanted = [
         name for name, given in (("attention", attention), ("lens", lens), ("heads", heads), ("names", names)) if given
     ]
+    if model is not None:
+        if wanted or html is not None or png is not None or prompt is not None or others:
+            raise HeddleError("--model draws the model alone: leave out the other options")
+        say_model(run, model, json)
+        return
     _check(wanted, prompt, html, png, others)
     if not wanted:
         _check_page(host, html)

@@ -10,6 +10,7 @@
 - `patching`: activations of one prompt in the pass of another (`patch`).
 - `gradients`: which tokens a score depends on (`input_gradients`, `integrated_gradients`, `rollout`).
 - `probes`: what a linear classifier reads from a layer (`probe`).
+- `drawing`, `svg`, `sizes`: the model as a drawing (`draw`, `write_drawing`), where its parameters are, what length costs.
 - `weights`: products of projections, neighbours of tokens, tables of positions, activation curves.
 
     traced = trace(model, tokens, "decoder.*.residual_after", attention="*")
@@ -21,6 +22,8 @@
 from heddle.look.attention import AttentionPass as AttentionPass
 from heddle.look.attribution import Attribution as Attribution
 from heddle.look.attribution import attribute as attribute
+from heddle.look.drawing import Drawing as Drawing
+from heddle.look.drawing import draw as draw
 from heddle.look.edits import Edit as Edit
 from heddle.look.edits import ablate as ablate
 from heddle.look.edits import edited as edited
@@ -44,6 +47,11 @@ from heddle.look.probes import Probe as Probe
 from heddle.look.probes import probe as probe
 from heddle.look.probes import probe_vectors as probe_vectors
 from heddle.look.sites import names as names
+from heddle.look.sizes import costs as costs
+from heddle.look.sizes import matrix_text as matrix_text
+from heddle.look.sizes import treemap as treemap
+from heddle.look.svg import to_svg as to_svg
+from heddle.look.svg import write_drawing as write_drawing
 from heddle.look.trace import Trace as Trace
 from heddle.look.trace import trace as trace
 from heddle.look.weights import activation_curves as activation_curves
@@ -55,6 +63,7 @@ from heddle.look.weights import position_tables as position_tables
 __all__ = [
     "AttentionPass",
     "Attribution",
+    "Drawing",
     "Edit",
     "HeadScores",
     "Lens",
@@ -66,13 +75,16 @@ __all__ = [
     "activation_curves",
     "analogy",
     "attribute",
+    "costs",
     "difference_of_logits",
+    "draw",
     "edited",
     "find_heads",
     "head_products",
     "input_gradients",
     "integrated_gradients",
     "lens",
+    "matrix_text",
     "names",
     "near",
     "patch",
@@ -85,5 +97,8 @@ __all__ = [
     "score_heads",
     "steer",
     "strongest",
+    "to_svg",
     "trace",
+    "treemap",
+    "write_drawing",
 ]

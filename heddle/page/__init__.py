@@ -4,7 +4,7 @@ In reading order:
 
 - `asked`: what the page can ask for, as data.
 - `subject`: a run as the page sees it: its model, and the texts that it has read.
-- `prefixes`, `write`, `maps`, `layers`, `walk`, `training`: what each panel shows, as documents.
+- `prefixes`, `write`, `maps`, `layers`, `walk`, `architecture`, `training`: what each panel shows, as documents.
 - `panels`: the table of all of them.
 - `app`: the documents over HTTP; `packed`: the page and the documents as one file.
 

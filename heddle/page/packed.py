@@ -59,6 +59,7 @@ def _questions(subject: Subject, start: Document) -> Iterator[tuple[str, Asked]]
     reading = Reading.of(start, where="page")
     text = subject.read(reading)  # refuses a text that does not fit
     yield "about", PANELS["about"].asked.of({}, where="page")
+    yield "model", PANELS["model"].asked.of({}, where="page")
     yield "training", PANELS["training"].asked.of({}, where="page")
     for panel in ("prefixes", "next", "heads", "layers", "divided", "walk"):
         yield panel, PANELS[panel].asked.of(start, where="page")

@@ -7,6 +7,7 @@ import torch
 
 from heddle.errors import HeddleError
 from heddle.look.sites import kernels
+from heddle.page.architecture import architecture
 from heddle.page.asked import Asked, At, Beams, Divided, Document, OneHead, OneQuery, OneTensor, Reading, TwoTexts
 from heddle.page.layers import divided, exchanged, layers, parts
 from heddle.page.maps import heads, one_map, one_query
@@ -73,6 +74,7 @@ PANELS = {
     "exchanged": Panel(TwoTexts, exchanged),
     "walk": Panel(Reading, walk),
     "tensor": Panel(OneTensor, tensor),
+    "model": Panel(Asked, architecture),
     "training": Panel(Asked, training),
 }
 

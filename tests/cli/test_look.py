@@ -146,3 +146,21 @@ def test_the_page_is_served(trained: Path) -> None:
         running.send_signal(signal.SIGINT)
         assert running.wait(30) == 130  # interrupted, as the shell counts it
         assert "Traceback" not in running.stderr.read()
+
+
+@pytest.mark.parametrize("name", ["a", "gpt2-small"])
+def test_the_model_of_a_run_or_a_preset_is_drawn(heddle: Heddle, run_a: Path, name: str) -> None:
+    told = heddle("look", name, "--model", "model.svg")
+    assert (told.code, told.err) == (0, "")
+    assert "written: model.svg" in told.out
+    ElementTree.parse("model.svg")
+    found = heddle("look", name, "--model", "model.svg", "--json").json
+    assert found["drawing"] == "model.svg"
+    if name == "gpt2-small":
+        assert found["parameters"] == 124_439_808
+        assert "124,439,808" in told.out
+    for options, said in ((["--lens"], "leave out the other options"), ([], "a drawing is an .svg file")):
+        refused = heddle("look", name, "--model", "model.png" if not options else "b.svg", *options)
+        assert refused.code == 2
+        assert said in refused.err
+    assert not Path("b.svg").exists()

@@ -24,13 +24,13 @@ pytestmark = pytest.mark.skipif(
 )
 TEXT = "the warp is held"
 SHOWN = {
-    "decoder": ("prefixes", "write", "attention", "layers", "pass"),
-    "experts": ("prefixes", "write", "attention", "layers", "pass"),
-    "recurrent": ("prefixes", "write", "layers", "pass"),
-    "translation": ("prefixes", "write", "attention", "layers", "pass"),
-    "masked": ("prefixes", "write", "attention", "layers", "pass"),
-    "classes": ("prefixes", "attention", "pass"),
-    "ids": ("prefixes", "write", "attention", "layers", "pass"),
+    "decoder": ("prefixes", "write", "attention", "layers", "pass", "model"),
+    "experts": ("prefixes", "write", "attention", "layers", "pass", "model"),
+    "recurrent": ("prefixes", "write", "layers", "pass", "model"),
+    "translation": ("prefixes", "write", "attention", "layers", "pass", "model"),
+    "masked": ("prefixes", "write", "attention", "layers", "pass", "model"),
+    "classes": ("prefixes", "attention", "pass", "model"),
+    "ids": ("prefixes", "write", "attention", "layers", "pass", "model"),
 }
 ODD = ("", "שלום עולם", "😀👩‍👩‍👧 é\u0301", "<script>alert(1)</script>\"'&", "\u202eabc\x07", "w" * 63)
 AXE = Path(__file__).parents[2] / ".node/node_modules/axe-core/axe.min.js"
@@ -337,3 +337,24 @@ def test_a_running_run_s_curve_grows(look: Callable[..., Seen], tmp_path: Path) 
     seen.page.locator("#panels button", has_text="Training").click()
     row = seen.panel("training").locator("table").locator("tbody tr").first.inner_text()
     assert "0.125" in row
+
+
+def test_a_box_of_the_drawing_says_what_it_is(look: Callable[..., Seen]) -> None:
+    """With the pointer and the keyboard; its numbers are one click away."""
+    seen, given = look("decoder"), subject("decoder")
+    panel = seen.show(panel="model", text=TEXT)
+    assert panel.locator("[data-box]").count() == 7 + 3 + 3
+    panel.locator('[data-box="decoder.0.mixer"] rect').click()
+    seen.until(lambda: "box=decoder.0.mixer" in seen.page.url)
+    panel = seen.page.locator(".panel[data-ready]", has=seen.page.locator("h3", has_text="decoder.0.mixer"))
+    panel.wait_for()
+    mixer = given.model.get_submodule("decoder.blocks.0.mixer")
+    said = panel.locator("table", has_text="This box").inner_text()
+    assert f"{sum(each.numel() for each in mixer.parameters())}, 2 times" in said
+    panel.locator('[data-box="decoder.0.ffn"]').focus()
+    seen.page.keyboard.press("Enter")
+    seen.until(lambda: "box=decoder.0.ffn" in seen.page.url)
+    seen.page.locator("h3", has_text="decoder.0.ffn").wait_for()
+    seen.page.locator("button", has_text="Its numbers in this pass").click()
+    seen.panel("pass")
+    assert "name=decoder.0.ffn.output" in seen.page.url

@@ -47,7 +47,7 @@ def test_every_panel_answers_or_says_why_not(kind: str) -> None:
     more |= {"exchanged": {"other": text[::-1]}}
     refused, lines = set[str](), list[str]()
     for panel in PANELS:
-        fields = {} if panel in ("about", "training") else {"text": text} | more.get(panel, {})
+        fields = {} if panel in ("about", "model", "training") else {"text": text} | more.get(panel, {})
         try:
             assert asked(given, panel, **fields)
         except HeddleError as error:

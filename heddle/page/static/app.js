@@ -6,6 +6,7 @@ import { format, parse, several } from "./state.js";
 import { said } from "./numbers.js";
 import { attention } from "./panels/attention.js";
 import { layers } from "./panels/layers.js";
+import { model } from "./panels/model.js";
 import { prefixes } from "./panels/prefixes.js";
 import { training } from "./panels/training.js";
 import { walk } from "./panels/walk.js";
@@ -22,7 +23,7 @@ import { write } from "./panels/write.js";
  */
 
 /** @type {Panel[]} */
-const PANELS = [prefixes, write, attention, layers, walk, training];
+const PANELS = [prefixes, write, attention, layers, walk, model, training];
 
 const byId = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
 /** @type {import("./state.js").State} */

@@ -1,0 +1,295 @@
+"""A model as a drawing, from its config: boxes with shapes, parameters and formulas, and ⊕ where something is added (L0-12, L0-31).
+
+After the figures of the lectures, which follow https://sebastianraschka.com/pdf/slides/2024-acm.pdf.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from heddle.checks import checked
+from heddle.config.layers import AttentionConfig, MoEConfig
+from heddle.config.model import BlockConfig, StackConfig, TransformerConfig
+from heddle.model.build import build
+from heddle.model.transformer import Transformer
+from heddle.nn.block import Block, ParallelBlock, Residual
+
+PLUS = "⊕"
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box of a drawing; where its label is ⊕, an addition.
+
+    Attributes:
+        name: such as `decoder.3.mixer`; unique in a drawing.
+        label: what is written in it.
+        shape: of its output, in letters and numbers: `T D = 1024 × 768`.
+        parameters: those that no box before it has counted, so that all boxes sum to the model's.
+        formula: what it computes.
+        row: of the lectures, where that is said.
+        reads: the box whose output it gets, if that is not the one before it.
+        adds: of an addition, the box whose output the skip brings; None: nothing is added.
+    """
+
+    name: str
+    label: str
+    shape: str = ""
+    parameters: int = 0
+    formula: str = ""
+    row: str = ""
+    reads: str | None = None
+    adds: str | None = None
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Neighbouring layers that are alike, drawn once.
+
+    Attributes:
+        first: the number of the first, from 0.
+        count: how many they are.
+        boxes: those of one of them.
+        parameters: of all of them.
+    """
+
+    first: int
+    count: int
+    boxes: tuple[Box, ...]
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Column:
+    """A stack: what its layers get, its layers, and what becomes of their output."""
+
+    name: str
+    before: tuple[Box, ...]
+    layers: tuple[Layers, ...]
+    after: tuple[Box, ...]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A model as boxes.
+
+    Attributes:
+        title: family and sizes, in a line.
+        columns: the encoder, the decoder, or both.
+        parameters: of the model, the sum over all boxes and layers.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    parameters: int
+
+    def boxes(self) -> Iterator[tuple[Box, int]]:
+        """Every box with how often it occurs."""
+        for column in self.columns:
+            yield from ((box, 1) for box in (*column.before, *column.after))
+            for group in column.layers:
+                yield from ((box, group.count) for box in group.boxes)
+
+
+@checked()
+def draw(config: TransformerConfig) -> Drawing:
+    """The drawing of a model, from a model without weights that is built from its config.
+
+    Args:
+        config: of any model.
+    """
+    model = build(config, device="meta")
+    seen: set[int] = set()
+    columns = []
+    for name, stack in config.stacks().items():
+        columns.append(_Column(model, name, stack, seen).draw(last=name == config.last()[0]))
+    stack = config.last()[1]
+    both = " and ".join(f"{each.depth} layers ({name})" for name, each in config.stacks().items())
+    sizes = f"D = {config.dim}, V = {config.vocab_size}, T = {config.context}"
+    total = sum(parameter.numel() for parameter in model.parameters())
+    family = "encoder-decoder" if len(columns) == 2 else f"{columns[0].name}-only"
+    return Drawing(
+        f"{family}, {both if len(columns) == 2 else f'{stack.depth} layers'}, {sizes}", tuple(columns), total
+    )
+
+
+@dataclass
+class _Column:
+    """The drawing of one stack."""
+
+    model: Transformer
+    name: str
+    config: StackConfig
+    seen: set[int]  # parameters that a box has counted
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def draw(self, last: bool) -> Column:
+        stack, config = getattr(self.model, self.name), self.model.config
+        self.sizes = {"T": config.context, "D": config.dim, "V": config.vocab_size}
+        before = tuple(self._entry(stack))
+        groups: list[Layers] = []
+        alike = list(self.config.blocks)
+        for number, (block, built) in enumerate(zip(alike, stack.layers(), strict=True)):
+            boxes = tuple(self._block(f"{self.name}.{number}", block, built))
+            parameters = sum(box.parameters for box in boxes)
+            if groups and alike[number - 1] == block and groups[-1].parameters == parameters * groups[-1].count:
+                groups[-1] = replace(
+                    groups[-1], count=groups[-1].count + 1, parameters=groups[-1].parameters + parameters
+                )
+            else:
+                groups.append(Layers(number, 1, boxes, parameters))
+        after = [self._norm(f"{self.name}.final_norm", stack.final_norm)] if _is_norm(stack.final_norm) else []
+        if rest := self._count(stack):
+            after.append(
+                Box(f"{self.name}.shared", "Shared by layers", "", rest, "distances, or what else all layers read")
+            )
+        if last:
+            after.append(self._head())
+            after.append(Box(f"{self.name}.out", self._said(out=True), "", 0, "", "L2-42"))
+        return Column(self.name, before, tuple(groups), tuple(after))
+
+    def _entry(self, stack: Any) -> Iterator[Box]:
+        model, entry = self.model, self.config.entry
+        source = self.name == "encoder" and model.source_embedding is not None
+        table = model.source_embedding if source and model.source_embedding is not None else model.embedding
+        tokens = "source tokens" if self.name == "encoder" and model.decoder is not None else self._said(out=False)
+        yield Box(f"{self.name}.tokens", tokens, f"T = {self.sizes['T']}", 0, "ids", "L2-42")
+        shared = " (shared)" if id(table.weight) in self.seen else ""
+        rows, width = table.weight.shape
+        yield Box(
+            f"{self.name}.embedding", f"Token embedding{shared}", self._shape("T D"), self._count(table),
+            f"row t of E, {rows:,} × {width}", "L0-22",
+        )  # fmt: skip
+        if entry.positions != "none":
+            kind, how = str(entry.positions).capitalize(), "concatenated with" if stack.entry.concat else "added to"
+            learned = 0 if stack.entry.positions is None else self._count(stack.entry.positions)
+            said = f"{how} the tokens' vectors"
+            yield Box(f"{self.name}.positions", f"{kind} positions", self._shape("T D"), learned, said, "L0-23")
+        rest = self._count(stack.entry)
+        if rest or _is_norm(stack.entry.norm):
+            yield Box(f"{self.name}.entry", "Types, norm, projection", self._shape("T D"), rest, "of the entry")
+
+    def _block(self, name: str, config: BlockConfig, block: Block) -> Iterator[Box]:
+        x = entered = f"{name}.input"
+        yield Box(x, "layer input", self._shape("T D"), 0, "the residual stream")
+        branches: list[tuple[str, nn.Module, Residual, Any]] = [
+            ("mixer", block.mixer, block.mixer_residual, config.mixer)
+        ]
+        if block.cross is not None and block.cross_residual is not None:
+            branches.append(("cross", block.cross, block.cross_residual, config.cross))
+        if block.ffn is not None and block.ffn_residual is not None:
+            branches.append(("ffn", block.ffn, block.ffn_residual, config.ffn))
+        first = x
+        for end, module, residual, settings in branches:
+            start, reads = f"{name}.{end}", None
+            if isinstance(block, ParallelBlock) and end == "ffn":
+                reads = entered if block.one_norm else first
+            if _is_norm(residual.before):
+                yield replace(self._norm(f"{start}.before", residual.before), reads=reads)
+                reads, normed = None, f"{start}.before"
+            else:
+                normed = x
+            entered = normed if end == "mixer" else entered
+            yield replace(self._branch(start, end, module, settings), reads=reads)
+            yield from self._left(start, residual, x, normed)
+            x = f"{start}.outside" if _is_norm(residual.outside) else f"{start}.add"
+        if rest := self._count(block):
+            yield Box(f"{name}.rest", "Other weights", "", rest, "of the layer's own")
+
+    def _left(self, name: str, residual: Residual, x: str, normed: str) -> Iterator[Box]:
+        """What follows a branch: norm, dropout, the addition, norm."""
+        if _is_norm(residual.after):
+            yield self._norm(f"{name}.after", residual.after)
+        if residual.dropout.rate > 0:
+            yield Box(
+                f"{name}.dropout",
+                f"Dropout {residual.dropout.rate:g}",
+                self._shape("T D"),
+                0,
+                "in training alone",
+                "L0-57",
+            )
+        adds = None if residual.skip is None else x if residual.skip == "x" else normed
+        formula = (
+            "no skip"
+            if adds is None
+            else "x + branch(x)"
+            if residual.skip == "x"
+            else "norm(x) + branch(norm(x)), D-01"
+        )
+        yield Box(f"{name}.add", PLUS if adds else "no residual", self._shape("T D"), 0, formula, "L0-53", adds=adds)
+        if _is_norm(residual.outside):
+            yield self._norm(f"{name}.outside", residual.outside)
+
+    def _branch(self, name: str, end: str, module: nn.Module, settings: Any) -> Box:
+        parameters, kind = self._count(module), getattr(settings, "kind", "custom")
+        if isinstance(settings, AttentionConfig):
+            what = (
+                "Cross-attention" if end == "cross" else "Masked attention" if self.name == "decoder" else "Attention"
+            )
+            heads = f"{settings.heads} heads" + (
+                f", {settings.key_heads()} KV" if settings.key_heads() != settings.heads else ""
+            )
+            formula = "softmax(Q Kᵀ / √d) V Wₒ" + (
+                ", Q of the decoder, K and V of the encoder" if end == "cross" else ""
+            )
+            return Box(name, f"{what}, {heads}", self._shape("T D"), parameters, formula, "L0-49")
+        if isinstance(settings, MoEConfig):
+            label = f"{settings.active} of {settings.experts} experts"
+            return Box(
+                name, label, self._shape("T D"), parameters, "Σ gate · expert(x) over the chosen experts", "L2-74"
+            )
+        if kind in ("mlp", "gated"):
+            label = "MLP" if kind == "mlp" else "Gated MLP"
+            formula = "W₂ f(W₁ x)" if kind == "mlp" else "W₂ (f(W₁ x) ⊙ W₃ x)"
+            return Box(name, f"{label}, {settings.activation}", self._shape("T D"), parameters, formula, "L0-46")
+        return Box(
+            name,
+            f"{kind.capitalize()} {'mixer' if end == 'mixer' else 'feed-forward'}",
+            self._shape("T D"),
+            parameters,
+            "",
+        )
+
+    def _norm(self, name: str, module: nn.Module) -> Box:
+        return Box(name, type(module).__name__, self._shape("T D"), self._count(module), "normed over D", "L0-25")
+
+    def _head(self) -> Box:
+        head, kind = self.model.head, self.model.config.head.kind
+        parameters = 0 if head is None else self._count(head)
+        if kind == "language":
+            tied = "" if parameters else " (tied)"
+            return Box(
+                "head",
+                f"Language head{tied}",
+                self._shape("T V"),
+                parameters,
+                "scores = hidden Eᵀ, then a softmax",
+                "L0-73",
+            )
+        return Box("head", f"Head: {kind}", "", parameters, "of the hidden vectors")
+
+    def _said(self, out: bool) -> str:
+        """What goes in, and what should come out: shifted by one where texts start with a token of their own (L2-42)."""
+        config = self.model.config
+        if config.decoder is None:
+            return "what the head predicts" if out else "tokens x₁ … xₙ"
+        starts = config.encoder is not None or (config.ids is not None and config.ids.begin is not None)
+        if starts:
+            return "n+1 outputs: x₁ … xₙ, <end>" if out else "n+1 inputs: <start>, x₁ … xₙ"
+        return "next tokens x₂ … xₙ₊₁" if out else "n inputs: x₁ … xₙ"
+
+    def _shape(self, letters: str) -> str:
+        return f"{letters} = " + " × ".join(f"{self.sizes[letter]}" for letter in letters.split())
+
+    def _count(self, module: nn.Module) -> int:
+        """The parameters of a module that were not counted yet."""
+        new = {id(each): each for each in module.parameters() if id(each) not in self.seen}
+        self.seen |= set(new)
+        return sum(each.numel() for each in new.values())
+
+
+def _is_norm(module: nn.Module | None) -> bool:
+    return module is not None and not isinstance(module, nn.Identity)

@@ -1,0 +1,92 @@
+// The model as a drawing: boxes that say what they are, parameters as areas, and cost by length.
+
+import { h, s, table } from "../dom.js";
+import { percent, said } from "../numbers.js";
+import { chart, curveColour } from "../svg.js";
+
+/** @typedef {import("../app.js").Context} Context */
+/** @typedef {import("../app.js").Document} Document */
+
+/** @type {import("../app.js").Panel} */
+export const model = {
+  name: "model",
+  title: "The model as a drawing",
+  caption: "Drawn from the model's config. Orange arrows are skips; ⊕ adds what they bring. Choose a box to see its shape, its parameters, its formula and its numbers.",
+  async render(root, context) {
+    const found = await context.ask("model", {});
+    const chosen = found.boxes.find((/** @type {Document} */ box) => box.name === context.state.box) ?? found.boxes[0];
+    root.append(h("div", { class: "two" }, drawing(found, chosen, context), h("div", {}, told(chosen, context), areas(found), cost(found))));
+    root.append(h("details", {}, h("summary", {}, "All boxes as a table"), table(`${found.title}: ${said(found.parameters, 12)} parameters`, ["box", "what it is", "shape", "parameters", "times"],
+      found.boxes.map((/** @type {Document} */ box) => [box.name, box.label, box.shape, box.parameters, box.times]), ["", "", "", "number", "number"])));
+  },
+};
+
+/**
+ * @param {Document} found
+ * @param {Document} chosen
+ * @param {Context} context
+ */
+function drawing(found, chosen, context) {
+  // The page's policy forbids the style inside it; style.css has the same rules, for light and dark.
+  const bare = found.svg.replace(/<style>.*?<\/style>/s, "");
+  const parsed = new DOMParser().parseFromString(bare, "image/svg+xml").documentElement;
+  parsed.setAttribute("class", "drawing");
+  parsed.setAttribute("role", "group");
+  for (const box of parsed.querySelectorAll("[data-box]")) {
+    const name = box.getAttribute("data-box") ?? "", pick = () => context.set({ box: name });
+    box.setAttribute("role", "button");
+    if (box.querySelector("text")) box.removeAttribute("aria-label"); // its text names it
+    box.setAttribute("data-keep", "box " + name);
+    box.setAttribute("aria-pressed", String(name === chosen.name));
+    box.addEventListener("click", pick);
+    box.addEventListener("keydown", (event) => {
+      if (!["Enter", " "].includes(/** @type {KeyboardEvent} */ (event).key)) return;
+      event.preventDefault();
+      pick();
+    });
+  }
+  return h("div", { class: "wide" }, document.adoptNode(parsed));
+}
+
+/**
+ * @param {Document} box
+ * @param {Context} context
+ */
+function told(box, context) {
+  const rows = [["what it is", box.label], ["shape", box.shape], ["parameters", box.parameters ? `${said(box.parameters, 12)}, ${box.times} times` : "none"], ["formula", box.formula], ["lecture", box.row], ["the skip comes from", box.adds], ["it reads", box.reads]];
+  const site = siteOf(box.name);
+  return h("div", { "aria-live": "polite" }, h("h3", {}, box.name), table("This box", ["", ""], rows.filter(([, value]) => value)),
+    site ? h("button", { type: "button", onclick: () => context.set({ panel: "pass", name: site }) }, "Its numbers in this pass") : null);
+}
+
+/**
+ * The tensor of a pass that a box makes; "" if none is named.
+ * @param {string} box
+ */
+function siteOf(box) {
+  const [stack, layer, branch, end] = box.split(".");
+  if (!/^\d+$/.test(layer)) return { embedding: stack + ".embedded", positions: stack + ".entry", final_norm: stack + ".output" }[layer] ?? "";
+  if (branch === "input") return `${stack}.${layer}.residual_before`;
+  if (end === undefined) return `${stack}.${layer}.${branch}.output`;
+  return { before: `${stack}.${layer}.${branch}.input`, after: `${stack}.${layer}.${branch}.added`, add: branch === "ffn" ? `${stack}.${layer}.residual_after` : `${stack}.${layer}.residual_middle` }[end] ?? "";
+}
+
+/** @param {Document} found */
+function areas(found) {
+  const made = s("svg", { viewBox: "0 0 400 260", class: "chart", role: "img", "aria-label": "Parameters as areas" });
+  found.areas.forEach((/** @type {Document} */ area, /** @type {number} */ number) => {
+    const share = percent(area.parameters / found.parameters);
+    made.append(s("rect", { x: 400 * area.x, y: 260 * area.y, width: 400 * area.width, height: 260 * area.height, fill: curveColour(number), "fill-opacity": 0.3, stroke: curveColour(number) }, s("title", {}, `${area.name}: ${area.parameters}, ${share}`)));
+    if (area.width * 400 > 7 * area.name.length && area.height * 260 > 18) made.append(s("text", { x: 400 * area.x + 5, y: 260 * area.y + 16 }, area.name));
+  });
+  return h("div", {}, h("h3", {}, "Where the parameters are"), h("p", { class: "caption" }, "Areas are shares of all parameters."), made,
+    table("Parameters by part", ["part", "parameters", "share"], found.areas.map((/** @type {Document} */ area) => [area.name, area.parameters, percent(area.parameters / found.parameters)]), ["", "number", "number"]));
+}
+
+/** @param {Document} found */
+function cost(found) {
+  const points = (/** @type {string} */ name) => found.costs.map((/** @type {Document} */ each) => [each.length, each[name]]);
+  return h("div", {}, h("h3", {}, "What a longer text costs"), h("p", { class: "caption" }, "Operations of one pass: what grows with the length n, and what tokens that attend to each other add, which with full attention grows with n²."),
+    chart([{ name: "grows with n", points: points("linear"), colour: 0 }, { name: "the rest, n²", points: points("quadratic"), colour: 1 }], { label: "Operations by length", across: "tokens", up: "operations" }),
+    table("Operations of one pass", ["tokens", "grow with n", "the rest", "share of the rest"], found.costs.map((/** @type {Document} */ each) => [each.length, said(each.linear), said(each.quadratic), percent(each.quadratic / (each.linear + each.quadratic))]), ["number", "number", "number", "number"]));
+}
