@@ -1,0 +1,88 @@
+"""Two layers learn induction: the head that does it is found by `heddle.look`, and without it the model only guesses.
+
+    python recipes/induction.py [--seeds 3 --runs DIR] [--json FILE]
+
+Each line of the text is 8 to 26 letters in random order, written twice. Only the second half can be predicted, only from the first,
+and only by looking for the same letter, since the distance differs from line to line.
+"""
+
+import random
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Any
+
+import torch
+from common import HERE, heddle, minutes, parser, report, spread
+
+from heddle.look import Edit, ablate, edited, find_heads
+from heddle.model import Transformer
+from heddle.text import Tokenizer
+from heddle.weights import load
+
+LINES, SHORTEST, TESTED = 40_000, 8, 400
+
+
+def lines(seed: int, count: int) -> list[str]:
+    """Letters in random order, each line written twice."""
+    draw = random.Random(seed)
+    return ["".join(draw.sample(ascii_lowercase, draw.randint(SHORTEST, 26))) * 2 for _ in range(count)]
+
+
+def right(model: Transformer, tokenizer: Tokenizer, texts: Sequence[str], edits: Sequence[Edit] = ()) -> float:
+    """The share of letters of second halves, after their first, that the model predicts, in percent."""
+    hits = total = 0
+    with torch.no_grad(), edited(model, edits) if edits else nullcontext():
+        for text in texts:
+            tokens, half = torch.tensor([tokenizer.encode(text)]), len(text) // 2
+            best = model.logits(model(tokens).hidden).argmax(-1)
+            hits += int((best[:, half:-1] == tokens[:, half + 1 :]).sum())
+            total += half - 1
+    return 100 * hits / total
+
+
+def looked_at(run: Path, seed: int) -> dict[str, Any]:
+    """What the heads of a run do, and what it predicts with and without those that are named after induction."""
+    model, tokenizer = load(run)
+    assert tokenizer is not None
+    model.eval()
+    ids = [tokenizer.encode(letter)[0] for letter in ascii_lowercase]
+    heads = find_heads(model, length=25, rows=16, seed=seed, ids=ids)
+    named = {layer: [n for n, name in enumerate(each.names()) if name == "induction"] for layer, each in heads.items()}
+    edits = [ablate(f"{layer}.heads", heads=found) for layer, found in named.items() if found]
+    texts = lines(1_000_000 + seed, TESTED)
+    return {
+        "heads": ", ".join(f"{layer.split('.')[1]}.{head}" for layer, found in named.items() for head in found),
+        "induction": max(float(each.induction.max()) for each in heads.values()),
+        "previous": max(float(each.previous.max()) for each in heads.values()),
+        "right": right(model, tokenizer, texts),
+        "without": right(model, tokenizer, texts, edits),
+    }
+
+
+def main() -> None:
+    arguments = parser(__doc__, seeds=3).parse_args()
+    folder = arguments.runs
+    folder.mkdir(parents=True, exist_ok=True)
+    found, seconds = [], []
+    for seed in range(arguments.seeds):
+        text = folder / f"induction-{seed}.txt"
+        text.write_text("\n".join(lines(seed, LINES)) + "\n")
+        run = folder / f"induction-{seed}"
+        seconds.append(heddle("train", HERE / "induction.toml", text, f"seed={seed}", "--name", run))
+        found.append(looked_at(run, seed))
+    columns = [
+        "induction heads",
+        "largest induction score",
+        "largest previous-token score",
+        "right, %",
+        "without the heads, %",
+    ]
+    row: list[object] = ["; ".join(each["heads"] or "none" for each in found)]
+    row += [spread([each[name] for each in found]) for name in ("induction", "previous", "right", "without")]
+    report([*columns, "training"], [[*row, minutes(seconds)]], arguments.json)
+
+
+if __name__ == "__main__":
+    main()
