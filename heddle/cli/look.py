@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 import webbrowser
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Timer
 from typing import Annotated
@@ -88,12 +89,22 @@ def look(
     wanted = [
         name for name, given in (("attention", attention), ("lens", lens), ("heads", heads), ("names", names)) if given
     ]
+    serving = {"--host": host != "127.0.0.1", "--port": port, "--allow-host": allow_host, "--no-browser": no_browser}
+    texts = {"--prompt": prompt is not None, "--target": target is not None}
     if model is not None:
-        if wanted or html is not None or png is not None or prompt is not None or others:
-            raise HeddleError("--model draws the model alone: leave out the other options")
+        _refuse({**texts, **serving, "--device": device != "auto"}, "--model draws the model alone")
+        _refuse(
+            {f"--{name}": True for name in wanted} | {"--png": png, "--html": html}, "--model draws the model alone"
+        )
+        _refuse(dict.fromkeys(others, True), "--model draws one model")
         say_model(run, model, json)
         return
-    _check(wanted, prompt, html, png, others)
+    _check(wanted, prompt, target, html, png)
+    if wanted:
+        _refuse(serving, f"--{wanted[0]} serves no page")
+        _refuse(dict.fromkeys(others, True), f"--{wanted[0]} looks at one run")
+    if html is not None:
+        _refuse(serving, "--html serves no page")
     if not wanted:
         _check_page(host, html)
     ready = open_model(find_run(run), device)
@@ -108,14 +119,24 @@ def look(
         else:
             say_lens(ready, text, png, json)
     elif html is not None:
-        _write(ready, find_run(run), html, prompt or "", target, json)
+        _write(ready, [find_run(run), *(find_run(each) for each in others)], html, prompt or "", target, json)
     else:
         start = {name: text for name, text in (("text", prompt), ("target", target)) if text is not None}
         paths = [find_run(run), *(find_run(each) for each in others)]
         _serve(ready, paths, start, (host, port), allow_host or [], not no_browser, json)
 
 
-def _check(wanted: list[str], prompt: str | None, html: Path | None, png: Path | None, others: tuple[str, ...]) -> None:
+def _refuse(given: Mapping[str, object], because: str) -> None:
+    """Refuse options that would be ignored.
+
+    Raises:
+        HeddleError: one is given.
+    """
+    if odd := [name for name, value in given.items() if value]:
+        raise HeddleError(f"{because}: leave out {odd[0]}")
+
+
+def _check(wanted: list[str], prompt: str | None, target: str | None, html: Path | None, png: Path | None) -> None:
     """Refuse what does not go together.
 
     Raises:
@@ -127,10 +148,12 @@ def _check(wanted: list[str], prompt: str | None, html: Path | None, png: Path |
         raise HeddleError(f"--{wanted[0]} needs a text: --prompt TEXT")
     if html is not None and prompt is None and not wanted:
         raise HeddleError("--html needs a text for the page to be about: --prompt TEXT")
-    if html is not None and wanted:
-        raise HeddleError(f"--html writes the whole page: leave out --{wanted[0]}")
-    if others and wanted:
-        raise HeddleError(f"--{wanted[0]} looks at one run: leave out {others[0]}")
+    if target is not None and prompt is None:
+        raise HeddleError("--target needs a source: --prompt TEXT")
+    if wanted == ["names"]:
+        _refuse({"--prompt": prompt is not None}, "--names are those of the model")
+    if html is not None:
+        _refuse({f"--{name}": True for name in wanted}, "--html writes the whole page")
     if png is not None:
         check_image(png)
         if not wanted or wanted[0] == "names":
@@ -148,10 +171,10 @@ def _check_page(host: str, html: Path | None) -> None:
         raise HeddleError(f"--html {html}: a page is an .html file")
 
 
-def _write(ready: Ready, path: Path, html: Path, prompt: str, target: str | None, json: bool) -> None:
+def _write(ready: Ready, paths: list[Path], html: Path, prompt: str, target: str | None, json: bool) -> None:
     from heddle.page import Subject, write_page
 
-    subject = Subject(path.resolve().name, ready.model.eval(), ready.tokenizer, path)
+    subject = Subject(paths[0].resolve().name, ready.model.eval(), ready.tokenizer, paths[0], paths[1:])
     with bar(console(as_json=json), "computing what the page shows") as told:
         write_page(subject, html, prompt, target, told)
     size = html.stat().st_size

@@ -12,9 +12,11 @@ from torch import nn
 from heddle.checks import checked
 from heddle.config.layers import AttentionConfig, MoEConfig
 from heddle.config.model import BlockConfig, StackConfig, TransformerConfig
+from heddle.errors import pluralize
 from heddle.model.build import build
 from heddle.model.transformer import Transformer
 from heddle.nn.block import Block, ParallelBlock, Residual
+from heddle.nn.norm import LayerNorm, RMSNorm
 
 PLUS = "⊕"
 
@@ -106,13 +108,11 @@ def draw(config: TransformerConfig) -> Drawing:
     for name, stack in config.stacks().items():
         columns.append(_Column(model, name, stack, seen).draw(last=name == config.last()[0]))
     stack = config.last()[1]
-    both = " and ".join(f"{each.depth} layers ({name})" for name, each in config.stacks().items())
-    sizes = f"D = {config.dim}, V = {config.vocab_size}, T = {config.context}"
-    total = sum(parameter.numel() for parameter in model.parameters())
+    depths = [f"{pluralize(each.depth, 'layer')} ({name})" for name, each in config.stacks().items()]
     family = "encoder-decoder" if len(columns) == 2 else f"{columns[0].name}-only"
-    return Drawing(
-        f"{family}, {both if len(columns) == 2 else f'{stack.depth} layers'}, {sizes}", tuple(columns), total
-    )
+    said = " and ".join(depths) if len(columns) == 2 else pluralize(stack.depth, "layer")
+    title = f"{family}, {said}, D = {config.dim}, V = {config.vocab_size}, T = {config.context}"
+    return Drawing(title, tuple(columns), sum(parameter.numel() for parameter in model.parameters()))
 
 
 @dataclass
@@ -166,7 +166,7 @@ class _Column:
             kind, how = str(entry.positions).capitalize(), "concatenated with" if stack.entry.concat else "added to"
             learned = 0 if stack.entry.positions is None else self._count(stack.entry.positions)
             said = f"{how} the tokens' vectors"
-            yield Box(f"{self.name}.positions", f"{kind} positions", self._shape("T D"), learned, said, "L0-23")
+            yield Box(f"{self.name}.positions", f"{kind} positions", self._shape("T D"), learned, said, "L0-22")
         rest = self._count(stack.entry)
         if rest or _is_norm(stack.entry.norm):
             yield Box(f"{self.name}.entry", "Types, norm, projection", self._shape("T D"), rest, "of the entry")
@@ -200,61 +200,45 @@ class _Column:
 
     def _left(self, name: str, residual: Residual, x: str, normed: str) -> Iterator[Box]:
         """What follows a branch: norm, dropout, the addition, norm."""
+        shape, rate = self._shape("T D"), residual.dropout.rate
         if _is_norm(residual.after):
             yield self._norm(f"{name}.after", residual.after)
-        if residual.dropout.rate > 0:
-            yield Box(
-                f"{name}.dropout",
-                f"Dropout {residual.dropout.rate:g}",
-                self._shape("T D"),
-                0,
-                "in training alone",
-                "L0-57",
-            )
-        adds = None if residual.skip is None else x if residual.skip == "x" else normed
-        formula = (
-            "no skip"
-            if adds is None
-            else "x + branch(x)"
-            if residual.skip == "x"
-            else "norm(x) + branch(norm(x)), D-01"
-        )
-        yield Box(f"{name}.add", PLUS if adds else "no residual", self._shape("T D"), 0, formula, "L0-53", adds=adds)
+        if rate > 0:
+            yield Box(f"{name}.dropout", f"Dropout {rate:g}", shape, 0, "in training alone", "L0-57")
+        formula, adds = "x + branch(x)", x
+        if residual.skip == "normed":
+            formula, adds = "norm(x) + branch(norm(x)), D-01", normed
+        if residual.skip is None:
+            yield Box(f"{name}.add", "no residual", shape, 0, "no skip", "L0-53")
+        else:
+            yield Box(f"{name}.add", PLUS, shape, 0, formula, "L0-53", adds=adds)
         if _is_norm(residual.outside):
             yield self._norm(f"{name}.outside", residual.outside)
 
     def _branch(self, name: str, end: str, module: nn.Module, settings: Any) -> Box:
-        parameters, kind = self._count(module), getattr(settings, "kind", "custom")
+        kind, row, formula = getattr(settings, "kind", "custom"), "", ""
         if isinstance(settings, AttentionConfig):
-            what = (
-                "Cross-attention" if end == "cross" else "Masked attention" if self.name == "decoder" else "Attention"
-            )
-            heads = f"{settings.heads} heads" + (
-                f", {settings.key_heads()} KV" if settings.key_heads() != settings.heads else ""
-            )
-            formula = "softmax(Q Kᵀ / √d) V Wₒ" + (
-                ", Q of the decoder, K and V of the encoder" if end == "cross" else ""
-            )
-            return Box(name, f"{what}, {heads}", self._shape("T D"), parameters, formula, "L0-49")
-        if isinstance(settings, MoEConfig):
-            label = f"{settings.active} of {settings.experts} experts"
-            return Box(
-                name, label, self._shape("T D"), parameters, "Σ gate · expert(x) over the chosen experts", "L2-74"
-            )
-        if kind in ("mlp", "gated"):
-            label = "MLP" if kind == "mlp" else "Gated MLP"
-            formula = "W₂ f(W₁ x)" if kind == "mlp" else "W₂ (f(W₁ x) ⊙ W₃ x)"
-            return Box(name, f"{label}, {settings.activation}", self._shape("T D"), parameters, formula, "L0-46")
-        return Box(
-            name,
-            f"{kind.capitalize()} {'mixer' if end == 'mixer' else 'feed-forward'}",
-            self._shape("T D"),
-            parameters,
-            "",
-        )
+            what = "Attention" if self.name == "encoder" else "Masked attention"
+            row, formula = "L0-40", "softmax(scale · Q Kᵀ + mask) V Wₒ"
+            if end == "cross":
+                what, row = "Cross-attention", "L1-78"
+                formula += ", Q of the decoder, K and V of the encoder"
+            keys = f", {settings.key_heads()} KV" if settings.key_heads() != settings.heads else ""
+            label = f"{what}, {settings.heads} heads{keys}"
+        elif isinstance(settings, MoEConfig):
+            label, row = f"{settings.active} of {settings.experts} experts", "L2-74"
+            formula = "Σ gate · expert(x) over the chosen experts"
+        elif kind == "mlp":
+            label, row, formula = f"MLP, {settings.activation}", "L0-67", "W₂ f(W₁ x)"
+        elif kind == "gated":
+            label, row, formula = f"Gated MLP, {settings.activation}", "L1-21", "W₂ (f(W₁ x) ⊙ W₃ x)"
+        else:
+            label = f"{kind.capitalize()} {'mixer' if end == 'mixer' else 'feed-forward'}"
+        return Box(name, label, self._shape("T D"), self._count(module), formula, row)
 
     def _norm(self, name: str, module: nn.Module) -> Box:
-        return Box(name, type(module).__name__, self._shape("T D"), self._count(module), "normed over D", "L0-25")
+        row = {LayerNorm: "L0-48", RMSNorm: "L2-31"}.get(type(module), "")
+        return Box(name, type(module).__name__, self._shape("T D"), self._count(module), "normed over D", row)
 
     def _head(self) -> Box:
         head, kind = self.model.head, self.model.config.head.kind

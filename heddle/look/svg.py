@@ -30,15 +30,13 @@ def to_svg(drawing: Drawing) -> str:
     parts += _across(drawing, placed)
     width, height = WIDTH * len(drawing.columns), lowest + 30
     title = escape(f"{drawing.title}: {drawing.parameters:,} parameters")
-    lines = [title[start : start + 200] for start in range(0, len(title), 200)][:1]
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" role="img" aria-label="{title}">'
         f"<title>{title}</title><style>{STYLE}</style>"
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         f'<path d="M0 0L8 4L0 8z"/></marker></defs><rect width="{width}" height="{height:g}" fill="#fff"/>'
     )
-    said = _heading(lines[0], width)
-    return head + said + "".join(parts) + "</svg>"
+    return head + _heading(title, width) + "".join(parts) + "</svg>"
 
 
 @checked()

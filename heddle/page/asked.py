@@ -81,14 +81,15 @@ class Beams(Reading):
     """Longest continuation."""
 
 
-class TwoTexts(Reading):
-    """Two texts whose activations are exchanged."""
+class TwoTexts(Asked):
+    """Two prompts whose activations are exchanged."""
 
+    text: Words
+    """The one that the activations come from."""
     other: Words
-    """The text that the activations are put into; `text` is where they come from."""
+    """The one that they are put into."""
     by: Literal["positions", "heads"] = "positions"
     """What is exchanged at a time: residual streams by position, or the outputs of heads."""
 
 
-AnyAsked = Asked
 Document = dict[str, Any]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from heddle.checks import checked
 from heddle.errors import HeddleError
+from heddle.look.sites import sites
 from heddle.page.app import page_files
 from heddle.page.asked import Asked, Document, Reading
 from heddle.page.panels import PANELS, answer
@@ -17,6 +18,7 @@ from heddle.page.subject import Subject
 from heddle.weights.files import write_file
 
 NUMBERS = 4 << 20  # of all maps in a file: 16 MiB, 22 as text; the rest names `heddle look`
+STEPPED = 128  # tokens up to which a file has all tensors, and the last query of each head step by step
 IMPORT = re.compile(r'(from|import)\s+"(\.{1,2}/[^"]+)"')
 
 Told = Callable[[int, int], None]
@@ -63,21 +65,17 @@ def _questions(subject: Subject, start: Document) -> Iterator[tuple[str, Asked]]
     yield "training", PANELS["training"].asked.of({}, where="page")
     for panel in ("prefixes", "next", "heads", "layers", "divided", "walk"):
         yield panel, PANELS[panel].asked.of(start, where="page")
-    attention = subject.attention(reading)
-    left = NUMBERS
-    for name, layer in attention.items():
+    short, left = text.tokens.shape[1] <= STEPPED, NUMBERS
+    for name, layer in subject.attention(reading).items():
         for head in range(layer.heads):
             left -= layer.queries * layer.keys
-            if left < 0:
-                return
-            yield "map", PANELS["map"].asked.of(start | {"layer": name, "head": head}, where="page")
-    first = next(iter(attention), None)
-    if first is not None:
-        yield "query", PANELS["query"].asked.of(start | {"layer": first, "head": 0}, where="page")
-    if text.tokens.shape[1] <= 128:
-        every = PANELS["walk"].answer(subject, PANELS["walk"].asked.of(start, where="page"))["boxes"]
-        for box in every:
-            yield "tensor", PANELS["tensor"].asked.of(start | {"name": box["name"]}, where="page")
+            if left >= 0:
+                yield "map", PANELS["map"].asked.of(start | {"layer": name, "head": head}, where="page")
+            if short:
+                yield "query", PANELS["query"].asked.of(start | {"layer": name, "head": head}, where="page")
+    if short:
+        for name in sites(subject.model):
+            yield "tensor", PANELS["tensor"].asked.of(start | {"name": name}, where="page")
 
 
 def _whole(name: str, data: Document) -> str:

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from heddle.errors import HeddleError
 from heddle.look.sites import kernels
 from heddle.page.architecture import architecture
 from heddle.page.asked import Asked, At, Beams, Divided, Document, OneHead, OneQuery, OneTensor, Reading, TwoTexts
@@ -41,7 +40,7 @@ def about(subject: Subject, asked: Asked) -> Document:
         "context": model.config.context,
         "vocabulary": model.vocab_size,
         "text": subject.tokenizer is not None,
-        "attention": list(kernels(model)) if _has_kernels(subject) else [],
+        "attention": list(kernels(model)),
         "parts": parts(subject),
         "demo": DEMO,
         "curves": subject.directory is not None,
@@ -52,13 +51,6 @@ def _predicts(subject: Subject) -> str:
     if not subject.speaks:
         return str(subject.model.config.head.kind)
     return "translation" if subject.paired else "masked" if subject.model.decoder is None else "next"
-
-
-def _has_kernels(subject: Subject) -> bool:
-    try:
-        return bool(kernels(subject.model))
-    except HeddleError:
-        return False
 
 
 PANELS = {

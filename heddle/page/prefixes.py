@@ -81,7 +81,8 @@ def _hidden(subject: Subject, asked: Reading) -> Document:
         batch = text.tokens.repeat(len(some), 1)
         each = torch.arange(len(some), device=some.device)
         batch[each, some] = mask
-        hidden = subject.model(batch).hidden[each, some]
+        with subject.without(asked):
+            hidden = subject.model(batch).hidden[each, some]
         rows += predictions(subject, hidden, text.tokens[0, some])
     for place, row in zip(places, rows, strict=True):
         row["place"] = place
@@ -99,7 +100,9 @@ def _classes(subject: Subject, asked: Reading) -> Document:
     words = asked.text.split()
     texts = [" ".join(words[: count + 1]) for count in range(len(words))][-MASKED:]
     rows = []
-    for written, found in zip(texts, classify(subject.model, subject.tokenizer, texts), strict=True):
+    with subject.without(asked):
+        classes = classify(subject.model, subject.tokenizer, texts)
+    for written, found in zip(texts, classes, strict=True):
         shares = getattr(found, "probabilities", None)
         if shares is None:
             raise HeddleError("this model gives a number to each text: there is nothing to choose from")
@@ -118,7 +121,8 @@ def _free(subject: Subject, text: Text, asked: Reading) -> Document:
     searched = beam_search(
         subject.model, [[]], config, end, None if tokenizer is None else tokenizer.vocab_size, [text.source[0].tolist()]
     )
-    (_, hypotheses) = next(iter(searched))
+    with subject.without(asked):
+        (_, hypotheses) = next(iter(searched))
     own = hypotheses[0].ids if hypotheses else ()
     start = text.tokens[0, :1].tolist()
     whole = Reading(text=asked.text, target="", added=tuple(own), off=asked.off)

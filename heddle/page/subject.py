@@ -3,6 +3,7 @@
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -12,8 +13,7 @@ from torch import Tensor
 
 from heddle.errors import HeddleError
 from heddle.look.attention import AttentionPass
-from heddle.look.edits import Edit, ablate
-from heddle.look.sites import kernels
+from heddle.look.edits import Edit, ablate, edited
 from heddle.look.texts import Text, read_text
 from heddle.look.trace import trace
 from heddle.model.transformer import Transformer
@@ -101,6 +101,10 @@ class Subject:
         text = self.read(asked)
         return trace(self.model, text.tokens, edits=self.edits(asked), **text.more).output.hidden[0]
 
+    def without(self, asked: Reading) -> AbstractContextManager[Transformer]:
+        """While entered, every call of the model is without the parts that are switched off."""
+        return edited(self.model, self.edits(asked))
+
     def edits(self, asked: Reading) -> list[Edit]:
         """The parts that are switched off, as edits.
 
@@ -125,8 +129,6 @@ class Subject:
         return found
 
     def _attention(self, asked: Reading) -> dict[str, AttentionPass]:
-        if not kernels(self.model):
-            return {}
         text = self.read(asked)
         return trace(self.model, text.tokens, attention="*", edits=self.edits(asked), **text.more).attention
 

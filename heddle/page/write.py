@@ -47,12 +47,13 @@ def beams(subject: Subject, asked: Beams) -> Document:
         searched = beam_search(subject.model, [given[opened:]], config, end, vocabulary, [text.source[0].tolist()])
     else:
         searched = beam_search(subject.model, [given], config, end, vocabulary)
+    with subject.without(asked):
+        ((_, hypotheses),) = searched
     found = []
-    for _, hypotheses in searched:
-        for each in hypotheses:
-            shares = _shares(subject, start, each.ids)
-            tokens = [[id, subject.piece(id), share] for id, share in zip(each.ids, shares, strict=True)]
-            found.append({"tokens": tokens, "score": each.score, "logprob": each.logprob, "finish": each.finish})
+    for each in hypotheses:
+        shares = _shares(subject, start, each.ids)
+        tokens = [[id, subject.piece(id), share] for id, share in zip(each.ids, shares, strict=True)]
+        found.append({"tokens": tokens, "score": each.score, "logprob": each.logprob, "finish": each.finish})
     return {"pieces": text.pieces, "beams": found}
 
 

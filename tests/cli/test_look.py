@@ -87,6 +87,10 @@ def test_pictures(heddle: Heddle, run_a: Path, what: list[str]) -> None:
         (["--html", "a.txt", "--prompt", "a"], "a page is an .html file"),
         (["--html", "a.html", "--lens", "--prompt", "a"], "leave out --lens"),
         (["--png", "a.png"], "--png draws one of"),
+        (["--lens", "--prompt", "a", "--port", "3"], "--lens serves no page: leave out --port"),
+        (["--html", "a.html", "--prompt", "a", "--no-browser"], "--html serves no page: leave out --no-browser"),
+        (["--heads", "--target", "a"], "--target needs a source: --prompt TEXT"),
+        (["--names", "--prompt", "a"], "leave out --prompt"),
         (["--host", "0.0.0.0"], "can be reached from other machines"),
         (["--port", "99999"], "cannot listen at 127.0.0.1:99999"),
         (["--lens"], "--lens needs a text: --prompt TEXT"),
@@ -159,7 +163,12 @@ def test_the_model_of_a_run_or_a_preset_is_drawn(heddle: Heddle, run_a: Path, na
     if name == "gpt2-small":
         assert found["parameters"] == 124_439_808
         assert "124,439,808" in told.out
-    for options, said in ((["--lens"], "leave out the other options"), ([], "a drawing is an .svg file")):
+    for options, said in (
+        (["--lens"], "leave out --lens"),
+        (["--prompt", "a"], "leave out --prompt"),
+        (["--port", "1"], "leave out --port"),
+        ([], "a drawing is an .svg file"),
+    ):
         refused = heddle("look", name, "--model", "model.png" if not options else "b.svg", *options)
         assert refused.code == 2
         assert said in refused.err

@@ -34,6 +34,8 @@ def test_a_file_holds_what_the_page_asks(tmp_path: Path, kind: str) -> None:
         asked = PANELS[panel].asked.of({"text": WORDS}, where="test")
         assert answers[asked.key(panel)] == json.loads(json.dumps(answer(given, panel, asked)))
     maps = [name for name in answers if name.startswith("map{")]
+    assert len([name for name in answers if name.startswith("query{")]) == len(maps)
+    assert {name for name in answers if name.startswith("tensor{")}
     assert len(maps) == {"decoder": 4, "translation": 12, "masked": 4, "classes": 4, "recurrent": 0}[kind]
 
 

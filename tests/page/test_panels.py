@@ -236,6 +236,20 @@ def test_a_part_that_is_switched_off_adds_nothing() -> None:
     assert [sum(load["tokens"]) for load in loads] == [2 * len(WORDS)] * 2
     less = asked(mixed, "layers", text=WORDS, off=["decoder.0.ffn.experts.1"])["loads"]
     assert less[0]["tokens"][1] == 0
+    for kind, panel in (
+        ("masked", "prefixes"),
+        ("classes", "prefixes"),
+        ("translation", "prefixes"),
+        ("decoder", "beams"),
+    ):
+        other = subject(kind)
+        more = {"target": "the weft"} if kind == "translation" else {}
+        off = [f"{other.stack}.{layer}.{part}" for layer in (0, 1) for part in ("mixer", "ffn")]
+        whole, less = (asked(other, panel, text=WORDS, off=each, **more) for each in ([], off))
+        assert whole != less, kind
+        if kind == "decoder":  # what is written is what the model without these parts would write
+            product = float(np.prod([share for _, _, share in less["beams"][0]["tokens"]]))
+            assert float(np.log(product)) == pytest.approx(less["beams"][0]["logprob"], rel=1e-3)
     for name in ("decoder.9.ffn", "decoder.0.mixer.heads.7", "nothing"):
         with pytest.raises(HeddleError):
             asked(given, "next", text=WORDS, off=[name])

@@ -54,21 +54,8 @@ function drawing(found, chosen, context) {
  */
 function told(box, context) {
   const rows = [["what it is", box.label], ["shape", box.shape], ["parameters", box.parameters ? `${said(box.parameters, 12)}, ${box.times} times` : "none"], ["formula", box.formula], ["lecture", box.row], ["the skip comes from", box.adds], ["it reads", box.reads]];
-  const site = siteOf(box.name);
   return h("div", { "aria-live": "polite" }, h("h3", {}, box.name), table("This box", ["", ""], rows.filter(([, value]) => value)),
-    site ? h("button", { type: "button", onclick: () => context.set({ panel: "pass", name: site }) }, "Its numbers in this pass") : null);
-}
-
-/**
- * The tensor of a pass that a box makes; "" if none is named.
- * @param {string} box
- */
-function siteOf(box) {
-  const [stack, layer, branch, end] = box.split(".");
-  if (!/^\d+$/.test(layer)) return { embedding: stack + ".embedded", positions: stack + ".entry", final_norm: stack + ".output" }[layer] ?? "";
-  if (branch === "input") return `${stack}.${layer}.residual_before`;
-  if (end === undefined) return `${stack}.${layer}.${branch}.output`;
-  return { before: `${stack}.${layer}.${branch}.input`, after: `${stack}.${layer}.${branch}.added`, add: branch === "ffn" ? `${stack}.${layer}.residual_after` : `${stack}.${layer}.residual_middle` }[end] ?? "";
+    box.site ? h("button", { type: "button", onclick: () => context.set({ panel: "pass", name: box.site }) }, "Its numbers in this pass") : null);
 }
 
 /** @param {Document} found */
