@@ -2,15 +2,15 @@
 
     python recipes/induction.py [--seeds 3 --runs DIR] [--json FILE]
 
-Each line of the text is 8 to 26 letters in random order, written twice. Only the second half can be predicted, only from the first,
-and only by looking for the same letter, since the distance differs from line to line.
+Each line of the text is 8 to 30 random letters and digits, written twice. Only the second half can be predicted, only from the
+first, and only by looking for the same sign, since the distance differs from line to line and signs may occur several times.
 """
 
 import random
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from string import ascii_lowercase
+from string import ascii_letters, digits
 from typing import Any
 
 import torch
@@ -21,17 +21,18 @@ from heddle.model import Transformer
 from heddle.text import Tokenizer
 from heddle.weights import load
 
-LINES, SHORTEST, TESTED = 40_000, 8, 400
+SIGNS = ascii_letters + digits
+LINES, SHORTEST, LONGEST, TESTED = 40_000, 8, 30, 400
 
 
 def lines(seed: int, count: int) -> list[str]:
-    """Letters in random order, each line written twice."""
+    """Random signs, each line written twice."""
     draw = random.Random(seed)
-    return ["".join(draw.sample(ascii_lowercase, draw.randint(SHORTEST, 26))) * 2 for _ in range(count)]
+    return ["".join(draw.choices(SIGNS, k=draw.randint(SHORTEST, LONGEST))) * 2 for _ in range(count)]
 
 
 def right(model: Transformer, tokenizer: Tokenizer, texts: Sequence[str], edits: Sequence[Edit] = ()) -> float:
-    """The share of letters of second halves, after their first, that the model predicts, in percent."""
+    """The share of signs of second halves, after their first, that the model predicts, in percent."""
     hits = total = 0
     with torch.no_grad(), edited(model, edits) if edits else nullcontext():
         for text in texts:
@@ -43,18 +44,25 @@ def right(model: Transformer, tokenizer: Tokenizer, texts: Sequence[str], edits:
 
 
 def looked_at(run: Path, seed: int) -> dict[str, Any]:
-    """What the heads of a run do, and what it predicts with and without those that are named after induction."""
+    """What the heads of a run do, and what it predicts with and without those with half of the largest induction score or more."""
     model, tokenizer = load(run)
     assert tokenizer is not None
     model.eval()
-    ids = [tokenizer.encode(letter)[0] for letter in ascii_lowercase]
+    ids = [tokenizer.encode(sign)[0] for sign in SIGNS]
     heads = find_heads(model, length=25, rows=16, seed=seed, ids=ids)
-    named = {layer: [n for n, name in enumerate(each.names()) if name == "induction"] for layer, each in heads.items()}
-    edits = [ablate(f"{layer}.heads", heads=found) for layer, found in named.items() if found]
+    largest = max(float(each.induction.max()) for each in heads.values())
+    strong = {name: (each.induction >= largest / 2).nonzero().flatten().tolist() for name, each in heads.items()}
+    edits = [ablate(f"{layer}.heads", heads=found) for layer, found in strong.items() if found]
     texts = lines(1_000_000 + seed, TESTED)
     return {
-        "heads": ", ".join(f"{layer.split('.')[1]}.{head}" for layer, found in named.items() for head in found),
-        "induction": max(float(each.induction.max()) for each in heads.values()),
+        "heads": ", ".join(f"{layer.split('.')[1]}.{head}" for layer, found in strong.items() for head in found),
+        "named": [
+            f"{layer.split('.')[1]}.{n}"
+            for layer, each in heads.items()
+            for n, name in enumerate(each.names())
+            if name == "induction"
+        ],
+        "induction": largest,
         "previous": max(float(each.previous.max()) for each in heads.values()),
         "right": right(model, tokenizer, texts),
         "without": right(model, tokenizer, texts, edits),
@@ -73,13 +81,15 @@ def main() -> None:
         seconds.append(heddle("train", HERE / "induction.toml", text, f"seed={seed}", "--name", run))
         found.append(looked_at(run, seed))
     columns = [
-        "induction heads",
+        "named after induction",
+        "switched off",
         "largest induction score",
         "largest previous-token score",
         "right, %",
-        "without the heads, %",
+        "without those, %",
     ]
-    row: list[object] = ["; ".join(each["heads"] or "none" for each in found)]
+    row: list[object] = ["; ".join(", ".join(each["named"]) or "none" for each in found)]
+    row.append("; ".join(each["heads"] for each in found))
     row += [spread([each[name] for each in found]) for name in ("induction", "previous", "right", "without")]
     report([*columns, "training"], [[*row, minutes(seconds)]], arguments.json)
 
