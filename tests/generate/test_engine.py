@@ -27,6 +27,7 @@ SAMPLINGS = [
     SamplingConfig(temperature=0.9, max_tokens=25, window=True, repetition_penalty=1.2, seed=5),
     SamplingConfig(min_p=0.1, presence_penalty=0.4, logit_bias={3: 1.5}, banned=((5,), (2, 4)), max_tokens=7),
 ]
+TEXTS = 6000  # of a chi-square test
 LIMITS = [
     EngineConfig(),
     EngineConfig(rows=2),
@@ -210,10 +211,10 @@ def test_right_guesses_save_passes(make: Make) -> None:
 
 
 def test_guessed_samples_have_the_models_distribution(make: Make) -> None:
-    """Chi-square over the second and third tokens of 20,000 texts, which a draft model guessed."""
+    """Chi-square over the second and third tokens of 6,000 texts, which a draft model guessed."""
     model, draft = (make(vocab_size=5, context=CONTEXT, seed=seed).eval() for seed in (1, 2))
     engine, sampling = Engine(model, proposer=Draft(draft, 2)), SamplingConfig(max_tokens=3, temperature=0.8)
-    for seed in range(20_000):
+    for seed in range(TEXTS):
         engine.submit([1, 2], sampling, seed)
     counts = torch.zeros(5, 5, 5)
     for events in run(engine).values():
@@ -223,9 +224,9 @@ def test_guessed_samples_have_the_models_distribution(make: Make) -> None:
         rows = torch.cat((torch.tensor([[1, 2]]).expand(125, -1), texts), 1)
         logs = (model.logits(model(rows).hidden).double() / 0.8).log_softmax(-1)
         wanted = logs[:, 1:4].gather(-1, texts[:, :, None])[:, :, 0].sum(1).exp()
-    many = wanted * 20_000 >= 5
+    many = wanted * TEXTS >= 5
     seen = torch.cat((counts.flatten()[many], counts.flatten()[~many].sum()[None])).numpy()
-    expected = torch.cat((wanted[many], wanted[~many].sum()[None])).numpy() * 20_000
+    expected = torch.cat((wanted[many], wanted[~many].sum()[None])).numpy() * TEXTS
     assert chisquare(seen, expected).pvalue > 0.001
 
 

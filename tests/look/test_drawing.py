@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from heddle.account import count
+from heddle.account import parameters
 from heddle.account.forward import count_pass
 from heddle.config import TransformerConfig, preset, preset_names
 from heddle.errors import HeddleError
@@ -35,7 +35,7 @@ def named(drawing: Drawing) -> dict[str, Box]:
 @pytest.mark.parametrize("name", preset_names())
 def test_the_boxes_of_every_preset_sum_to_its_parameters(name: str) -> None:
     drawing = draw(preset(name))
-    total = count(preset(name)).parameters.total
+    total = parameters(preset(name)).total
     assert sum(box.parameters * times for box, times in drawing.boxes()) == drawing.parameters == total
     assert len(named(drawing)) == sum(1 for _ in drawing.boxes())
     areas = treemap(drawing)
