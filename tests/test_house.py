@@ -37,11 +37,18 @@ FLOORS = {
 }
 # Imports between two packages on one floor. Everything may raise a HeddleError; training shows samples; a proof
 # goes through the very loop that writes, and the very loss that is minimised; a prediction reads texts as training does, and
-# who looks inside reads them as generation and prediction do; the page is guarded as the server is.
+# who looks inside reads them as generation and prediction do, and a training while it runs; the page is guarded as the server is.
 SIDEWAYS = {
     *((name, below) for name in ("config", "text") for below in ("checks", "errors")),
     *(("checks", "errors"), ("train", "generate"), ("prove", "generate"), ("prove", "train")),
-    *(("predict", "train"), ("predict", "generate"), ("look", "generate"), ("look", "predict"), ("page", "serve")),
+    *(
+        ("predict", "train"),
+        ("predict", "generate"),
+        ("look", "generate"),
+        ("look", "predict"),
+        ("look", "train"),
+        ("page", "serve"),
+    ),
 }
 
 PICKLES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}

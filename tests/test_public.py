@@ -674,6 +674,7 @@ TABLE: dict[str, Call] = {
             "seed": NO_SEED,
         },
     ),
+    "look.read_readings": Call({"run": "run"}, {"run": NO_PATH}),
     "look.received": Call({"attention": SEEN_LAYER}, {"attention": NO_LAYER}),
     "look.replace": Call({"name": "decoder.entry", "tensor": HIDDEN}, {"name": NO_STRING, "tensor": [None, 3, "a"]}),
     "look.rollout": Call(
@@ -689,6 +690,7 @@ TABLE: dict[str, Call] = {
         {"attention": SEEN_LAYER, "head": 0},
         {"attention": NO_LAYER, "head": [*NO_WHOLE, 9], "count": NO_COUNT, "batch": [*NO_WHOLE, 9]},
     ),
+    "look.take_reading": Call({"model": MODEL, "tokens": IDS[:1]}, NO_SEEN),
     "look.to_svg": Call({"drawing": DRAWN}, {"drawing": NO_DRAWING}),
     "look.treemap": Call({"drawing": DRAWN}, {"drawing": NO_DRAWING}),
     "look.write_drawing": Call(

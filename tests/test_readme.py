@@ -105,7 +105,7 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
 
 def test_the_code_about_looking_inside_runs(tmp_path: Path) -> None:
     """On a run named as in the text."""
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/look.md").read_text(encoding="utf-8"), re.DOTALL)
+    _, code = re.findall(r"```python\n(.*?)```", (ROOT / "docs/look.md").read_text(encoding="utf-8"), re.DOTALL)
     made = (
         "import heddle\nfrom heddle.config import TransformerConfig\n"
         "from heddle.text import train_tokenizer\nfrom heddle.weights import save\n"

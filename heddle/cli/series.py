@@ -13,7 +13,9 @@ from heddle.cli.runs import show
 from heddle.cli.say import document, pluralize
 from heddle.cli.training import tell_opening
 from heddle.config.sweep import Variant
+from heddle.look.readings import Readings
 from heddle.train.compare import compare_runs
+from heddle.train.journal import Report
 from heddle.train.session import Session
 from heddle.train.spread import Spread
 from heddle.train.sweep import directory_of, spreads, sweep
@@ -21,14 +23,22 @@ from heddle.train.trainer import Interrupted
 from heddle.train.training import Reader
 
 
-def train_series(found: Sequence[Variant], run: Path, out: Console, json: bool) -> None:
+def train_series(
+    found: Sequence[Variant], run: Path, out: Console, json: bool, readings: int | Sequence[int] | None = None
+) -> None:
     """Train all runs of a series, and compare them."""
 
     @contextmanager
     def watch(session: Session) -> Iterator[Reader]:
         tell_opening(session, out)
         with Progress(out, session.run.chosen, session.step) as progress:
-            yield progress
+            saved = Readings(session, readings)
+
+            def tell(report: Report) -> None:
+                progress(report)
+                saved(report)
+
+            yield tell
 
     again = f"to continue the series, repeat the command with --name {shlex.quote(str(run))}"
     try:

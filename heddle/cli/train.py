@@ -17,6 +17,7 @@ def train(
     resume: str | None = None,
     device: str | None = None,
     seeds: int | None = None,
+    readings: str | None = None,
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
@@ -40,11 +41,15 @@ def train(
         auto, cpu, cuda or mps; auto takes cuda or mps if available.
     seeds
         Train this many runs that differ only in their seed, and print the mean and spread of the final validation loss.
+    readings
+        Save what the layers and heads do, for the page of `heddle look`: every 100 steps with 100, after these steps with
+        10,100,1000. A run that is continued goes on with its own.
     dry_run
         Print the plan and stop.
     json
         One JSON document on stdout.
     """
+    at = None if readings is None else read_steps(readings)
     out = console(json, None if dry_run else "training continues without it")
     if resume is not None:
         if name or device or seeds is not None or dry_run or any("=" not in word for word in words):
@@ -54,7 +59,7 @@ def train(
         settings = {full_key(key): value for key, value in parse_overrides(words).items()}
         from heddle.cli.training import carry_on
 
-        carry_on(find_run(resume), settings, out, json)
+        carry_on(find_run(resume), settings, out, json, at)
         return
     if device is not None:
         words = (*words, f"device={device}")
@@ -63,11 +68,31 @@ def train(
     if found[0].settings:
         from heddle.cli.series import train_series, try_series
 
-        (try_series if dry_run else train_series)(found, run, out, json)
+        if dry_run:
+            try_series(found, run, out, json)
+        else:
+            train_series(found, run, out, json, at)
     else:
         from heddle.cli.training import begin, try_out
 
-        (try_out if dry_run else begin)(found[0].config, run, out, json)
+        if dry_run:
+            try_out(found[0].config, run, out, json)
+        else:
+            begin(found[0].config, run, out, json, at)
+
+
+def read_steps(text: str) -> int | list[int]:
+    """`100` as a number of steps, `10,100` as steps.
+
+    Raises:
+        HeddleError: it is neither.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and len(word) < 16 for word in words):
+        raise HeddleError(f"--readings {text}: give a number of steps, such as 100, or steps, such as 10,100,1000")
+    if text.strip() == "0":
+        raise HeddleError("--readings 0: a reading every so many steps needs at least 1")
+    return int(words[0]) if len(words) == 1 else [int(word) for word in words]
 
 
 def read_words(words: tuple[str, ...]) -> RunConfig:

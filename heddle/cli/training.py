@@ -2,6 +2,7 @@
 
 import shlex
 import tempfile
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from heddle.config.saved import Chosen
 from heddle.config.tasks import ChatConfig, ContrastiveConfig, LabelSettings, MaskedConfig, TranslationConfig
 from heddle.config.train import TrainConfig
 from heddle.data.records import Records
+from heddle.look.readings import Readings
 from heddle.train.extend import extend
 from heddle.train.masked import mask_of
 from heddle.train.material import TEXT
@@ -26,35 +28,37 @@ from heddle.train.session import Session
 from heddle.train.trainer import Interrupted, Trainer, resume_command
 
 
-def begin(config: RunConfig, run: Path, out: Console, json: bool) -> None:
+def begin(config: RunConfig, run: Path, out: Console, json: bool, readings: int | Sequence[int] | None = None) -> None:
     """Prepare a run and train it. Under torchrun, rank 0 prepares it for all."""
     ranks = join_ranks()
     if ranks.leads:
         with phases(out) as tell:
             planned = prepare(config, run, tell)
         out.print(_numbers(planned, run, config.with_tuning().train), markup=False)
-    train_to_the_end(Path(ranks.share(str(run))), out, json)
+    train_to_the_end(Path(ranks.share(str(run))), out, json, readings)
 
 
-def carry_on(run: Path, settings: dict[str, Any], out: Console, json: bool) -> None:
+def carry_on(
+    run: Path, settings: dict[str, Any], out: Console, json: bool, readings: int | Sequence[int] | None = None
+) -> None:
     """Continue a run, with other settings if there are any."""
     ranks = join_ranks()
     if settings and ranks.leads:
         for line in extend(run, settings):
             out.print(line, markup=False)
-    train_to_the_end(Path(ranks.share(str(run))), out, json)
+    train_to_the_end(Path(ranks.share(str(run))), out, json, readings)
 
 
-def train_to_the_end(run: Path, out: Console, json: bool) -> None:
-    """Train a run from its last checkpoint to its end."""
+def train_to_the_end(run: Path, out: Console, json: bool, readings: int | Sequence[int] | None = None) -> None:
+    """Train a run from its last checkpoint to its end, with readings at the chosen steps."""
     try:
-        _train(run, out, json)
+        _train(run, out, json, readings)
     except KeyboardInterrupt as stop:  # before the first step, after the last, or from a second signal
         stop.args = (f"stopped; continue with: {resume_command(run)}",)
         raise
 
 
-def _train(run: Path, out: Console, json: bool) -> None:
+def _train(run: Path, out: Console, json: bool, readings: int | Sequence[int] | None) -> None:
     trainer = Trainer(run)
     session, chosen = trainer.session, trainer.session.run.chosen
     if not session.ranks.leads:
@@ -63,6 +67,8 @@ def _train(run: Path, out: Console, json: bool) -> None:
     try:
         with Progress(out, chosen, session.step) as progress:
             trainer.readers.append(progress)
+            if session.ranks.leads:
+                trainer.readers.append(Readings(session, readings))
             result = trainer.run()
     except Interrupted as stop:
         out.print(str(stop), markup=False)

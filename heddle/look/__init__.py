@@ -11,6 +11,7 @@
 - `gradients`: which tokens a score depends on (`input_gradients`, `integrated_gradients`, `rollout`).
 - `probes`: what a linear classifier reads from a layer (`probe`).
 - `drawing`, `svg`, `sizes`: the model as a drawing (`draw`, `write_drawing`), where its parameters are, what length costs.
+- `readings`: what layers and heads do at chosen steps of a training (`take_reading`, `read_readings`).
 - `weights`: products of projections, neighbours of tokens, tables of positions, activation curves.
 
     traced = trace(model, tokens, "decoder.*.residual_after", attention="*")
@@ -46,6 +47,8 @@ from heddle.look.patching import patch as patch
 from heddle.look.probes import Probe as Probe
 from heddle.look.probes import probe as probe
 from heddle.look.probes import probe_vectors as probe_vectors
+from heddle.look.readings import read_readings as read_readings
+from heddle.look.readings import take_reading as take_reading
 from heddle.look.sites import names as names
 from heddle.look.sizes import costs as costs
 from heddle.look.sizes import matrix_text as matrix_text
@@ -91,12 +94,14 @@ __all__ = [
     "position_tables",
     "probe",
     "probe_vectors",
+    "read_readings",
     "received",
     "replace",
     "rollout",
     "score_heads",
     "steer",
     "strongest",
+    "take_reading",
     "to_svg",
     "trace",
     "treemap",

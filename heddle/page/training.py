@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle.errors import HeddleError
+from heddle.look.readings import read_readings
 from heddle.page.asked import Asked, Document
 from heddle.page.subject import Subject
 from heddle.train.compare import METRICS, compare_runs
@@ -42,9 +43,20 @@ def _run(path: Path, record: dict[str, Any]) -> Document:
     return {
         "name": path.resolve().name,
         "curves": {name: _thin(points) for name, points in curves.items()},
+        "readings": _readings(path),
         "samples": [[step, text] for step, text in read_samples(path)][-SHOWN:],
         "differs": {key: str(value) for key, value in record.get("differs", {}).items()},
     } | {name: record.get(name) for name in kept}
+
+
+def _readings(path: Path) -> dict[str, dict[str, list[list[float]]]]:
+    """For each measure and each place, its values by step."""
+    found: dict[str, dict[str, list[list[float]]]] = {}
+    for step, measures in sorted(read_readings(path).items()):
+        for measure, places in measures.items():
+            for place, value in places.items():
+                found.setdefault(measure, {}).setdefault(place, []).append([step, value])
+    return {measure: {place: _thin(points) for place, points in each.items()} for measure, each in found.items()}
 
 
 def _thin(points: list[list[float]]) -> list[list[float]]:

@@ -14,6 +14,7 @@ import pytest
 
 from heddle.cli import keys
 from heddle.config import SavedConfig
+from heddle.look import read_readings
 from heddle.train import Trainer
 from heddle.train.tasks import TASKS
 from heddle.weights import load
@@ -74,6 +75,27 @@ def test_a_run_without_a_name_gets_the_next_number(heddle: Heddle, corpus: str, 
         assert heddle("train", corpus, *TINY, "--json").json["run"] == f"runs/{number}"
     assert sorted(path.name for path in run_a.parent.iterdir()) == ["001", "002", "a"]
     assert heddle("train", corpus, *TINY, "--name", "here/b", "--json").json["run"] == "here/b"
+
+
+def test_readings_are_saved_at_the_chosen_steps(heddle: Heddle, corpus: str) -> None:
+    """By runs alone and in series; a resumed run goes on with them."""
+    words = ("train", corpus, *TINY, "--readings", "2")
+    assert heddle(*words, "--name", "b").code == 0
+    assert list(read_readings("runs/b")) == [0, 2, 4]
+    assert heddle("train", "--resume", "b", "steps=6").code == 0
+    assert list(read_readings("runs/b")) == [0, 2, 4, 6]
+    assert heddle("train", "--resume", "b", "steps=8", "--readings", "7,8").code == 0
+    assert list(read_readings("runs/b")) == [0, 2, 4, 6, 7, 8]
+    assert heddle("train", corpus, *TINY, "--readings", "1,3", "--seeds", "2", "--name", "s").code == 0
+    assert [list(read_readings(f"runs/s-seed{seed}")) for seed in (0, 1)] == [[1, 3]] * 2
+
+
+@pytest.mark.parametrize("said", ["often", "0", "1,,2", "-5", "1.5"])
+def test_readings_at_what_is_no_step_are_refused(said: str, heddle: Heddle, corpus: str) -> None:
+    result = heddle("train", corpus, *TINY, f"--readings={said}")
+    assert result.code == 2
+    assert f"--readings {said}: " in result.err
+    assert not Path("runs").exists()
 
 
 class TestDryRun:

@@ -354,6 +354,39 @@ def test_a_running_run_s_curve_grows(look: Callable[..., Seen], tmp_path: Path) 
     seen.until(lambda: "training" not in rows.first.inner_text())
 
 
+def test_readings_are_curves_of_layers_and_heads(look: Callable[..., Seen], tmp_path: Path) -> None:
+    """A curve for each layer, or for each head of one layer, with its first and last value in a table."""
+    from heddle.look.readings import READINGS, take_reading
+    from heddle.page import Subject
+    from heddle.weights import save
+
+    given, path = subject("decoder"), tmp_path / "one"
+    assert given.tokenizer is not None
+    save(given.model, path, given.tokenizer)
+    (path / "metrics.jsonl").write_text('{"step": 2, "loss": 3.0}\n')
+    for step in (0, 2):
+        with torch.no_grad():
+            next(given.model.parameters()).mul_(1.5)
+        read = take_reading(given.model, torch.tensor([[1, 2, 3, 4, 5]]))
+        with (path / READINGS).open("a") as file:
+            file.write(json.dumps({"step": step, **read}) + "\n")
+    seen = look(Subject("one", given.model, given.tokenizer, path))
+    panel = seen.show(panel="training", measure="norm")
+    assert panel.locator("svg.chart").nth(1).locator("path.curve").count() == 3  # the entry and two layers
+    panel = seen.show(panel="training", measure="previous", layer="decoder.1.mixer")
+    chart = panel.locator("svg.chart").nth(1)
+    assert chart.locator("path.curve").count() == 2
+    rows = panel.get_by_role("table").nth(1).locator("tbody tr")
+    assert [row.split("\t")[0] for row in rows.all_inner_texts()] == [
+        "decoder.1.mixer, head 0",
+        "decoder.1.mixer, head 1",
+    ]
+    shown = float(rows.first.locator("td").nth(2).inner_text())
+    assert shown == pytest.approx(read["previous"]["decoder.1.mixer.heads.0"], abs=1e-3)
+    panel.get_by_role("button", name="decoder.0.mixer").click()
+    seen.until(lambda: "layer=decoder.0.mixer" in seen.page.url)
+
+
 def test_a_box_of_the_drawing_says_what_it_is(look: Callable[..., Seen]) -> None:
     """With the pointer and the keyboard; its numbers are one click away."""
     seen, given = look("decoder"), subject("decoder")

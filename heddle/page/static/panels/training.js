@@ -59,7 +59,37 @@ function draw(view, found, context) {
     chart(curves, { label: `${name.replaceAll("_", " ")} by step`, across: "step", up: name.replaceAll("_", " "), log: context.state.log === "yes" }),
     table("The runs", ["run", "state", "step", "last loss", "validation loss", "best", "tokens per second", ...(several ? differing : [])],
       found.runs.map((/** @type {Document} */ run) => [run.name, run.error ?? run.state, `${said(run.step)} of ${said(run.steps)}`, last(run, "loss"), said(run.validation_loss), run.best_loss === null || run.best_loss === undefined ? "-" : `${said(run.best_loss)} at ${run.best_step}`, said(run.tokens_per_second), ...(several ? differing.map((key) => run.differs[key] ?? "") : [])]), ["", "", "", "number", "number", "number", "number"]),
+    ...readings(found, context),
     ...found.runs.flatMap((/** @type {Document} */ run) => run.samples.length ? [h("h3", {}, `What ${run.name} wrote`), samples(run)] : []));
+}
+
+/**
+ * What layers and heads did at the steps where the runs saved it: a curve for each layer, or for each head of one layer.
+ * @param {Document} found
+ * @param {Context} context
+ */
+function readings(found, context) {
+  const runs = found.runs.filter((/** @type {Document} */ run) => Object.keys(run.readings ?? {}).length > 0);
+  if (runs.length === 0) return [];
+  const measures = [...new Set(runs.flatMap((/** @type {Document} */ run) => Object.keys(run.readings)))];
+  const measure = measures.includes(context.state.measure) ? context.state.measure : measures[0];
+  const places = [...new Set(runs.flatMap((/** @type {Document} */ run) => Object.keys(run.readings[measure] ?? {})))];
+  const layers = [...new Set(places.filter((place) => place.includes(".heads.")).map((place) => place.split(".heads.")[0]))];
+  const layer = layers.includes(context.state.layer) ? context.state.layer : layers[0];
+  const shown = layers.length ? places.filter((place) => place.startsWith(`${layer}.heads.`)) : places;
+  const label = (/** @type {string} */ place) => place.replace(".heads.", ", head ");
+  const curves = runs.flatMap((/** @type {Document} */ run, /** @type {number} */ number) => shown.filter((place) => run.readings[measure]?.[place]).map((place, colour) =>
+    ({ name: runs.length > 1 ? `${run.name}: ${label(place)}` : label(place), points: run.readings[measure][place], dashed: number % 2 === 1, colour })));
+  const up = measure.replaceAll("_", " ");
+  return [
+    h("h3", {}, "What its layers and heads did"),
+    h("p", {}, "Saved while training: lengths of the residual stream, the loss if the model ended there, and what each head looks at on random tokens that repeat."),
+    choice("Which measure", measures.map((each) => [each, each.replaceAll("_", " ")]), measure, (each) => context.set({ measure: each })),
+    layers.length > 1 ? choice("Layer", layers.map((each) => [each, each]), layer, (each) => context.set({ layer: each })) : null,
+    chart(curves, { label: `${up} by step`, across: "step", up, log: false }),
+    table(`${up}: first and last`, ["place", "first", "last", "at step"],
+      curves.map((/** @type {{name: string, points: number[][]}} */ curve) => [curve.name, said(curve.points[0][1]), said(curve.points[curve.points.length - 1][1]), said(curve.points[curve.points.length - 1][0])]), ["", "number", "number", "number"]),
+  ].filter((each) => each !== null);
 }
 
 /** @param {Document} run */
