@@ -10,7 +10,7 @@ from torch import Tensor
 from heddle.checks import checked
 from heddle.errors import HeddleError
 from heddle.generate.text import opening, prompt_ids
-from heddle.generate.translate import Marks, source_ids, translate
+from heddle.generate.translate import BOUNDARY, Marks, source_ids, translate
 from heddle.model.transformer import Transformer
 from heddle.predict.rows import frame_for, framed
 from heddle.text.tokenizer import Tokenizer
@@ -39,26 +39,30 @@ class Text:
 
 @checked()
 def read_text(model: Transformer, tokenizer: Tokenizer | None, text: str, target: str | None = None) -> Text:
-    """A text as the model would read it: a prompt, a framed text of an encoder, or the source of an encoder-decoder.
+    """A text as the model would read it: a prompt, a framed text of an encoder, or the source of a model that translates.
+
+    A decoder that was trained to translate reads the source, the boundary and the target, one after the other.
 
     Args:
         model: any model.
         tokenizer: the model's; None: texts are ids, such as "3 14 15".
-        text: the prompt or, of an encoder-decoder, the source.
-        target: what the decoder of an encoder-decoder reads; None: the model's own translation, by greedy search.
+        text: the prompt or, of a model that translates, the source.
+        target: what such a model reads after it, or in its decoder; None: its own translation, by greedy search.
 
     Raises:
         HeddleError: the text is empty or does not fit, there is a target and no source, or ids are not such numbers.
     """
     both = model.encoder is not None and model.decoder is not None
-    if target is not None and not both:
-        raise HeddleError("only an encoder-decoder reads a source and a target: leave out the target")
+    if target is not None and not both and not joins(model, tokenizer):
+        raise HeddleError("only a model that translates reads a source and a target: leave out the target")
     if not text.strip() and (both or model.decoder is None or tokenizer is None):
         raise HeddleError("the text is empty: give at least one word")
     if both:
         return _pair(model, tokenizer, text, target)
     if tokenizer is None:
         ids = _numbers(text, model.vocab_size)
+    elif text.strip() and joins(model, tokenizer):
+        ids = _joined(model, tokenizer, text, target)
     elif model.decoder is None:
         ids = framed(frame_for(model, tokenizer), [tokenizer.encode(text)])[0].ids
     else:
@@ -69,6 +73,19 @@ def read_text(model: Transformer, tokenizer: Tokenizer | None, text: str, target
         raise HeddleError("the text is empty, and there is no end-of-text token to start from")
     _check_length(model, len(ids), "text")
     return Text(_tensor(model, ids), _pieces(tokenizer, ids))
+
+
+def joins(model: Transformer, tokenizer: Tokenizer | None) -> bool:
+    """Whether it is a decoder alone that was trained to translate: its tokenizer has the boundary (L1-81)."""
+    return model.encoder is None and tokenizer is not None and BOUNDARY in tokenizer.special
+
+
+def _joined(model: Transformer, tokenizer: Tokenizer, text: str, target: str | None) -> list[int]:
+    marks = Marks.of(model.config, tokenizer)
+    source = source_ids(model.config, tokenizer, marks, {0: text})[0]
+    if target is None:
+        target = translate(model, tokenizer, [text], beams=1)[0][0].text
+    return [*source, *tokenizer.encode(target)][: model.config.context]
 
 
 def _pair(model: Transformer, tokenizer: Tokenizer | None, text: str, target: str | None) -> Text:

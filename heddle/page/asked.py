@@ -26,9 +26,9 @@ class Reading(Asked):
     """A text that the model reads."""
 
     text: Words
-    """A prompt; of an encoder-decoder, the source."""
+    """A prompt; of a model that translates, the source."""
     target: Words | None = None
-    """What the decoder of an encoder-decoder reads; None: the model's own translation."""
+    """What a model that translates reads after the source, or in its decoder; None: its own translation."""
     added: Annotated[tuple[NonNegativeInt, ...], Field(max_length=4096)] = ()
     """Ids after the text."""
     off: Annotated[tuple[Name, ...], Field(max_length=1024)] = ()

@@ -33,8 +33,8 @@ def write_page(
     Args:
         subject: the model.
         path: of the file, which ends in .html.
-        text: what the model reads; of an encoder-decoder, the source.
-        target: what the decoder of an encoder-decoder reads; None: its own translation.
+        text: what the model reads; of a model that translates, the source.
+        target: what a model that translates reads after it, or in its decoder; None: its own translation.
         told: hears how many answers are computed, and of how many.
 
     Raises:
@@ -63,7 +63,7 @@ def _questions(subject: Subject, start: Document) -> Iterator[tuple[str, Asked]]
     yield "about", PANELS["about"].asked.of({}, where="page")
     yield "model", PANELS["model"].asked.of({}, where="page")
     yield "training", PANELS["training"].asked.of({}, where="page")
-    for panel in ("prefixes", "next", "heads", "layers", "divided", "walk"):
+    for panel in ("prefixes", "next", "heads", "layers", "divided", "walk", "plates"):
         yield panel, PANELS[panel].asked.of(start, where="page")
     short, left = text.tokens.shape[1] <= STEPPED, NUMBERS
     for name, layer in subject.attention(reading).items():

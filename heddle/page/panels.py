@@ -10,6 +10,7 @@ from heddle.page.architecture import architecture
 from heddle.page.asked import Asked, At, Beams, Divided, Document, OneHead, OneQuery, OneTensor, Reading, TwoTexts
 from heddle.page.layers import divided, exchanged, layers, parts
 from heddle.page.maps import heads, one_map, one_query
+from heddle.page.plates import plates
 from heddle.page.prefixes import prefixes
 from heddle.page.subject import Subject
 from heddle.page.training import training
@@ -33,6 +34,7 @@ def about(subject: Subject, asked: Asked) -> Document:
     return {
         "run": subject.name,
         "family": "encoder-decoder" if subject.paired else f"{subject.stack}-only",
+        "translates": subject.translates,
         "predicts": _predicts(subject),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "depth": stack.depth,
@@ -65,6 +67,7 @@ PANELS = {
     "divided": Panel(Divided, divided),
     "exchanged": Panel(TwoTexts, exchanged),
     "walk": Panel(Reading, walk),
+    "plates": Panel(Reading, plates),
     "tensor": Panel(OneTensor, tensor),
     "model": Panel(Asked, architecture),
     "training": Panel(Asked, training),

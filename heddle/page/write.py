@@ -70,7 +70,7 @@ def position(at: int, count: int) -> int:
 
 def _opened(subject: Subject, asked: Reading) -> Reading:
     """A translation that is being written starts empty."""
-    return asked.model_copy(update={"target": asked.target or ""}) if subject.paired else asked
+    return asked.model_copy(update={"target": asked.target or ""}) if subject.translates else asked
 
 
 def _shares(subject: Subject, start: Reading, ids: tuple[int, ...]) -> list[float]:

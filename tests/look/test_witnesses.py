@@ -54,3 +54,41 @@ def test_residual_streams_are_their_hidden_states(variant: str, tmp_path: Path) 
     for ours, wanted in zip(list(found.values())[:-1], answer.hidden_states[:-1], strict=True):
         torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(read_out(model, list(found.values())[-1]), answer.logits, rtol=1e-4, atol=1e-4)
+
+
+def test_gpt2_is_seen_as_transformer_lens_sees_it(tmp_path: Path) -> None:
+    """Maps, heads' outputs, residual streams, hidden units and scores, of the same weights."""
+    lens = pytest.importorskip("transformer_lens", reason="transformer_lens is not installed")
+    from transformer_lens.pretrained.weight_conversions import convert_gpt2_weights
+
+    published = make(next(name for name in EACH if name.split("-")[0] == "gpt2"))
+    config, model = published.config, taken_over(published, tmp_path)
+    theirs = lens.HookedTransformer(
+        lens.HookedTransformerConfig(
+            n_layers=config.n_layer,
+            d_model=config.n_embd,
+            n_ctx=config.n_positions,
+            n_heads=config.n_head,
+            d_head=config.n_embd // config.n_head,
+            d_mlp=published.transformer.h[0].mlp.c_fc.nf,
+            d_vocab=config.vocab_size,
+            act_fn={"gelu_new": "gelu_new", "gelu": "gelu", "relu": "relu"}[config.activation_function],
+            normalization_type="LN",
+            eps=config.layer_norm_epsilon,
+            device="cpu",
+        )
+    )
+    theirs.load_state_dict(convert_gpt2_weights(published, theirs.cfg), strict=False)
+    scores, cache = theirs.run_with_cache(TOKENS)
+    found = trace(model, TOKENS, ["*.heads", "*.residual_after", "*.hidden", "*.residual_middle"], attention="*")
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    for number in range(config.n_layer):
+        name, hook = f"decoder.{number}", f"blocks.{number}"
+        torch.testing.assert_close(
+            found.attention[f"{name}.mixer"].weights(), cache[f"{hook}.attn.hook_pattern"], **close
+        )
+        torch.testing.assert_close(found[f"{name}.mixer.heads"].transpose(1, 2), cache[f"{hook}.attn.hook_z"], **close)
+        torch.testing.assert_close(found[f"{name}.residual_middle"], cache[f"{hook}.hook_resid_mid"], **close)
+        torch.testing.assert_close(found[f"{name}.ffn.hidden"], cache[f"{hook}.mlp.hook_post"], **close)
+        torch.testing.assert_close(found[f"{name}.residual_after"], cache[f"{hook}.hook_resid_post"], **close)
+    torch.testing.assert_close(found.logits, scores, rtol=1e-4, atol=1e-4)

@@ -107,6 +107,20 @@ test("axes have round numbers", () => {
   assert.deepEqual(numbers.ticks(3, 3), [3]);
 });
 
+test("plates are drawn at thirty degrees", () => {
+  assert.deepEqual(numbers.iso(0, 0), [0, 0]);
+  const [across, down] = numbers.iso(4, 0);
+  near(down / across, Math.tan(Math.PI / 6));
+  assert.deepEqual(numbers.iso(3, 3).map((each) => Math.round(1e6 * each) / 1e6), [0, 3]);
+  const found = numbers.corners(4, 2);
+  near(found[0][0], 2 * Math.cos(Math.PI / 6)); // the back corner is right of the left one by the rows
+  near(found[0][1], 0);
+  assert.ok(found.every(([x, y]) => x >= -1e-9 && y >= 0));
+  near(found[3][0], 0);
+  near(found[1][0], 6 * Math.cos(Math.PI / 6));
+  near(found[2][1], 3);
+});
+
 test("the address holds the state", () => {
   const state = { text: "a&b=c #é", layer: "decoder.0.mixer", off: "x,y" };
   assert.deepEqual(parse(format(state)), state);

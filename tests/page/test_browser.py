@@ -354,6 +354,38 @@ def test_a_running_run_s_curve_grows(look: Callable[..., Seen], tmp_path: Path) 
     seen.until(lambda: "training" not in rows.first.inner_text())
 
 
+def test_the_pass_is_walked_in_three_dimensions(look: Callable[..., Seen]) -> None:
+    """With the slider, the keyboard, a click and by itself; the address holds the step."""
+    seen, given = look("decoder"), subject("decoder")
+    panel = seen.show(panel="pass", text=TEXT, step="1")
+    levels = answer(given, "plates", PANELS["plates"].asked.of({"text": TEXT}, where="test"))["levels"]
+    solid, canvas = panel.locator(".solid"), panel.locator("canvas.isometric")
+
+    def shown(level: int) -> bool:
+        names = [plate["name"] for plate in levels[level]["plates"]]
+        said = solid.locator("li").all_inner_texts()
+        return len(said) == len(names) and all(
+            each.startswith(f"{name}: ") for each, name in zip(said, names, strict=True)
+        )
+
+    assert shown(1)
+    canvas.focus()
+    seen.page.keyboard.press("ArrowDown")
+    assert shown(2)
+    assert "step=2" in seen.page.url
+    seen.page.keyboard.press("ArrowUp")
+    seen.page.keyboard.press("ArrowUp")
+    assert shown(0)
+    box = canvas.bounding_box()
+    canvas.click(position={"x": box["width"] / 2, "y": box["height"] / 2 + box["height"] / 3.2})
+    assert shown(1)
+    panel.locator("#step").fill(str(len(levels) - 2))
+    assert shown(len(levels) - 2)
+    panel.locator("#walk").click()
+    seen.until(lambda: shown(len(levels) - 1))
+    seen.until(lambda: panel.locator("#walk").inner_text() == "Play")
+
+
 def test_readings_are_curves_of_layers_and_heads(look: Callable[..., Seen], tmp_path: Path) -> None:
     """A curve for each layer, or for each head of one layer, with its first and last value in a table."""
     from heddle.look.readings import READINGS, take_reading

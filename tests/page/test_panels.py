@@ -291,6 +291,51 @@ def test_a_walk_has_the_lectures_shapes() -> None:
     assert [name.rpartition(".")[2] for name in order][: len(steps)] == steps
 
 
+@pytest.mark.lecture("L3-39")
+@pytest.mark.parametrize("kind", ["decoder", "translation", "recurrent", "experts", "masked", "classes"])
+def test_plates_are_the_tensors_of_the_pass(kind: str) -> None:
+    """The first numbers of each, within half a step of a byte, in the order of the pass; queries, keys and values on one level."""
+    given = subject(kind)
+    more = {"target": "the weft"} if kind == "translation" else {}
+    levels = asked(given, "plates", text=WORDS, **more)["levels"]
+    text = given.read(PANELS["heads"].asked.of({"text": WORDS} | more, where="test"))
+    names = [plate["name"] for level in levels for plate in level["plates"]]
+    assert names[0] == f"{'encoder' if kind == 'translation' else given.stack}.entry"
+    real = [name for name in names if name != "probabilities"]
+    kept = trace(given.model, text.tokens, real, **text.more)
+    assert real == list(kept)
+    for level in levels:
+        ends = [plate["name"].rpartition(".")[2] for plate in level["plates"]]
+        assert len(ends) == 1 or ends == ["q", "k", "v"]
+        for plate in level["plates"]:
+            if plate["name"] in kept:
+                whole = kept[plate["name"]].float()
+                assert plate["shape"] == list(whole.shape)
+                first = whole[0] if whole.dim() == 4 else whole[:1]
+                drawn = unpacked(plate["numbers"])
+                part = first[tuple(slice(size) for size in drawn.shape)]
+                assert plate["most"] == pytest.approx(float(part.abs().max()))
+                shown = (drawn.float() - 128) / 127 * plate["most"]
+                torch.testing.assert_close(shown, part, rtol=0, atol=plate["most"] / 253)
+
+
+def test_a_decoder_alone_that_translates_shows_the_pair() -> None:
+    """Source, boundary and its own translation, or a target; what it writes starts after the boundary."""
+    tokenizer = train_tokenizer("bytes", [TEXT], None, ("<|endoftext|>", "<start_translation>"))
+    stack = {"depth": 1, "entry": {"positions": "learned"}, "block": {"mixer": {"heads": 2}}}
+    config = {"vocab_size": tokenizer.vocab_size, "dim": 16, "context": 40, "decoder": stack}
+    given = Subject("joined", build(TransformerConfig.of(config), seed=1).eval(), tokenizer)
+    boundary = tokenizer.special["<start_translation>"]
+    assert asked(given, "about")["translates"]
+    read = given.read(PANELS["heads"].asked.of({"text": "warp", "target": "weft"}, where="test"))
+    assert read.tokens[0].tolist() == [*tokenizer.encode("warp"), boundary, *tokenizer.encode("weft")]
+    own = given.read(PANELS["heads"].asked.of({"text": "warp"}, where="test")).tokens[0].tolist()
+    best = translate(given.model, tokenizer, ["warp"], beams=1)[0][0].text
+    assert own == [*tokenizer.encode("warp"), boundary, *tokenizer.encode(best)][:40]
+    assert len(asked(given, "next", text="warp")["pieces"]) == 5
+    assert not asked(subject("decoder"), "about")["translates"]
+
+
 @pytest.mark.parametrize("kind", ["decoder", "translation", "recurrent", "experts"])
 def test_every_box_shows_its_tensor(kind: str) -> None:
     given = subject(kind)

@@ -115,7 +115,7 @@ function form() {
     clearTimeout(waiting);
     waiting = setTimeout(() => set({ ...changes, added: "", query: "", at: "" }), 350);
   };
-  const paired = about.family === "encoder-decoder";
+  const paired = about.translates;
   const text = h("textarea", { id: "prompt", spellcheck: "false", dir: "auto", disabled: offline, rows: 2, oninput: () => later({ text: text.value }) });
   text.value = state.text ?? "";
   const target = h("input", { id: "target", type: "text", dir: "auto", disabled: offline, placeholder: "empty: the model's own translation", oninput: () => later({ target: target.value }) });

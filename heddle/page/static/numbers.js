@@ -244,3 +244,27 @@ export function ticks(low, high, count = 5) {
   for (let at = Math.ceil(low / step) * step; at <= high + step / 1e6; at += step) found.push(Number(at.toPrecision(12)));
   return found;
 }
+
+/**
+ * Where a point of a plate is drawn: columns go right and down, rows left and down, 30 degrees each.
+ * @param {number} column
+ * @param {number} row
+ * @returns {[number, number]} the way across and down from its back corner, in cells
+ */
+export function iso(column, row) {
+  return [(column - row) * Math.cos(Math.PI / 6), (column + row) * Math.sin(Math.PI / 6)];
+}
+
+/**
+ * The corners of a plate from the back one, clockwise, in its bounding box.
+ * @param {number} columns
+ * @param {number} rows
+ * @returns {[number, number][]}
+ */
+export function corners(columns, rows) {
+  const [left] = iso(0, rows);
+  return [[0, 0], [columns, 0], [columns, rows], [0, rows]].map(([column, row]) => {
+    const [across, down] = iso(column, row);
+    return [across - left, down];
+  });
+}

@@ -1,6 +1,7 @@
 // One pass, box by box: the boxes of the lectures' drawings with the tensors of this text, and a viewer of matrices.
 
 import { h, s, table } from "../dom.js";
+import { described, isometric } from "../isometric.js";
 import { leadingCells, said, unpack, visible } from "../numbers.js";
 import { colour, rgb } from "../heatmap.js";
 
@@ -26,7 +27,7 @@ export const walk = {
     const box = found.boxes.find((/** @type {Document} */ each) => each.name === name) ?? found.boxes[0];
     root.append(await vectors(found, context));
     const layout = h("div", { class: "two" }, boxes(found, box, context), await viewer(box, context));
-    root.append(layout, five(found, box, context));
+    root.append(layout, five(found, box, context), await solid(context));
   },
 };
 
@@ -110,4 +111,47 @@ function five(found, current, context) {
   return h("div", { class: "five" }, h("h3", {}, `Multi-head attention in five steps: ${layer}`),
     h("p", { class: "caption" }, `${heads} heads of ${width} numbers: ${heads} matrices Z, which are joined to ${heads * width} columns.`),
     h("ol", {}, STEPS.map(([title, ends, said]) => h("li", {}, h("strong", {}, title + ". "), said + " ", ends.map((end) => of(end) && h("button", { type: "button", onclick: () => context.set({ name: `${layer}.${end}`, head: "0" }) }, `${end} ${of(end).shape.join("×")}`))))));
+}
+
+/**
+ * The pass as plates above each other, one step at a time (L3-39).
+ * @param {Context} context
+ */
+async function solid(context) {
+  const found = await context.ask("plates", context.reading()), last = found.levels.length - 1;
+  const view = h("div", {}), label = h("output", {});
+  let at = Math.max(0, Math.min(last, Number(context.state.step ?? 0) || 0));
+  /** @type {ReturnType<typeof setInterval> | undefined} */
+  let timer;
+  const slider = h("input", { id: "step", type: "range", min: 0, max: last, value: at, "aria-label": "Step of the pass", oninput: () => go(Number(slider.value)) });
+  const play = h("button", { type: "button", id: "walk", onclick: () => (timer ? halt() : start()) }, "Play");
+  const draw = () => {
+    const level = found.levels[at], held = view.contains(document.activeElement);
+    const canvas = isometric(found, at, go);
+    view.replaceChildren(canvas, h("ul", {}, level.plates.map((/** @type {Document} */ plate) => h("li", {}, described(plate), " ",
+      plate.name === "probabilities" ? null : h("button", { type: "button", onclick: () => context.set({ name: plate.name, head: "0" }) }, "Numbers")))));
+    if (held) canvas.focus();
+    label.textContent = `step ${at + 1} of ${last + 1}`;
+    slider.value = String(at);
+  };
+  const go = (/** @type {number} */ level) => {
+    at = level;
+    context.set({ step: at ? String(at) : "" }, false);
+    draw();
+  };
+  const halt = () => {
+    clearInterval(timer);
+    timer = undefined;
+    play.textContent = "Play";
+  };
+  const start = () => {
+    play.textContent = "Pause";
+    if (at === last) go(0);
+    timer = setInterval(() => (at < last && context.alive() ? go(at + 1) : halt()), 900);
+  };
+  context.onleave(halt);
+  draw();
+  return h("div", { class: "solid" }, h("h3", {}, "The pass in three dimensions"),
+    h("p", { class: "caption" }, `What the model computes from these tokens, from top to bottom: each row of a plate is a token (${found.pieces.slice(0, 8).join(" ")}${found.pieces.length > 8 ? " …" : ""}), each cell a number. Blue is positive, orange negative. Click a plate, or use the slider.`),
+    h("div", { class: "row" }, play, h("label", {}, label)), slider, view);
 }
