@@ -26,7 +26,7 @@ from tests import models
 from tests.laws.laws import survives
 from tests.laws.numbers import numbers_of
 
-EXAMPLES = int(os.environ.get("HEDDLE_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("HEDDLE_EXAMPLES", "40"))
 LENGTH = 9
 LENGTHS = (LENGTH, 4, 1)
 
