@@ -7,7 +7,8 @@ call of each is not timed: it loads libraries and packs heddle's weights or comp
 agree: where a row first differs, the logits of the two ids in Hugging Face transformers must be within rounding of each other.
 
 `--unpacked` adds heddle without packed weights, `--rounded int8 int4` heddle with rounded weights, whose ids differ,
-`--compiled` heddle with compiled steps, with each kind of weights, and `--tree DIRECTORY` another checkout of heddle.
+`--compiled` heddle with compiled steps, with each kind of weights, and Hugging Face's model under torch.compile with a static cache and
+frozen weights, the fastest that was found for it; `--tree DIRECTORY` adds another checkout of heddle.
 """
 
 import argparse
@@ -78,6 +79,12 @@ def transformers_decodes(arguments: argparse.Namespace) -> tuple[Callable[[Ids],
     model = AutoModelForCausalLM.from_pretrained(arguments.weights, dtype=dtype, attn_implementation="sdpa").eval()
     model.generation_config.eos_token_id = None  # nothing ends early
     settings = {"max_new_tokens": arguments.tokens, "do_sample": False, "use_cache": True, "pad_token_id": 0}
+    if arguments.library.endswith(COMPILED):
+        from torch._inductor import config
+
+        config.freezing = True
+        model.forward = torch.compile(model.forward, fullgraph=True)
+        settings["cache_implementation"] = "static"
 
     def decode(texts: Ids, **more: Any) -> Any:
         ids = torch.tensor(texts)
@@ -108,7 +115,7 @@ def contender(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(arguments.threads)
     decode = gap = None
     read = 0
-    if arguments.library == "transformers":
+    if arguments.library.startswith("transformers"):
         decode, gap = transformers_decodes(arguments)
     elif arguments.library != "peak":
         decode, read = heddle_decodes(arguments)
@@ -180,6 +187,7 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
         for kind in arguments.rounded:
             running[f"heddle, {kind}"] = Process(arguments, kind, ours)
         if arguments.compiled:
+            running[f"transformers{COMPILED}"] = Process(arguments, f"transformers{COMPILED}", theirs)
             for kind in ("heddle", *arguments.rounded):
                 name = kind if kind == "heddle" else f"heddle, {kind}"
                 running[f"{name}{COMPILED}"] = Process(arguments, f"{kind}{COMPILED}", ours)
@@ -192,7 +200,7 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
         for name, process in running.items():
             found = {batch: process.ask(texts=each) for batch, each in texts.items()}
             first[name] = found[arguments.batch[0]]["seconds"]
-            if name != "transformers" and not name.removesuffix(COMPILED).endswith(ROUNDED):
+            if not name.startswith("transformers") and not name.removesuffix(COMPILED).endswith(ROUNDED):
                 judged = [running["transformers"].ask(texts=texts[b], others=found[b]["ids"])["gap"] for b in found]
                 gaps[name] = max(judged)
             print(f"{name}: ready", file=sys.stderr)

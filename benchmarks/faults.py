@@ -37,6 +37,9 @@ class Fault:
 
 
 FAULTS = [
+    Fault("compiled graphs of another processor are served", "model/device.py",
+          test="model/test_compiling.py::test_the_cache_on_disk_never_serves_code_for_another_width_of_vectors",
+          old="torch.compiler.config.cache_key_tag += width", new="pass"),
     Fault("mask off by one", "nn/mask.py", toy="llama", check="cached one by one",
           old="return key <= query", new="return key < query + 2"),
     Fault("triangle off by one", "nn/kernels/plain.py", toy="llama", check="gradient to the future",
@@ -394,7 +397,7 @@ FAULTS = [
           old="usable_precision(wanted, device) if resumed else wanted", new="wanted"),
     Fault("what was compiled is not used", "train/session.py",
           test="train/test_session.py::test_a_run_is_compiled_where_that_was_chosen",
-          old="torch.compile(ranks.wrap(eager)) if chosen.compile else", new=""),
+          old="compile_graphs(ranks.wrap(eager)) if chosen.compile else", new=""),
     Fault("every rank reads the first rows", "train/task.py",
           law="batches", run="next token, rotary",
           test="train/test_ranks.py::test_the_global_batch_is_the_same_for_any_number_of_ranks",

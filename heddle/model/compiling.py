@@ -22,12 +22,17 @@ from torch._inductor.exc import InductorError
 from torch.fx.experimental import _config as shapes
 
 from heddle.errors import HeddleError
-from heddle.model.device import COMPILERS, has_compiler
-from heddle.model.quantize import Int4, Int8
+from heddle.model.device import COMPILERS, compile_graphs, has_compiler
 from heddle.model.transformer import Transformer
 from heddle.nn.cache import Cache
 from heddle.nn.layout import Layout
 from heddle.nn.state import Fixed, Growing
+
+# What computes the products, in torch.compile's words and in the order to try. For one row, the compiler's own kernels read weights
+# at the memory's speed, which the libraries do not reach: their steps take 1.3 to 1.9 times as long. Where they lack a product, as
+# they do for int4 without AVX-512, both are timed. Several rows are faster with the libraries ("").
+ONE_ROW = ("CPP", "CPP,ATEN")
+SEVERAL_ROWS = ("",)
 
 
 def step(model: Transformer, tokens: Tensor, layout: Layout, cache: Cache) -> Tensor:
@@ -71,18 +76,29 @@ class CompiledSteps:
         layout = cache.advance([1] * rows, tokens.device, compiled=True)
         self._check(cache)
         kind = (rows > 1, "" if cache.encoded is None else cache.encoded.layout.form)
+        out: Tensor
         if kind in self.compiled:
-            out: Tensor = self.call(self.model, tokens, layout, cache)
+            out = self.call(self.model, tokens, layout, cache)
             return out
         _mark(tokens, layout, cache)
-        try:
-            with _settings(self.model, rows):
-                out = self.call(self.model, tokens, layout, cache)
-        except (_dynamo.exc.TorchDynamoException, InductorError) as error:
-            said = str(error).strip().splitlines()[0]
-            raise HeddleError(f"this model's decoding step cannot be compiled ({said}): do not compile it") from None
+        out = self._compile(tokens, layout, cache)
         self.compiled.add(kind)
         return out
+
+    def _compile(self, tokens: Int[Tensor, "B 1"], layout: Layout, cache: Cache) -> Float[Tensor, "B V"]:
+        """The first step of a kind, in which its graph is compiled."""
+        error: Exception | None = None
+        for kernels in ONE_ROW if len(tokens) == 1 and tokens.device.type == "cpu" else SEVERAL_ROWS:
+            try:
+                with _settings(self.model, kernels):
+                    out: Tensor = self.call(self.model, tokens, layout, cache)
+                return out
+            except (_dynamo.exc.TorchDynamoException, InductorError) as raised:
+                error = raised
+                if not isinstance(raised, InductorError):
+                    break  # whatever computes the products
+        said = str(error).strip().splitlines()[0]
+        raise HeddleError(f"this model's decoding step cannot be compiled ({said}): do not compile it")
 
     def _check(self, cache: Cache) -> None:
         """Forget the graphs of a model that has changed: its parts at the start of a text, its numbers at any time."""
@@ -136,7 +152,7 @@ def _identity(model: nn.Module) -> list[object]:
 def _compiled() -> Any:
     """`step`, to be compiled for one model: torch keeps graphs by code object, so each needs its own."""
     made = FunctionType(step.__code__.replace(), step.__globals__, step.__name__, step.__defaults__)
-    return torch.compile(made, fullgraph=True, options={"guard_filter_fn": _checked_guards})
+    return compile_graphs(made, fullgraph=True, options={"guard_filter_fn": _checked_guards})
 
 
 def _checked_guards(guards: Sequence[Any]) -> list[bool]:
@@ -153,12 +169,11 @@ def _checked_guards(guards: Sequence[Any]) -> list[bool]:
 
 
 @contextmanager
-def _settings(model: Transformer, rows: int) -> Iterator[None]:
-    """What holds while a step is compiled."""
+def _settings(model: Transformer, kernels: str) -> Iterator[None]:
+    """What holds while a step is compiled with these kernels; "" leaves products to libraries."""
     options: dict[str, Any] = {"freezing": model.device.type == "cpu", "max_autotune_report_choices_stats": False}
-    if rows == 1 and any(isinstance(module, Int8 | Int4) for module in model.modules()):
-        # The compiler's own kernels for rounded weights are faster than torch's for up to four rows, then slower.
-        options |= {"max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN"}
+    if kernels:
+        options |= {"max_autotune": True, "max_autotune_gemm_backends": kernels}
     told, select_algorithm.PRINT_AUTOTUNE = select_algorithm.PRINT_AUTOTUNE, False
     # Sizes that are equal in the first call need not stay equal.
     duck_free = shapes.patch(use_duck_shape=False)  # type: ignore[attr-defined]

@@ -2,7 +2,9 @@
 
 import ctypes
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import torch
 
@@ -55,6 +57,19 @@ def find_device(device: torch.device | str) -> torch.device:
 def has_compiler() -> bool:
     """Whether there is a C++ compiler, which torch.compile needs on a CPU."""
     return any(shutil.which(name) for name in COMPILERS)
+
+
+def compile_graphs(call: Callable[..., Any], **settings: Any) -> Any:
+    """`torch.compile`, with a cache that never serves another processor's code.
+
+    torch keeps compiled graphs on disk under a key without the width of the processor's vectors, which their loops contain. If a
+    home directory moves between machines, or `ATEN_CPU_CAPABILITY` changes, a graph then computes wrong numbers without an
+    error (torch 2.13). So the width becomes part of the key of every graph that this process compiles from now on.
+    """
+    width = torch.backends.cpu.get_cpu_capability()
+    if width not in torch.compiler.config.cache_key_tag:
+        torch.compiler.config.cache_key_tag += width
+    return torch.compile(call, **settings)
 
 
 def release_threads() -> None:

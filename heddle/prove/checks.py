@@ -14,6 +14,7 @@ from heddle.config.layers import MoEConfig, RecurrentConfig
 from heddle.config.model import LanguageHeadConfig, with_kernel
 from heddle.errors import HeddleError
 from heddle.model.build import build
+from heddle.model.device import compile_graphs
 from heddle.nn.dropout import Dropout
 from heddle.nn.kernels import KERNELS, Kernel
 from heddle.nn.layout import Layout
@@ -331,7 +332,7 @@ def compiled(subject: Subject) -> Iterator[Comparison]:
     """What `torch.compile` makes of the model computes the same."""
     tokens = subject.tokens(2)
     source, types = subject.source(2) if subject.both else None, subject.types(tokens)
-    made = torch.compile(subject.model)
+    made = compile_graphs(subject.model)
     with torch.no_grad():
         found, wanted = (model(tokens, None, source, types=types).hidden for model in (made, subject.model))
     yield Comparison("compiled", {"output": found}, {"output": wanted})

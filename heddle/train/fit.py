@@ -24,7 +24,7 @@ from heddle.data.given import Given, corpus_of
 from heddle.data.tables import FIELDS
 from heddle.errors import HeddleError
 from heddle.model.checkpointing import checkpointed
-from heddle.model.device import pick_device
+from heddle.model.device import compile_graphs, pick_device
 from heddle.model.lora import adapt, merge
 from heddle.model.packing import use_products
 from heddle.model.transformer import Transformer
@@ -272,7 +272,7 @@ def _made(model: Transformer, run: RunConfig, learned: Learned) -> Iterator[Trai
                 optimizer=optimizer,
                 task=task,
                 eager=eager,
-                objective=torch.compile(eager) if train.compile == "on" else eager,
+                objective=compile_graphs(eager) if train.compile == "on" else eager,
                 learning_rate=rate,
                 warmup=spread(train, steps)[0],
                 steps=steps,

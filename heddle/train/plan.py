@@ -21,7 +21,7 @@ from heddle.data.record_store import Store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.checkpointing import can_compile, checkpoint_activations
-from heddle.model.device import has_compiler
+from heddle.model.device import compile_graphs, has_compiler
 from heddle.model.groups import check_groups
 from heddle.model.lora import adapt
 from heddle.model.packing import faster_products, use_products
@@ -242,7 +242,7 @@ def measure(
     optimizer = Optimizer(built, train, 1e-5, precision, by_onednn)
     task = make_task(config.task, reading)
     objective = task.objective(built, train.label_smoothing, train.z_loss)
-    step = torch.compile(objective) if compiled else objective
+    step = compile_graphs(objective) if compiled else objective
     batch = task.batch(task.examples(0)).to(device)
     times: list[float] = []
     for number in range(11):

@@ -19,7 +19,7 @@ from heddle.data.record_store import Store, open_store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.checkpointing import can_compile, checkpoint_activations
-from heddle.model.device import pick_device
+from heddle.model.device import compile_graphs, pick_device
 from heddle.model.groups import trained_state
 from heddle.model.lora import adapt
 from heddle.model.packing import use_products
@@ -254,7 +254,7 @@ def _start(run: Run, ranks: Ranks) -> Session:
         optimizer=optimizer,
         task=task,
         eager=eager,
-        objective=torch.compile(ranks.wrap(eager)) if chosen.compile else ranks.wrap(eager),
+        objective=compile_graphs(ranks.wrap(eager)) if chosen.compile else ranks.wrap(eager),
         step=0 if before is None else int(before.state["step"]),
         ranks=ranks,
         ema=moving_average(train, optimizer, {name: before.model[name] for name in masters} if before else {}),

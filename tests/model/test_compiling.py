@@ -1,8 +1,10 @@
 """Compiled decoding steps compute what the model computes, in few graphs, whatever changes between calls."""
 
 import json
+from pathlib import Path
 
 import pytest
+import torch
 
 from heddle.errors import HeddleError
 from heddle.model import build, device
@@ -27,10 +29,25 @@ def test_every_change_of_the_model_is_seen() -> None:
     assert told == dict.fromkeys(told, True)
 
 
-@pytest.mark.skipif(not device.has_compiler(), reason="torch.compile needs a C++ compiler")
-def test_the_compiler_computes_the_same() -> None:
-    """With rounded weights and one row, within their rounding of rows to bf16; `inductor trained 2` compares both graphs."""
-    assert float(programs.run(PROGRAM, "inductor", "int8", 1)) < 0.02
+needs_compiler = pytest.mark.skipif(not device.has_compiler(), reason="torch.compile needs a C++ compiler")
+
+
+@needs_compiler
+@pytest.mark.parametrize(("weights", "error"), [("trained", 1e-5), ("int8", 0.02)])
+def test_the_compiler_computes_the_same(weights: str, error: float) -> None:
+    """For one row; rounded weights within their rounding of rows to bf16. `inductor trained 2` compares both graphs."""
+    assert float(programs.run(PROGRAM, "inductor", weights, 1)) < error
+
+
+@needs_compiler
+def test_the_cache_on_disk_never_serves_code_for_another_width_of_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    widest = torch.backends.cpu.get_cpu_capability()
+    for width in (widest.lower(), "avx2" if widest == "AVX512" else "default"):
+        monkeypatch.setenv("ATEN_CPU_CAPABILITY", width)
+        assert float(programs.run(PROGRAM, "small")) < 1e-6
 
 
 def test_what_has_no_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
