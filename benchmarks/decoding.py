@@ -7,8 +7,8 @@ call of each is not timed: it loads libraries and packs heddle's weights or comp
 agree: where a row first differs, the logits of the two ids in Hugging Face transformers must be within rounding of each other.
 
 `--unpacked` adds heddle without packed weights, `--rounded int8 int4` heddle with rounded weights, whose ids differ,
-`--compiled` heddle with compiled steps, with each kind of weights, and Hugging Face's model under torch.compile with a static cache and
-frozen weights, the fastest that was found for it; `--tree DIRECTORY` adds another checkout of heddle.
+`--compiled` heddle with compiled steps, with each kind of weights, and Hugging Face's model under torch.compile with a static
+cache and frozen weights, the fastest that was found for it. `--tree DIRECTORY` adds another checkout of heddle.
 """
 
 import argparse
