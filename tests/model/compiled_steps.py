@@ -126,7 +126,7 @@ def changes() -> dict[str, bool]:
     return told
 
 
-def inductor(kind: str, graphs: int) -> float:
+def inductor(kind: str, graphs: int = 1) -> float:
     """The largest difference of logits from those of the same steps without a compiler, relative to the largest one."""
     model = quantize(made("rotary, grouped", depth=1, dim=64), kind)
     compiled = compile_steps(copy.deepcopy(model))
@@ -158,7 +158,8 @@ if __name__ == "__main__":
     parts = {
         "families": families,
         "changes": changes,
-        "inductor": lambda: inductor(words[0], int(words[1])),
+        "inductor": lambda: [inductor(kind) for kind in words],
+        "both graphs": lambda: inductor(words[0], 2),
         "small": small,
     }
     print(json.dumps(parts[what]()))
