@@ -37,6 +37,9 @@ class Fault:
 
 
 FAULTS = [
+    Fault("settings before their task are lost", "cli/train.py",
+          test="cli/test_train.py::test_what_a_task_is_given_is_kept_in_any_order",
+          old='key=lambda path: not path.endswith(".kind")', new="key=lambda path: 0"),
     Fault("compiled graphs of another processor are served", "model/device.py",
           test="model/test_compiling.py::test_the_cache_on_disk_never_serves_code_for_another_width_of_vectors",
           old="torch.compiler.config.cache_key_tag += width", new="pass"),

@@ -115,14 +115,20 @@ def _table(words: tuple[str, ...]) -> tuple[dict[str, Any], str]:
     if len(files) > 1:
         raise HeddleError(f"one run file at a time; got {' and '.join(files)}")
     data: dict[str, Any] = read_table(files[0]) if files else {}
+    if not isinstance(data.get("task", {}), dict):
+        data["task"] = {"kind": data["task"]}
     texts = [word for word in sources if word not in files]
     said: dict[str, str] = {}
+    found: dict[str, Any] = {}
     for key, value in [("sources", texts)] * bool(texts) + list(settings.items()):
-        path = full_key(key)
+        path = "task.kind" if key == "task" else full_key(key)
         if path in said:
             raise HeddleError(f"{said[path]} and {key}={value} are the same setting; give it once")
         said[path] = ", ".join(texts) if value is texts else f"{key}={value}"
-        set_path(data, path, value)
+        found[path] = value
+    # Another kind clears its table, so kinds come before what they have.
+    for path in sorted(found, key=lambda path: not path.endswith(".kind")):
+        set_path(data, path, found[path])
     return data, files[0] if files else "settings"
 
 

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from heddle.checks import at_least, checked
-from heddle.config.base import known_as, models_in, parse_overrides, set_path
+from heddle.config.base import known_as, models_in, parse_overrides
 from heddle.config.model import TransformerConfig
 from heddle.config.run import RunConfig
 from heddle.errors import HeddleError
@@ -76,9 +76,14 @@ def variants(table: Mapping[str, Any], seeds: int | None = None, where: str = "s
 
 
 def _with(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with one value in place of each list. A kind does not clear its table, since the runs share the other keys."""
     data = deepcopy(dict(table))
     for path, value in settings.items():
-        set_path(data, path, value)
+        *parents, leaf = path.split(".")
+        below = data
+        for name in parents:
+            below = below.setdefault(name, {})
+        below[leaf] = value
     return data
 
 

@@ -19,7 +19,7 @@ def rounded(length: int, multiple: int = ROUND) -> int:
 
 
 class State:
-    """What a mixer remembers: tensors whose first axis is the rows.
+    """What a mixer remembers: tensors whose first axis is the rows; for attention the keys and the values, [B K slots d] each.
 
     A mixer first calls `read` for tensors that it can use unchanged; if there are none, it computes new ones and passes them
     to `update`.
@@ -30,7 +30,7 @@ class State:
         self.multiple = ROUND  # of its capacity, if it grows
 
     def read(self) -> tuple[Tensor, ...] | None:
-        """Tensors of earlier calls to use unchanged: a recurrent state, or the keys and values of a source. or None."""
+        """Tensors of earlier calls to use unchanged: a recurrent state, or a source's keys and values; else None."""
         return None
 
     def update(self, new: tuple[Tensor, ...], queries: Layout, keys: Layout) -> tuple[Tensor, ...]:

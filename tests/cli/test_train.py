@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from heddle.cli import keys
+from heddle.cli.train import read_series, read_words
 from heddle.config import SavedConfig
+from heddle.config.tasks import MaskedConfig, SpanCorruptionConfig
+from heddle.errors import HeddleError
 from heddle.look import read_readings
 from heddle.train import Trainer
 from heddle.train.tasks import TASKS
@@ -353,6 +356,19 @@ def test_the_task_is_a_setting(heddle: Heddle, refused: Callable[..., str], corp
     assert json.loads((tmp_path / "runs" / "b" / "config.json").read_text())["task"] == {"kind": "next_token"}
     assert "task.kind = 'copy'" in refused("train", corpus, "task.kind=copy")
     assert "[task] what it learns" in heddle("train", "--help").out
+
+
+@pytest.mark.parametrize("file", ["", 'task = "next_token"\n', '[task]\nkind = "translation"\n'])
+def test_what_a_task_is_given_is_kept_in_any_order(file: str, tmp_path: Path) -> None:
+    """`task` names the kind; it comes first, since another kind clears what was set for the one before."""
+    run = tmp_path / "run.toml"
+    run.write_text(file)
+    for words in (["task=masked", "share=0.3"], ["share=0.3", "task=masked"], ["task.share=0.3", "task.kind=masked"]):
+        assert read_words((str(run), *words)).task == MaskedConfig(share=0.3)
+    with pytest.raises(HeddleError, match=r"task=masked and task\.kind=masked are the same setting"):
+        read_words((str(run), "task=masked", "task.kind=masked"))
+    runs = read_series((str(run), "task=[masked,span_corruption]", "share=0.3"))
+    assert [run.config.task for run in runs] == [MaskedConfig(share=0.3), SpanCorruptionConfig(share=0.3)]
 
 
 def test_help_lists_every_task_that_there_is() -> None:
