@@ -100,8 +100,27 @@ def _objective(objective: CrossEntropy, *batches: Batch) -> Trace:
     return found | _gradients(total + extra, objective.model)
 
 
+@contextmanager
+def _looping(model: Transformer) -> Iterator[None]:
+    """Experts one after another, differentiated by torch: the grouped ones have derivatives written by hand."""
+    all_experts = [module.experts for module in model.modules() if isinstance(module, MoE)]
+    before = [experts.dispatch for experts in all_experts]
+    for experts in all_experts:
+        experts.dispatch = "loop"
+    try:
+        yield
+    finally:
+        for experts, dispatch in zip(all_experts, before, strict=True):
+            experts.dispatch = dispatch
+
+
 def _plain_loss(model: Transformer, tokens: Tensor, layout: Layout, targets: Tensor, weights: Tensor) -> Trace:
-    """The same from the model's predicted scores, all of them at once, by torch's own loss."""
+    """The same from the model's predicted scores, all of them at once, by torch's own loss and derivatives."""
+    with _looping(model):
+        return _plain_trace(model, tokens, layout, targets, weights)
+
+
+def _plain_trace(model: Transformer, tokens: Tensor, layout: Layout, targets: Tensor, weights: Tensor) -> Trace:
     kept: list[tuple[Tensor, Tensor]] = []
 
     def keep(module: nn.Module, inputs: tuple[Tensor], out: tuple[Tensor, Tensor, Tensor]) -> None:

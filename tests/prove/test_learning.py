@@ -11,6 +11,7 @@ from torch import Tensor
 from heddle.config import TransformerConfig
 from heddle.data.batch import Batch
 from heddle.model import build
+from heddle.nn.experts import SLOPES
 from heddle.nn.kernels import plain
 from heddle.nn.moe import MoE
 from heddle.prove.checks import CHECKS
@@ -91,6 +92,11 @@ def uneven_terms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MoE, "_terms", lambda self, *given: sound(self, *given) / given[2].documents)
 
 
+def straight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault: the derivative of an activation that experts have by hand is 1."""
+    monkeypatch.setitem(SLOPES, "silu", lambda gradient, x: gradient)
+
+
 FAULTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "without the scale": (wrapped(lambda hidden, *rest: (hidden * 4, *rest)), "loss"),
     "without the bias": (wrapped(lambda h, i, w, scores, *more: (h, i, w, replace(scores, bias=None), *more)), "loss"),
@@ -103,6 +109,7 @@ FAULTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     ),
     "targets shifted": (shifted, "loss"),
     "terms by row": (uneven_terms, "routers' terms"),
+    "a slope of experts": (straight, "gradient of embedding.weight"),
 }  # fmt: skip
 
 
