@@ -32,7 +32,7 @@ class Lowered:
         dead: Bool[b 1 T 1], queries that see no key and whose output is exactly 0 (D-10); None if there are none, or if the
             kernel finds them.
         bias: Float[a H T S], added to the scores before the mask (ALiBi, T5's buckets), or None.
-        blocks: the mask for FlexAttention; None for other kernels, and if every query sees every key.
+        blocks: the mask for FlexAttention; None for other kernels, outside torch.compile, and if every query sees every key.
     """
 
     kernel: Literal["reference", "blockwise", "plain", "sdpa", "flex"]

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from heddle.nn.dropout import Dropout
 from heddle.nn.kernels.base import Bias, Kernel, Lowered, dead_queries
@@ -70,7 +70,8 @@ class Flex(Kernel):
 
     @staticmethod
     def lower(mask: Mask, bias: Bias | None = None) -> Lowered:
-        blocks = None if mask.is_open() else mask.blocks()
+        # A pass that is not compiled runs `blockwise`, which has no use for them.
+        blocks = _blocks(mask) if torch.compiler.is_compiling() else None
         window = mask.window()
         causal = mask.is_causal() or window is not None
         return Lowered("flex", mask, causal, window, bias=bias, blocks=blocks)
@@ -91,6 +92,12 @@ class Flex(Kernel):
             return scores + (bias[0, head, query, key] if bias.shape[0] == 1 else bias[row, head, query, key])
 
         changed = None if cap is None and bias is None else score
-        out = flex_attention(q, k, v, changed, lowered.blocks, scale=self.scale, enable_gqa=q.shape[1] != k.shape[1])
+        # Where the layers alone are compiled, the mask was lowered outside.
+        blocks = _blocks(lowered.mask) if lowered.blocks is None else lowered.blocks
+        out = flex_attention(q, k, v, changed, blocks, scale=self.scale, enable_gqa=q.shape[1] != k.shape[1])
         assert isinstance(out, Tensor)
         return out
+
+
+def _blocks(mask: Mask) -> BlockMask | None:
+    return None if mask.is_open() else mask.blocks()
