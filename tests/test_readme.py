@@ -30,15 +30,18 @@ def test_the_first_code_of_the_readme_runs(tmp_path: Path) -> None:
     assert (tmp_path / "runs/first/model.safetensors").is_file()
 
 
-def test_the_mixer_of_the_readme_holds(tmp_path: Path) -> None:
-    """As written: every check that applies, padding and packing among them."""
+def test_the_configs_to_prove_hold(tmp_path: Path) -> None:
+    """As written: one of attention, and one with a mixer of one's own in place of its parts, padding and packing among the checks."""
     mixer = next(code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "class MyMixer" in code)
-    config = next(text for text in re.findall(r"```toml\n(.*?)```", README, re.DOTALL) if ":MyMixer" in text)
+    attention, custom = re.findall(r"```toml\n(.*?)```", README.split("## Proving a model")[1], re.DOTALL)[:2]
+    config = attention.split("[decoder.block.mixer]")[0] + custom
     target = tomllib.loads(config)["decoder"]["block"]["mixer"]["target"].removesuffix(":MyMixer")
     module = tmp_path / (target.replace(".", "/") + ".py")
     module.parent.mkdir()
     module.write_text("import torch\nfrom torch import nn\n\n" + mixer)
     (tmp_path / "mine.toml").write_text(config)
+    (tmp_path / "attention.toml").write_text(attention)
+    assert programs.heddle("prove", "attention.toml", cwd=tmp_path).returncode == 0
     assert "`heddle prove mine.toml`" in README
     done = programs.heddle("prove", "mine.toml", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -19,7 +19,8 @@ def rounded(length: int, multiple: int = ROUND) -> int:
 
 
 class State:
-    """What a mixer remembers: tensors whose first axis is the rows; for attention the keys and the values, [B K slots d] each.
+    """What a mixer remembers: tensors whose first axis is the rows; for attention the keys, [B K slots d],
+    and the values, [B K slots e].
 
     A mixer first calls `read` for tensors that it can use unchanged; if there are none, it computes new ones and passes them
     to `update`.

@@ -74,8 +74,9 @@ def targets_scored_once(training: Training) -> Iterator[Comparison | str]:
         scored = task.batch(examples).weights > 0
         counted += int(scored.sum())
         numbers = task.places(examples)
-        if numbers.ndim > 1 and not task.draws_targets:  # one for each target
-            yield _none(f"places without a target in {task.describe(examples)}", int((~scored).sum()))
+        if numbers.ndim > 1 and not task.partial_targets:  # one for each target
+            what = f"numbered places without a target, and partial_targets is not set, in {task.describe(examples)}"
+            yield _none(what, int((~scored).sum()))
     reported = evaluate(training.model, _counting(task), ROWS, most=most).tokens
     yield Comparison("targets reported", _number(reported), _number(counted), exactly=True)
     part = "" if most is None else f"; {reported:,} of them read and reported"
@@ -129,7 +130,7 @@ def _visited(places: list[Places]) -> Visited:
 
 
 def _counted(task: Task, number: int, places: list[Places]) -> str:
-    each = "token" if task.draws_targets else "target"
+    each = "token" if task.partial_targets else "target"
     return pluralize(number, each if places[0].ndim > 1 else "example")
 
 

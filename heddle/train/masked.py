@@ -34,7 +34,7 @@ class MaskedTask(TextTask):
     """
 
     ahead = 0
-    draws_targets = True
+    partial_targets = True
 
     def __init__(self, config: MaskedConfig, reading: Reading) -> None:
         if reading.tokenizer is None:

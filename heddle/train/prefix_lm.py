@@ -23,7 +23,7 @@ class PrefixLMTask(NextTokenTask):
     where a run was resumed; it differs from epoch to epoch, and is the same in every evaluation.
     """
 
-    draws_targets = True
+    partial_targets = True
 
     def batch(self, examples: Examples) -> Batch:
         """The rows; the targets are the tokens after the prefixes."""

@@ -128,13 +128,13 @@ class Task(ABC):
     """What a run learns. The base class of all tasks.
 
     Attributes:
-        draws_targets: whether it draws which tokens of its rows are targets, so that not every place is one.
+        partial_targets: only some of the tokens that `places` numbers are targets: masked ones, or those after a prefix.
 
     Raises:
         HeddleError: the task cannot read rows of this layout.
     """
 
-    draws_targets: ClassVar[bool] = False
+    partial_targets: ClassVar[bool] = False
 
     def __init__(self, config: Any, reading: Reading) -> None:
         self.config, self.reading = config, reading
@@ -186,9 +186,10 @@ class Task(ABC):
         return {name: mean for name, mean in means.items() if name != "loss"}
 
     def places(self, examples: Examples) -> npt.NDArray[np.int64]:
-        """Where in its part each example is, Int[B], or each of its targets, Int[B N]: equal numbers are the same one.
+        """Where in its part each example is, Int[B], or each of its N tokens, Int[B N]: equal numbers are the same one.
 
-        `heddle prove` counts them: an evaluation must score each once, and an epoch must read none twice.
+        `heddle prove` counts them: an evaluation must score each once, and an epoch must read none twice. If tokens are numbered, all
+        of them must be targets, unless the task sets `partial_targets`.
         """
         return examples.places
 
