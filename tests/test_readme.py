@@ -31,7 +31,7 @@ def test_the_first_code_of_the_readme_runs(tmp_path: Path) -> None:
 
 
 def test_the_configs_to_prove_hold(tmp_path: Path) -> None:
-    """As written: one of attention, and one with a mixer of one's own in place of its parts, padding and packing among the checks."""
+    """As written: one of attention, and one with a mixer of one's own instead, padding and packing among its checks."""
     mixer = next(code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "class MyMixer" in code)
     attention, custom = re.findall(r"```toml\n(.*?)```", README.split("## Proving a model")[1], re.DOTALL)[:2]
     config = attention.split("[decoder.block.mixer]")[0] + custom

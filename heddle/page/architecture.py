@@ -6,6 +6,7 @@ from heddle.look.drawing import draw
 from heddle.look.sites import sites
 from heddle.look.sizes import costs, treemap
 from heddle.look.svg import to_svg
+from heddle.model import Transformer
 from heddle.page.asked import Asked, Document
 from heddle.page.subject import Subject
 
@@ -21,11 +22,20 @@ def architecture(subject: Subject, asked: Asked) -> Document:
         "parameters": drawing.parameters,
         "svg": to_svg(drawing),
         "boxes": [
-            asdict(box) | {"times": count, "site": _site(box.name, names, known)} for box, count in drawing.boxes()
+            asdict(box)
+            | {"times": count, "site": _site(box.name, names, known), "weights": _weights(box.name, subject.model)}
+            for box, count in drawing.boxes()
         ],
         "areas": [asdict(area) for area in treemap(drawing)],
         "costs": [asdict(cost) for cost in costs(config, lengths)],
     }
+
+
+def _weights(box: str, model: Transformer) -> list[list[str]]:
+    """The name and the shape of each parameter in a branch of a layer."""
+    found = [(name.replace(".blocks.", ".", 1), parameter) for name, parameter in model.named_parameters()]
+    shapes = {name: " × ".join(map(str, parameter.shape)) for name, parameter in found}
+    return [[name.removeprefix(box + "."), shape] for name, shape in shapes.items() if name.startswith(box + ".")]
 
 
 def _site(box: str, names: list[str], known: set[str]) -> str | None:

@@ -188,8 +188,8 @@ class Task(ABC):
     def places(self, examples: Examples) -> npt.NDArray[np.int64]:
         """Where in its part each example is, Int[B], or each of its N tokens, Int[B N]: equal numbers are the same one.
 
-        `heddle prove` counts them: an evaluation must score each once, and an epoch must read none twice. If tokens are numbered, all
-        of them must be targets, unless the task sets `partial_targets`.
+        `heddle prove` counts them: an evaluation must score each once, and an epoch must read none twice. If tokens are numbered,
+        all of them must be targets, unless the task sets `partial_targets`.
         """
         return examples.places
 

@@ -98,7 +98,8 @@ test("continuations that begin alike share branches", () => {
 test("a map with more numbers than pixels shows the largest of each", () => {
   const values = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
   assert.deepEqual([...numbers.shrunk(values, null, 4, 4, 2, 2)], [5, 7, 13, 15]);
-  assert.deepEqual([...numbers.shrunk(values, values.map((each) => (each < 8 ? 1 : 0)), 4, 4, 2, 2)], [5, 7, -1, -1]);
+  assert.deepEqual([...numbers.shrunk(values, values.map((each) => (each < 8 ? 1 : 0)), 4, 4, 2, 2)], [5, 7, -Infinity, -Infinity]);
+  assert.deepEqual([...numbers.shrunk([-3, -2, -5, -4], null, 1, 4, 1, 2)], [-2, -4]);
 });
 
 test("axes have round numbers", () => {

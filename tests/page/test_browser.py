@@ -70,7 +70,7 @@ def test_the_loss_and_the_rows_are_the_library_s(look: Callable[..., Seen]) -> N
     assert float(panel.locator("[data-loss]").get_attribute("data-loss")) == pytest.approx(
         float(lens(given.model, tokens).losses()[-1]), rel=1e-6
     )
-    assert panel.locator("tbody tr").last.inner_text().split("\t")[2].strip() == "open"
+    assert panel.locator("tbody tr").last.inner_text().split("\t")[2].strip() == "not yet written"
 
 
 @pytest.mark.parametrize("kind", ["decoder", "translation"])
@@ -207,6 +207,30 @@ def test_a_head_that_is_switched_off_moves_the_distribution(look: Callable[..., 
     shares = [float(row.inner_text().split("\t")[2].removesuffix(" %").removeprefix("< ")) for row in rows]
     assert max(shares) == pytest.approx(100 * float(wanted.max()), abs=0.006)
     assert "+0.00" not in rows[0].inner_text()
+
+
+def test_what_is_off_and_unfolded_and_shown_before_is_kept(look: Callable[..., Seen]) -> None:
+    """Other panels say what is switched off; what was unfolded stays so; the browser's Back returns to the panel before."""
+    seen = look("decoder")
+    panel = seen.show(panel="attention", text=TEXT)
+    panel.locator("summary", has_text="as numbers").click()
+    panel.locator("button.thumb").first.click()
+    seen.page.wait_for_selector("button.thumb:first-child[aria-pressed='true']")
+    assert seen.panel("attention").locator("details[open] summary", has_text="as numbers").count() == 1
+    assert panel.locator(".off").count() == 0
+    seen.page.locator("#panels button", has_text="Layers").click()
+    seen.panel("layers").locator('[data-keep="decoder.0.mixer.heads.0"]').click()
+    seen.page.wait_for_selector('[data-keep="decoder.0.mixer.heads.0"][aria-pressed="true"]')
+    seen.page.go_back()
+    warned = seen.panel("attention").locator(".off")
+    assert "decoder.0.mixer.heads.0" not in seen.page.url  # the address before
+    assert warned.count() == 0
+    seen.page.go_forward()
+    seen.panel("layers")
+    seen.page.locator("#panels button", has_text="Attention").click()
+    assert "decoder.0.mixer.heads.0" in seen.panel("attention").locator(".off").inner_text()
+    seen.panel("attention").locator(".off button").click()
+    seen.page.wait_for_selector('.panel[data-ready="yes"]:not(:has(.off))')
 
 
 def test_tensors_and_steps_of_a_query(look: Callable[..., Seen]) -> None:
@@ -430,7 +454,8 @@ def test_a_box_of_the_drawing_says_what_it_is(look: Callable[..., Seen]) -> None
     panel.wait_for()
     mixer = given.model.get_submodule("decoder.blocks.0.mixer")
     said = panel.locator("table", has_text="This box").inner_text()
-    assert f"{sum(each.numel() for each in mixer.parameters())}, 2 times" in said
+    assert f"{sum(each.numel() for each in mixer.parameters()):,}, in each of 2 layers" in said
+    assert "weights o.weight\t16 × 16" in said
     panel.locator('[data-box="decoder.0.ffn"]').focus()
     seen.page.keyboard.press("Enter")
     seen.until(lambda: "box=decoder.0.ffn" in seen.page.url)

@@ -40,7 +40,8 @@ let leaving = [];
  */
 function set(changes, render = true) {
   state = { ...state, ...changes };
-  history.replaceState(null, "", format(state));
+  if (changes.panel) history.pushState(null, "", format(state));
+  else history.replaceState(null, "", format(state));
   if (render) void show();
 }
 
@@ -63,6 +64,8 @@ async function show() {
   const busy = setTimeout(() => alive() && byId("main").prepend(h("p", { class: "busy", role: "status" }, "The model is reading …")), 400);
   try {
     root.append(h("h2", {}, panel.title), h("p", { class: "caption" }, panel.caption));
+    if (panel !== layers && several(state.off).length)
+      root.append(h("p", { class: "off", role: "status" }, `Switched off in Layers: ${several(state.off).join(", ")}. `, h("button", { type: "button", onclick: () => set({ off: "" }) }, "Switch all on")));
     await panel.render(root, context);
   } catch (error) {
     if (!(error instanceof Refused)) console.error(error);
@@ -72,9 +75,21 @@ async function show() {
   }
   if (!alive()) return;
   const focused = document.activeElement?.closest(".panel") ? document.activeElement.getAttribute("data-keep") : null;
+  if (old?.getAttribute("data-panel") === panel.name) keepOpen(old, root);
   byId("main").replaceChildren(root);
   if (old && focused) /** @type {HTMLElement | null} */ (root.querySelector(`[data-keep="${CSS.escape(focused)}"]`))?.focus();
   root.dataset.ready = "yes";
+}
+
+/**
+ * What was unfolded stays so when its panel is drawn anew.
+ * @param {Element} old
+ * @param {Element} root
+ */
+function keepOpen(old, root) {
+  const title = (/** @type {Element} */ each) => each.querySelector("summary")?.textContent;
+  const open = new Set([...old.querySelectorAll("details[open]")].map(title));
+  for (const each of root.querySelectorAll("details")) if (open.has(title(each))) each.open = true;
 }
 
 /**

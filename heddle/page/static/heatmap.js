@@ -36,7 +36,7 @@ export function pixels(map, height, width) {
   const [ground, high, masked] = ["--raised", "--high", "--masked"].map((name) => rgb(colour(name)));
   const image = new ImageData(width, height), span = map.high - map.low || 1;
   for (let place = 0; place < cells.length; place++) {
-    const empty = cells[place] === -1 && map.allowed;
+    const empty = cells[place] === -Infinity;
     const share = Math.max(0, Math.min(1, (cells[place] - map.low) / span));
     for (let part = 0; part < 3; part++)
       image.data[4 * place + part] = empty ? masked[part] : ground[part] + share * (high[part] - ground[part]);

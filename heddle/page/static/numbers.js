@@ -208,7 +208,7 @@ export function tree(beams) {
 }
 
 /**
- * The largest number of each cell when a map is drawn with fewer pixels than numbers; -1 where nothing is allowed.
+ * The largest number of each cell when a map is drawn with fewer pixels than numbers; -Infinity where nothing is allowed.
  * @param {ArrayLike<number>} values
  * @param {ArrayLike<number> | null} allowed
  * @param {number} rows
@@ -217,7 +217,7 @@ export function tree(beams) {
  * @param {number} width
  */
 export function shrunk(values, allowed, rows, columns, height, width) {
-  const found = new Float32Array(height * width).fill(-1);
+  const found = new Float32Array(height * width).fill(-Infinity);
   for (let row = 0; row < rows; row++) {
     const start = Math.floor((row * height) / rows) * width;
     for (let column = 0; column < columns; column++) {

@@ -27,7 +27,7 @@ export const attention = {
       (name) => context.set({ layer: found.layers.find((/** @type {Document} */ each) => kind(each) === name).layer, head: "0", query: "", rows: "" })));
     const same = found.layers.filter((/** @type {Document} */ each) => kind(each) === kind(layer));
     root.append(h("div", { class: "heads-grid", role: "group", "aria-label": "Heads" }, same.map((/** @type {Document} */ each) => row(each, layer, head, context))));
-    root.append(scores(same));
+    root.append(most(same), scores(same));
     const map = await context.ask("map", { ...context.reading(), layer: layer.layer, head });
     root.append(await single(map, layer, head, context));
   },
@@ -73,12 +73,25 @@ function thumbnail(canvas, bytes, height, width) {
   /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d")).putImageData(image, 0, 0);
 }
 
+/**
+ * The heads with the highest scores, in a sentence.
+ * @param {Document[]} layers
+ */
+function most(layers) {
+  const found = Object.entries({ previous: "the token before", diagonal: "the token itself", first: "the first token", induction: "what followed the same token last time" }).map(([field, words]) => {
+    const heads = layers.flatMap((layer) => layer.scores[field].map((/** @type {number} */ share, /** @type {number} */ head) => ({ head: `${layer.layer.split(".")[1]}.${head}`, share })));
+    const best = heads.reduce((one, two) => (two.share > one.share ? two : one));
+    return best.share > 0 ? `${words}: ${best.head} (${said(best.share, 2)})` : null;
+  }).filter((each) => each !== null);
+  return h("p", { class: "soft" }, `Which head looks most at what, on this text: ${found.join("; ")}. Head 3.2 is head 2 of layer 3.`);
+}
+
 /** @param {Document[]} layers */
 function scores(layers) {
   const fields = ["previous", "diagonal", "first", "induction", "duplicate", "stripe", "entropy"];
   const rows = layers.flatMap((layer) => Array.from({ length: layer.heads }, (_, head) => [`${layer.layer.split(".")[1]}.${head}`, layer.names[head], ...fields.map((field) => said(layer.scores[field][head], 3))]));
   return h("details", {}, h("summary", {}, "What each head looks at, as numbers"),
-    h("p", { class: "caption" }, "Shares of attention on this text: to the token before (previous), to itself (diagonal), to the first token, to what came after the same token last time (induction), to the same token last time (duplicate), to the token that receives most (stripe). Entropy: 0 is one token, 1 all alike. Head 3.2 is head 2 of layer 3."),
+    h("p", { class: "caption" }, "Shares of attention on this text: to the token before (previous), to itself (diagonal), to the first token, to what came after the same token last time (induction), to the same token last time (duplicate), to the token that receives most (stripe). Entropy: 0 is one token, 1 all alike. Where no token repeats, induction and duplicate are 0."),
     table("Scores of all heads", ["head", "looks at", ...fields], rows, ["", "", ...fields.map(() => "number")]));
 }
 

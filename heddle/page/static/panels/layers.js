@@ -37,10 +37,15 @@ function lens(found) {
     table(`The most probable token after each layer, for ${rows.length} of ${found.pieces.length} tokens`, ["read so far", ...places], rows, ["piece"])];
   if (found.losses) {
     const first = (/** @type {number} */ place) => found.target_probabilities[found.places.length - 1][place];
-    const earliest = found.pieces.slice(0, -1).map((/** @type {string} */ _, /** @type {number} */ place) => found.places.findIndex((/** @type {string} */ __, /** @type {number} */ layer) => found.ranks[layer][place] === 1));
+    const last = found.places.length - 1;
+    const from = found.pieces.slice(0, -1).map((/** @type {string} */ _, /** @type {number} */ place) => {
+      let layer = last + 1;
+      while (layer > 0 && found.ranks[layer - 1][place] === 1) layer--;
+      return layer;
+    });
     made.push(table("The loss after each layer, in nats per token", places, [found.losses.map((/** @type {number} */ loss) => said(loss))], places.map(() => "number")),
-      h("details", {}, h("summary", {}, "From which layer on the true next token is the most probable"), table("The earliest layer at which the token that follows is the most probable one", ["read so far", "next token", "first at", "final probability"],
-        earliest.slice(0, ROWS).map((/** @type {number} */ layer, /** @type {number} */ place) => [`${visible(found.pieces[place])} (${place})`, visible(found.pieces[place + 1]), layer < 0 ? "never" : places[layer], percent(first(place))]), ["piece", "piece", "", "number"])));
+      h("details", {}, h("summary", {}, "From which layer on the true next token is the most probable"), table("The layer from which on the token that follows is always the most probable one", ["read so far", "next token", "from", "final probability"],
+        from.slice(0, ROWS).map((/** @type {number} */ layer, /** @type {number} */ place) => [`${visible(found.pieces[place])} (${place})`, visible(found.pieces[place + 1]), layer > last ? "never" : places[layer], percent(first(place))]), ["piece", "piece", "", "number"])));
   }
   return made;
 }
@@ -59,10 +64,10 @@ async function ablation(context) {
   const toggle = (/** @type {string} */ name) => context.set({ off: (off.includes(name) ? off.filter((each) => each !== name) : [...off, name]).join(",") });
   const button = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ label) => h("button", { type: "button", "data-keep": name, "aria-pressed": String(off.includes(name)), "aria-label": label, disabled: context.offline, onclick: () => toggle(name) }, text);
   const rows = parts.map((/** @type {Document} */ part) => h("div", { class: "layer" }, h("span", { class: "name" }, part.part),
-    h("span", { class: "heads" }, button(part.part, "all of it", "all of it: switch off " + part.part),
+    h("span", { class: "heads" }, button(part.part, "whole part", "whole part: switch off " + part.part),
       Array.from({ length: part.heads }, (_, head) => button(`${part.part}.heads.${head}`, "head " + head, `switch off ${part.part}, head ${head}`)),
       Array.from({ length: part.experts }, (_, expert) => button(`${part.part}.experts.${expert}`, "expert " + expert, `switch off ${part.part}, expert ${expert}`)))));
-  const made = [h("h3", {}, "Switch parts off"), h("p", { class: "caption" }, "A part that is switched off adds nothing to the residual stream, here and in all other panels. The bars show the next token after the last one."),
+  const made = [h("h3", {}, "Switch parts off"), h("p", { class: "caption" }, "A part that is switched off adds nothing to the residual stream, here and in all other panels, until it is switched on again. The table shows the next token after the last one."),
     context.offline ? h("p", { class: "soft" }, "This needs the model: heddle look RUN.") : null, h("div", { class: "ablation" }, rows)].filter((each) => each !== null);
   if (context.offline || context.about.predicts === "masked") return made;
   const { off: _, ...whole } = context.reading();
@@ -70,7 +75,7 @@ async function ablation(context) {
   const [one, two] = [before, after].map((each) => probabilities(unpack(each.logits), 1)), names = new Map([...before.best, ...after.best]);
   const order = [...names.keys()].sort((first, second) => Math.max(one[second], two[second]) - Math.max(one[first], two[first])).slice(0, 10);
   made.push(off.length ? h("div", { class: "row" }, h("button", { type: "button", onclick: () => context.set({ off: "" }) }, "Switch all on"), `${off.length} off: ${off.join(", ")}`) : h("p", { class: "soft" }, "All parts are on."),
-    table("The next token, with all parts and with those switched off", ["token", "whole model", "with parts off", "change"], order.map((id) => [visible(names.get(id)), percent(one[id]), percent(two[id]), (two[id] - one[id] >= 0 ? "+" : "") + (100 * (two[id] - one[id])).toFixed(2)]), ["piece", "number", "number", "number"]));
+    table("The next token, with all parts and with those switched off", ["token", "whole model", "with parts off", "change, points"], order.map((id) => [visible(names.get(id)), percent(one[id]), percent(two[id]), (two[id] - one[id] >= 0 ? "+" : "") + (100 * (two[id] - one[id])).toFixed(2)]), ["piece", "number", "number", "number"]));
   return made;
 }
 
@@ -80,14 +85,29 @@ async function division(context) {
   if (several(context.state.off).length) return [...made, h("p", { class: "soft" }, "A score is divided for the whole model: switch all parts on.")];
   const { state } = context, asked = { ...context.reading(), ...(state.at ? { at: Number(state.at) } : {}), ...(state.token ? { token: Number(state.token) } : {}) };
   const found = await context.ask("divided", asked);
-  const by = state.by ?? "layers", all = /** @type {[string, number][]} */ (found[by]);
-  const order = [...all].sort((one, two) => Math.abs(two[1]) - Math.abs(one[1])).slice(0, PARTS), most = Math.abs(order[0]?.[1] ?? 1);
+  const by = state.by ?? "depth", all = by === "depth" ? summed(found.layers) : /** @type {[string, number][]} */ (found[by]);
+  const order = all.filter(([, value]) => value !== 0).sort((one, two) => Math.abs(two[1]) - Math.abs(one[1])).slice(0, PARTS), most = Math.abs(order[0]?.[1] ?? 1);
   return [...made, h("p", { class: "caption" }, `The score of ${visible(found.token)} after token ${found.at} is ${said(found.score)}: the sum of what every part adds to it directly. Positive parts speak for the token, negative ones against it.`),
     context.offline ? null : tokens(found.pieces, { label: "After which token", pressed: (place) => place === found.at, onclick: (place) => context.set({ at: String(place), token: "" }) }),
-    choice("Divide by", [["layers", "by layer"], ["parts", "by head"]], by, (name) => context.set({ by: name })),
+    choice("Divide by", [["depth", "by layer"], ["layers", "by part of a layer"], ["parts", "by head"]], by, (name) => context.set({ by: name })),
     h("div", { class: "parts" }, order.map(([name, value]) => bar(name, value, { said: (value > 0 ? "+" : "") + said(value, 3), most }))),
     h("details", {}, h("summary", {}, "All parts, and the neurons that add most"), table(`All parts; they sum to ${said(found.parts.reduce((/** @type {number} */ sum, /** @type {[string, number]} */ each) => sum + each[1], 0))}`, ["part", "adds"], found.parts.map((/** @type {[string, number]} */ [name, value]) => [name, said(value)]), ["", "number"]),
       found.neurons.map((/** @type {Document} */ each) => table(`Neurons of ${each.part} that add most`, ["neuron", "adds"], each.best.map((/** @type {[number, number]} */ [unit, value]) => [unit, said(value)]), ["number", "number"])))].filter((each) => each !== null);
+}
+
+/**
+ * What the parts of each layer add together; what is outside of layers stays as it is.
+ * @param {[string, number][]} parts
+ * @returns {[string, number][]}
+ */
+function summed(parts) {
+  /** @type {Map<string, number>} */
+  const sums = new Map();
+  for (const [name, value] of parts) {
+    const layer = /^(encoder|decoder)\.(\d+)\./.exec(name), key = layer ? `${layer[1]}, layer ${layer[2]}` : name;
+    sums.set(key, (sums.get(key) ?? 0) + value);
+  }
+  return [...sums];
 }
 
 /** @param {Document} found */

@@ -53,10 +53,13 @@ function drawing(found, chosen, context) {
  * @param {Context} context
  */
 function told(box, context) {
-  const rows = [["what it is", box.label], ["shape", box.shape], ["parameters", box.parameters ? `${said(box.parameters, 12)}, ${box.times} times` : "none"], ["formula", box.formula], ["lecture", box.row], ["the skip comes from", box.adds], ["it reads", box.reads]];
+  const rows = [["what it is", box.label], ["shape of its output", box.shape], ["parameters", box.parameters ? whole(box.parameters) + (box.times > 1 ? `, in each of ${box.times} layers` : "") : "none"], ...box.weights.map((/** @type {string[]} */ [name, shape]) => ["weights " + name, shape]), ["formula", box.formula], ["row of the lectures", box.row], ["the skip comes from", box.adds], ["it reads", box.reads]];
   return h("div", { "aria-live": "polite" }, h("h3", {}, box.name), table("This box", ["", ""], rows.filter(([, value]) => value)),
     box.site ? h("button", { type: "button", onclick: () => context.set({ panel: "pass", name: box.site }) }, "Its numbers in this pass") : null);
 }
+
+/** @param {number} count */
+const whole = (count) => count.toLocaleString("en-US");
 
 /** @param {Document} found */
 function areas(found) {
@@ -66,8 +69,8 @@ function areas(found) {
     made.append(s("rect", { x: 400 * area.x, y: 260 * area.y, width: 400 * area.width, height: 260 * area.height, fill: curveColour(number), "fill-opacity": 0.3, stroke: curveColour(number) }, s("title", {}, `${area.name}: ${area.parameters}, ${share}`)));
     if (area.width * 400 > 7 * area.name.length && area.height * 260 > 18) made.append(s("text", { x: 400 * area.x + 5, y: 260 * area.y + 16 }, area.name));
   });
-  return h("div", {}, h("h3", {}, "Where the parameters are"), h("p", { class: "caption" }, "Areas are shares of all parameters."), made,
-    table("Parameters by part", ["part", "parameters", "share"], found.areas.map((/** @type {Document} */ area) => [area.name, area.parameters, percent(area.parameters / found.parameters)]), ["", "number", "number"]));
+  return h("div", {}, h("h3", {}, "Where the parameters are"), h("p", { class: "caption" }, "Areas are shares of all parameters; a part that every layer has is the sum over its stack's layers."), made,
+    table("Parameters by part", ["part", "parameters", "share"], found.areas.map((/** @type {Document} */ area) => [area.name, whole(area.parameters), percent(area.parameters / found.parameters)]), ["", "number", "number"]));
 }
 
 /** @param {Document} found */

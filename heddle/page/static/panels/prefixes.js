@@ -42,9 +42,9 @@ function following(found, context) {
   const rows = found.rows.slice(0, SHOWN);
   const prefix = (/** @type {number} */ place) => (place > 24 ? "…" : "") + found.pieces.slice(Math.max(0, place - 24), place + 1).map(visible).join("");
   const made = [summary(found), shift(found), h("h3", {}, "Prefixes"),
-    table(`${rows.length} prefixes of ${found.pieces.length} tokens: what follows, and what the model expected`, ["#", "prefix", "next token", "probability", "rank", "surprise", "most probable"],
+    table(`${rows.length} prefixes of ${found.pieces.length} tokens: what follows, and what the model expected`, ["#", "prefix", "next token", "probability", "rank", "surprise, nats", "most probable"],
       rows.map((/** @type {Document} */ row, /** @type {number} */ place) => [place + 1, prefix(place),
-        row.next === undefined ? "open" : visible(row.next), row.next === undefined ? "" : shaded(row.probability), row.rank ?? "", row.next === undefined ? "" : said(row.surprise), best(row.top)]),
+        row.next === undefined ? h("em", {}, "not yet written") : visible(row.next), row.next === undefined ? "" : shaded(row.probability), row.rank ?? "", row.next === undefined ? "" : said(row.surprise), best(row.top)]),
       ["number", "piece", "piece", "number", "number", "number", "piece"])];
   if (found.rows.length > SHOWN) made.push(h("p", { class: "soft" }, `The first ${SHOWN} of ${found.rows.length} prefixes; the loss counts all.`));
   if (found.free) made.push(...translation(found, context));
@@ -57,7 +57,7 @@ function shift(found) {
   const cut = found.pieces.length > 24 ? "…" : "";
   return h("details", {}, h("summary", {}, "The shift: what goes in, and what should come out"),
     table(`${found.pieces.length} tokens go in; each should predict the one on its right`, ["", ...shown.map((/** @type {string} */ _, /** @type {number} */ place) => String(place)), cut],
-      [["in", ...shown, cut], ["out", ...shown.slice(1), cut || "open", ""]], ["", ...shown.map(() => "piece")]));
+      [["in", ...shown, cut], ["out", ...shown.slice(1), cut || "?", ""]], ["", ...shown.map(() => "piece")]));
 }
 
 /**
@@ -91,7 +91,7 @@ function translation(found, context) {
 
 /** @param {Document} found */
 function masked(found) {
-  return [summary(found), table("Each token is hidden in its turn, and predicted from both sides", ["place", "hidden token", "probability", "rank", "surprise", "most probable"],
+  return [summary(found), table("Each token is hidden in its turn, and predicted from both sides", ["place", "hidden token", "probability", "rank", "surprise, nats", "most probable"],
     found.rows.map((/** @type {Document} */ row) => [row.place, visible(row.next), shaded(row.probability), row.rank, said(row.surprise), best(row.top)]),
     ["number", "piece", "number", "number", "number", "piece"])];
 }

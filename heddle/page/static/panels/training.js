@@ -9,6 +9,9 @@ import { chart } from "../svg.js";
 
 const EVERY = 2000; // milliseconds between questions about a running run
 const PAIRS = { loss: "validation_loss", accuracy: "validation_accuracy" };
+/** @type {Record<string, string>} */
+const NAMES = { validation_error: "standard error of the validation loss" };
+const UNDRAWN = ["bytes"]; // how much text an evaluation reads: a flat line
 
 /** @type {import("../app.js").Panel} */
 export const training = {
@@ -41,27 +44,30 @@ function draw(view, found, context) {
     view.replaceChildren(h("p", {}, "There are no curves: this model was imported, or its training has just begun."));
     return;
   }
-  const other = Object.values(PAIRS), shown = names.filter((name) => !other.includes(name) || !names.includes("loss"));
+  const other = Object.values(PAIRS), shown = names.filter((name) => !UNDRAWN.includes(name) && (!other.includes(name) || !names.includes("loss")));
   const name = shown.includes(context.state.curve) ? context.state.curve : shown[0];
   /** @type {{name: string, points: number[][], dashed?: boolean, colour: number}[]} */
   const curves = [];
   found.runs.forEach((/** @type {Document} */ run, /** @type {number} */ number) => {
-    curves.push({ name: `${run.name}: ${name}`, points: run.curves[name] ?? [], colour: number });
+    curves.push({ name: `${run.name}: ${titled(name)}`, points: run.curves[name] ?? [], colour: number });
     const pair = /** @type {Record<string, string>} */ (PAIRS)[name];
-    if (pair && run.curves[pair]) curves.push({ name: `${run.name}: ${pair}`, points: run.curves[pair], dashed: true, colour: number });
+    if (pair && run.curves[pair]) curves.push({ name: `${run.name}: ${titled(pair)}`, points: run.curves[pair], dashed: true, colour: number });
   });
   const several = found.runs.length > 1;
   const differing = [...new Set(found.runs.flatMap((/** @type {Document} */ run) => Object.keys(run.differs)))].slice(0, 12);
   const last = (/** @type {Document} */ run, /** @type {string} */ curve) => said(run.curves[curve]?.at(-1)?.[1]);
   view.replaceChildren(
-    choice("Which curve", shown.slice(0, 16).map((each) => [each, each.replaceAll("_", " ")]), name, (each) => context.set({ curve: each })),
+    choice("Which curve", shown.slice(0, 16).map((each) => [each, titled(each)]), name, (each) => context.set({ curve: each })),
     h("div", { class: "row" }, h("button", { type: "button", "aria-pressed": String(context.state.log === "yes"), onclick: () => context.set({ log: context.state.log === "yes" ? "" : "yes" }) }, "Logarithmic")),
-    chart(curves, { label: `${name.replaceAll("_", " ")} by step`, across: "step", up: name.replaceAll("_", " "), log: context.state.log === "yes" }),
-    table("The runs", ["run", "state", "step", "last loss", "validation loss", "best", "tokens per second", ...(several ? differing : [])],
-      found.runs.map((/** @type {Document} */ run) => [run.name, run.error ?? run.state, `${said(run.step)} of ${said(run.steps)}`, last(run, "loss"), said(run.validation_loss), run.best_loss === null || run.best_loss === undefined ? "-" : `${said(run.best_loss)} at ${run.best_step}`, said(run.tokens_per_second), ...(several ? differing.map((key) => run.differs[key] ?? "") : [])]), ["", "", "", "number", "number", "number", "number"]),
+    chart(curves, { label: `${titled(name)} by step`, across: "step", up: titled(name), log: context.state.log === "yes" }),
+    table("The runs", ["run", "state", "step", "last loss", "last validation loss", "best validation loss", "on all held-out text", "tokens per second", ...(several ? differing : [])],
+      found.runs.map((/** @type {Document} */ run) => [run.name, run.error ?? run.state, `${said(run.step)} of ${said(run.steps)}`, last(run, "loss"), last(run, "validation_loss"), run.best_loss === null || run.best_loss === undefined ? "-" : `${said(run.best_loss)} at step ${run.best_step}`, said(run.validation_loss), said(run.tokens_per_second), ...(several ? differing.map((key) => run.differs[key] ?? "") : [])]), ["", "", "", "number", "number", "number", "number", "number"]),
     ...readings(found, context),
     ...found.runs.flatMap((/** @type {Document} */ run) => run.samples.length ? [h("h3", {}, `What ${run.name} wrote`), samples(run)] : []));
 }
+
+/** @param {string} name of a curve */
+const titled = (name) => NAMES[name] ?? name.replaceAll("_", " ");
 
 /**
  * What layers and heads did at the steps where the runs saved it: a curve for each layer, or for each head of one layer.
