@@ -104,7 +104,7 @@ function summed(parts) {
   /** @type {Map<string, number>} */
   const sums = new Map();
   for (const [name, value] of parts) {
-    const layer = /^(encoder|decoder)\.(\d+)\./.exec(name), key = layer ? `${layer[1]}, layer ${layer[2]}` : name;
+    const layer = /^(?:encoder|decoder)\.\d+(?=\.)/.exec(name), key = layer ? layer[0] : name;
     sums.set(key, (sums.get(key) ?? 0) + value);
   }
   return [...sums];
