@@ -83,7 +83,7 @@ function most(layers) {
     const best = heads.reduce((one, two) => (two.share > one.share ? two : one));
     return best.share > 0 ? `${words}: ${best.head} (${said(best.share, 2)})` : null;
   }).filter((each) => each !== null);
-  return h("p", { class: "soft" }, `Which head looks most at what, on this text: ${found.join("; ")}. Head 3.2 is head 2 of layer 3.`);
+  return h("p", { class: "soft", style: { maxWidth: "none" } }, `Which head looks most at what, on this text: ${found.join("; ")}. Head 3.2 is head 2 of layer 3.`);
 }
 
 /** @param {Document[]} layers */
