@@ -3,7 +3,6 @@
 import { h } from "./dom.js";
 import { Refused, ask, offline, started } from "./source.js";
 import { format, parse, several } from "./state.js";
-import { said } from "./numbers.js";
 import { attention } from "./panels/attention.js";
 import { layers } from "./panels/layers.js";
 import { model } from "./panels/model.js";
@@ -64,8 +63,8 @@ async function show() {
   const busy = setTimeout(() => alive() && byId("main").prepend(h("p", { class: "busy", role: "status" }, "The model is reading …")), 400);
   try {
     root.append(h("h2", {}, panel.title), h("p", { class: "caption" }, panel.caption));
-    if (panel !== layers && several(state.off).length)
-      root.append(h("p", { class: "off", role: "status" }, `Switched off in Layers: ${several(state.off).join(", ")}. `, h("button", { type: "button", onclick: () => set({ off: "" }) }, "Switch all on")));
+    if (panel !== training && panel !== model && several(state.off).length)
+      root.append(h("p", { class: "off", role: "status" }, `Switched off: ${several(state.off).join(", ")}. `, h("button", { type: "button", onclick: () => set({ off: "" }) }, "Switch all on")));
     await panel.render(root, context);
   } catch (error) {
     if (!(error instanceof Refused)) console.error(error);
@@ -108,7 +107,7 @@ function navigation(shown, current) {
 function header() {
   const theme = h("button", { type: "button", onclick: () => set({ theme: dark() ? "light" : "dark" }, paint()) }, "Light / dark");
   byId("head").replaceChildren(h("h1", {}, "heddle look: ", about.run),
-    h("span", { class: "soft" }, `${about.family}, ${said(about.parameters)} parameters, ${about.depth} layers, width ${about.dim}, ${about.vocabulary} tokens`), theme);
+    h("span", { class: "soft" }, `${about.family}, ${about.parameters.toLocaleString("en-US")} parameters, ${about.depth} layers, width ${about.dim}, vocabulary of ${about.vocabulary.toLocaleString("en-US")}`), theme);
   byId("foot").replaceChildren(h("p", {}, offline ? "This file holds the numbers of one text; it loads nothing. heddle look RUN opens the page with the model."
     : "Nothing leaves this machine. The address holds what is shown: copy it to show it again."));
   document.title = about.run + " - heddle";

@@ -82,7 +82,7 @@ async function ablation(context) {
 /** @param {Context} context */
 async function division(context) {
   const made = [h("h3", {}, "What adds to a prediction")];
-  if (several(context.state.off).length) return [...made, h("p", { class: "soft" }, "A score is divided for the whole model: switch all parts on.")];
+  if (several(context.state.off).length) return [...made, h("p", { class: "soft" }, "This divides a score of the whole model, so all parts must be on.")];
   const { state } = context, asked = { ...context.reading(), ...(state.at ? { at: Number(state.at) } : {}), ...(state.token ? { token: Number(state.token) } : {}) };
   const found = await context.ask("divided", asked);
   const by = state.by ?? "depth", all = by === "depth" ? summed(found.layers) : /** @type {[string, number][]} */ (found[by]);
