@@ -140,8 +140,9 @@ async function single(found, layer, head, context) {
     state.view === "lines" && Math.max(rows, columns) > LINES ? h("p", { class: "soft" }, `Lines are drawn for up to ${LINES} tokens; this is the map.`) : null,
     masking ? null : h("p", { class: "soft" }, "The mask is off: the weights are those that the model would have if every token saw every token. It was not trained so."),
     readout, drawing.element);
-  const side = h("div", {}, summed(found, shares, context), strongest(found), h("div", { class: "query" }, h("h3", {}, "One query, step by step"), steps(found, layer, head, context)));
-  return h("div", { class: "two" }, shown, side);
+  const side = h("div", {}, summed(found, shares, context), strongest(found));
+  const query = h("div", { class: "query" }, h("h3", {}, "One query, step by step"), steps(found, layer, head, context));
+  return h("div", {}, h("div", { class: "two" }, shown, side), query);
 }
 
 /**
