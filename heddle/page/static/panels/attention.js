@@ -91,7 +91,7 @@ function scores(layers) {
   const fields = ["previous", "diagonal", "first", "induction", "duplicate", "stripe", "entropy"];
   const rows = layers.flatMap((layer) => Array.from({ length: layer.heads }, (_, head) => [`${layer.layer.split(".")[1]}.${head}`, layer.names[head], ...fields.map((field) => said(layer.scores[field][head], 3))]));
   return h("details", {}, h("summary", {}, "What each head looks at, as numbers"),
-    h("p", { class: "caption" }, "Shares of attention on this text: to the token before (previous), to itself (diagonal), to the first token, to what came after the same token last time (induction), to the same token last time (duplicate), to the token that receives most (stripe). What a head looks at is named after its largest share. Entropy: 0 is one token, 1 all alike. Where no token repeats, induction and duplicate are 0."),
+    h("p", { class: "caption" }, "Shares of attention on this text: to the token before (previous), to itself (diagonal), to the first token, to what came after the same token last time (induction), to the same token last time (duplicate), to the token that receives most (stripe). What a head looks at is named after its largest share. Entropy: 0 is one token, 1 all alike. Where no token repeats, induction and duplicate are 0. Head 3.2 is head 2 of layer 3."),
     table("Scores of all heads", ["head", "looks at", ...fields], rows, ["", "", ...fields.map(() => "number")]));
 }
 
