@@ -143,10 +143,15 @@ def warm_up(model: Transformer, rows: Sequence[int]) -> None:
 
 def _identity(model: nn.Module) -> list[object]:
     """What graphs are made from, besides the weights' numbers: modules, modes, hooks, and where the weights are."""
-    found: list[object] = [(tensor.data_ptr(), tensor.dtype) for tensor in (*model.parameters(), *model.buffers())]
+    found: list[object] = [(_place(tensor), tensor.dtype) for tensor in (*model.parameters(), *model.buffers())]
     for module in model.modules():
         found.append((id(module), module.training, len(module._forward_hooks), len(module._forward_pre_hooks)))
     return found
+
+
+def _place(tensor: Tensor) -> int:
+    """Where a tensor's numbers are; one in oneDNN's layout has no address."""
+    return id(tensor) if tensor.is_mkldnn else tensor.data_ptr()
 
 
 def _compiled() -> Any:

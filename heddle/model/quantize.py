@@ -1,10 +1,11 @@
 """Weights in 8 or 4 bits, for decoding on a CPU: a step of one row mostly reads weights, so fewer bytes take less time.
 
-Only the weights are rounded, once, when a trained model is loaded; sums are as exact as in bf16. The matrices of linear layers and
-the language head change; tables, norms, biases, experts and convolutions stay as they are. An int4 model keeps its head in int8:
-its rounding reaches the probabilities directly.
+The weights are rounded once, when a trained model is loaded. The matrices of linear layers and the language head change; tables,
+norms, biases, experts and convolutions stay as they are. An int4 model keeps its head in int8: its rounding reaches the
+probabilities directly.
 
-- int8: a row w becomes q · scale, q from -127 to 127, one scale for each row.
+- int8: a row w becomes q · scale, q from -127 to 127, one scale for each row. On a processor that multiplies 8-bit integers, the
+  inputs of each product are rounded in the same way, one scale for each token; elsewhere, they are multiplied in bf16.
 - int4: each 32 neighbours of a row become zero + (q - 8) · scale, q from 0 to 15, where the ends of that range are those with the
   least squared error.
 """
@@ -20,6 +21,7 @@ from heddle.config.decoding import WeightKind
 from heddle.errors import HeddleError, did_you_mean
 from heddle.model.head import LanguageHead, Scores
 from heddle.model.packing import KINDS
+from heddle.model.products import has_onednn
 from heddle.model.stack import Stack
 from heddle.model.transformer import Transformer
 from heddle.nn.custom import without_custom
@@ -32,6 +34,8 @@ SHRINKS = [1 - step / 16 for step in range(6)]  # of the range of a group in int
 
 class Int8(nn.Module):
     """A matrix in 8 bits: row f is `values[f] · scales[f]` (Dettmers et al. 2022, eq. 5, by rows).
+
+    With few rows of x, torch's kernel for 8-bit weights multiplies them in bf16.
 
     Args:
         weight: Float[F D].
@@ -62,6 +66,68 @@ class Int8(nn.Module):
         rows = rows if self.inputs == self.values.shape[1] else F.pad(rows, (0, -self.inputs % GROUP))
         out: Tensor = torch.ops.aten._weight_int8pack_mm(rows, self.values, self.scales)
         return out.to(x.dtype)
+
+
+class IntegerInt8(nn.Module):
+    """A matrix in 8 bits whose products are sums of integers: x is rounded to 8 bits, too, by rows (Dettmers et al. 2022, eq. 5).
+
+    Those sums are exact, so a row of x has the same products alone and among others.
+
+    Args:
+        weight: Float[F D].
+    """
+
+    values: Tensor  # [D F], in oneDNN's layout
+    scales: Float[Tensor, " F"]
+    zeros: Int[Tensor, " F"]
+
+    def __init__(self, weight: Float[Tensor, "F D"]) -> None:
+        super().__init__()
+        wide = weight.detach().float()
+        values, scales = _by_rows(wide)
+        self.register_buffer("values", torch.ops.onednn.qlinear_prepack(values.to(torch.int8), None))
+        self.register_buffer("scales", scales[:, 0].contiguous())
+        self.register_buffer("zeros", torch.zeros(len(wide), dtype=torch.int32))
+
+    def unpacked(self, dtype: torch.dtype) -> Float[Tensor, "F D"]:
+        """The matrix as ordinary numbers."""
+        return self.values.to_dense().T.to(dtype) * self.scales.to(dtype)[:, None]
+
+    def product(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n F"]:
+        """x weightᵀ, in the dtype of x."""
+        rows, scales = _by_rows(x.float())
+        # oneDNN's fast kernel takes unsigned rows: 128 stands for 0.
+        unsigned, weights = (rows + 128).to(torch.uint8), (self.values, self.scales, self.zeros)
+        out: Tensor = torch.ops.onednn.qlinear_pointwise(
+            unsigned, 1.0, 128, *weights, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return (out * scales).to(x.dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        buffers = {**self._buffers, "values": self.values.to_dense()}  # a tensor in oneDNN's layout cannot be copied
+        return {**self.__dict__, "_buffers": buffers}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.values = torch.ops.onednn.qlinear_prepack(self.values.T.contiguous(), None)
+
+
+def _by_rows(x: Float[Tensor, "n D"]) -> tuple[Float[Tensor, "n D"], Float[Tensor, "n 1"]]:
+    """Each row as whole numbers from -127 to 127, and its scale."""
+    scales = (x.abs().amax(1, keepdim=True) / 127).clamp(min=1e-30)
+    return (x / scales).round(), scales
+
+
+def multiplies_integers() -> bool:
+    """Whether oneDNN's sums of 8-bit products are exact and fast here: on processors with AVX-512 VNNI or better.
+
+    On others, sums of two products may exceed 16 bits.
+    """
+    if not has_onednn():
+        return False
+    probe = IntegerInt8(torch.ones(64, 64))
+    exact = bool((probe.product(torch.ones(2, 64)) - 64).abs().max() < 1e-3)
+    return exact and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 
 
 class Int4(nn.Module):
@@ -107,6 +173,9 @@ def _nearest(groups: Float[Tensor, "F g n"]) -> tuple[Tensor, Tensor, Tensor]:
     return best[0].to(torch.int32), best[1], best[2]
 
 
+Matrix = Int8 | IntegerInt8 | Int4
+
+
 class QuantizedLinear(nn.Module):
     """A linear layer whose weights are in 8 or 4 bits.
 
@@ -115,7 +184,7 @@ class QuantizedLinear(nn.Module):
         bias: Float[F], or None.
     """
 
-    def __init__(self, weights: Int8 | Int4, bias: nn.Parameter | None) -> None:
+    def __init__(self, weights: Matrix, bias: nn.Parameter | None) -> None:
         super().__init__()
         self.weights, self.bias = weights, bias
 
@@ -127,7 +196,7 @@ class QuantizedLinear(nn.Module):
 class QuantizedHead(LanguageHead):
     """A language head whose table is in 8 bits. A tied token table stays as it is."""
 
-    weights: Int8
+    weights: Int8 | IntegerInt8
 
     def forward(self, hidden: Float[Tensor, "*rows D"], layout: Any, table: Tensor) -> Float[Tensor, "*rows V"]:
         features = self.features(hidden)
@@ -140,7 +209,7 @@ class QuantizedHead(LanguageHead):
         return Scores(self.weights.unpacked(table.dtype), self.vocab_size, self.bias, self.cap)
 
 
-def product(x: Float[Tensor, "*rows D"], weights: Int8 | Int4) -> Float[Tensor, "*rows F"]:
+def product(x: Float[Tensor, "*rows D"], weights: Matrix) -> Float[Tensor, "*rows F"]:
     """x weightᵀ."""
     return weights.product(x.reshape(-1, x.shape[-1]).contiguous()).view(*x.shape[:-1], -1)
 
@@ -164,24 +233,25 @@ def quantize(model: Transformer, kind: str) -> Transformer:
     if model.device.type != "cpu":
         raise HeddleError(f"weights = {kind!r} needs a model on a CPU, not on {model.device.type}: set device = cpu")
     found = 0
+    eight: type[Int8 | IntegerInt8] = IntegerInt8 if multiplies_integers() else Int8
     head: Any = model.head
+
+    def matrix(weight: Tensor) -> Matrix:
+        return Int4(weight) if kind == "int4" and weight.shape[1] % GROUP == 0 else eight(weight)
+
     own = set(without_custom(model))
     parts = [part for part in (model.encoder, model.decoder, head) if isinstance(part, Stack | LanguageHead)]
     for parent in [module for part in parts for module in part.modules() if module in own]:
         for name, child in list(parent.named_children()):
             if type(child) in KINDS and isinstance(child, nn.Linear) and min(child.weight.shape) >= LEAST:
-                setattr(parent, name, QuantizedLinear(_rounded(child.weight, kind), child.bias).train(child.training))
+                setattr(parent, name, QuantizedLinear(matrix(child.weight), child.bias).train(child.training))
                 found += 1
     if not found:
         raise HeddleError(f"weights = {kind!r}: this model has no linear layers to round")
     if isinstance(head, LanguageHead):
-        weights = Int8(model.head_weight()).train(head.training)
+        weights = eight(model.head_weight()).train(head.training)
         head.__class__, head.weights, head.weight = QuantizedHead, weights, None
     return model
-
-
-def _rounded(weight: Tensor, kind: str) -> Int8 | Int4:
-    return Int4(weight) if kind == "int4" and weight.shape[1] % GROUP == 0 else Int8(weight)
 
 
 def weight_bytes(model: nn.Module) -> int:
