@@ -58,6 +58,10 @@ class Int8(nn.Module):
         """The matrix as ordinary numbers."""
         return self.values[:, : self.inputs].to(dtype) * self.scales.to(dtype)[:, None]
 
+    def seen(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+        """What the product makes of x: x itself."""
+        return x
+
     def product(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n F"]:
         """x weightᵀ, in the dtype of x."""
         if len(x) > ROWS:
@@ -93,6 +97,11 @@ class IntegerInt8(nn.Module):
         """The matrix as ordinary numbers."""
         return self.values.to_dense().T.to(dtype) * self.scales.to(dtype)[:, None]
 
+    def seen(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+        """What the product makes of x: x in 8 bits, as ordinary numbers."""
+        rows, scales = _by_rows(x.float())
+        return (rows * scales).to(x.dtype)
+
     def product(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n F"]:
         """x weightᵀ, in the dtype of x."""
         rows, scales = _by_rows(x.float())
@@ -112,9 +121,9 @@ class IntegerInt8(nn.Module):
         self.values = torch.ops.onednn.qlinear_prepack(self.values.T.contiguous(), None)
 
 
-def _by_rows(x: Float[Tensor, "n D"]) -> tuple[Float[Tensor, "n D"], Float[Tensor, "n 1"]]:
+def _by_rows(x: Float[Tensor, "*rows D"]) -> tuple[Float[Tensor, "*rows D"], Float[Tensor, "*rows 1"]]:
     """Each row as whole numbers from -127 to 127, and its scale."""
-    scales = (x.abs().amax(1, keepdim=True) / 127).clamp(min=1e-30)
+    scales = (x.abs().amax(-1, keepdim=True) / 127).clamp(min=1e-30)
     return (x / scales).round(), scales
 
 
@@ -199,10 +208,14 @@ class QuantizedHead(LanguageHead):
     weights: Int8 | IntegerInt8
 
     def forward(self, hidden: Float[Tensor, "*rows D"], layout: Any, table: Tensor) -> Float[Tensor, "*rows V"]:
-        features = self.features(hidden)
+        features = super().features(hidden)
         bias = None if self.bias is None else self.bias.to(features.dtype)
         out = product(features, self.weights)
         return Scores(table, self.vocab_size, None, self.cap).finish(out if bias is None else out + bias)
+
+    def features(self, hidden: Float[Tensor, "*rows D"], layout: Any = None) -> Float[Tensor, "*rows D"]:
+        """The features as the rounded table's product sees them, so that a loss is that of what generates."""
+        return self.weights.seen(super().features(hidden, layout))
 
     def scoring(self, table: Float[Tensor, "V E"]) -> Scores:
         """Scores by the rounded table."""
