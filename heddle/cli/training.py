@@ -83,7 +83,7 @@ def _train(run: Path, out: Console, json: bool, readings: int | Sequence[int] | 
         if result.share == 1
         else f"{result.tokens:,} of {held_out:,} held-out {what}, an even sample; `heddle eval {name}` scores all"
     )
-    samples = [sample for seed in range(3) if (sample := trainer.sample(seed, tokens=100)) is not None]
+    samples = trainer.samples(range(3), tokens=100)
     _tell_outcome(trainer, out)
     loss = estimate(result.loss, result.standard_error)
     said = ", ".join(filter(None, (f"validation loss {loss}", metrics(result.metrics))))

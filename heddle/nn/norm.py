@@ -85,8 +85,12 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        out, scales, gain = torch.empty_like(x), [], weight.to(x.dtype)
-        ctx.rows = _rows(x)
+        ctx.rows, gain = _rows(x), weight.to(x.dtype)
+        if ctx.rows >= len(x):  # cutting and joining would take a tenth of a short norm's time
+            normed, scale = rms_normed(x, eps)
+            ctx.save_for_backward(x, weight, scale)
+            return normed.to(x.dtype).mul_(gain)
+        out, scales = torch.empty_like(x), []
         for rows, to in zip(x.split(ctx.rows), out.split(ctx.rows), strict=True):
             normed, scale = rms_normed(rows, eps)
             torch.mul(normed.to(x.dtype), gain, out=to)
@@ -98,15 +102,25 @@ class _RMSNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight, *scales = ctx.saved_tensors
+        if len(scales) == 1:
+            x_gradient, weight_gradient = _gradients(x, gradient, weight, scales[0])
+            return x_gradient.to(x.dtype), weight_gradient, None
         x_gradient, weight_gradient = torch.empty_like(x), torch.zeros_like(weight)
         parts = zip(*(tensor.split(ctx.rows) for tensor in (x, gradient, x_gradient)), scales, strict=True)
         for rows, above, to, scale in parts:
-            normed, above = rows * scale, above.to(scale.dtype)
-            product = above * normed
-            weight_gradient += product.sum_to_size(weight.shape)
-            mean = (product * weight).mean(-1, keepdim=True)  # of each row by itself, unlike a product of matrices
-            to.copy_((above * weight).sub_(normed.mul_(mean)).mul_(scale))
+            of_rows, of_weight = _gradients(rows, above, weight, scale)
+            to.copy_(of_rows)
+            weight_gradient += of_weight
         return x_gradient, weight_gradient, None
+
+
+def _gradients(x: Tensor, above: Tensor, weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of x and of the gain from the gradient `above` of an RMS norm's output, in the dtype of `scale`."""
+    normed, above = x * scale, above.to(scale.dtype)
+    product = above * normed
+    weight_gradient = product.sum_to_size(weight.shape)
+    mean = (product * weight).mean(-1, keepdim=True)  # of each row by itself, unlike a product of matrices
+    return (above * weight).sub_(normed.mul_(mean)).mul_(scale), weight_gradient
 
 
 def _rows(x: Tensor) -> int:

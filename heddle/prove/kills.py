@@ -236,9 +236,9 @@ def short_copy(run: Path, place: Path) -> Path:
 class Quiet(Trainer):
     """A trainer that does not generate text and scores as little at the end as in between: neither is compared."""
 
-    def sample(self, seed: int, tokens: int = 60) -> str | None:
+    def samples(self, seeds: Sequence[int], tokens: int = 60) -> list[str]:
         """Nothing."""
-        return None
+        return []
 
 
 def train(run: Path) -> None:

@@ -1,12 +1,14 @@
 """The task of every language model: predict each token from those before it (L1-24)."""
 
+from collections.abc import Sequence
 from math import exp
 
 import torch
 
+from heddle.config.decoding import SamplingConfig
 from heddle.data.batch import IGNORED, Batch
 from heddle.errors import HeddleError
-from heddle.generate.text import generate_text
+from heddle.generate.text import complete
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.objective import CrossEntropy
@@ -56,9 +58,16 @@ class NextTokenTask(TextTask):
 
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
         """Text that the model generates after the first tokens of the validation text."""
+        return self.samples(model, tokenizer, [seed], tokens)[0]
+
+    def samples(self, model: Transformer, tokenizer: Tokenizer, seeds: Sequence[int], tokens: int) -> list[str]:
+        """The same for several seeds, generated together."""
         first = self.reading.part(held_out=True).tokens[:8].tolist()
         # A special token has no text, so not every tokenizer could read it back.
         length = next((place for place, token in enumerate(first) if token == tokenizer.end_of_text), len(first))
         prompt = tokenizer.decode(first[:length])
-        wanted = {"max_tokens": tokens, "seed": seed, "temperature": 0.8, "window": True}
-        return prompt + generate_text(model, tokenizer, prompt, **wanted)
+        wanted = SamplingConfig(max_tokens=tokens, temperature=0.8, window=True)
+        texts = [prompt] * len(seeds)
+        for piece in complete(model, tokenizer, [prompt] * len(seeds), wanted, seeds):
+            texts[piece.row] += piece.text
+        return texts

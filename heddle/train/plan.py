@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil
 from statistics import median
@@ -172,7 +173,8 @@ def _precision(config: RunConfig, reading: Reading, device: str) -> str:
     if train.precision != "auto":
         return train.precision
     # Measuring needs this memory too.
-    check_memory(min(training_bytes(model, reading.rows, name, measurable(train, model)) for name in DTYPES), device)
+    needs = (training_bytes(model, reading.rows, name, measurable(train, model)) for name in DTYPES)
+    check_memory(needs, device)
     return faster_precision(reading, device, config)
 
 
@@ -202,14 +204,17 @@ def _multiple(number: int, of: int) -> int:
     return -(-number // of) * of
 
 
-def check_memory(needed: int, device: str) -> None:
-    """Refuse a run that needs more memory than is free."""
-    there = available_memory(device)
-    if needed > there:
-        raise HeddleError(
-            f"training needs about {needed / 2**30:.1f} GiB, but only {there / 2**30:.1f} GiB are free: "
-            "use a smaller model, a smaller batch, or a larger accumulate"
-        )
+def check_memory(needs: Iterable[int], device: str) -> None:
+    """Refuse a run that needs more memory than is free, each way that it may be done; what fits ends the search."""
+    there, tried = available_memory(device), list[int]()
+    for needed in needs:
+        if needed <= there:
+            return
+        tried.append(needed)
+    raise HeddleError(
+        f"training needs about {min(tried) / 2**30:.1f} GiB, but only {there / 2**30:.1f} GiB are free: "
+        "use a smaller model, a smaller batch, or a larger accumulate"
+    )
 
 
 def measure(
@@ -340,7 +345,7 @@ def _sized(
 
     depth = min(DEPTHS)
     model, memory = sized(depth)
-    check_memory(memory, device)
+    check_memory([memory], device)
     best = candidate(model, memory)
     if start is not None or choice.preset is not None or choice.depth is not None:
         return best

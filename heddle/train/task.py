@@ -235,6 +235,11 @@ class Task(ABC):
         """Text that the model generates, to show during training; None: nothing to show."""
         return None
 
+    def samples(self, model: Transformer, tokenizer: Tokenizer, seeds: Sequence[int], tokens: int) -> list[str]:
+        """A sample for each seed, as far as there is something to show."""
+        made = (self.sample(model, tokenizer, seed, tokens) for seed in seeds)
+        return [sample for sample in made if sample is not None]
+
 
 def tokens_read(batch: Batch) -> int:
     """Tokens that a model reads in a batch, padding included: of an encoder-decoder, those of the source too."""

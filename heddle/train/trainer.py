@@ -138,12 +138,12 @@ class Trainer:
         number, last = session.step // chosen.evaluate_every, session.step == chosen.steps
         wanted = number in (1, 2) or (number % 5 == 0 and not last)
         with session.in_use():
-            sample = self.sample(session.run.train.seed + session.step) if wanted else None
-        return session.report(scored, sample)
+            samples = self.samples([session.run.train.seed + session.step]) if wanted else []
+        return session.report(scored, next(iter(samples), None))
 
-    def sample(self, seed: int, tokens: int = 60) -> str | None:
-        """Text of about `tokens` tokens that the model generates; None if the task has nothing to show."""
-        return self.session.task.sample(self.session.model, self.session.run.tokenizer, seed, tokens)
+    def samples(self, seeds: Sequence[int], tokens: int = 60) -> list[str]:
+        """For each seed, a text of about `tokens` tokens that the model generates; none if the task has nothing to show."""
+        return self.session.task.samples(self.session.model, self.session.run.tokenizer, seeds, tokens)
 
     def _finish(self) -> Evaluation:
         session = self.session

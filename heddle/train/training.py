@@ -91,7 +91,8 @@ class Training:
             HeddleError: the loss or the gradient became NaN or infinite; nothing was updated.
         """
         began = time.perf_counter()
-        self.model.train()
+        if not self.model.training:  # naming every module takes a hundredth of a short step
+            self.model.train()
         seed_step(self.train.seed, self.step, self.ranks.rank)
         batch, train = self.batch(), self.train
         scale = factor(self.step, self.steps, self.warmup, train)

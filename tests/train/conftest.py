@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from heddle.config.run import RunConfig
-from heddle.generate import generate_text
 from heddle.train import prepare
+from heddle.train.next_token import NextTokenTask
 
 Begin = Callable[..., Path]
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "then", "some", "more"]
@@ -33,8 +33,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "measure", lambda *args, **settings: 1e5)
     monkeypatch.setattr(module, "matmul_rate", lambda *args, **settings: 1e10)
     monkeypatch.setattr("heddle.train.session.usable_precision", lambda wanted, device: wanted)
-    generate, module = generate_text, import_module("heddle.train.next_token")
-    monkeypatch.setattr(module, "generate_text", lambda *args, **more: generate(*args, **{**more, "max_tokens": 5}))
+    samples = NextTokenTask.samples
+    monkeypatch.setattr(NextTokenTask, "samples", lambda *args: samples(*args[:-1], 5))
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def test_samples_fit_any_context(begin: Begin, context: int, positions: str) -> 
     model = {"context": context, "decoder": {"entry": {"positions": positions}}}
     trainer = Trainer(begin(steps=1, model=model))
     trainer.run()
-    assert len(trainer.sample(0, tokens=20)) > 8
+    assert len(trainer.samples([0], tokens=20)[0]) > 8
 
 
 def test_a_sample_begins_with_text_alone(begin: Begin, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_sample_begins_with_text_alone(begin: Begin, tmp_path: Path) -> None:
     trainer = Trainer(begin(steps=1, model={"context": 4}, data=data))
     assert trainer.session.run.tokenizer.end_of_text in trainer.session.run.store.validation.tokens[:8]
     trainer.run()
-    assert "<" not in trainer.sample(0)[:2]
+    assert "<" not in trainer.samples([0])[0][:2]
 
 
 def poison(trainer: Trainer, step: int, name: str) -> None:
