@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from heddle.cli.main import run
-from heddle.generate import generate_text
+from heddle.train.next_token import NextTokenTask
 
 # The smallest run that is one: a few steps of a few thousand weights.
 TINY = ["tokenizer=bytes", "dim=16", "depth=1", "heads=2", "context=16", "batch=4", "steps=4", "threads=1"]
@@ -49,8 +49,8 @@ def make_quick(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(module, "measure", lambda *args, **settings: 1e5)
     patch.setattr(module, "matmul_rate", lambda *args, **settings: 1e10)
     patch.setattr(module, "available_memory", lambda device: 2**34)
-    generate, module = generate_text, import_module("heddle.train.next_token")
-    patch.setattr(module, "generate_text", lambda *args, **more: generate(*args, **{**more, "max_tokens": 5}))
+    samples = NextTokenTask.samples
+    patch.setattr(NextTokenTask, "samples", lambda *args: samples(*args[:-1], 5))
 
 
 @pytest.fixture
