@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from heddle.cli.models import Ready, compile_model, open_model, tokenizer_of
+from heddle.cli.models import Ready, check_writes, compile_model, open_model, tokenizer_of
 from heddle.cli.say import find_run, pluralize
 from heddle.cli.streams import is_piped
 from heddle.config.decoding import SamplingConfig, WeightKind
@@ -88,6 +88,7 @@ def chat(
     sampling = SamplingConfig.of(settings, where="chat")
     path = find_run(run)
     ready = open_model(path, device, weights)
+    check_writes(path, ready)
     ready.model.check_predicts_next()
     if compile:
         compile_model(ready.model, 1)

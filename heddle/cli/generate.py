@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.markup import escape
 
-from heddle.cli.models import Ready, compile_model, open_model, tokenizer_of
+from heddle.cli.models import Ready, check_writes, compile_model, open_model, tokenizer_of
 from heddle.cli.say import console, document, find_run, pluralize, table
 from heddle.cli.streams import is_piped, read_input
 from heddle.config.decoding import SamplingConfig, WeightKind
@@ -140,6 +140,7 @@ def generate(
     }
     sampling = SamplingConfig.of(settings, where="generate")
     ready = open_model(path := find_run(run), device, weights)
+    check_writes(path, ready)
     tokenizer = tokenizer_of(ready, path)
     sampling = sampling.model_copy(update={"banned": banned_runs(tokenizer, ban or [])})
     prompts = [each or _default_prompt(path, ready.config, tokenizer) for each in _read_prompts(prompt)]
@@ -147,7 +148,7 @@ def generate(
     pieces = complete(model, tokenizer, prompts, sampling, proposer=_proposer(draft, lookup, ready, device, weights))
     texts = _collect(prompts, _shown(prompts[0], pieces) if len(prompts) == 1 and not json else pieces)
     _report(texts, tokenizer, sampling, {"run": str(path), "precision": ready.precision} if json else None)
-    _note_filled(texts, model.config.context)
+    _note_ends(texts, sampling, model.config.context)
 
 
 def _proposer(draft: str | None, lookup: bool, ready: Ready, device: str, weights: WeightKind) -> Proposer | None:
@@ -236,15 +237,19 @@ def _shown(prompt: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
     print()
 
 
-def _note_filled(texts: list[_Text], context: int) -> None:
-    """Say on standard error, so that only the text is piped on, which texts stopped because the context was full."""
-    full = [text.end.tokens for text in texts if text.end is not None and text.end.finish == "context"]
-    if not full:
-        return
-    which = f"{len(full)} of {len(texts)} texts stopped" if len(texts) > 1 else "the text stopped"
-    after = f"after {pluralize(full[0], 'token')}" if len(texts) == 1 else "before --max-tokens"
-    reason = f"the model's context of {pluralize(context, 'token')} is full"
-    print(f"{which} {after}: {reason}; --window continues from its last tokens", file=sys.stderr)
+def _note_ends(texts: list[_Text], sampling: SamplingConfig, context: int) -> None:
+    """Say on standard error, so that only the text is piped on, which texts are not what was asked for: those that stopped because
+    the context was full, and constrained ones that were cut off.
+    """
+    if full := [text.end.tokens for text in texts if text.end is not None and text.end.finish == "context"]:
+        which = f"{len(full)} of {len(texts)} texts stopped" if len(texts) > 1 else "the text stopped"
+        after = f"after {pluralize(full[0], 'token')}" if len(texts) == 1 else "before --max-tokens"
+        reason = f"the model's context of {pluralize(context, 'token')} is full"
+        print(f"{which} {after}: {reason}; --window continues from its last tokens", file=sys.stderr)
+    cut = sum(text.end is not None and text.end.finish == "length" for text in texts)
+    if sampling.constrained and cut:
+        which = f"{cut} of {len(texts)} texts are" if len(texts) > 1 else "the text is"
+        print(f"{which} cut off at --max-tokens and may not match", file=sys.stderr)
 
 
 def _read_prompts(given: list[str] | None) -> list[str]:

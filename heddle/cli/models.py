@@ -81,3 +81,15 @@ def tokenizer_of(ready: Ready, run: Path) -> Tokenizer:
     if ready.tokenizer is None:
         raise HeddleError(f"{run} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
     return ready.tokenizer
+
+
+def check_writes(run: Path, ready: Ready) -> None:
+    """Refuse a run that cannot continue a text, and name the command for what its head does.
+
+    Raises:
+        HeddleError: it has no decoder, or another head than a language model's.
+    """
+    head = ready.model.config.head.kind
+    if ready.model.decoder is None or head != "language":
+        command = {"language": "fill", "classifier": "classify", "embedding": "embed"}.get(head, "embed")
+        raise HeddleError(f"{run} is no model that writes text; use heddle {command}")

@@ -1,9 +1,12 @@
 """`heddle serve`."""
 
 import importlib.util
+import os
+import signal
 import socket
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -17,6 +20,7 @@ from heddle.errors import HeddleError
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 DRAIN = 30  # seconds that answers may go on after SIGTERM
+STOPPING = b"answers that have begun go on to their ends, for 30 seconds at most; Ctrl-C ends them at once\n"
 
 
 def serve(
@@ -109,12 +113,32 @@ def _run(
         if compile and ready.model.decoder is not None:  # encoders have no steps
             compile_model(ready.model, *((1,) if config.engine.rows == 1 else (1, 2)))
         created = int((path / "config.json").stat().st_mtime)
-        served.append(Run(path.resolve().name, ready.model.eval(), tokenizer_of(ready, path), created))
+        data = ready.config.data
+        served.append(
+            Run(
+                path.resolve().name,
+                ready.model.eval(),
+                tokenizer_of(ready, path),
+                created,
+                ready.config.task,
+                None if data is None else "pair" in data.columns(),
+            )
+        )
     app = make_app(served, config)
     where = address_of(listening)
     print(f"serving {', '.join(run.name for run in served)} at http://{where}/v1", file=sys.stderr, flush=True)
     options = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=DRAIN)
-    uvicorn.Server(options).run(sockets=[listening])
+
+    class Server(uvicorn.Server):
+        """A second Ctrl-C ends it at once; uvicorn would end its tasks one by one, each with a traceback."""
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            if self.should_exit and sig == signal.SIGINT:
+                os._exit(128 + sig)
+            super().handle_exit(sig, frame)
+            os.write(sys.stderr.fileno(), STOPPING)
+
+    Server(options).run(sockets=[listening])
 
 
 def _check_names(paths: list[Path]) -> None:

@@ -1,5 +1,6 @@
 """How texts are continued, as data: how the next token is chosen, and when a text ends."""
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -13,6 +14,11 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 WeightKind = Literal["trained", "int8", "int4"]
 """How weights are held in prediction: as they were trained, or rounded (see `heddle.model.quantize`)."""
+
+
+def _as_json(schema: Any) -> Any:
+    """A schema as JSON."""
+    return json.dumps(schema) if isinstance(schema, Mapping) else schema
 
 
 def _pairs(given: Any) -> Any:
@@ -72,7 +78,9 @@ class SamplingConfig(DecodingConfig):
     )
     choice: tuple[str, ...] = ()  # the text is one of these
     regex: str | None = None  # the text as a whole matches this regular expression, in the syntax of Rust's regex
-    json_schema: str | None = None  # the text is JSON of this schema, itself JSON
+    json_schema: Annotated[str | None, BeforeValidator(_as_json)] = (
+        None  # the text is JSON of this schema, a dict or JSON
+    )
     window: bool = False  # beyond the context, continue from the last tokens; False: refuse the prompt, end the text
 
     @model_validator(mode="after")

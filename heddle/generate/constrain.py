@@ -30,11 +30,11 @@ class Guide:
 
     Args:
         matcher: llguidance's matcher of the grammar, at its start.
-        count: ids of the tokenizer; the matcher calls the end of the text by the next one.
+        tokens: the tokenizer's; the matcher calls the end of the text by the id after them.
     """
 
-    def __init__(self, matcher: Any, count: int) -> None:
-        self.matcher, self.count = matcher, count
+    def __init__(self, matcher: Any, tokens: "_Tokens") -> None:
+        self.matcher, self.tokens, self.count = matcher, tokens, tokens.eos_token_id
         self.read: list[int] = []
 
     def allowed(self, generated: Sequence[int]) -> tuple[npt.NDArray[np.bool_], bool]:
@@ -52,7 +52,17 @@ class Guide:
         if self.matcher.is_stopped():
             return np.zeros(self.count, bool), True
         mask = np.unpackbits(bits, bitorder="little")[: self.count + 1].astype(bool)
+        forced = self.forced()
+        if forced and not self.tokens(forced):  # llguidance would take these bytes as written
+            covering = [id for id in self.tokens.from_bytes(forced) if self.matcher.validate_tokens([id])]
+            mask[:] = False
+            mask[covering] = True
         return mask[: self.count], bool(mask[self.count])
+
+    def forced(self) -> bytes:
+        """The bytes that must come next, as far as there is no choice."""
+        forced: bytes = self.matcher.compute_ff_bytes()
+        return forced
 
     def complete(self, generated: Sequence[int]) -> bool:
         """Whether the text can only end here."""
@@ -90,7 +100,11 @@ class Guides:
             from llguidance import LLTokenizer, TokenizerWrapper
         except ImportError:
             raise HeddleError("constrained texts need llguidance: pip install 'heddle-lm[serve]'") from None
-        return LLTokenizer(TokenizerWrapper(_Tokens(self.tokenizer)))
+        return LLTokenizer(TokenizerWrapper(self._tokens))
+
+    @cached_property
+    def _tokens(self) -> "_Tokens":
+        return _Tokens(self.tokenizer)
 
     @checked()
     def make(self, sampling: SamplingConfig) -> Guide | None:
@@ -120,8 +134,11 @@ class Guides:
             raise HeddleError(f"{where}: {_line(str(error))}") from None
         if said := matcher.get_error():
             raise HeddleError(f"{where}: {_line(said)}")
-        guide = Guide(matcher, self.tokenizer.vocab_size)
+        guide = Guide(matcher, self._tokens)
+        needed = guide.forced().decode(errors="ignore")
         mask, ends = guide.allowed([])
+        if missing := next((sign for sign in needed if not self._tokens.bytes.issuperset(sign.encode())), None):
+            raise HeddleError(f"{where}: it needs {missing!r}, which no token of this tokenizer has")
         if not mask.any():
             raise HeddleError(f"{where}: {'only an empty text' if ends else 'no text of this tokenizer'} meets it")
         return guide
@@ -159,6 +176,7 @@ class _Tokens:
         special = set(self.special_token_ids)
         self._ids = {text: id for id, text in enumerate(self.tokens) if text and id not in special}
         self._longest = max(map(len, self._ids), default=0)
+        self.bytes = frozenset(b"".join(self._ids))
 
     def __call__(self, text: bytes) -> list[int]:
         """The longest tokens that spell the bytes, up to the first that none spells: the tokenizer itself would refuse them."""
@@ -171,6 +189,10 @@ class _Tokens:
             found.append(self._ids[text[start:end]])
             start = end
         return found
+
+    def from_bytes(self, start: bytes) -> list[int]:
+        """The ids of tokens that begin with these bytes."""
+        return [id for text, id in self._ids.items() if text.startswith(start)]
 
 
 def _line(error: str) -> str:

@@ -67,4 +67,6 @@ def _fault(text: GrowingText, logprob: float, score: float) -> str | None:
     """Why an id with this log probability, and this score after the processors, cannot be used."""
     if not isfinite(logprob):
         return f"row {text.number}: the model's output is NaN or infinite; its weights are broken"
-    return f"row {text.number}: every id is banned, so the text cannot continue" if score == -inf else None
+    if score == -inf:
+        return f"row {text.number}: no token may follow: what is banned and what the text must match leave none"
+    return None

@@ -14,7 +14,7 @@ from heddle.generate.drawn import Drawn
 from heddle.generate.feed import feed
 from heddle.generate.opening import Opening, Prefixes, Row, draw_each
 from heddle.generate.propose import Proposer
-from heddle.generate.stream import Decoding, Finish
+from heddle.generate.stream import Decoding, Finish, check_generates
 from heddle.model.evaluating import evaluating
 from heddle.model.packing import pack
 from heddle.model.transformer import Transformer
@@ -86,6 +86,7 @@ class Engine:
         proposer: Proposer | None = None,
         guides: Guides | None = None,
     ) -> None:
+        check_generates(model)
         self.model, self.proposer, self.guides = model, proposer, guides
         self.config = EngineConfig() if config is None else config
         self.end_of_text, self.vocabulary = end_of_text, vocabulary

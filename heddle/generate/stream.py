@@ -55,6 +55,17 @@ def stream(
             cache, new = model.new_cache(1), text.visible()
 
 
+def check_generates(model: Transformer) -> None:
+    """Refuse a model that cannot continue texts.
+
+    Raises:
+        HeddleError: it has no decoder or does not score tokens.
+    """
+    if model.decoder is None:
+        raise HeddleError("this model has no decoder, so it cannot generate")
+    model.language_head()
+
+
 class Decoding:
     """How the texts of a model start, which ids they get, and when they end, whatever chooses the ids.
 
@@ -77,15 +88,14 @@ class Decoding:
     def __init__(
         self, model: Transformer, config: DecodingConfig, end_of_text: int | None = None, vocabulary: int | None = None
     ) -> None:
-        if model.decoder is None:
-            raise HeddleError("this model has no decoder, so it cannot generate")
-        model.language_head()
+        check_generates(model)
         ids = model.config.ids or SpecialIds()
         self.config, self.context, self.vocab_size = config, model.config.context, model.vocab_size
         self.reads_source = model.encoder is not None
         self.window, self.alternatives = False, 0
         if isinstance(config, SamplingConfig):
-            self.window, self.alternatives = config.window, config.logprobs or 0
+            # Entries that only fill up the vocabulary are no alternatives.
+            self.window, self.alternatives = config.window, min(config.logprobs or 0, self.vocab_size)
         self.source_vocab_size = model.config.source_vocab_size or model.vocab_size
         begin = ids.decoder_start if self.reads_source else ids.begin
         self.begin = end_of_text if begin is None else begin

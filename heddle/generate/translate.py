@@ -148,9 +148,7 @@ def source_ids(
         if len(ids) > room:
             if not crop:
                 fault = f"has {pluralize(len(ids), 'token')}, but the model has room for {room}"
-                raise TextError(
-                    "source", number, f"{fault}; shorten it, or crop sources with --crop (in Python crop=True)"
-                )
+                raise TextError("source", number, f"{fault}; shorten it, or crop it (--crop, in Python crop=True)")
             ids = ids[:kept]
         found[number] = [*marks.begin, *ids, *after]
     return found

@@ -1,8 +1,12 @@
 """Answers in the shape of OpenAI's API, from the parts of texts."""
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from heddle.generate.drawn import Drawn
 from heddle.generate.text import spelled
@@ -105,3 +109,13 @@ def _table(tokenizer: Tokenizer, drawn: Drawn) -> dict[str, float]:
 def _text(tokenizer: Tokenizer, id: int) -> str:
     """The text of an id. A model may have more than its tokenizer: they are never drawn, but may be among the most probable."""
     return tokenizer.decode([id]) if id < tokenizer.vocab_size else spelled(tokenizer, id)
+
+
+def embeddings(found: Sequence[tuple[npt.NDArray[np.float32], bool]], encoding: str) -> list[dict[str, Any]]:
+    """Vectors as numbers, or as `base64` of fp32 in little-endian order; `cut` says whether the text lost its end."""
+    packed = encoding == "base64"
+    rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() if packed else row.tolist() for row, _ in found]
+    return [
+        {"object": "embedding", "index": index, "embedding": row, "cut": cut}
+        for index, (row, (_, cut)) in enumerate(zip(rows, found, strict=True))
+    ]

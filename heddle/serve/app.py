@@ -1,7 +1,6 @@
 """The application: OpenAI's endpoints for texts, conversations and vectors, and heddle's own for translations and classes."""
 
 import asyncio
-import base64
 import dataclasses
 import secrets
 import time
@@ -24,10 +23,10 @@ from heddle.errors import HeddleError
 from heddle.generate.translate import translate
 from heddle.predict.classify import classify
 from heddle.predict.embed import embed
-from heddle.serve.answers import Choice, chat_logprobs, completion_logprobs, usage
-from heddle.serve.errors import ApiError, unreadable
+from heddle.serve.answers import Choice, chat_logprobs, completion_logprobs, embeddings, usage
+from heddle.serve.errors import ERRORS, ApiError, unreadable
 from heddle.serve.guard import Guard
-from heddle.serve.metrics import Clock, Metrics
+from heddle.serve.metrics import Clock, Counted, Metrics
 from heddle.serve.requests import (
     ChatRequest,
     ClassifyRequest,
@@ -35,8 +34,10 @@ from heddle.serve.requests import (
     EmbeddingRequest,
     Sampled,
     TranslateRequest,
+    prompts_of,
+    texts_of,
 )
-from heddle.serve.served import Prompt, Run, Served, size
+from heddle.serve.served import Prompt, Run, Served, refused, size
 from heddle.serve.streaming import ClientLeft, Stream, while_connected
 
 DEFAULT_TOKENS = 16  # of a completion, as in OpenAI's API
@@ -86,6 +87,7 @@ def make_app(runs: Sequence[Run], config: ServeConfig) -> FastAPI:
         app.add_middleware(
             CORSMiddleware, allow_origins=config.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
         )
+    app.add_middleware(Counted, metrics=service.metrics, paths={path for _, path, _ in service.routes()})
     return app
 
 
@@ -98,32 +100,6 @@ def _described(app: FastAPI, names: Sequence[str]) -> Document:
                 schema["properties"]["model"]["enum"] = list(names)
     return app.openapi_schema
 
-
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {
-        "description": said,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["error"],
-                    "properties": {"error": {"type": "object", "required": ["message", "type", "param", "code"]}},
-                }
-            }
-        },
-    }
-    for status, said in {
-        400: "The request is impossible.",
-        401: "The key is wrong.",
-        404: "There is no such model.",
-        408: "The body took too long.",
-        413: "The body is too large.",
-        422: "Not used; see 400.",
-        429: "Too many texts wait.",
-        500: "The model is broken.",
-        503: "The answer took too long, or the server is shutting down.",
-    }.items()
-}
 
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {"description": "The answer; with stream, server-sent events.", "content": {"text/event-stream": {}}}
@@ -182,7 +158,7 @@ class Service:
     async def complete(self, body: CompletionRequest, request: Request) -> Any:
         """Continue texts (OpenAI's completions)."""
         served, clock = self._find(body.model), self.metrics.clock(body.model)
-        given = _prompts(body.prompt)
+        given = prompts_of(body.prompt)
         prompts = [served.prompt(each) for each in given]
         count, echo = body.n or 1, bool(body.echo)
         if len(prompts) * count > MOST_PROMPTS:
@@ -283,17 +259,17 @@ class Service:
 
     async def embed(self, body: EmbeddingRequest, request: Request) -> Document:
         """Vectors of texts (OpenAI's embeddings): the mean of the last hidden vectors, or what the model's head makes of them."""
-        served, texts = self._find(body.model), _texts(body.input)
+        served, texts = self._find(body.model), texts_of(body.input)
         if body.dimensions is not None and body.dimensions != served.model.config.dim:
             raise ApiError(400, f"the model's vectors have {served.model.config.dim} numbers", param="dimensions")
-        work = served.call(lambda: embed(served.model, served.tokenizer, texts), "input")
-        found = (await while_connected(request, work, self.config.seconds)).vectors
-        rows = [
-            base64.b64encode(row.astype("<f4").tobytes()).decode() if body.encoding_format == "base64" else row.tolist()
-            for row in found
-        ]
-        data = [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)]
+
+        def vectors(some: Sequence[str]) -> list[Any]:
+            made = embed(served.model, served.tokenizer, some)
+            return list(zip(made.vectors, made.cut, strict=True))
+
+        data = embeddings(await self._made(request, served, vectors, texts, "input"), body.encoding_format)
         read = sum(len(served.tokenizer.encode(text)) for text in texts)
+        self.metrics.read.labels(body.model).inc(read)
         return {
             "object": "list",
             "data": data,
@@ -303,18 +279,36 @@ class Service:
 
     async def translate(self, body: TranslateRequest, request: Request) -> Document:
         """Translate texts by beam search."""
-        served, texts = self._find(body.model), _texts(body.text)
-        asked = {name: getattr(body, name) for name in ("beams", "max_tokens", "length_penalty")}
-        work = served.call(lambda: translate(served.model, served.tokenizer, texts, BeamConfig.of(asked)), "text")
-        found = await while_connected(request, work, self.config.seconds)
+        served, texts = self._find(body.model), texts_of(body.text)
+        served.check_translates()
+        with refused("beams"):
+            beam = BeamConfig.of({name: getattr(body, name) for name in ("beams", "max_tokens", "length_penalty")})
+
+        def translations(some: Sequence[str]) -> list[Any]:
+            return translate(served.model, served.tokenizer, some, beam, body.crop)
+
+        found = await self._made(request, served, translations, texts, "text")
         return {"model": body.model, "translations": [dataclasses.asdict(best) for best, *_ in found]}
 
     async def classify(self, body: ClassifyRequest, request: Request) -> Document:
         """Classes of texts, with probabilities."""
-        served, texts = self._find(body.model), _texts(body.text)
-        work = served.call(lambda: classify(served.model, served.tokenizer, texts), "text")
-        found = await while_connected(request, work, self.config.seconds)
+        served = self._find(body.model)
+        items = served.pairs(texts_of(body.text), None if body.pair is None else texts_of(body.pair))
+
+        def predictions(some: Sequence[Any]) -> list[Any]:
+            return classify(served.model, served.tokenizer, some)
+
+        found = await self._made(request, served, predictions, items, "text")
         return {"model": body.model, "predictions": [dataclasses.asdict(each) for each in found]}
+
+    async def _made(
+        self, request: Request, served: Served, function: Callable[[Any], Any], items: Sequence[Any], param: str
+    ) -> list[Any]:
+        """What a function makes of items, timed, unless the client leaves."""
+        clock = self.metrics.clock(served.run.name)
+        found = await while_connected(request, served.call(function, items, param), self.config.seconds)
+        clock.end()
+        return found
 
     def _find(self, name: str) -> Served:
         if name not in self.served:
@@ -382,16 +376,3 @@ class _Held:
 
 def _delta(index: int, delta: Document, logprobs: Document | None, finish: str | None) -> Document:
     return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-
-
-def _texts(given: str | list[str]) -> list[str]:
-    return [given] if isinstance(given, str) else given
-
-
-def _prompts(given: Any) -> list[Any]:
-    """Texts or lists of ids, from what OpenAI's API allows as a prompt."""
-    if isinstance(given, str) or (given and isinstance(given[0], int)):
-        return [given]
-    if not given:
-        raise ApiError(400, "the prompt is an empty list", param="prompt")
-    return list(given)

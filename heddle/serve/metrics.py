@@ -1,10 +1,12 @@
 """What a server counts, for Prometheus."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.types import Message, Receive, Scope, Send
 
 from heddle.serve.served import Served
 
@@ -28,6 +30,9 @@ class Metrics:
             gauge = Gauge(name, what, labels, registry=registry)
             for model, each in served.items():
                 gauge.labels(model).set_function(partial(getattr, each.worker, of))
+        self.requests = Counter(
+            "heddle:requests", "Answers by endpoint and status.", ["path", "code"], registry=registry
+        )
         self.read = Counter("heddle:prompt_tokens", "Tokens of prompts.", labels, registry=registry)
         self.drawn = Counter("heddle:generation_tokens", "Tokens drawn.", labels, registry=registry)
         self.first = Histogram(
@@ -47,6 +52,29 @@ class Metrics:
     def text(self) -> bytes:
         """Everything, in Prometheus's text format."""
         return generate_latest(self.registry)
+
+
+class Counted:
+    """ASGI middleware that counts answers, also those of middleware behind it.
+
+    Args:
+        app: the application behind it.
+        metrics: what counts.
+        paths: of the endpoints; others are counted together, so that nobody can make up labels.
+    """
+
+    def __init__(self, app: Any, metrics: Metrics, paths: Collection[str]) -> None:
+        self.app, self.metrics, self.paths = app, metrics, paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self.metrics.requests.labels(path if path in self.paths else "other", message["status"]).inc()
+            await send(message)
+
+        await self.app(scope, receive, counted)
 
 
 class Clock:

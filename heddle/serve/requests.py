@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from heddle.config.decoding import SamplingConfig
+from heddle.serve.errors import ApiError
 
 LARGEST_N = 128
 Text = Annotated[str, Field(max_length=1 << 22)]
@@ -194,9 +195,25 @@ class TranslateRequest(Request):
     beams: Annotated[int, Field(ge=1, le=32)] = 5
     max_tokens: Annotated[int, Field(ge=1)] = 200
     length_penalty: Annotated[float, Field(ge=-50, le=50)] = 1.0
+    crop: bool = False
 
 
 class ClassifyRequest(Request):
-    """`POST /classify`."""
+    """`POST /classify`; `pair` has the second texts, for a model of pairs."""
 
     text: Text | Annotated[list[Text], Field(min_length=1, max_length=2048)]
+    pair: Text | Annotated[list[Text], Field(min_length=1, max_length=2048)] | None = None
+
+
+def texts_of(given: str | list[str]) -> list[str]:
+    """One text as a list."""
+    return [given] if isinstance(given, str) else given
+
+
+def prompts_of(given: Any) -> list[Any]:
+    """Texts or lists of ids, from what OpenAI's API allows as a prompt."""
+    if isinstance(given, str) or (given and isinstance(given[0], int)):
+        return [given]
+    if not given:
+        raise ApiError(400, "the prompt is an empty list", param="prompt")
+    return list(given)

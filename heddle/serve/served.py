@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from heddle.config.decoding import EngineConfig, SamplingConfig
-from heddle.errors import HeddleError
+from heddle.config.tasks import SpanCorruptionConfig, TaskSettings, TranslationConfig
+from heddle.errors import HeddleError, pluralize
 from heddle.generate.chat import chat_template
 from heddle.generate.engine import QueueFull
 from heddle.generate.text import opening
@@ -20,6 +22,9 @@ from heddle.text.tokenizer import Tokenizer
 
 Prompt = tuple[list[int], list[int] | None]
 """Ids of a prompt, and of the source that an encoder reads, if there is one."""
+
+
+TOGETHER = 16  # texts to translate, classify or embed before others of the same model go on
 
 
 def size(prompt: Prompt) -> int:
@@ -36,12 +41,16 @@ class Run:
         model: the model, in the precision that it computes in.
         tokenizer: its tokenizer.
         created: Unix time of the run, which clients are told.
+        task: what it was trained for; None: that is not known, as of an imported model.
+        pairs: whether it was trained to classify pairs of texts; None: that is not known.
     """
 
     name: str
     model: Transformer
     tokenizer: Tokenizer
     created: int = 0
+    task: TaskSettings | None = None
+    pairs: bool | None = None
 
 
 class Served:
@@ -148,14 +157,50 @@ class Served:
         finally:
             self.worker.cancel(keys)
 
-    async def call(self, function: Callable[[], Any], param: str) -> Any:
-        """What a function returns that uses the model, between two steps of the texts that grow.
+    def check_translates(self) -> None:
+        """Refuse a run that learned another task than to answer a source.
+
+        Raises:
+            ApiError: it did.
+        """
+        task = self.run.task
+        if task is not None and not isinstance(task, TranslationConfig | SpanCorruptionConfig):
+            raise ApiError(400, f"{self.run.name} was not trained to translate", "invalid_value", "model")
+
+    def pairs(self, texts: Sequence[str], seconds: Sequence[str] | None) -> list[Any]:
+        """The texts, or the pairs of texts, to classify.
+
+        Raises:
+            ApiError: the run was trained on the other ones, or there are more of one than of the other.
+        """
+        if seconds is None:
+            if self.run.pairs:
+                raise ApiError(400, f"{self.run.name} reads pairs of texts: send pair, too", "invalid_value", "pair")
+            return list(texts)
+        if self.run.pairs is False:
+            raise ApiError(400, f"{self.run.name} reads single texts: leave out pair", "invalid_value", "pair")
+        if len(texts) != len(seconds):
+            raise ApiError(
+                400,
+                f"{pluralize(len(texts), 'text')} and {pluralize(len(seconds), 'second text')}",
+                "invalid_value",
+                "pair",
+            )
+        return list(zip(texts, seconds, strict=True))
+
+    async def call(
+        self, function: Callable[[Sequence[Any]], Sequence[Any]], items: Sequence[Any], param: str
+    ) -> list[Any]:
+        """What a function of items returns that uses the model, a few of them at a time, between steps of the texts that grow.
 
         Raises:
             ApiError: it raises a `HeddleError`, which is about this field.
         """
-        with refused(param):
-            return await asyncio.wrap_future(self.worker.call(function))
+        found: list[Any] = []
+        for start in range(0, len(items), TOGETHER):
+            with refused(param):
+                found += await asyncio.wrap_future(self.worker.call(partial(function, items[start : start + TOGETHER])))
+        return found
 
 
 async def _until_finished(heard: "asyncio.Queue[tuple[int, Part]]", texts: int) -> AsyncIterator[tuple[int, Part]]:

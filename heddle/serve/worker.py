@@ -5,16 +5,17 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from heddle.config.decoding import EngineConfig, SamplingConfig
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, pluralize
 from heddle.generate.constrain import Guides
 from heddle.generate.drawn import Drawn
 from heddle.generate.engine import Engine, Event, QueueFull
 from heddle.generate.propose import Proposer
-from heddle.generate.stream import Finish
+from heddle.generate.stream import Finish, check_generates
 from heddle.generate.text import RowText
 from heddle.model.device import release_threads
 from heddle.model.transformer import Transformer
@@ -86,9 +87,9 @@ class Worker:
         end_of_text: int | None = None,
         proposer: Proposer | None = None,
     ) -> None:
-        self.tokenizer, self.config = tokenizer, config
+        self.model, self.tokenizer, self.config = model, tokenizer, config
         self.engine = None
-        if model.decoder is not None:
+        with suppress(HeddleError):  # a model that cannot generate may still classify, embed or translate
             self.engine = Engine(model, end_of_text, tokenizer.vocab_size, config, proposer, Guides(tokenizer))
         self.state: State = "ready"
         self.growing, self.waiting = 0, 0  # texts, for other threads to read
@@ -154,10 +155,13 @@ class Worker:
 
     def _admit(self, keys: Sequence[int], asked: Sequence[Asked]) -> None:
         if self.engine is None:
-            raise HeddleError("this model has no decoder, so it cannot generate")
-        room = None if self.config.queue is None else self.config.queue - len(self.engine.waiting)
-        if room is not None and len(asked) > room:
-            raise QueueFull(f"{len(self.engine.waiting)} texts are waiting; try again later")
+            check_generates(self.model)
+        assert self.engine is not None
+        most = self.config.queue
+        if most is not None and len(asked) > most:
+            raise HeddleError(f"{len(asked)} texts in one request are more than may wait here, {most}; ask for fewer")
+        if most is not None and len(asked) > most - len(self.engine.waiting):
+            raise QueueFull(f"{pluralize(len(self.engine.waiting), 'text')} waiting; try again later")
         numbers: list[int] = []
         try:
             for each in asked:

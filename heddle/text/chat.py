@@ -6,6 +6,7 @@ wherever somebody else's is used, in a process of its own, so that one without a
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Protocol, Self, get_args
@@ -155,7 +156,9 @@ class ChatTemplate:
         Raises:
             HeddleError: it is such a template.
         """
-        self.conversation([*PROBE, *PROBE])
+        text = _known(self.tokenizer)
+        pair = [{**message, "content": text} for message in PROBE]
+        self.conversation([*pair, *pair])
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
@@ -211,6 +214,17 @@ class ChatTemplate:
     def _rendered(self, messages: Sequence[Message], prompt: bool) -> str:
         told = {"tools": None, "documents": None, "add_generation_prompt": prompt, **self.tokens}
         return self._render(messages, told)
+
+
+def _known(tokenizer: Tokenizer) -> str:
+    """A text without blanks around it that a tokenizer knows."""
+    special = set(tokenizer.special.values())
+    pieces = (tokenizer.piece(id) for id in range(tokenizer.vocab_size) if id not in special)
+    for text in (PROBE[0]["content"], *(piece for piece in pieces if piece.strip() == piece != "")):
+        with suppress(HeddleError):
+            tokenizer.encode(text)
+            return text
+    return PROBE[0]["content"]
 
 
 def _rendered_here(template: str, date: str | None) -> Callable[[Sequence[Message], Mapping[str, Any]], str]:

@@ -313,8 +313,10 @@ def check_width(config: RunConfig, vectors: str, model: TransformerConfig) -> No
     if chosen and entry.token_dim(model.dim) == width:
         return
     wanted = width if entry.combine == "sum" else width + (entry.position_dim or width)
-    there = f"the model's {entry.token_dim(model.dim):,}" if chosen else "the model's width is chosen by time"
-    advice = f"set dim={wanted}"
+    there, advice = "the model's width is chosen by time", f"set dim={wanted}"
+    if chosen:
+        there = f"the model's {entry.token_dim(model.dim):,}"
+        advice = f"use vectors as wide as the model's, or {advice}"
     try:
         choice.model_copy(update={"dim": wanted}).resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task)
     except HeddleError as error:

@@ -171,6 +171,8 @@ def test_what_is_refused_is_one_line(refused: Refused, run_a: Path, runs: Path, 
     (tmp_path / "long.txt").write_text("[MASK] " * 80)
     for words, said in (
         (["classify", "a", "text"], "this model predicts tokens, so it cannot classify"),
+        (["generate", "class"], "is no model that writes text; use heddle classify"),
+        (["generate", "masked"], "is no model that writes text; use heddle fill"),
         (["classify", "class", "text", "--jsn"], "Unknown option: --jsn. Did you mean --json?"),
         (["classify", "class", "reviws.csv"], "reviws.csv: no such file"),
         (["classify", "class", "table.csv"], "table.csv:2: no column 'text'"),

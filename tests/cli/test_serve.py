@@ -57,3 +57,21 @@ def test_it_answers_and_drains(run_a: Path) -> None:
             rest = [line for line in lines if line]
         assert rest[-1] == "data: [DONE]"
         assert process.wait(30) in (0, 143, -signal.SIGTERM)
+
+
+def test_a_second_interrupt_ends_it_at_once(run_a: Path) -> None:
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "heddle", "serve", str(run_a), "--port", "0"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if line.startswith("serving a at "))
+        url = re.findall(r"http://\S+", line)[0]
+        asked = {"model": "a", "prompt": "warp", "max_tokens": 9, "stream": True, "seed": 1}
+        with httpx2.stream("POST", f"{url}/completions", json=asked) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGINT)
+            assert "answers that have begun go on" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 128 + signal.SIGINT
+        assert process.stderr.read() == ""

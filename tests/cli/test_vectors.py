@@ -101,6 +101,8 @@ def test_a_run_starts_from_the_file_and_refuses_another_width(
     model = ["tokenizer=words", "depth=1", "heads=2", "context=16", "steps=1", "batch=2", "device=cpu"]
     model += ["precision=fp32", "compile=off", "vectors=v.txt"]
     line = refused("train", text, *model, "dim=16", "--dry-run")
-    assert line == "v.txt: its vectors have 8 numbers and the model's 16: set dim=8"
+    assert (
+        line == "v.txt: its vectors have 8 numbers and the model's 16: use vectors as wide as the model's, or set dim=8"
+    )
     planned = heddle("train", text, *model, "dim=8", "--dry-run", "--json").json
     assert planned["chosen"]["vectors"]["found"] == 36

@@ -4,6 +4,7 @@ import json
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -52,7 +53,7 @@ def test_every_text_is_valid(both: tuple[Transformer, Tokenizer]) -> None:
             "a loom",
         )
         assert re.fullmatch("[a-c]{2,4}x?é", generate_text(model, tokenizer, "the", regex="[a-c]{2,4}x?é", **hot))
-        found = json.loads(generate_text(model, tokenizer, "the", json_schema=json.dumps(SCHEMA), **hot))
+        found = json.loads(generate_text(model, tokenizer, "the", json_schema=SCHEMA, **hot))
         assert set(found) == set(SCHEMA["required"])
         assert 0 <= found["count"] <= 99
         assert found["yarn"] in ("warp", "wéft")
@@ -107,7 +108,10 @@ def test_rows_with_and_without_constraints_do_not_mix(
         ({"regex": ""}, "regex: only an empty text meets it"),
         ({"regex": "a{0}"}, "regex: only an empty text meets it"),
         ({"json_schema": ""}, "json_schema: Expecting value"),
-        ({"choice": ["é"]}, "choice: no text of this tokenizer meets it"),
+        ({"choice": ["é"]}, "choice: it needs 'é', which no token of this tokenizer has"),
+        ({"choice": ["é", "è"]}, "choice: no text of this tokenizer meets it"),
+        ({"regex": '"[a-z]+"'}, "regex: it needs '\"', which no token of this tokenizer has"),
+        ({"json_schema": {"type": "array"}}, r"json_schema: it needs '\[', which no token of this tokenizer has"),
         ({"choice": ["a"], "regex": "a"}, "exclude each other"),
         ({"choice": [""]}, "choice contains an empty text"),
     ],
@@ -117,6 +121,27 @@ def test_what_cannot_be_met_is_refused(make: Make, constraint: dict[str, Any], m
     model = make(vocab_size=tokenizer.vocab_size).eval()
     with pytest.raises(HeddleError, match=message):
         generate_text(model, tokenizer, "a", **constraint)
+
+
+def test_bytes_that_must_come_may_be_the_beginning_of_a_longer_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a tokenizer in which a quotation mark is never a token of its own."""
+    tokenizer = train_tokenizer("characters", ["abcd"])
+    tokens = dict(zip(tokenizer.encode("abcd"), (b'"a', b"b", b'"b', b'"c'), strict=True))
+    monkeypatch.setattr(type(tokenizer), "token_bytes", lambda self, id: tokens.get(id, b""))
+    guide = Guides(tokenizer).make(SamplingConfig(regex='"a?b'))
+    assert guide is not None
+    started, ended, whole, _ = tokens
+    assert np.flatnonzero(guide.allowed([])[0]).tolist() == sorted([started, whole])
+    assert np.flatnonzero(guide.allowed([started])[0]).tolist() == [ended]
+    assert guide.complete([started, ended])
+    assert guide.complete([whole])
+
+
+def test_a_text_breaks_where_no_token_spells_what_must_follow(make: Make) -> None:
+    tokenizer = train_tokenizer("characters", ["ab {}"])
+    model = make(vocab_size=tokenizer.vocab_size).eval()
+    with pytest.raises(HeddleError, match="row 0: no token may follow: what is banned and what the text must match"):
+        generate_text(model, tokenizer, "a", regex="[ab]c")
 
 
 def test_ids_alone_cannot_be_constrained(make: Make) -> None:

@@ -13,6 +13,7 @@ from openai import OpenAI
 
 from heddle.config import EngineConfig, TransformerConfig, sized
 from heddle.config.serve import ServeConfig
+from heddle.config.tasks import ClassificationConfig
 from heddle.model import Transformer, build
 from heddle.serve import Run, make_app
 from heddle.text import train_tokenizer
@@ -79,7 +80,12 @@ class Server(Running):
     """
 
     def __init__(self, config: ServeConfig, runs: Sequence[Run] | None = None) -> None:
-        runs = [Run(name, model, TOKENIZER, 1) for name, model in models().items()] if runs is None else runs
+        if runs is None:
+            runs = [Run(name, model, TOKENIZER, 1) for name, model in models().items()]
+            runs += [
+                Run("pairs", models()["classifier"], TOKENIZER, task=ClassificationConfig(), pairs=True),
+                Run("texts", models()["classifier"], TOKENIZER, task=ClassificationConfig(), pairs=False),
+            ]
         self.models = {run.name: run.model for run in runs}
         super().__init__(make_app(runs, config))
 

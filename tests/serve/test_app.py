@@ -1,6 +1,7 @@
 """What the server refuses, and how it says so: OpenAI's shape, no trace, no path."""
 
 import json
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -13,10 +14,12 @@ import torch
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
 from heddle.model import build
+from heddle.predict import classify
 from heddle.serve import Run, make_app
 from tests.serve.conftest import DECODER, ENGINE, TOKENIZER, Server, models
 
 PLAIN = {"model": "plain", "prompt": "a"}
+ENDLESS = {"max_tokens": 60, "logit_bias": {"97": 100}}
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "a"}]}
 BAD: dict[str, tuple[str, Any, int, str]] = {
     "unknown model": ("/v1/completions", {"model": "nope", "prompt": "a"}, 404, "there are: plain, chat"),
@@ -25,7 +28,14 @@ BAD: dict[str, tuple[str, Any, int, str]] = {
     "hot": ("/v1/completions", {**PLAIN, "temperature": -1}, 400, "temperature"),
     "no tokens": ("/v1/completions", {**PLAIN, "max_tokens": 0}, 400, "max_tokens = 0"),
     "id too large": ("/v1/completions", {**PLAIN, "prompt": [10**9]}, 400, "ids must be below"),
-    "id below zero": ("/v1/completions", {**PLAIN, "prompt": [-1]}, 400, "prompt"),
+    "id below zero": ("/v1/completions", {**PLAIN, "prompt": [-1]}, 400, "prompt: Input should be greater than"),
+    "a number": (
+        "/v1/completions",
+        {**PLAIN, "prompt": 7},
+        400,
+        "prompt: must be a text, a list of texts, a list of ids",
+    ),
+    "more than may wait": ("/v1/completions", {**PLAIN, "n": 17}, 400, "more than may wait here, 16; ask for fewer"),
     "no prompts": ("/v1/completions", {**PLAIN, "prompt": []}, 400, "empty list"),
     "too long": ("/v1/completions", {**PLAIN, "prompt": "a" * 65}, 400, "context is 64"),
     "bias of an id that is not there": ("/v1/completions", {**PLAIN, "logit_bias": {"9999": 1}}, 400, "the id 9999"),
@@ -44,6 +54,24 @@ BAD: dict[str, tuple[str, Any, int, str]] = {
     ),
     "too wide": ("/v1/embeddings", {"model": "plain", "input": "a", "dimensions": 7}, 400, "32 numbers"),
     "empty text": ("/v1/embeddings", {"model": "plain", "input": ""}, 400, "empty"),
+    "ids to embed": (
+        "/v1/embeddings",
+        {"model": "plain", "input": [[1, 2]]},
+        400,
+        "input: must be a text or a list of texts",
+    ),
+    "too many texts": (
+        "/translate",
+        {"model": "both", "text": ["a"] * 2049},
+        400,
+        "text: List should have at most 2048",
+    ),
+    "no texts": ("/translate", {"model": "both", "text": []}, 400, "text: List should have at least 1"),
+    "long source": ("/translate", {"model": "both", "text": "a" * 99}, 400, "crop"),
+    "learned another task": ("/translate", {"model": "texts", "text": "a"}, 400, "was not trained to translate"),
+    "no pair": ("/classify", {"model": "pairs", "text": "a"}, 400, "reads pairs of texts: send pair, too"),
+    "a pair": ("/classify", {"model": "texts", "text": "a", "pair": "b"}, 400, "reads single texts: leave out pair"),
+    "two pairs": ("/classify", {"model": "pairs", "text": "a", "pair": ["b", "c"]}, 400, "1 text and 2 second texts"),
     "cannot translate": ("/translate", {"model": "encoder", "text": "a"}, 400, "no decoder"),
     "cannot classify": ("/classify", {"model": "plain", "text": "a"}, 400, "classify"),
 }
@@ -112,25 +140,35 @@ def test_a_key(start: Callable[..., Server]) -> None:
         assert page.headers["access-control-allow-origin"] == "http://page.example"
 
 
+def slow_down(server: Server, seconds: float) -> None:
+    """Let each pass of the plain model take so long."""
+    original = server.models["plain"].forward
+
+    def slow(*given: Any, **more: Any) -> Any:
+        time.sleep(seconds)
+        return original(*given, **more)
+
+    server.models["plain"].forward = slow  # type: ignore[method-assign]
+
+
 def test_a_full_queue_says_when_to_try_again(start: Callable[..., Server]) -> None:
     server = start(engine={"rows": 1, "queue": 2})
+    slow_down(server, 0.1)
     with httpx2.Client(base_url=server.url) as http:
-        answer = http.post("/v1/completions", json={**PLAIN, "n": 3})
-        check_error(answer, 429, "waiting")
+        with http.stream("POST", "/v1/completions", json={**PLAIN, **ENDLESS, "n": 2, "stream": True}) as stream:
+            lines = stream.iter_lines()
+            next(lines)  # one text grows and one waits
+            answer = http.post("/v1/completions", json={**PLAIN, "n": 2})
+        check_error(answer, 429, "1 text waiting; try again later")
         assert answer.headers["retry-after"] == "1"
+        server.check_idle("plain")
         assert http.post("/v1/completions", json={**PLAIN, "n": 2}).status_code == 200
 
 
 def test_an_answer_that_takes_too_long(start: Callable[..., Server]) -> None:
     server = start(seconds=0.3)
-    original = server.models["plain"].forward
-    endless = {**PLAIN, "max_tokens": 20, "logit_bias": {"97": 100}}
-
-    def slow(*given: Any, **more: Any) -> Any:
-        time.sleep(0.2)
-        return original(*given, **more)
-
-    server.models["plain"].forward = slow  # type: ignore[method-assign]
+    endless = {**PLAIN, **ENDLESS}
+    slow_down(server, 0.2)
     with httpx2.Client(base_url=server.url) as http:
         check_error(
             http.post("/v1/completions", json=endless),
@@ -160,8 +198,23 @@ def test_translations_and_classes(http: httpx2.Client) -> None:
         "/translate", json={"model": "both", "text": ["warp", "weft"], "beams": 2, "max_tokens": 5}
     ).json()
     assert [each["tokens"] <= 5 for each in answer["translations"]] == [True, True]
+    whole = http.post("/translate", json={"model": "both", "text": ["a" * 99] * 20, "crop": True, "max_tokens": 2})
+    assert len(whole.json()["translations"]) == 20
     (found,) = http.post("/classify", json={"model": "classifier", "text": "warp"}).json()["predictions"]
     assert sum(found["probabilities"].values()) == pytest.approx(1)
+
+
+def test_pairs_are_classified_as_pairs(http: httpx2.Client, server: Server) -> None:
+    asked = {"model": "pairs", "text": ["warp", "weft"] * 9, "pair": ["loom", "reed"] * 9}
+    found = http.post("/classify", json=asked).json()["predictions"]
+    pairs = list(zip(asked["text"], asked["pair"], strict=True))
+    expected = classify(models()["classifier"], TOKENIZER, pairs)
+    assert [each["probabilities"] for each in found] == [pytest.approx(each.probabilities) for each in expected]
+
+
+def test_an_embedding_says_whether_its_text_was_cut(http: httpx2.Client) -> None:
+    data = http.post("/v1/embeddings", json={"model": "plain", "input": ["a", "a" * 99]}).json()["data"]
+    assert [each["cut"] for each in data] == [False, True]
 
 
 def test_metrics_and_description(http: httpx2.Client, server: Server) -> None:
@@ -170,6 +223,12 @@ def test_metrics_and_description(http: httpx2.Client, server: Server) -> None:
     told = http.get("/metrics").text
     assert 'heddle:num_requests_running{model_name="plain"} 0.0' in told
     assert "heddle:time_to_first_token_seconds_bucket" in told
+    http.post("/classify", json={"model": "plain", "text": "a"})
+    http.get("/made/up")
+    told = http.get("/metrics").text
+    assert re.search(r'heddle:requests_total\{code="200",path="/v1/completions"\} [1-9]', told)
+    assert re.search(r'heddle:requests_total\{code="400",path="/classify"\} [1-9]', told)
+    assert re.search(r'heddle:requests_total\{code="404",path="other"\} [1-9]', told)
     paths = http.get("/openapi.json").json()["paths"]
     assert {"/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/translate", "/classify"} <= set(paths)
 

@@ -154,6 +154,11 @@ def test_templates_that_hide_the_answers_are_refused(template: str) -> None:
         ChatTemplate(TOKENIZER, template).check()
 
 
+def test_a_template_is_checked_with_text_that_the_tokenizer_knows() -> None:
+    tokenizer = train_tokenizer("characters", ["the weft\n"], special=CHAT_TOKENS)
+    ChatTemplate(tokenizer, PLAIN_TEMPLATE).check()
+
+
 def test_an_answer_that_joins_the_prompt_is_not_sure() -> None:
     """With ChatML, the line break of the prompt and those of the answer may be one token."""
     ours = ChatTemplate(TOKENIZER, CHATML)

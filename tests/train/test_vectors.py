@@ -139,12 +139,13 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("model", "advice"),
         [
-            ({}, "the model's 16: set dim=12"),
-            ({"dim": None}, "the model's 64: set dim=12"),
+            ({}, "the model's 16: use vectors as wide as the model's, or set dim=12"),
+            ({"dim": None}, "the model's 64: use vectors as wide as the model's, or set dim=12"),
             ({"dim": None, "depth": None, "heads": None}, "the model's width is chosen by time: set dim=12"),
             (
                 {"heads": 8},
-                "the model's 16: set dim=12 and fix what then does not fit: model: dim = 12 is not divisible",
+                "the model's 16: use vectors as wide as the model's, or set dim=12 and fix what then does not fit: "
+                "model: dim = 12 is not divisible",
             ),
         ],
     )
@@ -160,7 +161,9 @@ class TestRefusals:
         file = write(tmp_path / "v", width=12)
         entry = {"positions": "learned", "combine": "concat"}
         model = {"decoder": {"entry": entry, "block": {"mixer": {"relative": None}}}, "head": {"tied": False}}
-        assert "and the model's 8: set dim=24" in self.refusal(config(model=model, vectors=str(file)), tmp_path / "run")
+        assert "and the model's 8: use vectors as wide as the model's, or set dim=24" in self.refusal(
+            config(model=model, vectors=str(file)), tmp_path / "run"
+        )
 
     def test_a_damaged_file(self, config: Callable[..., RunConfig], file: Path) -> None:
         """What else is refused: tests/weights/test_vectors.py."""
