@@ -56,7 +56,9 @@ class Batch:
 
     @checked()
     def to(self, device: torch.device | str) -> "Batch":
-        """The same batch on another device."""
+        """The same batch on another device; itself, if it is there."""
+        if self.tokens.device == torch.device(device):  # all parts are on one device
+            return self
         return Batch(**{name: part.to(device) for name, part in self.parts().items()})
 
     @checked()
@@ -69,6 +71,8 @@ class Batch:
         rows = self.tokens.shape[0]
         if parts < 1 or rows % parts:
             raise HeddleError(f"a batch of {rows} rows cannot be split into {parts} equal micro-batches")
+        if parts == 1:
+            return [self]
         columns = {name: part.split(rows // parts) for name, part in self.parts().items()}
         return [Batch(**{name: column[number] for name, column in columns.items()}) for number in range(parts)]
 

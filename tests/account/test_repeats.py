@@ -41,8 +41,8 @@ WINDOW = {"layers": "::2", "block": {"mixer": {"window": 3}}}
 LAST = {"layers": "-1", "block": {"ffn": {"kind": "none"}}}
 MODELS = {
     "equal": deep(depth=9),
-    "in turns": deep({"decoder": [WINDOW]}, depth=9),
-    "in turns, the last another": deep({"decoder": [WINDOW, LAST]}, depth=10),
+    "in turns": deep({"decoder": [WINDOW]}, depth=13),
+    "in turns, the last another": deep({"decoder": [WINDOW, LAST]}, depth=14),
     "experts": deep(depth=8, ffn="moe", shared=1),
     "both": deep({"decoder": [LAST]}, family="both", first=RecurrentConfig(), depth=8),
 }
