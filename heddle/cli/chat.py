@@ -23,6 +23,7 @@ HELP = """/system TEXT   start again with another system prompt; without TEXT, w
 /undo          forget the last exchange
 /save FILE     write the conversation as a line of JSON, as task=chat reads it
 /help          this list
+/quit          leave, as Ctrl-D does
 A line that ends with \\ continues on the next one. Ctrl-C stops an answer; Ctrl-D ends."""
 
 
@@ -101,6 +102,8 @@ def chat(
         with suppress(ImportError):  # lines can be edited where the system has it
             import readline  # noqa: F401
     for line in _lines("> " if shown else ""):
+        if line.strip() == "/quit":
+            break
         if line.startswith("/"):
             _command(talk, line)
         elif line.strip():

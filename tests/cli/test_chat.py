@@ -66,6 +66,7 @@ def test_commands(say: Say, talk: Path) -> None:
     assert "name a file" in told.err
     assert "runs already exists" in told.err
     assert "/undo" in told.out
+    assert say("talk", "warp", "/quit", "/help").out == once
 
 
 def test_a_model_without_a_template_sees_a_script_and_says_so(say: Say, run_a: Path) -> None:
