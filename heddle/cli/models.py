@@ -91,5 +91,5 @@ def check_writes(run: Path, ready: Ready) -> None:
     """
     head = ready.model.config.head.kind
     if ready.model.decoder is None or head != "language":
-        command = {"language": "fill", "classifier": "classify", "embedding": "embed"}.get(head, "embed")
+        command = {"language": "fill", "classifier": "classify"}.get(head, "embed")
         raise HeddleError(f"{run} is no model that writes text; use heddle {command}")

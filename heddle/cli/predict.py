@@ -68,10 +68,10 @@ def classify(
     columns |= {name: said for name, said in (("text", text_column), ("pair", pair_column)) if said is not None}
     single = ready.config.data is not None and "pair" not in ready.config.data.columns()
     pairs = pair is not None or "pair" in columns
-    if pairs and single and kind != "words":
-        raise HeddleError(f"{run} reads single texts: leave out --pair and --pair-column")
     if pairs and kind == "words":
         raise HeddleError("--pair and --pair-column do not apply to a run that classifies words")
+    if pairs and single:
+        raise HeddleError(f"{run} reads single texts: leave out --pair and --pair-column")
     inputs = Inputs(("text", "pair") if pairs else ("text",), columns, "tokens" if kind == "words" else "classes")
     items = inputs.read(texts, pair or ())
     cut = 0

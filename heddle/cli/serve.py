@@ -20,7 +20,7 @@ from heddle.errors import HeddleError
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 DRAIN = 30  # seconds that answers may go on after SIGTERM
-STOPPING = b"answers that have begun go on to their ends, for 30 seconds at most; Ctrl-C ends them at once\n"
+STOPPING = f"answers that have begun go on to their ends, for {DRAIN} seconds at most; Ctrl-C ends them at once\n"
 
 
 def serve(
@@ -136,7 +136,7 @@ def _run(
             if self.should_exit and sig == signal.SIGINT:
                 os._exit(128 + sig)
             super().handle_exit(sig, frame)
-            os.write(sys.stderr.fileno(), STOPPING)
+            os.write(sys.stderr.fileno(), STOPPING.encode())
 
     Server(options).run(sockets=[listening])
 

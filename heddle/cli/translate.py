@@ -12,10 +12,9 @@ from heddle.cli.models import Ready, open_model
 from heddle.cli.say import bar, console, document, find_run, pluralize
 from heddle.cli.streams import read_input
 from heddle.config.decoding import BeamConfig, WeightKind
-from heddle.config.tasks import SpanCorruptionConfig, TranslationConfig
 from heddle.data.files import STDIN
 from heddle.errors import HeddleError
-from heddle.generate.translate import Translation
+from heddle.generate.translate import Translation, learned_sources
 from heddle.generate.translate import translate as translated
 
 
@@ -105,8 +104,7 @@ def _check_translates(run: Path, ready: Ready) -> None:
     Raises:
         HeddleError: it did.
     """
-    task = ready.config.task
-    if task is None or isinstance(task, TranslationConfig | SpanCorruptionConfig):
+    if learned_sources(ready.config.task):
         return
     started = "" if ready.model.decoder is None else f", for example from={run}"
     raise HeddleError(f"{run} was not trained to translate; train one with task=translation{started}")

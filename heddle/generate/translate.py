@@ -11,6 +11,7 @@ from heddle.checks import at_least, checked
 from heddle.config.decoding import BeamConfig
 from heddle.config.ids import SpecialIds
 from heddle.config.model import TransformerConfig
+from heddle.config.tasks import SpanCorruptionConfig, TaskSettings, TranslationConfig
 from heddle.errors import HeddleError, TextError, pluralize
 from heddle.generate.beam import SEARCHES, Hypothesis, beam_search
 from heddle.generate.stream import Finish
@@ -74,6 +75,11 @@ class Translation:
     logprob: float
     tokens: int
     finish: Finish
+
+
+def learned_sources(task: TaskSettings | None) -> bool:
+    """Whether a run of this task answers a source: it translates, or fills in spans; or it has no task, as an imported model."""
+    return task is None or isinstance(task, TranslationConfig | SpanCorruptionConfig)
 
 
 @checked(rows=at_least(1))

@@ -10,6 +10,7 @@ from heddle.serve.errors import ApiError
 
 LARGEST_N = 128
 Text = Annotated[str, Field(max_length=1 << 22)]
+Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=2048)]
 Ids = list[Annotated[int, Field(ge=0)]]
 
 
@@ -183,7 +184,7 @@ class ChatRequest(Sampled):
 class EmbeddingRequest(Request):
     """`POST /v1/embeddings`."""
 
-    input: Text | Annotated[list[Text], Field(min_length=1, max_length=2048)]
+    input: Texts
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
@@ -191,7 +192,7 @@ class EmbeddingRequest(Request):
 class TranslateRequest(Request):
     """`POST /translate`."""
 
-    text: Text | Annotated[list[Text], Field(min_length=1, max_length=2048)]
+    text: Texts
     beams: Annotated[int, Field(ge=1, le=32)] = 5
     max_tokens: Annotated[int, Field(ge=1)] = 200
     length_penalty: Annotated[float, Field(ge=-50, le=50)] = 1.0
@@ -201,8 +202,8 @@ class TranslateRequest(Request):
 class ClassifyRequest(Request):
     """`POST /classify`; `pair` has the second texts, for a model of pairs."""
 
-    text: Text | Annotated[list[Text], Field(min_length=1, max_length=2048)]
-    pair: Text | Annotated[list[Text], Field(min_length=1, max_length=2048)] | None = None
+    text: Texts
+    pair: Texts | None = None
 
 
 def texts_of(given: str | list[str]) -> list[str]:

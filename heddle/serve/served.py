@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 from heddle.config.decoding import EngineConfig, SamplingConfig
-from heddle.config.tasks import SpanCorruptionConfig, TaskSettings, TranslationConfig
+from heddle.config.tasks import TaskSettings
 from heddle.errors import HeddleError, pluralize
 from heddle.generate.chat import chat_template
 from heddle.generate.engine import QueueFull
 from heddle.generate.text import opening
-from heddle.generate.translate import Marks, source_ids
+from heddle.generate.translate import Marks, learned_sources, source_ids
 from heddle.model.transformer import Transformer
 from heddle.serve.errors import ApiError
 from heddle.serve.worker import Asked, Part, ShuttingDown, Worker
@@ -163,8 +163,7 @@ class Served:
         Raises:
             ApiError: it did.
         """
-        task = self.run.task
-        if task is not None and not isinstance(task, TranslationConfig | SpanCorruptionConfig):
+        if not learned_sources(self.run.task):
             raise ApiError(400, f"{self.run.name} was not trained to translate", "invalid_value", "model")
 
     def pairs(self, texts: Sequence[str], seconds: Sequence[str] | None) -> list[Any]:

@@ -5,7 +5,6 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +17,7 @@ from heddle.generate.propose import Proposer
 from heddle.generate.stream import Finish, check_generates
 from heddle.generate.text import RowText
 from heddle.model.device import release_threads
+from heddle.model.head import LanguageHead
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 
@@ -89,7 +89,7 @@ class Worker:
     ) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self.engine = None
-        with suppress(HeddleError):  # a model that cannot generate may still classify, embed or translate
+        if model.decoder is not None and isinstance(model.head, LanguageHead):  # others classify or embed
             self.engine = Engine(model, end_of_text, tokenizer.vocab_size, config, proposer, Guides(tokenizer))
         self.state: State = "ready"
         self.growing, self.waiting = 0, 0  # texts, for other threads to read

@@ -6,6 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
@@ -40,17 +42,25 @@ def test_a_port_in_use(heddle: Heddle, run_a: Path) -> None:
     assert "the port is in use; choose another with --port" in told.err
 
 
-def test_it_answers_and_drains(run_a: Path) -> None:
-    """SIGTERM while a text grows: the text is completed, then the process ends."""
-    environment = os.environ | {"HEDDLE_API_KEY": "sesame", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "heddle", "serve", str(run_a), "--port", "0"]
+@contextmanager
+def serving(run: Path, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The process that serves a run, and where."""
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environment
+    command = [sys.executable, "-m", "heddle", "serve", str(run), "--port", "0"]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         line = next(line for line in process.stderr if line.startswith("serving a at "))
-        url = re.findall(r"http://\S+", line)[0]
-        asked = {"model": "a", "prompt": "warp", "max_tokens": 9, "stream": True, "seed": 1}
+        yield process, re.findall(r"http://\S+", line)[0]
+
+
+ASKED = {"model": "a", "prompt": "warp", "max_tokens": 9, "stream": True, "seed": 1}
+
+
+def test_it_answers_and_drains(run_a: Path) -> None:
+    """SIGTERM while a text grows: the text is completed, then the process ends."""
+    with serving(run_a, HEDDLE_API_KEY="sesame") as (process, url):
         key = {"authorization": "Bearer sesame"}
-        with httpx2.stream("POST", f"{url}/completions", json=asked, headers=key) as stream:
+        with httpx2.stream("POST", f"{url}/completions", json=ASKED, headers=key) as stream:
             lines = stream.iter_lines()
             assert next(lines).startswith("data: ")
             process.send_signal(signal.SIGTERM)
@@ -60,14 +70,9 @@ def test_it_answers_and_drains(run_a: Path) -> None:
 
 
 def test_a_second_interrupt_ends_it_at_once(run_a: Path) -> None:
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "heddle", "serve", str(run_a), "--port", "0"]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    with serving(run_a) as (process, url):
         assert process.stderr is not None
-        line = next(line for line in process.stderr if line.startswith("serving a at "))
-        url = re.findall(r"http://\S+", line)[0]
-        asked = {"model": "a", "prompt": "warp", "max_tokens": 9, "stream": True, "seed": 1}
-        with httpx2.stream("POST", f"{url}/completions", json=asked) as stream:
+        with httpx2.stream("POST", f"{url}/completions", json=ASKED) as stream:
             lines = stream.iter_lines()
             next(lines)
             process.send_signal(signal.SIGINT)
