@@ -205,7 +205,7 @@ FAULTS = [
           new="together = q.unflatten(0, (-1, rows)).transpose(0, 1).transpose(1, 2)"),
     Fault("a score is divided by one id too few", "generate/beam.py",
           test="generate/test_beam.py::test_texts_and_scores_are_those_of_transformers",
-          old="self._score(node.logprob, self.length), node.logprob",
+          old="self._score(node.logprob, max(1, self.length)), node.logprob",
           new="self._score(node.logprob, self.length - 1 or 1), node.logprob"),
     Fault("texts finish from any place", "generate/beam.py",
           test="generate/test_beam.py::test_a_text_finishes_only_from_the_best_candidates",

@@ -21,7 +21,7 @@ class TextError(HeddleError):
 
     def __init__(self, what: str, number: int, fault: str) -> None:
         super().__init__(f"{what} {number} {fault}")
-        self.number, self.fault = number, fault
+        self.what, self.number, self.fault = what, number, fault
 
     def at(self, place: str) -> HeddleError:
         """The same fault with the place that the user knows, such as `source.txt:3`."""

@@ -71,7 +71,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = []
     print(
-        "| length | mixer | layers | steps one after the other | accuracy, median (each seed) |\n|---|---|---|---|---|"
+        "| length | mixer | shortest path, layers | sequential steps | accuracy, median (each seed) |\n|---|---|---|---|---|"
     )
     for length in arguments.lengths:
         for name, mixer in MIXERS.items():

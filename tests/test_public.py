@@ -484,6 +484,7 @@ TABLE: dict[str, Call] = {
             "crop": NO_SWITCH,
             "rows": NO_COUNT,
             "progress": [3],
+            "special": [None, 3, [3], Bad(["<nothing>"], "<nothing>")],
         },
     ),
     "generate.complete": Call(

@@ -46,7 +46,7 @@ def chat(
     """Talk with a model in the terminal, by the chat template that it was trained with.
 
     A model without a template sees a plain script of User and Assistant, and a line says so. In a conversation that no longer
-    fits into the context, the oldest exchanges are forgotten. /help lists what can be typed beside messages.
+    fits into the context, the oldest exchanges are forgotten. /help lists what can be typed besides messages.
 
     Parameters
     ----------

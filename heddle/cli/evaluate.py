@@ -1,8 +1,8 @@
 """`heddle eval`."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from heddle.cli.benchmarks import evaluate_published
 from heddle.cli.models import open_model
@@ -29,7 +29,7 @@ from heddle.data.record_store import open_store
 from heddle.data.records import Records
 from heddle.data.sources import read_documents
 from heddle.errors import HeddleError
-from heddle.generate.bleu import TranslationScore, score_translations
+from heddle.generate.bleu import TranslationScore, metrics, score_translations
 from heddle.generate.translate import translate
 from heddle.model.transformer import Transformer
 from heddle.predict.classify import class_names
@@ -42,6 +42,8 @@ from heddle.train.task import Reading
 from heddle.train.tasks import make_task
 from heddle.weights.checkpoints import read_manifest
 from heddle.weights.files import refuse_unwritable, write_file
+
+TOKENIZE = "13a"  # sacrebleu's default
 
 
 def evaluate(
@@ -96,7 +98,7 @@ def evaluate(
     json
         One JSON document on stdout.
     """
-    _check_translating(beams, length_penalty, tokenize, lowercase, output)
+    beam = _search(beams, length_penalty, tokenize, lowercase, output)
     path = find_run(run)
     if tasks:
         if files or context is not None or beams is not None:
@@ -107,33 +109,30 @@ def evaluate(
         raise HeddleError("--limit and --shots apply to --tasks only")
     ready = open_model(path, device, weights)
     model, tokenizer, config = ready.model, ready.tokenizer, ready.config
-    length = config.model.context if context is None else context
-    if length < 1:
-        raise HeddleError(f"context = {length}: must be at least 1")
-    if length > config.model.context:
-        raise HeddleError(f"context = {length} is more than the {config.model.context} this model was trained with")
+    length = _length(context, config.model.context)
     if files and tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json to tokenize the text with")
-    part = _read(files, path, config, tokenizer) if tokenizer and files else _held_out(path)
+    part, pairs = _read(files, path, config, tokenizer) if tokenizer and files else (_held_out(path), None)
     corpus, layout = Corpus(validation=part), layout_of(config)
     reading = Reading(corpus, config.model, context=length, tokenizer=tokenizer, layout=layout)
     task = make_task(_task_of(config), reading)
-    if beams is not None and (tokenizer is None or not isinstance(task.config, TranslationConfig)):
+    if beam is not None and (tokenizer is None or not isinstance(task.config, TranslationConfig)):
         raise HeddleError(f"{path} was not trained to translate: leave out --beams")
     with bar(console(as_json=True), "scoring") as done:
         result = score(model, task, progress=done)
     what, translated = ", ".join(files) or f"held out by {path}", None
-    if beams is not None:
-        beam = {"beams": beams, **({} if length_penalty is None else {"length_penalty": length_penalty})}
-        translated = _translated(model, tokenizer, part, beam, tokenize or "13a", lowercase, output)
+    if beam is not None:
+        assert tokenizer is not None
+        assert isinstance(part, Records)
+        sources, references = _texts(part, pairs, tokenizer)
+        translated = _translated(model, tokenizer, sources, references, beam, tokenize or TOKENIZE, lowercase, output)
     if json:
         found = {"run": str(path), "text": what, "context": length, "precision": ready.precision, **result.to_dict()}
         document(found if translated is None else {**found, "translations": vars(translated)})
         return
     columns = ["text", task.config.counted, "loss", *(name.replace("_", " ") for name in result.metrics)]
-    numbers = (
-        f"{value:.4f}" if isinstance(value, float) else value for value in (result.loss, *result.metrics.values())
-    )
+    values = (result.loss, *result.metrics.values())
+    numbers = (f"{value:.4f}" if isinstance(value, float) else value for value in values)
     console().print(table(columns, [[what, result.tokens, *numbers]]))
     if translated is not None:
         _show(translated)
@@ -141,33 +140,70 @@ def evaluate(
         console().print(note, markup=False)
 
 
-def _check_translating(
+def _search(
     beams: int | None, length_penalty: float | None, tokenize: str | None, lowercase: bool, output: Path | None
-) -> None:
-    """Refuse options about translations where nothing is translated, and an output that is there already."""
+) -> BeamConfig | None:
+    """How to translate, or None: to score only.
+
+    Raises:
+        HeddleError: options are about translations, but nothing is translated; the output exists; or an option is impossible.
+    """
     said = {"length-penalty": length_penalty is not None, "tokenize": tokenize is not None, "lowercase": lowercase}
     unused = next((name for name, given in {**said, "output": output is not None}.items() if given), None)
     if beams is None and unused is not None:
         raise HeddleError(f"--{unused} is about translations: add --beams 5")
     if output is not None:
         refuse_unwritable(output)
+    if beams is None:
+        return None
+    metrics(tokenize or TOKENIZE, lowercase)  # raises before anything takes time
+    penalty = {} if length_penalty is None else {"length_penalty": length_penalty}
+    return BeamConfig.of({"beams": beams, **penalty}, where="eval")
+
+
+def _length(asked: int | None, context: int) -> int:
+    """The length of rows.
+
+    Raises:
+        HeddleError: the model was trained with a shorter one.
+    """
+    length = context if asked is None else asked
+    if length < 1:
+        raise HeddleError(f"context = {length}: must be at least 1")
+    if length > context:
+        raise HeddleError(f"context = {length} is more than the {context} this model was trained with")
+    return length
+
+
+def _texts(records: Records, pairs: Sequence[Example] | None, tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
+    """Sources and references: as the files have them; of what was held out, whose text is not kept, its tokens decoded."""
+    names = TranslationConfig.fields
+    if pairs is not None:
+        sources, references = ([str(each.texts[name]) for each in pairs if not each.empty] for name in names)
+        return sources, references
+    columns = [records.columns[name] for name in names]
+    unknown = getattr(tokenizer, "unknown", None)
+    if some := sum(unknown in columns[1][number] for number in range(len(records)) if unknown is not None):
+        print(
+            f"{some:,} of {len(records):,} references have words that the tokenizer does not know, and are compared with its "
+            "unknown token in their place: name the file to compare with its text",
+            file=sys.stderr,
+        )
+    sources, references = ([tokenizer.decode(ids[n].tolist()) for n in range(len(ids))] for ids in columns)
+    return sources, references
 
 
 def _translated(
     model: Transformer,
-    tokenizer: Tokenizer | None,
-    records: Part | Records,
-    beam: dict[str, Any],
+    tokenizer: Tokenizer,
+    sources: Sequence[str],
+    references: Sequence[str],
+    config: BeamConfig,
     tokenize: str,
     lowercase: bool,
     output: Path | None,
 ) -> TranslationScore:
-    """Translate the sources of records, and score the translations. Texts are what the model reads: their tokens, decoded."""
-    assert tokenizer is not None
-    assert isinstance(records, Records)
-    config = BeamConfig.of(beam, where="eval")
-    columns = (records.columns[name] for name in TranslationConfig.fields)
-    sources, references = ([tokenizer.decode(ids[n].tolist()) for n in range(len(ids))] for ids in columns)
+    """Translate, and score the translations."""
     with bar(console(as_json=True), "translating") as done:
         found = translate(model, tokenizer, sources, config, crop=True, progress=done)
     texts = [" ".join(best.text.splitlines()) for best, *_ in found]
@@ -193,18 +229,20 @@ def _held_out(run: Path) -> Part | Records:
     return store.validation
 
 
-def _read(files: tuple[str, ...], run: Path, config: SavedConfig, tokenizer: Tokenizer) -> Part | Records:
-    """The files, as the run's task reads them."""
+def _read(
+    files: tuple[str, ...], run: Path, config: SavedConfig, tokenizer: Tokenizer
+) -> tuple[Part | Records, list[Example] | None]:
+    """The files, as the run's task reads them; if it reads records, also as text."""
     task, data = _task_of(config), config.data or DataConfig()
     records = task.fields != TEXT
     with standard_input(files, ".jsonl" if records else ".txt") as sources:
         if not records:
-            return part_of(read_documents(sources, data.text), tokenizer)
+            return part_of(read_documents(sources, data.text), tokenizer), None
         examples = list(read_examples(sources, task.reads(data.columns()), data.columns(), task.labels))
         classes = class_names(config.model) if task.has_classes else ()
         if classes:
             _check_labels(examples, classes, run)
-        return records_of(examples, tokenizer, task.labels, classes, task.chat(config.model.chat))
+        return records_of(examples, tokenizer, task.labels, classes, task.chat(config.model.chat)), examples
 
 
 def _check_labels(examples: Sequence[Example], classes: tuple[str, ...], run: Path) -> None:
@@ -230,7 +268,10 @@ def _task_of(config: SavedConfig) -> TaskConfig:
         if head.pooling == "none":
             return TokenClassificationConfig()
         return RegressionConfig() if head.classes == 1 else ClassificationConfig()
-    return MaskedConfig() if tuple(config.model.stacks()) == ("encoder",) else NextTokenConfig()
+    stacks = tuple(config.model.stacks())
+    if stacks == ("encoder", "decoder"):
+        return TranslationConfig()
+    return MaskedConfig() if stacks == ("encoder",) else NextTokenConfig()
 
 
 def _ended(run: Path, tokens: int, counted: str) -> str | None:

@@ -78,7 +78,7 @@ def generate(
     min_p
         Sample only from tokens with at least this share of the largest probability.
     typical_p
-        Sample only from tokens of usual surprise that together have this probability.
+        Sample only from the tokens whose surprise is nearest its mean, the fewest that together have this probability.
     repetition_penalty
         Above 1, tokens that are already in the text become less probable.
     presence_penalty
@@ -100,7 +100,7 @@ def generate(
     json_schema
         The text must be JSON of the schema in this file.
     logprobs
-        Also show each token with the natural log of its probability, and so many of the most probable tokens there.
+        Also show each token with the natural log of its probability, and this many of the most probable tokens at its place.
     window
         Continue a text longer than the context from its last tokens, instead of refusing it.
     draft

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from heddle.cli.streams import is_piped, read_input
+from heddle.cli.streams import input_lines, is_piped
 from heddle.config.data import Labels
 from heddle.data.examples import LABEL, TAGGED, Example, of_row, read_examples
 from heddle.data.files import COMPRESSED, STDIN, TABLES, TEXTS, kind_of, read_lines
@@ -74,7 +74,7 @@ class Inputs:
         numbers = count(1)
         for word in given:
             if word in STDIN:
-                yield from self._lines(read_input().splitlines(), "standard input")
+                yield from self._lines(input_lines(), "standard input")
             elif _is_file(word):
                 yield from self._file(Path(word))
             else:

@@ -66,7 +66,7 @@ def make_app(command: str | None = None) -> App:
     app.command(
         "heddle.cli.look:look", name="look", help="Look inside a model: attention, what each layer predicts, its heads."
     )
-    app.command("heddle.cli.evaluate:evaluate", name="eval", help="Score files: loss, and what else a task measures.")
+    app.command("heddle.cli.evaluate:evaluate", name="eval", help="Score files: the loss and the task's other metrics.")
     app.command("heddle.cli.count:count", name="count", help="Parameters, FLOPs and memory of a model, itemised.")
     app.command(
         "heddle.cli.prove:prove", name="prove", help="Prove that a model predicts with the function that was trained."
@@ -82,7 +82,7 @@ def make_app(command: str | None = None) -> App:
         name="export",
         help="Write a run for Hugging Face transformers, or as one .gguf file for llama.cpp.",
     )
-    app.command("heddle.cli.runs:runs", name="runs", help="List the runs here.")
+    app.command("heddle.cli.runs:runs", name="runs", help="List and compare runs.")
     for group in _groups(settings):
         app.command(group)
     return app

@@ -70,4 +70,4 @@ def _show(proof: Proof) -> None:
     failed = [each for each in proof.verdicts if not each.holds]
     held = sum(each.word in ("EXACT", "ROUNDING") for each in proof.verdicts)
     word = f"{len(failed)} checks FAILED" if failed else f"{held} checks hold"
-    out.print(f"\n{word}; rounding is {proof.rounding:.1e} of the largest score here, and 8 times that is allowed.")
+    out.print(f"\n{word}; rounding is {proof.rounding:.1e} of the largest logit here, and 8 times that is allowed.")

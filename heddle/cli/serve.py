@@ -50,17 +50,17 @@ def serve(
     runs
         Run directories, or their names in runs/. Clients call a run by the name of its folder.
     host
-        The address to listen at. Any other than this machine's own needs a key.
+        The address to listen on. Any but a loopback address, such as 127.0.0.1, needs a key.
     port
-        The port to listen at; 0 takes a free one.
+        The port to listen on; 0 takes a free one.
     api_key
         What clients must send: Authorization: Bearer KEY. Better in the environment, as HEDDLE_API_KEY.
     allow_host
         Another host name that requests may be addressed to; may be repeated.
     allow_origin
-        A web page whose scripts may ask, such as http://localhost:3000; may be repeated.
+        An origin whose scripts may send requests, such as http://localhost:3000; may be repeated.
     rows
-        Texts of each model that grow at the same time.
+        Texts that each model generates at the same time.
     queue
         Texts that may wait; more are answered with 429.
     chunk

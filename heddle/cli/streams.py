@@ -101,6 +101,16 @@ def read_input() -> str:
         raise HeddleError(f"standard input is not UTF-8 at byte {error.start}; convert it with iconv") from None
 
 
+def input_lines() -> list[str]:
+    """The lines of standard input without their ends; as in a file, only a line feed ends one.
+
+    Raises:
+        HeddleError: it is not UTF-8.
+    """
+    *lines, last = read_input().removeprefix("\ufeff").split("\n")
+    return [line.rstrip("\r") for line in (*lines, *([last] if last else []))]
+
+
 def is_piped() -> bool:
     """Whether standard input holds a text: it is a pipe, a socket or a file, not a terminal or the null device."""
     try:

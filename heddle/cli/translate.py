@@ -10,11 +10,11 @@ from cyclopts import Parameter
 from heddle.cli.inputs import EMPTY, Items, named_text, placed, text_lines
 from heddle.cli.models import Ready, open_model
 from heddle.cli.say import bar, console, document, find_run, pluralize
-from heddle.cli.streams import read_input
+from heddle.cli.streams import input_lines
 from heddle.config.decoding import BeamConfig, WeightKind
 from heddle.data.files import STDIN
 from heddle.errors import HeddleError
-from heddle.generate.translate import Translation, learned_sources
+from heddle.generate.translate import Translation, learned_sources, sentinels
 from heddle.generate.translate import translate as translated
 
 
@@ -53,7 +53,8 @@ def translate(
     length_penalty
         A translation's score is its log probability divided by its length to this power.
     early_stopping
-        Whether to stop as soon as there are as many finished texts as beams; never: only when no longer text can be better.
+        When to stop: yes, as soon as there are as many finished texts as beams; no, when no unfinished one scores better as it
+        is; never, when none could at any length.
     max_tokens
         Longest translation, in tokens.
     repetition_penalty
@@ -90,7 +91,8 @@ def translate(
     sources = _sources(files, prompt)
     what = f"translating {pluralize(len(sources), 'line')}"
     with bar(console(as_json=True), what) as done, placed(sources.origins):
-        found = translated(ready.model, ready.tokenizer, sources, config, crop, rows, done)
+        special = sentinels(ready.config.task, ready.tokenizer)
+        found = translated(ready.model, ready.tokenizer, sources, config, crop, rows, done, special)
     if json:
         held = {"run": str(path), "precision": ready.precision, "beam": config.to_dict()}
         document({**held, "translations": [_document(*each) for each in zip(sources, found, strict=True)]})
@@ -123,7 +125,7 @@ def _sources(files: Sequence[Path], prompts: list[str] | None) -> Items:
         found.append((text, named_text(number, len(prompts or ()))))
     for file in () if prompts is not None else files or (Path(STDIN[1]),):
         piped = str(file) in STDIN
-        lines = read_input().splitlines() if piped else text_lines(file)
+        lines = input_lines() if piped else text_lines(file)
         where = "standard input" if piped else str(file)
         found += [(line, f"{where}:{number}") for number, line in enumerate(lines, start=1)]
     if not any(text.strip() for text, _ in found):

@@ -101,8 +101,8 @@ class TrainConfig(Config):
     """Other settings for parameters by name, as tables [[train.groups]]: a pattern, parameters = "decoder.blocks.0.*", with a
     rate (factor on the learning rate), a weight_decay, or frozen = true; later tables override earlier ones."""
     lora: LoRAConfig | None = None
-    """Train adapters of low rank beside the linear layers of the run from=, and nothing else, as a table [train.lora]: rank (8),
-    alpha (16), dropout (0), layers (["*.q", "*.v"]), head. The default optimizer is then adamw."""
+    """Train adapters of low rank beside the linear layers of the run from=, and a head that is new or scores classes, as a table
+    [train.lora]: rank (8), alpha (16), dropout (0), layers (["*.q", "*.v"]), head. The default optimizer is then adamw."""
     schedule: Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"] = "linear"
     """How learning rates decay after the warmup; wsd: constant, then linear; inverse_sqrt: as one over the root of the step."""
     decay: Annotated[float, Field(gt=0, le=1)] = 0.2

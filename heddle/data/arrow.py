@@ -4,7 +4,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -68,19 +68,22 @@ def _class_names(schema: Any) -> dict[str, list[str]]:
 def _named(batch: Any, names: Mapping[str, list[str]]) -> Iterator[dict[str, Any]]:
     for row in batch.to_pylist():
         for column, classes in names.items():
-            value = row[column]
-            row[column] = [classes[n] for n in value] if isinstance(value, list) else _name(value, classes)
+            row[column] = named_class(row[column], classes)
         yield row
 
 
-def _name(value: Any, classes: list[str]) -> Any:
-    """A class's name; -1 and None mean that there is none."""
+def named_class(value: Any, classes: Sequence[str]) -> Any:
+    """The name of a class that is a number, or of each in a list; None for -1 and None, which mean that there is none."""
+    if isinstance(value, list):
+        return [named_class(each, classes) for each in value]
     return classes[value] if isinstance(value, int) and 0 <= value < len(classes) else None
 
 
 def is_dataset(source: str | Path) -> bool:
     """Whether a source is a dataset by name, or a folder that `save_to_disk` wrote."""
-    return str(source).startswith(HUB) or any((Path(source) / name).is_file() for name in (_SPLITS, _STATE))
+    return str(source).startswith(HUB) or any(
+        (Path(source).expanduser() / name).is_file() for name in (_SPLITS, _STATE)
+    )
 
 
 def splits_of(source: str | Path) -> dict[str, list[Path]]:
@@ -91,7 +94,7 @@ def splits_of(source: str | Path) -> dict[str, list[Path]]:
     """
     if str(source).startswith(HUB):
         return _from_hub(str(source).removeprefix(HUB))
-    folder = Path(source)
+    folder = Path(source).expanduser()
     if (folder / _STATE).is_file():
         return {"train": _saved(folder)}
     return {split: _saved(folder / split) for split in _read(folder / _SPLITS, "splits")}

@@ -178,13 +178,15 @@ def check_new(directory: Path, validation: float | None) -> None:
 def cleared_on_error(directory: Path, what: str) -> Iterator[None]:
     """Make `directory`; on an error remove what was made of the store and report the system's error."""
     there = directory.exists()
+    before = set(directory.iterdir()) if directory.is_dir() else set()
     try:
         directory.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException as error:
         for file in [directory / META_PARTIAL, *(file for part in PARTS for file in directory.glob(f"{part}.*"))]:
-            with suppress(OSError):
-                file.unlink()
+            if file not in before:
+                with suppress(OSError):
+                    file.unlink()
         if not there:
             with suppress(OSError):
                 directory.rmdir()

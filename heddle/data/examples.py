@@ -178,8 +178,8 @@ def _label(value: Any, column: str, origin: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     text = str(value) if isinstance(value, int | float) else as_text(value, column, origin).strip()
-    if not text:
-        raise HeddleError(f"{origin}: the label is empty; leave the record out, or give it one")
+    if not text or (isinstance(value, float) and not isfinite(value)):  # pandas writes NaN where a label is missing
+        raise HeddleError(f"{origin}: the label is {text or 'empty'}; leave the record out, or give it one")
     return text
 
 
@@ -236,6 +236,8 @@ def _labelled(files: Sequence[Path], columns: Mapping[str, str]) -> Iterator[Exa
 def _tagged(file: Path, columns: Mapping[str, str]) -> Iterator[Example]:
     word_at, tag_at = (_number(columns.get(field), field) for field in ("text", LABEL))
     universal = kind_of(file) == ".conllu"
+    if universal:  # whose columns begin ID, FORM, LEMMA, UPOS
+        word_at, tag_at = word_at or 2, tag_at or 4
     words: list[tuple[str, str]] = []
     first = 1
     for number, line in enumerate(read_lines(file), start=1):

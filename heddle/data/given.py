@@ -11,6 +11,7 @@ from torch import Tensor
 
 from heddle.config.data import DataConfig
 from heddle.config.tasks import TaskSettings
+from heddle.data.arrow import named_class
 from heddle.data.corpus import Corpus, Part
 from heddle.data.encode import records_of
 from heddle.data.examples import LABEL, MESSAGES, Example, of_row
@@ -119,11 +120,7 @@ class Given:
     def _named(self, column: str, value: Any) -> Any:
         """A value of a column; a Dataset's classes by their names."""
         value, names = _plain(value), self.names.get(column)
-        if names is None:
-            return value
-        if isinstance(value, list):
-            return [names[each] for each in value]
-        return names[value] if 0 <= value < len(names) else value
+        return value if names is None else named_class(value, names)
 
     def _unfit(self, number: int) -> HeddleError:
         name = "array" if _is_array(self.items[number]) else type(self.items[number]).__name__
@@ -152,9 +149,8 @@ def corpus_of(
     if given.ids is not None:
         whole = part_of_ids(given.ids, tokenizer)
         if isinstance(validation, float):
-            cut = int(len(whole.tokens) * (1 - validation))
-            halves = (whole.tokens[:cut], whole.tokens[cut:])
-            return Corpus(*(part_of_ids([half.astype(np.int64)], tokenizer) for half in halves))
+            cut = int(sum(map(len, given.ids)) * (1 - validation))
+            return Corpus(*(part_of_ids(half, tokenizer) for half in _halves(given.ids, cut)))
         return Corpus(whole, None if validation is None else _part(validation, tokenizer))
     if not isinstance(validation, float):
         return Corpus(_part(given, tokenizer), None if validation is None else _part(validation, tokenizer))
@@ -166,6 +162,16 @@ def corpus_of(
         for piece in split.divide(document.text, len(data), hashlib.sha256(data).digest()):
             parts[piece.part].append(replace(document, text=piece.text))
     return Corpus(*(part_of(part, tokenizer) for part in parts.values()))
+
+
+def _halves(documents: Sequence[Ids], cut: int) -> tuple[list[Ids], list[Ids]]:
+    """The documents before and after so many ids; at most one is divided."""
+    first, second = list[Ids](), list[Ids]()
+    for document in documents:
+        first += [document[:cut]] if cut else []
+        second += [document[cut:]] if cut < len(document) else []
+        cut = max(0, cut - len(document))
+    return first, second
 
 
 def part_of_ids(documents: Sequence[Ids], tokenizer: Tokenizer) -> Part:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle.data.arrow import ARROW, arrow_rows
-from heddle.data.files import decode, kind_of, open_file, read_lines
+from heddle.data.files import kind_of, read_lines
 from heddle.errors import HeddleError, did_you_mean
 
 # Python's csv refuses fields above 128 kB, but a document may be one field.
@@ -105,20 +105,17 @@ def read_rows(file: Path) -> Iterator[Row]:
 
 
 def _json_rows(file: Path) -> Iterator[Row]:
-    offset = 0
-    with open_file(file) as stream:
-        for number, line in enumerate(stream, start=1):
-            text, origin = decode(line, file, offset), f"{file}:{number}"
-            offset += len(line)
-            try:
-                values = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise HeddleError(
-                    f'{origin}: not a line of JSON; every line must be an object, like {{"text": "..."}}'
-                ) from error
-            if not isinstance(values, dict):
-                raise HeddleError(f'{origin}: not an object; every line must be one, like {{"text": "..."}}')
-            yield Row(values, origin)
+    for number, line in enumerate(read_lines(file), start=1):
+        origin = f"{file}:{number}"
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise HeddleError(
+                f'{origin}: not a line of JSON; every line must be an object, like {{"text": "..."}}'
+            ) from error
+        if not isinstance(values, dict):
+            raise HeddleError(f'{origin}: not an object; every line must be one, like {{"text": "..."}}')
+        yield Row(values, origin)
 
 
 def _tsv(file: Path) -> Iterator[tuple[int, list[str]]]:

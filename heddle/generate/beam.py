@@ -108,6 +108,10 @@ class Search:
                 self._keep(node, "end" if id in ends else self._limit())
             if len(kept) == width and place + 1 >= width:
                 break
+        if not kept and not self.finished:  # nothing may follow, so the texts so far are all that there is
+            self.length -= 1
+            for node in before or [START]:
+                self._keep(node, "broken")
         return parents
 
     def ended(self) -> bool:
@@ -136,7 +140,8 @@ class Search:
         return "length" if self.length == self.config.max_tokens else "context"
 
     def _keep(self, node: Node, finish: Finish) -> None:
-        made = Hypothesis(tuple(node.ids()), self._score(node.logprob, self.length), node.logprob, finish)
+        ids = tuple(node.ids()) if self.length else ()
+        made = Hypothesis(ids, self._score(node.logprob, max(1, self.length)), node.logprob, finish)
         self.finished.append(made)
         self.finished.sort(key=lambda each: -each.score)  # stable: of equals, the earlier one is better
         del self.finished[self.config.beams :]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from heddle.checks import checked
 from heddle.errors import HeddleError
@@ -26,6 +27,23 @@ class TranslationScore:
     texts: int
 
 
+def metrics(tokenize: str, lowercase: bool) -> tuple[Any, Any]:
+    """sacrebleu's BLEU and chrF with these settings, as in `score_translations`.
+
+    Raises:
+        HeddleError: sacrebleu does not know the tokenization, or lacks a library or a file that it needs.
+    """
+    from sacrebleu.metrics import BLEU, CHRF
+
+    if tokenize not in BLEU.TOKENIZERS:
+        raise HeddleError(f"sacrebleu has no tokenization {tokenize!r}: {', '.join(sorted(BLEU.TOKENIZERS))}")
+    try:
+        return BLEU(tokenize=tokenize, lowercase=lowercase, force=True), CHRF(lowercase=lowercase)
+    except Exception as error:  # each tokenization raises what its library raises
+        reason = " ".join(str(error).split())
+        raise HeddleError(f"sacrebleu cannot use the tokenization {tokenize!r}: {reason}") from None
+
+
 @checked()
 def score_translations(
     translations: Sequence[str], references: Sequence[str], tokenize: str = "13a", lowercase: bool = False
@@ -39,18 +57,13 @@ def score_translations(
         lowercase: whether to ignore case.
 
     Raises:
-        HeddleError: there are no translations, there is not one reference for each, or sacrebleu does not know the tokenization.
+        HeddleError: there are no translations, there is not one reference for each, or as in `metrics`.
     """
-    from sacrebleu.metrics import BLEU, CHRF
-    from sacrebleu.metrics.bleu import BLEU as Known
-
+    bleu, chrf = metrics(tokenize, lowercase)
     if len(translations) != len(references) or not translations:
         raise HeddleError(
             f"{len(translations)} translations and {len(references)} references: give one reference for each"
         )
-    if tokenize not in Known.TOKENIZERS:
-        raise HeddleError(f"sacrebleu has no tokenization {tokenize!r}: {', '.join(sorted(Known.TOKENIZERS))}")
-    bleu, chrf = BLEU(tokenize=tokenize, lowercase=lowercase, force=True), CHRF(lowercase=lowercase)
     scores = [metric.corpus_score(list(translations), [list(references)]).score for metric in (bleu, chrf)]
     signatures = [str(metric.get_signature()) for metric in (bleu, chrf)]
     return TranslationScore(scores[0], scores[1], signatures[0], signatures[1], len(translations))

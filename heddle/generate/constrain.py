@@ -1,7 +1,7 @@
 """Constrained texts: one of several, one that a regular expression matches, or JSON of a schema; by the library llguidance.
 
 A grammar says after each id which ids may follow; all others get the score -inf. Only whole bytes of tokens count, so every
-tokenizer works, and a text can always be finished: an id that leads nowhere is never allowed.
+tokenizer works, and a text can always be finished, unless a ban forbids it: an id that leads nowhere is never allowed.
 """
 
 import json
@@ -36,19 +36,21 @@ class Guide:
     def __init__(self, matcher: Any, tokens: "_Tokens") -> None:
         self.matcher, self.tokens, self.count = matcher, tokens, tokens.eos_token_id
         self.read: list[int] = []
+        self.fault: str | None = None
 
     def allowed(self, generated: Sequence[int]) -> tuple[npt.NDArray[np.bool_], bool]:
         """Bool[count], which ids may follow the generated ones; and whether the text may end here.
 
-        Raises:
-            HeddleError: the grammar is too large for llguidance's limits.
+        A text whose grammar grows beyond llguidance's limits cannot go on: nothing may follow, and `fault` says why. This raises
+        no error, since other texts are drawn in the same step.
         """
+        self.fault = None
         self._go_to(generated)
         bits = np.frombuffer(b"" if self.matcher.is_stopped() else self.matcher.compute_bitmask(), np.uint8)
         if self.matcher.is_error():
-            if self.matcher.get_error().startswith(NO_WAY_ON):
-                return np.zeros(self.count, bool), False
-            raise HeddleError(f"llguidance: {_line(self.matcher.get_error())}")
+            if not self.matcher.get_error().startswith(NO_WAY_ON):
+                self.fault = _line(self.matcher.get_error())
+            return np.zeros(self.count, bool), False
         if self.matcher.is_stopped():
             return np.zeros(self.count, bool), True
         mask = np.unpackbits(bits, bitorder="little")[: self.count + 1].astype(bool)
@@ -115,9 +117,9 @@ class Guides:
         """
         if not sampling.constrained:
             return None
+        vocabulary = self._vocabulary  # which says what to install if llguidance is missing
         from llguidance import LLMatcher
 
-        vocabulary = self._vocabulary
         where = next(name for name in ("choice", "regex", "json_schema") if getattr(sampling, name) not in (None, ()))
         try:
             if sampling.json_schema is not None:
@@ -137,6 +139,8 @@ class Guides:
         guide = Guide(matcher, self._tokens)
         needed = guide.forced().decode(errors="ignore")
         mask, ends = guide.allowed([])
+        if guide.fault is not None:
+            raise HeddleError(f"{where}: {guide.fault}")
         if missing := next((sign for sign in needed if not self._tokens.bytes.issuperset(sign.encode())), None):
             raise HeddleError(f"{where}: it needs {missing!r}, which no token of this tokenizer has")
         if not mask.any():
@@ -145,21 +149,23 @@ class Guides:
 
 
 def constrain(
-    scores: Float[Tensor, "B V"], texts: Sequence[GrowingText], ends: Collection[int], config: SamplingConfig
+    scores: Float[Tensor, "B V"], texts: Sequence[GrowingText], free: Sequence[bool], ends: Collection[int]
 ) -> Float[Tensor, "B V"]:
     """Block the ids that the guides of texts do not allow; where a text may end, the ids that end one are allowed.
 
+    A guide is asked only where `free`: elsewhere the model's rules force an id, the first or the last of a text.
+
     Raises:
-        HeddleError: the sampling is constrained, and a text has no guide.
+        HeddleError: a text has no guide.
     """
-    if not config.constrained:
-        return scores
     rows = [(row, cast(Guide, text.guide), text) for row, text in enumerate(texts)]
     if any(guide is None for _, guide, _ in rows):
         raise HeddleError("a constrained text needs the tokenizer: use complete, or give the engine Guides(tokenizer)")
     blocked = torch.zeros_like(scores, dtype=torch.bool)
     for row, guide, text in rows:
-        mask, may_end = guide.allowed(text.ids[text.given :])
+        if not free[row]:
+            continue
+        mask, may_end = guide.allowed(text.written())
         blocked[row] = True
         blocked[row, : guide.count] = torch.from_numpy(~mask).to(scores.device)
         blocked[row, list(ends)] = not may_end

@@ -66,7 +66,8 @@ def top_of(logs: Float[Tensor, "B V"], count: int) -> list[tuple[tuple[int, floa
 def _fault(text: GrowingText, logprob: float, score: float) -> str | None:
     """Why an id with this log probability, and this score after the processors, cannot be used."""
     if not isfinite(logprob):
-        return f"row {text.number}: the model's output is NaN or infinite; its weights are broken"
+        return "the model's output is NaN or infinite; its weights are broken"
     if score == -inf:
-        return f"row {text.number}: no token may follow: what is banned and what the text must match leave none"
+        why = getattr(text.guide, "fault", None) or "what is banned and what the text must match leave none"
+        return f"no token may follow: {why}"
     return None

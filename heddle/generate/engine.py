@@ -165,8 +165,13 @@ class Engine:
 
         Raises:
             QueueFull: as many rows wait as `config.queue` allows.
-            HeddleError: as in `Decoding` and `Decoding.open`.
+            HeddleError: as in `Decoding` and `Decoding.open`; or there is an echo, but the model reads a prompt in both
+                directions, so that each of its tokens is seen before it is predicted.
         """
+        if echo and self.cache.prefix:
+            raise HeddleError(
+                "this model reads a prompt as a whole, so its tokens have no log probabilities: leave out echo"
+            )
         if self.config.queue is not None and len(self.waiting) >= self.config.queue:
             raise QueueFull(f"{len(self.waiting)} texts are waiting; try again later")
         decoding = self._decoding(sampling)
@@ -317,6 +322,6 @@ def whole(events: list[Event]) -> list[Event]:
     Raises:
         HeddleError: one of them is broken.
     """
-    if broken := next((event.error for event in events if event.error), None):
-        raise HeddleError(broken)
+    if broken := next((event for event in events if event.error), None):
+        raise HeddleError(f"row {broken.row}: {broken.error}")
     return events

@@ -151,7 +151,7 @@ class Prefixes:
             return
         for place, prompt in enumerate(opening.prompts):
             if len(prompt) >= LEAST_SHARED:
-                self.kept = [each for each in self.kept if _common(each[0], prompt) < len(each[0])]
+                self.kept = [each for each in self.kept if each[0] != prompt[: len(each[0])]]
                 self.kept.append((prompt, opening.cache.select([place])))
         self.kept = self.kept[-self.count :]
 

@@ -33,6 +33,7 @@ class GrowingText:
         source: what the encoder of an encoder-decoder reads; None for other models.
         guide: which ids may follow, if the text is constrained (`heddle.generate.constrain.Guide`).
         most: how many ids to add at most; the context may end the text before.
+        opened: how many of the generated ids, 0 or 1, the model is forced to begin with; they are no part of what a guide reads.
     """
 
     number: int
@@ -44,6 +45,11 @@ class GrowingText:
     source: list[int] | None = None
     guide: Any = None
     most: int | None = None
+    opened: int = 0
+
+    def written(self) -> list[int]:
+        """The generated ids, without one that the model is forced to begin with."""
+        return self.ids[self.given + self.opened :]
 
     def visible(self) -> list[int]:
         """The ids that the model sees."""

@@ -6,6 +6,7 @@ or sampled, whatever the guesses are; they decide only how many passes it takes.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -109,10 +110,7 @@ class Draft:
 
     def _guess(self, texts: Sequence[GrowingText], decodings: Sequence[Decoding]) -> list[list[int]]:
         pieces = self._align(texts)
-        guessed = [
-            GrowingText(text.number, list(text.ids), text.given, text.last, text.seed, text.start, guide=text.guide)
-            for text in texts
-        ]
+        guessed = [replace(text, ids=list(text.ids)) for text in texts]
         with evaluating(self.model):
             for _ in range(self.count):
                 logits = feed(self.model, self.cache, pieces)

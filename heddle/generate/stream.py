@@ -13,7 +13,7 @@ from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
 from heddle.generate.constrain import constrain
 from heddle.generate.drawn import Drawn, drawn
-from heddle.generate.processors import GrowingText, make_processors
+from heddle.generate.processors import Forced, GrowingText, make_processors
 from heddle.generate.sampling import choose
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
@@ -100,6 +100,7 @@ class Decoding:
         begin = ids.decoder_start if self.reads_source else ids.begin
         self.begin = end_of_text if begin is None else begin
         self.ends = {*ids.ends(), *(() if end_of_text is None else (end_of_text,))}
+        self.forced_begin = ids.forced_begin
         self.processors = make_processors(config, ids, self.ends, vocabulary, model.vocab_size)
 
     def open(
@@ -130,7 +131,10 @@ class Decoding:
                 raise HeddleError(f"{said}; {SHORTEN[what]}")
         most, start = most or self.config.max_tokens, max(0, len(ids) - self.context)
         last = len(ids) + most if self.window else min(len(ids) + most, self.context + 1)
-        return GrowingText(number, ids, len(ids), last, seed, start, list(source) if source else None, most=most)
+        opened = int(self.forced_begin is not None and len(ids) == 1)
+        return GrowingText(
+            number, ids, len(ids), last, seed, start, list(source) if source else None, None, most, opened
+        )
 
     def process(self, scores: Float[Tensor, "B V"], texts: Sequence[GrowingText]) -> Float[Tensor, "B V"]:
         """Scores of the next ids after the model's rules about special ids, and the penalties."""
@@ -146,7 +150,11 @@ class Decoding:
         """
         assert isinstance(self.config, SamplingConfig)
         logits = logits.cpu() if logits.device.type == "mps" else logits  # mps has no float64, which draws need
-        scores = constrain(self.process(logits, texts), texts, self.ends, self.config)
+        scores = self.process(logits, texts)
+        if self.config.constrained:
+            forcing = [each for each in self.processors if isinstance(each, Forced)]
+            free = [not any(each.here(text) for each in forcing) for text in texts]
+            scores = constrain(scores, texts, free, self.ends)
         ids = choose(scores, self.config, [(text.seed, len(text.ids)) for text in texts])
         return drawn(logits, scores, ids, texts, self.alternatives)
 
@@ -154,7 +162,7 @@ class Decoding:
         """Why the text ends with its last id; None: it continues."""
         if text.ids[-1] in self.ends:
             return "end"
-        if text.guide is not None and text.guide.complete(text.ids[text.given :]):
+        if text.guide is not None and text.guide.complete(text.written()):
             return "stop"
         if len(text.ids) - text.given == text.most:
             return "length"

@@ -150,11 +150,20 @@ def generate_text(model: Transformer, tokenizer: Tokenizer, prompt: str, **sampl
 
 
 class RowText:
-    """One row's text as its tokens come: whole characters, without a stop text. `previous` is the last id of its prompt."""
+    """One row's text as its tokens come: whole characters, without a stop text.
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], previous: int | None = None) -> None:
+    Args:
+        tokenizer: the model's.
+        stop: texts that end the row.
+        previous: the last id of its prompt.
+        forced: an id that the model is forced to begin with, which is no part of the text.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, stop: Sequence[str], previous: int | None = None, forced: int | None = None
+    ) -> None:
         self.characters = TextStream(tokenizer, previous)
-        self.stop = stop
+        self.stop, self.forced = stop, forced
         self.held = ""
         self.tokens = 0
         self.finish: Finish | None = None
@@ -163,7 +172,8 @@ class RowText:
         """The text that is certain after one more token, which is the last if `finish` is set."""
         self.tokens += 1
         self.finish = finish
-        self.held += "" if finish == "end" else self.characters.push(token)
+        if finish != "end" and not (self.tokens == 1 and token == self.forced):
+            self.held += self.characters.push(token)
         self.held += self.characters.flush() if finish else ""
         # Of several stop texts the first to be complete counts, so that token boundaries do not matter.
         found = [(start + len(stop), start) for stop in self.stop if (start := self.held.find(stop)) >= 0]

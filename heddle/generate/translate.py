@@ -3,7 +3,7 @@
 What a model reads around the texts of a pair (`Marks`) is decided here, for training and for translating alike.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 
 BOUNDARY = "<start_translation>"  # between source and target in a decoder alone (L1-81)
+SENTINEL = "<extra_id_{}>"  # stands for a missing span; T5's names
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Translation:
         score: see `Hypothesis`.
         logprob: natural log of the text's probability, as in `Hypothesis`.
         tokens: ids that were generated, the end included.
-        finish: `end`; or `length` or `context`, if the text is cut off.
+        finish: `end`; `length` or `context`, if the text is cut off; or `broken`, if no token could follow.
     """
 
     text: str
@@ -82,6 +83,16 @@ def learned_sources(task: TaskSettings | None) -> bool:
     return task is None or isinstance(task, TranslationConfig | SpanCorruptionConfig)
 
 
+def sentinels(task: TaskSettings | None, tokenizer: Tokenizer) -> tuple[str, ...]:
+    """The tokens that stand for missing spans, which a source may name: those of a run that fills in spans, or of an imported T5.
+
+    Elsewhere their names are ordinary text, as they were in training.
+    """
+    named = task is None or isinstance(task, SpanCorruptionConfig)
+    names = [SENTINEL.format(number) for number in range(len(tokenizer.special))]
+    return tuple(name for name in names if named and name in tokenizer.special)
+
+
 @checked(rows=at_least(1))
 def translate(
     model: Transformer,
@@ -91,12 +102,13 @@ def translate(
     crop: bool = False,
     rows: int = SEARCHES,
     progress: Callable[[int, int], None] | None = None,
+    special: Collection[str] = (),
     **beam: Any,
 ) -> list[tuple[Translation, ...]]:
     """The `best` best translations of each source, best first, by beam search.
 
-    Any text that a model answers is a source: a sentence, a question, an article to summarise. An empty source has the empty
-    translation.
+    Any text that a model answers is a source: a sentence, a question, an article to summarise. A source without a word has the
+    empty translation.
 
     Args:
         model: an encoder-decoder, or a decoder that was trained with the task `translation`.
@@ -106,6 +118,7 @@ def translate(
         crop: whether to cut off the ends of sources that do not fit, as training does, instead of refusing them.
         rows: sources that share each forward pass.
         progress: hears how many sources are done, and of how many.
+        special: names of special tokens that a source may contain, such as `sentinels`; other names are ordinary text.
         beam: the strategy as keywords of `BeamConfig`, such as `beams=2, best=2`, instead of `config`; without any, five beams.
 
     Raises:
@@ -122,8 +135,8 @@ def translate(
     if tokenizer.vocab_size > model.vocab_size:
         model.check_vocabulary(tokenizer.vocab_size)
     marks = Marks.of(model.config, tokenizer)
-    read = {number: text for number, text in enumerate(sources) if text}
-    encoded = source_ids(model.config, tokenizer, marks, read, crop)
+    read = {number: text for number, text in enumerate(sources) if text.strip()}
+    encoded = source_ids(model.config, tokenizer, marks, read, crop, special)
     paired = model.encoder is not None
     prompts, given = ([[] for _ in encoded], list(encoded.values())) if paired else (list(encoded.values()), None)
     end = tokenizer.end_of_text if model.config.ids is None else None  # an imported model has its end ids in its config
@@ -138,7 +151,12 @@ def translate(
 
 
 def source_ids(
-    config: TransformerConfig, tokenizer: Tokenizer, marks: Marks, sources: Mapping[int, str], crop: bool = False
+    config: TransformerConfig,
+    tokenizer: Tokenizer,
+    marks: Marks,
+    sources: Mapping[int, str],
+    crop: bool = False,
+    special: Collection[str] = (),
 ) -> dict[int, list[int]]:
     """What the encoder reads of each source, or what a decoder alone reads before the target, by the sources' numbers.
 
@@ -150,7 +168,9 @@ def source_ids(
     room = config.context - len(marks.begin) - len(after)
     kept = room if paired else max(1, room // 2)  # a decoder alone needs room for the target too
     found = {}
-    for number, ids in zip(sources, tokenizer.encode_batch(sources.values()), strict=True):
+    texts = sources.values()
+    encoded = [tokenizer.encode(text, special) for text in texts] if special else tokenizer.encode_batch(texts)
+    for number, ids in zip(sources, encoded, strict=True):
         if len(ids) > room:
             if not crop:
                 fault = f"has {pluralize(len(ids), 'token')}, but the model has room for {room}"

@@ -103,7 +103,7 @@ def check_fills(model: Transformer, tokenizer: Tokenizer) -> str:
     if stacks == ("encoder", "decoder"):
         raise HeddleError(
             "this encoder-decoder writes what is missing as a new text, so it has no probabilities for each place: give "
-            "heddle generate the text with its special tokens, such as <extra_id_0>"
+            "heddle translate the text with <extra_id_0>, <extra_id_1> and so on in place of what is missing"
         )
     if stacks != ("encoder",):
         raise HeddleError(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heddle.data.corpus import Corpus
 from heddle.data.records import Column, Records
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, TextError
 from heddle.generate.translate import Marks
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
@@ -79,12 +79,12 @@ def check_text(where: str, number: int, text: Any, needed: str = "a text") -> st
     """A text that is one and has more than blanks, which training leaves out.
 
     Raises:
-        HeddleError: it is something else.
+        TextError: it is something else.
     """
     if not isinstance(text, str):
-        raise HeddleError(f"{where}: texts: item {number} is a {type(text).__name__}, but {needed} is needed")
+        raise TextError(f"{where}: texts: item", number, f"is a {type(text).__name__}, but {needed} is needed")
     if not text.strip():
-        raise HeddleError(f"{where}: texts: item {number} is empty; leave it out")
+        raise TextError(f"{where}: texts: item", number, "is empty; leave it out")
     return text
 
 

@@ -1,6 +1,7 @@
 """Answers in the shape of OpenAI's API, from the parts of texts."""
 
 import base64
+import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,11 +11,69 @@ import numpy.typing as npt
 
 from heddle.generate.drawn import Drawn
 from heddle.generate.text import spelled
-from heddle.serve.served import Prompt, size
+from heddle.serve.served import Prompt, Served, size
 from heddle.serve.worker import Part
 from heddle.text.tokenizer import Tokenizer
 
 REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
+
+
+class Spelling:
+    """Bytes of ids one after another, and where the text of each begins.
+
+    Args:
+        tokenizer: the model's.
+        previous: the id before the first one; None: there is none.
+        start: the place of the first one's text.
+        silent: ids that add nothing where they come first, since a tokenizer puts them before a text or a model must.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, previous: int | None = None, start: int = 0, silent: Sequence[int] = ()
+    ) -> None:
+        self.tokenizer, self.previous, self.place, self.silent = tokenizer, previous, start, set(silent)
+        self._characters = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, drawn: Drawn) -> "Spelled":
+        """How a drawn id is spelled here, and the alternatives to it."""
+        if self.previous is None and drawn.id in self.silent:
+            self.silent.discard(drawn.id)
+            return Spelled(b"", drawn.logprob, (), self.place)
+        added, others = self._bytes(drawn.id), tuple((self._bytes(id), logprob) for id, logprob in drawn.top)
+        self.previous = drawn.id
+        if added and not 0x80 <= added[0] < 0xC0:  # a byte that begins a character, so one before it stays unfinished
+            self.place += len(self._characters.decode(b"", final=True))
+        place = self.place
+        self.place += len(self._characters.decode(added))
+        return Spelled(added, drawn.logprob, others, place)
+
+    def _bytes(self, id: int) -> bytes:
+        # A model may have more ids than its tokenizer: they are never drawn, but may be among the most probable, or in a prompt.
+        known = id < self.tokenizer.vocab_size
+        return self.tokenizer.after(self.previous, id) if known else spelled(self.tokenizer, id).encode()
+
+
+@dataclass(frozen=True)
+class Spelled:
+    """A token of an answer.
+
+    Attributes:
+        added: the bytes that it adds to the text, which may be part of a character.
+        logprob: natural log of its probability.
+        others: the most probable ids in its place, as bytes, with the logs of their probabilities.
+        place: how many characters come before it.
+    """
+
+    added: bytes
+    logprob: float
+    others: tuple[tuple[bytes, float], ...]
+    place: int
+
+
+def spell(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """The text of ids."""
+    spelling = Spelling(tokenizer)
+    return _text(b"".join(spelling.push(Drawn(id, 0.0)).added for id in ids))
 
 
 @dataclass
@@ -24,6 +83,7 @@ class Choice:
     Attributes:
         index: its number among the choices.
         prompt: ids of its prompt.
+        spelling: of its tokens.
         text: its text so far.
         tokens: what was drawn.
         heard: the prompt's tokens with their probabilities, if asked for.
@@ -32,15 +92,21 @@ class Choice:
 
     index: int
     prompt: Sequence[int]
+    spelling: Spelling
     text: str = ""
-    tokens: list[Drawn] = field(default_factory=list)
+    tokens: list[Spelled] = field(default_factory=list)
     heard: tuple[Drawn, ...] = ()
     finish: str | None = None
+
+    @classmethod
+    def start(cls, index: int, prompt: Sequence[int], served: Served, place: int = 0) -> "Choice":
+        """A text that follows a prompt, and whose own first character is at this place in the answer."""
+        return cls(index, prompt, Spelling(served.tokenizer, prompt[-1] if prompt else None, place, served.forced))
 
     def add(self, part: Part) -> None:
         """Append a part."""
         self.text += part.text
-        self.tokens.append(part.token)
+        self.tokens.append(self.spelling.push(part.token))
         self.heard = part.prompt or self.heard
         self.finish = None if part.finish is None else REASONS[part.finish]
 
@@ -52,70 +118,60 @@ def usage(prompts: Sequence[Prompt], choices: Sequence[Choice]) -> dict[str, int
 
 
 def completion_logprobs(
-    tokenizer: Tokenizer, tokens: Sequence[Drawn], wanted: int | None, prompt: Sequence[int] = (), start: int = 0
+    tokens: Sequence[Spelled], wanted: int | None, first: Spelled | None = None
 ) -> dict[str, Any] | None:
     """Log probabilities of a completion.
 
-    The first token of a prompt was predicted by nothing, so its entries are null. `tokens[0]` follows it, if there is a prompt.
-
     Args:
-        tokenizer: the model's.
         tokens: the tokens.
         wanted: how many alternatives of each; None: no log probabilities at all.
-        prompt: the first id of an echoed prompt, if any.
-        start: offset of the first token's text.
+        first: the first token of an echoed prompt, if any. Nothing predicted it, so its entries are null.
     """
     if wanted is None:
         return None
-    written = [tokenizer.decode([id]) for id in (*prompt[:1], *(each.id for each in tokens))]
-    offsets, end = [], start
-    for text in written:
-        offsets.append(end)
-        end += len(text)
-    first: list[Any] = [None] * len(prompt[:1])
+    unpredicted, every = [None] if first else [], [first, *tokens] if first else tokens
     return {
-        "tokens": written,
-        "token_logprobs": [*first, *(each.logprob for each in tokens)],
-        "top_logprobs": [*first, *(_table(tokenizer, each) for each in tokens)] if wanted else None,
-        "text_offset": offsets,
+        "tokens": [_text(each.added) for each in every],
+        "token_logprobs": [*unpredicted, *(each.logprob for each in tokens)],
+        "top_logprobs": [*unpredicted, *(_table(each) for each in tokens)] if wanted else None,
+        "text_offset": [each.place for each in every],
     }
 
 
-def chat_logprobs(tokenizer: Tokenizer, tokens: Sequence[Drawn], wanted: bool) -> dict[str, Any] | None:
+def chat_logprobs(tokens: Sequence[Spelled], wanted: bool) -> dict[str, Any] | None:
     """Log probabilities of a message."""
     if not wanted:
         return None
 
-    def entry(id: int, logprob: float) -> dict[str, Any]:
-        text = _text(tokenizer, id)
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+    def entry(added: bytes, logprob: float) -> dict[str, Any]:
+        return {"token": _text(added), "logprob": logprob, "bytes": list(added)}
 
     return {
         "content": [
-            {**entry(each.id, each.logprob), "top_logprobs": [entry(*pair) for pair in each.top]} for each in tokens
+            {**entry(each.added, each.logprob), "top_logprobs": [entry(*other) for other in each.others]}
+            for each in tokens
         ],
         "refusal": None,
     }
 
 
-def _table(tokenizer: Tokenizer, drawn: Drawn) -> dict[str, float]:
+def _table(token: Spelled) -> dict[str, float]:
     """The alternatives by their text. Of two ids with one text, the more probable one is shown."""
     table: dict[str, float] = {}
-    for id, logprob in drawn.top:
-        table.setdefault(_text(tokenizer, id), logprob)
+    for added, logprob in token.others:
+        table.setdefault(_text(added), logprob)
     return table
 
 
-def _text(tokenizer: Tokenizer, id: int) -> str:
-    """The text of an id. A model may have more than its tokenizer: they are never drawn, but may be among the most probable."""
-    return tokenizer.decode([id]) if id < tokenizer.vocab_size else spelled(tokenizer, id)
+def _text(added: bytes) -> str:
+    return added.decode(errors="replace")
 
 
-def embeddings(found: Sequence[tuple[npt.NDArray[np.float32], bool]], encoding: str) -> list[dict[str, Any]]:
+def embeddings(found: Sequence[tuple[npt.NDArray[np.float32], bool, int]], encoding: str) -> list[dict[str, Any]]:
     """Vectors as numbers, or as `base64` of fp32 in little-endian order; `cut` says whether the text lost its end."""
     packed = encoding == "base64"
-    rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() if packed else row.tolist() for row, _ in found]
+    rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() if packed else row.tolist() for row, *_ in found]
     return [
         {"object": "embedding", "index": index, "embedding": row, "cut": cut}
-        for index, (row, (_, cut)) in enumerate(zip(rows, found, strict=True))
+        for index, (row, (_, cut, _)) in enumerate(zip(rows, found, strict=True))
     ]

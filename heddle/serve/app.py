@@ -20,10 +20,11 @@ from heddle import __version__
 from heddle.config.decoding import BeamConfig
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
+from heddle.generate.drawn import Drawn
 from heddle.generate.translate import translate
 from heddle.predict.classify import classify
 from heddle.predict.embed import embed
-from heddle.serve.answers import Choice, chat_logprobs, completion_logprobs, embeddings, usage
+from heddle.serve.answers import Choice, Spelled, Spelling, chat_logprobs, completion_logprobs, embeddings, spell, usage
 from heddle.serve.errors import ERRORS, ApiError, unreadable
 from heddle.serve.guard import Guard
 from heddle.serve.metrics import Clock, Counted, Metrics
@@ -159,7 +160,7 @@ class Service:
         """Continue texts (OpenAI's completions)."""
         served, clock = self._find(body.model), self.metrics.clock(body.model)
         given = prompts_of(body.prompt)
-        prompts = [served.prompt(each) for each in given]
+        prompts = await asyncio.to_thread(lambda: [served.prompt(each) for each in given])  # which may be megabytes
         count, echo = body.n or 1, bool(body.echo)
         if len(prompts) * count > MOST_PROMPTS:
             raise ApiError(
@@ -171,26 +172,29 @@ class Service:
         every = [prompt for prompt in prompts for _ in range(count)]
         for prompt in prompts:
             served.check(prompt)
-        before = [served.tokenizer.decode(each) if isinstance(each, list) else each for each in given if echo]
+        before = [spell(served.tokenizer, each) if isinstance(each, list) else each for each in given if echo]
         texts = [text for text in before or [""] * len(given) for _ in range(count)]
+        silent = [served.silent(each) for each in given]
         wanted, head = body.logprobs, self._head("cmpl", "text_completion", body.model)
         heard = echo and wanted is not None
 
-        def shown(choice: Choice, text: str, new: Sequence[Any], before: bool, finish: str | None) -> Document:
+        def shown(choice: Choice, text: str, new: Sequence[Spelled], before: bool, finish: str | None) -> Document:
             """One choice, from a place in its text on; `before` is whether that place is the start of an echoed prompt."""
-            new = new if tokens else ()
-            told = (*choice.heard, *new) if before and heard else tuple(new)
-            start = 0 if before else len(texts[choice.index]) + len(choice.text) - len(text)
-            first = choice.prompt if before and heard else ()
+            told, first = tuple(new) if tokens else (), None
+            if before and heard:
+                spelling = Spelling(served.tokenizer, silent=silent[choice.index // count])
+                unpredicted = [Drawn(id, 0.0) for id in choice.prompt[:1]]
+                read = [spelling.push(each) for each in (*unpredicted, *choice.heard)]
+                first, told = next(iter(read), None), (*read[1:], *told)
             return {
                 "index": choice.index,
                 "text": texts[choice.index] * before + (text if tokens else ""),
-                "logprobs": completion_logprobs(served.tokenizer, told, wanted, first, start),
+                "logprobs": completion_logprobs(told, wanted, first),
                 "finish_reason": finish,
             }
 
         held = await self._begin(served, every, self._samplings(body, len(every), max(1, tokens), wanted), heard)
-        choices = [Choice(index, prompt[0]) for index, prompt in enumerate(every)]
+        choices = [Choice.start(index, prompt[0], served, len(texts[index])) for index, prompt in enumerate(every)]
         parts = self._timed(held.parts, clock, every)
         if body.stream:
 
@@ -199,7 +203,9 @@ class Service:
                     choice = choices[number]
                     choice.add(part)
                     first = len(choice.tokens) == 1
-                    yield head | {"choices": [shown(choice, part.text, [part.token], first and echo, choice.finish)]}
+                    yield head | {
+                        "choices": [shown(choice, part.text, choice.tokens[-1:], first and echo, choice.finish)]
+                    }
                 if body.stream_options and body.stream_options.include_usage:
                     yield head | {"choices": [], "usage": usage(prompts, choices)}
 
@@ -221,11 +227,11 @@ class Service:
             raise ApiError(400, "top_logprobs needs logprobs = true", param="top_logprobs")
         alternatives = (body.top_logprobs or 0) if body.logprobs else None
         held = await self._begin(served, every, self._samplings(body, len(every), tokens, alternatives), False)
-        choices = [Choice(index, prompt[0]) for index in range(len(every))]
+        choices = [Choice.start(index, prompt[0], served) for index in range(len(every))]
         parts = self._timed(held.parts, clock, every)
 
-        def told(new: Sequence[Any]) -> Document | None:
-            return chat_logprobs(served.tokenizer, new, bool(body.logprobs))
+        def told(new: Sequence[Spelled]) -> Document | None:
+            return chat_logprobs(new, bool(body.logprobs))
 
         if body.stream:
             head = self._head("chatcmpl", "chat.completion.chunk", body.model)
@@ -237,7 +243,8 @@ class Service:
                 async for number, part in parts:
                     choices[number].add(part)
                     if part.text or body.logprobs:
-                        yield head | {"choices": [_delta(number, {"content": part.text}, told([part.token]), None)]}
+                        delta = {"content": part.text}
+                        yield head | {"choices": [_delta(number, delta, told(choices[number].tokens[-1:]), None)]}
                     if part.finish is not None:
                         yield head | {"choices": [_delta(number, {}, None, choices[number].finish)]}
                 if body.stream_options and body.stream_options.include_usage:
@@ -264,11 +271,11 @@ class Service:
             raise ApiError(400, f"the model's vectors have {served.model.config.dim} numbers", param="dimensions")
 
         def vectors(some: Sequence[str]) -> list[Any]:
-            made = embed(served.model, served.tokenizer, some)
-            return list(zip(made.vectors, made.cut, strict=True))
+            made, ids = embed(served.model, served.tokenizer, some), served.tokenizer.encode_batch(some)
+            return list(zip(made.vectors, made.cut, map(len, ids), strict=True))
 
-        data = embeddings(await self._made(request, served, vectors, texts, "input"), body.encoding_format)
-        read = sum(len(served.tokenizer.encode(text)) for text in texts)
+        found = await self._made(request, served, vectors, texts, "input")
+        data, read = embeddings(found, body.encoding_format), sum(tokens for *_, tokens in found)
         self.metrics.read.labels(body.model).inc(read)
         return {
             "object": "list",
@@ -282,10 +289,11 @@ class Service:
         served, texts = self._find(body.model), texts_of(body.text)
         served.check_translates()
         with refused("beams"):
-            beam = BeamConfig.of({name: getattr(body, name) for name in ("beams", "max_tokens", "length_penalty")})
+            tokens = min(body.max_tokens, self.config.max_tokens or body.max_tokens)
+            beam = BeamConfig.of({"beams": body.beams, "max_tokens": tokens, "length_penalty": body.length_penalty})
 
         def translations(some: Sequence[str]) -> list[Any]:
-            return translate(served.model, served.tokenizer, some, beam, body.crop)
+            return translate(served.model, served.tokenizer, some, beam, body.crop, special=served.sentinels)
 
         found = await self._made(request, served, translations, texts, "text")
         return {"model": body.model, "translations": [dataclasses.asdict(best) for best, *_ in found]}

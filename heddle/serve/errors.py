@@ -23,7 +23,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         },
     }
     for status, said in {
-        400: "The request is impossible.",
+        400: "The request is invalid.",
         401: "The key is wrong.",
         404: "There is no such model.",
         408: "The body took too long.",

@@ -9,11 +9,11 @@ from typing import Any
 
 from heddle.config.decoding import EngineConfig, SamplingConfig
 from heddle.config.tasks import TaskSettings
-from heddle.errors import HeddleError, pluralize
+from heddle.errors import HeddleError, TextError, pluralize
 from heddle.generate.chat import chat_template
 from heddle.generate.engine import QueueFull
 from heddle.generate.text import opening
-from heddle.generate.translate import Marks, learned_sources, source_ids
+from heddle.generate.translate import Marks, learned_sources, sentinels, source_ids
 from heddle.model.transformer import Transformer
 from heddle.serve.errors import ApiError
 from heddle.serve.worker import Asked, Part, ShuttingDown, Worker
@@ -72,6 +72,8 @@ class Served:
         if self.template is not None:
             end = next(iter(self.template.ends), end)
         ids = run.model.config.ids
+        self.sentinels = sentinels(run.task, run.tokenizer)
+        self.forced = () if ids is None or ids.forced_begin is None else (ids.forced_begin,)
         self.starts = end is not None or (ids is not None and ids.begin is not None)
         self.worker = Worker(run.model, run.tokenizer, engine, end)
 
@@ -86,11 +88,15 @@ class Served:
                 if isinstance(given, list):
                     return [], given
                 marks = Marks.of(self.model.config, self.tokenizer)
-                return [], source_ids(self.model.config, self.tokenizer, marks, {0: given})[0]
+                return [], source_ids(self.model.config, self.tokenizer, marks, {0: given}, special=self.sentinels)[0]
             ids = given
             if isinstance(given, str):
                 ids = [*opening(self.model, self.tokenizer, given), *self.tokenizer.encode(given)]
             return list(ids), None  # type: ignore[arg-type]
+
+    def silent(self, given: str | list[int]) -> tuple[int, ...]:
+        """The ids before a text to complete that are no part of it; those before given ids are."""
+        return opening(self.model, self.tokenizer, given) if isinstance(given, str) else ()
 
     def conversation(self, messages: Sequence[dict[str, str]]) -> Prompt:
         """What the model reads before its answer in a conversation.
@@ -190,15 +196,19 @@ class Served:
     async def call(
         self, function: Callable[[Sequence[Any]], Sequence[Any]], items: Sequence[Any], param: str
     ) -> list[Any]:
-        """What a function of items returns that uses the model, a few of them at a time, between steps of the texts that grow.
+        """Call a function of items, a few of them at a time, between the steps of texts; it may use the model. Returns its results.
 
         Raises:
             ApiError: it raises a `HeddleError`, which is about this field.
         """
         found: list[Any] = []
         for start in range(0, len(items), TOGETHER):
+            some = partial(function, items[start : start + TOGETHER])
             with refused(param):
-                found += await asyncio.wrap_future(self.worker.call(partial(function, items[start : start + TOGETHER])))
+                try:
+                    found += await asyncio.wrap_future(self.worker.call(some))
+                except TextError as error:
+                    raise TextError(error.what, start + error.number, error.fault) from None
         return found
 
 
@@ -207,7 +217,7 @@ async def _until_finished(heard: "asyncio.Queue[tuple[int, Part]]", texts: int) 
     while texts:
         number, part = await heard.get()
         if part.error is not None:
-            raise ApiError(500, "the model's output is not a number, or nothing may follow the text", "broken")
+            raise ApiError(500, part.error, "broken")
         texts -= part.finish is not None
         yield number, part
 

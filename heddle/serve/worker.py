@@ -1,6 +1,7 @@
 """One thread for one model: it steps the engine, and answers what other threads ask between its steps."""
 
 import itertools
+import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -66,6 +67,7 @@ class Asked:
 
 
 State = Literal["ready", "draining", "ended"]
+LOG = logging.getLogger(__name__)
 
 
 class Worker:
@@ -171,7 +173,8 @@ class Worker:
             raise
         for key, number, each in zip(keys, numbers, asked, strict=True):
             last = each.prompt[-1] if each.prompt else None
-            self._rows[number] = (each, RowText(self.tokenizer, each.sampling.stop, last))
+            forced = None if each.prompt or self.model.config.ids is None else self.model.config.ids.forced_begin
+            self._rows[number] = (each, RowText(self.tokenizer, each.sampling.stop, last, forced))
             self._numbers[key] = number
 
     def _run(self) -> None:
@@ -198,8 +201,9 @@ class Worker:
     def _step(self, engine: Engine) -> None:
         try:
             events = engine.step()
-        except Exception as error:  # one that concerns all rows, such as memory that is used up
-            self._break(engine, f"{type(error).__name__}: {error}")
+        except Exception:  # one that concerns all rows, such as memory that is used up
+            LOG.exception("a step of the model failed, which ends all its texts")
+            self._break(engine, "the model failed; the server's log says more")
             return
         for event in events:
             if event.row in self._rows:  # not after a stop text within the same step

@@ -1,6 +1,7 @@
 """Unigram as in SentencePiece: the likeliest way to split text into pieces, and bytes for what no piece spells."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Self
 
@@ -8,6 +9,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from heddle.errors import HeddleError
+from heddle.text.base import Base
 from heddle.text.bound import BOUND, bound
 from heddle.text.file import Content, describe, model_type
 from heddle.text.wrapped import Wrapped
@@ -79,6 +81,10 @@ class Unigram(Wrapped):
         # The library requires an unknown id; as every byte has a piece, it gives those instead.
         model = {"type": "Unigram", "unk_id": 0, "vocab": vocab, "byte_fallback": True}
         return cls(describe(model, CUT, JOIN, special))
+
+    def _with_special(self, text: str, boundary: re.Pattern[str]) -> list[int]:
+        # The parts between special tokens as `_plain` reads them, which `tokenizers` would not: see `SPACE` in a text.
+        return Base._with_special(self, text, boundary)
 
     @staticmethod
     def recognises(content: Content) -> bool:

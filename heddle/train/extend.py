@@ -5,19 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from heddle.checks import checked
-from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
+from heddle.train.changeable import CHANGEABLE
 from heddle.train.outcome import averaged_steps, check_outcome
 from heddle.train.plan import SHARE, pick_threads
+from heddle.train.session import read_run
+from heddle.train.task import tokens_per_step
 from heddle.weights.checkpoints import CONFIG, checkpoints
 from heddle.weights.files import MANIFEST, Hold, relist, write_file
 from heddle.weights.run import newest_valid, read_config
-
-# Settings that may change while a run trains. Every other one decides what is learned, or how.
-CHANGEABLE = (
-    *("steps", "minutes", "threads", "evaluate_every", "save_every", "keep", "patience"),
-    "checkpoint_activations",  # which changes the memory, not a number
-)
 
 
 @checked()
@@ -60,8 +56,8 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
     if "steps" in said:
         new["steps"] = train.steps
     elif "minutes" in said:
-        per_step = chosen.batch * config.model.context / chosen.tokens_per_second
-        new["steps"] = done + max(1, int(train.minutes * 60 * SHARE / per_step))
+        seconds = tokens_per_step(read_run(run).task()) / chosen.tokens_per_second  # of a step
+        new["steps"] = done + max(1, int(train.minutes * 60 * SHARE / seconds))
     new = {name: value for name, value in new.items() if value is not None}
     if new.get("steps", done + 1) <= done:
         raise HeddleError(f"steps = {new['steps']}: {run} has already done {done}; give more")
@@ -83,16 +79,6 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
         hold.release()
     found = {**_differences(config.train, train), **_differences(chosen, after)}
     return [f"{name}: {old} -> {now}" for name, (old, now) in found.items() if name != "minutes"]
-
-
-def lasting(config: SavedConfig) -> SavedConfig:
-    """A run's config without the settings that may change: equal for all checkpoints of one run."""
-    if config.train is None or config.chosen is None:
-        return config
-    defaults = {name: type(config.train).model_fields[name].default for name in CHANGEABLE}
-    train = config.train.model_copy(update=defaults)
-    once = dict.fromkeys(("steps", "threads", "evaluate_every", "save_every"), 1)
-    return config.model_copy(update={"train": train, "chosen": config.chosen.model_copy(update=once)})
 
 
 def _differences(before: Any, after: Any) -> dict[str, tuple[Any, Any]]:

@@ -66,17 +66,19 @@ class RecordRows(ABC):
 
 
 class SeparateRecords(RecordRows):
-    """A row for each record, in batches of similar length.
+    """A row for each record that has a target, in batches of similar length.
 
     The place of an example is its record, or `EMPTY` for a row of padding.
     """
 
     def __init__(self, reading: Reading, lengths: Numbers, targets: Numbers, held_out: bool) -> None:
         super().__init__(reading, lengths, targets, held_out)
-        self.buckets = Buckets(lengths, reading.rows, reading.batch_tokens, reading.multiple)
+        self.used = np.flatnonzero(targets)  # a batch of records without targets would have no loss
+        self.buckets = Buckets(lengths[self.used], reading.rows, reading.batch_tokens, reading.multiple)
 
     def examples(self, step: int) -> Examples:
-        rows = self.buckets.read(step, self.reading.seed)
+        found = self.buckets.read(step, self.reading.seed)
+        rows = np.where(found == EMPTY, EMPTY, self.used[found])
         # A number for each row that no other step has; empty rows draw nothing.
         return Examples(rows, keys=step * (1 << 20) + np.arange(len(rows)))
 

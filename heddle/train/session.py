@@ -26,7 +26,7 @@ from heddle.model.packing import use_products
 from heddle.model.precision import DTYPES
 from heddle.model.products import has_onednn
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
-from heddle.train.extend import lasting
+from heddle.train.changeable import lasting
 from heddle.train.optimizer import Optimizer
 from heddle.train.outcome import Published, averaged_steps, published, restored
 from heddle.train.ranks import Ranks, join_ranks

@@ -11,6 +11,7 @@ from heddle.config.tasks import SpanCorruptionConfig
 from heddle.data.batch import Batch
 from heddle.data.order import held_out_windows, windows, windows_per_epoch
 from heddle.errors import HeddleError, pluralize
+from heddle.generate.translate import SENTINEL
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.text.tokenizer import Tokenizer
@@ -18,7 +19,6 @@ from heddle.train.accuracy import CountingCrossEntropy
 from heddle.train.sequences import answered, marks_of
 from heddle.train.task import Examples, HeldOut, Reading, Task, listed, stream, window_batches, window_places
 
-SENTINEL = "<extra_id_{}>"  # T5's names
 LEAST = 4  # windows in a sample, so that its standard error can be estimated
 
 Ids = npt.NDArray[np.int64]

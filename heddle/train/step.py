@@ -8,6 +8,7 @@ from torch import Tensor
 
 from heddle.checks import at_least, checked
 from heddle.data.batch import Batch
+from heddle.errors import HeddleError
 from heddle.train.objective import Loss
 from heddle.train.optimizer import Optimizer
 
@@ -58,6 +59,8 @@ def train_step(
         total = total + loss.plain
         loads = [a + b for a, b in zip(loads, loss.loads, strict=True)] if loads else list(loss.loads)
     mean = (reduce(total) / count).item()
+    if mean != mean and not count:
+        raise HeddleError("no row of this step has a target, so there is nothing to learn: give more rows per step")
     norm = optimizer.step(factor, clip) if isfinite(mean) else nan
     if isfinite(norm):
         optimizer.balance([reduce(load) for load in loads])

@@ -40,6 +40,8 @@ class WordVectors:
             HeddleError: it cannot be read, or is not such a file.
         """
         found = dict(read_vectors(path, tell))
+        if not found:
+            raise HeddleError(f"{path}: has no words")
         return cls(tuple(found), np.stack(list(found.values())))
 
     def __len__(self) -> int:

@@ -105,8 +105,8 @@ class Adapter:
                 raise HeddleError(f"{where} belongs to another model: its {name} is {shapes}; name its own base")
         if self.base is not None and fingerprint(rest) != self.base:
             raise HeddleError(
-                f"{where} was trained beside other weights than these: names and shapes are the same, but values differ; "
-                "name its own base"
+                f"{where} was trained beside other weights than these: their values differ, or it has rows for tokens that were "
+                "added; name its own base, and the run that trained it"
             )
         found = {**rest, **others}
         for layer in self.layers():

@@ -5,10 +5,10 @@ from textwrap import shorten
 
 from heddle.errors import HeddleError
 
-# Only safetensors, JSON and merges are ever read, so nothing else is downloaded.
+# Only safetensors, JSON, merges and a chat template are ever read, so nothing else is downloaded.
 WANTED = (
     "*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "tokenizer.json", "vocab.json",
-    "merges.txt",
+    "merges.txt", "tokenizer_config.json", "chat_template.jinja",
 )  # fmt: skip
 
 

@@ -20,14 +20,17 @@ from heddle.config.model import ClassifierHeadConfig, TransformerConfig
 from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
 from heddle.model.lora import A, B
+from heddle.text.tokenizer import load_tokenizer
 from heddle.weights.adapter import METADATA, Adapter, from_metadata, read_adapter
-from heddle.weights.checkpoints import ADAPTER
+from heddle.weights.checkpoints import ADAPTER, TOKENIZER
+from heddle.weights.checkpoints import CONFIG as RUN_CONFIG
 from heddle.weights.convert import choose
 from heddle.weights.families import Family
 from heddle.weights.files import write_directory
 from heddle.weights.mapping import TensorRow, rows_of
 from heddle.weights.published import read_json
 from heddle.weights.run import build_empty, load, read_config, write_model
+from heddle.weights.start import grown
 from heddle.weights.tensors import Weights, save_tensors
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -83,7 +86,8 @@ def merge_adapter(base: str | Path, adapter: str | Path, run: str | Path) -> dic
 
     Args:
         base: the run whose weights the adapter was trained beside.
-        adapter: a run that trained one, its `adapter.safetensors`, or a directory that peft wrote.
+        adapter: a run that trained one, its `adapter.safetensors`, or a directory that peft wrote. Only a run also has any chat
+            template and tokens that training added.
         run: the new directory; it must not exist.
 
     Returns:
@@ -93,10 +97,19 @@ def merge_adapter(base: str | Path, adapter: str | Path, run: str | Path) -> dic
         HeddleError: one of them cannot be read, or the adapter belongs to another model. Nothing is left behind then.
     """
     model, tokenizer = load(base, "cpu")
-    found = _read(Path(adapter), model.config)
-    config = found.config_of(model.config)
+    found, weights, config = _read(Path(adapter), model.config), model.state_dict(), model.config
+    # A run may have added a chat template, and tokens for it.
+    if (Path(adapter) / ADAPTER).is_file() and (Path(adapter) / RUN_CONFIG).is_file():
+        learned, known = read_config(adapter).model, 0 if tokenizer is None else tokenizer.vocab_size
+        config = config.model_copy(update={"chat": learned.chat})
+        if tokenizer is not None and (Path(adapter) / TOKENIZER).is_file():
+            tokenizer = load_tokenizer(adapter)
+            if tokenizer.vocab_size > known:
+                config = config.override({"vocab_size": max(config.vocab_size, learned.vocab_size)})
+                weights = grown(weights, build_empty(config, Path(base)).state_dict(), known, tokenizer.vocab_size)
+    config = found.config_of(config)
     names = build_empty(config, Path(base)).state_dict()
-    merged = found.merged(model.state_dict(), set(names), str(adapter))
+    merged = found.merged(weights, set(names), str(adapter))
     with write_directory(Path(run)) as directory:
         tensors = {name: merged[name] for name in names}
         saved = SavedConfig(model=config, origin=f"{base} with {adapter}")

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from heddle.config import sized
-from heddle.generate import translate
+from heddle.generate import score_translations, translate
 from heddle.model import build
+from heddle.text import train_tokenizer
 from heddle.weights import load, save
 from tests.train.pairs import MODELS, TOKENIZER
 
@@ -37,6 +38,22 @@ def test_lines_in_lines_out(heddle: Heddle, run: str, tmp_path: Path, monkeypatc
     assert heddle("translate", run, "--max-tokens", "6") == told
     prompted = heddle("translate", run, "--prompt", LINES[0], "--prompt", LINES[2], "--max-tokens", "6")
     assert prompted.out.splitlines() == [told.out.splitlines()[0], told.out.splitlines()[2]]
+
+
+def test_standard_input_has_the_lines_that_a_file_has(
+    heddle: Heddle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a line feed ends one, so translations stay beside their sources."""
+    tokenizer = train_tokenizer("bytes", [], special=("<|endoftext|>",))
+    model = build(MODELS["both"].override({"vocab_size": tokenizer.vocab_size}), seed=4)
+    save(model, "runs/any", tokenizer, overwrite=True)
+    text = "\ufeffab\u2028cd\r\nb\x85a\n\nkl".encode()
+    file = tmp_path / "source.txt"
+    file.write_bytes(text)
+    told = heddle("translate", "any", str(file), "--max-tokens", "6", "--json").json["translations"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    assert heddle("translate", "any", "--max-tokens", "6", "--json").json["translations"] == told
+    assert [each["source"] for each in told] == ["ab\u2028cd", "b\x85a", "", "kl"]
 
 
 def test_the_best_few_and_as_a_document(heddle: Heddle, run: str) -> None:
@@ -113,7 +130,39 @@ def test_translations_are_scored(heddle: Heddle, tmp_path: Path) -> None:
         == "heddle: --tokenize is about translations: add --beams 5\n"
     )
     sources = file.read_bytes()
+    for words, said in (
+        (["--beams", "0"], "beams"),
+        (["--beams", "2", "--tokenize", "moses"], "no tokenization 'moses'"),
+    ):
+        refusal = heddle("eval", "pairs2", str(file), *words)
+        assert (refusal.code, refusal.out) == (2, "")
+        assert said in refusal.err
+        assert "scoring" not in refusal.err, "before anything takes time"
     refusal = heddle("eval", "pairs2", str(file), "--beams", "2", "--output", str(file))
     assert (refusal.code, refusal.out) == (2, "")
     assert refusal.err.startswith(f"heddle: {file}: already exists; nothing was changed.")
     assert file.read_bytes() == sources
+
+
+def test_references_are_the_files_text(heddle: Heddle, tmp_path: Path) -> None:
+    """Not what the tokenizer makes of it, in which every word that it does not know is the same."""
+    file = tmp_path / "pairs.tsv"
+    file.write_text("source\ttarget\n" + "".join(f"{word}\tthe {word}\n" for word in ("warp", "weft", "reed") * 8))
+    settings = ["task=translation", "tokenizer=words", "depth=1", "dim=16", "context=32", "steps=2", "batch=4"]
+    assert heddle("train", str(file), *settings, "--name", "words").code == 0
+    new = tmp_path / "new.tsv"
+    new.write_text("source\ttarget\nwarp\tthe shuttle and the beam\n")
+    output = tmp_path / "out.txt"
+    told = heddle("eval", "words", str(new), "--beams", "1", "--output", str(output), "--json").json["translations"]
+    assert output.read_text().strip(), "a translation to score"
+    wanted = score_translations(output.read_text().splitlines(), ["the shuttle and the beam"])
+    assert (told["bleu"], told["chrf"]) == (wanted.bleu, wanted.chrf)
+
+
+def test_an_imported_encoder_decoder_is_scored(heddle: Heddle, run: str, tmp_path: Path) -> None:
+    """Nothing says what it was trained for, and pairs of texts are what it can be scored on."""
+    file = tmp_path / "pairs.tsv"
+    file.write_text("source\ttarget\nabcd\tdcba\nab\tba\n")
+    found = heddle("eval", run, str(file), "--beams", "1", "--json").json
+    assert found["tokens"] == 8
+    assert found["translations"]["texts"] == 2

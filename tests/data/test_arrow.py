@@ -10,7 +10,7 @@ import pytest
 
 from heddle.config.data import DataConfig
 from heddle.config.tasks import NextTokenConfig, TaskSettings
-from heddle.data.arrow import arrow_rows, dataset_files, splits_of
+from heddle.data.arrow import arrow_rows, dataset_files, is_dataset, named_class, splits_of
 from heddle.data.examples import read_examples
 from heddle.data.sources import read_documents
 from heddle.train.material import material, own_validation
@@ -95,6 +95,22 @@ def test_a_saved_dataset_has_its_own_validation_split(tmp_path: Path, datasets: 
     assert "only some of the sources" in refusal(lambda: own_validation(mixed))
     (tmp_path / "one" / "state.json").write_text("{}")
     assert "not what save_to_disk" in refusal(lambda: labels(tmp_path / "one"))
+
+
+def test_a_saved_dataset_in_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, datasets: Any, named: Any
+) -> None:
+    """Its splits stay apart there, too."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    datasets.DatasetDict({"train": named, "test": named.select(range(5))}).save_to_disk(tmp_path / "saved")
+    assert is_dataset("~/saved")
+    assert {split: len(labels(*files)) for split, files in splits_of("~/saved").items()} == {"train": 3000, "test": 5}
+
+
+def test_a_missing_class_has_no_name() -> None:
+    """Datasets write -1 or None; neither is the last class."""
+    assert [named_class(each, ["neg", "pos"]) for each in (0, 1, -1, None, 2)] == ["neg", "pos", None, None, None]
+    assert named_class([1, -1, None], ["neg", "pos"]) == ["pos", None, None]
 
 
 def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -227,9 +227,11 @@ class TestTagged:
     def test_universal_dependencies(self, tmp_path: Path) -> None:
         lines = ["# text = zum", "1-2\tzum\t_\t_", "1\tzu\tzu\tADP", "2\tdem\tder\tDET", "2.1\tx\tx\tX", ""]
         (tmp_path / "a.conllu").write_text("\n".join(lines))
-        columns = {"text": "2", "label": "4"}
-        (found,) = read(tmp_path / "a.conllu", fields=CLASSES, labels="tokens", columns=columns)
-        assert (found.texts["text"], found.label) == (("zu", "dem"), ("ADP", "DET"))
+        for columns in ({}, {"text": "2", "label": "4"}):
+            (found,) = read(tmp_path / "a.conllu", fields=CLASSES, labels="tokens", columns=columns)
+            assert (found.texts["text"], found.label) == (("zu", "dem"), ("ADP", "DET"))
+        (lemmas,) = read(tmp_path / "a.conllu", fields=CLASSES, labels="tokens", columns={"label": "3"})
+        assert (lemmas.texts["text"], lemmas.label) == (("zu", "dem"), ("zu", "der"))
 
     def test_tables_of_words(self, tmp_path: Path) -> None:
         lines = [{"tokens": ["a", "b"], "tags": [1, 0]}, {"tokens": "c d e", "tags": "x y z"}]

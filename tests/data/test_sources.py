@@ -85,6 +85,11 @@ def test_lines_of_json_are_documents(tmp_path: Path, name: str) -> None:
     assert found == [Document("één\r\n", f"{file}:1"), Document("two\u2028lines", f"{file}:3")]
 
 
+def test_a_byte_order_mark_is_no_part_of_a_line_of_json(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes('\ufeff{"text": "one"}\n'.encode())
+    assert texts(tmp_path / "a.jsonl") == ["one"]
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

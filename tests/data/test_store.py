@@ -376,7 +376,8 @@ def test_a_store_is_not_overwritten_but_a_killed_build_is(tmp_path: Path) -> Non
 
 
 def test_an_error_while_building_leaves_other_files_alone(tmp_path: Path) -> None:
-    (tmp_path / "mine.tokens").write_text("mine")
+    for name in ("mine.tokens", "train.txt"):
+        (tmp_path / name).write_text("mine")
 
     class Broken(Bytes):
         def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -384,7 +385,7 @@ def test_an_error_while_building_leaves_other_files_alone(tmp_path: Path) -> Non
 
     act = lambda: build_store(tmp_path, documents("long enough text"), Broken(), 0.2, end_of_text=True)  # noqa: E731
     assert "cannot write the token store" in refusal(act)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.tokens"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.tokens", "train.txt"]
 
 
 def test_foreign_and_cut_stores_are_refused(tmp_path: Path) -> None:

@@ -195,6 +195,16 @@ def test_the_largest_are_the_largest(size: int) -> None:
     assert all(len(set(row)) == len(row) for row in places.tolist())
 
 
+def test_where_nothing_may_follow_a_search_has_the_texts_so_far(make: Make) -> None:
+    """No id may occur twice, and there are but five."""
+    model = build(make(vocab_size=5).config.override({"pad_vocab_to": 1}), seed=0).eval()
+    config = BeamConfig(beams=2, max_tokens=9, no_repeat_ngram=1)
+    ((_, (best,)),) = beam_search(model, [[1, 2]], config)
+    assert (best.finish, sorted(best.ids)) == ("broken", [0, 3, 4])
+    ((_, (best,)),) = beam_search(model, [[0, 1, 2, 3, 4]], config)
+    assert (best.finish, best.ids, best.score) == ("broken", (), 0.0)
+
+
 def test_broken_weights_are_named(make: Make) -> None:
     model = make()
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,44 @@ def test_a_text_breaks_where_no_token_spells_what_must_follow(make: Make) -> Non
     model = make(vocab_size=tokenizer.vocab_size).eval()
     with pytest.raises(HeddleError, match="row 0: no token may follow: what is banned and what the text must match"):
         generate_text(model, tokenizer, "a", regex="[ab]c")
+
+
+def test_a_grammar_that_grows_too_large_ends_its_own_text(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the other texts of the same steps go on."""
+    tokenizer = train_tokenizer("bytes", [])
+    model, guides = make(vocab_size=tokenizer.vocab_size).eval(), Guides(tokenizer)
+    engine = Engine(model, tokenizer.end_of_text, tokenizer.vocab_size, guides=guides)
+    for regex in ("[ab]{9}", "[cd]{9}"):
+        engine.submit([97], SamplingConfig(regex=regex, max_tokens=20))
+    large = engine.waiting[0].text.guide
+    engine.step()
+
+    class Large:
+        """What llguidance's matcher says after it has met a limit."""
+
+        def __getattr__(self, name: str) -> Any:
+            found = {
+                "is_error": True,
+                "is_stopped": True,
+                "get_error": "step exceeds the lexer's limit",
+                "rollback": None,
+            }
+            return lambda *_: found.get(name, 1)
+
+    monkeypatch.setattr(large, "matcher", Large())
+    events = [event for _ in range(12) if engine for event in engine.step()]
+    (broken,) = (event for event in events if event.error)
+    assert broken.row == 0
+    assert broken.error == "no token may follow: step exceeds the lexer's limit"
+    assert bytes(event.token for event in events if event.row == 1).decode().strip("cd") == ""
+    assert events[-1].finish == "stop"
+
+
+def test_without_llguidance_the_way_to_it_is_said(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    tokenizer = train_tokenizer("bytes", [])
+    with pytest.raises(HeddleError, match=r"pip install 'heddle-lm\[serve\]'"):
+        generate_text(make(vocab_size=tokenizer.vocab_size), tokenizer, "a", choice=["a"])
 
 
 def test_ids_alone_cannot_be_constrained(make: Make) -> None:

@@ -121,6 +121,15 @@ def test_equal_prompts_are_read_once_and_a_kept_beginning_is_not_read_again(make
         assert ids(later[row]) == naive(model, prompt, one, seed=0)
 
 
+def test_equal_prompts_are_kept_once(make: Make) -> None:
+    engine = Engine(make(context=64).eval(), config=EngineConfig(keep=3))
+    one, prompts = SamplingConfig(max_tokens=1), [[3 + (start + place) % 50 for place in range(20)] for start in (0, 9)]
+    for prompt in (*prompts, *[prompts[1]] * 4):
+        engine.submit(prompt, one)
+        run(engine)
+    assert [prompt for prompt, _ in engine.prefixes.kept] == prompts
+
+
 def test_a_queue_is_bounded(make: Make) -> None:
     engine = Engine(make(), config=EngineConfig(rows=1, queue=2))
     greedy = SamplingConfig(temperature=0, max_tokens=2)

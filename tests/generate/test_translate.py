@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from heddle.config import BeamConfig, SpecialIds, sized
+from heddle.config.tasks import SpanCorruptionConfig, TaskSettings, TranslationConfig
 from heddle.errors import HeddleError
 from heddle.generate import beam_search, score_translations, translate
+from heddle.generate.translate import sentinels
 from heddle.model import Transformer, build
 from heddle.text import train_tokenizer
 from tests.train.pairs import BOUNDARY, END, MODELS, TOKENIZER
@@ -55,6 +57,28 @@ def test_the_strategy_is_a_config_or_keywords(model: Transformer) -> None:
     assert found == translate(model, TOKENIZER, SOURCES, BeamConfig.of(given))
     with pytest.raises(HeddleError, match="translate: config and best: both say how to search; give a config or"):
         translate(model, TOKENIZER, SOURCES, BeamConfig(), best=2)
+
+
+def test_a_source_of_blanks_is_empty(model: Transformer) -> None:
+    assert [best.text for best, *_ in translate(model, TOKENIZER, ["  ", "\t"], beams=1)] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("task", "named"), [(None, True), (SpanCorruptionConfig(), True), (TranslationConfig(), False)], ids=str
+)
+def test_sentinels_are_tokens_where_they_were_in_training(task: TaskSettings | None, named: bool) -> None:
+    """The target of a run that fills in spans says what belongs in the place of each; elsewhere their names are text."""
+    tokenizer = train_tokenizer("bytes", [], special=SpanCorruptionConfig.special_tokens)
+    model = build(MODELS["both"].override({**WIDE, "vocab_size": tokenizer.vocab_size}), seed=4).eval()
+    text, special = "a <extra_id_0> b", sentinels(task, tokenizer)
+    assert bool(special) == named
+    ids = tokenizer.encode(text, special)
+    assert (tokenizer.special["<extra_id_0>"] in ids) == named
+    ((_, (wanted,)),) = beam_search(
+        model, [[]], BeamConfig(beams=1, max_tokens=5), tokenizer.end_of_text, sources=[[*ids, tokenizer.end_of_text]]
+    )
+    ((found,),) = translate(model, tokenizer, [text], beams=1, max_tokens=5, special=special)
+    assert found.text == tokenizer.decode([id for id in wanted.ids if id != tokenizer.end_of_text])
 
 
 def test_progress_counts_sources(model: Transformer) -> None:
@@ -126,3 +150,9 @@ def test_what_cannot_be_scored_is_refused() -> None:
         score_translations([], [])
     with pytest.raises(HeddleError, match="sacrebleu has no tokenization 'moses'"):
         score_translations(["a"], ["a"], "moses")
+
+
+def test_a_tokenization_whose_library_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    with pytest.raises(HeddleError, match="sacrebleu cannot use the tokenization 'ja-mecab': "):
+        score_translations(["a"], ["a"], "ja-mecab")

@@ -124,7 +124,7 @@ def test_what_cannot_be_filled_in_is_refused() -> None:
         heddle.fill(decoder, tokenizer, ["[MASK]"])
     stack = {"depth": 1, "block": {"mixer": {"heads": 2}}}
     both = {"encoder": stack, "decoder": {"depth": 1, "block": {"mixer": {"heads": 2}, "cross": {"heads": 2}}}}
-    with pytest.raises(HeddleError, match="give heddle generate the text with its special tokens"):
+    with pytest.raises(HeddleError, match="give heddle translate the text with <extra_id_0>"):
         fill(encoder(tokenizer, **both), tokenizer, ["[MASK]"])
     with pytest.raises(HeddleError, match="head is of kind 'embedding'"):
         fill(encoder(tokenizer, head={"kind": "embedding"}), tokenizer, ["[MASK]"])

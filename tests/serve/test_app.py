@@ -11,12 +11,13 @@ import httpx2
 import pytest
 import torch
 
+from heddle.config import TransformerConfig
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.predict import classify
 from heddle.serve import Run, make_app
-from tests.serve.conftest import DECODER, ENGINE, TOKENIZER, Server, models
+from tests.serve.conftest import BOTH, DECODER, ENGINE, LOUD, TOKENIZER, Server, models
 
 PLAIN = {"model": "plain", "prompt": "a"}
 ENDLESS = {"max_tokens": 60, "logit_bias": {"97": 100}}
@@ -186,7 +187,7 @@ def test_a_broken_model_breaks_its_own_answers(start: Callable[..., Server]) -> 
     with torch.no_grad():
         server.models["plain"].embedding.weight.fill_(torch.nan)
     with httpx2.Client(base_url=server.url) as http:
-        check_error(http.post("/v1/completions", json=PLAIN), 500, "not a number")
+        check_error(http.post("/v1/completions", json=PLAIN), 500, "NaN or infinite")
         with http.stream("POST", "/v1/completions", json={**PLAIN, "stream": True}) as stream:
             lines = [line for line in stream.iter_lines() if line]
         assert "error" in json.loads(lines[-1].removeprefix("data: "))
@@ -202,6 +203,57 @@ def test_translations_and_classes(http: httpx2.Client) -> None:
     assert len(whole.json()["translations"]) == 20
     (found,) = http.post("/classify", json={"model": "classifier", "text": "warp"}).json()["predictions"]
     assert sum(found["probabilities"].values()) == pytest.approx(1)
+
+
+def test_an_error_counts_all_texts_of_the_request(http: httpx2.Client) -> None:
+    """Although a few of them are computed at a time."""
+    asked = {"model": "both", "text": ["a"] * 17 + ["a" * 99], "max_tokens": 1}
+    check_error(http.post("/translate", json=asked), 400, "source 17 has 99 tokens")
+    check_error(
+        http.post("/v1/embeddings", json={"model": "plain", "input": ["a"] * 16 + [" "]}), 400, "item 16 is empty"
+    )
+
+
+def test_the_servers_limit_of_tokens_applies_to_translations(start: Callable[..., Server]) -> None:
+    with httpx2.Client(base_url=start(max_tokens=3).url) as http:
+        found = http.post("/translate", json={"model": "both", "text": ["warp", "weft"]}).json()["translations"]
+        assert all(each["tokens"] <= 3 for each in found)
+
+
+def test_a_prompt_that_is_read_as_a_whole_is_not_scored() -> None:
+    model = build(DECODER.override({"decoder.prefix": True}), seed=1).eval()
+    server = Server(ServeConfig(engine=ENGINE), [Run("prefix", model, TOKENIZER)])
+    try:
+        with httpx2.Client(base_url=server.url) as http:
+            asked = {"model": "prefix", "prompt": "warp", "max_tokens": 2}
+            assert http.post("/v1/completions", json={**asked, "echo": True}).status_code == 200
+            check_error(
+                http.post("/v1/completions", json={**asked, "echo": True, "logprobs": 0}), 400, "leave out echo"
+            )
+    finally:
+        server.stop()
+
+
+def test_a_forced_beginning_is_no_text_and_no_constraint_forbids_it() -> None:
+    """As in BART, whose decoder must begin with one id, and must end with another if it is cut off."""
+    ids = {"decoder_start": 2, "end": 2, "forced_begin": 3, "forced_end": 2}
+    model = build(TransformerConfig.of({**BOTH, **LOUD, "ids": ids}), seed=1).eval()
+    server = Server(ServeConfig(engine=ENGINE), [Run("bart", model, TOKENIZER)])
+    asked: dict[str, Any] = {"model": "bart", "prompt": "warp", "max_tokens": 12, "logprobs": 1}
+    try:
+        with httpx2.Client(base_url=server.url) as http:
+            once = {**asked, "logit_bias": {"3": -100}}
+            (plain,) = http.post("/v1/completions", json=once).json()["choices"]
+            assert plain["logprobs"]["tokens"][0] == ""
+            assert not plain["text"].startswith(TOKENIZER.decode([3]))
+            (chosen,) = http.post("/v1/completions", json={**asked, "guided_choice": ["warp", "weft"]}).json()[
+                "choices"
+            ]
+            assert chosen["text"] in ("warp", "weft")
+            (cut,) = http.post("/v1/completions", json={**asked, "guided_regex": "[a-c]{40}"}).json()["choices"]
+            assert re.fullmatch("[a-c]{10}", cut["text"])
+    finally:
+        server.stop()
 
 
 def test_pairs_are_classified_as_pairs(http: httpx2.Client, server: Server) -> None:
@@ -284,5 +336,9 @@ def test_ids_without_text_may_be_among_the_most_probable() -> None:
             assert {f"<{id}>" for id in range(TOKENIZER.vocab_size, TOKENIZER.vocab_size + 200)} & shown
             talk = {**CHAT, "model": "wide", "max_tokens": 8, "logprobs": True, "top_logprobs": 20}
             assert len(http.post("/v1/chat/completions", json=talk).json()["choices"][0]["logprobs"]["content"]) > 0
+            prompt = [97, TOKENIZER.vocab_size + 7]
+            (said,) = http.post("/v1/completions", json={**asked, "prompt": prompt, "echo": True}).json()["choices"]
+            assert said["text"].startswith(f"a<{prompt[1]}>")
+            assert said["logprobs"]["tokens"][:2] == ["a", f"<{prompt[1]}>"]
     finally:
         server.stop()

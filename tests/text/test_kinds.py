@@ -177,6 +177,7 @@ def test_a_vocabulary_without_unknown_says_so() -> None:
 def test_text_that_looks_like_the_files_own_marks_comes_back(text: str) -> None:
     ids = UNIGRAM.encode(text)
     assert UNIGRAM.decode(ids) == text
+    assert UNIGRAM.encode(text, allow_special=True) == ids
     assert text == "" or "<0x" not in text or not set(ids) & set(range(256))
 
 

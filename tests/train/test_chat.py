@@ -17,6 +17,7 @@ from heddle.cli.evaluate import evaluate as eval_command
 from heddle.config import ChatConfig, ChatTemplateConfig, RunConfig, sized
 from heddle.config.chat import CHAT_TOKENS, PLAIN_TEMPLATE
 from heddle.data.batch import IGNORED
+from heddle.data.buckets import EMPTY
 from heddle.data.corpus import Corpus
 from heddle.data.encode import records_of
 from heddle.data.examples import read_examples
@@ -112,6 +113,18 @@ def test_long_conversations_end_with_the_last_answer_that_fits(tmp_path: Path) -
         "1 of 4 conversations have no answer to learn",
         "14 tokens of answers to learn, 37.8% of all",
     ]
+
+
+def test_conversations_without_a_target_are_in_no_batch(tmp_path: Path) -> None:
+    """They are short rows, and a batch of nothing else would have no loss."""
+    long = [talk("a" * 30, "b" * number) for number in range(1, 9)]
+    made = task(tmp_path, [*long, talk("a", "bc"), talk("de", "f"), talk("g", "hi")], context=19)
+    seen = set()
+    for step in range(4):
+        batch = made.batch(examples := made.examples(step))
+        seen |= set(examples.places.tolist())
+        assert batch.weights.sum() > 0
+    assert seen - {EMPTY} == {8, 9, 10}
 
 
 @pytest.fixture

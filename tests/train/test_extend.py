@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
+from heddle.config.run import RunConfig
 from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
-from heddle.train import Interrupted, Trainer, extend
+from heddle.train import Interrupted, Trainer, extend, prepare
 from heddle.train.plan import SHARE
 from heddle.train.schedule import factor
+from heddle.train.session import read_run
+from heddle.train.task import tokens_per_step
 from heddle.weights import load
 from heddle.weights.run import damage
 
-from .conftest import Begin
+from .conftest import SIZES, TRAIN, Begin
 from .test_resume import stop_after, written
 
 
@@ -61,6 +64,22 @@ def test_minutes_are_added_at_the_measured_rate(begin: Begin) -> None:
     assert config.chosen.steps == 4 + int(120 * SHARE * 1e5 / 64)
     assert (config.chosen.evaluate_every, config.train.keep) == (50, 3)
     assert Trainer(run).session.step == 4
+
+
+def test_minutes_of_records_count_what_a_step_reads(quick: None, tmp_path: Path) -> None:
+    """Short texts fill a small part of the context, so more steps fit."""
+    file = tmp_path / "reviews.tsv"
+    file.write_text("text\tlabel\n" + "".join(f"fox {number}\t{'ab'[number % 2]}\n" for number in range(60)))
+    data = {"sources": [str(file)], "tokenizer": "bytes"}
+    run = tmp_path / "run"
+    prepare(RunConfig.of({"data": data, "model": SIZES, "task": "classification", "train": {**TRAIN, "steps": 4}}), run)
+    Trainer(run).run()
+    extend(run, {"train.minutes": 2})
+    config = SavedConfig.read(run / "config.json")
+    assert config.chosen is not None
+    read = tokens_per_step(read_run(run).task())
+    assert read != config.chosen.batch * config.model.context
+    assert config.chosen.steps == 4 + int(120 * SHARE * config.chosen.tokens_per_second / read)
 
 
 @pytest.mark.parametrize(

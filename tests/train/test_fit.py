@@ -11,9 +11,16 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import heddle
-from heddle.config import ModelChoice, RunConfig, TrainConfig
-from heddle.config.tasks import ClassificationConfig, RegressionConfig, TokenClassificationConfig, TranslationConfig
+from heddle.config import DataConfig, ModelChoice, RunConfig, TrainConfig
+from heddle.config.tasks import (
+    ClassificationConfig,
+    NextTokenConfig,
+    RegressionConfig,
+    TokenClassificationConfig,
+    TranslationConfig,
+)
 from heddle.data import Batch, next_token_batch, windows
+from heddle.data.given import Given, corpus_of
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.nn import Layout
@@ -147,6 +154,16 @@ def test_every_form_of_a_text_is_the_same_text() -> None:
     whole = losses(TEXT, decoder(), tokenizer=BYTES)
     assert losses(np.array(BYTES.encode(TEXT), np.uint16), decoder(), tokenizer=BYTES) == whole
     assert losses([{"body": TEXT}], decoder(), tokenizer=BYTES, columns={"text": "body"}) == whole
+
+
+def test_documents_that_are_ids_stay_documents_in_both_parts() -> None:
+    documents = [np.array(BYTES.encode(TEXT[start : start + 40])) for start in range(0, 400, 40)]
+    data = Given(documents, NextTokenConfig(), DataConfig())
+    corpus = corpus_of(data, 0.25, BYTES)
+    ends = [(part.tokens == BYTES.end_of_text).sum() for part in (corpus.train, corpus.validation)]
+    assert ends == [7, 2], "between eight and three documents, one of which is divided"
+    both = np.concatenate([part.tokens for part in (corpus.train, corpus.validation)])
+    assert np.array_equal(both[both != BYTES.end_of_text], np.concatenate(documents))
 
 
 def test_every_form_of_labels_is_the_same_labels() -> None:

@@ -184,6 +184,26 @@ def test_a_new_head_is_trained_beside_adapters(start: Start, tmp_path: Path, rev
     assert [line["accuracy"] for line in metrics if "accuracy" in line][-1] == 1.0
 
 
+def test_a_chat_templates_tokens_and_the_template_come_with_the_run(start: Start, tmp_path: Path) -> None:
+    """The base has neither; merged with the run, it answers in the same template with the same weights."""
+    file = tmp_path / "chat.jsonl"
+    roles = ("user", "assistant")
+    talks = [[{"role": role, "content": f"{role} {number}"} for role in roles] for number in range(20)]
+    file.write_text("".join(f"{json.dumps({'messages': talk})}\n" for talk in talks))
+    stack = {"decoder": {"depth": 1, "block": {"mixer": {"heads": 2}}}, "context": 48}
+    run = start(base=stack, task="chat", data={"sources": [str(file)]}, steps=3)
+    train(run)
+    model, tokenizer = load(run)
+    assert model.vocab_size > TOKENIZER.vocab_size
+    assert merge_adapter(tmp_path / "base", run, tmp_path / "merged")["checked"]
+    merged, words = load(tmp_path / "merged")
+    assert merged.config.chat == model.config.chat is not None
+    assert words.special == tokenizer.special
+    assert all(torch.equal(value, merged.state_dict()[name]) for name, value in model.state_dict().items())
+    said = refusal(lambda: merge_adapter(tmp_path / "base", run / "adapter.safetensors", tmp_path / "alone"))
+    assert "rows for tokens that were added; name its own base, and the run that trained it" in said
+
+
 @pytest.mark.parametrize(
     ("mine", "theirs", "trained"),
     [

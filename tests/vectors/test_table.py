@@ -99,6 +99,11 @@ def test_what_no_file_can_hold_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_file_without_words_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "none.txt").write_text("0 5\n")
+    assert refusal(lambda: WordVectors.read(tmp_path / "none.txt")).endswith("none.txt: has no words")
+
+
 def test_a_bin_file_is_binary(tmp_path: Path) -> None:
     with pytest.raises(HeddleError, match=r"v.bin: form = glove is text: name a .txt file"):
         VECTORS.save(tmp_path / "v.bin", "glove")

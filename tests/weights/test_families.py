@@ -478,6 +478,33 @@ def test_the_code_that_falcon_was_published_with_is_no_obstacle() -> None:
         assert "auto_map" in refusal(FALCON, auto_map={**code, "AutoModel": other})
 
 
+PHI3_CODE = {
+    "AutoConfig": "configuration_phi3.Phi3Config",
+    "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM",
+    "AutoTokenizer": "somebody/tokenizer",
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        (PHI3, {"auto_map": PHI3_CODE, "attention_bias": False, "mlp_bias": False, "lm_head_bias": False}),
+        (PHI3, {"full_attn_mod": 1, "interpolate_factor": 1, "embd_pdrop": 0.0}),
+        (GEMMA2, {"sliding_window": 4096, "sliding_window_size": 4096, "cache_implementation": "hybrid"}),
+        (UMT5, {"scalable_attention": True}),
+        (BART, {"force_bos_token_to_be_generated": True, "forced_bos_token_id": 0}),
+    ],
+)
+def test_what_published_files_say_besides_is_no_obstacle(family: Family, fields: dict[str, Any]) -> None:
+    assert family.to_config(fields) == family.to_config({})
+
+
+def test_what_published_files_say_besides_is_refused_where_it_counts() -> None:
+    assert "attention_bias" in refusal(PHI3, attention_bias=True)
+    assert "auto_map" in refusal(PHI3, auto_map={"AutoModelForCausalLM": "modeling_mine.Mine"})
+    assert "force_bos_token" in refusal(BART, force_bos_token_to_be_generated=True)
+
+
 @pytest.mark.parametrize("family", ALL, ids=lambda family: family.architecture)
 def test_every_family_expresses_what_it_reads(family: Family) -> None:
     assert family.reasons(family.to_config({})) == ([], [])

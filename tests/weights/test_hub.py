@@ -16,6 +16,7 @@ from heddle.errors import HeddleError
 from heddle.weights import import_model, load
 from tests import programs
 
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -68,6 +69,8 @@ class Answer(BaseHTTPRequestHandler):
 def hub(make_published: Callable[..., PreTrainedModel], tmp_path: Path) -> Iterator[Hub]:
     make_published("llama").save_pretrained(tmp_path / "published")
     (tmp_path / "published" / "pytorch_model.bin").write_bytes(b"PK")
+    (tmp_path / "published" / "tokenizer_config.json").write_text("{}")
+    (tmp_path / "published" / "chat_template.jinja").write_text(TEMPLATE)
     (tmp_path / "published" / "own_code.py").write_text("raise SystemExit")
     with Hub(tmp_path / "published") as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -89,7 +92,17 @@ def fetch(hub: Hub, *asked: tuple[str, Path, dict[str, str]]) -> list[tuple[int,
 def test_a_model_is_fetched_and_only_what_is_read(hub: Hub, tmp_path: Path) -> None:
     ((code, out, err),) = fetch(hub, ("owner/tiny", tmp_path / "run", {}))
     assert (code, out.strip()) == (0, "llama"), err
-    assert hub.asked == {"config.json", "generation_config.json", "model.safetensors"}
+    files = {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+    }
+    assert hub.asked == files
+    chat = load(tmp_path / "run", "cpu").model.config.chat
+    assert chat is not None
+    assert chat.template == TEMPLATE
     import_model(hub.folder, tmp_path / "local")
     fetched, local = (load(tmp_path / name, "cpu").model.state_dict() for name in ("run", "local"))
     assert all(torch.equal(fetched[name], local[name]) for name in local)

@@ -191,7 +191,7 @@ def test_no_other_model(base: Path, make_published: Published, tmp_path: Path) -
     tuned(base, tmp_path / "run", FEW)
     export_adapter(tmp_path / "run", tmp_path / "adapter")
     others = {
-        "values": ({}, "was trained beside other weights than these: names and shapes are the same, but values differ"),
+        "values": ({}, "was trained beside other weights than these: their values differ"),
         "wider": ({"hidden_size": 32}, "belongs to another model"),
         "shorter": ({"num_hidden_layers": 2}, "belongs to another model"),
     }

@@ -33,6 +33,7 @@ IDLE = (
     "extra_pos_embeddings",
     "_num_labels",
 )
+FORCES_BEGIN = "force_bos_token_to_be_generated"
 OWN = {**FIXED, "normalize_embedding": True, "static_position_embeddings": False}
 IDS = {
     "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 2, "forced_eos_token_id": 2,
@@ -148,7 +149,10 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, OWN, idle=IDLE)
+    # The older name of a field that says the same beside it.
+    twice = found.get("forced_bos_token_id") == found.get("bos_token_id", IDS["bos_token_id"])
+    idle = (*IDLE, FORCES_BEGIN) if twice or not found.get(FORCES_BEGIN) else IDLE
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, OWN, idle=idle)
     entry = {"positions": "learned", "offset": 2, "norm": {"kind": "layer", "eps": EPS}}
     return TransformerConfig.of(described(f, entry), where="BART's config.json in heddle's terms")
 

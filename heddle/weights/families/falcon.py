@@ -13,6 +13,7 @@ from heddle.weights.families.family import (
     FamilyOptions,
     one_block,
     our_activation,
+    own_code,
     read_fields,
     their_activation,
 )
@@ -58,13 +59,6 @@ TABLE = (
     *pair("transformer.ln_f", "decoder.final_norm"),
     TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
 )
-
-
-def _own_code(said: Any) -> bool:
-    """Whether `auto_map` names remote code that Hugging Face transformers now includes: Falcon is older than its class there."""
-    if not isinstance(said, Mapping):
-        return False
-    return all(isinstance(each, str) and each.rsplit(".", 1)[-1].startswith("Falcon") for each in said.values())
 
 
 def _wiring(f: Mapping[str, Any]) -> str:
@@ -115,8 +109,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    idle = ("auto_map",) if _own_code(found.get("auto_map")) else ()
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=idle)
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=own_code(found, "Falcon"))
     kv_heads = f["num_kv_heads"] if f["new_decoder_architecture"] else 1 if f["multi_query"] else None
     block = {
         "mixer": {

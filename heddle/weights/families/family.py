@@ -208,6 +208,21 @@ def read_fields(
     return {name: found.get(name, default) for name, default in defaults.items()}
 
 
+def own_code(found: Mapping[str, Any], prefix: str) -> tuple[str, ...]:
+    """`auto_map`, if it names only code that Hugging Face transformers now includes: some models are older than their class there.
+
+    Args:
+        found: a config.json.
+        prefix: how the names of the classes begin.
+    """
+    said = found.get("auto_map")
+    if not isinstance(said, Mapping):
+        return ()
+    names = [each for name, each in said.items() if name != "AutoTokenizer"]  # heddle reads tokenizer.json
+    own = all(isinstance(each, str) and each.rsplit(".", 1)[-1].startswith(prefix) for each in names)
+    return ("auto_map",) if own else ()
+
+
 def left_out(found: Mapping[str, Any]) -> list[str]:
     """The fields of a config.json without effect in heddle, one line each."""
     lines = [

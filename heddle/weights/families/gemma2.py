@@ -26,8 +26,8 @@ DEFAULTS: dict[str, Any] = {
     "layer_types": None, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0,
     **rotary.DEFAULTS, "hidden_act": None,
 }  # fmt: skip
-# Older files' settings for the cache in generation.
-IDLE = ("cache_implementation",)
+# Older files' settings for the cache in generation, and a second name of sliding_window, which nothing reads.
+IDLE = ("cache_implementation", "sliding_window_size")
 FIXED = {**rotary.FIXED, "use_bidirectional_attention": False}
 OPTIONS = FamilyOptions(norm=RMSNormConfig(), ffns=(GatedConfig(),), relatives=(RotaryConfig(),))
 

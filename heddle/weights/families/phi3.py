@@ -8,7 +8,7 @@ from heddle.config.layers import LongRopeScaling
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import llama, rotary
-from heddle.weights.families.family import one_block, read_fields, without
+from heddle.weights.families.family import one_block, own_code, read_fields, without
 from heddle.weights.mapping import Consecutive, Fused, TensorRow
 
 ARCHITECTURE = "Phi3ForCausalLM"
@@ -20,6 +20,11 @@ DEFAULTS: dict[str, Any] = {
     "partial_rotary_factor": None,
 }  # fmt: skip
 IDLE = ("embd_pdrop",)  # Hugging Face transformers does not read it
+# Published files also have fields of the code that they were first published with.
+FIXED = {
+    "rope_interleaved": False, "attention_bias": False, "mlp_bias": False, "lm_head_bias": False, "full_attn_mod": 1,
+    "interpolate_factor": 1,
+}  # fmt: skip
 SPELLINGS = {"su": "longrope", "yarn": "longrope"}  # in older files
 KINDS = ("default", "longrope")
 
@@ -58,7 +63,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, {"rope_interleaved": False}, idle=IDLE)
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=(*IDLE, *own_code(found, "Phi3")))
     f |= {**_tables(f), "attention_bias": False, "mlp_bias": False, "head_dim": None}
     data = llama.described(f, fraction=rotary.said_fraction(f, 1.0, "partial_rotary_factor"))
     data["decoder"]["block"]["mixer"]["window"] = f["sliding_window"]

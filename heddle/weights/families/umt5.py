@@ -13,6 +13,7 @@ DEFAULTS: dict[str, Any] = {
     **without(t5.DEFAULTS, "tie_word_embeddings", "scale_decoder_outputs"),
     "vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu",
 }  # fmt: skip
+IDLE = (*t5.IDLE, "scalable_attention")  # which no version of Hugging Face transformers reads
 FIXED = {**t5.FIXED, "tie_word_embeddings": True}  # whatever a file says, Hugging Face transformers 5 ties the tables
 
 
@@ -22,7 +23,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=t5.IDLE)
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=IDLE)
     data = t5.described({**f, "tie_word_embeddings": True, "scale_decoder_outputs": True}, shared=False)
     return TransformerConfig.of(data, where="UMT5's config.json in heddle's terms")
 

@@ -1,0 +1,88 @@
+"""Tokens of an answer: their texts join to the answer's, wherever words and characters are cut."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from heddle.config.serve import ServeConfig
+from heddle.generate.drawn import Drawn
+from heddle.model import build
+from heddle.serve import Run
+from heddle.serve.answers import Spelling, spell
+from heddle.text import Tokenizer, train_tokenizer
+from tests.serve.conftest import DECODER, ENGINE, LOUD, TOKENIZER, Server
+
+WORDS = "the warp is held and the weft is thrown , said the loom"
+KINDS = {"words": None, "wordpiece": 80, "unigram": 500, "bpe": 300, "bytes": None}
+
+
+def tokenizer_of(kind: str) -> Tokenizer:
+    return train_tokenizer(kind, [WORDS] * 20, KINDS[kind])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bytes_of_tokens_join_to_the_text(kind: str) -> None:
+    tokenizer = tokenizer_of(kind)
+    ids = tokenizer.encode("the weft is held")
+    spelling = Spelling(tokenizer)
+    found = [spelling.push(Drawn(id, 0.0)) for id in ids]
+    text = tokenizer.decode(ids)
+    assert b"".join(each.added for each in found).decode() == text == spell(tokenizer, ids)
+    assert [text[each.place :].encode().startswith(each.added) for each in found] == [True] * len(found)
+
+
+def test_half_a_character_has_its_own_byte_and_its_characters_place() -> None:
+    spelling = Spelling(TOKENIZER, start=3)
+    ids = [*TOKENIZER.encode("éa"), *TOKENIZER.encode("é")[:1], *TOKENIZER.encode("b")]
+    found = [spelling.push(Drawn(id, 0.0)) for id in ids]
+    assert [each.added for each in found] == [b"\xc3", b"\xa9", b"a", b"\xc3", b"b"]
+    assert TOKENIZER.decode(ids) == "éa\ufffdb"
+    assert [each.place for each in found] == [3, 3, 4, 5, 6]
+
+
+def test_ids_before_a_text_are_silent_once() -> None:
+    spelling = Spelling(TOKENIZER, silent=(3, 4))
+    assert [spelling.push(Drawn(id, 0.0)).added for id in (3, 4, 97, 3)] == [b"", b"", b"a", b"\x03"]
+    again = Spelling(TOKENIZER, silent=(3,))
+    assert [again.push(Drawn(id, 0.0)).added for id in (3, 3)] == [b"", b"\x03"]
+
+
+@pytest.fixture(scope="module", params=["words", "bpe"])
+def words(request: pytest.FixtureRequest) -> Iterator[tuple[httpx2.Client, Tokenizer]]:
+    tokenizer = tokenizer_of(request.param)
+    model = build(DECODER.override({**LOUD, "vocab_size": tokenizer.vocab_size}), seed=1).eval()
+    server = Server(ServeConfig(engine=ENGINE), [Run("words", model, tokenizer)])
+    try:
+        with httpx2.Client(base_url=server.url, timeout=30) as http:
+            yield http, tokenizer
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("echo", [False, True])
+def test_tokens_and_their_places_are_those_of_the_text(words: tuple[httpx2.Client, Tokenizer], echo: bool) -> None:
+    http, _ = words
+    asked: dict[str, Any] = {
+        "model": "words",
+        "prompt": "the weft is",
+        "max_tokens": 9,
+        "temperature": 0,
+        "logprobs": 3,
+        "echo": echo,
+    }
+    (choice,) = http.post("/v1/completions", json=asked).json()["choices"]
+    said, text = choice["logprobs"], choice["text"]
+    whole = [token for token in said["tokens"] if "\ufffd" not in token]  # others are parts of characters
+    if choice["finish_reason"] == "length" and len(whole) == len(said["tokens"]):
+        assert "".join(whole) == text
+    places = [each for each in zip(said["tokens"], said["text_offset"], strict=True) if each[0] in whole]
+    assert len(places) > 2
+    assert all(text[place:].startswith(token) for token, place in places if place < len(text))
+    with http.stream("POST", "/v1/completions", json={**asked, "stream": True}) as stream:
+        lines = [line.removeprefix("data: ") for line in stream.iter_lines() if line and "[DONE]" not in line]
+    parts = [httpx2.Response(200, text=line).json()["choices"][0] for line in lines]
+    assert "".join(part["text"] for part in parts) == text
+    for key in ("tokens", "text_offset", "token_logprobs", "top_logprobs"):
+        assert [each for part in parts for each in part["logprobs"][key]] == said[key]
