@@ -83,7 +83,7 @@ class Unigram(Wrapped):
         return cls(describe(model, CUT, JOIN, special))
 
     def _with_special(self, text: str, boundary: re.Pattern[str]) -> list[int]:
-        # The parts between special tokens as `_plain` reads them, which `tokenizers` would not: see `SPACE` in a text.
+        # `tokenizers`, asked for the whole text, would read a U+2581 in it as a space; `_plain` does not.
         return Base._with_special(self, text, boundary)
 
     @staticmethod

@@ -21,7 +21,7 @@ In reading order:
 - `session`: opens a run directory, new or at its newest checkpoint (`Session`); `ranks` connects several processes.
 - `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports, `load` how
   evenly experts are used.
-- `extend`: continues a run for longer than planned.
+- `extend`: continues a run for longer than planned; `changeable` has the settings that may then differ.
 - `sweep`: several runs, one at a time; `spread`: how far their results lie apart.
 - `compare`: runs side by side; `export` and `plot` read their metrics for other programs and for people.
 - `show`: what a step reads, to look at (`show_step`).

@@ -1,7 +1,7 @@
 """One training step: batch -> loss -> gradient -> update."""
 
 from collections.abc import Callable
-from math import isfinite, nan
+from math import isfinite, isnan, nan
 
 import torch
 from torch import Tensor
@@ -47,6 +47,9 @@ def train_step(
         clip: largest norm of the gradient; 0: no clipping.
         reduce: sums over ranks. With several ranks, the objective's wrapper must leave the MEAN of the ranks' gradients, as
             `DistributedDataParallel` and FSDP do.
+
+    Raises:
+        HeddleError: no row of the batch has a target.
     """
     count, ranks = reduce(torch.stack([batch.weights.sum(), batch.weights.new_ones(())]))
     share = count / ranks  # dividing by it turns the mean over ranks into the sum over ranks divided by the count
@@ -59,7 +62,7 @@ def train_step(
         total = total + loss.plain
         loads = [a + b for a, b in zip(loads, loss.loads, strict=True)] if loads else list(loss.loads)
     mean = (reduce(total) / count).item()
-    if mean != mean and not count:
+    if isnan(mean) and not count:
         raise HeddleError("no row of this step has a target, so there is nothing to learn: give more rows per step")
     norm = optimizer.step(factor, clip) if isfinite(mean) else nan
     if isfinite(norm):

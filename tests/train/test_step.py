@@ -12,6 +12,7 @@ from torch import Tensor
 from heddle.config import TransformerConfig, sized
 from heddle.config.train import TrainConfig
 from heddle.data.batch import IGNORED, Batch, next_token_batch
+from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.train import CrossEntropy, Optimizer, train_step
 
@@ -129,6 +130,17 @@ def test_experts_are_balanced_by_the_load_of_the_whole_batch(accumulate: int) ->
     assert expected.tolist() != of_the_last.tolist()  # else a step that forgets the rows before would pass
     train_step(objective, optimizer, batch, accumulate, 1.0, 0.0)
     assert router.bias.tolist() == expected.tolist()
+
+
+def test_a_step_without_a_target_is_refused() -> None:
+    """Its loss would be 0 / 0, which no other learning rate helps."""
+    model, objective, optimizer = ready()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    whole = uneven()
+    empty = replace(whole, targets=torch.full_like(whole.targets, IGNORED), weights=torch.zeros_like(whole.weights))
+    with pytest.raises(HeddleError, match="no row of this step has a target"):
+        train_step(objective, optimizer, empty, 1, 1.0, 1.0)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_nothing_is_turned_by_what_is_no_number() -> None:
