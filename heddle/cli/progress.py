@@ -10,6 +10,7 @@ from rich.text import Text
 from heddle.cli.say import duration, estimate, metrics
 from heddle.config.saved import Chosen
 from heddle.train.journal import Report
+from heddle.train.live import Pace
 from heddle.train.plan import SHARE
 
 QUIET = 10.0  # seconds between lines without a terminal
@@ -20,9 +21,8 @@ LEAST = 5.0  # seconds by which it must miss its plan to report so
 class Progress:
     """A reader of reports: one live line in a terminal, a line every `QUIET` seconds in a log; evaluations and samples stay.
 
-    The time left follows from the average step so far, so pauses for evaluations count. After a tenth of the steps it says
-    whether they are much slower than measured before the run. The number of steps stays, so that a run is a function of
-    its config; the run just takes longer.
+    After a tenth of the steps it says whether they are much slower than measured before the run. The number of steps stays,
+    so that a run is a function of its config; the run just takes longer.
     """
 
     def __init__(self, console: Console, chosen: Chosen, done: int) -> None:
@@ -31,6 +31,7 @@ class Progress:
         self.steps = chosen.steps
         self.began = time.monotonic()
         self.spoke = self.began
+        self.pace = Pace(done)
         self.rate = self.measured = chosen.tokens_per_second
         self.share = 0.0
         self.planned = 0.0  # seconds that the steps so far should have taken
@@ -87,11 +88,10 @@ class Progress:
             )
 
     def _line(self, step: int) -> str:
-        passed = time.monotonic() - self.began
-        left = passed / max(1, step - self.done) * (self.steps - step)
+        left = self.pace.left(step, self.steps)
         return (
             f"step {step}/{self.steps}  loss {self.loss:.3f}  {self.rate:,.0f} tokens/s  "
-            f"{self.share:.0%} of measured peak  {duration(left)} left"
+            f"{self.share:.0%} of measured peak" + ("" if left is None else f"  {duration(left)} left")
         )
 
     def _say(self, line: str) -> None:

@@ -20,6 +20,7 @@ from heddle.errors import HeddleError
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 DRAIN = 30  # seconds that answers may go on after SIGTERM
+ENDING = 2  # of these, in which they end with an error
 STOPPING = f"answers that have begun go on to their ends, for {DRAIN} seconds at most; Ctrl-C ends them at once\n"
 
 
@@ -86,7 +87,7 @@ def serve(
     _check_names(names)
     settings = {
         "api_key": api_key,
-        "hosts": [*ServeConfig().hosts, host.lower(), *(name.lower() for name in allow_host or [])],
+        "hosts": [*ServeConfig().hosts, *map(_as_sent, (host, *(allow_host or [])))],
         "origins": allow_origin or [],
         "max_tokens": max_tokens,
         "seconds": seconds,
@@ -136,9 +137,15 @@ def _run(
             if self.should_exit and sig == signal.SIGINT:
                 os._exit(128 + sig)
             super().handle_exit(sig, frame)
+            app.state.service.end_in(DRAIN - ENDING)
             os.write(sys.stderr.fileno(), STOPPING.encode())
 
     Server(options).run(sockets=[listening])
+
+
+def _as_sent(host: str) -> str:
+    """A host name as clients send it: in lower case, and an IPv6 address in brackets."""
+    return f"[{host.lower()}]" if ":" in host and not host.startswith("[") else host.lower()
 
 
 def _check_names(paths: list[Path]) -> None:

@@ -67,6 +67,10 @@ def unknown_key(key: str, known: Iterable[str], where: str = "") -> HeddleError:
 NONE = ("none", "None", "null")  # words for no value, in formats that have no null
 
 
+class Verbatim:
+    """Marks a field, in `Annotated`, whose text is taken as it is: there, "none" is a text like others."""
+
+
 def known_as(key: str, value: Any, names: Container[str]) -> tuple[str, Any]:
     """Translate an alias to heddle's key and value, if `names` has the key and not the alias.
 
@@ -336,11 +340,12 @@ def _plain_types(annotation: Any) -> set[Any]:
 
 
 def _means_nothing(cls: type[BaseModel], key: str) -> bool:
-    """Whether "none" means None for this field: it may be None, and "none" is not one of its choices."""
+    """Whether "none" means None for this field: it may be None, and "none" is not one of its choices or texts."""
     field = cls.model_fields.get(key)
     choices = () if field is None else get_args(field.annotation)
     named = [word for choice in choices if get_origin(choice) is Literal for word in get_args(choice)]
-    return NoneType in choices and "none" not in named
+    verbatim = field is not None and any(isinstance(each, Verbatim) for each in field.metadata)
+    return NoneType in choices and "none" not in named and not verbatim
 
 
 def models_in(annotation: Any) -> list[Any]:

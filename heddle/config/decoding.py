@@ -6,11 +6,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
-from heddle.config.base import Config
+from heddle.config.base import Config, Verbatim
 from heddle.config.ids import Id
 
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Shift = Annotated[float, Field(ge=-1e9, le=1e9)]
+"""What is added to or subtracted from a score. Beyond, sums of several would be infinite in fp32."""
 
 WeightKind = Literal["trained", "int8", "int4"]
 """How weights are held in prediction: as they were trained, or rounded (see `heddle.model.quantize`)."""
@@ -18,7 +20,10 @@ WeightKind = Literal["trained", "int8", "int4"]
 
 def _as_json(schema: Any) -> Any:
     """A schema as JSON."""
-    return json.dumps(schema) if isinstance(schema, Mapping) else schema
+    try:
+        return json.dumps(schema) if isinstance(schema, Mapping) else schema
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _pairs(given: Any) -> Any:
@@ -42,10 +47,10 @@ class DecodingConfig(Config):
 
     max_tokens: PositiveInt = 200
     repetition_penalty: Positive = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
+    presence_penalty: Shift = 0.0
+    frequency_penalty: Shift = 0.0
     no_repeat_ngram: PositiveInt | None = None
-    logit_bias: Annotated[tuple[tuple[Id, float], ...], BeforeValidator(_pairs)] = ()
+    logit_bias: Annotated[tuple[tuple[Id, Shift], ...], BeforeValidator(_pairs)] = ()
     banned: tuple[tuple[Id, ...], ...] = ()
 
     @model_validator(mode="after")
@@ -77,10 +82,10 @@ class SamplingConfig(DecodingConfig):
         None  # also report so many of the most probable ids for each drawn one
     )
     choice: tuple[str, ...] = ()  # the text is one of these
-    regex: str | None = None  # the text as a whole matches this regular expression, in the syntax of Rust's regex
-    json_schema: Annotated[str | None, BeforeValidator(_as_json)] = (
-        None  # the text is JSON of this schema, a dict or JSON
-    )
+    # The text as a whole matches this regular expression, in the syntax of Rust's regex.
+    regex: Annotated[str | None, Verbatim()] = None
+    # The text is JSON of this schema, a dict or JSON.
+    json_schema: Annotated[str | None, Verbatim(), BeforeValidator(_as_json)] = None
     window: bool = False  # beyond the context, continue from the last tokens; False: refuse the prompt, end the text
 
     @model_validator(mode="after")

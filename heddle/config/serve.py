@@ -2,16 +2,25 @@
 
 from typing import Annotated
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, PositiveFloat, PositiveInt
 
 from heddle.config.base import Config
 from heddle.config.decoding import EngineConfig
 
 
+def _sendable(key: str) -> str:
+    """Refuse a key that no client could send in a header, such as one that was read with the end of its line."""
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise ValueError(
+            "a key must consist of letters, digits and other signs of ASCII, without blanks or ends of lines"
+        )
+    return key
+
+
 class ServeConfig(Config):
     """How a server answers."""
 
-    api_key: Annotated[str, Field(min_length=1)] | None = None
+    api_key: Annotated[str, AfterValidator(_sendable)] | None = None
     """What clients must send as `Authorization: Bearer KEY`; None: nothing."""
     hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
     """Host names that requests may be addressed to, which keeps other web pages out."""

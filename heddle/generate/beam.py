@@ -180,7 +180,8 @@ def beam_search(
     texts = _open_all(decoding, prompts, sources)
     texts.sort(key=lambda text: (len(text.source or ()), len(text.ids)), reverse=True)
     batches = [[Search(text, config) for text in texts[start : start + rows]] for start in range(0, len(texts), rows)]
-    workers = min(WORKERS, torch.get_num_threads()) if model.device.type == "cpu" else 1
+    # Compiled steps are not for several threads at once.
+    workers = min(WORKERS, torch.get_num_threads()) if model.device.type == "cpu" and model.steps is None else 1
     for first in range(0, len(batches), workers):
         some = batches[first : first + workers]
         if len(some) == 1:

@@ -42,6 +42,15 @@ def plain_template(tokenizer: Tokenizer) -> ChatTemplate:
     return ChatTemplate(tokenizer, PLAIN)
 
 
+def ends_of(model: Transformer, tokenizer: Tokenizer, template: ChatTemplate | None) -> tuple[int, ...]:
+    """The ids that end a text of a model, besides those of its config: the tokenizer's, and that of an answer in its template.
+
+    An imported model has its end ids in its config, so the tokenizer's is not one of them.
+    """
+    own = () if model.config.ids is not None or tokenizer.end_of_text is None else (tokenizer.end_of_text,)
+    return (*own, *(() if template is None else template.ends[:1]))
+
+
 @checked()
 def reply(model: Transformer, tokenizer: Tokenizer, messages: Sequence[Message], **sampling: Any) -> str:
     """The assistant's next message in a conversation.
@@ -68,9 +77,9 @@ def reply_pieces(
         HeddleError: the template refuses the conversation, or as in `Engine`.
     """
     prompt = template.render(messages, add_generation_prompt=True)
-    end = next(iter(template.ends), tokenizer.end_of_text)
-    engine = Engine.of(model, [prompt], sampling, end, vocabulary=tokenizer.vocab_size, guides=Guides(tokenizer))
-    text = RowText(tokenizer, sampling.stop, prompt[-1])
+    ends = ends_of(model, tokenizer, template) or tokenizer.end_of_text
+    engine = Engine.of(model, [prompt], sampling, ends, vocabulary=tokenizer.vocab_size, guides=Guides(tokenizer))
+    text = RowText(tokenizer, sampling.stop, prompt[-1] if prompt else None)
     while engine:
         for event in whole(engine.step()):
             yield text.push(event.token, event.finish)

@@ -1,12 +1,15 @@
 """Constrained texts: one of several, one that a regular expression matches, or JSON of a schema; by the library llguidance.
 
-A grammar says after each id which ids may follow; all others get the score -inf. Only whole bytes of tokens count, so every
-tokenizer works, and a text can always be finished, unless a ban forbids it: an id that leads nowhere is never allowed.
+A grammar says after each id which ids may follow; all others get the score -inf. Only whole bytes of tokens count, with the
+blanks that some tokenizers put between words, so every tokenizer works. A text can always be finished, unless a ban forbids it:
+an id that leads nowhere is never allowed. Only a tokenizer that lacks some characters may meet a place, within JSON or an
+expression, where they alone could follow; then the text breaks.
 """
 
 import json
 from collections.abc import Collection, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -21,6 +24,7 @@ from heddle.errors import HeddleError
 from heddle.generate.processors import GrowingText
 from heddle.text.tokenizer import Tokenizer
 
+KEPT = 16  # constraints whose grammars are kept
 NO_WAY_ON = "NoExtensionBias"  # llguidance's word for it
 COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}  # as Python's json writes
 
@@ -29,13 +33,16 @@ class Guide:
     """Which ids may follow in one text.
 
     Args:
-        matcher: llguidance's matcher of the grammar, at its start.
+        start: llguidance's matcher of the grammar, at its start; it stays there.
         tokens: the tokenizer's; the matcher calls the end of the text by the id after them.
+        previous: the id before the text, if there is one.
     """
 
-    def __init__(self, matcher: Any, tokens: "_Tokens") -> None:
-        self.matcher, self.tokens, self.count = matcher, tokens, tokens.eos_token_id
-        self.read: list[int] = []
+    def __init__(self, start: Any, tokens: "_Tokens", previous: int | None = None) -> None:
+        self.start, self.matcher = start, start.deep_copy()
+        self.tokens, self.count = tokens, tokens.eos_token_id
+        self.previous = previous
+        self.read: list[int] = []  # as the matcher knows them
         self.fault: str | None = None
 
     def allowed(self, generated: Sequence[int]) -> tuple[npt.NDArray[np.bool_], bool]:
@@ -53,12 +60,15 @@ class Guide:
             return np.zeros(self.count, bool), False
         if self.matcher.is_stopped():
             return np.zeros(self.count, bool), True
-        mask = np.unpackbits(bits, bitorder="little")[: self.count + 1].astype(bool)
-        forced = self.forced()
-        if forced and not self.tokens(forced):  # llguidance would take these bytes as written
-            covering = [id for id in self.tokens.from_bytes(forced) if self.matcher.validate_tokens([id])]
+        mask = np.unpackbits(bits, bitorder="little")[: len(self.tokens.tokens)].astype(bool)
+        forced, joined = self.forced(), (generated[-1] if generated else self.previous) in self.tokens.opens
+        if forced and (self.tokens.spaced or not self.tokens(forced)):  # llguidance would take these bytes as written
+            exact, longer = self.tokens.spelling(forced, joined)
             mask[:] = False
-            mask[covering] = True
+            mask[exact + [id for id in longer if self.matcher.validate_tokens([id])]] = True
+        mask = self.tokens.alike(mask)
+        if joined:
+            mask[self.tokens.words] = mask[self.count + 1 :]
         return mask[: self.count], bool(mask[self.count])
 
     def forced(self) -> bytes:
@@ -73,9 +83,12 @@ class Guide:
 
     def _go_to(self, generated: Sequence[int]) -> None:
         """Read ids that are new, and take back those that were only guessed."""
+        generated = self.tokens.joined(generated, self.previous)
         most = min(len(self.read), len(generated))
         same = next((place for place in range(most) if self.read[place] != generated[place]), most)
-        if len(self.read) > same:
+        if self.matcher.is_error():  # after a guess that led nowhere; nothing can be taken back then
+            self.matcher, same = self.start.deep_copy(), 0
+        elif len(self.read) > same:
             self.matcher.rollback(len(self.read) - same)
         taken = self.matcher.try_consume_tokens(list(generated[same:]))  # fewer where a guess breaks the grammar
         self.read = list(generated[: same + taken])
@@ -90,6 +103,7 @@ class Guides:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
+        self._made: dict[object, Any] = {}  # matchers at their starts, since many texts may have one constraint
 
     @cached_property
     def _vocabulary(self) -> Any:
@@ -109,15 +123,26 @@ class Guides:
         return _Tokens(self.tokenizer)
 
     @checked()
-    def make(self, sampling: SamplingConfig) -> Guide | None:
+    def make(self, sampling: SamplingConfig, previous: int | None = None) -> Guide | None:
         """A guide for a text with this sampling; None if it is not constrained.
 
+        Args:
+            previous: the id before the text, if there is one.
+
         Raises:
-            HeddleError: the expression or schema is invalid, or nothing meets it, or nothing but an empty text.
+            HeddleError: the expression or schema is invalid, or nothing meets it, or nothing but an empty text; or the tokenizer
+                has no tokens for one of the choices.
         """
         if not sampling.constrained:
             return None
+        key = (sampling.choice, sampling.regex, sampling.json_schema)
+        if key in self._made:
+            return Guide(self._made[key], self._tokens, previous)
         vocabulary = self._vocabulary  # which says what to install if llguidance is missing
+        if (
+            lost := next((text for text in sampling.choice if not self._tokens.spell(text.encode())), None)
+        ) is not None:
+            raise HeddleError(f"choice: this tokenizer has no tokens that spell {lost!r}")
         from llguidance import LLMatcher
 
         where = next(name for name in ("choice", "regex", "json_schema") if getattr(sampling, name) not in (None, ()))
@@ -132,11 +157,11 @@ class Guides:
             else:
                 grammar = LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, sampling.choice)))
             matcher = LLMatcher(vocabulary, grammar)
-        except ValueError as error:  # which JSONDecodeError is one of
+        except (ValueError, RecursionError) as error:  # JSONDecodeError is one; the other is of brackets in brackets
             raise HeddleError(f"{where}: {_line(str(error))}") from None
         if said := matcher.get_error():
             raise HeddleError(f"{where}: {_line(said)}")
-        guide = Guide(matcher, self._tokens)
+        guide = Guide(matcher, self._tokens, previous)
         needed = guide.forced().decode(errors="ignore")
         mask, ends = guide.allowed([])
         if guide.fault is not None:
@@ -145,6 +170,7 @@ class Guides:
             raise HeddleError(f"{where}: it needs {missing!r}, which no token of this tokenizer has")
         if not mask.any():
             raise HeddleError(f"{where}: {'only an empty text' if ends else 'no text of this tokenizer'} meets it")
+        self._made = dict([*self._made.items(), (key, matcher)][-KEPT:])
         return guide
 
 
@@ -173,16 +199,58 @@ def constrain(
 
 
 class _Tokens:
-    """What llguidance asks of a tokenizer."""
+    """What llguidance asks of a tokenizer.
+
+    Attributes:
+        tokens: the bytes of each id, of the end of the text, and of the ids of `spaced` after a blank.
+        opens: ids after which a blank may come that no token spells.
+        words: ids before which it may come.
+        spaced: for each of these, the number that llguidance knows it by where the blank does come.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokens = [*(tokenizer.token_bytes(id) for id in range(tokenizer.vocab_size)), b"<end of text>"]
         self.eos_token_id, self.bos_token_id = tokenizer.vocab_size, None
         self.special_token_ids = [*tokenizer.special.values(), tokenizer.vocab_size]
         special = set(self.special_token_ids)
+        self.opens, closes = tokenizer.joints
+        self.words = sorted(id for id in closes if self.opens and id not in special)
+        self.spaced = {id: len(self.tokens) + place for place, id in enumerate(self.words)}
+        self.tokens += [b" " + self.tokens[id] for id in self.words]
         self._ids = {text: id for id, text in enumerate(self.tokens) if text and id not in special}
+        within = [id for id in range(tokenizer.vocab_size) if id not in special and id not in self.spaced]
+        self._usable = [
+            {self.tokens[number]: number for number in (*words, *within) if self.tokens[number]}
+            for words in (self.words, self.spaced.values())
+        ]  # where words do not come after a blank, and where they do
         self._longest = max(map(len, self._ids), default=0)
+        texts = {text: place for place, text in enumerate(dict.fromkeys(self.tokens))}
+        own = range(len(texts), len(texts) + len(self.tokens))  # special tokens spell no text
+        self._text = np.array([own[id] if id in special else texts[text] for id, text in enumerate(self.tokens)])
         self.bytes = frozenset(b"".join(self._ids))
+
+    def joined(self, generated: Sequence[int], previous: int | None) -> Sequence[int]:
+        """The ids as llguidance knows them: those with a blank before them by their numbers in `spaced`."""
+        if not self.spaced:
+            return generated
+        pairs = pairwise((previous, *generated))
+        return [id if last not in self.opens else self.spaced.get(id, id) for last, id in pairs if id is not None]
+
+    def alike(self, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """With every id that spells what an id of the mask does: of several, llguidance names one."""
+        texts = np.zeros(2 * len(self.tokens), bool)
+        texts[self._text[mask]] = True
+        every: npt.NDArray[np.bool_] = texts[self._text]
+        return every
+
+    def spell(self, text: bytes) -> bool:
+        """Whether tokens spell the bytes, in some division."""
+        reached = [True] + [False] * len(text)
+        for start in range(len(text)):
+            if reached[start]:
+                for end in range(start + 1, min(len(text), start + self._longest) + 1):
+                    reached[end] = reached[end] or text[start:end] in self._ids
+        return reached[-1]
 
     def __call__(self, text: bytes) -> list[int]:
         """The longest tokens that spell the bytes, up to the first that none spells: the tokenizer itself would refuse them."""
@@ -196,9 +264,16 @@ class _Tokens:
             start = end
         return found
 
-    def from_bytes(self, start: bytes) -> list[int]:
-        """The ids of tokens that begin with these bytes."""
-        return [id for text, id in self._ids.items() if text.startswith(start)]
+    def spelling(self, start: bytes, joined: bool) -> tuple[list[int], list[int]]:
+        """The longest tokens that spell the beginning of these bytes, and those that spell them all and more.
+
+        Args:
+            joined: whether the words come after a blank.
+        """
+        usable = self._usable[joined]
+        lengths = range(min(len(start), self._longest), 0, -1)
+        exact = next(([usable[start[:end]]] for end in lengths if start[:end] in usable), [])
+        return exact, [number for text, number in usable.items() if len(text) > len(start) and text.startswith(start)]
 
 
 def _line(error: str) -> str:

@@ -11,6 +11,10 @@ from heddle.generate.processors import GrowingText
 from heddle.nn.numeric import wide_dtype
 
 
+class NoneLeft(str):
+    """Why no id may follow a text: what was asked for leaves none, and the model is not at fault."""
+
+
 @dataclass(frozen=True)
 class Drawn:
     """A drawn id, and its probability.
@@ -69,5 +73,5 @@ def _fault(text: GrowingText, logprob: float, score: float) -> str | None:
         return "the model's output is NaN or infinite; its weights are broken"
     if score == -inf:
         why = getattr(text.guide, "fault", None) or "what is banned and what the text must match leave none"
-        return f"no token may follow: {why}"
+        return NoneLeft(f"no token may follow: {why}")
     return None

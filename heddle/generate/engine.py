@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from heddle.account.machine import available_memory
-from heddle.checks import checked
+from heddle.checks import SEED, checked
 from heddle.config.decoding import EngineConfig, SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
@@ -14,7 +14,7 @@ from heddle.generate.drawn import Drawn
 from heddle.generate.feed import feed
 from heddle.generate.opening import Opening, Prefixes, Row, draw_each
 from heddle.generate.propose import Proposer
-from heddle.generate.stream import Decoding, Finish, check_generates
+from heddle.generate.stream import Decoding, Ends, Finish, check_generates
 from heddle.model.evaluating import evaluating
 from heddle.model.packing import pack
 from heddle.model.transformer import Transformer
@@ -80,7 +80,7 @@ class Engine:
     def __init__(
         self,
         model: Transformer,
-        end_of_text: int | None = None,
+        end_of_text: Ends = None,
         vocabulary: int | None = None,
         config: EngineConfig | None = None,
         proposer: Proposer | None = None,
@@ -113,7 +113,7 @@ class Engine:
         model: Transformer,
         prompts: Sequence[Sequence[int]],
         sampling: SamplingConfig,
-        end_of_text: int | None = None,
+        end_of_text: Ends = None,
         seeds: Sequence[int] | None = None,
         vocabulary: int | None = None,
         sources: Sequence[Sequence[int]] | None = None,
@@ -145,7 +145,7 @@ class Engine:
             engine.submit(prompt, sampling, seed, None if sources is None else sources[number])
         return engine
 
-    @checked()
+    @checked(seed=SEED)
     def submit(
         self,
         prompt: Sequence[int],
@@ -174,10 +174,14 @@ class Engine:
             )
         if self.config.queue is not None and len(self.waiting) >= self.config.queue:
             raise QueueFull(f"{len(self.waiting)} texts are waiting; try again later")
+        if sampling.constrained and self.guides is None:
+            raise HeddleError(
+                "a constrained text needs the tokenizer: use complete, or give the engine Guides(tokenizer)"
+            )
         decoding = self._decoding(sampling)
         seed = sampling.seed if seed is None else seed
         text = decoding.open(self.submitted, prompt, seed, source, sampling.max_tokens)
-        text.guide = None if self.guides is None else self.guides.make(sampling)
+        text.guide = None if self.guides is None else self.guides.make(sampling, prompt[-1] if prompt else None)
         if sampling.max_tokens >= WORTH_PACKING and not self.model.training and self.model.steps is None:
             pack(self.model, room=available_memory() // 2)
         self.waiting.append(Row(text, decoding, echo))
@@ -246,7 +250,7 @@ class Engine:
         logits = opening.listen(pieces, logits) if opening.echo else logits
         if opening.read_more(pieces):
             return []
-        self.prefixes.keep(opening)
+        self.prefixes.keep(opening, logits)
         rows, logits = opening.rows, logits[opening.places]
         self.opening, self.cache = None, self.cache.join(opening.spread())
         self.active = self.active + rows

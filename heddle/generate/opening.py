@@ -12,7 +12,6 @@ from heddle.generate.processors import GrowingText
 from heddle.generate.stream import Decoding
 from heddle.model.transformer import Transformer
 from heddle.nn.cache import Cache
-from heddle.nn.numeric import wide_dtype
 
 LEAST_SHARED = 16  # tokens that two prompts must begin with for a kept state to be worth copying
 
@@ -145,12 +144,17 @@ class Prefixes:
             cache.truncate([shared] * number)
         return Opening(taken, cache, shared if kept is not None else 0), waiting[len(taken) :]
 
-    def keep(self, opening: Opening) -> None:
-        """Keep the states of an opening whose prompts have been read."""
+    def keep(self, opening: Opening, logits: Float[Tensor, "N V"]) -> None:
+        """Keep the states of an opening whose prompts have been read.
+
+        Args:
+            logits: those after each prompt. If one is NaN, so are states, which no other text may meet.
+        """
         if not self.usable:
             return
+        broken = logits.isnan().any(-1).tolist()
         for place, prompt in enumerate(opening.prompts):
-            if len(prompt) >= LEAST_SHARED:
+            if len(prompt) >= LEAST_SHARED and not broken[place]:
                 self.kept = [each for each in self.kept if each[0] != prompt[: len(each[0])]]
                 self.kept.append((prompt, opening.cache.select([place])))
         self.kept = self.kept[-self.count :]
@@ -170,7 +174,6 @@ class Prefixes:
 
 def draw_each(decodings: Sequence[Decoding], texts: Sequence[GrowingText], logits: Float[Tensor, "B V"]) -> list[Drawn]:
     """The next id of each text, by its own decoding; those that share one are drawn together."""
-    logits = logits.to(wide_dtype(logits.dtype))  # in bf16, finding the largest takes six times as long
     places: dict[int, list[int]] = {}
     for place, decoding in enumerate(decodings):
         places.setdefault(id(decoding), []).append(place)

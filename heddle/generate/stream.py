@@ -17,8 +17,11 @@ from heddle.generate.processors import Forced, GrowingText, make_processors
 from heddle.generate.sampling import choose
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
+from heddle.nn.numeric import wide_dtype
 
 Finish = Literal["end", "stop", "length", "context", "broken"]
+Ends = int | Sequence[int] | None
+"""Ids that end a text, besides those of a model's config; the first one starts a text whose prompt is empty."""
 WINDOW = "or set --window (in Python window=True) to continue from its last tokens"
 SHORTEN = {"prompt": f"shorten it, {WINDOW}", "source": "shorten it"}
 
@@ -78,7 +81,8 @@ class Decoding:
         model: a decoder that scores tokens, with or without an encoder.
         config: when to end, and penalties.
         end_of_text: an id that ends a text, and starts one whose prompt is empty (D-24), as it does every text of an
-            encoder-decoder's decoder. The special ids in an imported model's config apply without being passed here.
+            encoder-decoder's decoder; of several, all end a text, and the first one starts it. The special ids in an imported
+            model's config apply without being passed here.
         vocabulary: how many ids have text, if the model has more; other ids are not drawn, except those that end a text.
 
     Raises:
@@ -86,9 +90,10 @@ class Decoding:
     """
 
     def __init__(
-        self, model: Transformer, config: DecodingConfig, end_of_text: int | None = None, vocabulary: int | None = None
+        self, model: Transformer, config: DecodingConfig, end_of_text: Ends = None, vocabulary: int | None = None
     ) -> None:
         check_generates(model)
+        given = () if end_of_text is None else (end_of_text,) if isinstance(end_of_text, int) else tuple(end_of_text)
         ids = model.config.ids or SpecialIds()
         self.config, self.context, self.vocab_size = config, model.config.context, model.vocab_size
         self.reads_source = model.encoder is not None
@@ -98,8 +103,8 @@ class Decoding:
             self.window, self.alternatives = config.window, min(config.logprobs or 0, self.vocab_size)
         self.source_vocab_size = model.config.source_vocab_size or model.vocab_size
         begin = ids.decoder_start if self.reads_source else ids.begin
-        self.begin = end_of_text if begin is None else begin
-        self.ends = {*ids.ends(), *(() if end_of_text is None else (end_of_text,))}
+        self.begin = next(iter(given), None) if begin is None else begin
+        self.ends = {*ids.ends(), *given}
         self.forced_begin = ids.forced_begin
         self.processors = make_processors(config, ids, self.ends, vocabulary, model.vocab_size)
 
@@ -150,6 +155,8 @@ class Decoding:
         """
         assert isinstance(self.config, SamplingConfig)
         logits = logits.cpu() if logits.device.type == "mps" else logits  # mps has no float64, which draws need
+        # bf16 would lose small biases and penalties; and to find its largest takes six times as long.
+        logits = logits.to(wide_dtype(logits.dtype))
         scores = self.process(logits, texts)
         if self.config.constrained:
             forcing = [each for each in self.processors if isinstance(each, Forced)]

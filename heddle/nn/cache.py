@@ -87,7 +87,8 @@ class Cache:
         end = max(self.lengths, default=0) + width
         # The first call sees only its own tokens, so it can take the fast path for whole sequences.
         visible = end if fresh else rounded(end, self.multiple)
-        newest = uniform and width == 1 == self.multiple  # at coarse multiples it would be rare, and compiled apart
+        # At coarse multiples it would be rare. Compiled steps see all slots, so theirs need a mask.
+        newest = uniform and width == 1 == self.multiple and not compiled
         if not newest:  # else its states grow by exactly one slot, so that their tensors stay whole
             self._reserve(visible, ahead=not compiled)
         visible = max(visible, self.capacity) if compiled else visible
@@ -152,6 +153,12 @@ class Cache:
         chosen.share = share
         chosen.lengths = [self.lengths[row] for row in rows]
         chosen.capacity = self.capacity
+        # Room for a long row that has left is copied each time that rows come and go, and compiled steps read all of it.
+        needed = max(rounded(max(chosen.lengths, default=0), self.multiple), self.multiple)
+        if 4 * needed <= chosen.capacity:
+            chosen.capacity = 2 * needed
+            for state in chosen._flat():
+                state.shrink(chosen.capacity)
         return chosen
 
     @property

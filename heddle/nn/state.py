@@ -41,6 +41,9 @@ class State:
     def reserve(self, capacity: int) -> None:
         """Make room for `capacity` positions, keeping the content."""
 
+    def shrink(self, capacity: int) -> None:
+        """Drop the room for positions from `capacity` on, which holds no token."""
+
     def select(self, rows: Sequence[int]) -> "State":
         """Copies of these rows."""
         chosen = copy(self)
@@ -73,6 +76,9 @@ class Growing(State):
     def reserve(self, capacity: int) -> None:
         # Zeros, not uninitialised memory: slots beyond a row's end get weight 0, but 0 · NaN is not 0.
         self.buffers = tuple(_grown(buffer, capacity) for buffer in self.buffers)
+
+    def shrink(self, capacity: int) -> None:
+        self.buffers = tuple(buffer[:, :, :capacity].contiguous() for buffer in self.buffers)
 
     def update(self, new: tuple[Tensor, ...], queries: Layout, keys: Layout) -> tuple[Tensor, ...]:
         self.buffers = self.buffers or _empty(new, rounded(keys.width, self.multiple))

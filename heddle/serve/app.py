@@ -39,7 +39,7 @@ from heddle.serve.requests import (
     texts_of,
 )
 from heddle.serve.served import Prompt, Run, Served, refused, size
-from heddle.serve.streaming import ClientLeft, Stream, while_connected
+from heddle.serve.streaming import ClientLeft, Limits, Stream, while_connected
 
 DEFAULT_TOKENS = 16  # of a completion, as in OpenAI's API
 MOST_PROMPTS = 2048
@@ -61,6 +61,7 @@ def make_app(runs: Sequence[Run], config: ServeConfig) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.loop = asyncio.get_running_loop()
         yield
         service.drain()
 
@@ -119,6 +120,8 @@ class Service:
         self.config = config
         self.served = {run.name: Served(run, config.engine) for run in runs}
         self.metrics = Metrics(self.served)
+        self.limits = Limits(config.seconds)
+        self.loop: asyncio.AbstractEventLoop | None = None  # once it is served
 
     def routes(self) -> list[tuple[str, str, Callable[..., Any]]]:
         """Method, path and function of every endpoint."""
@@ -134,6 +137,11 @@ class Service:
             ("POST", "/classify", self.classify),
         ]
 
+    def end_in(self, seconds: float) -> None:
+        """End the answers that go on after so many seconds, each with an error. Any thread may ask, and a signal's handler."""
+        if self.loop is not None:
+            self.loop.call_soon_threadsafe(self.loop.call_later, seconds, self.limits.end)
+
     def drain(self) -> None:
         """Admit nothing more; texts that grow go on to their ends."""
         for each in self.served.values():
@@ -141,8 +149,9 @@ class Service:
 
     async def health(self) -> Response:
         """Whether every model answers: 200, else 503."""
-        ready = all(each.worker.state == "ready" for each in self.served.values())
-        return JSONResponse({"status": "ready" if ready else "draining"}, 200 if ready else 503)
+        states = {each.worker.state for each in self.served.values()}
+        status = "ready" if states == {"ready"} else "broken" if "broken" in states else "draining"
+        return JSONResponse({"status": status}, 200 if status == "ready" else 503)
 
     async def measured(self) -> Response:
         """Counts and times, for Prometheus."""
@@ -160,18 +169,16 @@ class Service:
         """Continue texts (OpenAI's completions)."""
         served, clock = self._find(body.model), self.metrics.clock(body.model)
         given = prompts_of(body.prompt)
-        prompts = await asyncio.to_thread(lambda: [served.prompt(each) for each in given])  # which may be megabytes
         count, echo = body.n or 1, bool(body.echo)
-        if len(prompts) * count > MOST_PROMPTS:
-            raise ApiError(
-                400, f"{len(prompts)} prompts times n = {count} are more than {MOST_PROMPTS}", param="prompt"
-            )
+        if len(given) * count > MOST_PROMPTS:
+            raise ApiError(400, f"{len(given)} prompts times n = {count} are more than {MOST_PROMPTS}", param="prompt")
+        prompts = await asyncio.to_thread(lambda: [served.prompt(each) for each in given])  # which may be megabytes
         if body.max_tokens == 0 and not echo:
             raise ApiError(400, "max_tokens = 0 leaves nothing to answer, unless echo is set", param="max_tokens")
         tokens = DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
         every = [prompt for prompt in prompts for _ in range(count)]
         for prompt in prompts:
-            served.check(prompt)
+            served.check(prompt, "prompt")
         before = [spell(served.tokenizer, each) if isinstance(each, list) else each for each in given if echo]
         texts = [text for text in before or [""] * len(given) for _ in range(count)]
         silent = [served.silent(each) for each in given]
@@ -193,7 +200,8 @@ class Service:
                 "finish_reason": finish,
             }
 
-        held = await self._begin(served, every, self._samplings(body, len(every), max(1, tokens), wanted), heard)
+        samplings = self._samplings(body, len(every), max(1, tokens), wanted)
+        held = await self._begin(request, served, every, samplings, heard, "prompt")
         choices = [Choice.start(index, prompt[0], served, len(texts[index])) for index, prompt in enumerate(every)]
         parts = self._timed(held.parts, clock, every)
         if body.stream:
@@ -207,12 +215,12 @@ class Service:
                         "choices": [shown(choice, part.text, choice.tokens[-1:], first and echo, choice.finish)]
                     }
                 if body.stream_options and body.stream_options.include_usage:
-                    yield head | {"choices": [], "usage": usage(prompts, choices)}
+                    yield head | {"choices": [], "usage": usage(prompts, choices if tokens else ())}
 
-            return Stream(events(), held.stack, self.config.seconds)
+            return Stream(events(), held.stack, self.limits)
         await self._gather(request, held, parts, choices)
         done = [shown(choice, choice.text, choice.tokens, echo, choice.finish) for choice in choices]
-        return head | {"choices": done, "usage": usage(prompts, choices)}
+        return head | {"choices": done, "usage": usage(prompts, choices if tokens else ())}
 
     async def chat(self, body: ChatRequest, request: Request) -> Any:
         """Answer in a conversation (OpenAI's chat completions)."""
@@ -220,13 +228,14 @@ class Service:
         messages = [{"role": each.role, "content": each.content} for each in body.messages]
         # In a thread of its own: a template may take a second, in which other requests go on.
         prompt = await asyncio.to_thread(served.conversation, messages)
-        served.check(prompt)
+        served.check(prompt, "messages")
         tokens = body.max_completion_tokens or body.max_tokens or served.room(prompt)
         every = [prompt] * (body.n or 1)
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs = true", param="top_logprobs")
         alternatives = (body.top_logprobs or 0) if body.logprobs else None
-        held = await self._begin(served, every, self._samplings(body, len(every), tokens, alternatives), False)
+        samplings = self._samplings(body, len(every), tokens, alternatives)
+        held = await self._begin(request, served, every, samplings, False, "messages")
         choices = [Choice.start(index, prompt[0], served) for index in range(len(every))]
         parts = self._timed(held.parts, clock, every)
 
@@ -250,7 +259,7 @@ class Service:
                 if body.stream_options and body.stream_options.include_usage:
                     yield head | {"choices": [], "usage": usage([prompt], choices)}
 
-            return Stream(events(), held.stack, self.config.seconds)
+            return Stream(events(), held.stack, self.limits)
         await self._gather(request, held, parts, choices)
         done = [
             {
@@ -314,7 +323,7 @@ class Service:
     ) -> list[Any]:
         """What a function makes of items, timed, unless the client leaves."""
         clock = self.metrics.clock(served.run.name)
-        found = await while_connected(request, served.call(function, items, param), self.config.seconds)
+        found = await while_connected(request, served.call(function, items, param), self.limits)
         clock.end()
         return found
 
@@ -347,10 +356,19 @@ class Service:
             raise ApiError(400, str(error)) from None
         return [first.model_copy(update={"seed": seed + number}) for number in range(count)]
 
-    async def _begin(self, served: Served, prompts: Sequence[Prompt], samplings: Sequence[Any], echo: bool) -> "_Held":
-        """Admit texts. Whoever gets the result must close its stack."""
+    async def _begin(
+        self,
+        request: Request,
+        served: Served,
+        prompts: Sequence[Prompt],
+        samplings: Sequence[Any],
+        echo: bool,
+        param: str,
+    ) -> "_Held":
+        """Admit texts, unless the client leaves. Whoever gets the result must close its stack."""
         stack = AsyncExitStack()
-        return _Held(stack, await stack.enter_async_context(served.parts(prompts, samplings, echo)))
+        entered = stack.enter_async_context(served.parts(prompts, samplings, echo, param))
+        return _Held(stack, await while_connected(request, entered, self.limits))
 
     async def _gather(
         self, request: Request, held: "_Held", parts: AsyncIterator[tuple[int, Any]], choices: Sequence[Choice]
@@ -362,7 +380,7 @@ class Service:
                 choices[number].add(part)
 
         async with held.stack:
-            await while_connected(request, work(), self.config.seconds)
+            await while_connected(request, work(), self.limits)
 
     async def _timed(
         self, parts: AsyncIterator[tuple[int, Any]], clock: Clock, prompts: Sequence[Prompt]

@@ -3,21 +3,28 @@
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from heddle.config.decoding import SamplingConfig
+from heddle.errors import HeddleError
 from heddle.serve.errors import ApiError
 
 LARGEST_N = 128
 Text = Annotated[str, Field(max_length=1 << 22)]
-Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=2048)]
-Ids = list[Annotated[int, Field(ge=0)]]
+Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=2048, fail_fast=True)]
+Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]  # of a million faults, the first is enough
+
+
+def _without_nulls(body: Any) -> Any:
+    """A body without fields that are null: clients send back what they got, and null asks for nothing."""
+    return {key: value for key, value in body.items() if value is not None} if isinstance(body, dict) else body
 
 
 class Request(BaseModel):
     """Fields that no endpoint here has are refused, so that none is ignored in silence."""
 
     model_config = ConfigDict(extra="forbid")
+    _given = model_validator(mode="before")(_without_nulls)
 
     model: str
     user: str | None = None
@@ -33,6 +40,18 @@ class StreamOptions(BaseModel):
 
     include_usage: bool = False
     include_obfuscation: bool = False
+
+
+def _dumped(schema: dict[str, Any]) -> str:
+    """A schema as JSON.
+
+    Raises:
+        HeddleError: it is nested too deeply.
+    """
+    try:
+        return json.dumps(schema)
+    except RecursionError:
+        raise HeddleError("the JSON schema is nested too deeply") from None
 
 
 def _listed(stop: Any) -> Any:
@@ -53,7 +72,7 @@ class Sampled(Request):
     logit_bias: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100, le=100)]] | None = None
     seed: int | None = None
     stop: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_listed), Field(max_length=16)] = []
-    guided_choice: list[Annotated[str, Field(min_length=1)]] | None = None
+    guided_choice: Annotated[list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True)] | None = None
     guided_regex: str | None = None
     guided_json: dict[str, Any] | str | None = None
     n: Annotated[int, Field(ge=1, le=LARGEST_N)] | None = None
@@ -85,13 +104,13 @@ class Sampled(Request):
     def schema_text(self) -> str | None:
         """The JSON schema that the text must meet, as text; None: none."""
         given = self.guided_json
-        return given if given is None or isinstance(given, str) else json.dumps(given)
+        return given if given is None or isinstance(given, str) else _dumped(given)
 
 
 class CompletionRequest(Sampled):
     """`POST /v1/completions`."""
 
-    prompt: Text | list[Text] | Ids | list[Ids] = ""
+    prompt: Text | Annotated[list[Text], Field(fail_fast=True)] | Ids | Annotated[list[Ids], Field(fail_fast=True)] = ""
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=100)] | None = None
     echo: bool | None = None
@@ -119,11 +138,10 @@ class ChatMessage(BaseModel):
     """One message."""
 
     model_config = ConfigDict(extra="forbid")
+    _given = model_validator(mode="before")(_without_nulls)
 
     role: str
     content: Annotated[Text, BeforeValidator(_joined)]
-    name: str | None = None
-    refusal: None = None
 
 
 class TextFormat(BaseModel):
@@ -165,7 +183,7 @@ class SchemaFormat(BaseModel):
 class ChatRequest(Sampled):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
@@ -173,11 +191,13 @@ class ChatRequest(Sampled):
     response_format: Annotated[TextFormat | JsonFormat | SchemaFormat, Field(discriminator="type")] | None = None
 
     def schema_text(self) -> str | None:
+        if self.guided_json is not None and not isinstance(self.response_format, TextFormat | None):
+            raise HeddleError("response_format and guided_json exclude each other")
         match self.response_format:
             case JsonFormat():
                 return '{"type": "object"}'
             case SchemaFormat(json_schema=named):
-                return json.dumps(named.schema_)
+                return _dumped(named.schema_)
         return super().schema_text()
 
 

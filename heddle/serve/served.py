@@ -10,13 +10,14 @@ from typing import Any
 from heddle.config.decoding import EngineConfig, SamplingConfig
 from heddle.config.tasks import TaskSettings
 from heddle.errors import HeddleError, TextError, pluralize
-from heddle.generate.chat import chat_template
+from heddle.generate.chat import chat_template, ends_of
+from heddle.generate.drawn import NoneLeft
 from heddle.generate.engine import QueueFull
 from heddle.generate.text import opening
 from heddle.generate.translate import Marks, learned_sources, sentinels, source_ids
 from heddle.model.transformer import Transformer
 from heddle.serve.errors import ApiError
-from heddle.serve.worker import Asked, Part, ShuttingDown, Worker
+from heddle.serve.worker import Asked, Broken, Part, ShuttingDown, Worker
 from heddle.text.chat import ChatTemplate
 from heddle.text.tokenizer import Tokenizer
 
@@ -67,15 +68,12 @@ class Served:
         self.template: ChatTemplate | None = None
         if run.model.config.chat is not None:
             self.template = chat_template(run.model, run.tokenizer)
-        # An imported model has its end ids in its config. A conversation ends where its template says.
-        end = run.tokenizer.end_of_text if run.model.config.ids is None else None
-        if self.template is not None:
-            end = next(iter(self.template.ends), end)
+        ends = ends_of(run.model, run.tokenizer, self.template)
         ids = run.model.config.ids
         self.sentinels = sentinels(run.task, run.tokenizer)
         self.forced = () if ids is None or ids.forced_begin is None else (ids.forced_begin,)
-        self.starts = end is not None or (ids is not None and ids.begin is not None)
-        self.worker = Worker(run.model, run.tokenizer, engine, end)
+        self.starts = bool(ends) or (ids is not None and ids.begin is not None)
+        self.worker = Worker(run.model, run.tokenizer, engine, ends)
 
     def prompt(self, given: str | list[int]) -> Prompt:
         """What the model reads for a text to complete; ids are taken as they are. An encoder-decoder reads it as its source.
@@ -114,30 +112,34 @@ class Served:
         """How many tokens can follow a prompt."""
         return max(1, self.context + 1 - len(prompt[0]))
 
-    def check(self, prompt: Prompt) -> None:
+    def check(self, prompt: Prompt, param: str) -> None:
         """Refuse ids that the model does not have, prompts that do not fit, and empty ones that the model cannot start from.
+
+        `param` is the field that the prompt came in.
 
         Raises:
             ApiError: the prompt is one of these.
         """
         if not prompt[0] and prompt[1] is None and not self.starts:
             raise ApiError(
-                400, "the prompt is empty, and this model has no token that starts a text", "invalid_value", "prompt"
+                400, "the prompt is empty, and this model has no token that starts a text", "invalid_value", param
             )
         for ids, count in ((prompt[0], self.model.vocab_size), (prompt[1] or (), self.model.config.source_vocab_size)):
             largest = max(ids, default=0)
             if largest >= (count or self.model.vocab_size):
                 said = f"the prompt has the id {largest}; ids must be below {count or self.model.vocab_size}"
-                raise ApiError(400, said, "invalid_value", "prompt")
+                raise ApiError(400, said, "invalid_value", param)
             if len(ids) > self.context:
                 said = f"the prompt has {len(ids)} tokens, but the model's context is {self.context}; shorten it"
-                raise ApiError(400, said, "context_length_exceeded", "prompt")
+                raise ApiError(400, said, "context_length_exceeded", param)
 
     @contextlib.asynccontextmanager
     async def parts(
-        self, prompts: Sequence[Prompt], samplings: Sequence[SamplingConfig], echo: bool = False
+        self, prompts: Sequence[Prompt], samplings: Sequence[SamplingConfig], echo: bool = False, param: str = "prompt"
     ) -> AsyncIterator[AsyncIterator[tuple[int, Part]]]:
         """Continue prompts: parts as they come, with the number of their prompt. Leaving the context ends all texts.
+
+        `param` is the field that the prompts came in.
 
         Raises:
             ApiError: a prompt is impossible, too many texts wait, or a text broke.
@@ -157,7 +159,7 @@ class Served:
         ]
         keys, admitted = self.worker.ask(asked)
         try:
-            with refused("prompt"):
+            with refused(param):
                 await asyncio.wrap_future(admitted)
             yield _until_finished(heard, len(asked))
         finally:
@@ -217,7 +219,8 @@ async def _until_finished(heard: "asyncio.Queue[tuple[int, Part]]", texts: int) 
     while texts:
         number, part = await heard.get()
         if part.error is not None:
-            raise ApiError(500, part.error, "broken")
+            asked = isinstance(part.error, NoneLeft)
+            raise ApiError(400, part.error, "invalid_value") if asked else ApiError(500, part.error, "broken")
         texts -= part.finish is not None
         yield number, part
 
@@ -231,5 +234,7 @@ def refused(param: str) -> Any:
         raise ApiError(429, str(error), "queue_full", headers={"Retry-After": "1"}) from None
     except ShuttingDown as error:
         raise ApiError(503, str(error), "shutting_down", headers={"Retry-After": "1"}) from None
+    except Broken as error:
+        raise ApiError(500, str(error), "broken") from None
     except HeddleError as error:
         raise ApiError(400, str(error), "invalid_value", param) from None

@@ -1,5 +1,6 @@
 """One thread for one model: it steps the engine, and answers what other threads ask between its steps."""
 
+import contextlib
 import itertools
 import logging
 import queue
@@ -15,7 +16,7 @@ from heddle.generate.constrain import Guides
 from heddle.generate.drawn import Drawn
 from heddle.generate.engine import Engine, Event, QueueFull
 from heddle.generate.propose import Proposer
-from heddle.generate.stream import Finish, check_generates
+from heddle.generate.stream import Ends, Finish, check_generates
 from heddle.generate.text import RowText
 from heddle.model.device import release_threads
 from heddle.model.head import LanguageHead
@@ -25,6 +26,10 @@ from heddle.text.tokenizer import Tokenizer
 
 class ShuttingDown(HeddleError):
     """The worker admits nothing more."""
+
+
+class Broken(HeddleError):
+    """The worker's thread has failed, so it answers nothing more."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,8 @@ class Asked:
     echo: bool = False
 
 
-State = Literal["ready", "draining", "ended"]
+State = Literal["ready", "draining", "broken", "ended"]
+Job = Callable[[], None]
 LOG = logging.getLogger(__name__)
 
 
@@ -86,7 +92,7 @@ class Worker:
         model: Transformer,
         tokenizer: Tokenizer,
         config: EngineConfig,
-        end_of_text: int | None = None,
+        end_of_text: Ends = None,
         proposer: Proposer | None = None,
     ) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
@@ -95,7 +101,8 @@ class Worker:
             self.engine = Engine(model, end_of_text, tokenizer.vocab_size, config, proposer, Guides(tokenizer))
         self.state: State = "ready"
         self.growing, self.waiting = 0, 0  # texts, for other threads to read
-        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # quick things: texts to admit, texts to end
+        self._calls: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # longer things, one of them before each step
         self._rows: dict[int, tuple[Asked, RowText]] = {}
         self._keys = itertools.count()
         self._numbers: dict[int, int] = {}  # of the engine's row, by the key that the asker has
@@ -106,11 +113,11 @@ class Worker:
     def ask(self, asked: Sequence[Asked]) -> "tuple[list[int], Future[None]]":
         """Continue texts, all or none. Returns their keys for `cancel`, and a future that is done when they are admitted.
 
-        The future raises `QueueFull` if too many texts wait, `ShuttingDown` after `drain`, and `HeddleError` as `Engine.submit`
-        does.
+        The future raises `QueueFull` if too many texts wait, `ShuttingDown` after `drain`, `Broken` if the thread has failed, and
+        `HeddleError` as `Engine.submit` does.
         """
         keys = [next(self._keys) for _ in asked]
-        return keys, self.call(lambda: self._admit(keys, asked))
+        return keys, self._post(lambda: self._admit(keys, asked), self._inbox)
 
     def cancel(self, keys: Sequence[int]) -> None:
         """End these texts, without another part. Keys of texts that have ended are ignored."""
@@ -125,13 +132,28 @@ class Worker:
         self._inbox.put(end)
 
     def call(self, function: Callable[[], Any]) -> "Future[Any]":
-        """Call a function between two steps, in the worker's thread."""
+        """Call a function between two steps, in the worker's thread; of several functions, one between each two steps.
+
+        The future raises what the function does, and otherwise as that of `ask`.
+        """
+        most = self.config.queue
+        if most is not None and (waiting := self._calls.qsize()) >= most:
+            full: Future[Any] = Future()
+            full.set_exception(QueueFull(f"{pluralize(waiting, 'request')} waiting; try again later"))
+            return full
+        future = self._post(function, self._calls)
+        self._inbox.put(None)  # which wakes a thread that waits there
+        return future
+
+    def _post(self, function: Callable[[], Any], inbox: "queue.SimpleQueue[Job | None]") -> "Future[Any]":
         future: Future[Any] = Future()
 
         def run() -> None:
             if not future.set_running_or_notify_cancel():
                 return
             try:
+                if self.state == "broken":
+                    raise Broken("the thread of this model has failed; restart the server")
                 future.set_result(function())
             except StopIteration as error:
                 # A coroutine that waits for the future could not raise this one, and would wait forever.
@@ -139,15 +161,17 @@ class Worker:
             except BaseException as error:
                 future.set_exception(error)
 
-        if self.state != "ready":
+        if self.state in ("draining", "ended"):
             future.set_exception(ShuttingDown("the server is shutting down"))
-        else:
-            self._inbox.put(run)
+            return future
+        inbox.put(run)
+        if self.state == "broken":  # perhaps since a moment ago, so that nobody reads it
+            self._refuse()
         return future
 
     def drain(self) -> None:
         """Admit nothing more, and end when all texts have ended."""
-        self.state = "draining"
+        self.state = "ended" if self.state == "broken" else "draining"
         self._inbox.put(None)
 
     def join(self, seconds: float | None = None) -> bool:
@@ -168,7 +192,7 @@ class Worker:
         try:
             for each in asked:
                 numbers.append(self.engine.submit(each.prompt, each.sampling, None, each.source, each.echo))
-        except HeddleError:
+        except BaseException:
             self.engine.leave(set(numbers))
             raise
         for key, number, each in zip(keys, numbers, asked, strict=True):
@@ -178,17 +202,30 @@ class Worker:
             self._numbers[key] = number
 
     def _run(self) -> None:
-        while True:
-            busy = self.engine is not None and bool(self.engine)
-            if self.state == "draining" and not busy and self._inbox.empty():
-                self.state = "ended"
-                return
-            self._listen(wait=not busy)
-            if self.engine is not None and self.engine:
-                self._step(self.engine)
+        try:
+            while self._go_on():
+                pass
+            self.state = "ended"
+        except BaseException:
+            LOG.exception("the thread of a model failed, so the model answers nothing more")
+            self.state = "broken"
+            self._tell_all("the model failed; restart the server")
+            self._refuse()
+
+    def _go_on(self) -> bool:
+        """Do what was asked for since the last step, then make a step; whether there is or may come more to do."""
+        idle = self._calls.empty() and not self.engine
+        if self.state == "draining" and idle and self._inbox.empty():
+            return False
+        self._listen(wait=idle)
+        if not self._calls.empty() and (call := self._calls.get()) is not None:
+            call()
+        if self.engine:
+            self._step(self.engine)
+        return True
 
     def _listen(self, wait: bool) -> None:
-        """Do what was asked for since the last step; with `wait`, at least one thing."""
+        """Admit and end texts; with `wait`, wait for something to do."""
         if wait and self._inbox.empty():
             release_threads()  # so that other models' workers keep theirs awake
         while wait or not self._inbox.empty():
@@ -197,6 +234,14 @@ class Worker:
             if wanted is not None:
                 wanted()
         self._count()
+
+    def _refuse(self) -> None:
+        """Do what still waits, now that the thread has failed: all of it raises `Broken`."""
+        for inbox in (self._inbox, self._calls):
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    if (wanted := inbox.get_nowait()) is not None:
+                        wanted()
 
     def _step(self, engine: Engine) -> None:
         try:
@@ -223,11 +268,16 @@ class Worker:
         asked.deliver(Part(piece, token, finish, event.prompt, event.error))
 
     def _break(self, engine: Engine, error: str) -> None:
-        engine.leave(set(self._rows))
+        numbers = set(self._rows)
+        self._tell_all(error)
+        engine.leave(numbers)
+        self._count()
+
+    def _tell_all(self, error: str) -> None:
+        """End all texts with this error."""
         rows, self._rows, self._numbers = self._rows, {}, {}
         for asked, _ in rows.values():
             asked.deliver(Part("", Drawn(0, 0.0), "broken", error=error))
-        self._count()
 
     def _count(self) -> None:
         if self.engine is not None:

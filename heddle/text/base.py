@@ -142,6 +142,10 @@ class Base(ABC):
             f"id {id!r} is not one of this tokenizer's {self.vocab_size} ids (0 to {self.vocab_size - 1})"
         )
 
+    @property
+    def joints(self) -> tuple[frozenset[int], frozenset[int]]:
+        return frozenset(), frozenset()
+
     def after(self, previous: int | None, id: int) -> bytes:
         return self.token_bytes(id)
 

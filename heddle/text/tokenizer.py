@@ -51,6 +51,10 @@ class Tokenizer(Protocol):
         """Ids that a published file puts before a text, such as `<s>` in Llama's; `encode` does not add them."""
 
     @property
+    def joints(self) -> tuple[frozenset[int], frozenset[int]]:
+        """Ids after which, and ids before which, a text has a blank that no token spells: between two of them."""
+
+    @property
     def around(self) -> Around:
         """All ids that a published file puts around a text and between two; `encode` adds none of them."""
 

@@ -79,6 +79,10 @@ class Wrapped(Base):
             ) from None
         return ids
 
+    @property
+    def joints(self) -> tuple[frozenset[int], frozenset[int]]:
+        return self._spelling.opens, self._spelling.closes
+
     def after(self, previous: int | None, id: int) -> bytes:
         self.token_bytes(id)  # raises for an invalid id
         first, later, opens, closes = self._spelling

@@ -13,6 +13,26 @@ SILENT = 2.0  # seconds after which a training speaks
 APART = 10.0  # seconds between lines without a terminal
 
 
+class Pace:
+    """The time left, by the average step since the first one, which may compile; pauses such as evaluations count.
+
+    Args:
+        done: steps that were done before.
+    """
+
+    def __init__(self, done: int = 0) -> None:
+        self.first = done + 1
+        self.settled: float | None = None  # when the first step ended
+
+    def left(self, step: int, steps: int) -> float | None:
+        """Seconds from the end of this step to that of the last one; None after the first step, which says nothing of others."""
+        now = time.monotonic()
+        if self.settled is None or step <= self.first:
+            self.first, self.settled = step, now
+            return None
+        return (now - self.settled) / (step - self.first) * (steps - step)
+
+
 class ProgressLine:
     """A reader of reports: after `SILENT` seconds, a live line in a terminal or a notebook, else a line every `APART` seconds."""
 
@@ -21,6 +41,7 @@ class ProgressLine:
         self.live: Live | None = None
         self.began = time.monotonic()
         self.spoke = self.began
+        self.pace = Pace()
         self.validation = ""
 
     def __enter__(self) -> "ProgressLine":
@@ -37,13 +58,11 @@ class ProgressLine:
         if "loss" not in report.values:
             self.validation = f"  validation loss {report.values['validation_loss']:.3f}"
             return
-        now = time.monotonic()
+        now, left = time.monotonic(), self.pace.left(report.step, report.steps)
         if now - self.began < SILENT:
             return
-        left = (now - self.began) / report.step * (report.steps - report.step)
-        line = (
-            f"step {report.step}/{report.steps}  loss {report.values['loss']:.3f}{self.validation}  {left:.0f} s left"
-        )
+        line = f"step {report.step}/{report.steps}  loss {report.values['loss']:.3f}{self.validation}"
+        line += "" if left is None else f"  {left:.0f} s left"
         if self.console.is_terminal or self.console.is_jupyter:
             if self.live is None:
                 self.live = Live(console=self.console, refresh_per_second=4, transient=True)

@@ -10,6 +10,7 @@ from rich.console import Console
 from heddle.cli.progress import Progress, experts
 from heddle.config.saved import Chosen
 from heddle.train import Report
+from heddle.train.live import Pace
 from heddle.train.plan import SHARE
 
 from .conftest import TINY, Heddle
@@ -56,6 +57,17 @@ def test_a_run_that_goes_on_counts_what_is_left() -> None:
     assert f"about {2 * 100 * 0.64 / SHARE / 60:.1f} min instead of {100 * 0.64 / SHARE:.0f} s" in line
 
 
+def test_the_time_left_does_not_count_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which may compile for a minute."""
+    clock = [0.0]
+    monkeypatch.setattr("heddle.train.live.time.monotonic", lambda: clock[0])
+    pace, left = Pace(10), []
+    for step, took in ((11, 60.0), (12, 2.0), (13, 4.0)):
+        clock[0] += took
+        left.append(pace.left(step, 20))
+    assert left == [None, 2.0 * 8, 3.0 * 7]
+
+
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_a_few_steps_are_not_worth_a_line(steps: int) -> None:
     assert said(1.28, steps=steps) == []
@@ -80,10 +92,11 @@ def test_the_use_of_experts_is_told_in_a_few_words() -> None:
     assert experts({"loss": 1.0}) == ""
     stream = io.StringIO()
     with Progress(Console(file=stream, width=200), Chosen.of(CHOSEN), 0) as progress:
-        progress.spoke -= 100
         speed = {"tokens_per_second": 100.0, "share_of_peak": 0.5, "seconds": 0.64}
-        progress(Report(1, 200, {"loss": 1.0, "expert_entropy": 0.5, "dead_experts": 0}, speed))
+        progress(Report(1, 200, {"loss": 1.0}, speed))
+        progress.spoke -= 100
+        progress(Report(2, 200, {"loss": 1.0, "expert_entropy": 0.5, "dead_experts": 0}, speed))
         scored = stream.getvalue()
-        progress(Report(1, 200, {"validation_loss": 1.0, "validation_error": 0.5}, {}))
+        progress(Report(2, 200, {"validation_loss": 1.0, "validation_error": 0.5}, {}))
     assert "validation loss 1.0000 ± 0.5000, experts: entropy 0.50, 0 dead, after" in stream.getvalue()
     assert scored.rstrip().endswith("left  experts: entropy 0.50, 0 dead")

@@ -60,6 +60,57 @@ def test_every_text_is_valid(both: tuple[Transformer, Tokenizer]) -> None:
         assert found["yarn"] in ("warp", "wéft")
 
 
+@pytest.mark.parametrize("kind", ["words", "wordpiece"])
+def test_blanks_that_no_token_spells_count(make: Make, kind: str) -> None:
+    """Tokens of words have a blank between them, and after the prompt's last word, too."""
+    tokenizer = train_tokenizer(kind, ["the warp weft , loom x " * 9], 60)  # type: ignore[arg-type]
+    model = make(vocab_size=tokenizer.vocab_size, context=64).eval()
+    assert tokenizer.joints[0], "the test is of tokenizers that leave out blanks"
+    for seed in range(4):
+        hot: dict[str, Any] = {"max_tokens": 40, "seed": seed, "temperature": 3.0}
+        for regex in (" ?warp( weft)+,? (the loom|x)", "( loom)( weft)? ?,"):
+            for prompt in ("the", ","):
+                text = generate_text(model, tokenizer, prompt, regex=regex, **hot)
+                assert re.fullmatch(regex, text), (regex, prompt, text)
+        assert generate_text(model, tokenizer, "the", choice=[" warp weft", " loom"], **hot) in (" warp weft", " loom")
+        assert generate_text(model, tokenizer, ",", choice=["warp weft", "loom"], **hot) in ("warp weft", "loom")
+
+
+def test_a_word_for_nothing_is_a_text_like_others(make: Make) -> None:
+    assert SamplingConfig.of({"regex": "none"}).regex == "none"
+    tokenizer = train_tokenizer("bytes", [])
+    model = make(vocab_size=tokenizer.vocab_size).eval()
+    assert generate_text(model, tokenizer, "a", regex="null", max_tokens=9) == "null"
+    with pytest.raises(HeddleError, match="json_schema: Expecting object schema"):
+        generate_text(model, tokenizer, "a", json_schema="null")
+    with pytest.raises(HeddleError, match="nested too deeply"):
+        SamplingConfig.of({"json_schema": nested(100_000)})
+
+
+def nested(depth: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _ in range(depth):
+        found = {"not": found}
+    return found
+
+
+def test_a_constraint_is_read_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each of its texts goes its own way."""
+    import llguidance
+
+    read: list[str] = []
+    original = llguidance.LLMatcher.grammar_from_regex
+    monkeypatch.setattr(llguidance.LLMatcher, "grammar_from_regex", lambda regex: read.append(regex) or original(regex))
+    guides = Guides(train_tokenizer("bytes", []))
+    first, second = (guides.make(SamplingConfig(regex="ab|cd", seed=seed)) for seed in range(2))
+    assert first is not None
+    assert second is not None
+    assert read == ["ab|cd"]
+    assert np.flatnonzero(first.allowed([97])[0]).tolist() == [98]
+    assert np.flatnonzero(second.allowed([])[0]).tolist() == [97, 99]
+    assert np.flatnonzero(second.allowed([99])[0]).tolist() == [100]
+
+
 def test_a_text_ends_when_nothing_can_follow(make: Make) -> None:
     tokenizer = train_tokenizer("bytes", [])
     model = make(vocab_size=tokenizer.vocab_size).eval()
@@ -109,8 +160,11 @@ def test_rows_with_and_without_constraints_do_not_mix(
         ({"regex": ""}, "regex: only an empty text meets it"),
         ({"regex": "a{0}"}, "regex: only an empty text meets it"),
         ({"json_schema": ""}, "json_schema: Expecting value"),
-        ({"choice": ["é"]}, "choice: it needs 'é', which no token of this tokenizer has"),
-        ({"choice": ["é", "è"]}, "choice: no text of this tokenizer meets it"),
+        ({"choice": ["é"]}, "choice: this tokenizer has no tokens that spell 'é'"),
+        ({"choice": ["b", "aé"]}, "choice: this tokenizer has no tokens that spell 'aé'"),
+        ({"regex": "é"}, "regex: it needs 'é', which no token of this tokenizer has"),
+        ({"regex": "[éè]"}, "regex: no text of this tokenizer meets it"),
+        ({"json_schema": "[" * 5000}, "json_schema: "),
         ({"regex": '"[a-z]+"'}, "regex: it needs '\"', which no token of this tokenizer has"),
         ({"json_schema": {"type": "array"}}, r"json_schema: it needs '\[', which no token of this tokenizer has"),
         ({"choice": ["a"], "regex": "a"}, "exclude each other"),
@@ -145,6 +199,17 @@ def test_a_text_breaks_where_no_token_spells_what_must_follow(make: Make) -> Non
         generate_text(model, tokenizer, "a", regex="[ab]c")
 
 
+def test_a_guess_that_leads_nowhere_can_be_taken_back() -> None:
+    tokenizer = train_tokenizer("characters", ["ab"])
+    a, b = tokenizer.encode("ab")
+    guide = Guides(tokenizer).make(SamplingConfig(regex="ac|bbb?"))
+    assert guide is not None
+    assert not guide.allowed([a])[0].any()
+    assert np.flatnonzero(guide.allowed([])[0]).tolist() == sorted([a, b])
+    assert np.flatnonzero(guide.allowed([b])[0]).tolist() == [b]
+    assert guide.allowed([b, b])[1]
+
+
 def test_a_grammar_that_grows_too_large_ends_its_own_text(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the other texts of the same steps go on."""
     tokenizer = train_tokenizer("bytes", [])
@@ -164,10 +229,12 @@ def test_a_grammar_that_grows_too_large_ends_its_own_text(make: Make, monkeypatc
                 "is_stopped": True,
                 "get_error": "step exceeds the lexer's limit",
                 "rollback": None,
+                "deep_copy": self,
             }
             return lambda *_: found.get(name, 1)
 
-    monkeypatch.setattr(large, "matcher", Large())
+    for place in ("start", "matcher"):
+        monkeypatch.setattr(large, place, Large())
     events = [event for _ in range(12) if engine for event in engine.step()]
     (broken,) = (event for event in events if event.error)
     assert broken.row == 0

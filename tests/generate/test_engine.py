@@ -160,6 +160,47 @@ def test_a_broken_row_ends_alone(make: Make) -> None:
     assert [event.finish for event in run(engine)[0]] == [None, "broken"]
 
 
+def test_the_states_of_a_broken_prompt_are_not_kept(make: Make) -> None:
+    """A text that begins alike would read them, and break as well."""
+    model = make_head_apart(make(context=64).eval())
+    engine = Engine(model, config=EngineConfig(keep=2))
+    greedy = SamplingConfig(temperature=0, max_tokens=3, banned=((7,),))
+    prefix = [3 + place % 4 for place in range(20)]
+    engine.submit([*prefix, 1, 7], greedy)
+    assert run(engine)[0][0].finish == "broken"
+    engine.submit([*prefix, 9], greedy)
+    assert [event.finish for event in run(engine)[1]] == [None, None, "length"]
+
+
+def test_what_no_step_could_draw_is_refused_before(make: Make) -> None:
+    engine = Engine(make())
+    with pytest.raises(HeddleError, match="a constrained text needs the tokenizer"):
+        engine.submit([1], SamplingConfig(regex="a"))
+    with pytest.raises(HeddleError, match="seed"):
+        engine.submit([1], SamplingConfig(), seed=-1)
+    assert not engine
+    with pytest.raises(HeddleError, match="presence_penalty"):
+        SamplingConfig(presence_penalty=-1e39)
+    with pytest.raises(HeddleError, match="logit_bias"):
+        SamplingConfig.of({"logit_bias": {5: 1e39}})
+
+
+def test_small_penalties_count_in_bf16(make: Make) -> None:
+    """A naive loop, a stream and an engine process the same scores, which are wider than the model's."""
+    model = make(vocab_size=40).eval()
+    with torch.no_grad():
+        model.embedding.weight.mul_(40)
+    model = model.to(torch.bfloat16)
+    ids = model.logits(model(torch.tensor([[1]])).hidden[:, -1]).float()[0].topk(2)
+    gap = (ids.values[0] - ids.values[1]).item()
+    sampling = SamplingConfig.of(
+        {"temperature": 0, "max_tokens": 1, "logit_bias": {ids.indices[1].item(): gap + 0.01 + gap / 1000}}
+    )
+    engine = Engine(model)
+    engine.submit([1], sampling)
+    assert [event.token for event in run(engine)[0]] == naive(model, [1], sampling) == [ids.indices[1].item()]
+
+
 def make_head_apart(model: Transformer) -> Transformer:
     """The model with a head of its own, so that a broken embedding does not break all logits."""
     apart = build(model.config.override({"head": {"tied": False}}), seed=0).eval()

@@ -51,6 +51,33 @@ def test_the_first_call_sees_just_itself() -> None:
     assert ragged.segment.tolist() == [[0] * 5, [0, 0, -1, -1, -1]]
 
 
+def test_compiled_steps_of_one_row_see_no_slot_after_it() -> None:
+    """Not even where rows are cut to the slot, as in beam search, and a longer row has just left."""
+    cache = Cache([BlockState(Growing())], 2, multiple=1)
+    write(cache, (10, 4))
+    for _ in range(3):
+        cache.advance((1, 1), compiled=True)
+    left = cache.select([1])
+    queries = left.advance((1,), compiled=True)
+    assert left.keys is not None
+    keys = left.keys[None]
+    assert keys.width > 8
+    assert queries.form != "newest", "its mask is of the slots up to position 7, while all of them are visible"
+
+
+def test_room_for_a_long_row_is_given_back_when_it_leaves() -> None:
+    cache = cache_of(2)
+    write(cache, (1000, 3))
+    write(cache, (1, 1))
+    assert cache.capacity >= 1024
+    left = cache.select([1])
+    assert left.capacity == 2 * ROUND
+    assert left.bytes() * 8 <= cache.bytes() / 2
+    _, _, (found, _) = write(left, (1,))
+    assert found[0, 0, :5, 0].tolist() == [0, 1, 2, 3, 4]
+    assert cache.select([0]).capacity == cache.capacity
+
+
 def test_later_calls_stand_after_what_there_is() -> None:
     cache = cache_of(2)
     write(cache, (3, 3))

@@ -1,8 +1,10 @@
 """What the server refuses, and how it says so: OpenAI's shape, no trace, no path."""
 
+import asyncio
 import json
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 import torch
+from pydantic import ValidationError
 
 from heddle.config import TransformerConfig
 from heddle.config.serve import ServeConfig
@@ -17,6 +20,7 @@ from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.predict import classify
 from heddle.serve import Run, make_app
+from heddle.serve.requests import CompletionRequest
 from tests.serve.conftest import BOTH, DECODER, ENGINE, LOUD, TOKENIZER, Server, models
 
 PLAIN = {"model": "plain", "prompt": "a"}
@@ -41,6 +45,31 @@ BAD: dict[str, tuple[str, Any, int, str]] = {
     "too long": ("/v1/completions", {**PLAIN, "prompt": "a" * 65}, 400, "context is 64"),
     "bias of an id that is not there": ("/v1/completions", {**PLAIN, "logit_bias": {"9999": 1}}, 400, "the id 9999"),
     "too many": ("/v1/completions", {**PLAIN, "prompt": ["a"] * 20, "n": 128}, 400, "are more than"),
+    "nothing left": (
+        "/v1/completions",
+        {**PLAIN, "guided_choice": ["a"], "logit_bias": {"97": -100}},
+        400,
+        "what is banned and what the text must match leave none",
+    ),
+    "nested": ("/v1/completions", {**PLAIN, "guided_json": "[" * 5000}, 400, "json_schema"),
+    "two constraints": (
+        "/v1/chat/completions",
+        {**CHAT, "guided_json": {"type": "null"}, "response_format": {"type": "json_object"}},
+        400,
+        "response_format and guided_json exclude each other",
+    ),
+    "a name": (
+        "/v1/chat/completions",
+        {**CHAT, "messages": [{"role": "user", "content": "a", "name": "ada"}]},
+        400,
+        "messages.0.name",
+    ),
+    "a conversation too long": (
+        "/v1/chat/completions",
+        {**CHAT, "messages": [{"role": "user", "content": "a" * 65}]},
+        400,
+        "context is 64",
+    ),
     "only empty": ("/v1/completions", {**PLAIN, "guided_regex": ""}, 400, "only an empty text"),
     "cannot generate": ("/v1/completions", {"model": "encoder", "prompt": "a"}, 400, "no decoder"),
     "a classifier": ("/v1/completions", {"model": "classifier", "prompt": "a"}, 400, "classifier"),
@@ -139,6 +168,169 @@ def test_a_key(start: Callable[..., Server]) -> None:
         assert http.get("/v1/models", headers=right).status_code == 200
         page = http.get("/v1/models", headers={**right, "origin": "http://page.example"})
         assert page.headers["access-control-allow-origin"] == "http://page.example"
+
+
+def test_an_address_of_version_6_is_a_host() -> None:
+    from heddle.cli.serve import _as_sent
+
+    assert [_as_sent(host) for host in ("::1", "2001:DB8::5", "[::1]", "Loom")] == [
+        "[::1]",
+        "[2001:db8::5]",
+        "[::1]",
+        "loom",
+    ]
+
+
+def test_a_million_faults_are_one(http: httpx2.Client) -> None:
+    """Each would be an object of its own, in the thread that answers everybody."""
+    for field, value in (("prompt", [1] * 9_000 + [-1]), ("prompt", [[-1]] * 9_000), ("prompt", ["a"] * 9_000 + [1])):
+        answer = http.post("/v1/completions", json={**PLAIN, field: value})
+        check_error(answer, 400, "prompt")
+    found = CompletionRequest.model_validate({**PLAIN, "prompt": [1, 2]})
+    assert found.prompt == [1, 2]
+    with pytest.raises(ValidationError) as raised:
+        CompletionRequest.model_validate({**PLAIN, "prompt": [[-1]] * 1000})
+    assert raised.value.error_count() < 10
+
+
+def test_what_a_client_sends_back_may_be_null(http: httpx2.Client) -> None:
+    said = {
+        "role": "assistant",
+        "content": "b",
+        "refusal": None,
+        "annotations": None,
+        "audio": None,
+        "tool_calls": None,
+    }
+    body = {**CHAT, "messages": [*CHAT["messages"], said, *CHAT["messages"]], "max_tokens": 2, "tools": None}
+    assert http.post("/v1/chat/completions", json=body).status_code == 200
+    body = {"model": "plain", "input": "a", "encoding_format": None}
+    assert http.post("/v1/embeddings", json=body).status_code == 200
+    nothing = {**CHAT, "messages": [{"role": "user", "content": None}]}
+    check_error(http.post("/v1/chat/completions", json=nothing), 400, "messages.0.content: Field required")
+
+
+def test_an_echo_alone_has_no_completion(http: httpx2.Client) -> None:
+    body = {**PLAIN, "max_tokens": 0, "echo": True, "logprobs": 1}
+    assert http.post("/v1/completions", json=body).json()["usage"] == {
+        "prompt_tokens": 1,
+        "completion_tokens": 0,
+        "total_tokens": 1,
+    }
+
+
+def test_errors_of_a_conversation_name_its_field(http: httpx2.Client) -> None:
+    long = {**CHAT, "messages": [{"role": "user", "content": "a" * 65}]}
+    assert http.post("/v1/chat/completions", json=long).json()["error"]["param"] == "messages"
+
+
+def test_a_chat_model_ends_other_texts_where_they_end(http: httpx2.Client) -> None:
+    """At the token that ends texts, which an answer's end does not replace."""
+    for name in ("<|endoftext|>", "<|end|>"):
+        bias = {str(TOKENIZER.special[name]): 100}
+        body = {"model": "chat", "prompt": "a", "max_tokens": 9, "logit_bias": bias}
+        (choice,) = http.post("/v1/completions", json=body).json()["choices"]
+        assert (choice["text"], choice["finish_reason"]) == ("", "stop"), name
+
+
+def test_streams_are_in_ascii(http: httpx2.Client) -> None:
+    """Since some clients end a line at U+2028."""
+    body = {**PLAIN, "guided_choice": ["a\u2028b"], "stream": True, "max_tokens": 9}
+    raw = http.post("/v1/completions", json=body).content
+    assert raw.isascii()
+    documents = [json.loads(line[6:]) for line in raw.decode().split("\n") if line.startswith("data: {")]
+    assert "".join(each["choices"][0]["text"] for each in documents) == "a\u2028b"
+
+
+def test_texts_grow_while_others_are_embedded(start: Callable[..., Server]) -> None:
+    """However many requests of that kind wait."""
+    server = start(engine={"rows": 2, "queue": 64})
+    worker, over = server.app.state.service.served["plain"].worker, threading.Event()
+
+    def again() -> None:
+        time.sleep(0.01)
+        if not over.is_set():
+            worker.call(again)
+
+    for _ in range(3):  # as soon as one has been done, the next one waits
+        worker.call(again)
+    try:
+        with httpx2.Client(base_url=server.url, timeout=20) as http:
+            assert http.post("/v1/completions", json={**PLAIN, **ENDLESS}).status_code == 200
+    finally:
+        over.set()
+
+
+def test_requests_that_wait_are_bounded(start: Callable[..., Server]) -> None:
+    server = start(engine={"rows": 1, "queue": 2})
+    worker, go = server.app.state.service.served["plain"].worker, threading.Event()
+    worker.call(go.wait)
+    held = time.monotonic() + 10
+    while not worker._calls.empty():
+        assert time.monotonic() < held
+        time.sleep(0.01)
+    waiting = [worker.call(lambda: None) for _ in range(2)]
+    try:
+        with httpx2.Client(base_url=server.url, timeout=20) as http:
+            answer = http.post("/v1/embeddings", json={"model": "plain", "input": "a"})
+            check_error(answer, 429, "2 requests waiting; try again later")
+    finally:
+        go.set()
+    assert [each.result(10) for each in waiting] == [None, None]
+
+
+def test_a_thread_that_fails_says_so(start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for ever, neither those that are in it nor those that come later."""
+    server = start()
+    worker = server.app.state.service.served["plain"].worker
+    slow_down(server, 0.05)
+
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    with httpx2.Client(base_url=server.url, timeout=20) as http:
+        with http.stream("POST", "/v1/completions", json={**PLAIN, **ENDLESS, "stream": True}) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            monkeypatch.setattr(worker, "_deliver", fail)
+            last = [line for line in lines if line][-1]
+        assert "the model failed" in json.loads(last.removeprefix("data: "))["error"]["message"]
+        for _ in range(2):
+            check_error(http.post("/v1/completions", json=PLAIN), 500, "restart the server")
+        check_error(http.post("/v1/embeddings", json={"model": "plain", "input": "a"}), 500, "restart the server")
+        answer = http.get("/health")
+        assert (answer.status_code, answer.json()) == (503, {"status": "broken"})
+        assert http.post("/v1/chat/completions", json={**CHAT, "max_tokens": 2}).status_code == 200, "others go on"
+
+
+def test_answers_end_with_an_error_where_the_server_does(start: Callable[..., Server]) -> None:
+    server = start()
+    slow_down(server, 0.1)
+    with httpx2.Client(base_url=server.url, timeout=20) as http:
+        with http.stream("POST", "/v1/completions", json={**PLAIN, **ENDLESS, "stream": True}) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            server.app.state.service.end_in(0.0)
+            last = [line for line in lines if line][-1]
+        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "shutting_down"
+        check_error(http.post("/v1/completions", json={**PLAIN, **ENDLESS}), 503, "shutting down")
+    server.check_idle("plain")
+
+
+def test_a_client_that_reads_nothing_is_given_up(start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heddle.serve.streaming.GRACE", 0.2)
+    server = start(seconds=0.5)
+    held = threading.Event()
+
+    async def stuck(self: Any, scope: Any, receive: Any, send: Any) -> None:
+        held.set()
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr("fastapi.sse.EventSourceResponse.__call__", stuck)
+    with httpx2.Client(base_url=server.url, timeout=20) as http:
+        http.post("/v1/completions", json={**PLAIN, **ENDLESS, "stream": True})  # or it would raise its own timeout
+    assert held.is_set()
+    server.check_idle("plain")
 
 
 def slow_down(server: Server, seconds: float) -> None:
