@@ -1,7 +1,7 @@
 """`heddle eval`."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from heddle.cli.benchmarks import evaluate_published
@@ -22,12 +22,13 @@ from heddle.config.tasks import (
 )
 from heddle.data.corpus import Corpus, Part
 from heddle.data.encode import records_of
-from heddle.data.examples import Example, read_examples
-from heddle.data.files import standard_input
+from heddle.data.examples import Example, example_files, read_examples
+from heddle.data.files import TABLES, kind_of, standard_input
 from heddle.data.memory import part_of
 from heddle.data.record_store import open_store
 from heddle.data.records import Records
 from heddle.data.sources import read_documents
+from heddle.data.tables import read_rows
 from heddle.errors import HeddleError
 from heddle.generate.bleu import TranslationScore, metrics, score_translations
 from heddle.generate.translate import translate
@@ -51,6 +52,9 @@ def evaluate(
     /,
     *files: str,
     context: int | None = None,
+    text_column: str | None = None,
+    pair_column: str | None = None,
+    label_column: str | None = None,
     tasks: list[str] | None = None,
     limit: int | None = None,
     shots: int | None = None,
@@ -73,6 +77,12 @@ def evaluate(
         Files to score, of the kind that the run's task reads. Defaults to all that the run held out.
     context
         Tokens in each window; windows do not overlap. Defaults to the context that the model was trained with.
+    text_column
+        Column of the text in tables. Defaults to the one that the run was trained on.
+    pair_column
+        Column of the second text of a pair in tables. Defaults to the one that the run was trained on.
+    label_column
+        Column of the label in tables. Defaults to the one that the run was trained on.
     tasks
         A task of lm-eval to evaluate a language model on, instead of files: a YAML file, or the name of a published task, which
         lm-eval downloads. Repeat it for several.
@@ -100,6 +110,7 @@ def evaluate(
     """
     beam = _search(beams, length_penalty, tokenize, lowercase, output)
     path = find_run(run)
+    named = _named(files, text=text_column, pair=pair_column, label=label_column)
     if tasks:
         if files or context is not None or beams is not None:
             raise HeddleError("--tasks names what to evaluate on: leave out files, --context and --beams")
@@ -112,7 +123,7 @@ def evaluate(
     length = _length(context, config.model.context)
     if files and tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json to tokenize the text with")
-    part, pairs = _read(files, path, config, tokenizer) if tokenizer and files else (_held_out(path), None)
+    part, pairs = _read(files, path, config, tokenizer, named) if tokenizer and files else (_held_out(path), None)
     corpus, layout = Corpus(validation=part), layout_of(config)
     reading = Reading(corpus, config.model, context=length, tokenizer=tokenizer, layout=layout)
     task = make_task(_task_of(config), reading)
@@ -131,8 +142,7 @@ def evaluate(
         document(found if translated is None else {**found, "translations": vars(translated)})
         return
     columns = ["text", task.config.counted, "loss", *(name.replace("_", " ") for name in result.metrics)]
-    values = (result.loss, *result.metrics.values())
-    numbers = (f"{value:.4f}" if isinstance(value, float) else value for value in values)
+    numbers = [f"{each:.4f}" if isinstance(each, float) else each for each in (result.loss, *result.metrics.values())]
     console().print(table(columns, [[what, result.tokens, *numbers]]))
     if translated is not None:
         _show(translated)
@@ -159,6 +169,19 @@ def _search(
     metrics(tokenize or TOKENIZE, lowercase)  # raises before anything takes time
     penalty = {} if length_penalty is None else {"length_penalty": length_penalty}
     return BeamConfig.of({"beams": beams, **penalty}, where="eval")
+
+
+def _named(files: tuple[str, ...], **said: str | None) -> dict[str, str]:
+    """The columns that options name, by field.
+
+    Raises:
+        HeddleError: there is one, but no file.
+    """
+    named = {field: column for field, column in said.items() if column is not None}
+    if named and not files:
+        option = f"--{next(iter(named))}-column"
+        raise HeddleError(f"{option} names a column of files to score, but no file is named: leave it out, or name one")
+    return named
 
 
 def _length(asked: int | None, context: int) -> int:
@@ -230,19 +253,45 @@ def _held_out(run: Path) -> Part | Records:
 
 
 def _read(
-    files: tuple[str, ...], run: Path, config: SavedConfig, tokenizer: Tokenizer
+    files: tuple[str, ...], run: Path, config: SavedConfig, tokenizer: Tokenizer, named: Mapping[str, str]
 ) -> tuple[Part | Records, list[Example] | None]:
-    """The files, as the run's task reads them; if it reads records, also as text."""
-    task, data = _task_of(config), config.data or DataConfig()
-    records = task.fields != TEXT
+    """The files, as the run's task reads them, from its columns or those that are named; if it reads records, also as text."""
+    task = _task_of(config)
+    _check_columns(named, task, config, run)
+    data = (config.data or DataConfig()).override(named)
+    columns, records = data.columns(), task.fields != TEXT
     with standard_input(files, ".jsonl" if records else ".txt") as sources:
         if not records:
             return part_of(read_documents(sources, data.text), tokenizer), None
-        examples = list(read_examples(sources, task.reads(data.columns()), data.columns(), task.labels))
+        fields = task.reads(columns)
+        if config.data is None and "pair" in task.optional and "pair" not in (*fields, *columns.values()):
+            _refuse_unread(example_files(sources, fields, columns, task.labels))
+        examples = list(read_examples(sources, fields, columns, task.labels))
         classes = class_names(config.model) if task.has_classes else ()
         if classes:
             _check_labels(examples, classes, run)
         return records_of(examples, tokenizer, task.labels, classes, task.chat(config.model.chat)), examples
+
+
+def _check_columns(named: Collection[str], task: TaskConfig, config: SavedConfig, run: Path) -> None:
+    """Refuse columns of fields that a run does not read."""
+    reads = (*task.fields, *task.optional)
+    unread = next((field for field in named if field not in reads), None)
+    if unread is not None:
+        raise HeddleError(f"--{unread}-column does not apply to {run}, which reads {', '.join(reads)}: leave it out")
+    single = config.data is not None and "pair" not in task.reads(config.data.columns())
+    if "pair" in named and single:
+        raise HeddleError(f"{run} reads single texts: leave out --pair-column")
+
+
+def _refuse_unread(files: Sequence[Path]) -> None:
+    """Refuse tables whose pairs would be left out: an imported model does not say whether it reads them."""
+    rows = (row for file in files if kind_of(file) in TABLES for row in read_rows(file))
+    origin = next((row.origin for row in rows if "pair" in row.values), None)
+    if origin is not None:
+        raise HeddleError(
+            f"{origin}: the column 'pair' would not be read: add --pair-column pair, or remove the column"
+        )
 
 
 def _check_labels(examples: Sequence[Example], classes: tuple[str, ...], run: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.markup import escape
 
 from heddle.cli.models import Ready, check_writes, compile_model, open_model, tokenizer_of
 from heddle.cli.say import console, document, find_run, pluralize, table
@@ -216,7 +215,7 @@ def _report(texts: list[_Text], tokenizer: Tokenizer, sampling: SamplingConfig, 
         print(("\n" + "-" * 40 + "\n").join(each.prompt + each.text for each in texts))
 
     def words(id: int) -> str:
-        return escape(repr(spelled(tokenizer, id)))
+        return repr(spelled(tokenizer, id))
 
     for text in texts if sampling.logprobs is not None else ():
         rows = [

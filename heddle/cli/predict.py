@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
-from rich.markup import escape
 from safetensors.numpy import save
 
 from heddle.cli.inputs import Inputs, in_chunks, told_cuts
@@ -25,7 +24,7 @@ from heddle.predict.embed import embed as vectors_of
 from heddle.predict.fill import Filling, check_fills
 from heddle.predict.fill import fill as filled
 from heddle.text.tokenizer import Tokenizer
-from heddle.weights.files import write_file
+from heddle.weights.files import refuse_unwritable, write_file
 
 SHOWN = 60  # characters of a text in a table
 FIRST = 4  # numbers of a vector in a table
@@ -119,7 +118,7 @@ def fill(
                 _line({"text": item, **_filling(each)})
                 continue
             rows = [
-                [number, escape(candidate.token.strip() or repr(candidate.token)), f"{candidate.probability:.4f}"]
+                [number, candidate.token.strip() or repr(candidate.token), f"{candidate.probability:.4f}"]
                 for number, candidates in enumerate(each.masks, start=1)
                 for candidate in candidates
             ]
@@ -163,10 +162,10 @@ def embed(
     json
         One JSON document on stdout. Of several texts, each is one line.
     """
-    if out is not None and out.suffix not in (".npy", ".safetensors", ".jsonl"):
-        raise HeddleError(f"--out {out}: must end in .npy, .safetensors or .jsonl")
-    if out is not None and out.exists():
-        raise HeddleError(f"{out}: already exists; nothing was changed. Choose another path, or remove it first")
+    if out is not None:
+        if out.suffix not in (".npy", ".safetensors", ".jsonl"):
+            raise HeddleError(f"--out {out}: must end in .npy, .safetensors or .jsonl")
+        refuse_unwritable(out)
     ready, tokenizer = _opened(run, device)
     items = _plain_inputs(ready, text_column).read(texts)
     parts: list[Embeddings] = []
@@ -186,7 +185,7 @@ def embed(
         else:
             console().print(f"{out}: {pluralize(len(vectors), 'vector')} of {vectors.shape[1]} numbers", markup=False)
     elif not json:
-        rows = [[escape(_short(item)), _numbers(vector)] for item, vector in zip(items, vectors.tolist(), strict=True)]
+        rows = [[_short(item), _numbers(vector)] for item, vector in zip(items, vectors.tolist(), strict=True)]
         console().print(table(["text", f"vector of {vectors.shape[1]} numbers (--out FILE, --json: all)"], rows))
 
 
@@ -209,7 +208,7 @@ def _show_classes(items: Sequence[Any], found: Sequence[Prediction]) -> None:
     out = console()
     if isinstance(found[0], TextClass) and len(found) == 1:
         best = sorted(found[0].probabilities.items(), key=lambda pair: -pair[1])
-        out.print(table(["class", "probability"], [[escape(name), f"{share:.4f}"] for name, share in best]))
+        out.print(table(["class", "probability"], [[name, f"{share:.4f}"] for name, share in best]))
         return
     rows: list[list[Any]] = []
     for item, each in zip(items, found, strict=True):
@@ -218,12 +217,12 @@ def _show_classes(items: Sequence[Any], found: Sequence[Prediction]) -> None:
                 (word.label or "-", "-" if word.probability is None else f"{word.probability:.4f}")
                 for word in each.words
             )
-            rows += [[escape(word.word), *map(escape, pair)] for word, pair in zip(each.words, said, strict=True)]
+            rows += [[word.word, *pair] for word, pair in zip(each.words, said, strict=True)]
             rows.append(["", "", ""])
         elif isinstance(each, TextNumber):
-            rows.append([escape(_short(item)), f"{each.number:.4f}"])
+            rows.append([_short(item), f"{each.number:.4f}"])
         else:
-            rows.append([escape(_short(item)), escape(each.label), f"{each.probability:.4f}"])
+            rows.append([_short(item), each.label, f"{each.probability:.4f}"])
     if isinstance(found[0], WordClasses):
         out.print(table(["word", "class", "probability"], rows[:-1]))
     else:

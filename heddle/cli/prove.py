@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+from rich.text import Text
+
 from heddle.account.resolve import changed
 from heddle.cli.say import RUNS, console, document, table
 from heddle.errors import HeddleError
@@ -37,7 +39,7 @@ def prove(
     with out.status("") as status:
 
         def tell(check: str) -> None:
-            status.update(f"checking: {check}")
+            status.update(Text(f"checking: {check}"))
 
         if folder is None and kills:
             raise HeddleError(f"{model} is no run, so there is no training to kill; leave out --kills")

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
 from heddle.cli.streams import Lasting
 from heddle.errors import HeddleError, did_you_mean
@@ -29,7 +30,9 @@ class Words(Console):
 
 
 def console(as_json: bool = False, then: str | None = None) -> Console:
-    """The console for people. Without a terminal, lines do not wrap.
+    """The console for people, which prints texts as they are: brackets and colons in them mean nothing to it.
+
+    Without a terminal, lines do not wrap.
 
     Args:
         then: what the command does when nobody reads its output any more, if it does not end.
@@ -37,7 +40,8 @@ def console(as_json: bool = False, then: str | None = None) -> Console:
     stream: Any = sys.stderr if as_json else sys.stdout
     if then is not None:
         stream = Lasting(stream, then)
-    return Words(file=stream, highlight=False, soft_wrap=True, width=None if stream.isatty() else 160)
+    width = None if stream.isatty() else 160
+    return Words(file=stream, markup=False, emoji=False, highlight=False, soft_wrap=True, width=width)
 
 
 @contextmanager
@@ -47,7 +51,7 @@ def phases(out: Console) -> Iterator[Callable[[str], None]]:
 
         def tell(line: str) -> None:
             out.print(line, markup=False)
-            status.update(line)
+            status.update(Text(line))
 
         yield tell
 
@@ -70,14 +74,15 @@ def document(data: Any) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> Table:
-    """A plain table; numbers are right-aligned."""
+    """A plain table, of texts as they are; numbers are right-aligned."""
     rows = [list(row) for row in rows]
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    heading = None if title is None else Text(title, "table.title")
+    made = Table(title=heading, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
         numeric = all(isinstance(row[number], int | float) for row in rows) and rows
-        made.add_column(name, justify="right" if numeric else "left")
+        made.add_column(Text(name), justify="right" if numeric else "left")
     for row in rows:
-        made.add_row(*[shown(cell) for cell in row])
+        made.add_row(*[Text(shown(cell)) for cell in row])
     return made
 
 

@@ -54,11 +54,11 @@ class Encoder:
         self.tokenizer, self.labels = tokenizer, labels
         self.classes = {name: number for number, name in enumerate(classes)}
         self.template: ChatTemplate | None = None
-        if labels == "roles" and chat is None:
-            raise HeddleError(
-                "conversations need a chat template: give chat, such as heddle.config.ChatTemplateConfig()"
-            )
-        if chat is not None:
+        if labels == "roles":  # other records are no conversations, whatever template their model has
+            if chat is None:
+                raise HeddleError(
+                    "conversations need a chat template: give chat, such as heddle.config.ChatTemplateConfig()"
+                )
             assert isinstance(tokenizer, Tokenizer)
             self.template = ChatTemplate.of(chat, tokenizer)
             self.template.check()

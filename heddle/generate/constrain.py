@@ -7,6 +7,7 @@ expression, where they alone could follow; then the text breaks.
 """
 
 import json
+import re
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -163,11 +164,15 @@ class Guides:
             raise HeddleError(f"{where}: {_line(said)}")
         guide = Guide(matcher, self._tokens, previous)
         needed = guide.forced().decode(errors="ignore")
+        if missing := next((sign for sign in needed if not self._tokens.bytes.issuperset(sign.encode())), None):
+            raise HeddleError(f"{where}: it needs {missing!r}, which no token of this tokenizer has")
+        if sampling.regex is not None and self._tokens.letters is not None:
+            # Both at once, so that no way leads to where only a character could follow that the tokenizer lacks.
+            both = f"start: C\nC: A & B\nA: {_literal(sampling.regex)}\nB: {_literal(self._tokens.letters)}"
+            guide = Guide(matcher := LLMatcher(vocabulary, LLMatcher.grammar_from_lark(both)), self._tokens, previous)
         mask, ends = guide.allowed([])
         if guide.fault is not None:
             raise HeddleError(f"{where}: {guide.fault}")
-        if missing := next((sign for sign in needed if not self._tokens.bytes.issuperset(sign.encode())), None):
-            raise HeddleError(f"{where}: it needs {missing!r}, which no token of this tokenizer has")
         if not mask.any():
             raise HeddleError(f"{where}: {'only an empty text' if ends else 'no text of this tokenizer'} meets it")
         self._made = dict([*self._made.items(), (key, matcher)][-KEPT:])
@@ -223,6 +228,13 @@ class _Tokens:
             {self.tokens[number]: number for number in (*words, *within) if self.tokens[number]}
             for words in (self.words, self.spaced.values())
         ]  # where words do not come after a blank, and where they do
+        letters = sorted(set(b"".join(self._ids).decode(errors="ignore")))
+        # An expression of all texts of the tokens' characters, unless every byte is a token.
+        self.letters = (
+            None
+            if all(bytes([byte]) in self._ids for byte in range(256)) or self.spaced
+            else ("[" + "".join(f"\\u{{{ord(letter):x}}}" for letter in letters) + "]*" if letters else "")
+        )
         self._longest = max(map(len, self._ids), default=0)
         texts = {text: place for place, text in enumerate(dict.fromkeys(self.tokens))}
         own = range(len(texts), len(texts) + len(self.tokens))  # special tokens spell no text
@@ -274,6 +286,13 @@ class _Tokens:
         lengths = range(min(len(start), self._longest), 0, -1)
         exact = next(([usable[start[:end]]] for end in lengths if start[:end] in usable), [])
         return exact, [number for text, number in usable.items() if len(text) > len(start) and text.startswith(start)]
+
+
+def _literal(regex: str) -> str:
+    """A regular expression as it stands in a grammar of llguidance."""
+    written = {"/": r"\/", "\n": r"\n", "\r": r"\r"}
+    inner = re.sub(r"\\[^\r\n]|[/\r\n]", lambda found: written.get(found.group(), found.group()), regex)
+    return f"/{inner}/"
 
 
 def _line(error: str) -> str:

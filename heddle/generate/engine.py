@@ -13,8 +13,9 @@ from heddle.generate.constrain import Guides
 from heddle.generate.drawn import Drawn
 from heddle.generate.feed import feed
 from heddle.generate.opening import Opening, Prefixes, Row, draw_each
+from heddle.generate.processors import Ends
 from heddle.generate.propose import Proposer
-from heddle.generate.stream import Decoding, Ends, Finish, check_generates
+from heddle.generate.stream import Decoding, Finish, check_generates
 from heddle.model.evaluating import evaluating
 from heddle.model.packing import pack
 from heddle.model.transformer import Transformer

@@ -18,6 +18,9 @@ from heddle.config.decoding import DecodingConfig
 from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
 
+Ends = int | Sequence[int] | None
+"""Ids that end a text, besides those of a model's config; the first one starts a text whose prompt is empty."""
+
 
 @dataclass
 class GrowingText:

@@ -13,15 +13,13 @@ from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
 from heddle.generate.constrain import constrain
 from heddle.generate.drawn import Drawn, drawn
-from heddle.generate.processors import Forced, GrowingText, make_processors
+from heddle.generate.processors import Ends, Forced, GrowingText, make_processors
 from heddle.generate.sampling import choose
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
 from heddle.nn.numeric import wide_dtype
 
 Finish = Literal["end", "stop", "length", "context", "broken"]
-Ends = int | Sequence[int] | None
-"""Ids that end a text, besides those of a model's config; the first one starts a text whose prompt is empty."""
 WINDOW = "or set --window (in Python window=True) to continue from its last tokens"
 SHORTEN = {"prompt": f"shorten it, {WINDOW}", "source": "shorten it"}
 
@@ -154,9 +152,8 @@ class Decoding:
             HeddleError: the sampling is constrained, and a text has no guide.
         """
         assert isinstance(self.config, SamplingConfig)
-        logits = logits.cpu() if logits.device.type == "mps" else logits  # mps has no float64, which draws need
-        # bf16 would lose small biases and penalties; and to find its largest takes six times as long.
-        logits = logits.to(wide_dtype(logits.dtype))
+        # Draws need float64, which mps does not have; and bf16 would lose small penalties, and finds its largest six times slower.
+        logits = (logits.cpu() if logits.device.type == "mps" else logits).to(wide_dtype(logits.dtype))
         scores = self.process(logits, texts)
         if self.config.constrained:
             forcing = [each for each in self.processors if isinstance(each, Forced)]

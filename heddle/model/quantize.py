@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from heddle.config.decoding import WeightKind
 from heddle.errors import HeddleError, did_you_mean
 from heddle.model.head import LanguageHead, Scores
-from heddle.model.packing import KINDS
+from heddle.model.packing import PackedLinear, unpack
 from heddle.model.products import has_onednn
 from heddle.model.stack import Stack
 from heddle.model.transformer import Transformer
@@ -30,12 +30,14 @@ GROUP = 32  # neighbours with one scale in int4; kernels take 32, 64, 128 and 25
 LEAST = 16  # outputs and inputs of a layer to round; a gate of one output is nothing to save
 ROWS = 16  # above, int8 weights are unpacked first: the kernel takes equally long for each row
 SHRINKS = [1 - step / 16 for step in range(6)]  # of the range of a group in int4
+LAYERS = (nn.Linear, PackedLinear)  # not other subclasses, which may compute something else
 
 
 class Int8(nn.Module):
     """A matrix in 8 bits: row f is `values[f] · scales[f]` (Dettmers et al. 2022, eq. 5, by rows).
 
-    With few rows of x, torch's kernel for 8-bit weights multiplies them in bf16.
+    With few rows of x, torch's kernel for 8-bit weights multiplies them in bf16; with more, ordinary numbers are rounded where it
+    rounds, so that a row has the same products alone and among others, up to the last bit.
 
     Args:
         weight: Float[F D].
@@ -59,13 +61,15 @@ class Int8(nn.Module):
         return self.values[:, : self.inputs].to(dtype) * self.scales.to(dtype)[:, None]
 
     def seen(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
-        """What the product makes of x: x itself."""
-        return x
+        """What the product makes of x: x in bf16, as ordinary numbers."""
+        return x.to(torch.bfloat16).to(x.dtype)
 
     def product(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n F"]:
         """x weightᵀ, in the dtype of x."""
         if len(x) > ROWS:
-            return F.linear(x, self.values[:, : self.inputs].to(x.dtype)) * self.scales.to(x.dtype)
+            # Products in bf16 would be slow on processors without it; fp32 holds all of these numbers exactly.
+            sums = F.linear(self.seen(x), self.values[:, : self.inputs].to(x.dtype))
+            return (sums * self.scales.to(x.dtype)).to(torch.bfloat16).to(x.dtype)
         rows = x.to(torch.bfloat16)  # with rows in fp32, the kernel is ten times slower
         rows = rows if self.inputs == self.values.shape[1] else F.pad(rows, (0, -self.inputs % GROUP))
         out: Tensor = torch.ops.aten._weight_int8pack_mm(rows, self.values, self.scales)
@@ -245,6 +249,7 @@ def quantize(model: Transformer, kind: str) -> Transformer:
         return model
     if model.device.type != "cpu":
         raise HeddleError(f"weights = {kind!r} needs a model on a CPU, not on {model.device.type}: set device = cpu")
+    unpack(model)  # packs are copies of the weights
     found = 0
     eight: type[Int8 | IntegerInt8] = IntegerInt8 if multiplies_integers() else Int8
     head: Any = model.head
@@ -256,7 +261,7 @@ def quantize(model: Transformer, kind: str) -> Transformer:
     parts = [part for part in (model.encoder, model.decoder, head) if isinstance(part, Stack | LanguageHead)]
     for parent in [module for part in parts for module in part.modules() if module in own]:
         for name, child in list(parent.named_children()):
-            if type(child) in KINDS and isinstance(child, nn.Linear) and min(child.weight.shape) >= LEAST:
+            if type(child) in LAYERS and isinstance(child, nn.Linear) and min(child.weight.shape) >= LEAST:
                 setattr(parent, name, QuantizedLinear(matrix(child.weight), child.bias).train(child.training))
                 found += 1
     if not found:

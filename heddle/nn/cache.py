@@ -158,7 +158,7 @@ class Cache:
         if 4 * needed <= chosen.capacity:
             chosen.capacity = 2 * needed
             for state in chosen._flat():
-                state.shrink(chosen.capacity)
+                state.reserve(chosen.capacity)
         return chosen
 
     @property

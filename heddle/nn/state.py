@@ -39,10 +39,7 @@ class State:
         return new
 
     def reserve(self, capacity: int) -> None:
-        """Make room for `capacity` positions, keeping the content."""
-
-    def shrink(self, capacity: int) -> None:
-        """Drop the room for positions from `capacity` on, which holds no token."""
+        """Have room for `capacity` positions, keeping the tokens, of which there are no more."""
 
     def select(self, rows: Sequence[int]) -> "State":
         """Copies of these rows."""
@@ -76,9 +73,6 @@ class Growing(State):
     def reserve(self, capacity: int) -> None:
         # Zeros, not uninitialised memory: slots beyond a row's end get weight 0, but 0 · NaN is not 0.
         self.buffers = tuple(_grown(buffer, capacity) for buffer in self.buffers)
-
-    def shrink(self, capacity: int) -> None:
-        self.buffers = tuple(buffer[:, :, :capacity].contiguous() for buffer in self.buffers)
 
     def update(self, new: tuple[Tensor, ...], queries: Layout, keys: Layout) -> tuple[Tensor, ...]:
         self.buffers = self.buffers or _empty(new, rounded(keys.width, self.multiple))
@@ -190,7 +184,7 @@ def _empty(like: tuple[Tensor, ...], slots: int) -> tuple[Tensor, ...]:
 def _grown(buffer: Tensor, capacity: int) -> Tensor:
     more = capacity - buffer.shape[2]
     if more <= 0:
-        return buffer
+        return buffer[:, :, :capacity].contiguous()
     return torch.cat((buffer, buffer.new_zeros(*buffer.shape[:2], more, buffer.shape[3])), dim=2)
 
 

@@ -5,8 +5,11 @@ This module imports lm-eval, so it is imported on request only. `heddle eval RUN
 this model in its table.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -30,6 +33,7 @@ from heddle.weights.run import load, read_config
 
 Ids = list[int]
 LONGEST = 256  # tokens to generate where a task does not say, as in the harness's own models
+REASON = 300  # characters of an error of lm-eval that are told
 SAMPLED = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p"}
 
 
@@ -182,16 +186,20 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm-eval is not looked a
         """How a task's `generation_kwargs` draw tokens.
 
         Raises:
-            HeddleError: one of them is unknown.
+            HeddleError: one of them is unknown, or no number where it should be.
         """
-        said = normalize_gen_kwargs(given, LONGEST)
+        try:
+            said = normalize_gen_kwargs(given, LONGEST)
+        except (TypeError, ValueError) as error:
+            raise HeddleError(f"generation_kwargs: {error}") from error
         unknown = next(
             (name for name, value in said.items() if name not in SAMPLED and value not in (None, 1, 1.0)), None
         )
         if unknown is not None:
             raise HeddleError(f"generation_kwargs: {unknown} = {said[unknown]!r} is not supported by heddle")
         wanted = {"max_tokens": said["max_gen_toks"], "stop": [text for text in said["until"] if text]}
-        wanted["temperature"] = said["temperature"] if said["do_sample"] else 0.0
+        # lm-eval counts a temperature that is not given as 0, which is the most probable token.
+        wanted["temperature"] = said.get("temperature", 0.0) if said["do_sample"] else 0.0
         wanted |= {name: said[name] for name in ("top_k", "top_p") if said["do_sample"] and said.get(name) is not None}
         return SamplingConfig.of(wanted, where="generation_kwargs")
 
@@ -226,7 +234,7 @@ def evaluate_tasks(
         By task: `examples`, how many were scored; and each metric by its name, with its standard error under `NAME_stderr`.
 
     Raises:
-        HeddleError: a file is missing, or there is no such task; or the model does not predict the next token.
+        HeddleError: a file is missing, or there is no such task; a task is wrong; or the model does not predict the next token.
     """
     paths = [Path(task) for task in tasks if task.endswith((".yaml", ".yml"))]
     missing = next((path for path in paths if not path.is_file()), None)
@@ -237,15 +245,17 @@ def evaluate_tasks(
     unknown = [task for task in tasks if not task.endswith((".yaml", ".yml")) and task not in manager.all_tasks]
     if unknown:
         raise HeddleError(f"lm-eval has no task {unknown[0]!r}; name one of its tasks, or a YAML file")
-    found = simple_evaluate(
-        model=HarnessModel(model, tokenizer),
-        tasks=[str(task) for task in tasks],
-        task_manager=manager,
-        num_fewshot=shots,
-        limit=limit,
-        log_samples=False,
-        bootstrap_iters=1000,
-    )
+    harness = HarnessModel(model, tokenizer)
+    with _about(tasks):
+        found = simple_evaluate(
+            model=harness,
+            tasks=[str(task) for task in tasks],
+            task_manager=manager,
+            num_fewshot=shots,
+            limit=limit,
+            log_samples=False,
+            bootstrap_iters=1000,
+        )
     results: dict[str, dict[str, Any]] = {}
     for name, measured in found["results"].items():
         counted = found["n-samples"].get(name, {})
@@ -256,6 +266,26 @@ def evaluate_tasks(
         }
         results[name] = {"examples": counted.get("effective"), **kept}
     return results
+
+
+@contextmanager
+def _about(tasks: Sequence[str]) -> Iterator[None]:
+    """Mistakes in tasks in one line: lm-eval raises whatever its code stumbles over. What the model raises is left as it is.
+
+    Raises:
+        HeddleError: there is such a mistake.
+    """
+    try:
+        yield
+    except (HeddleError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if any(isinstance(frame.f_locals.get("self"), HarnessModel) for frame, _ in walk_tb(error.__traceback__)):
+            raise
+        reason = shorten(f"{type(error).__name__}: {error}", REASON, placeholder=" …")
+        raise HeddleError(
+            f"lm-eval cannot evaluate {', '.join(tasks)}: {reason}; check the task and the data that it names"
+        ) from error
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import dataclasses
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -201,7 +201,7 @@ class Service:
             }
 
         samplings = self._samplings(body, len(every), max(1, tokens), wanted)
-        held = await self._begin(request, served, every, samplings, heard, "prompt")
+        held = await self._begin(request, served.parts(every, samplings, heard, "prompt"))
         choices = [Choice.start(index, prompt[0], served, len(texts[index])) for index, prompt in enumerate(every)]
         parts = self._timed(held.parts, clock, every)
         if body.stream:
@@ -235,7 +235,7 @@ class Service:
             raise ApiError(400, "top_logprobs needs logprobs = true", param="top_logprobs")
         alternatives = (body.top_logprobs or 0) if body.logprobs else None
         samplings = self._samplings(body, len(every), tokens, alternatives)
-        held = await self._begin(request, served, every, samplings, False, "messages")
+        held = await self._begin(request, served.parts(every, samplings, False, "messages"))
         choices = [Choice.start(index, prompt[0], served) for index in range(len(every))]
         parts = self._timed(held.parts, clock, every)
 
@@ -356,18 +356,10 @@ class Service:
             raise ApiError(400, str(error)) from None
         return [first.model_copy(update={"seed": seed + number}) for number in range(count)]
 
-    async def _begin(
-        self,
-        request: Request,
-        served: Served,
-        prompts: Sequence[Prompt],
-        samplings: Sequence[Any],
-        echo: bool,
-        param: str,
-    ) -> "_Held":
+    async def _begin(self, request: Request, parts: AbstractAsyncContextManager[Any]) -> "_Held":
         """Admit texts, unless the client leaves. Whoever gets the result must close its stack."""
         stack = AsyncExitStack()
-        entered = stack.enter_async_context(served.parts(prompts, samplings, echo, param))
+        entered = stack.enter_async_context(parts)
         return _Held(stack, await while_connected(request, entered, self.limits))
 
     async def _gather(

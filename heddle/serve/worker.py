@@ -15,8 +15,9 @@ from heddle.errors import HeddleError, pluralize
 from heddle.generate.constrain import Guides
 from heddle.generate.drawn import Drawn
 from heddle.generate.engine import Engine, Event, QueueFull
+from heddle.generate.processors import Ends
 from heddle.generate.propose import Proposer
-from heddle.generate.stream import Ends, Finish, check_generates
+from heddle.generate.stream import Finish, check_generates
 from heddle.generate.text import RowText
 from heddle.model.device import release_threads
 from heddle.model.head import LanguageHead

@@ -136,6 +136,11 @@ def read_adapter(file: Path) -> Adapter:
     found = from_metadata(weights)
     if found is None:
         raise HeddleError(f"{file}: not an adapter that heddle saved, its metadata do not say what it belongs to")
+    for name in filter(is_adapter, weights):
+        layer, _, each = name.rpartition(".")
+        other = f"{layer}.{B if each == A else A}"
+        if other not in weights:
+            raise HeddleError(f"{file}: {name} without {other}; it is damaged")
     return replace(found, tensors=dict(weights))
 
 

@@ -113,6 +113,7 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     count = max(config.vocab_size, config.source_vocab_size or 0)
     ids, notes = read_ids(theirs, read_json(generation) if generation.is_file() else {}, family.ids, count)
     weights = open_weights(folder)
+    config = family.with_own_head(config, weights)
     for name, stack in config.stacks().items():
         said = None if len(config.stacks()) == 1 else name
         check_depth(weights, family.layers[name], stack.depth, folder, family.names.prefix, said)

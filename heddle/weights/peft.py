@@ -87,7 +87,7 @@ def merge_adapter(base: str | Path, adapter: str | Path, run: str | Path) -> dic
     Args:
         base: the run whose weights the adapter was trained beside.
         adapter: a run that trained one, its `adapter.safetensors`, or a directory that peft wrote. Only a run also has any chat
-            template and tokens that training added.
+            template and tokens that training added, and says what it reads: its task, and the columns of its data.
         run: the new directory; it must not exist.
 
     Returns:
@@ -98,9 +98,12 @@ def merge_adapter(base: str | Path, adapter: str | Path, run: str | Path) -> dic
     """
     model, tokenizer = load(base, "cpu")
     found, weights, config = _read(Path(adapter), model.config), model.state_dict(), model.config
-    # A run may have added a chat template, and tokens for it.
+    # A run also knows what it learned to read, and may have added a chat template, and tokens for it.
+    read: dict[str, Any] = {}
     if (Path(adapter) / ADAPTER).is_file() and (Path(adapter) / RUN_CONFIG).is_file():
-        learned, known = read_config(adapter).model, 0 if tokenizer is None else tokenizer.vocab_size
+        trained = read_config(adapter)
+        learned, known = trained.model, 0 if tokenizer is None else tokenizer.vocab_size
+        read = {"data": trained.data, "task": trained.task}
         config = config.model_copy(update={"chat": learned.chat})
         if tokenizer is not None and (Path(adapter) / TOKENIZER).is_file():
             tokenizer = load_tokenizer(adapter)
@@ -112,7 +115,7 @@ def merge_adapter(base: str | Path, adapter: str | Path, run: str | Path) -> dic
     merged = found.merged(weights, set(names), str(adapter))
     with write_directory(Path(run)) as directory:
         tensors = {name: merged[name] for name in names}
-        saved = SavedConfig(model=config, origin=f"{base} with {adapter}")
+        saved = SavedConfig(model=config, origin=f"{base} with {adapter}", **read)
         write_model(directory, tensors, saved, tokenizer, step=0, extra={"base": str(base), "adapter": str(adapter)})
     return {"layers": len(found.layers()), "checked": found.base is not None}
 
@@ -204,16 +207,17 @@ def from_peft(folder: Path, base: TransformerConfig) -> Adapter:
         return row
 
     for name, match in factors.items():
+        other = name.replace(f".lora_{match[2]}", f".lora_{'B' if match[2] == 'A' else 'A'}")
+        if other not in weights:
+            raise HeddleError(f"{folder / WEIGHTS}: {name} without {other}; it is damaged")
         if match[2] == "A":
-            row, other = row_of(f"{match[1]}.weight"), name.replace(".lora_A", ".lora_B")
-            if other not in weights:
-                raise HeddleError(f"{folder / WEIGHTS}: {name} without {other}; it is damaged")
+            row = row_of(f"{match[1]}.weight")
             a, b = weights[name].float(), weights[other].float()
             sizes = [ours[each].shape for each in row.ours]
             if a.shape[1] != sizes[0][1] or len(b) != sum(size[0] for size in sizes):
                 raise HeddleError(f"{folder} belongs to another model: {match[1]} is not of the same size")
             flipped = _is_transposed(row, config, [torch.zeros(size[0], 1) for size in sizes])
-            scaled = b * _factor(said, match[1], len(a))
+            scaled = b * _factor(said, match[1], len(a), folder / CONFIG)
             for each, part in zip(row.ours, row.how.ours(scaled.T if flipped else scaled, config), strict=True):
                 layer = each.removesuffix(".weight")
                 found |= {f"{layer}.{A}": a, f"{layer}.{B}": part.contiguous()}
@@ -260,12 +264,26 @@ def _is_transposed(row: TensorRow, config: TransformerConfig, outputs: list[Tens
     return len(columns) == 1 and columns.shape[1] > 1
 
 
-def _factor(said: Mapping[str, Any], module: str, rank: int) -> float:
-    """What peft multiplies a module's product by."""
+def _factor(said: Mapping[str, Any], module: str, rank: int, where: Path) -> float:
+    """What peft multiplies a module's product by.
+
+    Args:
+        where: the file that says so, in errors.
+
+    Raises:
+        HeddleError: a setting is not of its type.
+    """
     patterns = said.get("alpha_pattern") or {}
-    key = next((key for key in patterns if re.fullmatch(rf"(.*\.)?({key})", module)), None)
-    alpha = said.get("lora_alpha", 8) if key is None else patterns[key]
-    return float(alpha) / (sqrt(rank) if said.get("use_rslora") else rank)
+    if not isinstance(patterns, Mapping):
+        raise HeddleError(f"{where}: alpha_pattern = {patterns!r} must be a table of numbers by module")
+    try:
+        key = next((key for key in patterns if re.fullmatch(rf"(.*\.)?({key})", module)), None)
+    except re.error as error:
+        raise HeddleError(f"{where}: a name in alpha_pattern is no regular expression ({error})") from None
+    name, alpha = ("lora_alpha", said.get("lora_alpha", 8)) if key is None else (f"alpha_pattern.{key}", patterns[key])
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float):
+        raise HeddleError(f"{where}: {name} = {alpha!r} must be a number")
+    return alpha / (sqrt(rank) if said.get("use_rslora") else rank)
 
 
 def _short(modules: Iterable[str], every: Iterable[str]) -> list[str]:

@@ -1,13 +1,17 @@
 """`[train.lora]` on the command line: the plan, the count, the adapter alone, and its way back into a model."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from heddle.weights import load
+from heddle.config import sized
+from heddle.model import build
+from heddle.weights import load, save
 from tests.cli.conftest import TINY, Heddle
+from tests.train.labelled import TOKENIZER
 
 RUN_FILE = """
 [data]
@@ -83,3 +87,45 @@ def test_ranks_are_tried_as_a_series(tuned: Heddle) -> None:
 
 def test_without_a_run_to_start_from(refused: Callable[..., str], corpus: str) -> None:
     assert "lora trains adapters beside the weights of another run" in refused("train", corpus, *TINY, "lora.rank=4")
+
+
+def test_a_merged_run_still_translates(heddle: Heddle, tmp_path: Path) -> None:
+    """It is a decoder alone: only its task says that it reads a source."""
+    rows = "".join(f"{word} {word}\t{word}\n" for word in ("warp", "weft", "heddle", "reed") * 8)
+    (tmp_path / "pairs.tsv").write_text(f"source\ttarget\n{rows}")
+    tiny = [*TINY[5:], "task=translation"]
+    sizes = ["tokenizer=characters", "family=decoder", "dim=16", "depth=1", "heads=2", "context=32"]
+    assert heddle("train", "pairs.tsv", *tiny, *sizes, "--name", "base").code == 0
+    assert heddle("train", "pairs.tsv", *tiny, "from=base", "lora.rank=2", "--name", "run").code == 0
+    assert heddle("adapter", "merge", "base", "run", "merged").code == 0
+    prompt = ["--prompt", "warp warp", "--max-tokens", "5"]
+    translated = heddle("translate", "merged", *prompt)
+    assert (translated.code, translated.err) == (0, "")
+    assert translated == heddle("translate", "run", *prompt)
+    scored = [heddle("eval", run, "pairs.tsv", "--beams", "1", "--json").json for run in ("merged", "run")]
+    assert scored[0]["translations"] == scored[1]["translations"]
+    assert scored[0]["loss"] == pytest.approx(scored[1]["loss"], abs=1e-5)
+
+
+def test_a_merged_run_still_reads_pairs(heddle: Heddle, tmp_path: Path) -> None:
+    """Without being told their column again; and one of single texts still refuses a second one."""
+    words = [(number, word) for number in range(1, 11) for word in ("warp", "weft")]
+    lines = [{"text": "the " * number + word, "second": "is held", "label": word} for number, word in words]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    save(
+        build(sized(1, vocab_size=TOKENIZER.vocab_size, context=16, dim=16, stacks=("encoder",))),
+        "runs/base",
+        TOKENIZER,
+    )
+    tiny = ["pairs.jsonl", *TINY[5:], "from=base", "task=classification", "lora.rank=2"]
+    for name, more in (("run", ["pair=second"]), ("single", [])):
+        assert heddle("train", *tiny, *more, "--name", name).code == 0
+        assert heddle("adapter", "merge", "base", name, f"merged-{name}").code == 0
+    found, wanted = (heddle("classify", run, "pairs.jsonl", "--json") for run in ("merged-run", "run"))
+    assert [json.loads(line)["pair"] for line in found.out.splitlines()] == ["is held"] * 20
+    assert [json.loads(line)["label"] for line in found.out.splitlines()] == [
+        json.loads(line)["label"] for line in wanted.out.splitlines()
+    ]
+    assert heddle("eval", "merged-run", "pairs.jsonl").code == 0
+    said = heddle("classify", "merged-single", "the warp", "--pair", "is held").err
+    assert "reads single texts: leave out --pair" in said

@@ -3,7 +3,7 @@
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,16 @@ import pytest
 from safetensors.numpy import load_file
 
 import heddle as package
-from heddle.config import ClassificationConfig, RegressionConfig, TokenClassificationConfig, TransformerConfig
+from heddle.config import (
+    ChatTemplateConfig,
+    ClassificationConfig,
+    RegressionConfig,
+    TokenClassificationConfig,
+    TransformerConfig,
+)
 from heddle.data.corpus import Corpus
 from heddle.model import build
+from heddle.weights.files import relist
 from tests.train.labelled import TOKENIZER, WORDS, model_for, records
 
 from .conftest import Heddle
@@ -163,6 +170,62 @@ def test_labelled_files_are_scored_by_a_model_without_a_training(
     assert said == "other.csv:2: runs/class does not know the labels sunny, rainy; it has learned cold, warm, hot"
 
 
+def test_other_columns_are_scored_where_they_are_named(
+    heddle: Heddle, refused: Refused, runs: Path, tmp_path: Path
+) -> None:
+    """Pairs, too, by a model without a training; a table whose pair would be left out is refused."""
+    pairs = [("the warp", "is held"), ("over", "the weft"), ("the weft and", "thrown over"), ("held", "and the warp")]
+    labels = ["cold", "hot", "warm", "cold"]
+    rows = "".join(f"{a},{b},{label}\n" for (a, b), label in zip(pairs, labels, strict=True))
+    (tmp_path / "named.csv").write_text(f"premise,hypothesis,gold\n{rows}")
+    (tmp_path / "plain.csv").write_text(f"text,pair,label\n{rows}")
+
+    def loss(texts: Sequence[Any]) -> Any:
+        found = package.classify(*loaded(runs / "class"), texts)
+        shares = [each.probabilities[label] for each, label in zip(found, labels, strict=True)]
+        return pytest.approx(-np.log(shares).mean(), abs=1e-5)
+
+    premise, gold = ["--text-column", "premise"], ["--label-column", "gold"]
+    named = [*premise, "--pair-column", "hypothesis", *gold]
+    assert heddle("eval", "class", "named.csv", *named, "--json").json["loss"] == loss(pairs)
+    assert heddle("eval", "class", "named.csv", *premise, *gold, "--json").json["loss"] == loss([a for a, _ in pairs])
+    said = "plain.csv:2: the column 'pair' would not be read: add --pair-column pair, or remove the column"
+    assert refused("eval", "class", "plain.csv") == said
+    assert heddle("eval", "class", "plain.csv", "--pair-column", "pair", "--json").json["loss"] == loss(pairs)
+    seconds = heddle("eval", "class", "plain.csv", "--text-column", "pair", "--json").json["loss"]
+    assert seconds == loss([b for _, b in pairs])
+
+
+def test_columns_that_a_run_does_not_read_are_refused(
+    heddle: Heddle, refused: Refused, run_a: Path, runs: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "texts.csv").write_text("body,other\nthe warp is held over the loom,1\n")
+    (tmp_path / "pairs.csv").write_text("text,pair,label\nthe warp,the weft,cold\n")
+    assert heddle("eval", "a", "texts.csv", "--text-column", "body").code == 0
+    trained_on = json.loads((runs / "class" / "config.json").read_text()) | {"data": {"sources": ["texts.csv"]}}
+    (runs / "class" / "config.json").write_text(json.dumps(trained_on))
+    relist(runs / "class", "config.json")
+    assert heddle("eval", "class", "pairs.csv").code == 0  # its task is known: to read texts alone
+    for words, said in (
+        (["class", "pairs.csv", "--pair-column", "pair"], "runs/class reads single texts: leave out --pair-column"),
+        (["tags", "pairs.csv", "--pair-column", "pair"], "--pair-column does not apply to runs/tags, which reads text"),
+        (["a", "texts.csv", "--label-column", "other"], "--label-column does not apply to runs/a, which reads text: "),
+        (["class", "--label-column", "gold"], "--label-column names a column of files to score, but no file is named"),
+        (["a", "--tasks", "t.yaml", "--text-column", "body"], "but no file is named: leave it out"),
+    ):
+        assert said in refused("eval", *words), words
+
+
+def test_a_classifier_that_was_a_chats_model_is_scored(heddle: Heddle, runs: Path, tmp_path: Path) -> None:
+    """Its config keeps the chat template, which its records have nothing to do with."""
+    (tmp_path / "new.csv").write_text("text,label\nthe warp,cold\nis held,hot\n")
+    expected = heddle("eval", "class", "new.csv", "--json").json["loss"]
+    model, tokenizer = loaded(runs / "class")
+    model.config = model.config.override({"chat": ChatTemplateConfig().to_dict()})
+    package.save(model, runs / "chat", tokenizer)
+    assert heddle("eval", "chat", "new.csv", "--json").json["loss"] == expected
+
+
 def test_what_is_refused_is_one_line(refused: Refused, run_a: Path, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("the warp\n")
     (tmp_path / "table.csv").write_text("body\nthe warp\n")
@@ -194,5 +257,6 @@ def test_what_is_refused_is_one_line(refused: Refused, run_a: Path, runs: Path, 
         (["eval", "a", "--tasks", "t.yaml", "--limit", "0"], "limit = 0: must be at least 1"),
         (["embed", "a", "text", "--out", "x.txt"], "--out x.txt: must end in .npy, .safetensors or .jsonl"),
         (["embed", "a", "text", "--out", "there.npy"], "there.npy: already exists"),
+        (["embed", "a", "text", "--out", "there.npy/v.npy"], "there.npy is not a folder that you can write in"),
     ):
         assert said in refused(*words), words

@@ -70,6 +70,20 @@ def test_neighbours_and_analogies(heddle: Heddle, tmp_path: Path) -> None:
     assert "0.8165" in heddle("vectors", "near", "v.txt", "queen").out
 
 
+def test_words_are_shown_as_they_are(heddle: Heddle, tmp_path: Path) -> None:
+    """Those of a chat template, say, which look like markup to the library that prints tables."""
+    (tmp_path / "v.txt").write_text("[/INST] 1 0 0\n[unused1] 1 1 0\n:x: 1 0 1\nweft 1 1 1\n")
+    found = heddle("vectors", "near", "v.txt", "[/INST]", "--count", "3").out.splitlines()
+    assert [line.split() for line in found] == [
+        ["word", "near", "cosine"],
+        ["[/INST]", "[unused1]", "0.7071"],
+        ["[/INST]", ":x:", "0.7071"],
+        ["[/INST]", "weft", "0.5774"],
+    ]
+    header = heddle("vectors", "analogy", "v.txt", "[/INST]", "[unused1]", ":x:").out.splitlines()[0]
+    assert header.startswith("[/INST] : [unused1] = :x: : …")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -163,6 +163,7 @@ def test_rows_with_and_without_constraints_do_not_mix(
         ({"choice": ["é"]}, "choice: this tokenizer has no tokens that spell 'é'"),
         ({"choice": ["b", "aé"]}, "choice: this tokenizer has no tokens that spell 'aé'"),
         ({"regex": "é"}, "regex: it needs 'é', which no token of this tokenizer has"),
+        ({"regex": "[ab](c|d)"}, "regex: no text of this tokenizer meets it"),
         ({"regex": "[éè]"}, "regex: no text of this tokenizer meets it"),
         ({"json_schema": "[" * 5000}, "json_schema: "),
         ({"regex": '"[a-z]+"'}, "regex: it needs '\"', which no token of this tokenizer has"),
@@ -193,21 +194,31 @@ def test_bytes_that_must_come_may_be_the_beginning_of_a_longer_token(monkeypatch
 
 
 def test_a_text_breaks_where_no_token_spells_what_must_follow(make: Make) -> None:
-    tokenizer = train_tokenizer("characters", ["ab {}"])
+    tokenizer = train_tokenizer("characters", ['ab {}"'])
     model = make(vocab_size=tokenizer.vocab_size).eval()
     with pytest.raises(HeddleError, match="row 0: no token may follow: what is banned and what the text must match"):
-        generate_text(model, tokenizer, "a", regex="[ab]c")
+        generate_text(model, tokenizer, "a", json_schema={"enum": ["ac", "bc"]})
+
+
+def test_an_expression_is_of_what_the_tokenizer_spells(make: Make) -> None:
+    """No way leads to where only other characters could follow."""
+    tokenizer = train_tokenizer("characters", ["ab/\\\n-]^"])
+    model = make(vocab_size=tokenizer.vocab_size).eval()
+    for seed in range(4):
+        hot: dict[str, Any] = {"max_tokens": 20, "seed": seed, "temperature": 3.0}
+        for regex in ("[ab](cd|b)", "(a|b/|/c)\\/[^a]", "a\n(b|\\n)|\\\\/x", "(ü|a)-\\]{2}", ".{3}", "(?s:.){3}"):
+            assert re.fullmatch(regex, generate_text(model, tokenizer, "a", regex=regex, **hot)), regex
 
 
 def test_a_guess_that_leads_nowhere_can_be_taken_back() -> None:
-    tokenizer = train_tokenizer("characters", ["ab"])
-    a, b = tokenizer.encode("ab")
-    guide = Guides(tokenizer).make(SamplingConfig(regex="ac|bbb?"))
+    tokenizer = train_tokenizer("characters", ['ab"'])
+    mark, a, b = tokenizer.encode('"ab')
+    guide = Guides(tokenizer).make(SamplingConfig(json_schema='{"enum": ["ac", "bb", "bab"]}'))
     assert guide is not None
-    assert not guide.allowed([a])[0].any()
-    assert np.flatnonzero(guide.allowed([])[0]).tolist() == sorted([a, b])
-    assert np.flatnonzero(guide.allowed([b])[0]).tolist() == [b]
-    assert guide.allowed([b, b])[1]
+    assert not guide.allowed([mark, a])[0].any()
+    assert np.flatnonzero(guide.allowed([mark])[0]).tolist() == sorted([a, b])
+    assert np.flatnonzero(guide.allowed([mark, b])[0]).tolist() == sorted([a, b])
+    assert guide.complete([mark, b, b, mark])
 
 
 def test_a_grammar_that_grows_too_large_ends_its_own_text(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from heddle.config import ClassifierHeadConfig, ConvolutionConfig, RecurrentConfig, SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate import generate
-from heddle.model import Transformer, build
+from heddle.model import Transformer, build, packing
 from heddle.model.quantize import (
     GROUP,
     ROWS,
@@ -108,6 +108,16 @@ def test_a_row_has_the_same_integers_alone_and_among_others() -> None:
     rows = torch.randn(40, 64)
     alone = torch.cat([layer(row[None]) for row in rows])
     assert torch.equal(alone, layer(rows))
+
+
+@given(outputs=st.integers(1, 70), inputs=st.integers(1, 100), seed=st.integers(0, 99))
+def test_a_row_is_rounded_alike_alone_and_among_others(outputs: int, inputs: int, seed: int) -> None:
+    """Few rows are multiplied by a kernel, many by ordinary numbers: up to the order of a sum, whose last bit bf16 rarely keeps."""
+    weights, rows = Int8(matrix(outputs, inputs, seed)), matrix(2 * ROWS, inputs, seed + 100) * 30
+    alone, among = torch.cat([weights.product(row[None]) for row in rows]), weights.product(rows)
+    assert alone.dtype == among.dtype == torch.float32
+    assert (alone != among).sum() < 3 + among.numel() / 50
+    torch.testing.assert_close(alone, among, rtol=2**-7, atol=1e-5 * float(among.abs().max()))
 
 
 @INTEGERS
@@ -218,6 +228,18 @@ def test_generation_reads_fewer_bytes() -> None:
     assert weight_bytes(model) < before / 2
     events = list(generate(model, [[1, 2], [3]], SamplingConfig(max_tokens=5, temperature=0)))
     assert len(events) == 10
+
+
+def test_a_packed_model_is_rounded_as_if_it_were_not(integers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generating packs a model, and training leaves its layers in the class that may be packed: they are the same layers."""
+    monkeypatch.setattr(packing, "LEAST_MODEL", 0)
+    monkeypatch.setattr(packing, "LEAST_WEIGHT", 0)
+    expected = scores(quantize(made(), "int8"))
+    model = packing.pack(made(), timing=lambda plain, laid: (True, True, True))
+    packing.use_products(model, ())
+    quantize(model, "int8")
+    assert not any(isinstance(module, packing.Packed) for module in model.modules())
+    assert torch.equal(scores(model), expected)
 
 
 def test_refusals() -> None:

@@ -108,6 +108,11 @@ def test_texts_are_those_of_the_harness(both: tuple[HarnessModel, Any, Path]) ->
         ours.generate_until([asked("the", {"num_beams": 4})])
     sampled = [asked("the", {"do_sample": True, "temperature": 1.0, "top_k": 5, "max_gen_toks": 4})]
     assert ours.generate_until(sampled) == ours.generate_until(sampled)
+    # lm-eval counts a temperature that is not given as 0.
+    greedy, unsaid = ([asked("the", {"do_sample": each, "max_gen_toks": 4})] for each in (False, True))
+    assert ours.generate_until(unsaid) == ours.generate_until(greedy)
+    with pytest.raises(HeddleError, match="generation_kwargs: could not convert string to float: 'warm'"):
+        ours.generate_until([asked("the", {"temperature": "warm"})])
 
 
 def test_tasks_have_the_figures_of_the_harness(
@@ -161,6 +166,59 @@ def test_tasks_have_the_figures_of_the_harness(
     assert found["writing"]["exact_match"] == 0.5
     limited = evaluate_tasks(ours.model, ours.cut, files[:1], limit=3)
     assert limited["choices"]["examples"] == 3
+
+
+SHARED = """
+task: wrong
+dataset_path: json
+dataset_kwargs: {data_files: {test: FOLDER/rows.jsonl}, cache_dir: FOLDER/cache}
+test_split: test
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{text}}"
+metric_list: [{metric: word_perplexity}]
+"""
+MISTAKES = {
+    "text: [": "ParserError: while parsing",
+    "- task": "ValueError: Expected YAML dict from",
+    "dataset_path: json": "ValueError: Unknown config shape",
+    f"{SHARED}choises: 3": "got an unexpected keyword argument 'choises'",
+    f"{SHARED}process_docs: !function nowhere.find": "Cannot import module 'nowhere' for function 'find'",
+    f"{SHARED}process_docs: !function beside.find": "has no function 'find'",
+    f"{SHARED}test_split: other": "KeyError: 'other'",
+    # Found at the second row, while requests are made.
+    SHARED.replace("{{text}}", "{{ {'the warp': 1}[text] }}"): "UndefinedError: ",
+}
+
+
+@pytest.mark.parametrize("said", MISTAKES, ids=range(len(MISTAKES)))
+def test_a_mistake_in_a_task_is_one_line(both: tuple[HarnessModel, Any, Path], tmp_path: Path, said: str) -> None:
+    ours, _, _ = both
+    (tmp_path / "rows.jsonl").write_text('{"text": "the warp"}\n{"text": "is held"}\n')
+    (tmp_path / "beside.py").write_text("found = 1\n")
+    (tmp_path / "wrong.yaml").write_text(said.replace("FOLDER", str(tmp_path)))
+    with pytest.raises(HeddleError) as refusal:
+        evaluate_tasks(ours.model, ours.cut, [str(tmp_path / "wrong.yaml")])
+    line = str(refusal.value)
+    assert line.startswith(f"lm-eval cannot evaluate {tmp_path / 'wrong.yaml'}: ")
+    assert line.endswith("; check the task and the data that it names")
+    assert MISTAKES[said] in line
+    assert "\n" not in line
+
+
+def test_what_the_model_raises_is_no_mistake_in_a_task(
+    both: tuple[HarnessModel, Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, _, _ = both
+    (tmp_path / "rows.jsonl").write_text('{"text": "the warp"}\n')
+    (tmp_path / "right.yaml").write_text(SHARED.replace("FOLDER", str(tmp_path)))
+
+    def broken(*args: Any) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("heddle.predict.lm_eval.passes", broken)
+    with pytest.raises(KeyError, match="a bug"):
+        evaluate_tasks(ours.model, ours.cut, [str(tmp_path / "right.yaml")])
 
 
 def test_what_the_harness_cannot_do_is_refused(both: tuple[HarnessModel, Any, Path], tmp_path: Path) -> None:

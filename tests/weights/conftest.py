@@ -209,8 +209,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "falcon-new-one-norm": {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
     "t5": {},
     "t5-gated": {"feed_forward_proj": "gated-gelu", "scale_decoder_outputs": False},
+    "t5-own-head": {"feed_forward_proj": "gated-gelu", "scale_decoder_outputs": False, "own_head": True},
     "umt5": {},
     "umt5-relu": {"feed_forward_proj": "relu", "num_layers": 1},
+    "umt5-own-head": {"own_head": True},
     "bert": {},
     "modernbert": {},
     "modernbert-biases": {
@@ -273,10 +275,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def make(variant: str, **changes: Any) -> PreTrainedModel:
     """A model in which no parameter has a special value: biases and norms are random too."""
     fields = {**NO_IDS, **VARIANTS[variant], **changes}
+    own_head = fields.pop("own_head", False)
     name, sizes = KINDS[variant.split("-")[0]]
     family = getattr(transformers, name)
     # The fused attention of transformers has no cap.
     model: PreTrainedModel = family(family.config_class(**{"attn_implementation": "eager", **sizes, **fields}))
+    if own_head:  # which no setting of a T5 says; transformers reads it from a file that holds two tensors
+        model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.shared.weight))
     generator = torch.Generator().manual_seed(5)
     # Norms behind the sum: gains far below 1 would shrink all gradients before them, and steep attention those of queries and
     # keys, until they are rounding and nothing else.

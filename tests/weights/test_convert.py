@@ -17,6 +17,7 @@ from transformers import (
     BartConfig,
     BartForConditionalGeneration,
     PreTrainedModel,
+    T5ForConditionalGeneration,
 )
 
 from heddle.account.parameters import parameter_count
@@ -235,6 +236,35 @@ def test_an_untied_head_beside_one_table_is_read_as_older_versions_wrote_it(
     assert torch.equal(load(tmp_path / "run", "cpu").model.state_dict()["source_embedding.weight"], table)
     rewrite(tmp_path / "theirs", lambda t: t.pop("model.shared.weight"))
     assert "[61, 24] is not in the file" in refusal(tmp_path / "theirs", tmp_path / "third")
+
+
+def test_a_t5_that_transformers_saved_again_keeps_its_own_head(make_published: Make, tmp_path: Path) -> None:
+    """Version 5 writes of every T5 that its head is tied, also beside another tensor, and reads it from what a file holds."""
+    make_published("t5-own-head").save_pretrained(tmp_path / "published")
+    file = tmp_path / "published" / "config.json"
+    said = {**json.loads(file.read_text()), "tie_word_embeddings": False}  # as version 1.1 was published
+    del said["scale_decoder_outputs"]
+    file.write_text(json.dumps(said))
+    T5ForConditionalGeneration.from_pretrained(tmp_path / "published").save_pretrained(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["tie_word_embeddings"] is True
+    for name, run in (("published", "run"), ("saved", "again")):
+        import_model(tmp_path / name, tmp_path / run)
+    assert same_weights(tmp_path, "run", "again")
+    config, again = (read_config(tmp_path / run).model for run in ("run", "again"))
+    assert again == config
+    assert (config.head.tied, config.head.scale) == (False, 1.0)
+
+
+@pytest.mark.parametrize("variant", ["t5", "umt5"])
+def test_a_copy_of_a_t5s_table_is_no_head_of_its_own(make_published: Make, tmp_path: Path, variant: str) -> None:
+    make_published(variant).save_pretrained(tmp_path / "published")
+    import_model(tmp_path / "published", tmp_path / "run")
+    rewrite(tmp_path / "published", lambda t: t.update({"lm_head.weight": t["shared.weight"].clone()}))
+    import_model(tmp_path / "published", tmp_path / "again")
+    assert same_weights(tmp_path, "run", "again")
+    assert read_config(tmp_path / "again").model.head.tied
+    rewrite(tmp_path / "published", lambda t: t.update({"lm_head.weight": torch.ones(60, 24)}))
+    assert "lm_head.weight has shape [60, 24] in the file" in refusal(tmp_path / "published", tmp_path / "third")
 
 
 def test_llamas_frequencies_are_left_out(make_published: Make, tmp_path: Path) -> None:
@@ -601,6 +631,9 @@ def test_ungated_shared_experts_are_exported_beside_layers_without_experts(tmp_p
                         "decoder.block.ffn.bias": True, "head.tied": False}, "GPTNeoXForCausalLM"),
         ("t5-small", {"head.scale": 24**-0.5, "pad_vocab_to": 16}, "T5ForConditionalGeneration"),
         ("t5-small", {"head.scale": 1.0, "head.tied": False}, "T5ForConditionalGeneration"),
+        ("t5-small", {"head.scale": 24**-0.5, "head.tied": False}, "T5ForConditionalGeneration"),
+        ("t5-small", {"head.scale": 24**-0.5, "head.tied": False, "encoder.block.mixer.relative.shared": False,
+                      "decoder.block.mixer.relative.shared": False}, "UMT5ForConditionalGeneration"),
         ("bert-base-like", {}, "BertModel"),
         ("bart-base", {"pad_vocab_to": 16}, "BartForConditionalGeneration"),
         ("vaswani-base", {"encoder.entry.positions": "sinusoidal_halves",

@@ -439,7 +439,7 @@ def test_an_untied_bart_has_a_table_on_each_side() -> None:
         (MODERNBERT, {"classifier_bias": True}, "classifier_bias and norm_bias differ"),
         (MODERNBERT, {"local_attention": "all"}, "local_attention = 'all'"),
         (MODERNBERT, {"attention_dropout": 0.1}, "attention_dropout = 0.1"),
-        (UMT5, {"tie_word_embeddings": False}, "tie_word_embeddings = False"),
+        (UMT5, {"scale_decoder_outputs": False}, "scale_decoder_outputs = False"),
         (FALCON, {"alibi": True, "num_attention_heads": 0}, "num_attention_heads = 0"),
         (T5, {"feed_forward_proj": "gated-xielu"}, "feed_forward_proj = 'xielu'"),
         (T5, {"feed_forward_proj": "relu", "is_gated_act": True}, "is_gated_act = True"),
@@ -569,6 +569,19 @@ def test_t5s_of_both_versions_have_their_heads() -> None:
     assert (first.head.tied, first.head.scale) == (True, 512**-0.5)
     assert (second.head.tied, second.head.scale) == (False, 1.0)
     assert (second.decoder.block.ffn.kind, second.decoder.block.ffn.activation) == ("gated", "gelu_tanh")
+    assert T5.to_config({"tie_word_embeddings": None}) == first
+
+
+def test_a_umt5_of_its_own_head_is_written_only_with_a_scale() -> None:
+    """transformers 5 scales every UMT5's, and unties it by what a file holds."""
+    tied, published = UMT5.to_config({}), UMT5.to_config({"tie_word_embeddings": False})
+    assert (tied.head.tied, tied.head.scale) == (True, 512**-0.5)
+    assert (published.head.tied, published.head.scale) == (False, 1.0)
+    scaled = tied.override({"head.tied": False})
+    assert UMT5.reasons(scaled) == ([], [])
+    assert UMT5.theirs(scaled)["tie_word_embeddings"] is True
+    said = "head.scale is 1.0, UMT5ForConditionalGeneration has 1/√dim"
+    assert UMT5.reasons(published) == ([said], [])
 
 
 def test_a_stack_too_many_or_too_few_is_said() -> None:

@@ -18,8 +18,10 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     PreTrainedModel,
+    UMT5ForConditionalGeneration,
 )
 
+from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn import Layout
 from heddle.weights import export_model, import_model, load, read_config
@@ -170,6 +172,20 @@ def test_the_exact_gelu_in_a_gpt2_would_be_noticed(make_published: Make, tmp_pat
     with torch.inference_mode():
         difference = relative(slipped.logits(slipped(TOKENS).hidden), published(TOKENS).logits)
     assert 1e-5 < difference < 1e-2
+
+
+def test_a_umt5_as_google_publishes_it_has_no_scale_on_its_head(make_published: Make, tmp_path: Path) -> None:
+    """Its weights were trained without one. transformers 5 has one, whatever a file says, so a logit is √dim times theirs."""
+    make_published("umt5-own-head").save_pretrained(tmp_path / "published")
+    config = tmp_path / "published" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "tie_word_embeddings": False}))
+    theirs = UMT5ForConditionalGeneration.from_pretrained(tmp_path / "published", attn_implementation="eager")
+    import_model(tmp_path / "published", tmp_path / "run")
+    model = load(tmp_path / "run", "cpu").model
+    with torch.inference_mode():
+        assert relative(answer_of_ours(model), answer_of_theirs(theirs) * 24**0.5) < 1e-5
+    with pytest.raises(HeddleError, match=r"UMT5ForConditionalGeneration: head\.scale is 1\.0, .* has 1/√dim"):
+        export_model(tmp_path / "run", tmp_path / "out")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -233,6 +233,11 @@ def test_what_peft_knows_and_heddle_does_not_is_refused(base: Path, tmp_path: Pa
     assert "peft_type = 'IA3' is not supported, only 'LORA'" in said_of(peft_type="IA3")
     assert "init_lora_weights = 'pissa' is not supported" in said_of(init_lora_weights="pissa")
     assert "bias = 'all' is not supported" in said_of(bias="all")
+    assert "adapter_config.json: lora_alpha = 'much' must be a number" in said_of(lora_alpha="much")
+    assert "lora_alpha = None must be a number" in said_of(lora_alpha=None)
+    assert "alpha_pattern.q_proj = [1] must be a number" in said_of(alpha_pattern={"q_proj": [1]})
+    assert "alpha_pattern = ['q_proj'] must be a table of numbers by module" in said_of(alpha_pattern=["q_proj"])
+    assert "a name in alpha_pattern is no regular expression" in said_of(alpha_pattern={"(q": 1})
     (tmp_path / "pickled").mkdir()
     (tmp_path / "pickled" / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     (tmp_path / "pickled" / "adapter_model.bin").write_bytes(b"")
@@ -241,13 +246,30 @@ def test_what_peft_knows_and_heddle_does_not_is_refused(base: Path, tmp_path: Pa
     )
     tensors = load_file(adapter / "adapter_model.safetensors")
     first = next(name for name in tensors if "lora_B" in name)
+    other = first.replace("lora_B", "lora_A")
     for change, error in (
-        ({name: value for name, value in tensors.items() if name != first}, "it is damaged"),
+        ({name: value for name, value in tensors.items() if name != first}, f"{other} without {first}; it is damaged"),
+        ({name: value for name, value in tensors.items() if name != other}, f"{first} without {other}; it is damaged"),
         ({**tensors, first: tensors[first] * float("nan")}, "NaN or infinite"),
         ({**tensors, "base_model.model.model.layers.0.x.weight": torch.ones(2)}, "has no model.layers.0.x.weight"),
     ):
         save_file(change, adapter / "adapter_model.safetensors")
         assert error in refusal(lambda: merge_adapter(base, adapter, tmp_path / "x"))
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(("there", "lost"), [("lora_a", "lora_b"), ("lora_b", "lora_a")])
+def test_half_an_adapter_is_refused(base: Path, tmp_path: Path, there: str, lost: str) -> None:
+    adapter = tuned(base, tmp_path / "run", FEW)
+    layer = adapter.layers()[0]
+    less = {name: value for name, value in adapter.tensors.items() if name != f"{layer}.{lost}"}
+    Adapter(less, adapter.factor, adapter.base).save(tmp_path / "run" / "adapter.safetensors")
+    said = f"adapter.safetensors: {layer}.{there} without {layer}.{lost}; it is damaged"
+    for call in (
+        lambda: merge_adapter(base, tmp_path / "run", tmp_path / "x"),
+        lambda: export_adapter(tmp_path / "run", tmp_path / "x"),
+    ):
+        assert refusal(call).endswith(said)
     assert not (tmp_path / "x").exists()
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from math import isclose
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from heddle.config.layers import (
@@ -105,6 +106,8 @@ class Family:
         rewrite: rewrites a model exactly into this family's form, before it is written.
         attention: the attention of the Hugging Face class that an export is checked with.
         plainer: rewrites an imported model exactly into a plainer one.
+        own_head: the names of a head and of the table that a config ties it to, if a file that holds different numbers for
+            both has an untied head all the same; None: such a file is refused.
     """
 
     name: str
@@ -120,6 +123,15 @@ class Family:
     attention: str = "eager"  # it supports every family's options, such as caps
     rewrite: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = as_it_is
     plainer: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = as_it_is
+    own_head: tuple[str, str] | None = None
+
+    def with_own_head(self, config: TransformerConfig, weights: Tensors) -> TransformerConfig:
+        """The config of a file's model: with an untied head if the file decides that (`own_head`) and holds one."""
+        names = self.own_head if getattr(config.head, "tied", False) else None
+        if names is None or not all(name in weights for name in names):
+            return config
+        head, table = (weights[name].float() for name in names)
+        return config if torch.equal(head, table) else untied(config)
 
     def theirs(self, config: TransformerConfig) -> dict[str, Any]:
         """The family's nearest config.json, for a config with layers of any kind."""
@@ -138,10 +150,17 @@ class Family:
             back = self.to_config(self.theirs(config))
         except HeddleError as error:
             return [str(error)], []
+        if self.own_head is not None and not getattr(config.head, "tied", True):
+            back = untied(back)
         found = differences(resolved(config), resolved(back))
         told = {path: f"{path} is {ours}, {self.architecture} has {theirs}" for path, ours, theirs in found}
         lost = [path for path in told if TRAINING_ONLY.fullmatch(path)]
         return [text for path, text in told.items() if path not in lost], [told[path] for path in lost]
+
+
+def untied(config: TransformerConfig) -> TransformerConfig:
+    """The config, with a head that has a table of its own."""
+    return config.override({"head.tied": False})
 
 
 def _named(stacks: Any) -> str:
@@ -284,7 +303,7 @@ def resolved(config: TransformerConfig) -> dict[str, Any]:
     if not any(_rates(stack) for stack in config.stacks().values()):
         data["dropout"] = DropoutConfig().to_dict()  # nothing is dropped, so the convention does not matter
     if isinstance(config.head, LanguageHeadConfig) and isclose(config.head.scale, config.dim**-0.5, rel_tol=1e-12):
-        data["head"]["scale"] = "dim"
+        data["head"]["scale"] = "1/√dim"
     del data["pad_vocab_to"], data["initial"], data["ids"], data["architecture"], data["chat"]
     return data
 

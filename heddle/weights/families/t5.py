@@ -86,8 +86,8 @@ def table(layer: str) -> tuple[TensorRow, ...]:
 def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """A T5 `config.json` as a heddle config.
 
-    Version 1.1 says `tie_word_embeddings = false`, which means an untied head and no scale on it; Hugging Face
-    transformers 5 writes the second as `scale_decoder_outputs`.
+    Version 1.1 says `tie_word_embeddings = false`, which means an untied head and no scale on it. Hugging Face
+    transformers 5 writes the second as `scale_decoder_outputs`, and of the first says true: its files decide by what they hold.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
@@ -98,7 +98,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
 
 def described(f: Mapping[str, Any], shared: bool) -> dict[str, Any]:
     """The fields that T5 and UMT5 share, as the data of a heddle config; `shared` says whether layers share a table."""
-    tied = f["tie_word_embeddings"]
+    tied = True if f["tie_word_embeddings"] is None else f["tie_word_embeddings"]
     scaled = tied if f["scale_decoder_outputs"] is None else f["scale_decoder_outputs"]
     dim = f["d_model"]
     if not isinstance(dim, int) or dim < 1:
@@ -203,4 +203,5 @@ T5 = Family(
     layers={"encoder": "encoder.block.{i}.", "decoder": "decoder.block.{i}."},
     options=OPTIONS,
     ids={"eos_token_id": 1, "pad_token_id": 0},
+    own_head=("lm_head.weight", "shared.weight"),
 )

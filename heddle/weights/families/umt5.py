@@ -10,26 +10,28 @@ from heddle.weights.families.family import read_fields, without
 
 ARCHITECTURE = "UMT5ForConditionalGeneration"
 DEFAULTS: dict[str, Any] = {
-    **without(t5.DEFAULTS, "tie_word_embeddings", "scale_decoder_outputs"),
+    **without(t5.DEFAULTS, "scale_decoder_outputs"),
     "vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu",
 }  # fmt: skip
 IDLE = (*t5.IDLE, "scalable_attention")  # which no version of Hugging Face transformers reads
-FIXED = {**t5.FIXED, "tie_word_embeddings": True}  # whatever a file says, Hugging Face transformers 5 ties the tables
 
 
 def to_config(found: Mapping[str, Any]) -> TransformerConfig:
     """A UMT5 `config.json` as a heddle config.
 
+    Google's files say `tie_word_embeddings = false`: the weights were trained with an untied head and no scale on it, as Hugging
+    Face transformers 4 computed. Version 5 scales whatever a file says, and writes true.
+
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=IDLE)
-    data = t5.described({**f, "tie_word_embeddings": True, "scale_decoder_outputs": True}, shared=False)
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, t5.FIXED, idle=IDLE)
+    data = t5.described({**f, "scale_decoder_outputs": None}, shared=False)
     return TransformerConfig.of(data, where="UMT5's config.json in heddle's terms")
 
 
 def from_config(config: TransformerConfig) -> dict[str, Any]:
-    """The nearest UMT5 `config.json`.
+    """The nearest UMT5 `config.json`, for Hugging Face transformers 5: a file with an untied head says that it is tied, too.
 
     Raises:
         HeddleError: UMT5 has no name for the activation.
