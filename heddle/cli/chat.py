@@ -1,7 +1,7 @@
 """`heddle chat`."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from heddle.cli.streams import is_piped
 from heddle.config.decoding import SamplingConfig, WeightKind
 from heddle.errors import HeddleError
 from heddle.generate.chat import PLAIN_STOP, chat_template, plain_template, reply_pieces
+from heddle.generate.stream import Finish
 from heddle.text.chat import ChatTemplate
 from heddle.text.tokenizer import Tokenizer
 
@@ -25,6 +26,8 @@ HELP = """/system TEXT   start again with another system prompt; without TEXT, w
 /help          this list
 /quit          leave, as Ctrl-D does
 A line that ends with \\ continues on the next one. Ctrl-C stops an answer; Ctrl-D ends."""
+
+CUT: dict[Finish | None, str] = {"length": "it has --max-tokens tokens", "context": "the context is full"}
 
 
 def chat(
@@ -124,7 +127,7 @@ class _Talk:
         self.plain = self.ready.model.config.chat is None
         self.template: ChatTemplate
         if self.plain:
-            self.template = plain_template(self.tokenizer)
+            self.template = plain_template(self.ready.model, self.tokenizer)
             self.sampling = self.sampling.model_copy(update={"stop": (PLAIN_STOP,)})
         else:
             self.template = chat_template(self.ready.model, self.tokenizer)
@@ -135,22 +138,28 @@ class _Talk:
         return [*first, *self.messages]
 
     def fit(self) -> int:
-        """Forget the oldest exchanges until half of an answer has room, or only the last message is left; how many went."""
+        """Forget the oldest exchanges until half of an answer has room, or only the last message is left; how many went.
+
+        Raises:
+            HeddleError: the last message alone does not fit; nothing is forgotten then.
+        """
         context = self.ready.model.config.context
+        if self._length(len(self.messages) - 1) > context:
+            what = "the system prompt and the message do not fit" if self.system else "the message does not fit"
+            raise HeddleError(f"{what} into the model's context of {context} tokens; shorten it")
         room, gone = min(self.sampling.max_tokens, context) // 2, 0
-        while len(self.messages) > 1 and len(self._ids()) + room > context:
-            del self.messages[:2]
+        while 2 * gone < len(self.messages) - 1 and self._length(2 * gone) + room > context:
             gone += 1
-        if len(self._ids()) > context:
-            self.messages.pop()
-            raise HeddleError(f"the message does not fit into the model's context of {context} tokens; shorten it")
+        del self.messages[: 2 * gone]
         return gone
 
-    def _ids(self) -> list[int]:
-        return self.template.render(self.whole(), add_generation_prompt=True)
+    def _length(self, first: int) -> int:
+        """Tokens of the conversation from this message on, with the system prompt."""
+        messages = [*self.whole()[: -len(self.messages)], *self.messages[first:]]
+        return len(self.template.render(messages, add_generation_prompt=True))
 
-    def pieces(self) -> Iterator[str]:
-        """The next answer."""
+    def pieces(self) -> Generator[str, None, Finish | None]:
+        """The next answer, and why it ended."""
         return reply_pieces(self.ready.model, self.tokenizer, self.template, self.whole(), self.sampling)
 
 
@@ -161,6 +170,8 @@ def _lines(sign: str) -> Iterator[str]:
         try:
             while not parts or parts[-1].endswith("\\"):
                 parts.append(input(". " if parts and sign else sign))
+        except UnicodeDecodeError:
+            raise HeddleError("standard input is not UTF-8") from None
         except EOFError:
             if sign:
                 print()
@@ -183,7 +194,8 @@ def _answer(talk: _Talk, message: str) -> None:
     try:
         if gone := talk.fit():
             print(f"the context is full: {pluralize(gone, 'exchange')} forgotten", file=sys.stderr)
-        for piece in talk.pieces():
+        pieces = _Pieces(talk.pieces())
+        for piece in pieces:
             new = piece if begun else piece.lstrip()  # the plain script leaves a blank before an answer
             begun = begun or bool(new)
             answer += new
@@ -199,7 +211,27 @@ def _answer(talk: _Talk, message: str) -> None:
             raise
         sys.stdout.write(" [stopped]")
     print()
+    if not begun:
+        talk.messages.pop()  # there is no answer to remember
+        return
     talk.messages.append({"role": "assistant", "content": answer})
+    if pieces.finish in CUT:
+        print(f"the answer is cut off: {CUT[pieces.finish]}", file=sys.stderr)
+
+
+class _Pieces:
+    """Pieces of an answer.
+
+    Attributes:
+        finish: after the last one, why the answer ended.
+    """
+
+    def __init__(self, pieces: Generator[str, None, Finish | None]) -> None:
+        self.pieces = pieces
+        self.finish: Finish | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        self.finish = yield from self.pieces
 
 
 def _command(talk: _Talk, line: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from heddle.cli.benchmarks import evaluate_published
 from heddle.cli.models import open_model
 from heddle.cli.say import bar, console, document, estimate, find_run, table
+from heddle.cli.translate import told_cut
 from heddle.config.data import DataConfig
 from heddle.config.decoding import BeamConfig, WeightKind
 from heddle.config.model import ClassifierHeadConfig
@@ -226,9 +227,11 @@ def _translated(
     lowercase: bool,
     output: Path | None,
 ) -> TranslationScore:
-    """Translate, and score the translations."""
+    """Translate, and score the translations. They may be as long as the model's context, whatever a token is."""
+    config = config.model_copy(update={"max_tokens": model.config.context})
     with bar(console(as_json=True), "translating") as done:
         found = translate(model, tokenizer, sources, config, crop=True, progress=done)
+    told_cut([best for best, *_ in found], "the context is full")
     texts = [" ".join(best.text.splitlines()) for best, *_ in found]
     if output is not None:
         write_file(output, "".join(f"{text}\n" for text in texts).encode())

@@ -91,7 +91,7 @@ def generate(
     stop
         Stop before this text; may be repeated.
     ban
-        Never write this text, neither after a blank nor without one; may be repeated.
+        Ban the tokens that spell this text, after a blank and without one; may be repeated. Other tokens may still spell it.
     choice
         The text must be one of these; repeat it for each.
     regex

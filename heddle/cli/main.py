@@ -18,6 +18,15 @@ from heddle.cli.say import Words
 from heddle.cli.streams import drop, open_closed, settle
 from heddle.errors import HeddleError
 
+# Options without a value.
+FLAGS = frozenset(
+    f"--{name}"
+    for name in (
+        "all", "compile", "crop", "dry-run", "follow", "heads", "hub", "json", "lens", "lookup", "lowercase", "names",
+        "no-browser", "normalise", "special", "window",
+    )
+)  # fmt: skip
+
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM arrived. Half-written files are removed, as with Ctrl-C."""
@@ -175,9 +184,9 @@ def run(argv: list[str] | None = None) -> None:
 
 
 def _without_dash(words: list[str]) -> list[str]:
-    """The words with standard input's other name for `-`, which would be read as a flag; not if it is a flag's value."""
+    """The words with standard input's other name for `-`, which would be read as a flag; not if it is an option's value."""
     return [
-        "/dev/stdin" if word == "-" and not before.startswith("--") else word
+        "/dev/stdin" if word == "-" and (not before.startswith("--") or before in FLAGS) else word
         for before, word in zip(["", *words], words, strict=False)
     ]
 

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from heddle.cli.say import RUNS, console, document, pluralize, table
 from heddle.cli.streams import read_input
+from heddle.data.files import STDIN
 from heddle.data.sources import describe, python_library, read_documents
 from heddle.errors import HeddleError
 from heddle.text.base import Kind
@@ -90,7 +91,7 @@ def encode(
     json
         One JSON document on stdout.
     """
-    read, text = _load(tokenizer), read_input() if text in (None, "-") else text
+    read, text = _load(tokenizer), read_input() if text in (None, *STDIN) else text
     ids = read.encode(text, allow_special=special)
     pieces = [read.piece(number) for number in ids]
     if json:

@@ -93,11 +93,19 @@ def translate(
     with bar(console(as_json=True), what) as done, placed(sources.origins):
         special = sentinels(ready.config.task, ready.tokenizer)
         found = translated(ready.model, ready.tokenizer, sources, config, crop, rows, done, special)
+    told_cut([best for best, *_ in found], f"--max-tokens {max_tokens}, or the context is full")
     if json:
         held = {"run": str(path), "precision": ready.precision, "beam": config.to_dict()}
         document({**held, "translations": [_document(*each) for each in zip(sources, found, strict=True)]})
     else:
         sys.stdout.writelines(_lines(found, best))
+
+
+def told_cut(found: Sequence[Translation], why: str) -> None:
+    """Say on standard error how many translations are cut off."""
+    if cut := sum(each.finish in ("length", "context") for each in found):
+        which = f"{cut:,} of {len(found):,} translations are" if len(found) > 1 else "the translation is"
+        print(f"{which} cut off: {why}", file=sys.stderr)
 
 
 def _check_translates(run: Path, ready: Ready) -> None:

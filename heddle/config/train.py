@@ -86,7 +86,7 @@ class TrainConfig(Config):
     default is adamw."""
     learning_rate: Positive | None = None
     """The highest learning rate, Muon's excepted; defaults to 6e-3 (adamw: 3e-3, sgd: 0.07) at width 256, less for wider models.
-    With from=, to 3e-4 (sgd: 0.01); with lora, to 3e-3 (sgd: 0.07)."""
+    With from=, to 3e-4 (sgd: 0.007); with lora, to 3e-3 (sgd: 0.07)."""
     matrix_learning_rate: Positive = 0.02
     """Muon's highest learning rate."""
     weight_decay: NonNegative | None = None

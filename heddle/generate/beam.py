@@ -21,7 +21,7 @@ from heddle.checks import at_least, checked
 from heddle.config.decoding import BeamConfig
 from heddle.errors import HeddleError
 from heddle.generate.feed import feed
-from heddle.generate.processors import GrowingText
+from heddle.generate.processors import Ends, GrowingText
 from heddle.generate.stream import Decoding, Finish
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
@@ -155,7 +155,7 @@ def beam_search(
     model: Transformer,
     prompts: Sequence[Sequence[int]],
     config: BeamConfig,
-    end_of_text: int | None = None,
+    end_of_text: Ends = None,
     vocabulary: int | None = None,
     sources: Sequence[Sequence[int]] | None = None,
     rows: int = SEARCHES,

@@ -1,6 +1,6 @@
 """Conversations with a model: what it is prompted with is what training read before an answer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from heddle.checks import checked
@@ -8,7 +8,8 @@ from heddle.config.decoding import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
 from heddle.generate.engine import Engine, whole
-from heddle.generate.text import RowText
+from heddle.generate.stream import Finish
+from heddle.generate.text import RowText, opening
 from heddle.model.transformer import Transformer
 from heddle.text.chat import ChatTemplate, Message
 from heddle.text.tokenizer import Tokenizer
@@ -37,9 +38,14 @@ def chat_template(model: Transformer, tokenizer: Tokenizer) -> ChatTemplate:
     return ChatTemplate.of(model.config.chat, tokenizer, apart=True)
 
 
-def plain_template(tokenizer: Tokenizer) -> ChatTemplate:
-    """A conversation as a script with speakers, for a model without a chat template. Its answers end before `PLAIN_STOP`."""
-    return ChatTemplate(tokenizer, PLAIN)
+def plain_template(model: Transformer, tokenizer: Tokenizer) -> ChatTemplate:
+    """A conversation as a script with speakers, for a model without a chat template. Its answers end before `PLAIN_STOP`.
+
+    It begins with the special tokens that a published tokenizer puts before a text, if the model was imported.
+    """
+    names = {id: name for name, id in tokenizer.special.items()}
+    before = "".join(names.get(id, "") for id in opening(model, tokenizer, PLAIN_STOP))
+    return ChatTemplate(tokenizer, before + PLAIN)
 
 
 def ends_of(model: Transformer, tokenizer: Tokenizer, template: ChatTemplate | None) -> tuple[int, ...]:
@@ -70,8 +76,8 @@ def reply_pieces(
     template: ChatTemplate,
     messages: Sequence[Message],
     sampling: SamplingConfig,
-) -> Iterator[str]:
-    """Yield the assistant's next message as it is drawn, in pieces of whole characters.
+) -> Generator[str, None, Finish | None]:
+    """Yield the assistant's next message as it is drawn, in pieces of whole characters, and return why it ended.
 
     Raises:
         HeddleError: the template refuses the conversation, or as in `Engine`.
@@ -85,3 +91,4 @@ def reply_pieces(
             yield text.push(event.token, event.finish)
             if text.finish == "stop":
                 engine.leave({event.row})
+    return text.finish

@@ -2,12 +2,13 @@
 
 A grammar says after each id which ids may follow; all others get the score -inf. Only whole bytes of tokens count, with the
 blanks that some tokenizers put between words, so every tokenizer works. A text can always be finished, unless a ban forbids it:
-an id that leads nowhere is never allowed. Only a tokenizer that lacks some characters may meet a place, within JSON or an
-expression, where they alone could follow; then the text breaks.
+an id that leads nowhere is never allowed. Only with a tokenizer of words, or one that lacks some characters, may JSON or an
+expression lead to a place where none of its tokens can follow; then the text breaks.
 """
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -137,16 +138,29 @@ class Guides:
         if not sampling.constrained:
             return None
         key = (sampling.choice, sampling.regex, sampling.json_schema)
-        if key in self._made:
-            return Guide(self._made[key], self._tokens, previous)
+        where = next(name for name in ("choice", "regex", "json_schema") if getattr(sampling, name) not in (None, ()))
+        if key not in self._made:
+            self._made = dict([*self._made.items(), (key, self._start(sampling, where))][-KEPT:])
+        guide = Guide(self._made[key], self._tokens, previous)
+        joined = previous in self._tokens.opens
+        if lost := next((text for text in sampling.choice if not self._tokens.spell(text.encode(), joined)), None):
+            raise HeddleError(f"{where}: this tokenizer has no tokens that spell {lost!r}")
+        mask, ends = guide.allowed([])
+        if guide.fault is not None:
+            raise HeddleError(f"{where}: {guide.fault}")
+        if not mask.any():
+            raise HeddleError(f"{where}: {'only an empty text' if ends else 'no text of this tokenizer'} meets it")
+        return guide
+
+    def _start(self, sampling: SamplingConfig, where: str) -> Any:
+        """llguidance's matcher of a constraint, at its start.
+
+        Raises:
+            HeddleError: the constraint is invalid, or begins with what no token has.
+        """
         vocabulary = self._vocabulary  # which says what to install if llguidance is missing
-        if (
-            lost := next((text for text in sampling.choice if not self._tokens.spell(text.encode())), None)
-        ) is not None:
-            raise HeddleError(f"choice: this tokenizer has no tokens that spell {lost!r}")
         from llguidance import LLMatcher
 
-        where = next(name for name in ("choice", "regex", "json_schema") if getattr(sampling, name) not in (None, ()))
         try:
             if sampling.json_schema is not None:
                 # Without blanks of any number, which a model could write until its text is cut off.
@@ -162,21 +176,14 @@ class Guides:
             raise HeddleError(f"{where}: {_line(str(error))}") from None
         if said := matcher.get_error():
             raise HeddleError(f"{where}: {_line(said)}")
-        guide = Guide(matcher, self._tokens, previous)
-        needed = guide.forced().decode(errors="ignore")
+        needed = Guide(matcher, self._tokens).forced().decode(errors="ignore")
         if missing := next((sign for sign in needed if not self._tokens.bytes.issuperset(sign.encode())), None):
             raise HeddleError(f"{where}: it needs {missing!r}, which no token of this tokenizer has")
         if sampling.regex is not None and self._tokens.letters is not None:
             # Both at once, so that no way leads to where only a character could follow that the tokenizer lacks.
             both = f"start: C\nC: A & B\nA: {_literal(sampling.regex)}\nB: {_literal(self._tokens.letters)}"
-            guide = Guide(matcher := LLMatcher(vocabulary, LLMatcher.grammar_from_lark(both)), self._tokens, previous)
-        mask, ends = guide.allowed([])
-        if guide.fault is not None:
-            raise HeddleError(f"{where}: {guide.fault}")
-        if not mask.any():
-            raise HeddleError(f"{where}: {'only an empty text' if ends else 'no text of this tokenizer'} meets it")
-        self._made = dict([*self._made.items(), (key, matcher)][-KEPT:])
-        return guide
+            matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(both))
+        return matcher
 
 
 def constrain(
@@ -211,6 +218,8 @@ class _Tokens:
         opens: ids after which a blank may come that no token spells.
         words: ids before which it may come.
         spaced: for each of these, the number that llguidance knows it by where the blank does come.
+        complete: whether there are tokens for every text.
+        letters: if not, an expression of all texts of the tokens' characters; None: of words, whose order counts.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -228,17 +237,16 @@ class _Tokens:
             {self.tokens[number]: number for number in (*words, *within) if self.tokens[number]}
             for words in (self.words, self.spaced.values())
         ]  # where words do not come after a blank, and where they do
-        letters = sorted(set(b"".join(self._ids).decode(errors="ignore")))
-        # An expression of all texts of the tokens' characters, unless every byte is a token.
-        self.letters = (
-            None
-            if all(bytes([byte]) in self._ids for byte in range(256)) or self.spaced
-            else ("[" + "".join(f"\\u{{{ord(letter):x}}}" for letter in letters) + "]*" if letters else "")
-        )
+        self.complete = not self.spaced and all(bytes([byte]) in self._ids for byte in range(256))
+        letters = "".join(f"\\u{{{ord(sign):x}}}" for sign in sorted(set(b"".join(self._ids).decode(errors="ignore"))))
+        self.letters = None if self.complete or self.spaced else f"[{letters}]*" if letters else ""
         self._longest = max(map(len, self._ids), default=0)
-        texts = {text: place for place, text in enumerate(dict.fromkeys(self.tokens))}
-        own = range(len(texts), len(texts) + len(self.tokens))  # special tokens spell no text
-        self._text = np.array([own[id] if id in special else texts[text] for id, text in enumerate(self.tokens)])
+        self._sorted = [sorted(usable) for usable in self._usable]
+        # Which ids spell the same; special tokens spell no text. None: each spells another text.
+        texts, self._text = {text: place for place, text in enumerate(dict.fromkeys(self.tokens))}, None
+        if len(texts) < len(self.tokens):
+            own = range(len(texts), len(texts) + len(self.tokens))
+            self._text = np.array([own[id] if id in special else texts[text] for id, text in enumerate(self.tokens)])
         self.bytes = frozenset(b"".join(self._ids))
 
     def joined(self, generated: Sequence[int], previous: int | None) -> Sequence[int]:
@@ -250,19 +258,28 @@ class _Tokens:
 
     def alike(self, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """With every id that spells what an id of the mask does: of several, llguidance names one."""
+        if self._text is None:
+            return mask
         texts = np.zeros(2 * len(self.tokens), bool)
         texts[self._text[mask]] = True
         every: npt.NDArray[np.bool_] = texts[self._text]
         return every
 
-    def spell(self, text: bytes) -> bool:
-        """Whether tokens spell the bytes, in some division."""
-        reached = [True] + [False] * len(text)
-        for start in range(len(text)):
-            if reached[start]:
-                for end in range(start + 1, min(len(text), start + self._longest) + 1):
-                    reached[end] = reached[end] or text[start:end] in self._ids
-        return reached[-1]
+    def spell(self, text: bytes, joined: bool) -> bool:
+        """Whether tokens spell the bytes, in some division; `joined`: after an id that a word follows with a blank."""
+        reached, left = {(0, joined)}, [(0, joined)]
+        while left and not self.complete:
+            start, joined = left.pop()
+            if start == len(text):
+                return True
+            for end in range(start + 1, min(len(text), start + self._longest) + 1):
+                number = self._usable[joined].get(text[start:end])
+                if number is not None:
+                    id = number if number < self.eos_token_id else self.words[number - self.eos_token_id - 1]
+                    new = (end, id in self.opens)
+                    left += [] if new in reached else [new]
+                    reached.add(new)
+        return self.complete
 
     def __call__(self, text: bytes) -> list[int]:
         """The longest tokens that spell the bytes, up to the first that none spells: the tokenizer itself would refuse them."""
@@ -285,13 +302,16 @@ class _Tokens:
         usable = self._usable[joined]
         lengths = range(min(len(start), self._longest), 0, -1)
         exact = next(([usable[start[:end]]] for end in lengths if start[:end] in usable), [])
-        return exact, [number for text, number in usable.items() if len(text) > len(start) and text.startswith(start)]
+        texts, place, longer = self._sorted[joined], bisect_right(self._sorted[joined], start), list[int]()
+        while place < len(texts) and texts[place].startswith(start):
+            longer.append(usable[texts[place]])
+            place += 1
+        return exact, longer
 
 
 def _literal(regex: str) -> str:
     """A regular expression as it stands in a grammar of llguidance."""
-    written = {"/": r"\/", "\n": r"\n", "\r": r"\r"}
-    inner = re.sub(r"\\[^\r\n]|[/\r\n]", lambda found: written.get(found.group(), found.group()), regex)
+    inner = re.sub(r"\\.|/", lambda found: r"\/" if found.group() == "/" else found.group(), regex, flags=re.DOTALL)
     return f"/{inner}/"
 
 

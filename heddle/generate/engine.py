@@ -307,7 +307,7 @@ def generate(
     model: Transformer,
     prompts: Sequence[Sequence[int]],
     sampling: SamplingConfig,
-    end_of_text: int | None = None,
+    end_of_text: Ends = None,
     seeds: Sequence[int] | None = None,
     sources: Sequence[Sequence[int]] | None = None,
 ) -> Iterator[Event]:

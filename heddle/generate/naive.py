@@ -8,6 +8,7 @@ from heddle.checks import checked
 from heddle.config.decoding import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guide
+from heddle.generate.processors import Ends
 from heddle.generate.stream import Decoding
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
@@ -19,7 +20,7 @@ def naive(
     model: Transformer,
     prompt: Sequence[int],
     sampling: SamplingConfig,
-    end_of_text: int | None = None,
+    end_of_text: Ends = None,
     source: Sequence[int] | None = None,
     seed: int | None = None,
     guide: Guide | None = None,

@@ -29,7 +29,7 @@ def stream(
     model: Transformer,
     prompt: Sequence[int],
     sampling: SamplingConfig,
-    end_of_text: int | None = None,
+    end_of_text: Ends = None,
     source: Sequence[int] | None = None,
 ) -> Iterator[int]:
     """Yield the tokens that continue one prompt, without the end of text.

@@ -199,7 +199,7 @@ class Cache:
         if first.encoded is not None and second.encoded is not None:
             both.encoded = first.encoded.join(second.encoded)
         both.lengths = self.lengths + other.lengths
-        both.capacity = max(self.capacity, other.capacity)
+        both.capacity = max(first.capacity, second.capacity)
         return both
 
     def _apart(self) -> "Cache":

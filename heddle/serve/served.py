@@ -204,6 +204,8 @@ class Served:
             ApiError: it raises a `HeddleError`, which is about this field.
         """
         found: list[Any] = []
+        with refused(param):
+            self.worker.check_calls()  # once: what has begun is not refused half-way
         for start in range(0, len(items), TOGETHER):
             some = partial(function, items[start : start + TOGETHER])
             with refused(param):

@@ -73,7 +73,7 @@ class Asked:
 
 
 State = Literal["ready", "draining", "broken", "ended"]
-Job = Callable[[], None]
+Job = Callable[[], bool | None]
 LOG = logging.getLogger(__name__)
 
 
@@ -135,23 +135,28 @@ class Worker:
     def call(self, function: Callable[[], Any]) -> "Future[Any]":
         """Call a function between two steps, in the worker's thread; of several functions, one between each two steps.
 
-        The future raises what the function does, and otherwise as that of `ask`.
+        The future raises what the function does, and otherwise as that of `ask`. Who gives it up cancels it.
         """
-        most = self.config.queue
-        if most is not None and (waiting := self._calls.qsize()) >= most:
-            full: Future[Any] = Future()
-            full.set_exception(QueueFull(f"{pluralize(waiting, 'request')} waiting; try again later"))
-            return full
         future = self._post(function, self._calls)
         self._inbox.put(None)  # which wakes a thread that waits there
         return future
 
+    def check_calls(self) -> None:
+        """Refuse a request that needs calls, if as many wait as may wait.
+
+        Raises:
+            QueueFull: so many wait.
+        """
+        most = self.config.queue
+        if most is not None and (waiting := self._calls.qsize()) >= most:
+            raise QueueFull(f"{pluralize(waiting, 'request')} waiting; try again later")
+
     def _post(self, function: Callable[[], Any], inbox: "queue.SimpleQueue[Job | None]") -> "Future[Any]":
         future: Future[Any] = Future()
 
-        def run() -> None:
+        def run() -> bool:
             if not future.set_running_or_notify_cancel():
-                return
+                return False
             try:
                 if self.state == "broken":
                     raise Broken("the thread of this model has failed; restart the server")
@@ -161,6 +166,7 @@ class Worker:
                 future.set_exception(RuntimeError(f"a function raised {error!r}"))
             except BaseException as error:
                 future.set_exception(error)
+            return True
 
         if self.state in ("draining", "ended"):
             future.set_exception(ShuttingDown("the server is shutting down"))
@@ -209,7 +215,7 @@ class Worker:
             self.state = "ended"
         except BaseException:
             LOG.exception("the thread of a model failed, so the model answers nothing more")
-            self.state = "broken"
+            self.state, self.growing, self.waiting = "broken", 0, 0
             self._tell_all("the model failed; restart the server")
             self._refuse()
 
@@ -219,8 +225,9 @@ class Worker:
         if self.state == "draining" and idle and self._inbox.empty():
             return False
         self._listen(wait=idle)
-        if not self._calls.empty() and (call := self._calls.get()) is not None:
-            call()
+        while not self._calls.empty() and (call := self._calls.get()) is not None:
+            if call():  # not one that was given up
+                break
         if self.engine:
             self._step(self.engine)
         return True

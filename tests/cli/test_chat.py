@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 
 from heddle.config import sized
 from heddle.generate import reply
+from heddle.generate.chat import plain_template
 from heddle.model import build
 from heddle.text import train_tokenizer
 from heddle.weights import load, save
@@ -43,7 +44,7 @@ def talk(tmp_path: Path) -> Path:
 
 def test_answers_are_those_of_reply_and_the_conversation_is_kept(say: Say, talk: Path) -> None:
     told = say("talk", "warp", "", "we \\", "ft", "/save talk.json", options=("--max-tokens", "6", "--system", "Yarn."))
-    assert (told.code, told.err) == (0, "")
+    assert told.code == 0
     messages = json.loads(Path("talk.json").read_text())["messages"]
     assert [each["role"] for each in messages] == ["system", "user", "assistant", "user", "assistant"]
     assert [each["content"] for each in messages][::2] == ["Yarn.", messages[2]["content"], messages[4]["content"]]
@@ -81,6 +82,49 @@ def test_old_exchanges_are_forgotten(say: Say, talk: Path) -> None:
     assert "the context is full: 1 exchange forgotten" in told.err
     assert "does not fit into the model's context of 96 tokens" in told.err
     assert told.code == 0
+
+
+def test_a_message_that_does_not_fit_costs_no_conversation(say: Say, talk: Path) -> None:
+    told = say("talk", "warp", "weft", "d" * 200, "/save talk.json", options=("--max-tokens", "4"))
+    assert "the message does not fit into the model's context of 96 tokens" in told.err
+    said = [each["content"] for each in json.loads(Path("talk.json").read_text())["messages"] if each["role"] == "user"]
+    assert said == ["warp", "weft"]
+    told = say("talk", "warp", options=("--system", "d" * 200))
+    assert "the system prompt and the message do not fit" in told.err
+
+
+def test_an_answer_that_is_cut_off_says_so(say: Say, talk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for finish, said in (("length", "it has --max-tokens tokens"), ("context", "the context is full"), ("end", "")):
+
+        def cut(*given: Any, finish: str = finish) -> Generator[str, None, str]:
+            yield "half"
+            return finish
+
+        monkeypatch.setattr(import_module("heddle.cli.chat"), "reply_pieces", cut)
+        told = say("talk", "warp")
+        assert told.out == "half\n"
+        assert said in told.err
+        assert ("cut off" in told.err) == bool(said)
+
+
+def test_no_answer_is_remembered_where_none_was_begun(say: Say, talk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*given: Any) -> Iterator[str]:
+        raise KeyboardInterrupt
+        yield ""
+
+    monkeypatch.setattr(import_module("heddle.cli.chat"), "reply_pieces", stopped)
+    say("talk", "warp", "/save talk.json")
+    assert json.loads(Path("talk.json").read_text())["messages"] == []
+
+
+def test_the_plain_script_begins_as_texts_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what a published tokenizer puts before them, if the model was imported."""
+    tokenizer = train_tokenizer("bytes", [], special=("<s>",))
+    model = build(sized(1, vocab_size=tokenizer.vocab_size, context=96, dim=32))
+    talk = [{"role": "user", "content": "warp"}]
+    plain = plain_template(model, tokenizer).render(talk)
+    monkeypatch.setattr(import_module("heddle.generate.chat"), "opening", lambda *given: (tokenizer.special["<s>"],))
+    assert plain_template(model, tokenizer).render(talk) == [tokenizer.special["<s>"], *plain]
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(say: Say, talk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

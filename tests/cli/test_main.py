@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import heddle as package
+from heddle.cli.main import FLAGS, _without_dash
 from heddle.config.base import models_in
 from heddle.config.run import RunConfig
 from tests import programs
@@ -64,6 +65,14 @@ def test_the_help_of_train_lists_every_key(heddle: Heddle) -> None:
     assert "validation Share of the text that is held out for evaluation. [default: 0.1]" in said
     assert "step. [cosine, linear, constant, wsd, inverse_sqrt; default: linear]" in said
     assert "Settings" not in heddle("eval", "--help").out
+
+
+def test_a_dash_is_standard_input_but_for_the_value_of_an_option() -> None:
+    words = ["classify", "-", "--json", "-", "--stop", "-", "a-b"]
+    assert _without_dash(words) == ["classify", "/dev/stdin", "--json", "/dev/stdin", "--stop", "-", "a-b"]
+    text = "".join(path.read_text() for path in (programs.ROOT / "heddle/cli").glob("*.py"))
+    named = {name.replace("_", "-") for name in re.findall(r"(\w+): bool = False", text)} - {"as-json", "pairs"}
+    assert {f"--{name}" for name in named} == FLAGS
 
 
 def test_no_command_shows_help(heddle: Heddle) -> None:

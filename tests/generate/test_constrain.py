@@ -74,6 +74,10 @@ def test_blanks_that_no_token_spells_count(make: Make, kind: str) -> None:
                 assert re.fullmatch(regex, text), (regex, prompt, text)
         assert generate_text(model, tokenizer, "the", choice=[" warp weft", " loom"], **hot) in (" warp weft", " loom")
         assert generate_text(model, tokenizer, ",", choice=["warp weft", "loom"], **hot) in ("warp weft", "loom")
+        for prompt, choice in (("the", "loom"), (",", "warpweft"), ("the", " warpweft")):
+            if kind == "words":  # two words always have a blank between them, whoever asked before
+                with pytest.raises(HeddleError, match="choice: this tokenizer has no tokens that spell"):
+                    generate_text(model, tokenizer, prompt, choice=[choice], **hot)
 
 
 def test_a_word_for_nothing_is_a_text_like_others(make: Make) -> None:
@@ -160,7 +164,7 @@ def test_rows_with_and_without_constraints_do_not_mix(
         ({"regex": ""}, "regex: only an empty text meets it"),
         ({"regex": "a{0}"}, "regex: only an empty text meets it"),
         ({"json_schema": ""}, "json_schema: Expecting value"),
-        ({"choice": ["é"]}, "choice: this tokenizer has no tokens that spell 'é'"),
+        ({"choice": ["é"]}, "choice: it needs 'é', which no token of this tokenizer has"),
         ({"choice": ["b", "aé"]}, "choice: this tokenizer has no tokens that spell 'aé'"),
         ({"regex": "é"}, "regex: it needs 'é', which no token of this tokenizer has"),
         ({"regex": "[ab](c|d)"}, "regex: no text of this tokenizer meets it"),
