@@ -46,7 +46,8 @@ class Row:
                 there = ", ".join(map(str, self.values)) or "none"
                 near = did_you_mean(column, self.values)
                 # A field whose column was never named is looked for under its own name.
-                named = f" Name yours, as in {column}=..." if column in FIELDS and not near else ""
+                after = f" in training, --{column}-column afterwards" if column in ("text", "pair", "label") else ""
+                named = f" Name yours: {column}=...{after}" if column in FIELDS and not near else ""
                 raise HeddleError(f"{self.origin}: no column {column!r}; there are: {there}.{near}{named}")
             found = found[name]
         return found

@@ -143,13 +143,15 @@ class Guides:
             self._made = dict([*self._made.items(), (key, self._start(sampling, where))][-KEPT:])
         guide = Guide(self._made[key], self._tokens, previous)
         joined = previous in self._tokens.opens
+        after = "; after a word, a text begins with a blank: put one before yours" if joined else ""
         if lost := next((text for text in sampling.choice if not self._tokens.spell(text.encode(), joined)), None):
-            raise HeddleError(f"{where}: this tokenizer has no tokens that spell {lost!r}")
+            raise HeddleError(f"{where}: no tokens of this tokenizer spell {lost!r} here{after}")
         mask, ends = guide.allowed([])
         if guide.fault is not None:
             raise HeddleError(f"{where}: {guide.fault}")
         if not mask.any():
-            raise HeddleError(f"{where}: {'only an empty text' if ends else 'no text of this tokenizer'} meets it")
+            what = "only an empty text meets it" if ends else f"no text of this tokenizer meets it{after}"
+            raise HeddleError(f"{where}: {what}")
         return guide
 
     def _start(self, sampling: SamplingConfig, where: str) -> Any:

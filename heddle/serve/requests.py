@@ -72,7 +72,9 @@ class Sampled(Request):
     logit_bias: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100, le=100)]] | None = None
     seed: int | None = None
     stop: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_listed), Field(max_length=16)] = []
-    guided_choice: Annotated[list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True)] | None = None
+    guided_choice: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, fail_fast=True)] | None = (
+        None
+    )
     guided_regex: str | None = None
     guided_json: dict[str, Any] | str | None = None
     n: Annotated[int, Field(ge=1, le=LARGEST_N)] | None = None

@@ -76,8 +76,16 @@ def test_blanks_that_no_token_spells_count(make: Make, kind: str) -> None:
         assert generate_text(model, tokenizer, ",", choice=["warp weft", "loom"], **hot) in ("warp weft", "loom")
         for prompt, choice in (("the", "loom"), (",", "warpweft"), ("the", " warpweft")):
             if kind == "words":  # two words always have a blank between them, whoever asked before
-                with pytest.raises(HeddleError, match="choice: this tokenizer has no tokens that spell"):
+                with pytest.raises(HeddleError, match="choice: no tokens of this tokenizer spell"):
                     generate_text(model, tokenizer, prompt, choice=[choice], **hot)
+
+
+def test_a_blank_that_is_missing_is_named(make: Make) -> None:
+    tokenizer = train_tokenizer("words", ["the warp weft"])
+    model = make(vocab_size=tokenizer.vocab_size).eval()
+    for constraint in ({"choice": ["warp"]}, {"regex": "warp|weft"}):
+        with pytest.raises(HeddleError, match="after a word, a text begins with a blank: put one before yours"):
+            generate_text(model, tokenizer, "the", **constraint)
 
 
 def test_a_word_for_nothing_is_a_text_like_others(make: Make) -> None:
@@ -165,7 +173,7 @@ def test_rows_with_and_without_constraints_do_not_mix(
         ({"regex": "a{0}"}, "regex: only an empty text meets it"),
         ({"json_schema": ""}, "json_schema: Expecting value"),
         ({"choice": ["é"]}, "choice: it needs 'é', which no token of this tokenizer has"),
-        ({"choice": ["b", "aé"]}, "choice: this tokenizer has no tokens that spell 'aé'"),
+        ({"choice": ["b", "aé"]}, "choice: no tokens of this tokenizer spell 'aé' here"),
         ({"regex": "é"}, "regex: it needs 'é', which no token of this tokenizer has"),
         ({"regex": "[ab](c|d)"}, "regex: no text of this tokenizer meets it"),
         ({"regex": "[éè]"}, "regex: no text of this tokenizer meets it"),

@@ -51,6 +51,7 @@ BAD: dict[str, tuple[str, Any, int, str]] = {
         400,
         "what is banned and what the text must match leave none",
     ),
+    "no choices": ("/v1/completions", {**PLAIN, "guided_choice": []}, 400, "at least 1 item"),
     "nested": ("/v1/completions", {**PLAIN, "guided_json": "[" * 5000}, 400, "json_schema"),
     "two constraints": (
         "/v1/chat/completions",
