@@ -312,7 +312,7 @@ class _Tokens:
 
 
 def _literal(regex: str) -> str:
-    """A regular expression as it stands in a grammar of llguidance."""
+    """A regular expression as a terminal of a Lark grammar."""
     inner = re.sub(r"\\.|/", lambda found: r"\/" if found.group() == "/" else found.group(), regex, flags=re.DOTALL)
     return f"/{inner}/"
 

@@ -1,6 +1,5 @@
 """What clients may ask for: the fields of OpenAI's API that a model here can honour, and heddle's own."""
 
-import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -40,18 +39,6 @@ class StreamOptions(BaseModel):
 
     include_usage: bool = False
     include_obfuscation: bool = False
-
-
-def _dumped(schema: dict[str, Any]) -> str:
-    """A schema as JSON.
-
-    Raises:
-        HeddleError: it is nested too deeply.
-    """
-    try:
-        return json.dumps(schema)
-    except RecursionError:
-        raise HeddleError("the JSON schema is nested too deeply") from None
 
 
 def _listed(stop: Any) -> Any:
@@ -99,14 +86,13 @@ class Sampled(Request):
             "banned": [[id] for id, value in bias.items() if value == -100],
             "choice": self.guided_choice or [],
             "regex": self.guided_regex,
-            "json_schema": self.schema_text(),
+            "json_schema": self.wanted_schema(),
         }
         return SamplingConfig.of(wanted, where="request")
 
-    def schema_text(self) -> str | None:
-        """The JSON schema that the text must meet, as text; None: none."""
-        given = self.guided_json
-        return given if given is None or isinstance(given, str) else _dumped(given)
+    def wanted_schema(self) -> dict[str, Any] | str | None:
+        """The JSON schema that the text must meet, or its JSON; None: none."""
+        return self.guided_json
 
 
 class CompletionRequest(Sampled):
@@ -192,15 +178,15 @@ class ChatRequest(Sampled):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: Annotated[TextFormat | JsonFormat | SchemaFormat, Field(discriminator="type")] | None = None
 
-    def schema_text(self) -> str | None:
+    def wanted_schema(self) -> dict[str, Any] | str | None:
         if self.guided_json is not None and not isinstance(self.response_format, TextFormat | None):
             raise HeddleError("response_format and guided_json exclude each other")
         match self.response_format:
             case JsonFormat():
                 return '{"type": "object"}'
             case SchemaFormat(json_schema=named):
-                return _dumped(named.schema_)
-        return super().schema_text()
+                return named.schema_
+        return super().wanted_schema()
 
 
 class EmbeddingRequest(Request):

@@ -17,6 +17,7 @@ from heddle.generate import Engine, Lookup, complete, generate_text, naive, stre
 from heddle.generate.constrain import Guides
 from heddle.model import Transformer
 from heddle.text import Tokenizer, train_tokenizer
+from heddle.text.base import Kind
 from tests.generate.conftest import Make
 
 WORDS = 'the warp is held, the weft is thrown; 12 yarns and 7 é looms: {"a": [1, 2], "b": "x y"} '
@@ -61,9 +62,9 @@ def test_every_text_is_valid(both: tuple[Transformer, Tokenizer]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["words", "wordpiece"])
-def test_blanks_that_no_token_spells_count(make: Make, kind: str) -> None:
+def test_blanks_that_no_token_spells_count(make: Make, kind: Kind) -> None:
     """Tokens of words have a blank between them, and after the prompt's last word, too."""
-    tokenizer = train_tokenizer(kind, ["the warp weft , loom x " * 9], 60)  # type: ignore[arg-type]
+    tokenizer = train_tokenizer(kind, ["the warp weft , loom x " * 9], 60)
     model = make(vocab_size=tokenizer.vocab_size, context=64).eval()
     assert tokenizer.joints[0], "the test is of tokenizers that leave out blanks"
     for seed in range(4):
