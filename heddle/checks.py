@@ -105,10 +105,22 @@ def shown(value: Any) -> str:
     return f"{text[:LONGEST]}…" if whole else f"a {type(value).__name__}"
 
 
+def as_list(value: Any) -> list[Any] | None:
+    """A column of numpy, pandas, polars or Arrow as a list; None: it is something else, such as a tensor."""
+    if "torch" in type(value).__module__:
+        return None
+    for name in ("to_pylist", "to_list", "tolist"):
+        if callable(method := getattr(value, name, None)):
+            items = method()
+            return items if isinstance(items, list) else None
+    return None
+
+
 def checked(**limits: Limit) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Check a function's arguments against its annotations and these limits before it runs.
 
-    A number must be finite; `True` is not a number and a string is not a list. Limits do not apply to None.
+    A number must be finite; `True` is not a number and a string is not a list. Limits do not apply to None. Where a list is
+    needed, a column of numpy, pandas, polars or Arrow is read as one.
 
     Raises:
         HeddleError: from the decorated function, for the first argument that does not fit.
@@ -129,17 +141,21 @@ def checked(**limits: Limit) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             if not known:  # not at import: an annotation may name a class that is defined later
                 known.update({each.name: check_of(each.annotation, home) for each in parameters if each.name in names})
-            given = (*zip(names, args[skipped:], strict=False), *kwargs.items())
-            for name, value in given:
-                check = known.get(name)
+            values: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}  # by place or by name
+            places = (*zip(names, range(skipped, len(args)), strict=False), *((name, name) for name in kwargs))
+            for name, key in places:
+                check, value = known.get(name), values[key]
                 if check is None:
                     continue
                 if not check.fits(value):
-                    raise wrong(place(function, args[:skipped]), name, value, check.needed, check.choices)
+                    items = as_list(value)
+                    if items is None or not check.fits(items):
+                        raise wrong(place(function, args[:skipped]), name, value, check.needed, check.choices)
+                    values[key] = value = items
                 limit = limits.get(name)
                 if limit is not None and value is not None and not limit.holds(value):
                     raise wrong(place(function, args[:skipped]), name, value, limit.said, limit.choices)
-            return function(*args, **kwargs)
+            return function(*map(values.__getitem__, range(len(args))), **{name: values[name] for name in kwargs})  # type: ignore[arg-type]
 
         return call
 

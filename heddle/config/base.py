@@ -93,11 +93,13 @@ else:
 class _OneLine(ModelMetaclass):
     """Makes `Config(...)` raise the same errors as `Config.of`. Pydantic builds nested configs without calling this."""
 
-    def __call__(cls, *args: Any, **values: Any) -> Any:
-        try:
-            return super().__call__(*args, **values)
-        except ValidationError as error:
-            raise first_refusal(cls, error, cls.__name__) from None  # type: ignore[arg-type]
+    if not TYPE_CHECKING:  # so that editors complete a config's fields
+
+        def __call__(cls, *args: Any, **values: Any) -> Any:
+            try:
+                return super().__call__(*args, **values)
+            except ValidationError as error:
+                raise first_refusal(cls, error, cls.__name__) from None
 
 
 class Config(BaseModel, metaclass=_OneLine):

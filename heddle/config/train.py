@@ -117,6 +117,9 @@ class TrainConfig(Config):
     """Share of each target's probability that is spread evenly over all tokens or classes; the loss is reported without it."""
     z_loss: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Weight of a term that keeps scores small, the square of log of the sum of their exponentials; PaLM has 1e-4."""
+    loss: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
+    """A function of your own to minimise instead of the task's, as "module:function"; it gets scores and a batch and returns the
+    sum over the batch's targets. Evaluations report the task's own loss."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """Precision to compute in; auto: the one that trains faster on this machine."""
     products: Literal["auto", "torch", "onednn"] = "auto"
@@ -154,6 +157,13 @@ class TrainConfig(Config):
         # Muon gives all singular values of an update one size, but what an adapter adds is a product of two factors.
         if self.lora is not None and self.optimizer == "muon":
             raise ValueError("optimizer = muon does not suit the factors of lora: leave it out, or set adamw or sgd")
+        return self
+
+    @model_validator(mode="after")
+    def _one_loss(self) -> Self:
+        for name in ("label_smoothing", "z_loss"):
+            if self.loss is not None and getattr(self, name):
+                raise ValueError(f"{name} = {getattr(self, name)} has no effect with loss = {self.loss}: leave one out")
         return self
 
     @model_validator(mode="after")

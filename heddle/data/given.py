@@ -3,12 +3,14 @@
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import isnan
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from heddle.checks import as_list
 from heddle.config.data import DataConfig
 from heddle.config.tasks import TaskSettings
 from heddle.data.arrow import named_class
@@ -223,21 +225,41 @@ def _records(
 
 
 def items_of(data: Any, what: str) -> list[Any]:
-    """The items of a list, an iterator or a Dataset; a string and an array are one item.
+    """The items of a list, an iterator, a Dataset, a column or a data frame; a string and an array of ids are one item.
 
     Raises:
         HeddleError: it is something else.
     """
+    if isinstance(data, np.ndarray) and data.dtype.kind in "OUST" and data.ndim == 1:
+        return list(data.tolist())
     if isinstance(data, str) or _is_array(data):
         return [data]
     if isinstance(getattr(data, "column_names", None), Mapping):
         first = next(iter(data), "train")
         raise HeddleError(f"{what}: a table of several datasets; take one, such as data[{first!r}]")
-    if hasattr(data, "to_dict") and hasattr(data, "columns"):
-        raise HeddleError(f"{what}: rows are needed; of a data frame they are frame.to_dict('records')")
+    if hasattr(data, "columns") and (rows := _rows_of_frame(data)) is not None:
+        return rows
+    if isinstance(data, Mapping) and data and all(map(_is_column, data.values())):
+        lengths = {name: len(column) for name, column in data.items()}
+        if len(set(lengths.values())) > 1:
+            sizes = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise HeddleError(f"{what}: columns must be equally long, and have {sizes} values")
+        columns = [as_list(column) or list(column) for column in data.values()]
+        return [dict(zip(data, values, strict=True)) for values in zip(*columns, strict=True)]
     if isinstance(data, Mapping | bytes) or (not isinstance(data, Iterable) and not hasattr(data, "__getitem__")):
         raise HeddleError(f"{what}: a text, a list or a dataset is needed, not a {type(data).__name__}")
     return list(data)
+
+
+def _is_column(value: Any) -> bool:
+    return not isinstance(value, str | bytes | Mapping) and (isinstance(value, Sequence) or as_list(value) is not None)
+
+
+def _rows_of_frame(data: Any) -> list[Any] | None:
+    """The rows of a data frame, as dicts by column; None: it is none."""
+    if hasattr(data, "to_dicts"):  # polars
+        return list(data.to_dicts())
+    return list(data.to_dict("records")) if hasattr(data, "to_dict") and hasattr(data, "iloc") else None
 
 
 def class_names_of(data: Any) -> dict[str, Sequence[str]]:
@@ -278,7 +300,9 @@ def _ids(item: Any) -> Ids:
 
 
 def _plain(value: Any) -> Any:
-    """numpy's scalars and arrays, and tuples, as Python's own values."""
+    """numpy's scalars and arrays, and tuples, as Python's own values; what is missing in a data frame is None."""
     if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
+        value = value.tolist()
+    if isinstance(value, float) and isnan(value):
+        return None
     return list(value) if isinstance(value, tuple) else value

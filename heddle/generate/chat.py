@@ -1,10 +1,11 @@
 """Conversations with a model: what it is prompted with is what training read before an answer."""
 
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import Unpack
 
 from heddle.checks import checked
 from heddle.config.decoding import SamplingConfig
+from heddle.config.keywords import SamplingSettings
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
 from heddle.generate.engine import Engine, whole
@@ -58,7 +59,9 @@ def ends_of(model: Transformer, tokenizer: Tokenizer, template: ChatTemplate | N
 
 
 @checked()
-def reply(model: Transformer, tokenizer: Tokenizer, messages: Sequence[Message], **sampling: Any) -> str:
+def reply(
+    model: Transformer, tokenizer: Tokenizer, messages: Sequence[Message], **sampling: Unpack[SamplingSettings]
+) -> str:
     """The assistant's next message in a conversation.
 
     Keywords are those of `SamplingConfig`, such as `max_tokens=100, temperature=0`.

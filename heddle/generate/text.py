@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Unpack
 
 from heddle.checks import checked
 from heddle.config.decoding import SamplingConfig
+from heddle.config.keywords import SamplingSettings
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
 from heddle.generate.drawn import Drawn
@@ -139,7 +140,7 @@ def spelled(tokenizer: Tokenizer, id: int) -> str:
 
 
 @checked()
-def generate_text(model: Transformer, tokenizer: Tokenizer, prompt: str, **sampling: Any) -> str:
+def generate_text(model: Transformer, tokenizer: Tokenizer, prompt: str, **sampling: Unpack[SamplingSettings]) -> str:
     """The text that follows one prompt. Keywords are those of `SamplingConfig`, such as `max_tokens=100, temperature=0`.
 
     Raises:

@@ -5,11 +5,12 @@ What a model reads around the texts of a pair (`Marks`) is decided here, for tra
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Unpack
 
 from heddle.checks import at_least, checked
 from heddle.config.decoding import BeamConfig
 from heddle.config.ids import SpecialIds
+from heddle.config.keywords import BeamSettings
 from heddle.config.model import TransformerConfig
 from heddle.config.tasks import SpanCorruptionConfig, TaskSettings, TranslationConfig
 from heddle.errors import HeddleError, TextError, pluralize
@@ -103,7 +104,7 @@ def translate(
     rows: int = SEARCHES,
     progress: Callable[[int, int], None] | None = None,
     special: Collection[str] = (),
-    **beam: Any,
+    **beam: Unpack[BeamSettings],
 ) -> list[tuple[Translation, ...]]:
     """The `best` best translations of each source, best first, by beam search.
 

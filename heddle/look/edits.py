@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heddle.checks import checked
 from heddle.errors import HeddleError
-from heddle.look.sites import Change, Site, chosen, hooked
+from heddle.look.sites import Change, Site, broadcast, chosen, hooked
 from heddle.model.transformer import Transformer
 
 AXES = {
@@ -68,7 +68,7 @@ def replace(name: str, tensor: Tensor, **where: Sequence[int]) -> Edit:
         tensor: anything that broadcasts to the tensor there.
         where: which part; the rest stays.
     """
-    return Edit(name, lambda old: tensor.to(old).expand_as(old), where)
+    return Edit(name, lambda old: broadcast("replace", "tensor", tensor, old), where)
 
 
 @checked()
@@ -81,7 +81,7 @@ def steer(name: str, vector: Float[Tensor, "*some D"], factor: float = 1.0, **wh
         factor: what to multiply it by.
         where: which part; the rest stays.
     """
-    return Edit(name, lambda old: old + factor * vector.to(old), where)
+    return Edit(name, lambda old: old + factor * broadcast("steer", "vector", vector, old), where)
 
 
 @contextmanager
@@ -122,7 +122,15 @@ def axis_of(site: Site, name: str) -> int:
 
 def _partly(site: Site, change: Callable[[Tensor], Tensor], axes: Mapping[int, Sequence[int]]) -> Change:
     def act(tensor: Tensor) -> Tensor:
-        new = change(tensor)
+        try:
+            new = change(tensor)
+        except (RuntimeError, TypeError, IndexError, ValueError) as error:
+            message = " ".join(str(error).split())
+            raise HeddleError(
+                f"an edit of {site.name}, which is {list(tensor.shape)} there, failed: {message}"
+            ) from error
+        if not isinstance(new, Tensor):
+            raise HeddleError(f"an edit of {site.name} returned a {type(new).__name__} instead of a tensor")
         if new.shape != tensor.shape:
             raise HeddleError(f"an edit of {site.name} returned {list(new.shape)} instead of {list(tensor.shape)}")
         if not axes:

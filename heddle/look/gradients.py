@@ -9,10 +9,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heddle.checks import at_least, between, checked, wrong
+from heddle.checks import at_least, between, checked
 from heddle.errors import HeddleError
 from heddle.look.attention import AttentionPass
 from heddle.look.edits import Edit
+from heddle.look.sites import broadcast, one_text
 from heddle.look.trace import trace
 from heddle.model.head import LanguageHead
 from heddle.model.transformer import Transformer
@@ -90,6 +91,7 @@ def input_gradients(
     Raises:
         HeddleError: the model has no head, or no such score.
     """
+    one_text("input_gradients", tokens)
     vectors, score = _with_gradient(model, tokens, target, position, against, more)
     (gradient,) = torch.autograd.grad(score.sum(), vectors)
     values = (gradient * vectors).sum(-1) if times_input else torch.linalg.vector_norm(gradient, dim=-1)
@@ -125,11 +127,11 @@ def integrated_gradients(
     Raises:
         HeddleError: the model has no head, or no such score.
     """
+    one_text("integrated_gradients", tokens)
     vectors, score = _with_gradient(model, tokens, target, position, against, more)
     end = vectors.detach()
-    if baseline is not None and baseline.shape[-1:] != end.shape[-1:]:
-        raise wrong("integrated_gradients", "baseline", baseline, f"token vectors of width {end.shape[-1]}")
-    start = torch.zeros_like(end) if baseline is None else baseline.to(end).expand_as(end)
+    zeros = torch.zeros_like(end)
+    start = zeros if baseline is None else broadcast("integrated_gradients", "baseline", baseline, end)
     total = torch.zeros_like(end)
     for step in range(steps):
         point = (start + (end - start) * ((step + 0.5) / steps)).requires_grad_()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from heddle.checks import at_least, checked
 from heddle.look.edits import Edit
+from heddle.look.sites import one_text
 from heddle.look.trace import trace
 from heddle.model.transformer import Transformer
 from heddle.nn.numeric import wide_dtype
@@ -74,6 +75,7 @@ def lens(
         HeddleError: the head does not score tokens.
     """
     model.language_head()
+    one_text("lens", tokens)
     name = "encoder" if model.decoder is None else "decoder"
     layers = [f"{name}.{number}.residual_after" for number in range(len(model.last_stack().blocks))]
     traced = trace(model, tokens, [f"{name}.entry", *layers], edits=edits, **more)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heddle.checks import checked
+from heddle.checks import checked, wrong
 from heddle.errors import HeddleError, did_you_mean
 from heddle.look.attention import AttentionPass, softmaxed
 from heddle.model.stack import Stack
@@ -261,3 +261,27 @@ def attending(found: Mapping[str, Kernel], watcher: Callable[[str, AttentionPass
     finally:
         for handle in handles:
             handle.remove()
+
+
+def broadcast(where: str, name: str, tensor: Tensor, like: Tensor) -> Tensor:
+    """A user's tensor in the shape, dtype and device of another one.
+
+    Raises:
+        HeddleError: it cannot be broadcast to that shape.
+    """
+    sizes = like.shape[max(0, like.dim() - tensor.dim()) :]
+    if tensor.dim() > like.dim() or any(
+        size not in (1, wanted) for size, wanted in zip(tensor.shape, sizes, strict=True)
+    ):
+        raise wrong(where, name, tensor, f"a tensor that can be broadcast to {list(like.shape)}")
+    return tensor.to(like).expand_as(like)
+
+
+def one_text(where: str, tokens: Tensor) -> None:
+    """Refuse tokens that are not those of a single text.
+
+    Raises:
+        HeddleError: their shape is not [1 T].
+    """
+    if tokens.dim() != 2 or len(tokens) != 1:
+        raise wrong(where, "tokens", tokens, "the ids of one text, of shape [1 T]")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from heddle.account.forward import count_pass
 from heddle.checks import at_least, checked
-from heddle.config.model import TransformerConfig
+from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.look.drawing import Drawing
 
@@ -40,11 +40,13 @@ class Cost:
 
     Attributes:
         length: its tokens.
-        linear: what as many texts of one token would take, which grows with n.
+        once: what a head that pools the text takes, however long it is; 0 for a head that scores every token.
+        linear: what as many texts of one token would take without that, which grows with n.
         quadratic: the rest, which tokens that attend to each other take; with full attention it grows with n².
     """
 
     length: int
+    once: int
     linear: int
     quadratic: int
 
@@ -104,7 +106,16 @@ def costs(config: TransformerConfig, lengths: Sequence[int]) -> list[Cost]:
     if odd := [length for length in lengths if length < 1]:
         raise HeddleError(f"lengths contain {odd[0]}: a text has at least one token")
     one = count_pass(config, 1, 1)
-    return [Cost(length, length * one, count_pass(config, 1, length) - length * one) for length in lengths]
+    once = one - count_pass(config.override({"head": {"kind": "none"}}), 1, 1) if _pools(config) else 0
+    each = one - once
+    return [
+        Cost(length, once, length * each, count_pass(config, 1, length) - once - length * each) for length in lengths
+    ]
+
+
+def _pools(config: TransformerConfig) -> bool:
+    head = config.head
+    return isinstance(head, ClassifierHeadConfig | EmbeddingHeadConfig) and head.pooling != "none"
 
 
 @checked(leading=at_least(1))

@@ -1,6 +1,7 @@
 """Heads: from hidden vectors to scores of the next token, scores of classes, or one vector per sequence."""
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
 import torch
@@ -107,8 +108,9 @@ class LanguageHead(Head):
     def __init__(self, config: LanguageHeadConfig, rows: int, dim: int, vocab_size: int) -> None:
         super().__init__()
         self.vocab_size, self.scale, self.cap = vocab_size, config.scale, config.cap
-        self.weight = None if config.tied else nn.Parameter(torch.empty(rows, dim))
-        self.bias = nn.Parameter(torch.empty(rows)) if config.bias else None
+        bound = 1 / sqrt(dim)
+        self.weight = None if config.tied else nn.Parameter(nn.init.uniform_(torch.empty(rows, dim), -bound, bound))
+        self.bias = nn.Parameter(torch.zeros(rows)) if config.bias else None
         self.dense = nn.Linear(dim, dim, config.transform_bias) if config.transform else None
         self.norm = LayerNorm(dim, config.eps, config.transform_bias) if config.transform else None
         self.activation = ACTIVATIONS[config.activation]

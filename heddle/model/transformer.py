@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from heddle.checks import at_least, checked, wrong
 from heddle.config.model import StackConfig, TransformerConfig
 from heddle.errors import HeddleError
-from heddle.model.head import LanguageHead, make_head
+from heddle.model.head import Classifier, LanguageHead, make_head
 from heddle.model.stack import Stack
 from heddle.nn.block import MATRICES
 from heddle.nn.cache import Cache
@@ -113,11 +113,31 @@ class Transformer(nn.Module):
         return Cache(self.decoder.new_states(), rows, self.decoder.longest, self.decoder.prefix, multiple)
 
     def logits(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
-        """Scores of the next token (L0-73, L2-62). Padding entries of the vocabulary are -inf (D-13)."""
+        """Scores of the next token (L0-73, L2-62): V columns, without the rows that only fill the table up (D-13).
+
+        Every score is a finite number, so any loss of them is, too. The head itself gives those rows -inf.
+        """
         head = self.language_head()
         if not isinstance(hidden, Tensor) or not hidden.is_floating_point() or hidden.shape[-1:] != (self.config.dim,):
             raise wrong("model.logits", "hidden", hidden, f"floating-point numbers of shape [… {self.config.dim}]")
-        return head(hidden, None, self.embedding.weight)
+        return head(hidden, None, self.embedding.weight)[..., : self.vocab_size]
+
+    def scores(self, hidden: Float[Tensor, "*rows D"], layout: Layout | None = None) -> Float[Tensor, "B *some C"]:
+        """Scores of the classes, before any softmax: [B C] of each sequence or, if the head pools nothing, [B T C] of each token.
+
+        Args:
+            hidden: the hidden vectors of whole sequences, Float[B T D].
+            layout: their layout, which says what is padding; None: every row is one whole sequence.
+
+        Raises:
+            HeddleError: this model's head is not a classifier, or `hidden` has another shape.
+        """
+        if not isinstance(self.head, Classifier):
+            raise HeddleError(f"this model's head is of kind {self.config.head.kind!r}, which does not score classes")
+        if not isinstance(hidden, Tensor) or hidden.dim() != 3 or hidden.shape[-1] != self.config.dim:
+            raise wrong("model.scores", "hidden", hidden, f"a tensor of shape [B T {self.config.dim}]")
+        found: Tensor = self.head(hidden, layout, self.embedding.weight)
+        return found
 
     def check_predicts_next(self) -> None:
         """Refuse a model that is not a causal language model.

@@ -1,5 +1,7 @@
 """Convolution over the tokens: a mixer that looks back a fixed number of steps."""
 
+from math import sqrt
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -41,8 +43,9 @@ class Convolution(nn.Module):
             raise HeddleError(f"a centred convolution needs an odd number of taps, got {taps}; set taps = {taps + 1}")
         self.distances = distances(taps, config.dilation, self.centred)
         self.pattern = Pattern(Causal() if setting.causal else Everything(), self.reach or None)
-        self.weight = nn.Parameter(torch.empty(taps, dim, dim))
-        self.bias = nn.Parameter(torch.empty(dim)) if config.bias else None
+        bound = 1 / sqrt(taps * dim)  # as torch's own convolutions, for a module that is used alone
+        self.weight = nn.Parameter(nn.init.uniform_(torch.empty(taps, dim, dim), -bound, bound))
+        self.bias = nn.Parameter(torch.zeros(dim)) if config.bias else None
 
     @property
     def reach(self) -> int:

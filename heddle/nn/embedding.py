@@ -1,5 +1,7 @@
 """Tables with one learned vector per id."""
 
+from math import sqrt
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -19,7 +21,7 @@ class Embedding(nn.Module):
 
     def __init__(self, rows: int, dim: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(rows, dim))
+        self.weight = nn.Parameter(nn.init.uniform_(torch.empty(rows, dim), -1 / sqrt(dim), 1 / sqrt(dim)))
 
     def forward(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         return F.embedding(ids, self.weight)

@@ -328,7 +328,7 @@ class Buckets(nn.Module):
         super().__init__()
         self.furthest = furthest
         self.both_ways = both_ways
-        self.weight = nn.Parameter(torch.empty(buckets, heads))
+        self.weight = nn.Parameter(torch.zeros(buckets, heads))
 
     def bucket(self, distance: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
         """The bucket of a key that is `distance` positions after its query."""

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from heddle.config.model import ClassifierHeadConfig
 from heddle.look.sites import kernels
 from heddle.page.architecture import architecture
 from heddle.page.asked import Asked, At, Beams, Divided, Document, OneHead, OneQuery, OneTensor, Reading, TwoTexts
@@ -50,8 +51,11 @@ def about(subject: Subject, asked: Asked) -> Document:
 
 
 def _predicts(subject: Subject) -> str:
+    head = subject.model.config.head
+    if isinstance(head, ClassifierHeadConfig):
+        return "words" if head.pooling == "none" else "number" if head.classes == 1 else "classes"
     if not subject.speaks:
-        return str(subject.model.config.head.kind)
+        return {"embedding": "vector"}.get(head.kind, "nothing")
     return "translation" if subject.paired else "masked" if subject.model.decoder is None else "next"
 
 

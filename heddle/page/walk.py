@@ -60,6 +60,8 @@ def tensor(subject: Subject, asked: OneTensor) -> Document:
         if whole.dim() == 4:
             _check_head(asked, whole.shape[1])
         matrix = _matrix(whole, asked.head)
+    width = matrix.shape[1]
+    columns = [*range(min(width, COLUMNS - 1)), *([width - 1] if width >= COLUMNS else [])]  # the last one, too (L3-40)
     of_source = asked.name.startswith("encoder") and subject.paired
     keys = end in ("k", "v")
     across = asked.name.split(".")[-2:-1] == ["cross"] and keys
@@ -69,7 +71,8 @@ def tensor(subject: Subject, asked: OneTensor) -> Document:
         "axes": sites(subject.model)[asked.name].axes,
         "shape": shape,
         "rows": text.source_pieces if of_source or across else text.pieces,
-        "matrix": packed(matrix[:ROWS, :COLUMNS]),
+        "columns": columns,
+        "matrix": packed(matrix[:ROWS, columns]),
     }
 
 

@@ -109,9 +109,7 @@ def classify(
         rows = _rows(model, tokenizer, texts)
         scores: list[Tensor] = [torch.empty(0)] * len(rows)
         for numbers, hidden, layout in passes(model, rows, progress):
-            assert model.head is not None
-            found = model.head(hidden, layout, model.embedding.weight).float().cpu()
-            for number, row in zip(numbers, found, strict=True):
+            for number, row in zip(numbers, model.scores(hidden, layout).float().cpu(), strict=True):
                 scores[number] = row
     if kind == "number":
         return [TextNumber(float(score), row.cut) for score, row in zip(scores, rows, strict=True)]
@@ -188,8 +186,7 @@ def _words(
     most, name = frame.context - frame.marks(1), _namer(model)
     found: list[WordClasses] = [WordClasses((), False)] * len(rows)
     for numbers, hidden, layout in passes(model, rows, progress):
-        assert model.head is not None
-        scores = model.head(hidden, layout, model.embedding.weight).float().cpu()
+        scores = model.scores(hidden, layout).float().cpu()
         for number, row in zip(numbers, scores, strict=True):
             words = [
                 WordClass(

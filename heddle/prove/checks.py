@@ -251,7 +251,7 @@ def extra_entries(subject: Subject) -> Iterator[Comparison]:
         raise NotApplicable("its vocabulary has no extra entries")
     tokens = subject.tokens(2)
     with torch.no_grad():
-        scores = subject.model.logits(subject.hidden(tokens))[..., real:]
+        scores = subject.model.language_head()(subject.hidden(tokens), None, subject.model.embedding.weight)[..., real:]
     yield Comparison("extra", {"output": scores}, {"output": torch.full_like(scores, -torch.inf)}, exactly=True)
     narrow = build(config.override({"pad_vocab_to": 1}), dtype=subject.dtype).eval()
     sizes, weights = narrow.state_dict(), subject.model.state_dict()

@@ -78,8 +78,7 @@ def training_laws(
     if not (run / "data" / META).is_file():
         return not_checked("no training text is kept here")
     opened = read_run(run)
-    terms = opened.train.label_smoothing, opened.train.z_loss
-    training = Training(opened.task, model, rounding, opened.store, seed, terms)
+    training = Training(opened.task, model, rounding, opened.store, seed, opened.train)
     verdicts = []
     for word in LAWS:
         if progress is not None:

@@ -225,7 +225,7 @@ class Subject:
             hidden = call()
         found = {"entry" if i == 0 else f"layer {i - 1}": state for i, state in enumerate(kept)}
         head = model.head
-        scores = model.logits(hidden)[..., : self.config.vocab_size] if isinstance(head, LanguageHead) else hidden
+        scores = model.logits(hidden) if isinstance(head, LanguageHead) else hidden
         return {**found, "output": scores}
 
     def _measured(self) -> tuple[dict[str, float], dict[str, float]]:

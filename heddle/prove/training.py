@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from heddle.config.layers import MoEConfig
+from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
 from heddle.data.record_store import Store
 from heddle.errors import pluralize
@@ -42,7 +43,7 @@ class Training:
         rounding: the model's own relative rounding error in fp32.
         store: the texts, where they are on the disk.
         seed: of what is drawn to try it.
-        terms: label smoothing and z-loss of the training.
+        train: the settings of the training, which say what it minimises.
     """
 
     def __init__(
@@ -52,14 +53,15 @@ class Training:
         rounding: float,
         store: Store | None = None,
         seed: int = 0,
-        terms: tuple[float, float] = (0.0, 0.0),
+        train: TrainConfig | None = None,
     ) -> None:
         self.make, self.task, self.store = make, make(), store
         self.config = model.config
         single = copy.deepcopy(model).float().eval()
         self.model = copy.deepcopy(model).double().eval()
-        self.objective = self.task.objective(self.model, *terms)
-        self.objective_in_fp32 = self.task.objective(single, *terms)
+        train = train or TrainConfig()
+        self.objective = self.task.minimised(self.model, train)
+        self.objective_in_fp32 = self.task.minimised(single, train)
         self.generator = torch.Generator().manual_seed(seed)
         self.bounds = {"output": min(rounding, CEILING / ALLOWED)}
         self.scales: dict[str, float] = {}

@@ -2,9 +2,10 @@
 
 import base64
 import codecs
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,14 +39,15 @@ class Spelling:
         """How a drawn id is spelled here, and the alternatives to it."""
         if self.previous is None and drawn.id in self.silent:
             self.silent.discard(drawn.id)
-            return Spelled(b"", drawn.logprob, (), self.place)
-        added, others = self._bytes(drawn.id), tuple((self._bytes(id), logprob) for id, logprob in drawn.top)
+            return Spelled(drawn.id, b"", drawn.logprob, (), self.place)
+        added = self._bytes(drawn.id)
+        others = tuple(Alternative(id, self._bytes(id), logprob) for id, logprob in drawn.top)
         self.previous = drawn.id
         if added and not 0x80 <= added[0] < 0xC0:  # a byte that begins a character, so one before it stays unfinished
             self.place += len(self._characters.decode(b"", final=True))
         place = self.place
         self.place += len(self._characters.decode(added))
-        return Spelled(added, drawn.logprob, others, place)
+        return Spelled(drawn.id, added, drawn.logprob, others, place)
 
     def _bytes(self, id: int) -> bytes:
         # A model may have more ids than its tokenizer: they are never drawn, but may be among the most probable, or in a prompt.
@@ -53,21 +55,42 @@ class Spelling:
         return self.tokenizer.after(self.previous, id) if known else spelled(self.tokenizer, id).encode()
 
 
+class Alternative(NamedTuple):
+    """An id that could have been drawn: the bytes that it adds, and the natural log of its probability."""
+
+    id: int
+    added: bytes
+    logprob: float
+
+
 @dataclass(frozen=True)
 class Spelled:
     """A token of an answer.
 
     Attributes:
+        id: its id.
         added: the bytes that it adds to the text, which may be part of a character.
         logprob: natural log of its probability.
-        others: the most probable ids in its place, as bytes, with the logs of their probabilities.
+        others: the most probable ids in its place.
         place: how many characters come before it.
     """
 
+    id: int
     added: bytes
     logprob: float
-    others: tuple[tuple[bytes, float], ...]
+    others: tuple[Alternative, ...]
     place: int
+
+    def names(self) -> dict[int, str]:
+        """A name for this id and for each alternative, no two alike, as completions need for their tables.
+
+        A name is the token's text. Part of a character is written in OpenAI's way, as `bytes:` and an escape for each byte,
+        and ids that would still share a name, as special tokens without text do, as `token_id:` and the number.
+        """
+        added = {self.id: self.added, **{other.id: other.added for other in self.others}}
+        names = {id: _name(each) for id, each in added.items()}
+        shared = Counter(names.values())
+        return {id: name if shared[name] == 1 else f"token_id:{id}" for id, name in names.items()}
 
 
 def spell(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
@@ -130,10 +153,12 @@ def completion_logprobs(
     if wanted is None:
         return None
     unpredicted, every = [None] if first else [], [first, *tokens] if first else tokens
+    names = [each.names() for each in every]
+    tables = [{name[other.id]: other.logprob for other in each.others} for each, name in zip(every, names, strict=True)]
     return {
-        "tokens": [_text(each.added) for each in every],
+        "tokens": [name[each.id] for each, name in zip(every, names, strict=True)],
         "token_logprobs": [*unpredicted, *(each.logprob for each in tokens)],
-        "top_logprobs": [*unpredicted, *(_table(each) for each in tokens)] if wanted else None,
+        "top_logprobs": [*unpredicted, *tables[len(unpredicted) :]] if wanted else None,
         "text_offset": [each.place for each in every],
     }
 
@@ -148,19 +173,22 @@ def chat_logprobs(tokens: Sequence[Spelled], wanted: bool) -> dict[str, Any] | N
 
     return {
         "content": [
-            {**entry(each.added, each.logprob), "top_logprobs": [entry(*other) for other in each.others]}
+            {
+                **entry(each.added, each.logprob),
+                "top_logprobs": [entry(other.added, other.logprob) for other in each.others],
+            }
             for each in tokens
         ],
         "refusal": None,
     }
 
 
-def _table(token: Spelled) -> dict[str, float]:
-    """The alternatives by their text. Of two ids with one text, the more probable one is shown."""
-    table: dict[str, float] = {}
-    for added, logprob in token.others:
-        table.setdefault(_text(added), logprob)
-    return table
+def _name(added: bytes) -> str:
+    """A token's text, or its bytes where they are part of a character."""
+    try:
+        return added.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in added)
 
 
 def _text(added: bytes) -> str:

@@ -80,6 +80,7 @@ from heddle.train.tasks import make_task as make_task
 from heddle.train.token_classification import TokenClassificationTask as TokenClassificationTask
 from heddle.train.trainer import Interrupted as Interrupted
 from heddle.train.trainer import Trainer as Trainer
+from heddle.train.training import StopTraining as StopTraining
 from heddle.train.translation import TranslationTask as TranslationTask
 
 __all__ = [
@@ -107,6 +108,7 @@ __all__ = [
     "Session",
     "SpanCorruptionTask",
     "Spread",
+    "StopTraining",
     "Task",
     "TokenClassificationTask",
     "Trainer",

@@ -74,6 +74,9 @@ class Contrast(CrossEntropy):
         absent = batch.targets.shape[1] * self.texts - found.shape[1]
         return F.pad(found, (0, 0, 0, absent)).unflatten(1, (-1, self.texts)), routings
 
+    def _outputs(self, features: Tensor) -> Tensor:
+        return features
+
     def _scores(self, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Float[… N C] from texts to the candidates, pairs first, and Float[… N N] from pairs to texts; -inf for absent ones."""
         x = F.normalize(features.to(wide_dtype(features.dtype)), dim=-1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
 from numbers import Real
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from heddle.checks import at_least, checked, wrong
 from heddle.config.data import TextLayout
+from heddle.config.keywords import TrainSettings
 from heddle.config.model import ClassifierHeadConfig
 from heddle.config.run import RunConfig
 from heddle.config.tasks import ChatConfig, NextTokenConfig, TaskSettings
@@ -33,6 +34,7 @@ from heddle.train.batches import BatchesTask
 from heddle.train.evaluate import evaluate
 from heddle.train.history import History
 from heddle.train.live import ProgressLine
+from heddle.train.objective import OwnLoss
 from heddle.train.optimizer import Optimizer
 from heddle.train.outcome import Published, check_patience
 from heddle.train.plan import batch_size, by_tokens, faster_precision, highest_rate, pick_products, pick_threads, spread
@@ -65,7 +67,8 @@ def fit(
     layout: TextLayout = "concatenate",
     readers: Sequence[Reader] = (),
     progress: bool = True,
-    **settings: Any,
+    loss: str | OwnLoss | None = None,
+    **settings: Unpack[TrainSettings],
 ) -> History:
     """Train `model` in place, from its present weights, on data in memory.
 
@@ -86,8 +89,10 @@ def fit(
         columns: the columns of dicts by field, such as {"label": "stars"}, where they have other names than the fields.
         layout: how texts are put into rows: "concatenate", "documents" or "pack"; with "pack", also several pairs into each row of
             a decoder that translates.
-        readers: functions to call with every `Report`.
+        readers: functions to call with every `Report`; one may raise `StopTraining` to end the training after this step.
         progress: show a line on standard error while training takes over two seconds.
+        loss: a function of your own to minimise instead of the task's (see `heddle.train.objective.OwnLoss`), or its name
+            as "module:function"; evaluations report the task's own.
         settings: further settings of `TrainConfig`, which override those of `config`, such as `batch=16` (8 by default, in rows),
             `learning_rate`, `device` (by default where the model is), `precision` (fp32), `ema` or `patience`. With
             "auto", `precision` and `products` are measured, and `compile` is off.
@@ -96,7 +101,13 @@ def fit(
         HeddleError: the data do not fit the task or the model, a setting has no effect here, or the loss becomes NaN or infinite.
     """
     data, batches = _looked_into(data)
-    run = _settings(config, steps, settings, task, {**(columns or {}), "layout": layout})
+    named: dict[str, Any] = {**settings, **({"loss": loss} if isinstance(loss, str) else {})}
+    run = _settings(config, steps, named, task, {**(columns or {}), "layout": layout})
+    for name in ("label_smoothing", "z_loss"):
+        if loss is not None and getattr(run.train, name):
+            raise HeddleError(
+                f"fit: {name} = {getattr(run.train, name)} has no effect with a loss of your own: leave one out"
+            )
     train = run.train
     if "device" in train.model_fields_set:
         model.to(pick_device(train.device))
@@ -112,7 +123,7 @@ def fit(
         learned = _from_data(model, tokenizer, data, validation, run)
     history = History()
     line = ProgressLine()
-    with _threads(train), _made(model, run, learned) as training, line:
+    with _threads(train), _made(model, run, learned, None if isinstance(loss, str) else loss) as training, line:
         _loop(training, learned, [history, *([line] if progress else []), *readers], history)
     return history
 
@@ -247,7 +258,7 @@ def _threads(train: TrainConfig) -> Iterator[None]:
 
 
 @contextmanager
-def _made(model: Transformer, run: RunConfig, learned: Learned) -> Iterator[Training]:
+def _made(model: Transformer, run: RunConfig, learned: Learned, loss: OwnLoss | None) -> Iterator[Training]:
     """A training of `model`, which leaves it in fp32 and evaluation mode, with gradients where they were before."""
     train, task, device = run.train, learned.task, model.device.type
     if train.lora is not None and train.lora.head is None:
@@ -264,7 +275,7 @@ def _made(model: Transformer, run: RunConfig, learned: Learned) -> Iterator[Trai
         if by_onednn:
             use_products(model, by_onednn)
         optimizer = Optimizer(model, train, rate, precision, by_onednn)
-        eager = task.objective(model, train.label_smoothing, train.z_loss)
+        eager = task.minimised(model, train, loss)
         with checkpointed(model, train.checkpoint_activations):
             yield Training(
                 train=train,
@@ -295,10 +306,10 @@ def _loop(training: Training, learned: Learned, readers: Sequence[Reader], histo
     best: dict[str, Tensor] = {}
     every = spread(training.train, training.steps)[1]
     while training.step < training.steps and not training.stopped_early:
-        tell(readers, training.advance())
+        training.ended = tell(readers, training.advance())
         if learned.evaluated and training.due(every):
             scored = training.score(learned.probe)
-            tell(readers, training.report(scored))
+            training.ended |= tell(readers, training.report(scored))
             if training.judge(scored.loss):
                 best = {name: weight.clone() for name, weight in training.weights().items()}
     ema, found = training.train.ema, training.best

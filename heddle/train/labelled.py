@@ -81,9 +81,8 @@ class LabelledTask(RecordTask):
         batch = self.batch(Examples(places, held_out=True)).to(model.device)
         training = model.training
         model.eval()
-        assert model.head is not None
         hidden = model(batch.tokens, batch.layout, types=batch.types).hidden
-        scores = model.head(hidden, batch.layout, model.embedding.weight).float().cpu()
+        scores = model.scores(hidden, batch.layout).float().cpu()
         model.train(training)
         most = max(1, tokens // len(places))
         rows = zip(places.tolist(), scores, strict=True)

@@ -246,7 +246,7 @@ def measure(
         checkpoint_activations(built)
     optimizer = Optimizer(built, train, 1e-5, precision, by_onednn)
     task = make_task(config.task, reading)
-    objective = task.objective(built, train.label_smoothing, train.z_loss)
+    objective = task.minimised(built, train)
     step = compile_graphs(objective) if compiled else objective
     batch = task.batch(task.examples(0)).to(device)
     times: list[float] = []

@@ -242,7 +242,7 @@ def _start(run: Run, ranks: Ranks) -> Session:
     if before is not None:
         optimizer.load_state(moments)
     task = run.task()
-    eager = task.objective(model, train.label_smoothing, train.z_loss)  # after the model is in its working precision
+    eager = task.minimised(model, train)  # after the model is in its working precision
     return Session(
         run=run,
         opening=Opening(source, notes, damaged, precision, peak, moved),

@@ -1,9 +1,10 @@
 """A tokenizer and a model that suit a task and its data."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from heddle.checks import at_least, checked
+from heddle.config.keywords import ModelSettings
 from heddle.config.run import ModelChoice, RunConfig
 from heddle.config.tasks import TaskSettings
 from heddle.data.given import Given
@@ -48,7 +49,7 @@ def model_for(
     context: int = CONTEXT,
     seed: int = 0,
     columns: Mapping[str, str] | None = None,
-    **choice: Any,
+    **choice: Unpack[ModelSettings],
 ) -> Transformer:
     """Build a model with the stacks and the head that a task needs, as `heddle train` does.
 

@@ -19,13 +19,14 @@ from torch import Tensor
 from heddle.config.data import TextLayout
 from heddle.config.model import TransformerConfig
 from heddle.config.tasks import TaskSettings
+from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
 from heddle.data.corpus import Corpus, Part
 from heddle.data.records import Records
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
-from heddle.train.objective import CrossEntropy
+from heddle.train.objective import CrossEntropy, OwnLoss, own_loss
 
 MULTIPLE = 8  # rows of a micro-batch of records are a multiple of this, so that 2, 4 or 8 ranks divide it
 
@@ -175,6 +176,16 @@ class Task(ABC):
             HeddleError: the model does not fit this task, or one of the terms has no effect on it.
         """
         return CrossEntropy(model, label_smoothing, z_loss)
+
+    def minimised(self, model: Transformer, train: TrainConfig, own: OwnLoss | None = None) -> CrossEntropy:
+        """The module whose loss a training minimises: this task's, or one of the user's own, which settings may name.
+
+        Raises:
+            HeddleError: as in `objective`; or the function that the settings name cannot be imported.
+        """
+        objective = self.objective(model, train.label_smoothing, train.z_loss)
+        objective.own = own_loss(train.loss) if own is None and train.loss is not None else own
+        return objective
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """What evaluation reports with the loss.

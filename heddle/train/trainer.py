@@ -39,7 +39,7 @@ class Trainer:
 
     Args:
         run: a directory with `config.json`, `tokenizer.json` and `data/`.
-        readers: functions to call with every `Report`.
+        readers: functions to call with every `Report`; one may raise `StopTraining` to end the run after this step.
 
     Attributes:
         session: the model, the optimizer, the task and the step (see `heddle.train.session`).
@@ -93,9 +93,10 @@ class Trainer:
         try:
             with self._stoppable():
                 while session.step < chosen.steps and not session.stopped_early:
-                    tell(readers, self._one_step())
-                    best = session.due(chosen.evaluate_every) and self._look(readers)
-                    stop, early = self._is_stopped(), session.stopped_early
+                    ended = tell(readers, self._one_step())
+                    best, ended = self._look(readers, ended) if session.due(chosen.evaluate_every) else (False, ended)
+                    stop, session.ended = self._any_rank(self.stop.is_set(), ended)
+                    early = session.stopped_early
                     if metrics and (session.due(chosen.save_every) or best or early or stop):
                         metrics.sync()
                         session.save()
@@ -106,19 +107,19 @@ class Trainer:
             if metrics:
                 metrics.close()
 
-    def _look(self, readers: Sequence[Reader]) -> bool:
-        """Evaluate and report; whether the loss is the lowest so far, in a run with `patience`, on every rank."""
+    def _look(self, readers: Sequence[Reader], ended: bool) -> tuple[bool, bool]:
+        """Evaluate and report; whether the loss is the lowest so far, in a run with `patience`, and whether a reader ends it."""
         loss = 0.0
         if self.session.ranks.leads:
             report = self._score()
-            tell(readers, report)
+            ended |= tell(readers, report)
             loss = report.values["validation_loss"]
-        return self.session.judge(self.session.ranks.total(loss))
+        return self.session.judge(self.session.ranks.total(loss)), ended
 
-    def _is_stopped(self) -> bool:
-        """Whether any rank was asked to stop: all of them stop after the same step."""
-        asked = torch.tensor([float(self.stop.is_set())], device=self.session.model.device)
-        return bool(self.session.ranks.sum(asked).item())
+    def _any_rank(self, *asked: bool) -> tuple[bool, ...]:
+        """Which of these are true on any rank: all of them stop after the same step."""
+        counts = torch.tensor([float(each) for each in asked], device=self.session.model.device)
+        return tuple(count > 0 for count in self.session.ranks.sum(counts).tolist())
 
     def _one_step(self) -> Report:
         session = self.session

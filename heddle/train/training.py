@@ -37,6 +37,10 @@ ENDING = (
 )  # least number of targets to score at the end of a training; a tenth of its training tokens if that is more
 
 
+class StopTraining(Exception):
+    """Raise it in a reader to end the training after this step, as if it had been the last: its weights are scored and kept."""
+
+
 class NotFinite(HeddleError):
     """The loss or its gradient became NaN or infinite, so training stopped with the weights of the step before."""
 
@@ -59,6 +63,7 @@ class Training:
         ranks: this process among those that train together.
         ema: the moving average of the weights, if there is one.
         best: the evaluation with the lowest validation loss so far, with `patience`.
+        ended: whether a reader has asked to end the training.
     """
 
     train: TrainConfig
@@ -74,6 +79,7 @@ class Training:
     ranks: Ranks = field(default_factory=Ranks)
     ema: MovingAverage | None = None
     best: Best | None = None
+    ended: bool = False
 
     def __post_init__(self) -> None:
         named = self.model.named_modules()
@@ -196,10 +202,10 @@ class Training:
 
     @property
     def stopped_early(self) -> bool:
-        """Whether `patience` has ended the training before its last step."""
+        """Whether `patience` or a reader has ended the training before its last step."""
         patience, best = self.train.patience, self.best
         waited = patience is not None and best is not None and best.waited >= patience
-        return waited and self.step < self.steps
+        return (waited or self.ended) and self.step < self.steps
 
     def due(self, every: int) -> bool:
         """Whether something that happens every so many steps, and after the last, happens after this one."""
@@ -226,7 +232,12 @@ def targets_to_score(task: Task, evaluate_every: int) -> tuple[int, int]:
     return between // 5, max(ENDING, between * 2)
 
 
-def tell(readers: Sequence[Reader], report: Report) -> None:
-    """Call every reader with a report."""
+def tell(readers: Sequence[Reader], report: Report) -> bool:
+    """Call every reader with a report; whether one of them asks to end the training."""
+    ended = False
     for reader in readers:
-        reader(report)
+        try:
+            reader(report)
+        except StopTraining:
+            ended = True
+    return ended

@@ -34,6 +34,7 @@ from heddle.model.build import build, materialise
 from heddle.model.device import pick_device
 from heddle.model.groups import trained_state
 from heddle.model.lora import adapt, merge
+from heddle.model.packing import KINDS
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.weights.adapter import Adapter
@@ -117,16 +118,46 @@ def save(model: Transformer, run: str | Path, tokenizer: Tokenizer | None = None
             training run, or anything that is not a heddle model, is never replaced.
 
     Raises:
-        HeddleError: the directory exists and must not be overwritten, the tokenizer has ids that the model does not
-            have, or the disk is full or cannot be written.
+        HeddleError: the model has changed so that its config no longer describes it, or its weights are NaN or infinite; the
+            directory exists and must not be overwritten; the tokenizer has ids that the model does not have; or the disk is
+            full or cannot be written.
     """
     run = Path(run)
+    check_described(model)
     if tokenizer is not None and tokenizer.vocab_size > model.vocab_size:
         model.check_vocabulary(tokenizer.vocab_size)
     if os.path.lexists(run):
         _check_replaceable(run, overwrite)
     with write_directory(run, replace=overwrite) as directory:
         write_model(directory, model.state_dict(), SavedConfig(model=model.config), tokenizer, step=0)
+
+
+def check_described(model: Transformer) -> None:
+    """Refuse a model that `load` could not read back: it builds what the config says, then fills in finite weights.
+
+    Raises:
+        HeddleError: a module was replaced, added or wrapped, or a weight is of another shape, NaN or infinite.
+    """
+    described = build_empty(model.config, Path("model"))
+    modules = dict(model.named_modules())
+    for name, wanted in described.named_modules():
+        module = modules.pop(name, None)
+        if type(module) in (type(wanted), KINDS.get(type(wanted))):
+            continue
+        actual = "missing" if module is None else f"a {type(module).__name__}"
+        raise HeddleError(
+            f"cannot save this model: {name} is {actual}, and its config describes a {type(wanted).__name__}, which is what "
+            "load would build; name your own mixer or feed-forward in the config, as kind = 'custom'"
+        )
+    if modules:
+        raise HeddleError(
+            f"cannot save this model: its config does not describe {next(iter(modules))}, so load would lose it"
+        )
+    state, where = model.state_dict(), Path("model")
+    sizes = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
+    compare(specs_of(sizes), specs_of(described.state_dict()), where)
+    for name, tensor in state.items():
+        check_finite(name, tensor, where)
 
 
 def _check_replaceable(run: Path, overwrite: bool) -> None:

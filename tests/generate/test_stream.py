@@ -9,6 +9,7 @@ import torch
 from heddle.config import SamplingConfig, SpecialIds
 from heddle.errors import HeddleError
 from heddle.generate import Engine, Event, generate, stream
+from heddle.generate.naive import naive
 from heddle.model import Transformer, build, packing
 from heddle.model.packing import Packed, packable
 from heddle.nn import Layout
@@ -392,3 +393,33 @@ def test_training_between_two_steps_of_a_loop_is_seen(make: Make) -> None:
         texts.append(events + [engine.step()[0] for _ in range(10)])
     assert tokens(texts[0]) == tokens(texts[1])
     assert [event.logprob for event in texts[0]] == pytest.approx([event.logprob for event in texts[1]], abs=1e-4)
+
+
+class Halved(torch.nn.Module):
+    """Somebody's wrapper around a mixer: it knows nothing of states, and hands on what it is given."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args: Any, **named: Any) -> torch.Tensor:
+        return self.inner(*args, **named) / 2
+
+
+class Forgetful(torch.nn.Module):
+    def forward(self, x: torch.Tensor, *more: Any) -> torch.Tensor:
+        return x
+
+
+def test_a_wrapped_mixer_generates(make: Make) -> None:
+    model = make(dtype=torch.float64)
+    plain = [event.token for event in generate(model, PROMPTS[:1], GREEDY)]
+    assert model.decoder is not None
+    for block in model.decoder.layers():
+        block.mixer = Halved(block.mixer)
+    found = [event.token for event in generate(model, PROMPTS[:1], GREEDY)]
+    assert found == naive(model, PROMPTS[0], GREEDY)
+    assert found != plain
+    model.decoder.blocks[0].mixer = Forgetful()
+    with pytest.raises(HeddleError, match="a Forgetful is in a mixer's place, and has no new_state"):
+        next(iter(generate(model, PROMPTS[:1], GREEDY)))

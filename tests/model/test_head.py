@@ -77,3 +77,15 @@ def test_an_encoder_decoder_is_trained_by_the_same_loss() -> None:
     torch.testing.assert_close(CrossEntropy(made)(batch).total, wanted)
     halves = [CrossEntropy(made)(part).total for part in batch.split(2)]
     torch.testing.assert_close(sum(halves), wanted)
+
+
+def test_a_classifier_says_its_scores_and_a_language_model_what_it_lacks() -> None:
+    made = model({"kind": "classifier", "classes": 3, "pooling": "mean"}).eval()
+    hidden = made(TOKENS, LAYOUT).hidden
+    means = torch.stack([hidden[0].mean(0), hidden[1, :2].mean(0)])
+    wanted = F.linear(means, made.head.scores.weight, made.head.scores.bias)
+    torch.testing.assert_close(made.scores(hidden, LAYOUT), wanted)
+    with pytest.raises(HeddleError, match=r"model.scores: hidden = .* must be a tensor of shape \[B T 8\]"):
+        made.scores(hidden[0])
+    with pytest.raises(HeddleError, match="head is of kind 'language', which does not score classes"):
+        model(HEADS["tied"]).scores(hidden)

@@ -175,10 +175,30 @@ def test_a_padded_table_is_rounded_up() -> None:
     assert config.table_rows() == 50_304 == -(-50_257 // 64) * 64
     assert count(config) == 124_475_904
     model = awake(config_of(pad_vocab_to=8))
-    logits = model.logits(model(tokens_of(50, 6)).hidden)
-    assert logits.shape[-1] == 16
-    drawn = torch.multinomial(logits.flatten(0, 1).softmax(-1), 1000, replacement=True)
+    hidden = model(tokens_of(50, 6)).hidden
+    scores = model.head(hidden, None, model.embedding.weight)
+    assert scores.shape[-1] == 16
+    assert (scores[..., VOCABULARY:] == -torch.inf).all()
+    drawn = torch.multinomial(scores.flatten(0, 1).softmax(-1), 1000, replacement=True)
     assert drawn.max() == VOCABULARY - 1
+
+
+def test_logits_of_a_padded_table_suit_any_loss() -> None:
+    """Label smoothing, entropy and KL multiply every score: with a column of -inf they would be infinite or NaN."""
+    padded, plain = awake(config_of(pad_vocab_to=8)), awake(config_of(pad_vocab_to=1))
+    state = padded.state_dict()
+    plain.load_state_dict({name: state[name][: len(tensor)] for name, tensor in plain.state_dict().items()})
+    tokens, targets = tokens_of(3, 6), tokens_of(3, 6, seed=2).flatten()
+    scores, wanted = (model.logits(model(tokens).hidden).flatten(0, 1) for model in (padded, plain))
+    assert scores.shape == (18, VOCABULARY)
+    for loss in (
+        lambda s: F.cross_entropy(s, targets, label_smoothing=0.1),
+        lambda s: torch.distributions.Categorical(logits=s).entropy().mean(),
+        lambda s: F.kl_div(s.log_softmax(-1), wanted.detach().roll(1, 0).softmax(-1), reduction="batchmean"),
+    ):
+        torch.testing.assert_close(loss(scores), loss(wanted), rtol=0, atol=1e-12)
+        gradients = torch.autograd.grad(loss(scores), list(padded.parameters()), retain_graph=True, allow_unused=True)
+        assert all(each is None or each.isfinite().all() for each in gradients)
 
 
 @pytest.mark.lecture("L0-19")

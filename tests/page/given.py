@@ -10,12 +10,21 @@ from heddle.page import Subject
 from heddle.text import train_tokenizer
 
 TEXT = "the warp is held and the weft is thrown over the warp. the man eats the fish, a researcher is thinking. "
-KINDS = ("decoder", "experts", "recurrent", "translation", "masked", "classes", "prefix", "ids")
+KINDS = (
+    *("decoder", "experts", "recurrent", "translation", "masked", "classes", "words", "number", "vector", "prefix"),
+    "ids",
+)
+HEADS: dict[str, dict[str, Any]] = {
+    "classes": {"kind": "classifier", "classes": 3, "names": ["good", "bad", "neither"], "pooling": "mean"},
+    "words": {"kind": "classifier", "classes": 3, "pooling": "none"},
+    "number": {"kind": "classifier", "classes": 1, "pooling": "mean"},
+    "vector": {"kind": "embedding", "pooling": "mean"},
+}
 
 
 def subject(kind: str, **more: Any) -> Subject:
     """A model whose weights are so large that its predictions depend on every token and its place."""
-    special = ("<|endoftext|>", "[MASK]") if kind in ("masked", "classes") else ("<|endoftext|>",)
+    special = ("<|endoftext|>", "[MASK]") if kind == "masked" or kind in HEADS else ("<|endoftext|>",)
     tokenizer = None if kind == "ids" else train_tokenizer("bytes", [TEXT * 20], None, special)
     block: dict[str, Any] = {"mixer": {"heads": 2}}
     if kind == "experts":
@@ -32,9 +41,8 @@ def subject(kind: str, **more: Any) -> Subject:
     if kind == "translation":
         cross = {**stack, "block": {**block, "cross": {"heads": 2}}}
         sizes |= {"encoder": stack, "decoder": cross}
-    elif kind in ("masked", "classes"):
-        head = {"kind": "classifier", "classes": 3, "names": ["good", "bad", "neither"], "pooling": "mean"}
-        sizes |= {"encoder": stack} | ({"head": head} if kind == "classes" else {})
+    elif kind == "masked" or kind in HEADS:
+        sizes |= {"encoder": stack} | ({"head": HEADS[kind]} if kind in HEADS else {})
     else:
         sizes |= {"decoder": stack | ({"prefix": True} if kind == "prefix" else {})}
     torch.manual_seed(1)

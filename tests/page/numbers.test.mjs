@@ -99,7 +99,8 @@ test("a map with more numbers than pixels shows the largest of each", () => {
   const values = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
   assert.deepEqual([...numbers.shrunk(values, null, 4, 4, 2, 2)], [5, 7, 13, 15]);
   assert.deepEqual([...numbers.shrunk(values, values.map((each) => (each < 8 ? 1 : 0)), 4, 4, 2, 2)], [5, 7, -Infinity, -Infinity]);
-  assert.deepEqual([...numbers.shrunk([-3, -2, -5, -4], null, 1, 4, 1, 2)], [-2, -4]);
+  assert.deepEqual([...numbers.shrunk([-3, -2, -5, -4], null, 1, 4, 1, 2)], [-3, -5]);
+  assert.deepEqual([...numbers.shrunk([-3, 2, 1, -0.5], null, 1, 4, 1, 2)], [-3, 1]);
 });
 
 test("axes have round numbers", () => {
@@ -129,4 +130,20 @@ test("the address holds the state", () => {
   assert.deepEqual(several("a,b"), ["a", "b"]);
   assert.deepEqual(several(""), []);
   assert.equal(key("map", { text: "a", head: 1 }), 'map{"head":1,"text":"a"}');
+});
+
+test("a scale that goes below zero has two sides, and its ground is zero", () => {
+  assert.deepEqual([-4, -2, 0, 2].map((value) => numbers.onScale(value, -4, 2)), [-1, -0.5, 0, 0.5]);
+  assert.deepEqual([-1, 0, 4, 9].map((value) => numbers.onScale(value, -1, 4)), [-0.25, 0, 1, 1]);
+  assert.deepEqual([1, 2, 3].map((value) => numbers.onScale(value, 1, 3)), [0, 0.5, 1]);
+  assert.equal(numbers.onScale(0.3, 0, 0), 0.3);
+});
+
+test("the share p is of what k has left", () => {
+  const shares = Float64Array.from([0.4, 0.3, 0.2, 0.1]);
+  // Of all four, 0.4 + 0.3 reach 0.6; of the first two, 0.4 is 4/7 of them and does not reach it, but 0.5 it does.
+  assert.deepEqual([...numbers.truncated(shares, 2, 0.5)], [1, 0, 0, 0]);
+  assert.deepEqual([...numbers.truncated(shares, 3, 0.75)].map((each) => each > 0), [true, true, false, false]);
+  const both = numbers.truncated(shares, 2, 0.6);
+  assert.ok(Math.abs(both[0] - 4 / 7) < 1e-12 && Math.abs(both[1] - 3 / 7) < 1e-12 && both[2] === 0);
 });

@@ -30,6 +30,7 @@ SHOWN = {
     "translation": ("prefixes", "write", "attention", "layers", "pass", "model"),
     "masked": ("prefixes", "write", "attention", "layers", "pass", "model"),
     "classes": ("prefixes", "attention", "pass", "model"),
+    "vector": ("attention", "pass", "model"),
     "ids": ("prefixes", "write", "attention", "layers", "pass", "model"),
 }
 ODD = ("", "שלום עולם", "😀👩‍👩‍👧 é\u0301", "<script>alert(1)</script>\"'&", "\u202eabc\x07", "w" * 63)

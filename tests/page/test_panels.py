@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from heddle.config import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.generate import translate
-from heddle.look import lens, strongest, trace
+from heddle.look import costs, lens, strongest, trace
 from heddle.model import build
 from heddle.page import Subject
 from heddle.page.panels import DEMO, PANELS, answer
@@ -60,11 +60,13 @@ def test_every_panel_answers_or_says_why_not(kind: str) -> None:
         "translation": {"exchanged"},
         "masked": {"beams", "exchanged"},
         "classes": speechless,
+        **dict.fromkeys(("words", "number", "vector"), speechless | {"prefixes"}),
         "prefix": {"prefixes"},
     }
     assert refused - {"exchanged"} == {"training"} | expected.get(kind, set()) - {"exchanged"}
     shown = asked(given, "about")["predicts"]
-    assert shown == {"translation": "translation", "masked": "masked", "classes": "classifier"}.get(kind, "next")
+    named = {"translation", "masked", "classes", "vector", "words", "number"}
+    assert shown == (kind if kind in named else "next")
 
 
 @pytest.mark.lecture("L0-02", "L0-98")
@@ -353,6 +355,27 @@ def test_every_box_shows_its_tensor(kind: str) -> None:
         assert len(found["rows"]) == len(matrix)
     with pytest.raises(HeddleError, match="nothing in this model is called"):
         asked(given, "tensor", text=WORDS, name="decoder.0.nothing")
+
+
+def test_a_wide_tensor_keeps_its_last_column() -> None:
+    """Of more than 256 columns the first 255 and the last are sent, and the page names their numbers."""
+    given = subject("decoder", dim=260)
+    name = "decoder.0.residual_after"
+    found = asked(given, "tensor", text=WORDS, name=name)
+    text = given.read(PANELS["heads"].asked.of({"text": WORDS}, where="test"))
+    whole = trace(given.model, text.tokens, [name])[name][0].float()
+    assert found["shape"] == [1, len(WORDS), 260]
+    assert found["columns"] == [*range(255), 259]
+    torch.testing.assert_close(unpacked(found["matrix"]), whole[:, found["columns"]])
+
+
+def test_a_head_that_pools_costs_the_same_for_every_length() -> None:
+    """A classifier over one vector is computed once; without it, the same model costs the same at every length."""
+    with_head, without = subject("classes").model.config, subject("classes", head={"kind": "none"}).model.config
+    for one, other in zip(costs(with_head, [1, 8, 64]), costs(without, [1, 8, 64]), strict=True):
+        assert (one.linear, one.quadratic) == (other.linear, other.quadratic)
+        assert (one.once, other.once) == (2 * 16 * 3, 0)
+    assert [cost.once for cost in costs(subject("words").model.config, [1, 8])] == [0, 0]
 
 
 def test_texts_that_do_not_fit_are_refused() -> None:

@@ -10,7 +10,7 @@ from heddle.config.serve import ServeConfig
 from heddle.generate.drawn import Drawn
 from heddle.model import build
 from heddle.serve import Run
-from heddle.serve.answers import Spelling, spell
+from heddle.serve.answers import Spelling, completion_logprobs, spell
 from heddle.text import Tokenizer, train_tokenizer
 from tests.serve.conftest import DECODER, ENGINE, LOUD, TOKENIZER, Server
 
@@ -49,6 +49,41 @@ def test_ids_before_a_text_are_silent_once() -> None:
     assert [again.push(Drawn(id, 0.0)).added for id in (3, 3)] == [b"", b"\x03"]
 
 
+def test_every_alternative_has_a_name_of_its_own() -> None:
+    """Of a tokenizer of bytes, 128 alternatives are parts of characters, which as text would all be U+FFFD."""
+    top = tuple((id, -0.1 * number) for number, id in enumerate([*range(190, 200), *range(97, 107)]))
+    spelling = Spelling(TOKENIZER, previous=97)
+    tokens = [spelling.push(Drawn(id, logprob, top)) for id, logprob in ((190, 0.0), (191, -0.1), (98, -1.1))]
+    table = completion_logprobs(tokens, 20)
+    assert table is not None
+    assert [len(each) for each in table["top_logprobs"]] == [20, 20, 20]
+    assert table["tokens"] == ["bytes:\\xbe", "bytes:\\xbf", "b"]
+    assert [each[name] for each, name in zip(table["top_logprobs"], table["tokens"], strict=True)] == [0.0, -0.1, -1.1]
+
+
+def test_ids_that_spell_the_same_are_told_apart() -> None:
+    tokenizer = tokenizer_of("bpe").with_special(["<|a|>", "<|b|>"])
+    alike = [id for id in range(tokenizer.vocab_size) if not tokenizer.token_bytes(id)]
+    spelling = Spelling(tokenizer, previous=97)
+    top = tuple((id, -0.1 * id) for id in [*alike, 98, 99])
+    (token,) = [spelling.push(Drawn(98, -9.8, top))]
+    assert len(set(token.names().values())) == len(top)
+    assert token.names()[98] == tokenizer.token_bytes(98).decode()
+
+
+def test_lm_eval_reads_from_names_whether_a_text_is_the_most_probable() -> None:
+    completions = pytest.importorskip("lm_eval.models.openai_completions").LocalCompletionsAPI
+    spelling = Spelling(TOKENIZER)
+    # Two bytes of characters; the second one is not the most probable, but another part of a character is.
+    drawn = [Drawn(97, 0.0), Drawn(195, -0.5, ((195, -0.5),)), Drawn(169, -2.0, ((170, -0.2),)), Drawn(97, -9.0)]
+    for rows, greedy in ((drawn, False), ([drawn[0], drawn[1], Drawn(169, -0.2, ((169, -0.2),)), drawn[3]], True)):
+        spelling = Spelling(TOKENIZER)
+        first, *others = [spelling.push(each) for each in rows]
+        choices = [{"index": 0, "logprobs": completion_logprobs(others, 1, first)}]
+        ((total, exact),) = completions.parse_logprobs({"choices": choices}, tokens=[[97, 195, 169]], ctxlens=[1])
+        assert (total, exact) == (sum(each.logprob for each in rows[1:3]), greedy)
+
+
 @pytest.fixture(scope="module", params=["words", "bpe"])
 def words(request: pytest.FixtureRequest) -> Iterator[tuple[httpx2.Client, Tokenizer]]:
     tokenizer = tokenizer_of(request.param)
@@ -74,7 +109,7 @@ def test_tokens_and_their_places_are_those_of_the_text(words: tuple[httpx2.Clien
     }
     (choice,) = http.post("/v1/completions", json=asked).json()["choices"]
     said, text = choice["logprobs"], choice["text"]
-    whole = [token for token in said["tokens"] if "\ufffd" not in token]  # others are parts of characters
+    whole = [token for token in said["tokens"] if not token.startswith("bytes:")]  # others are parts of characters
     if choice["finish_reason"] == "length" and len(whole) == len(said["tokens"]):
         assert "".join(whole) == text
     places = [each for each in zip(said["tokens"], said["text_offset"], strict=True) if each[0] in whole]

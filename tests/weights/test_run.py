@@ -6,13 +6,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from heddle.config import SavedConfig, TransformerConfig
+from heddle.config.train import LoRAConfig
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
+from heddle.model.lora import adapt
 from heddle.model.precision import cast
 from heddle.text import train_tokenizer
 from heddle.weights import load, publish, read_config, save, save_checkpoint
@@ -132,6 +136,65 @@ def test_a_model_in_memory_is_saved_as_a_run(tmp_path: Path, tiny: TransformerCo
         save(model, tmp_path / "run")
     save(build(tiny, seed=3, dtype=torch.bfloat16), str(tmp_path / "half"))
     assert load(tmp_path / "half", "cpu").model.embedding.weight.dtype == torch.float32
+
+
+class Doubled(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        return 2 * self.inner(*args, **named)
+
+
+def replaced(model: Transformer) -> None:
+    model.decoder.blocks[0].mixer = Doubled(model.decoder.blocks[0].mixer)
+
+
+def same_names(model: Transformer) -> None:
+    class Other(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return -super().forward(x)
+
+    model.decoder.blocks[0].ffn.up.__class__ = Other
+
+
+def added(model: Transformer) -> None:
+    model.probe = nn.Linear(3, 3)
+
+
+def resized(model: Transformer) -> None:
+    model.embedding.weight = nn.Parameter(model.embedding.weight[:-1].detach())
+
+
+def infinite(model: Transformer) -> None:
+    with torch.no_grad():
+        model.embedding.weight[3, 3] = torch.inf
+
+
+def adapted(model: Transformer) -> None:
+    adapt(model, LoRAConfig(rank=2, layers=("*.mixer.*",)))
+
+
+CHANGES = {
+    replaced: "decoder.blocks.0.mixer is a Doubled, and its config describes a Attention",
+    same_names: "is a Other, and its config describes a Linear",
+    added: "does not describe probe",
+    resized: "embedding.weight has shape",
+    infinite: "1 of the .* numbers of embedding.weight are NaN or infinite",
+    adapted: "is a AdaptedLinear",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_what_load_would_refuse_or_build_otherwise_is_not_saved(
+    tmp_path: Path, tiny: TransformerConfig, change: Callable[[Transformer], None]
+) -> None:
+    model = build(tiny, seed=3)
+    change(model)
+    with pytest.raises(HeddleError, match=CHANGES[change]):
+        save(model, tmp_path / "run")
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_saved_model_is_replaced_where_that_is_asked_for(tmp_path: Path, tiny: TransformerConfig) -> None:

@@ -18,7 +18,7 @@ import { write } from "./panels/write.js";
  *   set: (changes: Record<string, string>, render?: boolean) => void,
  *   reading: () => Document, ask: typeof ask, alive: () => boolean, onleave: (act: () => void) => void,
  * }} Context
- * @typedef {{name: string, title: string, caption: string, shown?: (about: Document) => boolean, render: (root: HTMLElement, context: Context) => Promise<void>}} Panel
+ * @typedef {{name: string, title: string, caption: string | ((about: Document) => string), shown?: (about: Document) => boolean, render: (root: HTMLElement, context: Context) => Promise<void>}} Panel
  */
 
 /** @type {Panel[]} */
@@ -62,7 +62,7 @@ async function show() {
   const context = { state, about, offline, set, reading, ask, alive, onleave: (/** @type {() => void} */ act) => leaving.push(act) };
   const busy = setTimeout(() => alive() && byId("main").prepend(h("p", { class: "busy", role: "status" }, "The model is reading …")), 400);
   try {
-    root.append(h("h2", {}, panel.title), h("p", { class: "caption" }, panel.caption));
+    root.append(h("h2", {}, panel.title), h("p", { class: "caption" }, typeof panel.caption === "string" ? panel.caption : panel.caption(about)));
     if (panel !== training && panel !== model && several(state.off).length)
       root.append(h("p", { class: "off", role: "status" }, `Switched off: ${several(state.off).join(", ")}. `, h("button", { type: "button", onclick: () => set({ off: "" }) }, "Switch all on")));
     await panel.render(root, context);

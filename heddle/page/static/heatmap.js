@@ -1,7 +1,7 @@
 // A map of numbers on a canvas: rows ask, columns are asked; the pointer and the arrow keys read it.
 
 import { h } from "./dom.js";
-import { shrunk, visible } from "./numbers.js";
+import { onScale, shrunk, visible } from "./numbers.js";
 
 /**
  * @typedef {{
@@ -26,20 +26,19 @@ export function rgb(text) {
 }
 
 /**
- * The pixels of a map: from the ground's colour to the high one; what is masked has its own.
+ * The pixels of a map: from the ground's colour to the high one and, below zero, to the low one; what is masked has its own.
  * @param {Map} map
  * @param {number} height
  * @param {number} width
  */
 export function pixels(map, height, width) {
   const cells = shrunk(map.values, map.allowed, map.rows.length, map.columns.length, height, width);
-  const [ground, high, masked] = ["--raised", "--high", "--masked"].map((name) => rgb(colour(name)));
-  const image = new ImageData(width, height), span = map.high - map.low || 1;
+  const [ground, high, low, masked] = ["--raised", "--high", "--less", "--masked"].map((name) => rgb(colour(name)));
+  const image = new ImageData(width, height);
   for (let place = 0; place < cells.length; place++) {
-    const empty = cells[place] === -Infinity;
-    const share = Math.max(0, Math.min(1, (cells[place] - map.low) / span));
+    const empty = cells[place] === -Infinity, share = onScale(cells[place], map.low, map.high), end = share < 0 ? low : high;
     for (let part = 0; part < 3; part++)
-      image.data[4 * place + part] = empty ? masked[part] : ground[part] + share * (high[part] - ground[part]);
+      image.data[4 * place + part] = empty ? masked[part] : ground[part] + Math.abs(share) * (end[part] - ground[part]);
     image.data[4 * place + 3] = 255;
   }
   return image;

@@ -208,7 +208,19 @@ export function tree(beams) {
 }
 
 /**
- * The largest number of each cell when a map is drawn with fewer pixels than numbers; -Infinity where nothing is allowed.
+ * Where a value lies on a map's scale: 0 at the ground, 1 at the high end. If some values are below zero, the ground is zero, and -1
+ * is as far from it as 1: of the two ends, the one that is further away.
+ * @param {number} value
+ * @param {number} low
+ * @param {number} high
+ */
+export function onScale(value, low, high) {
+  if (low < 0) return Math.max(-1, Math.min(1, value / Math.max(-low, high)));
+  return Math.max(0, Math.min(1, (value - low) / (high - low || 1)));
+}
+
+/**
+ * The number of each cell that is furthest from zero when a map is drawn with fewer pixels than numbers; -Infinity where nothing is allowed.
  * @param {ArrayLike<number>} values
  * @param {ArrayLike<number> | null} allowed
  * @param {number} rows
@@ -224,7 +236,7 @@ export function shrunk(values, allowed, rows, columns, height, width) {
       const place = row * columns + column;
       if (allowed && !allowed[place]) continue;
       const cell = start + Math.floor((column * width) / columns);
-      if (values[place] > found[cell]) found[cell] = values[place];
+      if (found[cell] === -Infinity || Math.abs(values[place]) > Math.abs(found[cell])) found[cell] = values[place];
     }
   }
   return found;

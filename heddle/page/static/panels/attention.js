@@ -153,7 +153,7 @@ async function single(found, layer, head, context) {
  */
 function staged(stage, { raw, bits, shares, allowed, found, name }) {
   const of = { rows: found.rows, columns: found.columns };
-  if (stage === "mask") return { ...of, values: bits, allowed: bits, low: -1, high: 1, label: `The mask of ${name}` };
+  if (stage === "mask") return { ...of, values: bits, allowed: bits, low: 0, high: 1, label: `The mask of ${name}` };
   if (stage !== "scores") return { ...of, values: shares, allowed, low: 0, high: 1, label: `Attention weights of ${name}` };
   let low = Infinity, high = -Infinity;
   for (const value of raw) {

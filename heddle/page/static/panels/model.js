@@ -75,8 +75,9 @@ function areas(found) {
 
 /** @param {Document} found */
 function cost(found) {
+  const once = found.costs[0]?.once ?? 0;
   const points = (/** @type {string} */ name) => found.costs.map((/** @type {Document} */ each) => [each.length, each[name]]);
-  return h("div", {}, h("h3", {}, "What a longer text costs"), h("p", { class: "caption" }, "Operations of one pass: what grows with the length n, and what tokens that attend to each other add, which with full attention grows with n²."),
+  return h("div", {}, h("h3", {}, "What a longer text costs"), h("p", { class: "caption" }, "Operations of one pass: what grows with the length n, and what tokens that attend to each other add, which with full attention grows with n²." + (once ? ` The head reads the text as a whole: ${said(once)} operations, however long it is.` : "")),
     chart([{ name: "grows with n", points: points("linear"), colour: 0 }, { name: "the rest, n²", points: points("quadratic"), colour: 1 }], { label: "Operations by length", across: "tokens", up: "operations" }),
-    table("Operations of one pass", ["tokens", "grow with n", "the rest", "share of the rest"], found.costs.map((/** @type {Document} */ each) => [each.length, said(each.linear), said(each.quadratic), percent(each.quadratic / (each.linear + each.quadratic))]), ["number", "number", "number", "number"]));
+    table("Operations of one pass", ["tokens", "grow with n", "the rest", "share of the rest"], found.costs.map((/** @type {Document} */ each) => [each.length, said(each.linear), said(each.quadratic), percent(each.quadratic / (each.once + each.linear + each.quadratic))]), ["number", "number", "number", "number"]));
 }

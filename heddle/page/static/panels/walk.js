@@ -89,12 +89,21 @@ async function viewer(box, context) {
     const cells = leadingCells(values, rows, columns, wide);
     const labels = got.rows.length >= rows ? got.rows : Array.from({ length: rows }, () => "");
     view.append(h("div", { class: "row" }, h("button", { type: "button", "data-keep": "columns", "aria-pressed": String(wide > 3), onclick: () => context.set({ columns: wide > 3 ? "" : "all" }) }, "More columns")),
-      table(`${rows} × ${columns} numbers` + (got.shape[got.shape.length - 1] > columns || got.shape[got.shape.length - 2] > rows ? ", the first ones" : ""), ["row", "token", ...cells[0].map((cell, place) => (cell === "…" ? "…" : String(place < wide ? place : columns - 1)))],
+      table(sized(got), ["row", "token", ...cells[0].map((cell, place) => (cell === "…" ? "…" : String(got.columns[place < wide ? place : columns - 1])))],
         cells.map((row, place) => ["T_" + place, visible(labels[place] ?? ""), ...row]), ["", "piece", ...cells[0].map(() => "number")]));
   } catch (error) {
     view.append(h("p", { class: "error" }, error instanceof Error ? error.message : String(error)));
   }
   return view;
+}
+
+/**
+ * How many numbers a tensor has, and how many rows of them are here.
+ * @param {Document} got
+ */
+function sized(got) {
+  const deep = got.shape[got.shape.length - 1], tall = got.shape.length > 2 ? got.shape[got.shape.length - 2] : 1, [rows] = got.matrix.shape;
+  return `${tall} × ${deep} numbers` + (tall > rows ? `, of which the first ${rows} rows are here` : "");
 }
 
 /**

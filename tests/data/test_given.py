@@ -1,0 +1,76 @@
+"""Columns and data frames are read as the lists that they hold, in `fit` and in every call that takes a list."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pytest
+
+import heddle
+from heddle.checks import as_list, checked
+from heddle.config.data import DataConfig
+from heddle.config.tasks import ClassificationConfig, NextTokenConfig, RegressionConfig
+from heddle.data.given import Given
+from heddle.errors import HeddleError
+
+pandas = pytest.importorskip("pandas")
+
+TEXTS, LABELS = ["the warp", "a weft", "the loom"], ["a", "b", "a"]
+ROWS = [{"text": text, "label": label} for text, label in zip(TEXTS, LABELS, strict=True)]
+FRAMES = {
+    "rows": ROWS,
+    "data frame": pandas.DataFrame(ROWS),
+    "columns": {"text": TEXTS, "label": LABELS},
+    "arrays": {"text": np.array(TEXTS), "label": np.array(LABELS)},
+    "series": {"text": pandas.Series(TEXTS), "label": pandas.Categorical(LABELS)},
+    "tuples": list(zip(TEXTS, LABELS, strict=True)),
+}
+
+
+def read(data: Any, task: Any = None) -> list[Any]:
+    return list(Given(data, task or ClassificationConfig(), DataConfig()).examples())
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_records_in_columns_are_records_in_rows(name: str) -> None:
+    found = read(FRAMES[name])
+    assert [(*example.written(), example.label) for example in found] == FRAMES["tuples"]
+
+
+@pytest.mark.parametrize("texts", [pandas.Series(TEXTS), np.array(TEXTS), np.array(TEXTS, dtype=object), tuple(TEXTS)])
+def test_texts_in_a_column_are_texts(texts: Any) -> None:
+    given = Given(texts, NextTokenConfig(), DataConfig())
+    assert [document.text for document in given.documents()] == TEXTS
+
+
+def test_a_label_of_a_frame_may_be_a_numpy_number() -> None:
+    frame = pandas.DataFrame({"text": TEXTS, "label": np.array([0.5, 1, 2], dtype=np.float32)})
+    assert [float(str(example.label)) for example in read(frame, RegressionConfig())] == [0.5, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        ({"text": TEXTS, "label": LABELS[:2]}, "columns must be equally long, and have text 3, label 2 values"),
+        (pandas.DataFrame({"text": [*TEXTS, None], "label": [*LABELS, "a"]}), "item 3"),
+        (pandas.DataFrame({"text": TEXTS, "label": [0.5, np.nan, 1]}), "item 1"),
+        ({"text": "abc", "label": "def"}, "a text, a list or a dataset is needed"),
+    ],
+    ids=["lengths", "missing text", "missing label", "strings"],
+)
+def test_what_is_missing_is_named(data: Any, line: str) -> None:
+    with pytest.raises(HeddleError, match=line):
+        list(read(data))
+
+
+def test_a_list_may_be_a_column_anywhere() -> None:
+    @checked()
+    def count(names: list[str], *, ids: list[int] | None = None) -> tuple[Any, Any]:
+        return names, ids
+
+    columns = [pandas.Series(TEXTS), np.array(TEXTS), pyarrow.array(TEXTS), pyarrow.chunked_array([TEXTS])]
+    assert [count(column)[0] for column in columns] == [TEXTS] * 4
+    assert count(TEXTS, ids=np.array([1, 2]))[1] == [1, 2]
+    with pytest.raises(HeddleError, match="count: names = "):
+        count(np.array([1, 2]))
+    assert as_list(heddle.build(heddle.sized(1, vocab_size=16, dim=16)).embedding.weight) is None
