@@ -155,7 +155,7 @@ def checked(**limits: Limit) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 limit = limits.get(name)
                 if limit is not None and value is not None and not limit.holds(value):
                     raise wrong(place(function, args[:skipped]), name, value, limit.said, limit.choices)
-            return function(*map(values.__getitem__, range(len(args))), **{name: values[name] for name in kwargs})  # type: ignore[arg-type]
+            return function(*map(values.__getitem__, range(len(args))), **{name: values[name] for name in kwargs})
 
         return call
 

@@ -134,10 +134,7 @@ class Transformer(nn.Module):
         """
         if not isinstance(self.head, Classifier):
             raise HeddleError(f"this model's head is of kind {self.config.head.kind!r}, which does not score classes")
-        if not isinstance(hidden, Tensor) or hidden.dim() != 3 or hidden.shape[-1] != self.config.dim:
-            raise wrong("model.scores", "hidden", hidden, f"a tensor of shape [B T {self.config.dim}]")
-        found: Tensor = self.head(hidden, layout, self.embedding.weight)
-        return found
+        return self.head(hidden, layout, self.embedding.weight)
 
     def check_predicts_next(self) -> None:
         """Refuse a model that is not a causal language model.

@@ -22,7 +22,7 @@ from heddle.nn.output import Hidden, Output
 from heddle.nn.recurrent import Recurrent
 from heddle.nn.scope import Scope
 from heddle.nn.setting import Setting
-from heddle.nn.state import FORGETS, STATELESS, BlockState, State
+from heddle.nn.state import FORGETS, STATELESS, BlockState, empty_state
 
 MATRICES = (nn.Linear, Convolution, Experts)
 """The modules whose weights are cast to the working precision; everything else stays in fp32."""
@@ -142,7 +142,7 @@ class Block(nn.Module):
 
     def new_state(self) -> BlockState:
         """Empty states of the mixer and of cross-attention."""
-        return BlockState(_empty_state(self.mixer), STATELESS if self.cross is None else _empty_state(self.cross))
+        return BlockState(empty_state(self.mixer), STATELESS if self.cross is None else empty_state(self.cross))
 
 
 class ParallelBlock(Block):
@@ -164,22 +164,6 @@ class ParallelBlock(Block):
 
 
 WIRINGS: dict[str, type[Block]] = {"serial": Block, "parallel": ParallelBlock, "parallel_one_norm": ParallelBlock}
-
-
-def _empty_state(module: nn.Module) -> State:
-    """What a mixer remembers or, of a module that somebody put around one, what the mixer inside remembers.
-
-    Raises:
-        HeddleError: neither says what it remembers.
-    """
-    for each in module.modules():
-        if (new_state := getattr(each, "new_state", None)) is not None:
-            state: State = new_state()
-            return state
-    raise HeddleError(
-        f"a {type(module).__name__} is in a mixer's place, and has no new_state to say what a cache keeps for it: "
-        "wrap the mixer that was there, or generate without a cache"
-    )
 
 
 def _of_feed_forward(config: BlockConfig) -> str:

@@ -5,7 +5,7 @@ from copy import copy
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heddle.errors import HeddleError
 from heddle.nn.layout import EVEN, Layout
@@ -204,3 +204,19 @@ class BlockState(NamedTuple):
 
 FORGETS = BlockState()
 """The state of a block that remembers nothing."""
+
+
+def empty_state(module: nn.Module) -> State:
+    """What a mixer remembers or, of a module that somebody put around one, what the mixer inside remembers.
+
+    Raises:
+        HeddleError: neither says what it remembers.
+    """
+    for each in module.modules():
+        if (new_state := getattr(each, "new_state", None)) is not None:
+            state: State = new_state()
+            return state
+    raise HeddleError(
+        f"a {type(module).__name__} is in a mixer's place, and has no new_state to say what a cache keeps for it: "
+        "wrap the mixer that was there, or generate without a cache"
+    )

@@ -34,9 +34,9 @@ from heddle.train.batches import BatchesTask
 from heddle.train.evaluate import evaluate
 from heddle.train.history import History
 from heddle.train.live import ProgressLine
-from heddle.train.objective import OwnLoss
 from heddle.train.optimizer import Optimizer
 from heddle.train.outcome import Published, check_patience
+from heddle.train.own_loss import OwnLoss
 from heddle.train.plan import batch_size, by_tokens, faster_precision, highest_rate, pick_products, pick_threads, spread
 from heddle.train.task import Reading, Task
 from heddle.train.tasks import make_task
@@ -91,7 +91,7 @@ def fit(
             a decoder that translates.
         readers: functions to call with every `Report`; one may raise `StopTraining` to end the training after this step.
         progress: show a line on standard error while training takes over two seconds.
-        loss: a function of your own to minimise instead of the task's (see `heddle.train.objective.OwnLoss`), or its name
+        loss: a function of your own to minimise instead of the task's (see `heddle.train.own_loss.OwnLoss`), or its name
             as "module:function"; evaluations report the task's own.
         settings: further settings of `TrainConfig`, which override those of `config`, such as `batch=16` (8 by default, in rows),
             `learning_rate`, `device` (by default where the model is), `precision` (fp32), `ema` or `patience`. With

@@ -1,9 +1,6 @@
 """From a batch to a loss: a sum over targets and their count, so that any split gives the same gradient."""
 
-import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -13,14 +10,9 @@ from heddle.checks import between, checked
 from heddle.data.batch import Batch
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
-from heddle.nn.numeric import wide_dtype
 from heddle.nn.output import Routing
 from heddle.train.loss import cross_entropy
-
-OwnLoss = Callable[[Tensor, Batch], Tensor]
-"""A user's own loss: from scores Float[B T V], or Float[B C] of classes, and their batch to the SUM of the losses of its targets,
-each times its weight in `batch.weights`. heddle divides it by the weights of the whole step, so that any split of a batch has the
-same gradient, and adds routers' terms. A contrastive task gives the vectors instead, Float[B N K E]."""
+from heddle.train.own_loss import OwnLoss, scalar, scored
 
 
 @dataclass(frozen=True)
@@ -69,7 +61,7 @@ class CrossEntropy(nn.Module):
         if self.own is None:
             total, plain = self._sum(features, batch.targets, batch.weights)
         else:
-            total = _scalar(self.own(self._outputs(features), batch), self.own)
+            total = scalar(self.own(self._outputs(features), batch), self.own)
             plain = total.detach()
         extra = sum((routing.terms for routing in routings), torch.zeros_like(total))
         return Loss(total, plain, batch.weights.sum(), extra, tuple(routing.load for routing in routings))
@@ -93,10 +85,7 @@ class CrossEntropy(nn.Module):
 
     def _outputs(self, features: Tensor) -> Tensor:
         """What a user's own loss is given: the scores that the head makes of features, V columns."""
-        assert self.model.head is not None
-        scores = self.model.head.scoring(self.model.embedding.weight).to(features.dtype)
-        finished = scores.finish(self.model.head.product(features, scores.table, scores.bias))
-        return finished[..., : scores.vocab_size].to(wide_dtype(features.dtype))
+        return scored(self.model, features)
 
     def _sum(self, features: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of weighted nats to minimise, and to report, from features [... D] and targets and weights [...]."""
@@ -106,33 +95,3 @@ class CrossEntropy(nn.Module):
         if not torch.compiler.is_compiling() and weights.any():
             x, ids, factors = (each[factors != 0] for each in (x, ids, factors))
         return cross_entropy(x, ids, factors, self.model.head.scoring(self.model.embedding.weight), None, *self.terms)
-
-
-def own_loss(target: str) -> OwnLoss:
-    """The function that a run's `loss = "module:function"` names.
-
-    Raises:
-        HeddleError: it cannot be imported, or is no function.
-    """
-    module, name = target.split(":")
-    try:
-        function: Any = getattr(importlib.import_module(module), name)
-    except Exception as error:
-        message = " ".join(str(error).split())
-        raise HeddleError(f"loss = {target!r}: {type(error).__name__}: {message}; it must be importable") from error
-    if not callable(function):
-        raise HeddleError(
-            f"loss = {target!r} is a {type(function).__name__}, and must be a function of scores and a batch"
-        )
-    made: OwnLoss = function
-    return made
-
-
-def _scalar(total: object, own: OwnLoss) -> Tensor:
-    if not isinstance(total, Tensor) or total.dim() or not total.is_floating_point():
-        shape = f"a tensor of shape {list(total.shape)}" if isinstance(total, Tensor) else f"a {type(total).__name__}"
-        name = getattr(own, "__name__", type(own).__name__)
-        raise HeddleError(
-            f"the loss {name!r} returned {shape}; it must return one number, the sum over the batch's targets"
-        )
-    return total

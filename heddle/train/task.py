@@ -26,7 +26,8 @@ from heddle.data.records import Records
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
-from heddle.train.objective import CrossEntropy, OwnLoss, own_loss
+from heddle.train.objective import CrossEntropy
+from heddle.train.own_loss import OwnLoss, own_loss
 
 MULTIPLE = 8  # rows of a micro-batch of records are a multiple of this, so that 2, 4 or 8 ranks divide it
 

@@ -85,7 +85,7 @@ def test_a_classifier_says_its_scores_and_a_language_model_what_it_lacks() -> No
     means = torch.stack([hidden[0].mean(0), hidden[1, :2].mean(0)])
     wanted = F.linear(means, made.head.scores.weight, made.head.scores.bias)
     torch.testing.assert_close(made.scores(hidden, LAYOUT), wanted)
-    with pytest.raises(HeddleError, match=r"model.scores: hidden = .* must be a tensor of shape \[B T 8\]"):
-        made.scores(hidden[0])
+    with pytest.raises(HeddleError, match=r"of shape \[2, 4, 8\] cannot be pooled by a layout for \[B T\] = \[2, 5\]"):
+        made.scores(hidden[:, 1:], LAYOUT)
     with pytest.raises(HeddleError, match="head is of kind 'language', which does not score classes"):
         model(HEADS["tied"]).scores(hidden)

@@ -1,0 +1,61 @@
+"""A loss of the user's own, which a training minimises instead of its task's."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from heddle.data.batch import Batch
+from heddle.errors import HeddleError
+from heddle.model.transformer import Transformer
+from heddle.nn.numeric import wide_dtype
+
+OwnLoss = Callable[[Tensor, Batch], Tensor]
+"""A user's own loss: from scores Float[B T V], or Float[B C] of classes, and their batch to the SUM of the losses of its targets,
+each times its weight in `batch.weights`. heddle divides it by the weights of the whole step, so that any split of a batch has the
+same gradient, and adds routers' terms. A contrastive task gives the vectors instead, Float[B N K E]."""
+
+
+def scored(model: Transformer, features: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
+    """The scores that a model's head makes of features, V columns, in fp32 or wider."""
+    assert model.head is not None
+    scores = model.head.scoring(model.embedding.weight).to(features.dtype)
+    finished = scores.finish(model.head.product(features, scores.table, scores.bias))
+    return finished[..., : scores.vocab_size].to(wide_dtype(features.dtype))
+
+
+def own_loss(target: str) -> OwnLoss:
+    """The function that a run's `loss = "module:function"` names.
+
+    Raises:
+        HeddleError: it cannot be imported, or is no function.
+    """
+    module, name = target.split(":")
+    try:
+        function: Any = getattr(importlib.import_module(module), name)
+    except Exception as error:
+        message = " ".join(str(error).split())
+        raise HeddleError(f"loss = {target!r}: {type(error).__name__}: {message}; it must be importable") from error
+    if not callable(function):
+        raise HeddleError(
+            f"loss = {target!r} is a {type(function).__name__}, and must be a function of scores and a batch"
+        )
+    made: OwnLoss = function
+    return made
+
+
+def scalar(total: object, own: OwnLoss) -> Float[Tensor, ""]:
+    """What a user's own loss returned, which must be one number.
+
+    Raises:
+        HeddleError: it is something else.
+    """
+    if not isinstance(total, Tensor) or total.dim() or not total.is_floating_point():
+        shape = f"a tensor of shape {list(total.shape)}" if isinstance(total, Tensor) else f"a {type(total).__name__}"
+        name = getattr(own, "__name__", type(own).__name__)
+        raise HeddleError(
+            f"the loss {name!r} returned {shape}; it must return one number, the sum over the batch's targets"
+        )
+    return total
