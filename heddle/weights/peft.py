@@ -8,6 +8,7 @@ rows, and everything else is 0. The rank is then the sum of the layers' ranks. B
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,13 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "use_qalora": (False,),
     "alora_invocation_tokens": (None,),
 }
+# Settings that say how an adapter was made, or that its tensors and their names show by themselves.
+HARMLESS = {
+    "auto_mapping", "base_model_name_or_path", "revision", "peft_version", "task_type", "inference_mode", "r", "lora_alpha",
+    "lora_dropout", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "modules_to_save",
+    "target_parameters", "rank_pattern", "alpha_pattern", "use_rslora", "fan_in_fan_out", "ensure_weight_tying", "megatron_config",
+    "megatron_core", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "qalora_group_size", "runtime_config",
+}  # fmt: skip
 
 
 @checked()
@@ -97,7 +105,8 @@ def merge_adapter(base: str | Path, adapter: str | Path, run: str | Path) -> dic
         HeddleError: one of them cannot be read, or the adapter belongs to another model. Nothing is left behind then.
     """
     model, tokenizer = load(base, "cpu")
-    found, weights, config = _read(Path(adapter), model.config), model.state_dict(), model.config
+    weights, config = model.state_dict(), model.config
+    found = _read(Path(adapter), config, weights)
     # A run also knows what it learned to read, and may have added a chat template, and tokens for it.
     read: dict[str, Any] = {}
     if (Path(adapter) / ADAPTER).is_file() and (Path(adapter) / RUN_CONFIG).is_file():
@@ -120,10 +129,10 @@ def merge_adapter(base: str | Path, adapter: str | Path, run: str | Path) -> dic
     return {"layers": len(found.layers()), "checked": found.base is not None}
 
 
-def _read(adapter: Path, config: TransformerConfig) -> Adapter:
-    """An adapter of either kind, for a base with this config."""
+def _read(adapter: Path, config: TransformerConfig, weights: Mapping[str, Tensor]) -> Adapter:
+    """An adapter of either kind, for a base with this config and these weights."""
     if (adapter / CONFIG).is_file():
-        return from_peft(adapter, config)
+        return from_peft(adapter, config, weights)
     if adapter.is_dir() and not (adapter / ADAPTER).is_file():
         raise HeddleError(f"{adapter}: neither a run with {ADAPTER} nor a directory of peft's with {CONFIG}")
     return read_adapter(adapter / ADAPTER if adapter.is_dir() else adapter)
@@ -177,35 +186,42 @@ def to_peft(adapter: Adapter, family: Family, config: TransformerConfig) -> tupl
     return tensors, said
 
 
-def from_peft(folder: Path, base: TransformerConfig) -> Adapter:
-    """Read a directory that peft wrote, as an adapter for a model with the config `base`.
+def from_peft(folder: Path, base: TransformerConfig, base_weights: Mapping[str, Tensor]) -> Adapter:
+    """Read a directory that peft wrote, as an adapter for a model with the config `base` and these weights.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or names what the model does not have.
     """
     said = read_json(folder / CONFIG)
-    for key, values in SUPPORTED.items():
-        if said.get(key, values[0]) not in values and said.get(key):
-            raise HeddleError(f"{folder / CONFIG}: {key} = {said[key]!r} is not supported, only {values[0]!r}")
+    for key, value in said.items():
+        values = SUPPORTED.get(key, () if value and key not in HARMLESS else (value,))
+        if value and value not in values:
+            only = f", only {values[0]!r}" if values else ""
+            raise HeddleError(f"{folder / CONFIG}: {key} = {value!r} is not supported{only}")
     if not (folder / WEIGHTS).is_file() and (folder / PICKLED).is_file():
         raise HeddleError(
             f"{folder / PICKLED}: a pickle, which can run code when read; save it as safetensors with peft"
         )
     weights = Weights([folder / WEIGHTS])
     known = from_metadata(weights) or Adapter({}, 1.0)
-    config = known.config_of(base)
-    family, _ = choose(config)
-    found: dict[str, Tensor] = {}
+    family, _ = choose(known.config_of(base))
     names = {name: name.removeprefix(PREFIX).replace(".modules_to_save", "") for name in weights}
     factors = {name: match for name, short in names.items() if (match := FACTOR.fullmatch(short))}
-    rows, config, ours = _rows((), family, config)
+    full = {_spelt(names[name], family): weights[name].float() for name in weights.keys() - factors.keys()}
+    try:
+        full, apart = _tables(full, said, family, known.config_of(base), base_weights)
+    except HeddleError as error:
+        raise HeddleError(f"{folder / WEIGHTS}: {error}") from None
+    known = replace(known, head=base.head.model_copy(update={"tied": False})) if apart else known
+    rows, config, ours = _rows((), family, known.config_of(base))
 
     def row_of(theirs: str) -> TensorRow:
-        row = rows.get(theirs) or rows.get(family.names.prefix + theirs)
+        row = rows.get(_spelt(theirs, family))
         if row is None:
             raise HeddleError(f"{folder} belongs to another model: {family.architecture} has no {theirs} of this size")
         return row
 
+    found: dict[str, Tensor] = {}
     for name, match in factors.items():
         other = name.replace(f".lora_{match[2]}", f".lora_{'B' if match[2] == 'A' else 'A'}")
         if other not in weights:
@@ -214,18 +230,67 @@ def from_peft(folder: Path, base: TransformerConfig) -> Adapter:
             row = row_of(f"{match[1]}.weight")
             a, b = weights[name].float(), weights[other].float()
             sizes = [ours[each].shape for each in row.ours]
-            if a.shape[1] != sizes[0][1] or len(b) != sum(size[0] for size in sizes):
+            if any(len(size) != 2 for size in sizes) or a.shape[1] != sizes[0][1] or len(b) != sum(n for n, _ in sizes):
                 raise HeddleError(f"{folder} belongs to another model: {match[1]} is not of the same size")
             flipped = _is_transposed(row, config, [torch.zeros(size[0], 1) for size in sizes])
             scaled = b * _factor(said, match[1], len(a), folder / CONFIG)
             for each, part in zip(row.ours, row.how.ours(scaled.T if flipped else scaled, config), strict=True):
                 layer = each.removesuffix(".weight")
                 found |= {f"{layer}.{A}": a, f"{layer}.{B}": part.contiguous()}
-    for name in weights.keys() - factors.keys():
-        row = row_of(names[name])
-        parts = row.how.ours(weights[name].float(), config)
-        found |= {each: part + row.shift for each, part in zip(row.ours, parts, strict=True)}
+    for theirs, value in full.items():
+        row = row_of(theirs)
+        parts = [part + row.shift for part in row.how.ours(value, config)]
+        if [part.shape for part in parts] != [ours[each].shape for each in row.ours]:
+            raise HeddleError(f"{folder} belongs to another model: {theirs} is not of the same size")
+        found |= dict(zip(row.ours, parts, strict=True))
     return Adapter(found, 1.0, known.base, known.head)
+
+
+def _spelt(name: str, family: Family) -> str:
+    """A published name with the beginning that the family's table has; a head's has none."""
+    prefix = family.names.prefix
+    heads = {row.theirs for row in family.table if not row.theirs.startswith(prefix)}
+    return name if name in heads or name.startswith(prefix) else prefix + name
+
+
+def _tables(
+    full: Mapping[str, Tensor],
+    said: Mapping[str, Any],
+    family: Family,
+    config: TransformerConfig,
+    base: Mapping[str, Tensor],
+) -> tuple[dict[str, Tensor], bool]:
+    """What an adapter brings in full, with a tied model's table and head as peft leaves them; and whether these are two then.
+
+    A module of `modules_to_save` is a copy that was trained alone, so a head that was tied to it keeps the base's numbers, unless
+    peft was told to tie them. Embedding layers that were saved without being named there are put into the one table of both.
+
+    Args:
+        full: tensors by the family's names.
+        said: peft's config.
+        family: the base's.
+        config: the base's, with the adapter's own head.
+        base: the base's weights.
+    """
+    found = dict(full)
+    by_ours = {row.ours: row for row in reversed(family.table)}
+    table, head = by_ours[("embedding.weight",)], by_ours.get(("head.weight",))
+    tables = [row.theirs for row in family.table if row.ours[0] in ("embedding.weight", "source_embedding.weight")]
+    if head is None or not getattr(config.head, "tied", False) or not found.keys() & {*tables, head.theirs}:
+        return found, False
+    if len(config.stacks()) == 2:
+        raise HeddleError(
+            f"it brings {', '.join(found.keys() & {*tables, head.theirs})}, which several parts of the base share"
+        )
+    both = [found.get(row.theirs) for row in (table, head)]
+    modules = [row.theirs.removesuffix(".weight") for row in (table, head)]
+    copied = any(f".{module}".endswith(f".{name}") for module in modules for name in said.get("modules_to_save") or [])
+    same = both[0] is not None and both[1] is not None and torch.equal(both[0], both[1])
+    if same or not copied or said.get("ensure_weight_tying"):
+        value = found.pop(head.theirs, None)
+        return found if value is None else {table.theirs: value, **found}, False
+    old = table.how.theirs((base["embedding.weight"].float(),), config)
+    return {table.theirs: old, head.theirs: old.clone(), **found}, True
 
 
 def _rows(

@@ -27,7 +27,11 @@ from tests.refusing import refusal
 from .test_parity import answer_of_ours, answer_of_theirs, relative
 
 # What peft itself calls of transformers.
-pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Adapter 'default'. 3 LoRA tensor.s. have invalid shape.*"),
+]
 # Every linear layer that has a row of its own or shares one: experts have none.
 EVERY = ("*.q", "*.k", "*.v", "*.o", "*.ffn.up", "*.ffn.down")
 FEW = ("*.q", "*.v")
@@ -300,3 +304,106 @@ def test_target_modules_are_short_where_they_can_be(make_published: Published, t
         config = model.config
         _, said = to_peft(learned(model, layers), FAMILIES[str(config.architecture)], config)
         assert said["target_modules"] == expected
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("saved", [["embed_tokens"], ["lm_head"], ["embed_tokens", "lm_head"], ["norm"]])
+def test_what_an_adapter_brings_in_full_stays_apart_from_what_it_was_tied_to(
+    make_published: Published, tmp_path: Path, tied: bool, saved: list[str]
+) -> None:
+    """peft trains a copy of a module in `modules_to_save`; a head that was tied to it keeps the base's numbers."""
+    published = make_published("llama", tie_word_embeddings=tied)
+    published.save_pretrained(tmp_path / "published")
+    import_model(tmp_path / "published", tmp_path / "base")
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=saved, init_lora_weights=False)
+    theirs = peft.get_peft_model(published, config).eval()
+    draw = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, tensor in theirs.named_parameters():
+            if "modules_to_save" in name:
+                tensor += torch.randn(tensor.shape, generator=draw) * 0.1
+        expected = answer_of_theirs(theirs)
+    theirs.save_pretrained(tmp_path / "adapter")
+    merge_adapter(tmp_path / "base", tmp_path / "adapter", tmp_path / "run")
+    model = load(tmp_path / "run", "cpu").model
+    assert relative(answer_of_ours(model), expected) < 1e-5
+    assert model.config.head.tied == (tied and saved == ["norm"])
+    export_model(tmp_path / "run", tmp_path / "out")
+
+
+def test_tables_that_peft_keeps_tied_stay_one(make_published: Published, tmp_path: Path) -> None:
+    """Told to tie them, or saved beside the adapter because the table is no copy."""
+    for number, said in enumerate(({"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}, {})):
+        published = make_published("llama-tied")
+        published.save_pretrained(tmp_path / f"published-{number}")
+        import_model(tmp_path / f"published-{number}", tmp_path / f"base-{number}")
+        config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False, **said)
+        theirs = peft.get_peft_model(published, config).eval()
+        with torch.no_grad():
+            for name, tensor in theirs.named_parameters():
+                if "modules_to_save" in name if said else "embed_tokens" in name:
+                    tensor += torch.randn(tensor.shape, generator=torch.Generator().manual_seed(3)) * 0.1
+            expected = answer_of_theirs(theirs)
+        theirs.save_pretrained(tmp_path / f"adapter-{number}", save_embedding_layers=not said)
+        merge_adapter(tmp_path / f"base-{number}", tmp_path / f"adapter-{number}", tmp_path / f"run-{number}")
+        model = load(tmp_path / f"run-{number}", "cpu").model
+        assert relative(answer_of_ours(model), expected) < 1e-5
+        assert model.config.head.tied
+
+
+def test_a_pattern_for_layer_1_is_not_that_of_layer_11(make_published: Published, tmp_path: Path) -> None:
+    """Its names are whole ends of a module's name; the first that fits counts."""
+    patterns = {"1.self_attn.q_proj": 3, r"layers\.\d\.self_attn\.q_proj": 5, "v_proj": 7}
+    published = make_published("llama", num_hidden_layers=12)
+    published.save_pretrained(tmp_path / "published")
+    import_model(tmp_path / "published", tmp_path / "base")
+    config = peft.LoraConfig(
+        r=2, lora_alpha=6, target_modules=["q_proj", "v_proj"], init_lora_weights=False, alpha_pattern=patterns,
+        rank_pattern={"1.self_attn.q_proj": 4}, layers_to_transform=[1, 2, 11], layers_pattern="layers",
+    )  # fmt: skip
+    theirs = peft.get_peft_model(published, config).eval()
+    theirs.save_pretrained(tmp_path / "adapter")
+    assert merge_adapter(tmp_path / "base", tmp_path / "adapter", tmp_path / "run")["layers"] == 6
+    with torch.no_grad():
+        assert relative(answer_of_ours(load(tmp_path / "run", "cpu").model), answer_of_theirs(theirs)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("variant", "said", "reason"),
+    [
+        ("llama-tied", {"target_modules": ["embed_tokens"]}, "has no model.embed_tokens.lora_embedding_"),
+        ("llama", {"target_modules": ["q_proj"], "trainable_token_indices": [3]}, "trainable_token_indices = [3]"),
+        ("llama", {"target_modules": ["q_proj"], "use_dora": True}, "use_dora = True is not supported"),
+        ("llama-biases", {"target_modules": ["q_proj"], "bias": "lora_only"}, "bias = 'lora_only' is not supported"),
+        ("llama-biases", {"target_modules": ["q_proj"], "lora_bias": True}, "lora_bias = True is not supported"),
+        ("mixtral", {"target_modules": [], "target_parameters": ["experts.gate_up_proj"]}, "has no model.layers."),
+        ("t5", {"target_modules": ["q"], "modules_to_save": ["shared"]}, "shared.weight, which several parts of the base share"),
+    ],
+)  # fmt: skip
+def test_what_peft_saves_and_heddle_cannot_apply_is_refused(
+    make_published: Published, tmp_path: Path, variant: str, said: dict[str, Any], reason: str
+) -> None:
+    published = make_published(variant)
+    published.save_pretrained(tmp_path / "published")
+    import_model(tmp_path / "published", tmp_path / "base")
+    theirs = peft.get_peft_model(published, peft.LoraConfig(r=2, init_lora_weights=False, **said))
+    theirs.save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
+    assert reason in refusal(lambda: merge_adapter(tmp_path / "base", tmp_path / "adapter", tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_settings_of_which_heddle_knows_nothing_are_refused(base: Path, tmp_path: Path) -> None:
+    """Fields that a later version of peft may have: only what changes nothing is passed over."""
+    tuned(base, tmp_path / "run", FEW)
+    export_adapter(tmp_path / "run", tmp_path / "adapter")
+    file = tmp_path / "adapter" / "adapter_config.json"
+    said = json.loads(file.read_text())
+    every = peft.LoraConfig(r=said["r"], lora_alpha=said["lora_alpha"]).to_dict()
+    plain = {name: value for name, value in every.items() if not isinstance(value, set)} | {"peft_type": "LORA", **said}
+    file.write_text(json.dumps(plain, default=str))
+    merge_adapter(base, tmp_path / "adapter", tmp_path / "merged")
+    for field in ("use_bdlora", "kasa_config", "arrow_config", "something_new"):
+        file.write_text(json.dumps({**said, field: {"rank": 2}}))
+        assert f"{field} = {{'rank': 2}} is not supported" in refusal(
+            lambda: merge_adapter(base, tmp_path / "adapter", tmp_path / "x")
+        )
