@@ -505,6 +505,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "ChatTemplateConfig.date": (None, "2024-07-26"),
     "ChatTemplateConfig.template": ("{{ messages[0].content }}",),
     "ChatTemplateConfig.tokens": ({}, {"bos_token": "<s>"}),
+    "SpecialIds.roles": ({}, {"mask_token": "[MASK]"}),
     "Override.layers": ("0", "-1", "::2", "1:", "5"),
     "RecurrentConfig.hidden": (9, 3),
     "RMSNormConfig.eps": (1e-6, 1e-3, 0.0),

@@ -18,7 +18,6 @@ from heddle.config.train import TrainConfig
 from heddle.data.records import Records
 from heddle.look.readings import Readings
 from heddle.train.extend import extend
-from heddle.train.masked import mask_of
 from heddle.train.material import TEXT
 from heddle.train.outcome import announced
 from heddle.train.plan import Plan
@@ -26,6 +25,7 @@ from heddle.train.prepare import name_sources, prepare
 from heddle.train.ranks import join_ranks
 from heddle.train.session import Session
 from heddle.train.trainer import Interrupted, Trainer, resume_command
+from heddle.weights.token_roles import mask_of
 
 
 def begin(config: RunConfig, run: Path, out: Console, json: bool, readings: int | Sequence[int] | None = None) -> None:
@@ -124,7 +124,7 @@ def _asking(session: Session, samples: list[str]) -> list[tuple[str, str]]:
     if isinstance(task, ContrastiveConfig):
         return [("embed texts", f"heddle embed {name} {shlex.quote(text)}")]
     if isinstance(task, MaskedConfig):
-        masked = f"{text} {mask_of(session.run.tokenizer)}"
+        masked = f"{text} {mask_of(session.run.tokenizer, config.model.ids)}"
         return [("fill in masks", f"heddle fill {name} {shlex.quote(masked)}")]
     # A prompt can only be continued by a model that learned to continue text.
     if config.model.encoder is None and task.fields == TEXT and task.head == "language":

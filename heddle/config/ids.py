@@ -19,6 +19,7 @@ class SpecialIds(Config):
     forced_begin: Id | None = None  # the first id that such a decoder must generate
     forced_end: Id | tuple[Id, ...] | None = None  # the last id, if it reaches its largest length
     banned: tuple[tuple[Id, ...], ...] = ()  # runs of ids that must never be generated
+    roles: dict[str, str] = Field(default_factory=dict)  # what its files call special tokens, such as mask_token
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

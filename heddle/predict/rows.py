@@ -8,17 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heddle.data.corpus import Corpus
 from heddle.data.records import Column, Records
 from heddle.errors import HeddleError, TextError
-from heddle.generate.translate import Marks
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.text.tokenizer import Tokenizer
-from heddle.train.framing import Frame, frame_of
+from heddle.train.framing import Frame, check_frame
 from heddle.train.records import padded, padded_layout
-from heddle.train.task import Reading
+from heddle.weights.token_roles import around_read
 
 TOKENS = 8192  # most padded tokens of a batch, unless a single row has more
 Done = Callable[[int, int], None]
@@ -43,9 +41,6 @@ class Row:
 def frame_for(model: Transformer, tokenizer: Tokenizer, texts: int = 1) -> Frame:
     """The frame in which a model was trained to read texts.
 
-    An encoder-decoder's source has the marks of translation. A published tokenizer frames texts itself. Otherwise, a model with
-    classes or vectors has read framed texts (`frame_of`), and one that predicts tokens has read plain ones.
-
     Args:
         texts: 2 for pairs.
 
@@ -56,13 +51,9 @@ def frame_for(model: Transformer, tokenizer: Tokenizer, texts: int = 1) -> Frame
         raise HeddleError(
             f"the tokenizer has {tokenizer.vocab_size} ids, but the model only {model.vocab_size}: use the model's own tokenizer"
         )
-    reading = Reading(Corpus(), model.config, tokenizer=tokenizer)
-    if len(model.config.stacks()) == 2:
-        marks = Marks.of(model.config, tokenizer)
-        return Frame(reading.length, marks.begin, (marks.end,), (marks.end,))
-    if model.config.head.kind in ("classifier", "embedding") or any(tokenizer.around):
-        return frame_of(reading, texts)
-    return Frame(reading.length)
+    frame = Frame(model.config.context, *around_read(model.config, tokenizer))
+    check_frame(frame, texts)
+    return frame
 
 
 def framed(frame: Frame, texts: Sequence[Sequence[int]], pairs: Sequence[Sequence[int]] | None = None) -> list[Row]:

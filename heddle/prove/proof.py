@@ -21,7 +21,8 @@ from heddle.prove.laptop import LARGE, laptop
 from heddle.prove.subject import Subject, awaken
 from heddle.prove.verdict import Comparison, NotApplicable, Verdict, judge, number
 from heddle.weights import export_model, save
-from heddle.weights.convert import TOLERANCE, expressible
+from heddle.weights.agreement import TOLERANCE
+from heddle.weights.convert import expressible
 
 FIRST_LOSS = 0.3  # nats from ln V (L0-13)
 EXPORT = "export"
@@ -126,7 +127,7 @@ def exported(subject: Subject) -> Verdict:
     if not report["checked"]:
         return Verdict(EXPORT, "NOT CHECKED", detail="transformers is not installed")
     apart = float(report["difference"])
-    return Verdict(EXPORT, "ROUNDING" if apart else "EXACT", apart, TOLERANCE)
+    return Verdict(EXPORT, "ROUNDING" if apart else "EXACT", apart, float(report["allowed"]))
 
 
 def not_expressible(config: TransformerConfig) -> Verdict | None:

@@ -10,27 +10,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
 import tokenizers
 
 from heddle.checks import checked
 from heddle.errors import HeddleError, did_you_mean
-from heddle.text.file import Content, special_entries, vocabulary, write_content
+from heddle.text.file import Around, Content, frame_entry, special_entries, vocabulary, write_content
 
 Kind = Literal["bytes", "characters", "words", "bpe", "wordpiece", "unigram"]
 
 END_OF_TEXT = "<|endoftext|>"
 # A tokenizer.json does not say which special token ends a text; these are the names that published families use.
 ENDINGS = (END_OF_TEXT, "<|end_of_text|>", "</s>")
-
-
-class Around(NamedTuple):
-    """The ids that a published file puts before a text, between the two texts of a pair, and after a text."""
-
-    before: tuple[int, ...] = ()
-    between: tuple[int, ...] = ()
-    after: tuple[int, ...] = ()
 
 
 class Base(ABC):
@@ -168,6 +160,10 @@ class Base(ABC):
     def save(self, path: str | Path) -> None:
         write_content(path, self._content)
 
+    def has(self, name: str) -> bool:
+        """Whether a text is one of the pieces or special tokens."""
+        return name in self.special or name in vocabulary(self._content["model"])
+
     def with_special(self, names: Sequence[str]) -> Self:
         """The same tokenizer with these special tokens too; those that it lacks get the ids after all others.
 
@@ -179,9 +175,42 @@ class Base(ABC):
         for name in new:
             if name in ordinary:
                 raise HeddleError(f"special token {name!r} is also an ordinary piece of this tokenizer")
-        added = [*self._content["added_tokens"], *special_entries(new, self.vocab_size)]
+        return self._with(added_tokens=[*self._content["added_tokens"], *special_entries(new, self.vocab_size)])
+
+    def framed(self, around: Around, typed: bool) -> Self:
+        """The same tokenizer, whose file puts these ids around texts; itself if it does so already.
+
+        Args:
+            around: the ids.
+            typed: whether the second text of a pair, with the ids after it, has type 1.
+        """
+        before, between, after = around
+        types = [0] * (len(before) + 1 + len(between)) + [int(typed)] * (1 + len(after))
+        if self.around == around and (not typed or self.pair_types() == types):
+            return self
+        return self._with(post_processor=frame_entry(around, types, self._bytes) if any(around) else None)
+
+    def pair_types(self) -> list[int]:
+        """The types that the file gives to the ids of a pair of texts of one id each."""
+        types: list[int] = _around_words(self._content)[1].type_ids
+        return types
+
+    def stripping(self, name: str, left: bool, right: bool) -> Self:
+        """The same tokenizer, where a special token written out in a text takes the blanks on these sides with it."""
+        flags = {"lstrip": left, "rstrip": right}
+        added = [{**t, **flags} if t["content"] == name else t for t in self._content["added_tokens"]]
+        return self._with(added_tokens=added)
+
+    def normalizing(self, kind: str, settings: Mapping[str, Any]) -> Self:
+        """The same tokenizer with these settings of its normalizer; itself if it has them, or a normalizer of another kind."""
+        entry = self._content.get("normalizer") or {}
+        if entry.get("type") != kind or {**entry, **settings} == entry:
+            return self
+        return self._with(normalizer={**entry, **settings})
+
+    def _with(self, **parts: Any) -> Self:
         made: Any = type(self)
-        found: Self = made({**self._content, "added_tokens": added})
+        found: Self = made({**self._content, **parts})
         return found
 
     def fingerprint(self) -> str:
@@ -190,21 +219,26 @@ class Base(ABC):
 
 
 def added_around(content: Content) -> Around:
-    """The ids that a file's post-processor puts around a text, and between the two texts of a pair.
-
-    `tokenizers` computes them, on a vocabulary of one word, because post-processors nest and carry their own ids.
-    """
-    post_processor = content.get("post_processor")
-    if not post_processor:
+    """The ids that a file's post-processor puts around a text, and between the two texts of a pair."""
+    if not content.get("post_processor"):
         return Around()
-    word: Content = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
-    rest = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "decoder"))
-    whole = {"version": "1.0", "added_tokens": [], **rest, "post_processor": post_processor, "model": word}
-    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(whole))
-    single, pair = tokenizer.encode("a"), tokenizer.encode("a", "a")
+    single, pair = _around_words(content)
     place = single.special_tokens_mask.index(0)
     first, second = (number for number, mark in enumerate(pair.special_tokens_mask) if not mark)
     return Around(tuple(single.ids[:place]), tuple(pair.ids[first + 1 : second]), tuple(single.ids[place + 1 :]))
+
+
+def _around_words(content: Content) -> tuple[tokenizers.Encoding, tokenizers.Encoding]:
+    """A text of one id and a pair of such texts, with what a file's post-processor adds.
+
+    `tokenizers` computes them, on a vocabulary of one word, because post-processors nest and carry their own ids.
+    """
+    word: Content = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+    rest = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "decoder"))
+    post_processor = {"post_processor": content.get("post_processor")}
+    whole: Content = {"version": "1.0", "added_tokens": [], **rest, **post_processor, "model": word}
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(whole))
+    return tokenizer.encode("a"), tokenizer.encode("a", "a")
 
 
 def _any_of(names: Iterable[str]) -> re.Pattern[str]:

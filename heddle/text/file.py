@@ -4,13 +4,21 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from heddle.errors import HeddleError
 
 Content = dict[str, Any]
 
 FILE_NAME = "tokenizer.json"
+
+
+class Around(NamedTuple):
+    """The ids that a published file puts before a text, between the two texts of a pair, and after a text."""
+
+    before: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
 
 
 def read_content(path: str | Path) -> tuple[Path, Content]:
@@ -78,6 +86,32 @@ def special_entries(special: Sequence[str], first: int) -> list[Content]:
     """The entries of special tokens, with ids from `first` on, which are found only by their exact text."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return [{"id": first + place, "content": token, **flags} for place, token in enumerate(special)]
+
+
+def frame_entry(around: Around, types: Sequence[int], texts: Sequence[bytes]) -> Content:
+    """The entry for "put these ids around texts".
+
+    Args:
+        around: the ids.
+        types: of the ids of a pair, its two texts as one id each.
+        texts: the bytes of each id.
+    """
+    names = {id: texts[id].decode(errors="replace") for ids in around for id in ids}
+
+    def pieces(ids: Sequence[int], types: Sequence[int]) -> list[Content]:
+        return [{"SpecialToken": {"id": names[id], "type_id": t}} for id, t in zip(ids, types, strict=True)]
+
+    def text(name: str, type_id: int) -> Content:
+        return {"Sequence": {"id": name, "type_id": type_id}}
+
+    before, between, after = around
+    start = len(before)
+    middle = start + 1 + len(between)
+    single = [*pieces(before, [0] * start), text("A", 0), *pieces(after, [0] * len(after))]
+    pair = [*pieces(before, types[:start]), text("A", types[start]), *pieces(between, types[start + 1 : middle])]
+    pair += [text("B", types[middle]), *pieces(after, types[middle + 1 :])]
+    tokens = {name: {"id": name, "ids": [id], "tokens": [name]} for id, name in names.items()}
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens}
 
 
 def model_type(content: Content) -> str:

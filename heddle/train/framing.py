@@ -7,12 +7,10 @@ import numpy.typing as npt
 
 from heddle.data.records import Records
 from heddle.errors import HeddleError
-from heddle.text.tokenizer import Around
 from heddle.train.task import Reading
+from heddle.weights.token_roles import ENDS, around_texts
 
 Ids = npt.NDArray[np.int64]
-# Names of the token before a text, and of the one after it: BERT's and RoBERTa's.
-BEGINNINGS, ENDS = ("[CLS]", "<s>"), ("[SEP]", "</s>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +49,9 @@ class Frame:
     def kept(self, text: int, pair: int) -> tuple[int, int]:
         """How many ids of each text of a pair are kept."""
         room = self.context - self.marks(2)
-        first = min(text, max(room - pair, room - room // 2))
-        return first, min(pair, room - first)
+        shorter = min(text, pair, room // 2)
+        longer = min(max(text, pair), room - shorter)
+        return (longer, shorter) if text > pair else (shorter, longer)
 
     def alone(self, ids: npt.NDArray[np.integer]) -> list[int]:
         """The row of a single text."""
@@ -71,11 +70,7 @@ class Frame:
 
 
 def frame_of(reading: Reading, texts: int) -> Frame:
-    """The frame of a run's texts.
-
-    A published tokenizer says itself what it puts around texts. Otherwise the marks are the special tokens `[CLS]` and `[SEP]`, or
-    `<s>` and `</s>`; without them, the end of a text comes after each text, or an imported model's own ids do; without any of
-    these, a text has no marks.
+    """The frame of a run's texts, with the marks of `around_texts`.
 
     Args:
         reading: the model and the tokenizer.
@@ -84,28 +79,21 @@ def frame_of(reading: Reading, texts: int) -> Frame:
     Raises:
         HeddleError: the context has no room for a text, or nothing can separate two texts.
     """
-    around = None if reading.tokenizer is None else reading.tokenizer.around
-    begin, between, end = around if around is not None and any(around) else _named(reading)
-    if texts > 1 and not between:
-        raise HeddleError(f"pairs of texts need a token between them: add {ENDS[0]} to special_tokens")
-    frame = Frame(reading.length, begin, between, end)
-    if reading.length < frame.marks(texts) + texts:
-        raise HeddleError(
-            f"context = {reading.length} has no room for {frame.marks(texts)} special tokens and a text: "
-            f"set context={frame.marks(texts) + texts} or more"
-        )
+    frame = Frame(reading.length, *around_texts(reading.model, reading.tokenizer))
+    check_frame(frame, texts)
     return frame
 
 
-def _named(reading: Reading) -> Around:
-    """The marks of a tokenizer that does not say what it puts around texts."""
-    special = {} if reading.tokenizer is None else dict(reading.tokenizer.special)
-    ids = reading.model.ids
-    begin = next((special[name] for name in BEGINNINGS if name in special), None if ids is None else ids.begin)
-    end = next((special[name] for name in ENDS if name in special), None)
-    if end is None and reading.tokenizer is not None:
-        end = reading.tokenizer.end_of_text
-    if end is None and ids is not None:
-        end = next(iter(ids.ends()), None)
-    after = () if end is None else (end,)
-    return Around(() if begin is None else (begin,), after, after)
+def check_frame(frame: Frame, texts: int) -> None:
+    """Refuse a frame that cannot hold so many texts.
+
+    Raises:
+        HeddleError: as in `frame_of`.
+    """
+    if texts > 1 and not frame.between:
+        raise HeddleError(f"pairs of texts need a token between them: add {ENDS[0]} to special_tokens")
+    if frame.context < frame.marks(texts) + texts:
+        raise HeddleError(
+            f"context = {frame.context} has no room for {frame.marks(texts)} special tokens and a text: "
+            f"set context={frame.marks(texts) + texts} or more"
+        )

@@ -16,8 +16,7 @@ from heddle.text.tokenizer import Tokenizer
 from heddle.train.objective import CrossEntropy
 from heddle.train.task import Examples, HeldOut, Reading
 from heddle.train.texts import TextTask
-
-MASKS = ("[MASK]", "<mask>")  # names of the mask token: BERT's and RoBERTa's
+from heddle.weights.token_roles import MASKS, mask_of
 
 Ids = npt.NDArray[np.int64]
 
@@ -39,7 +38,7 @@ class MaskedTask(TextTask):
     def __init__(self, config: MaskedConfig, reading: Reading) -> None:
         if reading.tokenizer is None:
             raise HeddleError("the task 'masked' needs the tokenizer of the text, for its mask token")
-        name = mask_of(reading.tokenizer)
+        name = mask_of(reading.tokenizer, reading.model.ids)
         if name is None:
             raise HeddleError(
                 f"the tokenizer has no mask token: add {MASKS[0]} to special_tokens, or train a tokenizer"
@@ -125,11 +124,6 @@ class MaskedTask(TextTask):
             if not chosen or len(chosen) + len(words[number]) <= wanted:
                 chosen += words[number].tolist()
         return np.sort(np.array(chosen, dtype=np.int64))
-
-
-def mask_of(tokenizer: Tokenizer) -> str | None:
-    """The name of a tokenizer's mask token, or None."""
-    return next((name for name in MASKS if name in tokenizer.special), None)
 
 
 def continuing(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:

@@ -5,14 +5,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
 from heddle.checks import checked
-from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, TransformerConfig
+from heddle.config.model import TransformerConfig
 from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError, did_you_mean
-from heddle.model.transformer import Transformer
+from heddle.weights.agreement import compare
 from heddle.weights.families import (
     BART,
     BERT,
@@ -45,9 +42,10 @@ from heddle.weights.files import write_directory, write_manifest
 from heddle.weights.hub import fetch
 from heddle.weights.ids import read_ids
 from heddle.weights.mapping import import_tensors
-from heddle.weights.published import open_weights, read_chat, read_json, read_tokenizer, write_published
+from heddle.weights.published import open_weights, read_chat, read_json, read_settings, read_tokenizer, write_published
 from heddle.weights.run import build_empty, load, write_model
 from heddle.weights.tensors import check_depth
+from heddle.weights.token_roles import has_other_types, read_roles
 
 # In the order in which export tries them.
 ALL = (
@@ -76,7 +74,6 @@ ALL = (
     MARIAN,
 )
 FAMILIES = {family.architecture: family for family in ALL}
-TOLERANCE = 1e-5  # of the largest logit, or of 1 if all are smaller
 NEAREST, MOST = 3, 3  # families that an error names, and differences of each
 LONGEST = 300  # characters of an error that names more than one family
 OF_A_LAYER = re.compile(r"\.layers\.\d+")
@@ -124,6 +121,12 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         notes.append(f"its tokenizer has {tokenizer.vocab_size} ids but the model only {config.vocab_size}: left out")
         tokenizer = None
+    if tokenizer is not None and has_other_types(config, tokenizer):
+        notes.append("its tokenizer is left out: it gives the two texts of a pair other types than 0 and 1")
+        tokenizer = None
+    if tokenizer is not None:
+        roles, unknown = read_roles(read_settings(folder), config.model_copy(update={"ids": ids}), tokenizer, ids)
+        ids, notes = ids.model_copy(update={"roles": roles}), [*notes, *unknown]
     if tokenizer is None:
         notes.append("the run has no tokenizer: it reads and returns ids only")
     with write_directory(Path(run)) as directory:
@@ -175,33 +178,43 @@ def nearest_table(families: Iterable[Family], names: Iterable[str]) -> Family:
 
 @checked()
 def export_model(run: str | Path, directory: str | Path) -> dict[str, Any]:
-    """Write a run as a directory that Hugging Face transformers loads (`from_pretrained`), and compare the logits.
+    """Write a run as a directory that Hugging Face transformers loads (`from_pretrained`), and compare what both compute.
+
+    Texts, pairs and conversations are given to the tokenizer and the model that transformers reads from the directory, as its users
+    do: ids, types and scores must be heddle's.
 
     Args:
         run: a run or a checkpoint directory.
         directory: the new directory; it must not exist.
 
     Returns:
-        `family`; `checked`, whether Hugging Face transformers was installed to load it; `difference`, the largest
-        difference of two logits over the largest logit (or 1), None if not checked; `notes` for the user.
+        `family`; `checked`, whether Hugging Face transformers was installed to load it; `difference`, the largest of two scores
+        over the largest score (or 1), and `allowed`, what rounding explains, both None if not checked; `notes` for the user.
 
     Raises:
-        HeddleError: no family can express the model (the message gives the reasons), or the logits of Hugging Face
-            transformers differ by more than 1e-5 in fp32. Nothing is left behind then.
+        HeddleError: no family can express the model (the message gives the reasons), Hugging Face transformers reads a text as
+            other ids, or its scores differ in fp32 by more than 1e-5 and more than 8 times the rounding error of either side.
+            Nothing is left behind then.
     """
     model, tokenizer = load(run, "cpu")
     family, notes = choose(model.config)
     with write_directory(Path(directory)) as partial:
         write_published(partial, family, model, tokenizer)
-        difference = logit_difference(model, family, partial)
-        if difference is None:
+        try:
+            agreement = compare(model, tokenizer, family, partial)
+        except HeddleError as error:
+            raise HeddleError(f"{run}: {error}; nothing was written") from None
+        if agreement is None:
             notes.append("not checked: Hugging Face transformers is not installed")
-        elif not difference <= TOLERANCE:
+        elif not agreement.difference <= agreement.allowed:
             raise HeddleError(
-                f"{run}: the logits of {family.architecture} differ by {difference:.1e} of the largest, more than "
-                f"{TOLERANCE:g}; nothing was written. This is a bug in heddle: please report it"
+                f"{run}: the scores of {family.architecture} differ by {agreement.difference:.1e} of the largest, and rounding "
+                f"explains {agreement.allowed:.1e}; nothing was written. This is a bug in heddle: please report it"
             )
-        record = {"family": family.name, "checked": difference is not None, "difference": difference}
+        else:
+            notes += agreement.notes
+        measured = {"difference": None, "allowed": None} if agreement is None else agreement.measured()
+        record = {"family": family.name, "checked": agreement is not None, **measured}
         write_manifest(partial, record)
     return {**record, "notes": notes}
 
@@ -264,47 +277,3 @@ def fits(config: TransformerConfig) -> list[Fit]:
     has = set(config.stacks())
     found = [Fit(family, *family.reasons(config)) for family in ALL if set(family.options.stacks) == has]
     return sorted(found, key=lambda fit: (len(fit.distinct()), fit.family.architecture != config.architecture))
-
-
-def logit_difference(model: Transformer, family: Family, folder: Path) -> float | None:
-    """The largest difference between heddle's logits and Hugging Face transformers' on random ids, in fp32.
-
-    For a model with an embedding head, the vectors are compared. The difference is relative to the largest entry, or to 1
-    if all are smaller; None if Hugging Face transformers is not installed.
-    """
-    try:
-        import transformers
-    except ImportError:
-        return None
-    logging: Any = transformers.utils.logging
-    logging.disable_progress_bar()
-    read: Any = getattr(transformers, family.architecture).from_pretrained
-    how: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": family.attention, "local_files_only": True}
-    if any("{e}" in row.theirs for row in family.table):
-        how["experts_implementation"] = "eager"  # the others do not support every width
-    theirs, report = read(folder, output_loading_info=True, **how)
-    unset = [str(name) for name in (*report["missing_keys"], *report["unexpected_keys"], *report["mismatched_keys"])]
-    if unset:
-        raise HeddleError(
-            f"Hugging Face transformers cannot place {unset[0]} of the exported weights ({len(unset)} in all)"
-        )
-    length = min(model.config.context, 64)
-    tokens, source = torch.randint(model.vocab_size, (2, 2, length), generator=torch.Generator().manual_seed(0))
-    source = source % (model.config.source_vocab_size or model.vocab_size)
-    with torch.inference_mode():
-        expected, found = ours_and_theirs(model, theirs.eval(), tokens, source)
-    return float((found - expected).abs().max() / expected.abs().max().clamp(min=1.0))
-
-
-def ours_and_theirs(model: Transformer, theirs: Any, tokens: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
-    """The outputs of a model and its Hugging Face counterpart for the same tokens: scores, or a vector or classes per sequence."""
-    if isinstance(model.config.head, EmbeddingHeadConfig | ClassifierHeadConfig):
-        assert model.head is not None
-        vectors: Tensor = model.head(model(tokens).hidden, None, model.embedding.weight)
-        answer = theirs(tokens)
-        return vectors, answer.logits if isinstance(model.config.head, ClassifierHeadConfig) else answer.pooler_output
-    if len(model.config.stacks()) == 2:
-        scores, found = model(tokens, source=source).hidden, theirs(source, decoder_input_ids=tokens).logits
-    else:
-        scores, found = model(tokens).hidden, theirs(tokens).logits
-    return model.logits(scores), found

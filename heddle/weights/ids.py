@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from heddle.config.ids import SpecialIds
+from heddle.config.model import TransformerConfig
 from heddle.text.tokenizer import Tokenizer
+from heddle.weights.token_roles import PADS
 
 # Hugging Face's names, and heddle's.
 NAMES = {
@@ -56,15 +58,18 @@ def _is_valid(name: str, value: Any, count: int) -> bool:
     return known(value)
 
 
-def own_ids(tokenizer: Tokenizer | None, several: bool) -> SpecialIds:
+def own_ids(tokenizer: Tokenizer | None, config: TransformerConfig) -> SpecialIds:
     """The special ids of a model built by heddle: the token that ends a text serves every purpose, as in GPT-2.
 
-    Args:
-        several: there are an encoder and a decoder, so that it also pads rows and comes before a decoder's first token.
+    With an encoder, it also pads rows; in an encoder-decoder, it comes before the decoder's first token. An encoder alone is
+    padded by the tokenizer's own token for that, if there is one.
     """
-    end = None if tokenizer is None else tokenizer.end_of_text
-    more = end if several else None
-    return SpecialIds(begin=end, end=end, padding=more, decoder_start=more)
+    if tokenizer is None:
+        return SpecialIds()
+    end, several = tokenizer.end_of_text, len(config.stacks()) == 2
+    named = None if several else next((tokenizer.special[name] for name in PADS if name in tokenizer.special), None)
+    padding = None if config.encoder is None else end if named is None else named
+    return SpecialIds(begin=end, end=end, padding=padding, decoder_start=end if several else None)
 
 
 def written_ids(ids: SpecialIds, usual: Mapping[str, int]) -> tuple[dict[str, Any], dict[str, Any]]:

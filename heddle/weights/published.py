@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from heddle.config.chat import ChatTemplateConfig
 from heddle.config.ids import SpecialIds
@@ -11,6 +11,7 @@ from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.text.apart import ApartTemplate
+from heddle.text.base import Base
 from heddle.text.bpe import load_gpt2_merges
 from heddle.text.chat import ChatTemplate
 from heddle.text.file import byte_symbols
@@ -19,9 +20,9 @@ from heddle.weights.families import Family
 from heddle.weights.ids import own_ids, written_ids
 from heddle.weights.mapping import to_theirs
 from heddle.weights.tensors import Weights, save_tensors
+from heddle.weights.token_roles import PADS, ROLES, as_set, published_tokenizer, typed, written_roles
 
 INDEX = "model.safetensors.index.json"
-ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 TEMPLATE, SETTINGS = "chat_template.jinja", "tokenizer_config.json"
 
 
@@ -56,10 +57,13 @@ def open_weights(folder: Path) -> Weights:
 
 
 def read_tokenizer(folder: Path) -> tuple[Tokenizer | None, list[str]]:
-    """The tokenizer of a published directory, or None and the reason."""
+    """The tokenizer of a published directory, and notes for the user; None if heddle does not have it, and a note says why.
+
+    What `tokenizer_config.json` says otherwise than `tokenizer.json` is taken as the classes of Hugging Face transformers take it.
+    """
     try:
         if (folder / "tokenizer.json").is_file():
-            return load_tokenizer(folder), []
+            return as_set(load_tokenizer(folder), read_settings(folder))
         if (folder / "merges.txt").is_file() and (folder / "vocab.json").is_file():
             tokenizer = load_gpt2_merges(folder / "merges.txt")
             if not _same_ids(read_json(folder / "vocab.json"), tokenizer):
@@ -70,10 +74,15 @@ def read_tokenizer(folder: Path) -> tuple[Tokenizer | None, list[str]]:
     return None, ["the directory has no tokenizer.json"]
 
 
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The `tokenizer_config.json` of a published directory; empty if there is none."""
+    file = folder / SETTINGS
+    return read_json(file) if file.is_file() else {}
+
+
 def read_chat(folder: Path) -> tuple[ChatTemplateConfig | None, list[str]]:
     """The chat template of a published directory, or None, and notes for the user."""
-    file = folder / SETTINGS
-    said = read_json(file) if file.is_file() else {}
+    said = read_settings(folder)
     template = said.get("chat_template")
     if isinstance(template, list):  # several by name
         named = {each.get("name"): each.get("template") for each in template if isinstance(each, Mapping)}
@@ -124,20 +133,32 @@ def write_published(folder: Path, family: Family, model: Transformer, tokenizer:
     if chat is not None and tokenizer is not None:
         (folder / TEMPLATE).write_text(chat.template, encoding="utf-8")
     config, tensors = family.rewrite(model.config, model.state_dict())
+    read = None if tokenizer is None else published_tokenizer(config, tokenizer)
+    if family.from_zero is not None and starts_otherwise(read, config) and ids.decoder_start is not None:
+        config, tensors = family.from_zero(config, tensors, ids.decoder_start)
+        read = read.with_special(PADS[1:])
+        ids = ids.model_copy(update={"padding": config.vocab_size - 1, "decoder_start": config.vocab_size - 1})
     said, generation = written_ids(ids, family.ids)
     theirs = {"architectures": [family.architecture], "model_type": family.name, **family.theirs(config), **said}
     # Hugging Face transformers reads `torch_dtype` before version 4.56, and `dtype` from then on.
     _write_json(folder / "config.json", {**theirs, "torch_dtype": "float32", "dtype": "float32"})
     _write_json(folder / "generation_config.json", generation)
     save_tensors(folder / "model.safetensors", to_theirs(family.table, config, tensors), {"format": "pt"})
-    if tokenizer is not None:
-        tokenizer.save(folder)
-        _write_json(folder / SETTINGS, tokenizer_config(tokenizer, config.context, ids, chat))
+    if read is not None:
+        read.save(folder)
+        _write_json(folder / SETTINGS, tokenizer_config(config, read, ids, chat))
+
+
+def starts_otherwise(tokenizer: Tokenizer | None, config: TransformerConfig) -> TypeGuard[Base]:
+    """Whether a model is one of heddle's own, whose tokenizer has a text for each id and takes a further one."""
+    if config.ids is not None or not isinstance(tokenizer, Base) or tokenizer.has(PADS[1]):
+        return False
+    return {config.vocab_size, config.source_vocab_size or config.vocab_size} == {tokenizer.vocab_size}
 
 
 def special_ids(config: TransformerConfig, tokenizer: Tokenizer | None) -> SpecialIds:
     """The special ids that an export names: a model built by heddle takes them from the tokenizer, and an answer's end is one."""
-    ids = config.ids or own_ids(tokenizer, several=len(config.stacks()) == 2)
+    ids = config.ids or own_ids(tokenizer, config)
     if config.chat is None or tokenizer is None:
         return ids
     ends = (*ChatTemplate.of(config.chat, tokenizer, apart=True).ends, *ids.ends())  # an answer ends before a text does
@@ -145,22 +166,16 @@ def special_ids(config: TransformerConfig, tokenizer: Tokenizer | None) -> Speci
 
 
 def tokenizer_config(
-    tokenizer: Tokenizer, context: int, ids: SpecialIds, chat: ChatTemplateConfig | None = None
+    config: TransformerConfig, tokenizer: Tokenizer, ids: SpecialIds, chat: ChatTemplateConfig | None = None
 ) -> dict[str, Any]:
-    """The `tokenizer_config.json` for a `tokenizer.json`. Naming a token that does not exist would add it.
-
-    What a chat template calls special tokens is what it was trained with: a name that it uses and lacks is left out.
-    """
-    data: dict[str, Any] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": context,
+    """The `tokenizer_config.json` for a `tokenizer.json`."""
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",  # others change what tokenizer.json says
+        "model_max_length": config.context,
+        "model_input_names": ["input_ids", *(["token_type_ids"] if typed(config) else []), "attention_mask"],
         "clean_up_tokenization_spaces": False,
+        **written_roles(config, tokenizer, ids, chat),
     }
-    texts = {i: text for text, i in tokenizer.special.items()}
-    end = ids.end[0] if isinstance(ids.end, tuple) else ids.end  # this file can name only one
-    roles = {"bos_token": ids.begin, "eos_token": end, "pad_token": ids.padding}
-    data |= {role: texts[i] for role, i in roles.items() if i in texts and not (chat and role in chat.template)}
-    return data | ({} if chat is None else chat.tokens)
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:

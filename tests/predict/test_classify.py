@@ -160,9 +160,9 @@ def test_words_that_do_not_fit_have_no_class() -> None:
 @pytest.mark.parametrize(
     ("single", "pair", "marks"),
     [
-        ("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B [SEP]", ((2,), (3, 3), (3,))),  # RoBERTa's
-        ("$A [SEP]", "$A [SEP] $B [SEP]", ((), (3,), (3,))),  # T5's
-        ("[CLS] $A", "[CLS] $A [CLS] $B", ((2,), (2,), ())),  # Llama's
+        ("[CLS] $A [SEP]", "[CLS] $A [SEP] [SEP] $B:1 [SEP]:1", ((2,), (3, 3), (3,))),  # RoBERTa's
+        ("$A [SEP]", "$A [SEP] $B:1 [SEP]:1", ((), (3,), (3,))),  # T5's
+        ("[CLS] $A", "[CLS] $A [CLS] $B:1", ((2,), (2,), ())),  # Llama's
     ],
 )
 def test_a_published_tokenizer_frames_texts_as_it_says(

@@ -10,7 +10,7 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
-from heddle.config import SpecialIds
+from heddle.config import SpecialIds, preset
 from heddle.errors import HeddleError
 from heddle.text import END_OF_TEXT, train_tokenizer
 from heddle.weights import export_model, import_model, read_config
@@ -143,10 +143,10 @@ def test_an_imported_tokenizer_is_told_its_roles(make_published: Make, tmp_path:
 
 def test_a_model_of_ones_own_has_the_end_of_its_texts() -> None:
     tokenizer = train_tokenizer("bytes", [])
-    assert own_ids(tokenizer, several=False) == SpecialIds(begin=256, end=256)
-    assert own_ids(tokenizer, several=True) == SpecialIds(begin=256, end=256, padding=256, decoder_start=256)
-    assert (
-        own_ids(None, several=True)
-        == own_ids(train_tokenizer("characters", ["abc"], special=()), False)
-        == SpecialIds()
-    )
+    decoder, both, encoder = preset("gpt2-small"), preset("t5-small"), preset("bert-base-like")
+    assert own_ids(tokenizer, decoder) == SpecialIds(begin=256, end=256)
+    assert own_ids(tokenizer, both) == SpecialIds(begin=256, end=256, padding=256, decoder_start=256)
+    assert own_ids(tokenizer, encoder) == SpecialIds(begin=256, end=256, padding=256)
+    padded = train_tokenizer("bytes", [], special=(END_OF_TEXT, "[PAD]"))
+    assert (own_ids(padded, encoder).padding, own_ids(padded, both).padding) == (257, 256)
+    assert own_ids(None, both) == own_ids(train_tokenizer("characters", ["abc"], special=()), decoder) == SpecialIds()

@@ -104,6 +104,8 @@ class Family:
         options: the kinds of layers in it.
         ids: the special ids that the Hugging Face class defaults to.
         rewrite: rewrites a model exactly into this family's form, before it is written.
+        from_zero: rewrites an encoder-decoder that starts with this id exactly into one with a further id, the last, that has a
+            zero vector and no probability, and that its decoder starts with; None: the family needs none.
         attention: the attention of the Hugging Face class that an export is checked with.
         plainer: rewrites an imported model exactly into a plainer one.
         own_head: the names of a head and of the table that a config ties it to, if a file that holds different numbers for
@@ -123,6 +125,7 @@ class Family:
     attention: str = "eager"  # it supports every family's options, such as caps
     rewrite: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = as_it_is
     plainer: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = as_it_is
+    from_zero: Callable[[TransformerConfig, Tensors, int], tuple[TransformerConfig, Tensors]] | None = None
     own_head: tuple[str, str] | None = None
 
     def with_own_head(self, config: TransformerConfig, weights: Tensors) -> TransformerConfig:

@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import bart
-from heddle.weights.families.family import read_fields
+from heddle.weights.families.family import Tensors, read_fields
 
 ARCHITECTURE = "MarianMTModel"
+NEVER = -1e4  # a score without a probability, which a file can hold
 DEFAULTS: dict[str, Any] = {
     **bart.DEFAULTS,
     "vocab_size": 58101,
@@ -51,12 +54,41 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
+def from_zero(config: TransformerConfig, tensors: Tensors, start: int) -> tuple[TransformerConfig, Tensors]:
+    """A Marian whose decoder starts with a zero vector, as published ones do and other readers of its files take for granted.
+
+    The vector c that the decoder starts with is subtracted from all of its table. What reads these vectors is the first layer: its
+    queries, keys and values get W c more, and so does the residual beside them, through the bias of the attention's output. A tied
+    head gives every id the same number less at a position, which changes no probability.
+    """
+    count, found = config.vocab_size, dict(tensors)
+    lost = tensors["embedding.weight"][start]
+    stacks = ("encoder", "decoder") if bart.one_table(config) else ("decoder",)
+    for name in stacks:
+        scaled = lost * (config.dim**0.5 if config.stacks()[name].entry.scale else 1.0)
+        first = f"{name}.blocks.0.mixer."
+        for part in "qkv":
+            found[f"{first}{part}.bias"] = tensors[f"{first}{part}.bias"] + tensors[f"{first}{part}.weight"] @ scaled
+        found[f"{first}o.bias"] = tensors[f"{first}o.bias"] + scaled
+    for name in ("embedding.weight", "source_embedding.weight", "head.weight"):
+        if name in tensors:
+            table = tensors[name][:count]
+            table = table - lost if name == "embedding.weight" else table
+            found[name] = torch.cat((table, table.new_zeros(1, config.dim)))
+    bias = tensors["head.bias"][:count]
+    found["head.bias"] = torch.cat((bias, bias.new_full((1,), NEVER)))
+    sizes = {"vocab_size": count + 1, "pad_vocab_to": 1}
+    more = {} if bart.one_table(config) else {"source_vocab_size": count + 1}
+    return config.override({**sizes, **more}), found
+
+
 MARIAN = replace(
     bart.BART,
     name="marian",
     architecture=ARCHITECTURE,
     to_config=to_config,
     from_config=from_config,
+    from_zero=from_zero,
     ids={"eos_token_id": 0, "pad_token_id": 58100, "decoder_start_token_id": 58100, "forced_eos_token_id": 0},
     table=(replace(bart.SHARED_TABLE, when=bart.one_table), *bart.SHARED),
     names=replace(
