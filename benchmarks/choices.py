@@ -178,7 +178,7 @@ def training(
     from heddle.data import next_token_batch
     from heddle.model.packing import use_products
     from heddle.train import CrossEntropy, Optimizer, train_step
-    from heddle.train.plan import pick_products
+    from heddle.train.rates import pick_products
     from heddle.train.runtime import keep_memory
 
     keep_memory()
@@ -197,7 +197,7 @@ def muon(rounds: int) -> list[Row]:
 
     from heddle.model.precision import DTYPES
     from heddle.train.muon import FIVE, THREE, Muon
-    from heddle.train.plan import pick_products
+    from heddle.train.rates import pick_products
 
     rows = []
     for precision in precisions():

@@ -66,7 +66,7 @@ class Server:
         # Measuring the machine and generating samples take seconds in each process, and do not affect what is compared.
         plan: Any = sys.modules["heddle.train.plan"]
         plan.measure = lambda *args, **settings: 1e5
-        plan.matmul_rate = lambda *args, **settings: 1e10
+        plan.peak_rate = lambda *args, **settings: 1e10
         next_token.generate_text = lambda *args, **settings: ""
         self.run = main.run
 

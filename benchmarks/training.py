@@ -187,7 +187,7 @@ def heddle_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Array
     from heddle.config import TrainConfig
     from heddle.model.packing import use_products
     from heddle.train import CrossEntropy, Optimizer, train_step
-    from heddle.train.plan import pick_products
+    from heddle.train.rates import pick_products
     from heddle.weights import load
 
     model, _ = load(weights, arguments.device)

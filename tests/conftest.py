@@ -8,12 +8,19 @@ import signal
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import tempfile
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.shapes import check_shapes
+
+# What tests measure of this machine is kept for their processes, not in the home directory.
+if "HEDDLE_CACHE" not in os.environ:
+    MEASUREMENTS = tempfile.TemporaryDirectory(prefix="heddle-", ignore_cleanup_errors=True)
+    os.environ["HEDDLE_CACHE"] = MEASUREMENTS.name
 
 # Collecting makes millions of objects that stay: looking through them for garbage again and again takes a twentieth of the time.
 gc.disable()
@@ -37,6 +44,13 @@ def seeded() -> None:
     import torch  # tests of tokenizers and configs alone do not wait for it
 
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def new_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing has been measured on this machine; the directory where it will be kept."""
+    monkeypatch.setenv("HEDDLE_CACHE", str(tmp_path / "measurements"))
+    return tmp_path / "measurements"
 
 
 def pytest_configure() -> None:

@@ -1,4 +1,4 @@
-"""Measures this machine: matrix products, copies, free memory. Nothing is cached between calls."""
+"""Measures this machine: matrix products, copies, free memory."""
 
 import os
 import time
@@ -10,11 +10,14 @@ import torch
 
 from heddle.checks import at_least, checked, one_of
 from heddle.model.device import find_device
+from heddle.model.measured import measured_once, one_thread
 from heddle.model.precision import DTYPES, NUMBERS
 from heddle.model.products import has_onednn, onednn
 
 WARM_UP = 2  # calls; the first ones start threads, libraries and clocks
 AT_LEAST = 3  # calls, so that the median is meaningful
+BF16 = frozenset(("avx512_bf16", "amx_bf16", "avx10_2", "bf16", "svebf16"))  # as Linux names them
+Clock = Callable[[], float]
 TOO_SLOW = 2.0  # times as slow as fp32; beyond it a lower precision does not pay
 
 
@@ -26,17 +29,28 @@ def matmul_rate(
 
     In fp32 on a CPU, torch and oneDNN share the time, and the faster one counts (see `heddle.model.products`).
     """
+    return _matmul_rate(dtype, size, seconds, find_device(device))
+
+
+def peak_rate(dtype: torch.dtype, device: torch.device | str = "cpu") -> float:
+    """The `matmul_rate` that is kept for this machine (see `heddle.model.measured`)."""
     device = find_device(device)
+    about = {"dtype": str(dtype)}
+    return measured_once("matrix-product", about, lambda: matmul_rate(dtype, device=device), device.type)
+
+
+def _matmul_rate(dtype: torch.dtype, size: int, seconds: float, device: torch.device, *clock: Clock) -> float:
     # Not random: measuring must not change the random state.
     a = torch.linspace(-1, 1, size * size, device=device).view(size, size).to(dtype)
     b = a.flip(0)
     out = torch.empty_like(a)
     if device.type == "cpu" and dtype == torch.float32 and has_onednn():
         taken = min(
-            _seconds(call, seconds / 2, device) for call in (lambda: torch.mm(a, b, out=out), lambda: onednn(a, b))
+            _seconds(call, seconds / 2, device, *clock)
+            for call in (lambda: torch.mm(a, b, out=out), lambda: onednn(a, b))
         )
     else:
-        taken = _seconds(lambda: torch.mm(a, b, out=out), seconds, device)
+        taken = _seconds(lambda: torch.mm(a, b, out=out), seconds, device, *clock)
     return 2 * size**3 / taken
 
 
@@ -45,10 +59,29 @@ def slowdown(dtype: torch.dtype, device: torch.device | str = "cpu") -> float:
     """How many times slower than in fp32 matrix products in `dtype` are on this machine; below 1, they are faster.
 
     The products are small, because a CPU without units for a dtype can be hundreds of times slower; even then this takes
-    only half a second.
+    only half a second. On a CPU it is the processor time of one thread, which other programs do not change, and it is kept for this
+    machine (see `heddle.model.measured`).
     """
-    rates = [matmul_rate(each, size=256, seconds=0.02, device=device) for each in (torch.float32, dtype)]
-    return rates[0] / rates[1]
+    device = find_device(device)
+    steady = device.type == "cpu"
+    clock = time.thread_time if steady else time.perf_counter
+
+    def compare() -> float:
+        with one_thread():
+            rates = [_matmul_rate(each, 256, 0.02, device, clock) for each in (torch.float32, dtype)]
+        return rates[0] / rates[1]
+
+    return measured_once("slowdown", {"dtype": str(dtype)}, compare, device.type, steady)
+
+
+def has_bf16(info: Path = Path("/proc/cpuinfo")) -> bool | None:
+    """Whether the processor has units for products in bf16; None: the system does not say."""
+    try:
+        lines = info.read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith(("flags", "Features"))), None)
+    return None if flags is None else not BF16.isdisjoint(flags)
 
 
 @checked(precision=one_of(DTYPES))
@@ -86,18 +119,19 @@ def available_memory(device: torch.device | str = "cpu") -> int:
     return free if room is None else min(free, room)
 
 
-def _seconds(call: Callable[[], object], seconds: float, device: torch.device) -> float:
+def _seconds(call: Callable[[], object], seconds: float, device: torch.device, clock: Clock | None = None) -> float:
     """Median time of a call, repeated for about `seconds`."""
+    clock = clock or time.perf_counter
     for _ in range(WARM_UP):
         call()
     _finish(device)
     times: list[float] = []
-    begin = time.perf_counter()
-    while len(times) < AT_LEAST or time.perf_counter() - begin < seconds:
-        start = time.perf_counter()
+    begin = clock()
+    while len(times) < AT_LEAST or clock() - begin < seconds:
+        start = clock()
         call()
         _finish(device)
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     return max(median(times), 1e-9)
 
 

@@ -23,6 +23,7 @@ from heddle.errors import HeddleError
 from heddle.generate.feed import feed
 from heddle.generate.processors import Ends, GrowingText
 from heddle.generate.stream import Decoding, Finish
+from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
 
@@ -222,6 +223,7 @@ def _search(
     sources = [search.text.source for search in searches if search.text.source is not None]
     modules = tuple(model.modules())
     while searches:
+        share_cores()
         with torch.inference_mode(), evaluating(model, modules):
             logits = feed(model, cache, pieces, sources)
             candidates = best_candidates(logits, searches, decoding)

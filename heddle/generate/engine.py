@@ -16,6 +16,7 @@ from heddle.generate.opening import Opening, Prefixes, Row, draw_each
 from heddle.generate.processors import Ends
 from heddle.generate.propose import Proposer
 from heddle.generate.stream import Decoding, Finish, check_generates
+from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
 from heddle.model.packing import pack
 from heddle.model.transformer import Transformer
@@ -196,6 +197,7 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> list[Event]:
         """Draw the next token of every row that has read its prompt; with a proposer, one or several."""
+        share_cores()
         with evaluating(self.model, self.modules):
             events = [*self._continue(), *self._begin()]
         self.leave({event.row for event in events if event.finish})

@@ -18,7 +18,8 @@ from torch.nn import functional as F
 
 from heddle.config.train import ProductKind
 from heddle.model.head import LanguageHead
-from heddle.model.products import faster_kinds, has_onednn, linear, onednn
+from heddle.model.measured import measured_once
+from heddle.model.products import faster_kinds, has_onednn, linear, onednn, worth_measuring
 from heddle.model.transformer import Transformer
 from heddle.nn.custom import without_custom
 
@@ -142,6 +143,13 @@ def faster_rows(plain: Sequence[Tensor], laid: Sequence[Tensor]) -> tuple[bool, 
     return tuple(answers)
 
 
+def kept_rows(plain: Sequence[Tensor], laid: Sequence[Tensor]) -> tuple[bool, ...]:
+    """`faster_rows` as it is kept for this machine."""
+    about = {"shape": list(plain[0].shape), "count": len(plain), "dtype": str(plain[0].dtype), "rows": list(ROWS)}
+    first, *others = measured_once("packed-products", about, lambda: list(faster_rows(plain, laid)))
+    return (first, *others)
+
+
 def packable() -> tuple[torch.dtype, ...]:
     """The dtypes of weights that can be packed on this machine with this build of torch."""
     if not has_onednn():
@@ -149,10 +157,10 @@ def packable() -> tuple[torch.dtype, ...]:
     return (torch.float32, torch.bfloat16) if torch.ops.mkldnn._is_mkldnn_bf16_supported() else (torch.float32,)
 
 
-def pack(model: Transformer, room: int | None = None, timing: Timing = faster_rows) -> Transformer:
+def pack(model: Transformer, room: int | None = None, timing: Timing = kept_rows) -> Transformer:
     """Pack the weights of a model on a CPU whose products become faster on this machine, and return the model.
 
-    Some weights of each shape are packed and timed, which takes a fraction of a second in all. Weights that are packed
+    Once for each machine, some weights of each shape are packed and timed, a fraction of a second in all. Weights that are packed
     already or were found not to gain are skipped, as are weights on other devices or in other dtypes, and models too small to
     gain. Parameters, their names and checkpoints do not change; `model.train()` or a pass with gradients undoes the packing.
 
@@ -178,7 +186,7 @@ def pack(model: Transformer, room: int | None = None, timing: Timing = faster_ro
 
 
 def faster_products(model: Transformer, tokens: int) -> tuple[ProductKind, ...]:
-    """Which products of a model's training oneDNN computes faster on this CPU in fp32.
+    """Which products of a model's training oneDNN computes faster on this CPU in fp32, as kept for this machine.
 
     Args:
         model: only its shapes matter; it may be on the meta device.
@@ -186,7 +194,12 @@ def faster_products(model: Transformer, tokens: int) -> tuple[ProductKind, ...]:
     """
     found = [(module, (weight.shape[0], weight.shape[1])) for module, weight in _multiplying(model)]
     matrices = [shape for module, shape in found if isinstance(module, nn.Linear)]
-    return faster_kinds([shape for _, shape in found], tokens, matrices)
+    shapes = [shape for _, shape in found]
+    if not worth_measuring(shapes, tokens):
+        return ()
+    about = {"shapes": sorted(shapes), "updated": sorted(matrices), "tokens": tokens}
+    kinds = measured_once("products", about, lambda: list(faster_kinds(shapes, tokens, matrices)), steady=True)
+    return tuple(kinds)
 
 
 def use_products(model: Transformer, by_onednn: tuple[ProductKind, ...]) -> None:

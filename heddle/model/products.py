@@ -25,6 +25,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from heddle.config.train import ProductKind
+from heddle.model.measured import one_thread
 
 Shape = tuple[int, int]
 
@@ -119,21 +120,26 @@ def is_eager_fp32(*tensors: Tensor) -> bool:
 _ORDINARY = (Tensor, torch.nn.Parameter)
 
 
+def worth_measuring(layers: Sequence[Shape], rows: int) -> bool:
+    """Whether there are two libraries, and products large enough for a difference to be measured."""
+    return has_onednn() and 2 * rows * sum(map(prod, layers)) >= LEAST_WORK
+
+
 def faster_kinds(layers: Sequence[Shape], rows: int, updated: Sequence[Shape] = ()) -> tuple[ProductKind, ...]:
     """Which kinds of products oneDNN computes faster on this machine.
 
-    For each shape [F D], both libraries are timed alternately, and the fastest time of each counts, since other load can only
-    add to it. The choice is one for the whole model: sums over its layers are compared.
+    For each shape [F D], both libraries are timed alternately by the processor time of one thread, which other programs do not
+    change, and the fastest time of each counts. The choice is one for the whole model: sums over its layers are compared.
 
     Args:
         layers: shapes of the weights of linear layers.
         rows: N, tokens in a pass.
         updated: shapes of the matrices that Muon updates.
     """
-    if not has_onednn() or 2 * rows * sum(map(prod, layers)) < LEAST_WORK:
+    if not worth_measuring(layers, rows):
         return ()
     chosen = []
-    with torch.inference_mode():
+    with torch.inference_mode(), one_thread():
         for kind in PRODUCT_KINDS:
             of_torch = of_onednn = 0.0
             for shape, count in Counter(updated if kind == "update" else layers).items():
@@ -167,10 +173,10 @@ def _times(call: Callable[[Sequence[ProductKind]], Tensor]) -> tuple[float, floa
     for by_onednn in ((), PRODUCT_KINDS):
         call(by_onednn)  # warm up: the first call allocates what later ones reuse
     times: tuple[list[float], list[float]] = ([], [])
-    begin = time.perf_counter()
-    while not times[0] or (len(times[0]) < TIMED and time.perf_counter() - begin < SECONDS):
+    begin = time.thread_time()
+    while not times[0] or (len(times[0]) < TIMED and time.thread_time() - begin < SECONDS):
         for by_onednn, mine in zip(((), PRODUCT_KINDS), times, strict=True):
-            start = time.perf_counter()
+            start = time.thread_time()
             call(by_onednn)
-            mine.append(time.perf_counter() - start)
+            mine.append(time.thread_time() - start)
     return min(times[0]), min(times[1])

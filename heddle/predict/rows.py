@@ -10,6 +10,7 @@ from torch import Tensor
 
 from heddle.data.records import Column, Records
 from heddle.errors import HeddleError, TextError
+from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
@@ -97,6 +98,7 @@ def passes(
     """
     done = 0
     for numbers in batches([len(row.ids) for row in rows]):
+        share_cores()
         some = [rows[number] for number in numbers]
         yield numbers, *_hidden(model, some)
         done += len(numbers)

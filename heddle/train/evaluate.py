@@ -7,6 +7,7 @@ from math import fsum, sqrt
 import torch
 
 from heddle.checks import at_least, checked
+from heddle.model.cores import share_cores
 from heddle.model.transformer import Transformer
 from heddle.train.task import Task
 
@@ -68,6 +69,7 @@ def evaluate(
     tokens = 0
     model.eval()
     for each in chosen.batches:
+        share_cores()
         batch = task.batch(each).to(model.device)
         for name, values in objective.by_row(batch).items():
             sums.setdefault(name, []).extend(values.tolist())

@@ -8,7 +8,8 @@ from heddle.checks import checked
 from heddle.errors import HeddleError
 from heddle.train.changeable import CHANGEABLE
 from heddle.train.outcome import averaged_steps, check_outcome
-from heddle.train.plan import SHARE, pick_threads
+from heddle.train.plan import SHARE
+from heddle.train.rates import pick_threads
 from heddle.train.session import read_run
 from heddle.train.task import tokens_per_step
 from heddle.weights.checkpoints import CONFIG, checkpoints

@@ -37,7 +37,8 @@ from heddle.train.live import ProgressLine
 from heddle.train.optimizer import Optimizer
 from heddle.train.outcome import Published, check_patience
 from heddle.train.own_loss import OwnLoss
-from heddle.train.plan import batch_size, by_tokens, faster_precision, highest_rate, pick_products, pick_threads, spread
+from heddle.train.plan import batch_size, highest_rate, spread
+from heddle.train.rates import by_tokens, faster_precision, pick_products, pick_threads
 from heddle.train.task import Reading, Task
 from heddle.train.tasks import make_task
 from heddle.train.training import Reader, Training, moving_average, targets_to_score, tell

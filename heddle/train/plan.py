@@ -1,15 +1,12 @@
 """Planning a run: choose sizes by this machine's measured rate, state what will happen, and refuse what cannot work."""
 
-import os
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil
-from statistics import median
 
 import torch
 
-from heddle.account.machine import available_memory, matmul_rate, slowdown
+from heddle.account.machine import available_memory, peak_rate
 from heddle.account.memory import training_bytes
 from heddle.account.parameters import parameters
 from heddle.account.trained import Trained, trained
@@ -19,22 +16,16 @@ from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen, TakenVectors
 from heddle.config.train import ProductKind, TrainConfig
 from heddle.data.record_store import Store
-from heddle.errors import HeddleError, pluralize
+from heddle.errors import HeddleError
 from heddle.model.build import build
-from heddle.model.checkpointing import can_compile, checkpoint_activations
-from heddle.model.device import compile_graphs, has_compiler
-from heddle.model.groups import check_groups
-from heddle.model.lora import adapt
-from heddle.model.packing import faster_products, use_products
+from heddle.model.checkpointing import can_compile
+from heddle.model.device import has_compiler
 from heddle.model.precision import DTYPES
-from heddle.model.products import PRODUCT_KINDS, has_onednn
 from heddle.text.tokenizer import Tokenizer
-from heddle.train.material import TEXT
-from heddle.train.optimizer import Optimizer
 from heddle.train.outcome import check_outcome
+from heddle.train.rates import by_tokens, faster_precision, measurable, measure, pick_products, pick_threads
 from heddle.train.runtime import keep_memory
-from heddle.train.step import train_step
-from heddle.train.task import MULTIPLE, Reading, tokens_per_step, tokens_read
+from heddle.train.task import MULTIPLE, Reading, tokens_per_step
 from heddle.train.tasks import make_task
 
 CONTEXT = 256  # default context
@@ -49,7 +40,6 @@ ADAPTER_RATES = {
     "sgd": 0.07,
 }  # of adapters: they start at 0, and ten times the rate suits them (benchmarks.md)
 SHARE = 0.9  # share of the given time for steps; the rest is for evaluations, samples and saving
-PATIENCE = 1.0  # seconds after which to stop measuring a model's steps
 WORTH_COMPILING = 20.0  # minutes of training below which compilation does not pay off
 
 
@@ -132,7 +122,7 @@ def plan(
             "warmup": warmup,
             "evaluate_every": evaluate_every,
             "save_every": train.save_every or evaluate_every,
-            "peak": matmul_rate(DTYPES[precision], device=device),
+            "peak": peak_rate(DTYPES[precision], device),
             "tokens_per_second": rate,
             "onednn": () if compile_ else found.by_onednn,  # a compiler makes its own choice
             "vectors": vectors,
@@ -185,21 +175,6 @@ def highest_rate(train: TrainConfig, dim: int, started: bool = False) -> float:
     return rate
 
 
-def by_tokens(config: RunConfig) -> bool:
-    """Whether rows have different lengths, so that a step is a number of tokens, not of rows."""
-    layout = config.data.layout
-    return layout == "documents" or (layout == "concatenate" and config.task.fields != TEXT)
-
-
-def pick_threads(wanted: int | None) -> int:
-    """How many threads to compute with. Far more threads than cores are refused, since the system could not start them."""
-    cores = os.cpu_count() or 1
-    if wanted is not None and wanted > cores:
-        there = pluralize(cores, "core")
-        raise HeddleError(f"threads = {wanted}: this machine has {there}, and more threads only slow it down")
-    return wanted or torch.get_num_threads()
-
-
 def _multiple(number: int, of: int) -> int:
     return -(-number // of) * of
 
@@ -215,91 +190,6 @@ def check_memory(needs: Iterable[int], device: str) -> None:
         f"training needs about {min(tried) / 2**30:.1f} GiB, but only {there / 2**30:.1f} GiB are free: "
         "use a smaller model, a smaller batch, or a larger accumulate"
     )
-
-
-def measure(
-    reading: Reading,
-    device: str,
-    precision: str,
-    config: RunConfig,
-    by_onednn: tuple[ProductKind, ...] = (),
-    compiled: bool = False,
-) -> float:
-    """Training rate in tokens read per second, those of sources included: the median of real steps after a warmup step.
-
-    Args:
-        reading: the texts, the model, and the rows of a micro-batch.
-        device: device type.
-        precision: `fp32` or `bf16`.
-        config: the task and the optimizer.
-        by_onednn: see `heddle.model.products`.
-        compiled: whether to compile the objective.
-
-    Ten steps are timed, or fewer if they take over `PATIENCE` seconds together.
-    """
-    if by_tokens(config):
-        reading = replace(reading, batch_tokens=reading.rows * reading.length)
-    train = measurable(config.train, reading.model)
-    built = adapt(build(reading.model, device), train.lora)
-    use_products(built, by_onednn)
-    if train.checkpoint_activations:
-        checkpoint_activations(built)
-    optimizer = Optimizer(built, train, 1e-5, precision, by_onednn)
-    task = make_task(config.task, reading)
-    objective = task.minimised(built, train)
-    step = compile_graphs(objective) if compiled else objective
-    batch = task.batch(task.examples(0)).to(device)
-    times: list[float] = []
-    for number in range(11):
-        began = time.perf_counter()
-        train_step(step, optimizer, batch, 1, 1.0, train.clip)
-        if number:
-            times.append(time.perf_counter() - began)
-        if sum(times) > PATIENCE:
-            break
-    return tokens_read(batch) / median(times)
-
-
-def measurable(train: TrainConfig, model: TransformerConfig) -> TrainConfig:
-    """The settings to measure a model with, which may be smaller than the run's: without groups or adapters that do not fit it."""
-    try:
-        check_groups(adapt(build(model, "meta"), train.lora), train)
-    except HeddleError:
-        return train.model_copy(update={"groups": (), "lora": None})
-    return train
-
-
-def faster_precision(reading: Reading, device: str, config: RunConfig) -> str:
-    """The precision in which one block of the model, with its head, trains faster on this machine.
-
-    A precision whose matrix products are slower than those of fp32 cannot win and is not tried.
-    """
-    one = reading.model.shallow()
-    rows = max(1, min(reading.rows, 2048 // one.context))
-    tried = [name for name, dtype in DTYPES.items() if name == "fp32" or slowdown(dtype, device) < 1]
-    if tried == ["fp32"]:
-        return "fp32"
-    tokens = rows * one.context
-    by_onednn = {name: pick_products(config.train.products, one, tokens, device, name) for name in tried}
-    shallow = replace(reading, model=one, rows=rows)
-    rates = {name: measure(shallow, device, name, config, by_onednn[name]) for name in tried}
-    return max(rates, key=lambda name: rates[name])
-
-
-def pick_products(
-    wanted: str, model: TransformerConfig, tokens: int, device: str, precision: str
-) -> tuple[ProductKind, ...]:
-    """Which fp32 products on a CPU oneDNN should compute: those that were asked for, or measured to be faster.
-
-    Raises:
-        HeddleError: oneDNN is asked for, but not available.
-    """
-    if wanted == "onednn" and not (device == "cpu" and has_onednn()):
-        raise HeddleError("products = onednn: this build of torch has no oneDNN for this device; leave it out")
-    # In bf16, torch already uses oneDNN.
-    if device != "cpu" or precision != "fp32" or wanted == "torch":
-        return ()
-    return PRODUCT_KINDS if wanted == "onednn" else faster_products(build(model, "meta"), tokens)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """A run opened for training: model, optimizer and task, new or from the newest valid checkpoint."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heddle.account.machine import matmul_rate, usable_precision
+from heddle.account.machine import peak_rate, usable_precision
 from heddle.checks import checked
 from heddle.config.data import TextLayout
 from heddle.config.saved import Chosen, SavedConfig
@@ -19,6 +18,7 @@ from heddle.data.record_store import Store, open_store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.checkpointing import can_compile, checkpoint_activations
+from heddle.model.cores import cores
 from heddle.model.device import compile_graphs, pick_device
 from heddle.model.groups import trained_state
 from heddle.model.lora import adapt
@@ -270,15 +270,15 @@ def _parts(saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Te
 
 def _adapt(chosen: Chosen, device: torch.device, ranks: Ranks, resumed: bool) -> tuple[str, float, list[str]]:
     """The precision to compute in, its peak, and what differs from where the run started. Also sets the threads."""
-    wanted, peak, cores, moved = chosen.precision, chosen.peak, os.cpu_count() or 1, []
-    torch.set_num_threads(max(1, min(chosen.threads, cores) // ranks.local))
-    if chosen.threads > cores:
-        moved.append(f"{chosen.threads} threads were chosen, but this machine has {pluralize(cores, 'core')}")
+    wanted, peak, there, moved = chosen.precision, chosen.peak, cores(), []
+    torch.set_num_threads(max(1, min(chosen.threads, there) // ranks.local))
+    if chosen.threads > there:
+        moved.append(f"{chosen.threads} threads were chosen, but this machine has {pluralize(there, 'core')}")
     # A new run was measured here, or its user chose the precision.
     precision: str = usable_precision(wanted, device) if resumed else wanted
     if precision != wanted:
         moved.append(f"{wanted} is over twice as slow as {precision} here, so {precision} is used")
-        peak = matmul_rate(DTYPES[precision], device=device)
+        peak = peak_rate(DTYPES[precision], device)
     if chosen.onednn and not has_onednn():
         moved.append("oneDNN computed some of its products, but this build of torch has no oneDNN")
     return precision, peak, moved

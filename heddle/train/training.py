@@ -12,6 +12,7 @@ from torch import Tensor
 from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
 from heddle.errors import HeddleError
+from heddle.model.cores import share_cores
 from heddle.model.lora import merge
 from heddle.model.roles import layer_of
 from heddle.model.transformer import Transformer
@@ -96,6 +97,7 @@ class Training:
         Raises:
             HeddleError: the loss or the gradient became NaN or infinite; nothing was updated.
         """
+        share_cores()
         began = time.perf_counter()
         if not self.model.training:  # naming every module takes a hundredth of a short step
             self.model.train()

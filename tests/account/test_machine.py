@@ -16,10 +16,44 @@ def test_the_matmul_rate_is_work_over_time(dtype: torch.dtype, monkeypatch: pyte
     assert matmul_rate(dtype, size=32) == 2 * 32**3 / 0.5
 
 
+@pytest.mark.usefixtures("new_machine")
 def test_a_slowdown_is_a_ratio_of_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = {torch.float32: 150e9, torch.bfloat16: 0.75e9}
-    monkeypatch.setattr(machine, "matmul_rate", lambda dtype, **settings: rates[dtype])
+    monkeypatch.setattr(machine, "_matmul_rate", lambda dtype, *settings: rates[dtype])
     assert slowdown(torch.bfloat16) == 200.0
+
+
+@pytest.mark.usefixtures("new_machine")
+def test_a_slowdown_and_a_peak_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the processor time of one thread, whatever else is running; a second question has the first one's answer."""
+    threads, clocks = set(), set()
+
+    def rate(dtype: torch.dtype, size: int, seconds: float, device: torch.device, clock: object = None) -> float:
+        threads.add(torch.get_num_threads())
+        clocks.add(clock)
+        return {torch.float32: 1e9, torch.bfloat16: 4e9}[dtype]
+
+    monkeypatch.setattr(machine, "_matmul_rate", rate)
+    assert (slowdown(torch.bfloat16), threads, clocks) == (0.25, {1}, {time.thread_time})
+    assert machine.peak_rate(torch.bfloat16) == 4e9
+    monkeypatch.setattr(machine, "_matmul_rate", lambda *given: pytest.fail("measured again"))
+    assert (slowdown(torch.bfloat16), machine.peak_rate(torch.bfloat16)) == (0.25, 4e9)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("processor : 0\nflags : fpu avx2 avx512f avx512_bf16\n", True),
+        ("flags\t\t: fpu avx2 avx512f\nflags : avx512_bf16", False),
+        ("Features\t: fp asimd bf16 i8mm\n", True),
+        ("Features : fp asimd\n", False),
+        ("processor : 0\n", None),
+    ],
+)
+def test_bf16_units_are_read_from_the_processors_flags(tmp_path: Path, text: str, expected: bool | None) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    assert machine.has_bf16(tmp_path / "cpuinfo") is expected
+    assert machine.has_bf16(tmp_path / "nothing") is None
 
 
 @pytest.mark.parametrize(("times", "expected"), [(200.0, "fp32"), (2.1, "fp32"), (1.9, "bf16"), (0.25, "bf16")])

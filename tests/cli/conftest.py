@@ -47,7 +47,7 @@ def make_quick(patch: pytest.MonkeyPatch) -> None:
     """Every machine is equally fast and large, since measuring it takes seconds; and samples are short."""
     module = import_module("heddle.train.plan")
     patch.setattr(module, "measure", lambda *args, **settings: 1e5)
-    patch.setattr(module, "matmul_rate", lambda *args, **settings: 1e10)
+    patch.setattr(module, "peak_rate", lambda *args, **settings: 1e10)
     patch.setattr(module, "available_memory", lambda device: 2**34)
     samples = NextTokenTask.samples
     patch.setattr(NextTokenTask, "samples", lambda *args: samples(*args[:-1], 5))

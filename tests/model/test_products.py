@@ -220,7 +220,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], None]
 
         return call
 
-    monkeypatch.setattr(products.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(products.time, "thread_time", lambda: now)
     functions = {"forward": "product", "inputs": "of_inputs", "weights": "of_weights", "update": "batched"}
     for name, function in functions.items():
         monkeypatch.setattr(products, function, spent(name, getattr(products, function)))
@@ -228,6 +228,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], None]
     return cost.update
 
 
+@pytest.mark.usefixtures("new_machine")
 def test_the_faster_one_is_chosen_for_each_kind(clock: Callable[[dict[str, float]], None]) -> None:
     clock({"forward": 0.5, "inputs": 0.98, "weights": 2.0, "update": 0.8})
     assert faster_kinds([(8, 4), (4, 8), (8, 4)], 16, [(8, 4)]) == ("forward", "update")

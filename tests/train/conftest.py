@@ -31,7 +31,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every machine is equally fast, since measuring it takes seconds; and samples are short."""
     module = import_module("heddle.train.plan")  # the package has a function of that name
     monkeypatch.setattr(module, "measure", lambda *args, **settings: 1e5)
-    monkeypatch.setattr(module, "matmul_rate", lambda *args, **settings: 1e10)
+    monkeypatch.setattr(module, "peak_rate", lambda *args, **settings: 1e10)
     monkeypatch.setattr("heddle.train.session.usable_precision", lambda wanted, device: wanted)
     samples = NextTokenTask.samples
     monkeypatch.setattr(NextTokenTask, "samples", lambda *args: samples(*args[:-1], 5))

@@ -1,7 +1,6 @@
 """A finished run continues for longer; what decides what it learns cannot change."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from heddle.config.run import RunConfig
 from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
+from heddle.model.cores import cores
 from heddle.train import Interrupted, Trainer, extend, prepare
 from heddle.train.plan import SHARE
 from heddle.train.schedule import factor
@@ -111,4 +111,4 @@ def test_a_run_in_training_is_not_changed(begin: Begin) -> None:
     with pytest.raises(HeddleError, match="is being trained"):
         extend(run, {"train.steps": 9})
     trainer.session.run.hold.release()  # type: ignore[union-attr]
-    assert extend(run, {"train.threads": os.cpu_count()})[-1].startswith("threads: 1 -> ") or os.cpu_count() == 1
+    assert extend(run, {"train.threads": cores()})[-1].startswith("threads: 1 -> ") or cores() == 1

@@ -1,12 +1,12 @@
 """What is decided before anything is spent, what is refused, and that it is decided once."""
 
 import json
-import os
+import time
 from collections.abc import Callable
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,11 @@ from heddle.config.train import TrainConfig
 from heddle.data.corpus import Corpus, Part
 from heddle.data.order import windows_per_epoch
 from heddle.errors import HeddleError
+from heddle.model.cores import cores
 from heddle.model.products import PRODUCT_KINDS
-from heddle.train import Reading, Trainer, prepare
-from heddle.train.plan import SHARE, TOKENS_PER_PARAMETER, faster_precision, measure
+from heddle.train import Reading, Trainer, prepare, rates
+from heddle.train.plan import SHARE, TOKENS_PER_PARAMETER
+from heddle.train.rates import faster_precision, measure
 from tests import refusing
 
 from .conftest import Begin
@@ -59,7 +61,7 @@ def run(tmp_path: Path) -> Path:
 class TestRefusals:
     @pytest.fixture(autouse=True)
     def unmeasured(self, quick: None, planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("measure", "matmul_rate"):
+        for name in ("measure", "peak_rate"):
             monkeypatch.setattr(planning, name, never)
 
     def test_a_context_that_the_text_cannot_fill(self, config: Make, run: Path) -> None:
@@ -100,14 +102,14 @@ class TestRefusals:
     ) -> None:
         monkeypatch.setattr(planning, "available_memory", lambda device: 2**26)
         assert "training needs about 0." in refusal(config(batch=4096), run)
-        for name, rate in (("measure", 1e5), ("matmul_rate", 1e10)):
+        for name, rate in (("measure", 1e5), ("peak_rate", 1e10)):
             monkeypatch.setattr(planning, name, lambda *args, rate=rate, **more: rate)
         assert prepare(config(batch=4096, accumulate=128), run).memory < 2**26
 
     def test_more_threads_than_cores(self, config: Make, run: Path) -> None:
         """The C library would end the process when it cannot start them."""
         text = refusal(config(threads=100_000), run)
-        assert text.startswith(f"threads = 100000: this machine has {os.cpu_count()} core")
+        assert text.startswith(f"threads = 100000: this machine has {cores()} core")
 
     @pytest.mark.parametrize(
         ("settings", "message"),
@@ -137,7 +139,7 @@ def test_it_is_decided_once(begin: Begin, planning: ModuleType, monkeypatch: pyt
     assert chosen is not None
     assert (chosen.device, chosen.steps, chosen.compile) == ("cpu", 3, False)
     assert chosen.tokens_per_second == 1e5
-    for name in ("measure", "matmul_rate", "available_memory", "faster_precision", "training_bytes"):
+    for name in ("measure", "peak_rate", "available_memory", "faster_precision", "training_bytes"):
         monkeypatch.setattr(planning, name, never)
     trainer = Trainer(run)
     assert trainer.session.run.chosen == chosen
@@ -253,26 +255,39 @@ def test_compiling(
     assert planning._compile(config, READING, found, "cpu", "fp32", tokens) is expected
 
 
-def test_a_precision_that_cannot_win_is_not_tried(planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU without bf16 units would spend minutes on it: its matrix products are compared first."""
+def test_a_precision_that_cannot_win_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU without bf16 units would spend minutes on it: its flags are read, then its matrix products compared."""
+
     tried: list[str] = []
+    bf16 = 0.0
 
-    def measure(reading: Reading, device: str, precision: str, config: Any, by_onednn: Any) -> float:
+    def measure(reading: Reading, device: str, precision: str, config: Any, by_onednn: Any = (), **how: Any) -> float:
+        assert how == {"steady": True}
         tried.append(precision)
-        return {"fp32": 1.0, "bf16": 2.0}[precision]
+        return {"fp32": 1.0, "bf16": bf16}[precision]
 
-    monkeypatch.setattr(planning, "measure", measure)
-    for slower, expected in ((200.0, "fp32"), (0.25, "bf16")):
-        monkeypatch.setattr(planning, "slowdown", lambda *arguments, slower=slower: slower)
+    monkeypatch.setattr(rates, "measure", measure)
+    for units, slower, faster, expected in (
+        (False, 0.25, 2.0, "fp32"),  # whatever a noisy moment says
+        (True, 200.0, 2.0, "fp32"),
+        (None, 200.0, 2.0, "fp32"),
+        (True, 0.25, 2.0, "bf16"),
+        (True, 0.25, 1.01, "fp32"),  # not worth the rounding
+        (None, 0.25, 2.0, "bf16"),
+    ):
+        bf16 = faster
+        tried.clear()
+        monkeypatch.setattr(rates, "has_bf16", lambda units=units: units)
+        monkeypatch.setattr(rates, "slowdown", lambda *arguments, slower=slower: slower)
         assert faster_precision(READING, "cpu", RunConfig()) == expected
-    assert sorted(tried) == ["bf16", "fp32"]
+        assert sorted(tried) == ([] if units is False or slower > 1 else ["bf16", "fp32"])
 
 
 def test_who_multiplies(planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN is asked for or measured, in fp32 on a CPU; elsewhere there is nothing to choose."""
     model = sized(1, vocab_size=41, context=8, dim=16)
-    monkeypatch.setattr(planning, "faster_products", lambda model, tokens: ("inputs",))
-    monkeypatch.setattr(planning, "has_onednn", lambda: True)
+    monkeypatch.setattr(rates, "faster_products", lambda model, tokens: ("inputs",))
+    monkeypatch.setattr(rates, "has_onednn", lambda: True)
     assert planning.pick_products("auto", model, 8, "cpu", "fp32") == ("inputs",)
     assert planning.pick_products("torch", model, 8, "cpu", "fp32") == ()
     assert planning.pick_products("onednn", model, 8, "cpu", "fp32") == PRODUCT_KINDS
@@ -280,7 +295,7 @@ def test_who_multiplies(planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -
     assert planning.pick_products("auto", model, 8, "cpu", "bf16") == ()
     with pytest.raises(HeddleError, match="products = onednn"):
         planning.pick_products("onednn", model, 8, "cuda", "fp32")
-    monkeypatch.setattr(planning, "has_onednn", lambda: False)
+    monkeypatch.setattr(rates, "has_onednn", lambda: False)
     with pytest.raises(HeddleError, match="products = onednn"):
         planning.pick_products("onednn", model, 8, "cpu", "fp32")
 
@@ -298,7 +313,7 @@ def test_who_multiplies_is_kept(
         return 1e5
 
     monkeypatch.setattr(planning, "measure", measure)
-    monkeypatch.setattr(planning, "faster_products", lambda model, tokens: ("forward", "weights"))
+    monkeypatch.setattr(rates, "faster_products", lambda model, tokens: ("forward", "weights"))
     train = {"steps": 3, "precision": "fp32", "compile": compile_}
     said = RunConfig.of({"data": {"sources": [str(corpus)], "tokenizer": "bytes"}, "train": train})
     assert prepare(said, tmp_path / "run").chosen.onednn == expected
@@ -316,14 +331,39 @@ def test_a_compiler_and_onednn_are_not_both_asked_for(planning: ModuleType) -> N
     )
 
 
-def test_a_slow_model_is_measured_in_few_steps(planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("new_machine")
+@pytest.mark.parametrize(("steady", "read"), [(False, 4), (True, 2)])
+def test_a_slow_model_is_measured_in_few_steps(monkeypatch: pytest.MonkeyPatch, steady: bool, read: int) -> None:
+    """In time by one step after the one that warms up, in processor time by the first, which is long enough."""
     clock = iter(float(10 * tick) for tick in range(100))
-    monkeypatch.setattr(planning.time, "perf_counter", lambda: next(clock))
-    assert measure(READING, "cpu", "fp32", RunConfig()) == 4 * 8 / 10
-    assert next(clock) == 30.0  # the clock was read once to warm up, twice for the one step that counts
+    name = "thread_time" if steady else "perf_counter"
+    monkeypatch.setattr(rates, "time", SimpleNamespace(**{**vars(time), name: lambda: next(clock)}))
+    assert measure(READING, "cpu", "fp32", RunConfig(), steady=steady) == 4 * 8 / 10
+    assert next(clock) == 10.0 * read
 
 
-def test_measuring_is_training(planning: ModuleType) -> None:
+@pytest.mark.usefixtures("new_machine")
+def test_a_step_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same step of the same model has one rate on a machine; what a step does not depend on does not matter."""
+    first = measure(READING, "cpu", "fp32", RunConfig())
+    monkeypatch.setattr(rates, "_seconds", lambda *given: 1.0)
+    assert measure(READING, "cpu", "fp32", RunConfig(train=TrainConfig(minutes=7, seed=3))) == first
+    assert measure(READING, "cpu", "fp32", RunConfig(train=TrainConfig(optimizer="sgd"))) == 4 * 8
+    assert measure(READING, "cpu", "bf16", RunConfig()) == 4 * 8
+
+
+@pytest.mark.usefixtures("new_machine")
+def test_two_plans_of_one_command_agree(config: Make, tmp_path: Path, planning: ModuleType, monkeypatch: Any) -> None:
+    """For real: everything that is decided by measurement, to the last digit; the second plan measures nothing."""
+    said = config(steps=None, minutes=0.02, precision="auto", compile="auto")
+    first = prepare(said, tmp_path / "a").chosen
+    monkeypatch.setattr(rates, "_seconds", never)
+    monkeypatch.setattr("heddle.account.machine._seconds", never)
+    assert prepare(said, tmp_path / "b").chosen == first
+
+
+@pytest.mark.usefixtures("new_machine")
+def test_measuring_is_training() -> None:
     """For real: a rate comes out, and both precisions are tried."""
     before = torch.random.get_rng_state()
     assert measure(READING, "cpu", "bf16", RunConfig()) > 0

@@ -1,7 +1,6 @@
 """A run that is stopped and resumed ends like one that was not, bit for bit."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -207,7 +206,7 @@ def test_a_run_moved_to_a_machine_without_bf16_units(begin: Begin, monkeypatch: 
     """It continues in fp32 and says that it is not bit-equal; its config, and what a run starts with, stay."""
     run = begin(precision="bf16", **SETTINGS)
     monkeypatch.setattr("heddle.train.session.usable_precision", lambda wanted, device: "fp32")
-    monkeypatch.setattr("heddle.train.session.matmul_rate", lambda *arguments, **settings: 1e9)
+    monkeypatch.setattr("heddle.train.session.peak_rate", lambda *arguments, **settings: 1e9)
     started = Trainer(run)
     opening = started.session.opening
     assert (opening.precision, opening.moved) == ("bf16", [])  # the user asked for it, or it was measured here
@@ -230,7 +229,7 @@ def test_a_run_moved_to_a_machine_with_fewer_cores(begin: Begin, monkeypatch: py
     run = begin(threads=1, steps=2)
     wanted = []
     monkeypatch.setattr(torch, "set_num_threads", wanted.append)
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr("heddle.train.session.cores", lambda: 1)
     assert Trainer(run).session.opening.moved == []
     data = json.loads((run / "config.json").read_text())
     data["chosen"]["threads"] = 8

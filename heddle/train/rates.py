@@ -1,0 +1,186 @@
+"""How fast this machine trains a model, and what follows from it: the precision, and the library that multiplies.
+
+Each measurement is kept for the machine (`heddle.model.measured`), so that two plans of one command agree.
+"""
+
+import time
+from dataclasses import replace
+from statistics import median
+
+import torch
+
+from heddle.account.machine import has_bf16, slowdown
+from heddle.config.model import TransformerConfig
+from heddle.config.run import RunConfig
+from heddle.config.train import ProductKind, TrainConfig
+from heddle.data.batch import Batch
+from heddle.errors import HeddleError, pluralize
+from heddle.model.build import build
+from heddle.model.checkpointing import checkpoint_activations
+from heddle.model.cores import cores, share_cores
+from heddle.model.device import compile_graphs
+from heddle.model.groups import check_groups
+from heddle.model.lora import adapt
+from heddle.model.measured import measured_once, one_thread
+from heddle.model.packing import faster_products, use_products
+from heddle.model.precision import DTYPES
+from heddle.model.products import PRODUCT_KINDS, has_onednn
+from heddle.train.material import TEXT
+from heddle.train.optimizer import Optimizer
+from heddle.train.step import train_step
+from heddle.train.task import Reading, Task, tokens_read
+from heddle.train.tasks import make_task
+
+PATIENCE = 1.0  # seconds after which to stop measuring a model's steps
+GAIN = 1.05  # least speedup for choosing bf16: below it, rounding is not worth it
+# Settings that change how long a step takes.
+OF_A_STEP = (
+    "optimizer",
+    "groups",
+    "lora",
+    "label_smoothing",
+    "z_loss",
+    "checkpoint_activations",
+    "clip",
+    "nesterov",
+    "loss",
+)
+
+
+def by_tokens(config: RunConfig) -> bool:
+    """Whether rows have different lengths, so that a step is a number of tokens, not of rows."""
+    layout = config.data.layout
+    return layout == "documents" or (layout == "concatenate" and config.task.fields != TEXT)
+
+
+def pick_threads(wanted: int | None) -> int:
+    """How many threads to compute with. More threads than cores are refused, since they would only wait for each other."""
+    there = cores()
+    if wanted is not None and wanted > there:
+        raise HeddleError(
+            f"threads = {wanted}: this machine has {pluralize(there, 'core')}, and more threads only slow it down"
+        )
+    return wanted or min(torch.get_num_threads(), there)
+
+
+def measure(
+    reading: Reading,
+    device: str,
+    precision: str,
+    config: RunConfig,
+    by_onednn: tuple[ProductKind, ...] = (),
+    compiled: bool = False,
+    steady: bool = False,
+) -> float:
+    """Training rate in tokens read per second, those of sources included: the median of real steps after a warmup step.
+
+    Args:
+        reading: the texts, the model, and the rows of a micro-batch.
+        device: device type.
+        precision: `fp32` or `bf16`.
+        config: the task and the optimizer.
+        by_onednn: see `heddle.model.products`.
+        compiled: whether to compile the objective.
+        steady: on a CPU, the rate of one thread per second of its processor time, which other programs do not change.
+
+    Ten steps are timed, or fewer if they take over `PATIENCE` seconds together. It is kept for this machine.
+    """
+    if by_tokens(config):
+        reading = replace(reading, batch_tokens=reading.rows * reading.length)
+    train = measurable(config.train, reading.model)
+    task = make_task(config.task, reading)
+    batch = task.batch(task.examples(0))
+    steady = steady and device == "cpu"
+    settings = train.to_dict()
+    about = {
+        "model": reading.model.to_dict(),
+        "task": config.task.to_dict(),
+        "train": {name: settings.get(name) for name in OF_A_STEP},
+        "shapes": [list(each.shape) for each in (batch.tokens, batch.source) if each is not None],
+        "form": batch.layout.form,
+        "precision": precision,
+        "onednn": list(by_onednn),
+        "compiled": compiled,
+    }
+
+    def seconds() -> float:
+        if not steady:
+            return _seconds(task, train, batch, device, precision, by_onednn, compiled)
+        with one_thread():
+            return _seconds(task, train, batch, device, precision, by_onednn, compiled, steady)
+
+    return tokens_read(batch) / measured_once("training-step", about, seconds, device, steady)
+
+
+def _seconds(
+    task: Task,
+    train: TrainConfig,
+    batch: Batch,
+    device: str,
+    precision: str,
+    by_onednn: tuple[ProductKind, ...],
+    compiled: bool,
+    steady: bool = False,
+) -> float:
+    """Seconds of a training step, or, if `steady`, of this thread's processor time."""
+    built = adapt(build(task.reading.model, device), train.lora)
+    use_products(built, by_onednn)
+    if train.checkpoint_activations:
+        checkpoint_activations(built)
+    optimizer = Optimizer(built, train, 1e-5, precision, by_onednn)
+    objective = task.minimised(built, train)
+    step = compile_graphs(objective) if compiled else objective
+    batch = batch.to(device)
+    times: list[float] = []
+    clock = time.thread_time if steady else time.perf_counter
+    for _ in range(11):
+        share_cores()
+        began = clock()
+        train_step(step, optimizer, batch, 1, 1.0, train.clip)
+        times.append(clock() - began)
+        # The first step warms up, and counts only if it is long enough for that not to matter.
+        if sum(times[1:]) > PATIENCE or (steady and times[0] > PATIENCE):
+            break
+    return median(times[1:] or times)
+
+
+def measurable(train: TrainConfig, model: TransformerConfig) -> TrainConfig:
+    """The settings to measure a model with, which may be smaller than the run's: without groups or adapters that do not fit it."""
+    try:
+        check_groups(adapt(build(model, "meta"), train.lora), train)
+    except HeddleError:
+        return train.model_copy(update={"groups": (), "lora": None})
+    return train
+
+
+def faster_precision(reading: Reading, device: str, config: RunConfig) -> str:
+    """The precision in which one block of the model, with its head, trains faster on this machine.
+
+    A processor without units for bf16 multiplies more slowly in it, so there nothing is measured; nor is a precision tried whose
+    matrix products are slower than those of fp32.
+    """
+    if (device == "cpu" and has_bf16() is False) or slowdown(DTYPES["bf16"], device) >= 1:
+        return "fp32"
+    one = reading.model.shallow()
+    rows = max(1, min(reading.rows, 1024 // one.context))
+    shallow = replace(reading, model=one, rows=rows)
+    by_onednn = pick_products(config.train.products, one, rows * one.context, device, "fp32")
+    fp32 = measure(shallow, device, "fp32", config, by_onednn, steady=True)
+    bf16 = measure(shallow, device, "bf16", config, steady=True)
+    return "bf16" if bf16 > GAIN * fp32 else "fp32"
+
+
+def pick_products(
+    wanted: str, model: TransformerConfig, tokens: int, device: str, precision: str
+) -> tuple[ProductKind, ...]:
+    """Which fp32 products on a CPU oneDNN should compute: those that were asked for, or measured to be faster.
+
+    Raises:
+        HeddleError: oneDNN is asked for, but not available.
+    """
+    if wanted == "onednn" and not (device == "cpu" and has_onednn()):
+        raise HeddleError("products = onednn: this build of torch has no oneDNN for this device; leave it out")
+    # In bf16, torch already uses oneDNN.
+    if device != "cpu" or precision != "fp32" or wanted == "torch":
+        return ()
+    return PRODUCT_KINDS if wanted == "onednn" else faster_products(build(model, "meta"), tokens)
