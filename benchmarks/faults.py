@@ -332,7 +332,7 @@ FAULTS = [
           test="train/test_translation_packed.py::test_every_pair_is_read_once_per_epoch_as_it_is_alone",
           old="np.arange(step * self.reading.rows, (step + 1) * self.reading.rows)",
           new="np.arange(step * self.reading.rows, (step + 1) * self.reading.rows) + step"),
-    Fault("packed rows are planned as records", "train/plan.py",
+    Fault("packed rows are planned as records", "train/rates.py",
           test="train/test_translation_packed.py::test_a_run_is_planned_shown_and_resumed_bit_for_bit",
           old='(layout == "concatenate" and config.task.fields != TEXT)', new="config.task.fields != TEXT"),
     Fault("a row without a target in sight is shown from its start", "train/show.py",
