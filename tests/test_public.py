@@ -565,6 +565,10 @@ TABLE: dict[str, Call] = {
             "tokenizer": [*NO_TOKENIZER, Bad(BYTES_AND_MORE, "tokenizer")],
             "texts": NO_TEXTS,
             "progress": NO_CALL,
+            "threshold": [
+                *(each for each in NO_SHARE if each is not None),
+                0.5,
+            ],  # this one has one class for each text
         },
     ),
     "predict.embed": Call(
@@ -1185,6 +1189,7 @@ UNCHECKED = {
             "ClassificationTask",
             "ContrastiveTask",
             "MaskedTask",
+            "MultiLabelTask",
             "NextTokenTask",
             "PrefixLMTask",
             "RegressionTask",

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from heddle.cli.models import Ready, check_writes, compile_model, open_model, tokenizer_of
+from heddle.cli.models import Ready, check_writes, compile_model, open_model, strategy, tokenizer_of
 from heddle.cli.say import find_run, pluralize
 from heddle.cli.streams import is_piped
 from heddle.config.decoding import SamplingConfig, WeightKind
@@ -27,6 +27,7 @@ HELP = """/system TEXT   start again with another system prompt; without TEXT, w
 /quit          leave, as Ctrl-D does
 A line that ends with \\ continues on the next one. Ctrl-C stops an answer; Ctrl-D ends."""
 
+USUAL = {"max_tokens": 500, "temperature": 0.8}
 CUT: dict[Finish | None, str] = {"length": "it has --max-tokens tokens", "context": "the context is full"}
 
 
@@ -35,12 +36,12 @@ def chat(
     /,
     *,
     system: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    max_tokens: int = 500,
-    temperature: float = 0.8,
+    max_tokens: int | None = None,
+    temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
-    repetition_penalty: float = 1.0,
+    repetition_penalty: float | None = None,
     seed: int = 0,
     weights: WeightKind = "trained",
     compile: bool = False,
@@ -58,9 +59,9 @@ def chat(
     system
         The system prompt.
     max_tokens
-        Longest answer, in tokens.
+        Longest answer, in tokens. Defaults, as other settings do, to what an imported model's files say, else to 500.
     temperature
-        Above 1 is bolder, below 1 safer; 0 always takes the most probable token.
+        Above 1 is bolder, below 1 safer; 0 always takes the most probable token. Defaults to 0.8.
     top_k
         Sample only from the k most probable tokens.
     top_p
@@ -80,7 +81,7 @@ def chat(
     device
         auto, cpu, cuda or mps.
     """
-    settings = {
+    asked = {
         "max_tokens": max_tokens,
         "temperature": temperature,
         "top_k": top_k,
@@ -89,9 +90,11 @@ def chat(
         "repetition_penalty": repetition_penalty,
         "seed": seed,
     }
-    sampling = SamplingConfig.of(settings, where="chat")
+    settings = {name: value for name, value in asked.items() if value is not None}
+    SamplingConfig.of(settings, where="chat")  # before anything takes time
     path = find_run(run)
     ready = open_model(path, device, weights)
+    sampling = strategy(ready, SamplingConfig, settings, USUAL)
     check_writes(path, ready)
     ready.model.check_predicts_next()
     if compile:

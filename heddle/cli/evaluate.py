@@ -9,12 +9,13 @@ from heddle.cli.models import open_model
 from heddle.cli.say import bar, console, document, estimate, find_run, table
 from heddle.cli.translate import told_cut
 from heddle.config.data import DataConfig
-from heddle.config.decoding import BeamConfig, WeightKind
+from heddle.config.decoding import BeamConfig, WeightKind, completed
 from heddle.config.model import ClassifierHeadConfig
 from heddle.config.saved import SavedConfig
 from heddle.config.tasks import (
     ClassificationConfig,
     MaskedConfig,
+    MultiLabelConfig,
     NextTokenConfig,
     RegressionConfig,
     TaskConfig,
@@ -228,7 +229,8 @@ def _translated(
     output: Path | None,
 ) -> TranslationScore:
     """Translate, and score the translations. They may be as long as the model's context, whatever a token is."""
-    config = config.model_copy(update={"max_tokens": model.config.context})
+    said = {name: getattr(config, name) for name in config.model_fields_set} | {"max_tokens": model.config.context}
+    config = completed(BeamConfig, said, model.config.decoding, "eval")
     with bar(console(as_json=True), "translating") as done:
         found = translate(model, tokenizer, sources, config, crop=True, progress=done)
     told_cut([best for best, *_ in found], "the context is full")
@@ -269,7 +271,7 @@ def _read(
         fields = task.reads(columns)
         if config.data is None and "pair" in task.optional and "pair" not in (*fields, *columns.values()):
             _refuse_unread(example_files(sources, fields, columns, task.labels))
-        examples = list(read_examples(sources, fields, columns, task.labels))
+        examples = list(read_examples(sources, fields, columns, task.labels, data.separator))
         classes = class_names(config.model) if task.has_classes else ()
         if classes:
             _check_labels(examples, classes, run)
@@ -319,6 +321,8 @@ def _task_of(config: SavedConfig) -> TaskConfig:
     if isinstance(head, ClassifierHeadConfig):
         if head.pooling == "none":
             return TokenClassificationConfig()
+        if head.several:
+            return MultiLabelConfig()
         return RegressionConfig() if head.classes == 1 else ClassificationConfig()
     stacks = tuple(config.model.stacks())
     if stacks == ("encoder", "decoder"):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from heddle.cli.models import Ready, check_writes, compile_model, open_model, tokenizer_of
+from heddle.cli.models import Ready, check_writes, compile_model, open_model, strategy, tokenizer_of
 from heddle.cli.say import console, document, find_run, pluralize, table
 from heddle.cli.streams import is_piped, read_input
 from heddle.config.decoding import SamplingConfig, WeightKind
@@ -31,13 +31,14 @@ def generate(
     /,
     *,
     prompt: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
-    max_tokens: int = 200,
-    temperature: float = 1.0,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
     typical_p: float | None = None,
-    repetition_penalty: float = 1.0,
+    repetition_penalty: float | None = None,
     presence_penalty: float = 0.0,
     frequency_penalty: float = 0.0,
     no_repeat_ngram: int | None = None,
@@ -67,9 +68,11 @@ def generate(
         prompt if it is a pipe or a file; one final line end is dropped. Without any text, generation starts a new text:
         after the end-of-text token, else after a line break, else with the training text's first token.
     max_tokens
-        Tokens to generate for each prompt.
+        Tokens to generate for each prompt. Defaults, as other settings do, to what an imported model's files say, else to 200.
+    min_tokens
+        Tokens to generate before a text may end.
     temperature
-        Above 1 is bolder, below 1 safer; 0 always takes the most probable token.
+        Above 1 is bolder, below 1 safer; 0 always takes the most probable token. Defaults to 1.
     top_k
         Sample only from the k most probable tokens.
     top_p
@@ -118,29 +121,20 @@ def generate(
     json
         One JSON document on stdout.
     """
-    settings = {
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "typical_p": typical_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "no_repeat_ngram": no_repeat_ngram,
-        "seed": seed,
-        "stop": stop or [],
-        "choice": choice or [],
-        "regex": regex,
+    asked = {
+        "max_tokens": max_tokens, "min_tokens": min_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p,
+        "min_p": min_p, "typical_p": typical_p, "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty, "frequency_penalty": frequency_penalty,
+        "no_repeat_ngram": no_repeat_ngram, "seed": seed, "stop": stop or [], "choice": choice or [], "regex": regex,
         "json_schema": None if json_schema is None else json_schema.read_text(encoding="utf-8"),
-        "logprobs": logprobs,
-        "window": window,
-    }
-    sampling = SamplingConfig.of(settings, where="generate")
+        "logprobs": logprobs, "window": window,
+    }  # fmt: skip
+    settings = {name: value for name, value in asked.items() if value is not None}
+    SamplingConfig.of(settings, where="generate")  # before anything takes time
     ready = open_model(path := find_run(run), device, weights)
     check_writes(path, ready)
     tokenizer = tokenizer_of(ready, path)
+    sampling = strategy(ready, SamplingConfig, settings)
     sampling = sampling.model_copy(update={"banned": banned_runs(tokenizer, ban or [])})
     prompts = [each or _default_prompt(path, ready.config, tokenizer) for each in _read_prompts(prompt)]
     model = compile_model(ready.model, min(len(prompts), 2)) if compile else ready.model

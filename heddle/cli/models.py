@@ -2,12 +2,14 @@
 
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from heddle.account.machine import usable_precision
 from heddle.cli.say import console, phases, pluralize
-from heddle.config.decoding import WeightKind
+from heddle.config.decoding import Kind, WeightKind, completed
 from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
 from heddle.model.evaluating import evaluating
@@ -93,3 +95,12 @@ def check_writes(run: Path, ready: Ready) -> None:
     if ready.model.decoder is None or head != "language":
         command = {"language": "fill", "classifier": "classify"}.get(head, "embed")
         raise HeddleError(f"{run} is no model that writes text; use heddle {command}")
+
+
+def strategy(ready: Ready, kind: type[Kind], said: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> Kind:
+    """How to generate: as the user says, else as an imported model's files say, which a line on stderr repeats."""
+    defaults = ready.model.config.decoding
+    used = {} if defaults is None else defaults.beside(kind, said)
+    if used:
+        print("as its files say: " + ", ".join(f"{name} = {value}" for name, value in used.items()), file=sys.stderr)
+    return completed(kind, said, defaults, "settings", usual)

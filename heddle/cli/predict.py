@@ -17,7 +17,15 @@ from heddle.cli.say import console, find_run, pluralize, table
 from heddle.config.data import DataConfig
 from heddle.config.model import Pooling
 from heddle.errors import HeddleError
-from heddle.predict.classify import Prediction, TextClass, TextNumber, WordClasses, kind_of_head
+from heddle.predict.classify import (
+    Prediction,
+    TextClass,
+    TextLabels,
+    TextNumber,
+    WordClasses,
+    check_threshold,
+    kind_of_head,
+)
 from heddle.predict.classify import classify as classes_of
 from heddle.predict.embed import Embeddings
 from heddle.predict.embed import embed as vectors_of
@@ -37,10 +45,11 @@ def classify(
     pair: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
     text_column: str | None = None,
     pair_column: str | None = None,
+    threshold: float | None = None,
     device: str = "auto",
     json: bool = False,
 ) -> None:
-    """Predict the class of texts, of pairs or of words, with probabilities; or a number.
+    """Predict the class or the labels of texts or of pairs, or the class of words, with probabilities; or a number.
 
     Parameters
     ----------
@@ -56,6 +65,8 @@ def classify(
         Column of the text in tables. Defaults to the one that the run was trained on.
     pair_column
         Column of the second text of a pair in tables. Defaults to the one that the run was trained on.
+    threshold
+        Of a run that gives a text several labels: those with a larger probability. Defaults to the run's head.threshold.
     device
         auto, cpu, cuda or mps.
     json
@@ -63,6 +74,7 @@ def classify(
     """
     ready, tokenizer = _opened(run, device)
     kind = kind_of_head(ready.model)
+    check_threshold(ready.model, threshold)
     columns = (ready.config.data or DataConfig()).columns()
     columns |= {name: said for name, said in (("text", text_column), ("pair", pair_column)) if said is not None}
     single = ready.config.data is not None and "pair" not in ready.config.data.columns()
@@ -74,7 +86,7 @@ def classify(
     inputs = Inputs(("text", "pair") if pairs else ("text",), columns, "tokens" if kind == "words" else "classes")
     items = inputs.read(texts, pair or ())
     cut = 0
-    for chunk, found in in_chunks(items, lambda some, done: classes_of(ready.model, tokenizer, some, done)):
+    for chunk, found in in_chunks(items, lambda some, done: classes_of(ready.model, tokenizer, some, done, threshold)):
         cut += sum(each.cut for each in found)
         if json:
             for item, each in zip(chunk, found, strict=True):
@@ -206,9 +218,15 @@ def _plain_inputs(ready: Ready, column: str | None) -> Inputs:
 
 def _show_classes(items: Sequence[Any], found: Sequence[Prediction]) -> None:
     out = console()
-    if isinstance(found[0], TextClass) and len(found) == 1:
-        best = sorted(found[0].probabilities.items(), key=lambda pair: -pair[1])
-        out.print(table(["class", "probability"], [[name, f"{share:.4f}"] for name, share in best]))
+    first = found[0]
+    if isinstance(first, TextClass | TextLabels) and len(found) == 1:
+        best = sorted(first.probabilities.items(), key=lambda pair: -pair[1])
+        several = isinstance(first, TextLabels)
+        has = {
+            name: ["yes" if name in first.labels else ""] if isinstance(first, TextLabels) else [] for name, _ in best
+        }
+        names = ["label", "probability", "has it"] if several else ["class", "probability"]
+        out.print(table(names, [[name, f"{share:.4f}", *has[name]] for name, share in best]))
         return
     rows: list[list[Any]] = []
     for item, each in zip(items, found, strict=True):
@@ -221,14 +239,16 @@ def _show_classes(items: Sequence[Any], found: Sequence[Prediction]) -> None:
             rows.append(["", "", ""])
         elif isinstance(each, TextNumber):
             rows.append([_short(item), f"{each.number:.4f}"])
+        elif isinstance(each, TextLabels):
+            named = (f"{name} {each.probabilities[name]:.4f}" for name in each.labels)
+            rows.append([_short(item), ", ".join(named) or "none"])
         else:
             rows.append([_short(item), each.label, f"{each.probability:.4f}"])
     if isinstance(found[0], WordClasses):
         out.print(table(["word", "class", "probability"], rows[:-1]))
     else:
-        out.print(
-            table(["text", *(["number"] if isinstance(found[0], TextNumber) else ["class", "probability"])], rows)
-        )
+        columns = {TextNumber: ["number"], TextLabels: ["labels, probability"]}
+        out.print(table(["text", *columns.get(type(found[0]), ["class", "probability"])], rows))
 
 
 def _filling(found: Filling) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from heddle.cli.inputs import EMPTY, Items, named_text, placed, text_lines
-from heddle.cli.models import Ready, open_model
+from heddle.cli.models import Ready, open_model, strategy
 from heddle.cli.say import bar, console, document, find_run, pluralize
 from heddle.cli.streams import input_lines
 from heddle.config.decoding import BeamConfig, WeightKind
@@ -23,12 +23,13 @@ def translate(
     /,
     *files: Path,
     prompt: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
-    beams: int = 5,
+    beams: int | None = None,
     best: int = 1,
-    length_penalty: float = 1.0,
-    early_stopping: Literal["no", "yes", "never"] = "no",
-    max_tokens: int = 200,
-    repetition_penalty: float = 1.0,
+    length_penalty: float | None = None,
+    early_stopping: Literal["no", "yes", "never"] | None = None,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    repetition_penalty: float | None = None,
     no_repeat_ngram: int | None = None,
     crop: bool = False,
     rows: int = 128,
@@ -47,16 +48,19 @@ def translate(
     prompt
         A source to translate, instead of files; may be repeated.
     beams
-        Unfinished texts to keep at each step; 1 always takes the most probable token.
+        Unfinished texts to keep at each step; 1 always takes the most probable token. Defaults, as other settings do, to what an
+        imported model's files say, else to 5.
     best
         Translations of each source. With more than one, each line has the source's number, the score and the text.
     length_penalty
-        A translation's score is its log probability divided by its length to this power.
+        A translation's score is its log probability divided by its length to this power. Defaults to 1.
     early_stopping
         When to stop: yes, as soon as there are as many finished texts as beams; no, when no unfinished one scores better as it
-        is; never, when none could at any length.
+        is (the default); never, when none could at any length.
     max_tokens
-        Longest translation, in tokens.
+        Longest translation, in tokens. Defaults to 200.
+    min_tokens
+        Tokens to generate before a translation may end.
     repetition_penalty
         Above 1, tokens that are already in the text become less probable.
     no_repeat_ngram
@@ -73,19 +77,22 @@ def translate(
     json
         One JSON document on stdout.
     """
-    settings = {
+    asked = {
         "beams": beams,
         "best": best,
         "length_penalty": length_penalty,
-        "early_stopping": {"no": False, "yes": True, "never": "never"}[early_stopping],
+        "early_stopping": {None: None, "no": False, "yes": True, "never": "never"}[early_stopping],
         "max_tokens": max_tokens,
+        "min_tokens": min_tokens,
         "repetition_penalty": repetition_penalty,
         "no_repeat_ngram": no_repeat_ngram,
     }
-    config = BeamConfig.of(settings, where="translate")
+    settings = {name: value for name, value in asked.items() if value is not None}
+    BeamConfig.of(settings, where="translate")  # before anything takes time
     path = find_run(run)
     ready = open_model(path, device, weights)
     _check_translates(path, ready)
+    config = strategy(ready, BeamConfig, settings)
     if ready.tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
     sources = _sources(files, prompt)
@@ -93,7 +100,7 @@ def translate(
     with bar(console(as_json=True), what) as done, placed(sources.origins):
         special = sentinels(ready.config.task, ready.tokenizer)
         found = translated(ready.model, ready.tokenizer, sources, config, crop, rows, done, special)
-    told_cut([best for best, *_ in found], f"--max-tokens {max_tokens}, or the context is full")
+    told_cut([best for best, *_ in found], f"--max-tokens {config.max_tokens}, or the context is full")
     if json:
         held = {"run": str(path), "precision": ready.precision, "beam": config.to_dict()}
         document({**held, "translations": [_document(*each) for each in zip(sources, found, strict=True)]})

@@ -71,6 +71,7 @@ from heddle.config.tasks import ChatConfig as ChatConfig
 from heddle.config.tasks import ClassificationConfig as ClassificationConfig
 from heddle.config.tasks import ContrastiveConfig as ContrastiveConfig
 from heddle.config.tasks import MaskedConfig as MaskedConfig
+from heddle.config.tasks import MultiLabelConfig as MultiLabelConfig
 from heddle.config.tasks import NextTokenConfig as NextTokenConfig
 from heddle.config.tasks import PrefixLMConfig as PrefixLMConfig
 from heddle.config.tasks import RegressionConfig as RegressionConfig
@@ -116,6 +117,7 @@ __all__ = [
     "MaskedConfig",
     "MoEConfig",
     "ModelChoice",
+    "MultiLabelConfig",
     "NTKScaling",
     "NextTokenConfig",
     "NoFeedForwardConfig",

@@ -9,9 +9,9 @@ from pydantic import Field, field_validator, model_validator
 
 from heddle.config.base import Config
 
-Labels = Literal["classes", "numbers", "tokens", "roles"]
-"""What a record's label is: a class or a number for the whole record, a class for each word of the text, or who wrote each
-message of a conversation."""
+Labels = Literal["classes", "several", "numbers", "tokens", "roles"]
+"""What a record's label is: a class, any number of classes or a number for the whole record, a class for each word of the text, or
+who wrote each message of a conversation."""
 
 
 TextLayout = Literal["concatenate", "documents", "pack"]
@@ -40,7 +40,9 @@ class DataConfig(Config):
     negative: str | None = None
     """Column of a third text, which is near the first but not its pair; there is none by default."""
     label: str | None = None
-    """Column of the label; defaults to label."""
+    """Column of the label; defaults to label. Of several labels, also the columns that have 1 or 0 for each: label=toxic,insult."""
+    separator: Annotated[str, Field(min_length=1)] = ","
+    """What stands between several labels in one cell of a table."""
     messages: str | None = None
     """Column of a conversation's messages; defaults to messages."""
     tokenizer: str = "bpe"

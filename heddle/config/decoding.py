@@ -1,8 +1,8 @@
 """How texts are continued, as data: how the next token is chosen, and when a text ends."""
 
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
@@ -36,6 +36,7 @@ class DecodingConfig(Config):
 
     Attributes:
         max_tokens: tokens to add to each text, its end included.
+        min_tokens: tokens to add before the text may end.
         repetition_penalty: scores of ids in the text are divided by it if positive, else multiplied; 1: none
             (Keskar et al. 2019, 4.1). A prompt counts as text, a source does not.
         presence_penalty: subtracted from the scores of ids that have been generated; 0: none (OpenAI's API).
@@ -46,6 +47,7 @@ class DecodingConfig(Config):
     """
 
     max_tokens: PositiveInt = 200
+    min_tokens: Annotated[int, Field(ge=0)] = 0
     repetition_penalty: Positive = 1.0
     presence_penalty: Shift = 0.0
     frequency_penalty: Shift = 0.0
@@ -59,6 +61,8 @@ class DecodingConfig(Config):
             raise ValueError("banned contains an empty run of ids, which would match everywhere")
         if len({id for id, _ in self.logit_bias}) < len(self.logit_bias):
             raise ValueError("logit_bias names an id twice")
+        if self.min_tokens >= self.max_tokens:
+            raise ValueError(f"min_tokens = {self.min_tokens} must be below max_tokens = {self.max_tokens}")
         return self
 
     def largest_id(self) -> int:
@@ -126,6 +130,63 @@ class BeamConfig(DecodingConfig):
         if self.best > self.beams:
             raise ValueError(f"best = {self.best} is more than beams = {self.beams}: a search finds one text per beam")
         return self
+
+
+class DecodingDefaults(Config):
+    """How a published model's texts are generated unless a user says otherwise. None: its files do not say.
+
+    The fields are those of `SamplingConfig` and `BeamConfig`.
+    """
+
+    max_tokens: PositiveInt | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    repetition_penalty: Positive | None = None
+    no_repeat_ngram: PositiveInt | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_k: PositiveInt | None = None
+    top_p: Share | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    typical_p: Share | None = None
+    beams: PositiveInt | None = None
+    length_penalty: Annotated[float, Field(ge=-50, le=50)] | None = None
+    early_stopping: bool | Literal["never"] | None = None
+
+    def said(self) -> dict[str, Any]:
+        """The fields that the files do say."""
+        return {name: value for name, value in self.to_dict().items() if value is not None}
+
+    def beside(self, kind: type[DecodingConfig], said: Collection[str]) -> dict[str, Any]:
+        """The fields of a strategy that the files say and a user does not."""
+        return {name: value for name, value in self.said().items() if name in kind.model_fields and name not in said}
+
+
+Kind = TypeVar("Kind", bound=DecodingConfig)
+
+
+def completed(
+    kind: type[Kind],
+    said: Mapping[str, Any],
+    defaults: DecodingDefaults | None,
+    where: str,
+    usual: Mapping[str, Any] | None = None,
+) -> Kind:
+    """A strategy: what a user says, else what a model's files say, else the usual values, else the strategy's own defaults.
+
+    Args:
+        kind: `SamplingConfig` or `BeamConfig`.
+        said: the user's settings.
+        defaults: those of the model's config.
+        where: what the user's settings are called in errors.
+        usual: values that the caller prefers to the strategy's own.
+
+    Raises:
+        HeddleError: a setting is unknown or impossible.
+    """
+    settings = {**(usual or {}), **({} if defaults is None else defaults.beside(kind, said)), **said}
+    most = settings.get("max_tokens", DecodingConfig.model_fields["max_tokens"].default)
+    if "min_tokens" not in said and isinstance(most, int) and settings.get("min_tokens", 0) >= most:
+        del settings["min_tokens"]  # the user wants less than the model's files
+    return kind.of(settings, where=where)
 
 
 class EngineConfig(Config):

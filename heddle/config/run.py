@@ -220,6 +220,11 @@ class RunConfig(Config):
                 raise ValueError(
                     f"{field} = {column!r} names a column that task.kind = {self.task.kind!r} does not read; it reads {reads}"
                 )
+        if self.data.separator != DataConfig.model_fields["separator"].default and self.task.labels != "several":
+            raise ValueError(
+                f"separator = {self.data.separator!r} has no effect with task.kind = {self.task.kind!r}, whose records have one "
+                "label: leave it out"
+            )
         return self
 
     def with_preset_training(self) -> "RunConfig":

@@ -91,8 +91,8 @@ class NextTokenConfig(TaskSettings):
     """What to learn: next_token predicts each token from those before it; masked, hidden tokens from both sides; prefix_lm, the
     tokens after a prefix that is read from both sides; translation, a target text from a source text; chat, the assistant's
     messages in conversations; span_corruption, missing spans of a text;
-    classification, the class of a text; token_classification, that of each word; regression, a number;
-    contrastive, embeddings of texts from pairs that belong together."""
+    classification, the class of a text; multi_label_classification, which of several labels it has; token_classification, the
+    class of each word; regression, a number; contrastive, embeddings of texts from pairs that belong together."""
 
 
 class MaskedConfig(TaskSettings):
@@ -228,6 +228,8 @@ class LabelSettings(TaskSettings):
         """A classifier for these classes; a preset's own classifier keeps its dense layer, its dropout and its pooling."""
         pooling = self.pooling[stack]
         kept = dict(before) if before["kind"] == self.head else {}
+        if self.labels != "several":
+            kept = {name: kept[name] for name in kept if name not in ("several", "threshold")}
         if "none" in (pooling, kept.get("pooling", pooling)):
             kept["pooling"] = pooling
         return {"pooling": pooling, **kept, "kind": self.head, "classes": len(classes) or 2, "names": classes}
@@ -260,6 +262,27 @@ class TokenClassificationConfig(LabelSettings):
     """Predict a class for each word."""
     class_weights: ClassWeights = None
     """How much each class counts in training: a number per class, a table of names and numbers, or balanced, by their frequency."""
+
+
+class MultiLabelConfig(LabelSettings):
+    """Predict which of several labels a text has, or a pair of texts: any number of them, each by itself."""
+
+    families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder",), ("decoder",))
+    fields: ClassVar[tuple[str, ...]] = ("text", "label")
+    optional: ClassVar[tuple[str, ...]] = ("pair",)
+    counted: ClassVar[str] = "texts"
+    without: ClassVar[tuple[str, ...]] = ("label_smoothing", "z_loss")
+    labels: ClassVar[Labels] = "several"
+
+    kind: Literal["multi_label_classification"] = "multi_label_classification"
+    """Predict which of several labels a text has."""
+    label_weights: ClassWeights = None
+    """How much having a label counts in training, against not having it: a number per label, a table of names and numbers, or
+    balanced, by their frequency."""
+
+    def head_table(self, before: dict[str, Any], stack: str, classes: tuple[str, ...]) -> dict[str, Any]:
+        """A classifier whose classes do not exclude each other."""
+        return {**super().head_table(before, stack, classes), "several": True}
 
 
 class RegressionConfig(LabelSettings):
@@ -314,6 +337,7 @@ TaskConfig = Annotated[
     | SpanCorruptionConfig
     | ClassificationConfig
     | TokenClassificationConfig
+    | MultiLabelConfig
     | RegressionConfig
     | ContrastiveConfig,
     Field(discriminator="kind"),

@@ -25,8 +25,8 @@ class Batch:
         tokens: Int[B T], ids.
         layout: positions and segments of the tokens.
         targets: Int[B ...], the id or class to predict, or `IGNORED`; [B T] if tokens are scored, [B] if sequences are. Or
-            Float[B], the number to predict.
-        weights: Float[B ...], fp32, shaped like `targets`: the weight of each target in the loss; 0 for `IGNORED`.
+            Float[B], the number to predict; or Float[B C], 1 or 0 for each of several classes.
+        weights: Float[B ...], fp32: the weight of each target in the loss; 0 for `IGNORED`. Several classes are one target.
         source: Int[B S], ids for the encoder of an encoder-decoder, or None.
         source_layout: positions and segments of the source.
         types: Int[B T], token types, or None.
@@ -39,7 +39,7 @@ class Batch:
     tokens: Int[Tensor, "B T"]
     layout: Layout
     targets: Shaped[Tensor, "B *places"]
-    weights: Float[Tensor, "B *places"]
+    weights: Float[Tensor, "B *scored"]
     source: Int[Tensor, "B S"] | None = None
     source_layout: Layout | None = None
     types: Int[Tensor, "B T"] | None = None

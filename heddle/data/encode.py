@@ -23,6 +23,7 @@ from heddle.text.tokenizer import Tokenizer
 BATCH = 4096  # records to tokenise at once
 LABEL_DTYPES: dict[Labels, np.dtype[Any]] = {
     "classes": np.dtype("<i4"),
+    "several": np.dtype("<i4"),
     "tokens": np.dtype("<i4"),
     "numbers": np.dtype("<f8"),
     "roles": np.dtype("<i4"),
@@ -80,15 +81,19 @@ class Encoder:
             else:
                 found[field] = [*self._encode([str(text) for text in texts])]
         if self.labels != "tokens" and examples[0].label is not None:
-            numbers = self.labels == "numbers"
-            found[LABEL] = [
-                [as_number(example) if numbers else self._class(str(example.label), example)] for example in examples
-            ]
+            found[LABEL] = [self._labels(example) for example in examples]
         return found
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of texts, as lists."""
         return [list(ids) for ids in self.tokenizer.encode_batch(texts)]
+
+    def _labels(self, example: Example) -> list[int | float]:
+        """A record's number, or its classes in order."""
+        if self.labels == "numbers":
+            return [as_number(example)]
+        labels = example.label if isinstance(example.label, tuple) else (str(example.label),)
+        return sorted(self._class(label, example) for label in labels)
 
     def _class(self, label: str, example: Example) -> int:
         if label not in self.classes:

@@ -1,5 +1,6 @@
 """The user's records before they are tokenised: rows of tables, lines of parallel files, labelled folders, tagged words."""
 
+from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -17,6 +18,8 @@ from heddle.text.chat import checked_messages
 TAGGED = (".conll", ".conllu", ".bio", ".iob", ".iob2")
 """The extensions of files with a word and its tag per line that are read from folders."""
 LABEL, MESSAGES = "label", "messages"
+SEPARATOR, SIGNS = ",", ("|", ";")  # between several labels in a cell: the default, and what else may be meant
+MARKS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}  # in the column of a label
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,8 @@ class Example:
 
     Attributes:
         texts: by field: a text, or its words if each has a label, or the contents of a conversation's messages.
-        label: a class or a number as written, or a class per word, or a role per message; None: the records have no labels.
+        label: a class or a number as written, or several classes, or a class per word, or a role per message; None: there are no
+            labels.
         origin: where it was read: a path, or `path:line`.
         part: `train` or `validation`, if the user said which part it is for.
     """
@@ -51,6 +55,7 @@ def read_examples(
     fields: Sequence[str],
     columns: Mapping[str, str] | None = None,
     labels: Labels = "classes",
+    separator: str = SEPARATOR,
 ) -> Iterator[Example]:
     """Read every record of `sources`, in the order of `heddle.data.read_documents`.
 
@@ -66,6 +71,7 @@ def read_examples(
         fields: what a record has, such as `("source", "target")` or `("text", "label")`.
         columns: the name of the column of a field, if it is not the field's own.
         labels: what the label is.
+        separator: what stands between several labels in one cell.
 
     Raises:
         HeddleError: a source cannot be read, has no such column or no record, or parallel files have different numbers of lines.
@@ -74,12 +80,12 @@ def read_examples(
     files = example_files(sources, fields, columns, labels)
     examples: Iterator[Example]
     if kind_of(files[0]) in TABLES:
-        examples = (of_row(row, fields, columns, labels) for file in files for row in read_rows(file))
+        examples = (of_row(row, fields, columns, labels, separator) for file in files for row in read_rows(file))
     elif {"source", "target"} <= set(fields):
         examples = _parallel(files, columns)
     elif labels == "tokens":
         examples = (example for file in files for example in _tagged(file, columns))
-    elif set(fields) == {"text", LABEL}:
+    elif set(fields) == {"text", LABEL} and labels != "several":
         examples = _labelled(files, columns)
     else:
         raise HeddleError(f"{files[0]}: records of {', '.join(fields)} are read from tables only: {', '.join(TABLES)}")
@@ -129,21 +135,26 @@ def check_folders(files: Sequence[Path], fields: Sequence[str], labels: Labels) 
         )
 
 
-def of_row(row: Row, fields: Sequence[str], columns: Mapping[str, str], labels: Labels) -> Example:
+def of_row(
+    row: Row, fields: Sequence[str], columns: Mapping[str, str], labels: Labels, separator: str = SEPARATOR
+) -> Example:
     """A table's row as a record."""
     if labels == "roles":
         return _conversation(row, columns.get(MESSAGES, MESSAGES))
-    values = {field: row.get(columns.get(field, field)) for field in fields}
+    values = {field: row.get(columns.get(field, field)) for field in fields if field != LABEL}
     label: str | tuple[str, ...] | None = None
-    if LABEL in values:
-        name, given = columns.get(LABEL, LABEL), values.pop(LABEL)
-        label = _words(given, name, row.origin) if labels == "tokens" else _label(given, name, row.origin)
+    if LABEL in fields:
+        name = columns.get(LABEL, LABEL)
+        if labels == "several":
+            label = several_labels(row, name, separator)
+        else:
+            label = (_words if labels == "tokens" else _label)(row.get(name), name, row.origin)
     texts: dict[str, str | tuple[str, ...]] = {}
     for field, value in values.items():
         name = columns.get(field, field)
         tagged = labels == "tokens" and field == "text"
         texts[field] = _words(value, name, row.origin) if tagged else as_text(value, name, row.origin)
-    if isinstance(label, tuple) and len(label) != len(texts["text"]):
+    if labels == "tokens" and isinstance(label, tuple) and len(label) != len(texts["text"]):
         words = pluralize(len(texts["text"]), "word")
         raise HeddleError(f"{row.origin}: {words}, but {pluralize(len(label), 'label')}; there must be one for each")
     return Example(texts, label, row.origin)
@@ -181,6 +192,61 @@ def _label(value: Any, column: str, origin: str) -> str:
     if not text or (isinstance(value, float) and not isfinite(value)):  # pandas writes NaN where a label is missing
         raise HeddleError(f"{origin}: the label is {text or 'empty'}; leave the record out, or give it one")
     return text
+
+
+def several_labels(row: Row, name: str, separator: str = SEPARATOR) -> tuple[str, ...]:
+    """The labels of a row, each once, in order: a list, a cell with a separator between them, or a column of 1 and 0 for each.
+
+    Args:
+        row: the row.
+        name: the column, or several columns with commas between them, unless one has this name.
+        separator: what stands between labels in a cell; an empty cell has none.
+
+    Raises:
+        HeddleError: there is no such column, or its value is something else.
+    """
+    columns = [each.strip() for each in name.split(",")]
+    if len(columns) > 1 and name not in row.values:
+        return tuple(column for column in columns if _marked(row.get(column), column, row.origin))
+    value = row.get(name)
+    listed = _as_list(value) if isinstance(value, str) else value
+    if isinstance(listed, str):
+        listed = [part.strip() for part in listed.split(separator)]
+        other = next((part for part in listed for sign in SIGNS if sign in part), None)
+        if separator == SEPARATOR and other is not None:
+            raise HeddleError(
+                f"{row.origin}: the label {other!r} may be several: name what stands between them, such as separator='|', or "
+                "give labels as a list"
+            )
+        listed = [part for part in listed if part]
+    elif isinstance(listed, int) and not isinstance(listed, bool):
+        listed = [listed]
+    if not isinstance(listed, list | tuple):
+        raise HeddleError(
+            f"{row.origin}: column {name!r} must have a list of labels, or a text with {separator!r} between them; [] or an empty "
+            "text is none"
+        )
+    return tuple(dict.fromkeys(_label(each, name, row.origin) for each in listed))
+
+
+def _as_list(text: str) -> Any:
+    """A text that is a list as JSON or Python writes it, as pandas puts lists into CSV; else the text."""
+    if not (text.strip().startswith("[") and text.strip().endswith("]")):
+        return text
+    try:
+        return literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def _marked(value: Any, column: str, origin: str) -> bool:
+    """Whether a column says that a row has its label."""
+    text = str(value).strip().lower()
+    if text not in MARKS:
+        raise HeddleError(
+            f"{origin}: column {column!r} has {value!r}; the column of a label must have 1 or 0 in each row"
+        )
+    return MARKS[text]
 
 
 def _parallel(files: Sequence[Path], columns: Mapping[str, str]) -> Iterator[Example]:

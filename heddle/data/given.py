@@ -78,7 +78,8 @@ class Given:
         named = self.columns.columns()
         for number, item in enumerate(self.items):
             if isinstance(item, Mapping):
-                yield of_row(self._row(item, number), self.task.reads(named), named, self.task.labels)
+                row = self._row(item, number)
+                yield of_row(row, self.task.reads(named), named, self.task.labels, self.columns.separator)
                 continue
             values = self._fields(item)
             if values is None:

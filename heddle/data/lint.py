@@ -8,6 +8,7 @@ from hashlib import sha256
 from math import exp, log
 from typing import Any
 
+from heddle.config.data import Labels
 from heddle.data.examples import MESSAGES, Example
 from heddle.text.chat import ANSWERS
 
@@ -161,14 +162,17 @@ class RecordLint:
         self._first: dict[bytes, str] = {}
         self._answered: Counter[str] = Counter()  # conversations with an answer, by part
 
-    def findings(self, classes: bool) -> Iterator[Finding]:
+    def findings(self, labels: Labels) -> Iterator[Finding]:
         """Read everything, and once more if records have two sides, and say what was found.
 
         Args:
-            classes: whether labels are classes.
+            labels: what labels are.
         """
+        several = labels == "several"
         for part, example in self._read():
-            self._look(part, example, classes)
+            self._look(part, example, classes=labels not in ("numbers", "roles"))
+            if several and not example.label:
+                self.places.add("no label", example.origin)
         if sum(self._sides["source"].values()):
             self._look_for_swaps()
         yield from self.texts.findings()
@@ -192,7 +196,10 @@ class RecordLint:
             "no answer", 0 in self._answered.values(), of, f"conversations have no message of the role {ANSWERS!r}",
             "they have no target: add the answers, or leave them out",
         )  # fmt: skip
-        yield from self._class_findings()
+        yield from find(
+            "no label", False, of, "records have none of the labels", "leave them, if they are examples of none"
+        )  # fmt: skip
+        yield from self._class_findings(several)
 
     def _look(self, part: str, example: Example, classes: bool) -> None:
         written = dict(zip(example.texts, example.written(), strict=True))
@@ -233,12 +240,12 @@ class RecordLint:
             if _nats(one, source, target, other) < -SWAPPED and _nats(other, target, source, one) < -SWAPPED:
                 self.places.add("swapped sides", example.origin)
 
-    def _class_findings(self) -> Iterator[Finding]:
+    def _class_findings(self, several: bool) -> Iterator[Finding]:
         train, held = self._classes["train"], self._classes["validation"]
         if not train:
             return
         total = sum(train.values())
-        if len(train) == 1:
+        if len(train) == 1 and not several:
             only = next(iter(train))
             yield Finding("one class", True, total, total, "", f"labels are {only!r}", "classes need at least two")
         once = [label for label, count in train.items() if count == 1]

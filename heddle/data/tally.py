@@ -160,7 +160,9 @@ class ExamplesTally:
                     f"the {part} part would have none of the {pluralize(counts['train'] + counts['validation'], 'record')}: "
                     "give more records, another share (validation=0.2), or your own validation_sources"
                 )
-        if self._classes and len(self._classes) < 2:
+        if self._labels == "several" and not self._classes:
+            raise HeddleError("no training record has a label: are they in another column (label=...)?")
+        if self._classes and len(self._classes) < 2 and self._labels != "several":
             raise HeddleError(
                 f"every training record has the label {next(iter(self._classes))!r}; classes need at least two: "
                 "are they in another column (label=...)?"

@@ -4,7 +4,7 @@ from collections.abc import Generator, Sequence
 from typing import Unpack
 
 from heddle.checks import checked
-from heddle.config.decoding import SamplingConfig
+from heddle.config.decoding import SamplingConfig, completed
 from heddle.config.keywords import SamplingSettings
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
@@ -69,7 +69,7 @@ def reply(
     Raises:
         HeddleError: the model has no chat template, the template refuses the conversation, or as in `Engine`.
     """
-    wanted = SamplingConfig.of(sampling, where="sampling")
+    wanted = completed(SamplingConfig, sampling, model.config.decoding, "sampling")
     return "".join(reply_pieces(model, tokenizer, chat_template(model, tokenizer), messages, wanted))
 
 

@@ -189,6 +189,17 @@ class NoRepeat(Processor):
         return {ids[end] for end in range(before, len(ids)) if ids[end - before : end] == run}
 
 
+class Shortest(Processor):
+    """Block the ids that end a text until it has grown by `least` ids."""
+
+    def __init__(self, ends: Collection[int], least: int) -> None:
+        self.ends, self.least = ends, least
+
+    def __call__(self, scores: Scores, texts: Texts) -> Scores:
+        short = [row for row, text in enumerate(texts) if len(text.ids) - text.given < self.least]
+        return _put(scores, [(row, end) for row in short for end in self.ends], -torch.inf)
+
+
 def make_processors(
     config: DecodingConfig, ids: SpecialIds, ends: Collection[int], vocabulary: int | None, count: int
 ) -> tuple[Processor, ...]:
@@ -218,6 +229,7 @@ def make_processors(
         ),
         (config.no_repeat_ngram is not None, NoRepeat(config.no_repeat_ngram or 1)),
         (bool(blocked.always or blocked.runs), blocked),
+        (config.min_tokens > 0 and bool(ends), Shortest(ends, config.min_tokens)),
         (ids.forced_begin is not None, Forced([ids.forced_begin or 0], lambda text: len(text.ids) == 1)),
         (bool(ids.forced_ends()), Forced(ids.forced_ends(), lambda text: len(text.ids) == text.last - 1)),
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from heddle.checks import checked
-from heddle.config.decoding import SamplingConfig
+from heddle.config.decoding import SamplingConfig, completed
 from heddle.config.keywords import SamplingSettings
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
@@ -143,10 +143,12 @@ def spelled(tokenizer: Tokenizer, id: int) -> str:
 def generate_text(model: Transformer, tokenizer: Tokenizer, prompt: str, **sampling: Unpack[SamplingSettings]) -> str:
     """The text that follows one prompt. Keywords are those of `SamplingConfig`, such as `max_tokens=100, temperature=0`.
 
+    An imported model's `config.decoding` says what others default to.
+
     Raises:
         HeddleError: as in `complete`; or a keyword is unknown or its value impossible.
     """
-    wanted = SamplingConfig.of(sampling, where="sampling")
+    wanted = completed(SamplingConfig, sampling, model.config.decoding, "sampling")
     return "".join(piece.text for piece in complete(model, tokenizer, [prompt], wanted))
 
 

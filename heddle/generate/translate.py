@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from heddle.checks import at_least, checked
-from heddle.config.decoding import BeamConfig
+from heddle.config.decoding import BeamConfig, completed
 from heddle.config.ids import SpecialIds
 from heddle.config.keywords import BeamSettings
 from heddle.config.model import TransformerConfig
@@ -120,7 +120,8 @@ def translate(
         rows: sources that share each forward pass.
         progress: hears how many sources are done, and of how many.
         special: names of special tokens that a source may contain, such as `sentinels`; other names are ordinary text.
-        beam: the strategy as keywords of `BeamConfig`, such as `beams=2, best=2`, instead of `config`; without any, five beams.
+        beam: the strategy as keywords of `BeamConfig`, such as `beams=2, best=2`, instead of `config`; what they leave out is as
+            the files of an imported model say (`config.decoding`), else as in `BeamConfig`: five beams.
 
     Raises:
         HeddleError: the model cannot translate, a source does not fit into its context, a keyword is unknown or its value
@@ -130,7 +131,7 @@ def translate(
         raise HeddleError(
             f"translate: config and {', '.join(beam)}: both say how to search; give a config or keywords, not both"
         )
-    config = BeamConfig.of(beam, where="translate") if config is None else config
+    config = completed(BeamConfig, beam, model.config.decoding, "translate") if config is None else config
     if model.decoder is None:
         raise HeddleError("this model has no decoder, so it cannot translate")
     if tokenizer.vocab_size > model.vocab_size:

@@ -3,13 +3,14 @@
 In reading order:
 
 - `rows`: texts as rows of ids, framed and cut as in training; passes over them in batches of similar length.
-- `classify`: classes of texts, of pairs and of words, with probabilities; numbers.
+- `classify`: classes and labels of texts, of pairs and of words, with probabilities; numbers.
 - `fill`: the most probable tokens in the place of each mask.
 - `embed`: one vector per text.
 """
 
 from heddle.predict.classify import Prediction as Prediction
 from heddle.predict.classify import TextClass as TextClass
+from heddle.predict.classify import TextLabels as TextLabels
 from heddle.predict.classify import TextNumber as TextNumber
 from heddle.predict.classify import WordClass as WordClass
 from heddle.predict.classify import WordClasses as WordClasses
@@ -26,6 +27,7 @@ __all__ = [
     "Filling",
     "Prediction",
     "TextClass",
+    "TextLabels",
     "TextNumber",
     "WordClass",
     "WordClasses",

@@ -1,4 +1,4 @@
-"""Classes of texts, of pairs of texts and of words, with their probabilities; and numbers."""
+"""Classes and labels of texts and of pairs of texts, classes of words, with their probabilities; and numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heddle.checks import checked
+from heddle.checks import between, checked
 from heddle.config.model import ClassifierHeadConfig, TransformerConfig
 from heddle.data.encode import Encoder
 from heddle.errors import HeddleError
@@ -29,6 +29,21 @@ class TextClass:
 
     label: str
     probability: float
+    probabilities: Mapping[str, float]
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TextLabels:
+    """The labels of a text, or of a pair of texts: any number of them.
+
+    Attributes:
+        labels: names of the labels whose probability is above the threshold, in the model's order; numbers, if it has no names.
+        probabilities: of every label, by name; each is of this label alone, so they do not add up to 1.
+        cut: whether the text was longer than the context and lost its end.
+    """
+
+    labels: tuple[str, ...]
     probabilities: Mapping[str, float]
     cut: bool
 
@@ -76,14 +91,18 @@ class TextNumber:
     cut: bool
 
 
-Prediction = TextClass | WordClasses | TextNumber
+Prediction = TextClass | TextLabels | WordClasses | TextNumber
 
 
-@checked()
+@checked(threshold=between(0, 1))
 def classify(
-    model: Transformer, tokenizer: Tokenizer, texts: Sequence[Any], progress: Done | None = None
+    model: Transformer,
+    tokenizer: Tokenizer,
+    texts: Sequence[Any],
+    progress: Done | None = None,
+    threshold: float | None = None,
 ) -> list[Prediction]:
-    """Predict the class of each text or pair, the class of each word, or a number: what the model's head was trained for.
+    """Predict the class or the labels of each text or pair, the class of each word, or a number: what the head was trained for.
 
     A text is framed and cut as in training (`[CLS] text [SEP]`, see `heddle.train.framing`), so its scores are those that
     training would compare with its label.
@@ -93,14 +112,17 @@ def classify(
         tokenizer: its tokenizer.
         texts: strings or, for pairs, tuples of two; for classes of words, strings with blanks between words, or lists of words.
         progress: called with the number of texts done so far, and of all.
+        threshold: of several labels, those with a larger probability are the text's; None: the model's own threshold.
 
     Returns:
-        A `TextClass`, `WordClasses` or `TextNumber` for each text, in order.
+        A `TextClass`, `TextLabels`, `WordClasses` or `TextNumber` for each text, in order.
 
     Raises:
-        HeddleError: the model has another head; or a text is empty or something else than a text.
+        HeddleError: the model has another head; a threshold is given for a model without labels to choose; or a text is empty or
+            something else than a text.
     """
     kind = kind_of_head(model)
+    check_threshold(model, threshold)
     if not texts:
         return []
     with predicting(model):
@@ -113,12 +135,14 @@ def classify(
                 scores[number] = row
     if kind == "number":
         return [TextNumber(float(score), row.cut) for score, row in zip(scores, rows, strict=True)]
+    if kind == "labels":
+        return [_labels(model.config, score, row.cut, threshold) for score, row in zip(scores, rows, strict=True)]
     name = _namer(model)
     return [TextClass(*name(score), row.cut) for score, row in zip(scores, rows, strict=True)]
 
 
 def kind_of_head(model: Transformer) -> str:
-    """What a model's head scores: `classes` of a text, classes of `words`, or a `number`.
+    """What a model's head scores: `classes` of a text, any of several `labels`, classes of `words`, or a `number`.
 
     Raises:
         HeddleError: it has no classifier as head.
@@ -129,7 +153,30 @@ def kind_of_head(model: Transformer) -> str:
         raise HeddleError(
             f"this model {what}, so it cannot classify; heddle train FILE task=classification from=RUN teaches it classes"
         )
+    if head.several:
+        return "labels"
     return "words" if head.pooling == "none" else "number" if head.classes == 1 else "classes"
+
+
+def check_threshold(model: Transformer, threshold: float | None) -> None:
+    """Refuse a threshold for a model that has nothing to choose with it.
+
+    Raises:
+        HeddleError: a text does not have several of its classes.
+    """
+    if threshold is not None and kind_of_head(model) != "labels":
+        raise HeddleError(
+            f"threshold = {threshold} is for models of several labels; this one has one answer: leave it out"
+        )
+
+
+def _labels(config: TransformerConfig, scores: Tensor, cut: bool, threshold: float | None) -> TextLabels:
+    """The labels of one text, from their scores."""
+    head = config.head
+    assert isinstance(head, ClassifierHeadConfig)
+    above = head.threshold if threshold is None else threshold
+    probabilities = dict(zip(class_names(config), scores.sigmoid().tolist(), strict=True))
+    return TextLabels(tuple(name for name, share in probabilities.items() if share > above), probabilities, cut)
 
 
 def class_names(config: TransformerConfig) -> tuple[str, ...]:

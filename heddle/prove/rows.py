@@ -23,7 +23,7 @@ COLUMNS = (
 
 def by_token(batch: Batch) -> bool:
     """Whether each token has a target, rather than each row."""
-    return batch.targets.shape == batch.tokens.shape
+    return batch.weights.shape == batch.tokens.shape
 
 
 def narrowed(batch: Batch, width: int) -> Batch:

@@ -17,12 +17,11 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 
 from heddle import __version__
-from heddle.config.decoding import BeamConfig
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
 from heddle.generate.drawn import Drawn
 from heddle.generate.translate import translate
-from heddle.predict.classify import classify
+from heddle.predict.classify import check_threshold, classify
 from heddle.predict.embed import embed
 from heddle.serve.answers import Choice, Spelled, Spelling, chat_logprobs, completion_logprobs, embeddings, spell, usage
 from heddle.serve.errors import ERRORS, ApiError, unreadable
@@ -298,8 +297,7 @@ class Service:
         served, texts = self._find(body.model), texts_of(body.text)
         served.check_translates()
         with refused("beams"):
-            tokens = min(body.max_tokens, self.config.max_tokens or body.max_tokens)
-            beam = BeamConfig.of({"beams": body.beams, "max_tokens": tokens, "length_penalty": body.length_penalty})
+            beam = body.searching(self.config.max_tokens, served.model.config.decoding)
 
         def translations(some: Sequence[str]) -> list[Any]:
             return translate(served.model, served.tokenizer, some, beam, body.crop, special=served.sentinels)
@@ -312,8 +310,12 @@ class Service:
         served = self._find(body.model)
         items = served.pairs(texts_of(body.text), None if body.pair is None else texts_of(body.pair))
 
+        if body.threshold is not None:
+            with refused("threshold"):
+                check_threshold(served.model, body.threshold)
+
         def predictions(some: Sequence[Any]) -> list[Any]:
-            return classify(served.model, served.tokenizer, some)
+            return classify(served.model, served.tokenizer, some, threshold=body.threshold)
 
         found = await self._made(request, served, predictions, items, "text")
         return {"model": body.model, "predictions": [dataclasses.asdict(each) for each in found]}
@@ -351,7 +353,7 @@ class Service:
         tokens = min(tokens, self.config.max_tokens or tokens)
         seed = secrets.randbits(62) if body.seed is None else body.seed % (1 << 62)
         try:
-            first = body.sampling(tokens, alternatives, seed)
+            first = body.sampling(tokens, alternatives, seed, self._find(body.model).model.config.decoding)
         except HeddleError as error:
             raise ApiError(400, str(error)) from None
         return [first.model_copy(update={"seed": seed + number}) for number in range(count)]

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from heddle.config.decoding import SamplingConfig
+from heddle.config.decoding import BeamConfig, DecodingDefaults, SamplingConfig, completed
 from heddle.errors import HeddleError
 from heddle.serve.errors import ApiError
 
@@ -68,8 +68,10 @@ class Sampled(Request):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
-    def sampling(self, max_tokens: int, logprobs: int | None, seed: int) -> SamplingConfig:
-        """The same as heddle's config. A bias of -100 bans an id, as in OpenAI's API.
+    def sampling(
+        self, max_tokens: int, logprobs: int | None, seed: int, defaults: DecodingDefaults | None = None
+    ) -> SamplingConfig:
+        """The same as heddle's config; what is not asked for is as the model's files say. A bias of -100 bans an id (OpenAI's API).
 
         Raises:
             HeddleError: a value is impossible.
@@ -88,7 +90,7 @@ class Sampled(Request):
             "regex": self.guided_regex,
             "json_schema": self.wanted_schema(),
         }
-        return SamplingConfig.of(wanted, where="request")
+        return completed(SamplingConfig, wanted, defaults, "request")
 
     def wanted_schema(self) -> dict[str, Any] | str | None:
         """The JSON schema that the text must meet, or its JSON; None: none."""
@@ -201,17 +203,34 @@ class TranslateRequest(Request):
     """`POST /translate`."""
 
     text: Texts
-    beams: Annotated[int, Field(ge=1, le=32)] = 5
-    max_tokens: Annotated[int, Field(ge=1)] = 200
-    length_penalty: Annotated[float, Field(ge=-50, le=50)] = 1.0
+    beams: Annotated[int, Field(ge=1, le=32)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    length_penalty: Annotated[float, Field(ge=-50, le=50)] | None = None
     crop: bool = False
+
+    def searching(self, most: int | None, defaults: DecodingDefaults | None) -> BeamConfig:
+        """The same as heddle's config; what is not asked for is as the model's files say.
+
+        Args:
+            most: the longest text that the server makes; None: any.
+            defaults: those of the model's config.
+
+        Raises:
+            HeddleError: a value is impossible.
+        """
+        asked = {name: getattr(self, name) for name in ("beams", "max_tokens", "length_penalty")}
+        said = {name: value for name, value in asked.items() if value is not None}
+        found = completed(BeamConfig, said, defaults, "request")
+        tokens = min(found.max_tokens, most or found.max_tokens)
+        return found.model_copy(update={"max_tokens": tokens, "min_tokens": min(found.min_tokens, tokens - 1)})
 
 
 class ClassifyRequest(Request):
-    """`POST /classify`; `pair` has the second texts, for a model of pairs."""
+    """`POST /classify`; `pair` has the second texts, for a model of pairs; `threshold` is for a model of several labels."""
 
     text: Texts
     pair: Texts | None = None
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 def texts_of(given: str | list[str]) -> list[str]:

@@ -49,6 +49,7 @@ from heddle.train.journal import Report as Report
 from heddle.train.loss import cross_entropy as cross_entropy
 from heddle.train.masked import MaskedTask as MaskedTask
 from heddle.train.moving import MovingAverage as MovingAverage
+from heddle.train.multi_label import MultiLabelTask as MultiLabelTask
 from heddle.train.next_token import NextTokenTask as NextTokenTask
 from heddle.train.objective import CrossEntropy as CrossEntropy
 from heddle.train.objective import Loss as Loss
@@ -97,6 +98,7 @@ __all__ = [
     "MaskedTask",
     "Member",
     "MovingAverage",
+    "MultiLabelTask",
     "NextTokenTask",
     "Optimizer",
     "Plan",

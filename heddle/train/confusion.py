@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from math import sqrt
 
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
@@ -54,6 +55,40 @@ def class_metrics(means: Mapping[str, float], classes: int) -> dict[str, float]:
         "macro_f1": sum(scores) / len(scores),
         **({"f1": both[1][0] / both[1][1] if both[1][1] > 0 else 0.0} if classes == 2 else {}),
         "matthews": covariance / sqrt(spread) if spread > 1e-12 else 0.0,
+    }
+
+
+def label_counts(chosen: Bool[Tensor, "B C"], targets: Float[Tensor, "B C"]) -> dict[str, Tensor]:
+    """For each label, whether a text's is right, predicted and there; and whether all of its labels are right.
+
+    Args:
+        chosen: the predicted labels.
+        targets: 1 for the labels that are there, 0 for others.
+
+    Returns:
+        Float[B] by name, such as `right 0`, and `exact`.
+    """
+    there = targets > 0
+    sums = {"right": chosen & there, "found": chosen, "there": there}
+    counts = {f"{kind} {number}": sums[kind][:, number].float() for kind in KINDS for number in range(chosen.shape[1])}
+    return {**counts, "exact": (chosen == there).all(1).float()}
+
+
+def label_metrics(means: Mapping[str, float], labels: int) -> dict[str, float]:
+    """F1 over all decisions, and averaged over the labels, those without a text or a prediction counting 0; and the share of texts
+    whose labels are all right.
+
+    Args:
+        means: the sums of `label_counts` over all rows, divided by the weight of all targets.
+        labels: number of labels.
+    """
+    right, found, there = ([means[f"{kind} {number}"] for number in range(labels)] for kind in KINDS)
+    each = [2 * hits / (a + b) if a + b > 0 else 0.0 for hits, a, b in zip(right, found, there, strict=True)]
+    every = sum(found) + sum(there)
+    return {
+        "micro_f1": 2 * sum(right) / every if every > 0 else 0.0,
+        "macro_f1": sum(each) / labels,
+        "subset_accuracy": means["exact"],
     }
 
 

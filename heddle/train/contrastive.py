@@ -28,7 +28,7 @@ from heddle.train.framing import frame_of
 from heddle.train.groups import GroupedRecords
 from heddle.train.objective import CrossEntropy
 from heddle.train.records import Lengths, RecordTask, padded
-from heddle.train.task import Examples, Reading, stream
+from heddle.train.task import Examples, Reading, Target, stream
 
 TEXTS = ("text", "pair", "negative")
 SHOWN = 3  # texts in a sample
@@ -179,8 +179,9 @@ class ContrastiveTask(RecordTask):
             )
         return said
 
-    def name_of(self, target: int | float, tokenizer: Tokenizer) -> str:
+    def name_of(self, target: Target, tokenizer: Tokenizer) -> str:
         """The number of a candidate."""
+        assert not isinstance(target, list)
         return f"pair {int(target)}"
 
     @torch.no_grad()

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +12,13 @@ from torch import Tensor
 from heddle.config.model import ClassifierHeadConfig
 from heddle.data.batch import IGNORED, Batch
 from heddle.data.buckets import EMPTY
-from heddle.data.records import Records
+from heddle.data.records import Column, Records
 from heddle.errors import HeddleError, did_you_mean
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.framing import frame_of
 from heddle.train.records import Lengths, RecordTask, padded, padded_layout
-from heddle.train.task import Examples, Reading
+from heddle.train.task import Examples, Reading, Target
 
 SHOWN = 3  # texts in a sample
 TOLD = 0.005  # share of texts that lose their end from which on a user is told
@@ -92,9 +92,14 @@ class LabelledTask(RecordTask):
 class ClassTask(LabelledTask):
     """A task whose labels are classes.
 
+    Attributes:
+        weighed: the setting that says how much each class counts.
+
     Raises:
         HeddleError: a label is no class, the records have other classes than the model, or `class_weights` do not fit them.
     """
+
+    weighed: ClassVar[str] = "class_weights"
 
     def __init__(self, config: Any, reading: Reading) -> None:
         head = reading.model.head
@@ -123,6 +128,9 @@ class ClassTask(LabelledTask):
             raise HeddleError(
                 f"the task {self.config.kind!r} needs a classifier with {len(self.names)} classes as head"
             )
+        if head.several != (self.config.labels == "several"):
+            needed = "several = true" if not head.several else "several = false"
+            raise HeddleError(f"the task {self.config.kind!r} needs a classifier with {needed} as head")
         if (head.pooling == "none") != by_token:
             needed = "head.pooling = 'none'" if by_token else "a pooling other than 'none'"
             raise HeddleError(f"the task {self.config.kind!r} needs {needed}, not head.pooling = {head.pooling!r}")
@@ -133,8 +141,9 @@ class ClassTask(LabelledTask):
         found = np.where(targets == IGNORED, 0.0, weights[np.maximum(targets, 0)])
         return torch.from_numpy(targets), torch.from_numpy(found.astype(np.float32))
 
-    def name_of(self, target: int | float, tokenizer: Tokenizer) -> str:
+    def name_of(self, target: Target, tokenizer: Tokenizer) -> str:
         """The name of a class."""
+        assert not isinstance(target, list)
         return self.names[int(target)]
 
     def says(self, found: int, target: int) -> str:
@@ -142,26 +151,28 @@ class ClassTask(LabelledTask):
         right = "" if target in (found, IGNORED) else f" / {self.names[target]}"
         return f"[{self.names[found]}{right}]"
 
+    def balanced(self, labels: Column) -> npt.NDArray[np.float64]:
+        """The weight of each class by the training part's labels, if it is to be balanced."""
+        there = np.bincount(labels.values[labels.values != IGNORED], minlength=len(self.names))
+        found: npt.NDArray[np.float64] = there.sum() / (len(self.names) * np.maximum(there, 1))
+        return found
+
     def _weights(self) -> npt.NDArray[np.float64]:
         """The weight of each class."""
-        said, count = self.config.class_weights, len(self.names)
+        name, said, count = self.weighed, getattr(self.config, self.weighed), len(self.names)
         if said == "balanced":
-            if not isinstance(self.reading.corpus.train, Records):
-                return np.ones(count)
-            labels = self.reading.corpus.train.columns["label"].values
-            there = np.bincount(labels[labels != IGNORED], minlength=count)
-            found: npt.NDArray[np.float64] = there.sum() / (count * np.maximum(there, 1))
-            return found
+            train = self.reading.corpus.train
+            return self.balanced(train.columns["label"]) if isinstance(train, Records) else np.ones(count)
         if isinstance(said, Mapping):
             unknown = next((name for name in said if name not in self.names), None)
             if unknown is not None:
                 raise HeddleError(
-                    f"class_weights: {unknown!r} is not one of the classes {listed_names(self.names)}."
+                    f"{name}: {unknown!r} is not one of the classes {listed_names(self.names)}."
                     f"{did_you_mean(unknown, self.names)}"
                 )
             return np.array([said.get(name, 1.0) for name in self.names])
         if said is not None and len(said) != count:
-            raise HeddleError(f"class_weights has {len(said)} numbers, but there are {count} classes")
+            raise HeddleError(f"{name} has {len(said)} numbers, but there are {count} classes")
         return np.ones(count) if said is None else np.array(said)
 
 

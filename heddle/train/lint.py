@@ -56,7 +56,7 @@ def _in_sources(found: Material) -> Iterator[Finding]:
             for example in examples.examples():
                 yield tally.add(example) or example.part or "train", example
 
-        yield from RecordLint(read).findings(classes=examples.labels not in ("numbers", "roles"))
+        yield from RecordLint(read).findings(examples.labels)
     elif isinstance(found, Texts):
         lint = TextLint("document")
         for document in found.documents():

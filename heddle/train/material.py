@@ -211,6 +211,7 @@ class Examples(Material):
 
     def settings(self) -> dict[str, Any]:
         columns = {field: self.data.columns().get(field, field) for field in self.fields}
+        columns |= {"separator": self.data.separator} if self.labels == "several" else {}
         chat = {} if self.chat is None else {"chat": self.chat.to_dict()}
         return {"reads": [*self.fields], **columns, "labels": self.labels, "validation": self.share, **chat}
 
@@ -240,7 +241,7 @@ class Examples(Material):
         """Every record; with its part, if the user said it."""
 
         def read(sources: list[str | Path]) -> Iterator[Example]:
-            return read_examples(sources, self.fields, self.data.columns(), self.labels)
+            return read_examples(sources, self.fields, self.data.columns(), self.labels, self.data.separator)
 
         return for_parts(read(self.sources), read(self.validation) if self.validation else None)
 

@@ -18,7 +18,7 @@ from heddle.train.classification import one_label, texts_of
 from heddle.train.labelled import LabelledTask
 from heddle.train.objective import CrossEntropy
 from heddle.train.records import Lengths
-from heddle.train.task import Examples
+from heddle.train.task import Examples, Target
 
 FAR = 10.0  # a scale or a mean of labels that takes many steps to reach from 0
 
@@ -70,7 +70,7 @@ class RegressionTask(LabelledTask):
     def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
         """The squared error, for a model with one score for each text."""
         head = model.config.head
-        if not isinstance(head, ClassifierHeadConfig) or head.classes != 1 or head.pooling == "none":
+        if not isinstance(head, ClassifierHeadConfig) or head.classes != 1 or head.several or head.pooling == "none":
             raise HeddleError("the task 'regression' needs a classifier with classes = 1 and a pooling as head")
         if label_smoothing or z_loss:
             raise HeddleError("label_smoothing and z_loss have no effect on the task 'regression': leave them out")
@@ -83,7 +83,7 @@ class RegressionTask(LabelledTask):
         correlation = (means["xy"] - x * y) / sqrt(spread) if spread > 0 else 0.0
         return {"root_mean_squared_error": sqrt(means["loss"]), "pearson": correlation}
 
-    def name_of(self, target: int | float, tokenizer: Tokenizer) -> str:
+    def name_of(self, target: Target, tokenizer: Tokenizer) -> str:
         """The number."""
         return f"{target:.4g}"
 

@@ -17,7 +17,7 @@ from heddle.nn.mask import Causal, Mask, Rule
 from heddle.nn.scope import Pattern
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.session import read_run
-from heddle.train.task import Task, tokens_read
+from heddle.train.task import Target, Task, tokens_read
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ShownRow:
     positions: list[int]
     segments: list[int]
     source: "ShownSource | None" = None
-    answer: tuple[int | float, str, float] | None = None
+    answer: tuple[Target, str, float] | None = None
     first: int = 0
 
 
@@ -147,7 +147,7 @@ def show_step(run: str | Path, step: int = 1, rows: int = 1, length: int = 32, s
 def _first(batch: Batch, row: int, length: int) -> int:
     """Where to begin to show a row: at its start or, if the first places predict nothing, at its first target."""
     places = torch.nonzero(batch.weights[row] > 0)
-    none_in_sight = batch.targets.shape == batch.tokens.shape and len(places) > 0 and int(places[0]) >= length
+    none_in_sight = batch.weights.shape == batch.tokens.shape and len(places) > 0 and int(places[0]) >= length
     return int(places[0]) if none_in_sight else 0
 
 
@@ -156,19 +156,19 @@ def _row(task: Task, batch: Batch, row: int, first: int, length: int, tokenizer:
     places = slice(first, first + length)
     read = _read(batch.tokens, batch.layout, row, places, tokenizer)
     source: ShownSource | None = None
-    answer: tuple[int | float, str, float] | None = None
+    answer: tuple[Target, str, float] | None = None
     if batch.source is not None and batch.source_layout is not None:
         source = _read(batch.source, batch.source_layout, row, slice(length), tokenizer)
     targets: list[int | None] = []
     weights: list[float] = []
-    if batch.targets.shape == batch.tokens.shape:
+    if batch.weights.shape == batch.tokens.shape:
         targets = [None if target == IGNORED else target for target in batch.targets[row, places].tolist()]
         weights = batch.weights[row, places].tolist()
-    elif batch.targets.dim() == 2:
+    elif batch.weights.dim() == 2:
         count = int((batch.targets[row] != IGNORED).sum())
         answer = count, f"which of its {count} pairs belong together", float(batch.weights[row].max())
     else:
-        target, weight = batch.targets[row].item(), batch.weights[row].item()
+        target, weight = batch.targets[row].tolist(), batch.weights[row].item()
         answer = target, task.name_of(target, tokenizer) if weight else "", weight
     return ShownRow(
         tokens=read.tokens,

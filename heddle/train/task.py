@@ -29,6 +29,9 @@ from heddle.text.tokenizer import Tokenizer
 from heddle.train.objective import CrossEntropy
 from heddle.train.own_loss import OwnLoss, own_loss
 
+Target = int | float | list[float]
+"""An id, the number of a class, a number, or 1 or 0 for each label."""
+
 MULTIPLE = 8  # rows of a micro-batch of records are a multiple of this, so that 2, 4 or 8 ranks divide it
 
 
@@ -239,8 +242,9 @@ class Task(ABC):
         """Where examples are, in words, for error messages."""
         return f"examples {listed(examples)}"
 
-    def name_of(self, target: int | float, tokenizer: Tokenizer) -> str:
-        """A target in words: the text of an id, the name of a class, or a number."""
+    def name_of(self, target: Target, tokenizer: Tokenizer) -> str:
+        """A target in words: the text of an id, the name of a class or of several, or a number."""
+        assert not isinstance(target, list)
         return tokenizer.piece(int(target))
 
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:

@@ -7,6 +7,7 @@ from heddle.config.tasks import (
     ClassificationConfig,
     ContrastiveConfig,
     MaskedConfig,
+    MultiLabelConfig,
     NextTokenConfig,
     PrefixLMConfig,
     RegressionConfig,
@@ -19,6 +20,7 @@ from heddle.train.chat import ChatTask
 from heddle.train.classification import ClassificationTask
 from heddle.train.contrastive import ContrastiveTask
 from heddle.train.masked import MaskedTask
+from heddle.train.multi_label import MultiLabelTask
 from heddle.train.next_token import NextTokenTask
 from heddle.train.prefix_lm import PrefixLMTask
 from heddle.train.regression import RegressionTask
@@ -36,6 +38,7 @@ TASKS: dict[type[Config], type[Task]] = {
     SpanCorruptionConfig: SpanCorruptionTask,
     ClassificationConfig: ClassificationTask,
     TokenClassificationConfig: TokenClassificationTask,
+    MultiLabelConfig: MultiLabelTask,
     RegressionConfig: RegressionTask,
     ContrastiveConfig: ContrastiveTask,
 }

@@ -39,6 +39,7 @@ from heddle.weights.families import (
 from heddle.weights.families.family import left_out
 from heddle.weights.families.rotary import of_one_length
 from heddle.weights.files import write_directory, write_manifest
+from heddle.weights.generation import read_decoding
 from heddle.weights.hub import fetch
 from heddle.weights.ids import read_ids
 from heddle.weights.mapping import import_tensors
@@ -108,7 +109,9 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
         raise HeddleError(f"{folder}: {error}") from None
     generation = folder / "generation_config.json"
     count = max(config.vocab_size, config.source_vocab_size or 0)
-    ids, notes = read_ids(theirs, read_json(generation) if generation.is_file() else {}, family.ids, count)
+    generated = read_json(generation) if generation.is_file() else None
+    ids, notes = read_ids(theirs, generated or {}, family.ids, count)
+    decoding, how = read_decoding(theirs, generated, len(config.stacks()) == 2)
     weights = open_weights(folder)
     config = family.with_own_head(config, weights)
     for name, stack in config.stacks().items():
@@ -117,7 +120,13 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     empty = build_empty(config, folder / "config.json").state_dict()
     tokenizer, missing = read_tokenizer(folder)
     chat, unread = read_chat(folder)
-    notes += [*missing, *left_out(theirs), *of_one_length(config), *unread]
+    notes += [
+        *missing,
+        *left_out(theirs),
+        *(how if config.decoder is not None else []),
+        *of_one_length(config),
+        *unread,
+    ]
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         notes.append(f"its tokenizer has {tokenizer.vocab_size} ids but the model only {config.vocab_size}: left out")
         tokenizer = None
@@ -132,7 +141,8 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     with write_directory(Path(run)) as directory:
         read = import_tensors(family.table, family.names, config, empty, weights, folder)
         config, tensors = family.plainer(config, read)
-        config = config.model_copy(update={"ids": ids, "architecture": family.architecture, "chat": chat})
+        own = {"ids": ids, "architecture": family.architecture, "chat": chat, "decoding": decoding}
+        config = config.model_copy(update=own)
         saved = SavedConfig(model=config, origin=str(source))
         write_model(directory, tensors, saved, tokenizer, step=0, extra={"origin": str(source), "family": family.name})
     parameters = sum(tensor.numel() for tensor in tensors.values())

@@ -15,6 +15,7 @@ NAMES = {
 }  # fmt: skip
 SEVERAL = ("eos_token_id", "forced_eos_token_id")  # which may be a list
 GENERATION = ("bad_words_ids",)  # only in generation_config.json nowadays
+SUPPRESSED = "suppress_tokens"  # single ids that are never generated
 START = "decoder_start_token_id"
 # Written to every config.json, as null if absent: the classes of Hugging Face transformers have defaults for these.
 ALWAYS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -31,7 +32,9 @@ def read_ids(
         usual: the defaults of the Hugging Face class for what config.json leaves out.
         count: V; ids must be below it.
     """
-    found = {NAMES[name]: value for name, value in usual.items() if name not in config and value < count}
+    found: dict[str, Any] = {
+        NAMES[name]: value for name, value in usual.items() if name not in config and value < count
+    }
     notes = []
     for file, table in (("config.json", config), ("generation_config.json", generation)):
         for name, ours in NAMES.items():
@@ -42,6 +45,11 @@ def read_ids(
                 found[ours] = value
             else:
                 notes.append(f"{name} = {value!r} in {file} is not one of the model's {count:,} ids: left out")
+        never = table.get(SUPPRESSED) or []
+        if isinstance(never, list) and all(_is_valid("pad_token_id", id, count) for id in never):
+            found["banned"] = [*found.get("banned", []), *([id] for id in never)]
+        else:
+            notes.append(f"{SUPPRESSED} = {never!r} in {file} are not ids of the model's {count:,}: left out")
     return SpecialIds.of(found, where="the special ids"), notes
 
 

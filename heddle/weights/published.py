@@ -17,6 +17,7 @@ from heddle.text.chat import ChatTemplate
 from heddle.text.file import byte_symbols
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.weights.families import Family
+from heddle.weights.generation import written_decoding
 from heddle.weights.ids import own_ids, written_ids
 from heddle.weights.mapping import to_theirs
 from heddle.weights.tensors import Weights, save_tensors
@@ -142,7 +143,7 @@ def write_published(folder: Path, family: Family, model: Transformer, tokenizer:
     theirs = {"architectures": [family.architecture], "model_type": family.name, **family.theirs(config), **said}
     # Hugging Face transformers reads `torch_dtype` before version 4.56, and `dtype` from then on.
     _write_json(folder / "config.json", {**theirs, "torch_dtype": "float32", "dtype": "float32"})
-    _write_json(folder / "generation_config.json", generation)
+    _write_json(folder / "generation_config.json", {**generation, **written_decoding(model.config.decoding)})
     save_tensors(folder / "model.safetensors", to_theirs(family.table, config, tensors), {"format": "pt"})
     if read is not None:
         read.save(folder)

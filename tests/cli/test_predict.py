@@ -15,6 +15,7 @@ import heddle as package
 from heddle.config import (
     ChatTemplateConfig,
     ClassificationConfig,
+    MultiLabelConfig,
     RegressionConfig,
     TokenClassificationConfig,
     TransformerConfig,
@@ -28,12 +29,17 @@ from .conftest import Heddle
 
 Refused = Callable[..., str]
 MASKED = package.train_tokenizer("words", [" ".join(WORDS)], 100, ("[MASK]",))
-KINDS = {"class": ClassificationConfig(), "tags": TokenClassificationConfig(), "number": RegressionConfig()}
+KINDS = {
+    "class": ClassificationConfig(),
+    "labels": MultiLabelConfig(),
+    "tags": TokenClassificationConfig(),
+    "number": RegressionConfig(),
+}
 
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """Runs of new models: `class`, `pairs`, `tags`, `number` and `masked`."""
+    """Runs of new models: `class`, `labels`, `tags`, `number` and `masked`."""
     for kind, config in KINDS.items():
         package.save(build(model_for(config, Corpus(records(kind)))), tmp_path / "runs" / kind, TOKENIZER)
     block = {"mixer": {"heads": 2}}
@@ -44,6 +50,32 @@ def runs(tmp_path: Path) -> Path:
 
 def lines(text: str) -> list[Any]:
     return [json.loads(line) for line in text.splitlines()]
+
+
+def test_several_labels(heddle: Heddle, runs: Path, tmp_path: Path, refused: Refused) -> None:
+    """Those above the threshold, in text and JSON; files are scored with the task that the head is for."""
+    said = heddle("classify", "labels", "the warp", "thrown", "--threshold", "0", "--json")
+    for text, each in zip(("the warp", "thrown"), lines(said.out), strict=True):
+        (expected,) = package.classify(*loaded(runs / "labels"), [text], threshold=0.0)
+        assert each["labels"] == ["cold", "warm"] == list(expected.labels)
+        assert each["probabilities"] == pytest.approx(dict(expected.probabilities), abs=1e-6)
+    shown = heddle("classify", "labels", "the warp", "thrown", "--threshold", "1").out
+    assert shown.count("none") == 2
+    assert "labels, probability" in shown
+    alone = heddle("classify", "labels", "the warp", "--threshold", "0").out
+    assert ("has it" in alone, alone.count("yes")) == (True, 2)
+    assert "threshold = 0.5 is for models of several labels" in refused(
+        "classify", "class", "warp", "--threshold", "0.5"
+    )
+    (tmp_path / "rows.csv").write_text("text,cold,warm\nthe warp,1,0\nthrown,1,1\nis held,0,0\n")
+    scored = heddle("eval", "labels", "rows.csv", "--label-column", "cold,warm", "--json").json
+    assert scored["tokens"] == 3
+    assert {"micro_f1", "macro_f1", "subset_accuracy"} <= set(scored)
+    (tmp_path / "cells.csv").write_text('text,label\nthe warp,cold\nthrown,"warm,cold"\nis held,\n')
+    again = heddle("eval", "labels", "cells.csv", "--json").json
+    assert again["loss"] == scored["loss"]
+    (tmp_path / "wrong.csv").write_text("text,label\nthe warp,hot\n")
+    assert "does not know the label hot" in refused("eval", "labels", "wrong.csv")
 
 
 def loaded(run: Path) -> Any:

@@ -208,6 +208,57 @@ class TestLabels:
 
 
 class TestTagged:
+    @pytest.mark.parametrize(
+        ("name", "content", "more"),
+        [
+            ("a.jsonl", '{"text": "t", "label": ["b", "a"]}\n{"text": "u", "label": []}\n{"text": "v", "label": "b"}', {}),
+            ("a.csv", 'text,label\nt,"b, a"\nu,\nv,b\n', {}),
+            ("a.csv", 'text,label\nt,"[\'b\', \'a\', \'b\']"\nu,[]\nv,"[""b""]"\n', {}),
+            ("a.tsv", "text\tlabel\nt\tb | a\nu\t\nv\tb", {"separator": "|"}),
+            ("a.tsv", "text\tkinds\nt\tb;a\nu\t\nv\tb", {"separator": ";", "columns": {"label": "kinds"}}),
+            ("a.csv", "text,b,a\nt,1,1\nu,0,0\nv,1.0,False\n", {"columns": {"label": "b, a"}}),
+            ("a.jsonl", '{"text": "t", "b": 1, "a": true}\n{"text": "u", "b": 0, "a": 0}\n{"text": "v", "b": true, "a": false}',
+             {"columns": {"label": "b,a"}}),
+        ],
+    )  # fmt: skip
+    def test_several_labels_are_read_as_people_write_them(
+        self, tmp_path: Path, name: str, content: str, more: dict[str, Any]
+    ) -> None:
+        (tmp_path / name).write_text(content)
+        found = read(tmp_path / name, fields=CLASSES, labels="several", **more)
+        assert [each.label for each in found] == [("b", "a"), (), ("b",)]
+        assert texts(found) == [("t",), ("u",), ("v",)]
+
+    @pytest.mark.parametrize(
+        ("row", "columns", "said"),
+        [
+            ({"label": None}, {}, "column 'label' must have a list of labels, or a text with ',' between them"),
+            ({"label": {"a": 1}}, {}, "must have a list of labels"),
+            ({"label": float("nan")}, {}, "must have a list of labels"),
+            ({"label": [""]}, {}, "the label is empty"),
+            ({"label": [["a"]]}, {}, "column 'label' has a list, not a string"),
+            ({"label": "a;b"}, {}, "the label 'a;b' may be several: name what stands between them"),
+            ({"label": "a|b,c"}, {}, "the label 'a|b' may be several"),
+            ({"a": 1, "b": -1}, {"label": "a,b"}, "column 'b' has -1; the column of a label must have 1 or 0"),
+            ({"a": 1, "b": ""}, {"label": "a,b"}, "column 'b' has ''"),
+            ({"a": 1}, {"label": "a,b"}, "no column 'b'"),
+            ({"a": 1}, {}, "no column 'label'"),
+        ],
+    )
+    def test_labels_that_may_mean_something_else_are_refused(
+        self, tmp_path: Path, row: dict[str, Any], columns: dict[str, str], said: str
+    ) -> None:
+        (tmp_path / "a.jsonl").write_text(json.dumps({"text": "t", **row}))
+        assert said in refusal(tmp_path / "a.jsonl", fields=CLASSES, labels="several", columns=columns)
+
+    def test_a_column_may_have_a_comma_in_its_name_and_a_label_a_semicolon(self, tmp_path: Path) -> None:
+        (tmp_path / "a.jsonl").write_text('{"text": "t", "a,b": ["x;y", 3]}')
+        (found,) = read(tmp_path / "a.jsonl", fields=CLASSES, labels="several", columns={"label": "a,b"})
+        assert found.label == ("x;y", "3")
+        (tmp_path / "x").mkdir()
+        (tmp_path / "x" / "t.txt").write_text("text")
+        assert "are read from tables only" in refusal(tmp_path / "x", fields=CLASSES, labels="several")
+
     def test_columns_of_conll(self, tmp_path: Path) -> None:
         file = tmp_path / "a.conll"
         file.write_text("-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\n\n\nGerman JJ B-MISC\n")

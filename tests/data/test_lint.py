@@ -2,9 +2,11 @@
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from heddle.config.data import Labels
 from heddle.data.examples import Example
 from heddle.data.lint import Finding, RecordLint, TextLint
 
@@ -30,7 +32,7 @@ def lint(rows: list[tuple[str, str]], held: int = 20) -> dict[str, Finding]:
             part = "train" if number < len(rows) - held else "validation"
             yield part, Example({"source": source, "target": target}, None, f"a:{number}")
 
-    return {each.name: each for each in RecordLint(read).findings(classes=True)}
+    return {each.name: each for each in RecordLint(read).findings("classes")}
 
 
 def test_clean_pairs_have_no_findings() -> None:
@@ -91,7 +93,7 @@ def test_what_is_rare_is_a_remark_and_what_is_frequent_is_wrong() -> None:
     assert found["duplicates"].wrong
 
 
-def reviews(*records: tuple[str, str], part: str = "train", classes: bool = True) -> dict[str, Finding]:
+def reviews(*records: tuple[str, str], part: str = "train", labels: Labels = "classes") -> dict[str, Finding]:
     """Labelled texts, the last in `part`, among a hundred others."""
     others = [(f"review number {number} says this and that of the loom", "xy"[number % 2]) for number in range(100)]
 
@@ -100,7 +102,7 @@ def reviews(*records: tuple[str, str], part: str = "train", classes: bool = True
             where = part if number == len(others) + len(records) - 1 else "train"
             yield where, Example({"text": text}, label, f"a:{number}")
 
-    return {each.name: each for each in RecordLint(read).findings(classes=classes)}
+    return {each.name: each for each in RecordLint(read).findings(labels)}
 
 
 def test_short_labelled_texts_may_come_again() -> None:
@@ -112,17 +114,17 @@ def test_short_labelled_texts_may_come_again() -> None:
     assert reviews(("Great!", "x"), ("Great!", "x"), part="validation")["overlap"].wrong
     contradicting = reviews(*[("Great!", "x")] * 3, ("Great!", "y"))["different labels"]
     assert (contradicting.count, contradicting.where, contradicting.wrong) == (1, "a:103", True)
-    assert set(reviews(("Great!", "4.5"), ("Great!", "5"), classes=False)) == {"short duplicates"}
+    assert set(reviews(("Great!", "4.5"), ("Great!", "5"), labels="numbers")) == {"short duplicates"}
     assert lint([*pairs(), *[("yes", "ja")] * 9], held=0)["duplicates"].wrong
 
 
-def labelled(train: list[str], validation: list[str]) -> dict[str, Finding]:
+def labelled(train: list[Any], validation: list[Any], labels: Labels = "classes") -> dict[str, Finding]:
     def read() -> Iterator[tuple[str, Example]]:
-        for part, labels in (("train", train), ("validation", validation)):
-            for number, label in enumerate(labels):
+        for part, written in (("train", train), ("validation", validation)):
+            for number, label in enumerate(written):
                 yield part, Example({"text": f"{part} text {number}"}, label, f"{part}:{number}")
 
-    return {each.name: each for each in RecordLint(read).findings(classes=True)}
+    return {each.name: each for each in RecordLint(read).findings(labels)}
 
 
 def test_labels() -> None:
@@ -135,6 +137,15 @@ def test_labels() -> None:
     skewed = labelled(["x"] * 61 + ["y"] * 3, ["x"])["class imbalance"]
     assert (skewed.count, skewed.of) == (61, 64)
     assert "class imbalance" not in labelled(["x"] * 60 + ["y"] * 3, ["x"])
+
+
+def test_several_labels() -> None:
+    """One label alone can be learned, for some texts have it and some do not."""
+    found = labelled([("x",), (), ("x", "y"), ("y",)] * 9, [("x",), ("z", "x")], "several")
+    assert set(found) == {"no label", "unknown labels"}
+    assert (found["no label"].count, found["no label"].of, found["no label"].where) == (9, 38, "train:1")
+    assert (found["unknown labels"].count, found["unknown labels"].where) == (1, "validation:1")
+    assert "one class" not in labelled([("x",), ()] * 9, [("x",)], "several")
 
 
 def test_joiners_and_accents_are_ordinary() -> None:

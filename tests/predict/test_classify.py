@@ -7,15 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import TextClassificationPipeline
 
 import heddle
-from heddle.config import ClassificationConfig, RegressionConfig, TokenClassificationConfig, TransformerConfig
+from heddle.config import (
+    ClassificationConfig,
+    MultiLabelConfig,
+    RegressionConfig,
+    TokenClassificationConfig,
+    TransformerConfig,
+)
 from heddle.data.batch import IGNORED
 from heddle.data.corpus import Corpus
 from heddle.data.records import Column, Records
 from heddle.errors import HeddleError
 from heddle.model import build
-from heddle.predict import TextClass, TextNumber, WordClasses, classify
+from heddle.predict import TextClass, TextLabels, TextNumber, WordClasses, classify
 from heddle.predict.rows import Row, passes, predicting
 from heddle.text import train_tokenizer
 from heddle.train import Examples, Reading, make_task
@@ -25,7 +32,12 @@ from tests.train.labelled import NAMES, TOKENIZER, WORDS, model_for, records
 
 from .published import published
 
-TASKS = {"class": ClassificationConfig(), "tags": TokenClassificationConfig(), "number": RegressionConfig()}
+TASKS = {
+    "class": ClassificationConfig(),
+    "labels": MultiLabelConfig(),
+    "tags": TokenClassificationConfig(),
+    "number": RegressionConfig(),
+}
 LONG = " ".join(WORDS * 2)
 TEXTS = ["the warp is held", LONG, "thrown", "the weft is thrown over the warp", "and the weft"]
 
@@ -35,7 +47,9 @@ def random_texts(records: Records, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
-@pytest.mark.parametrize(("kind", "pairs"), [("class", False), ("class", True), ("tags", False), ("number", True)])
+@pytest.mark.parametrize(
+    ("kind", "pairs"), [("class", False), ("class", True), ("labels", True), ("tags", False), ("number", True)]
+)
 def test_what_predicts_is_what_training_scores(kind: str, pairs: bool, stack: str) -> None:
     """-log p of every label, from probabilities of texts, is the loss of the training task for the same records."""
     there = records(kind, 24, pairs=pairs, most=14)
@@ -60,6 +74,10 @@ def test_what_predicts_is_what_training_scores(kind: str, pairs: bool, stack: st
         right = labels[number].tolist()
         if isinstance(each, TextNumber):
             assert (each.number - right[0]) ** 2 == pytest.approx(loss, rel=1e-4)
+        elif isinstance(each, TextLabels):
+            shares = [abs((place not in right) - share) for place, share in enumerate(each.probabilities.values())]
+            assert -np.log(shares).mean() == pytest.approx(loss, rel=1e-4)
+            assert each.labels == tuple(name for name, share in each.probabilities.items() if share > 0.5)
         elif isinstance(each, TextClass):
             assert -np.log(each.probabilities[NAMES[right[0]]]) == pytest.approx(loss, rel=1e-4)
             assert each.label == max(each.probabilities, key=lambda name: each.probabilities[name])
@@ -130,6 +148,33 @@ def test_a_published_classifier_says_what_transformers_says(tmp_path: Path) -> N
         assert list(each.probabilities.values()) == pytest.approx(expected, abs=1e-5)
         assert list(each.probabilities) == ["cold", "warm", "hot"]
         assert each.probability == max(each.probabilities.values())
+
+
+def test_a_published_model_of_several_labels_says_what_transformers_pipeline_says(tmp_path: Path) -> None:
+    """Sigmoids, not a softmax; the threshold chooses, and travels with the model."""
+    names = {0: "cold", 1: "warm", 2: "hot"}
+    means = {"id2label": names, "problem_type": "multi_label_classification"}
+    model, tokenizer, theirs, cut = published(tmp_path, "BertForSequenceClassification", **means)
+    pipe: Any = TextClassificationPipeline(model=theirs, tokenizer=cut, top_k=None)
+    texts = ["the warps", "loom", "the weft is held"]
+    found = classify(model, tokenizer, texts)
+    chosen = []
+    for each, expected in zip(found, pipe(texts), strict=True):
+        assert isinstance(each, TextLabels)
+        wanted = {one["label"]: one["score"] for one in expected}
+        assert dict(each.probabilities) == pytest.approx(wanted, abs=1e-6)
+        assert list(each.probabilities) == list(names.values())
+        assert set(each.labels) == {name for name, share in wanted.items() if share > 0.5}
+        chosen.append(len(each.labels))
+    assert sum(found[0].probabilities.values()) != pytest.approx(1.0, abs=1e-2)  # type: ignore[union-attr]
+    for threshold, counts in ((0.0, [3, 3, 3]), (1.0, [0, 0, 0]), (0.5, chosen), (None, chosen)):
+        assert [len(each.labels) for each in classify(model, tokenizer, texts, threshold=threshold)] == counts  # type: ignore[union-attr]
+    eager = build(model.config.override({"head.threshold": 0.999}))
+    eager.load_state_dict(model.state_dict())
+    assert sum(len(each.labels) for each in classify(eager, tokenizer, texts)) < sum(chosen)  # type: ignore[union-attr]
+    other = build(model_for(TASKS["class"], Corpus(records("class"))))
+    with pytest.raises(HeddleError, match=r"threshold = 0.5 is for models of several labels; this one has one answer"):
+        classify(other, TOKENIZER, ["warp"], threshold=0.5)
 
 
 def test_published_tags_are_those_of_transformers(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from heddle.config.tasks import (
     ChatConfig,
     ClassificationConfig,
     ContrastiveConfig,
+    MultiLabelConfig,
     RegressionConfig,
     SpanCorruptionConfig,
     TaskSettings,
@@ -65,6 +66,7 @@ RECURRENT = {"mixer": {"kind": "recurrent", "cell": "gru"}}
 CONVOLUTION = {"mixer": {"kind": "convolution", "taps": 3}}
 CLASSES = {"kind": "classifier", "classes": 3, "pooling": "mean", "names": ("a", "b", "c")}
 TAGS = {**CLASSES, "pooling": "none"}
+LABELS = {**CLASSES, "several": True, "threshold": 0.4}
 NUMBER = {"kind": "classifier", "classes": 1, "pooling": "first"}
 
 
@@ -127,6 +129,10 @@ RUNS = {
     "classes, decoder": small(ClassificationConfig(), "decoder", ROTARY, {**CLASSES, "pooling": "last"}),
     "tags, encoder": small(TokenClassificationConfig(), "encoder", ROTARY, TAGS),
     "tags, decoder": small(TokenClassificationConfig(), "decoder", ROTARY, TAGS),
+    "labels, encoder": small(
+        MultiLabelConfig(label_weights="balanced"), "encoder", LEARNED, LABELS, positions="learned"
+    ),
+    "labels, decoder": small(MultiLabelConfig(), "decoder", ROTARY, {**LABELS, "pooling": "last"}),
     "contrast, encoder": small(
         ContrastiveConfig(group=3), "encoder", LEARNED, {"kind": "embedding"}, positions="learned"
     ),
@@ -149,6 +155,10 @@ def pairs(number: int, text: str) -> tuple[dict[str, Any], Any]:
 
 def classes(number: int, text: str) -> tuple[dict[str, Any], Any]:
     return {"text": text}, "abc"[len(text) % 3]
+
+
+def labels(number: int, text: str) -> tuple[dict[str, Any], Any]:
+    return {"text": text}, tuple(name for name, word in zip("abc", ("warp", "the", "is"), strict=True) if word in text)
 
 
 def tags(number: int, text: str) -> tuple[dict[str, Any], Any]:
@@ -179,6 +189,7 @@ RECORDS: dict[str, Callable[[int, str], tuple[dict[str, Any], Any]]] = {
     "translation": pairs,
     "chat": talks,
     "classification": classes,
+    "multi_label_classification": labels,
     "token_classification": tags,
     "regression": numbers,
     "contrastive": alike,

@@ -23,11 +23,12 @@ APART = {
         "translation, both",
         "spans",
         "classes",
+        "labels",
         "numbers",
         "contrast",
     ),  # a source for each row, or a target
-    "future of targets": ("classes", "numbers", "tags, encoder", "contrast"),
-    "stepwise losses": ("masked", "classes", "tags", "numbers", "contrast"),
+    "future of targets": ("classes", "labels", "numbers", "tags, encoder", "contrast"),
+    "stepwise losses": ("masked", "classes", "labels", "tags", "numbers", "contrast"),
 }
 PLANTED = [fault for fault in FAULTS if fault.law]
 

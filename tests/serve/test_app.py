@@ -104,6 +104,12 @@ BAD: dict[str, tuple[str, Any, int, str]] = {
     "a pair": ("/classify", {"model": "texts", "text": "a", "pair": "b"}, 400, "reads single texts: leave out pair"),
     "two pairs": ("/classify", {"model": "pairs", "text": "a", "pair": ["b", "c"]}, 400, "1 text and 2 second texts"),
     "cannot translate": ("/translate", {"model": "encoder", "text": "a"}, 400, "no decoder"),
+    "no labels": (
+        "/classify",
+        {"model": "texts", "text": "a", "threshold": 0.5},
+        400,
+        "threshold = 0.5 is for models of several",
+    ),
     "cannot classify": ("/classify", {"model": "plain", "text": "a"}, 400, "classify"),
 }
 

@@ -22,7 +22,7 @@ def texts(count: int, seed: int, most: int = 9) -> list[list[int]]:
 
 
 def records(kind: str, count: int = 48, seed: int = 0, pairs: bool = False, **more: Any) -> Records:
-    """`class`: whether the text has one or several of two ids; `tags`: of each id; `number`: the share of an id."""
+    """`class`: how many of two ids the text has; `labels`: which of them; `tags`: of each id; `number`: the share of an id."""
     found = texts(count, seed, **more)
     warp, weft = TOKENIZER.encode("warp weft")[0], TOKENIZER.encode("warp weft")[-1]
     columns = {"text": Column.of(found)}
@@ -31,6 +31,11 @@ def records(kind: str, count: int = 48, seed: int = 0, pairs: bool = False, **mo
     if kind == "class":
         columns["label"] = Column.of([[(warp in text) + (weft in text)] for text in found])
         return Records(columns, NAMES)
+    if kind == "labels":
+        columns["label"] = Column.of(
+            [[number for number, id in enumerate((warp, weft)) if id in text] for text in found]
+        )
+        return Records(columns, NAMES[:2])
     if kind == "tags":
         tags = {warp: 1, weft: 2}
         columns["label"] = Column.of([[tags.get(id, 0) for id in text] for text in found])

@@ -33,13 +33,20 @@ def labelled(tmp_path: Path) -> Callable[..., RunConfig]:
     """`labelled("classification", steps=3)`: a config with files of that kind of labels."""
     rows = sentences()
     table = tmp_path / "texts.tsv"
-    lines = [f"{' '.join(row)}\t{CLASSES[bool({'fox', 'dog'} & set(row))]}\t{len(row) / 4}" for row in rows]
-    table.write_text("\n".join(["text\tclass\tlength", *lines]))
+    lines = [
+        f"{' '.join(row)}\t{CLASSES[bool({'fox', 'dog'} & set(row))]}\t{len(row) / 4}\t{'+'.join({'fox', 'dog'} & set(row))}"
+        for row in rows
+    ]
+    table.write_text("\n".join(["text\tclass\tlength\tkinds", *lines]))
     conll = tmp_path / "words.conll"
     conll.write_text("\n\n".join("\n".join(f"{word}\t{TAGS.get(word, 'O')}" for word in row) for row in rows))
 
     def made(kind: str, model: dict[str, Any] | None = None, stack: str = "encoder", **train: Any) -> RunConfig:
-        label = {"classification": {"label": "class"}, "regression": {"label": "length"}}.get(kind, {})
+        label = {
+            "classification": {"label": "class"},
+            "multi_label_classification": {"label": "kinds", "separator": "+"},
+            "regression": {"label": "length"},
+        }.get(kind, {})
         source = conll if kind == "token_classification" else table
         data = {"sources": [str(source)], "tokenizer": "words", **label}
         sizes = {**SIZES, stack: {"depth": 1}, **(model or {})}
@@ -52,6 +59,7 @@ def labelled(tmp_path: Path) -> Callable[..., RunConfig]:
 Labelled = Callable[..., RunConfig]
 BEST = {
     "classification": ("accuracy", 0.9),
+    "multi_label_classification": ("micro_f1", 0.9),
     "token_classification": ("span_f1", 0.9),
     "regression": ("pearson", 0.8),
 }
@@ -82,10 +90,16 @@ def test_a_run_learns_resumes_and_keeps_its_classes(
         assert row.answer is not None
         assert row.predicts == []
         words = [piece for piece in row.pieces[1:] if piece not in ("", "[SEP]")]
-        named = f"{len(words) / 4:.4g}" if kind == "regression" else CLASSES[bool({"fox", "dog"} & set(words))]
+        animals = sorted({"fox", "dog"} & set(words))
+        named = {
+            "classification": CLASSES[bool(animals)],
+            "multi_label_classification": ", ".join(animals) or "none",
+            "regression": f"{len(words) / 4:.4g}",
+        }[kind]
         assert row.answer[1:] == (named, 1.0)
     names = {
         "classification": ("animals", "none"),
+        "multi_label_classification": ("dog", "fox"),
         "token_classification": ("B-ANIMAL", "B-MANNER", "O"),
         "regression": (),
     }[kind]

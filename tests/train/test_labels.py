@@ -10,6 +10,7 @@ import transformers
 
 from heddle.config import (
     ClassificationConfig,
+    MultiLabelConfig,
     RegressionConfig,
     TokenClassificationConfig,
     TrainConfig,
@@ -27,6 +28,7 @@ from .labelled import TOKENIZER, reading, records
 
 TASKS: dict[str, Any] = {
     "class": ClassificationConfig(class_weights="balanced"),
+    "labels": MultiLabelConfig(label_weights=(3.0, 0.5)),
     "tags": TokenClassificationConfig(),
     "number": RegressionConfig(),
 }
@@ -46,7 +48,7 @@ def widened(batch: Batch, by: int) -> Batch:
     lengths = (batch.layout.segment >= 0).sum(1).tolist()
 
     def wider(found: torch.Tensor, fill: float) -> torch.Tensor:
-        return torch.nn.functional.pad(found, (0, by), value=fill) if found.dim() == 2 else found
+        return torch.nn.functional.pad(found, (0, by), value=fill) if found.shape == batch.tokens.shape else found
 
     return Batch(
         wider(batch.tokens, 1),
@@ -115,6 +117,7 @@ BERT = transformers.BertConfig(
 )  # fmt: skip
 CLASSES: dict[str, tuple[Any, int]] = {
     "class": (transformers.BertForSequenceClassification, 3),
+    "labels": (transformers.BertForSequenceClassification, 2),
     "tags": (transformers.BertForTokenClassification, 3),
     "number": (transformers.BertForSequenceClassification, 1),
 }
@@ -131,9 +134,10 @@ def test_losses_and_weights_are_those_of_transformers(kind: str, tmp_path: Path)
     """Its classes for pairs and single texts in a plain torch loop, the same weights imported here: 20 steps of AdamW."""
     torch.manual_seed(0)
     cls, labels = CLASSES[kind]
-    theirs = cls(transformers.BertConfig(**{**BERT.to_dict(), "num_labels": labels})).train()
+    means = {"problem_type": "multi_label_classification"} if kind == "labels" else {}
+    theirs = cls(transformers.BertConfig(**{**BERT.to_dict(), "num_labels": labels, **means})).train()
     ours = imported(theirs, tmp_path / "before").train()
-    config = {**TASKS, "class": ClassificationConfig()}[kind]
+    config = {**TASKS, "class": ClassificationConfig(), "labels": MultiLabelConfig()}[kind]
     corpus = Corpus(records(kind, 64, pairs=kind != "tags"))
     model: TransformerConfig = ours.config
     task = make_task(config, Reading(corpus, model, 6, tokenizer=TOKENIZER))

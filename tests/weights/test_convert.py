@@ -16,15 +16,19 @@ from transformers import (
     AutoTokenizer,
     BartConfig,
     BartForConditionalGeneration,
+    BertForSequenceClassification,
     PreTrainedModel,
     T5ForConditionalGeneration,
 )
 
 from heddle.account.parameters import parameter_count
-from heddle.config import SavedConfig, TransformerConfig, preset, preset_names
+from heddle.config import MultiLabelConfig, RegressionConfig, SavedConfig, TransformerConfig, preset, preset_names
+from heddle.data import Batch, Corpus
 from heddle.errors import HeddleError
 from heddle.model import build
+from heddle.nn import Layout
 from heddle.text import END_OF_TEXT, Tokenizer, load_gpt2_merges, train_tokenizer
+from heddle.train import MultiLabelTask, Reading, RegressionTask
 from heddle.weights import export_model, import_model, load, read_config
 from heddle.weights.convert import ALL, FAMILIES, choose, expressible
 from heddle.weights.families.bart import without_zeros
@@ -103,6 +107,25 @@ def test_names_without_the_prefix_are_read(folder: Path, tmp_path: Path) -> None
     rewrite(folder, bare)
     import_model(folder, tmp_path / "again")
     assert same_weights(tmp_path, "run", "again")
+
+
+@pytest.mark.parametrize("kind", ["multi_label_classification", "regression"])
+def test_what_scores_mean_comes_back(make_published: Make, tmp_path: Path, kind: str) -> None:
+    """Also to transformers, whose own loss for labels then is heddle's."""
+    count = 1 if kind == "regression" else 3
+    make_published("bert_classifier", problem_type=kind, num_labels=count).save_pretrained(tmp_path / "published")
+    import_model(tmp_path / "published", tmp_path / "run")
+    model = load(tmp_path / "run", "cpu").model
+    task = (MultiLabelTask if count > 1 else RegressionTask)(
+        MultiLabelConfig() if count > 1 else RegressionConfig(), Reading(Corpus(), model.config)
+    )
+    assert export_model(tmp_path / "run", tmp_path / "out")["checked"]
+    theirs = BertForSequenceClassification.from_pretrained(tmp_path / "out")
+    assert (theirs.config.problem_type, theirs.config.num_labels) == (kind, count)
+    tokens = torch.randint(5, model.vocab_size, (4, 6), generator=torch.Generator().manual_seed(0))
+    targets = torch.randint(2, (4, count)[: min(count, 2)], generator=torch.Generator().manual_seed(1)).float()
+    loss = task.objective(model)(Batch(tokens, Layout.whole(4, 6), targets, torch.ones(4)))
+    assert float(loss.total / 4) == pytest.approx(float(theirs.eval()(tokens, labels=targets).loss), rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["bert", "bert_pooled", "bert_classifier"])

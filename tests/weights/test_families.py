@@ -315,6 +315,36 @@ def test_classes_of_a_bert() -> None:
         "head.pooling is first, BertForTokenClassification has none",
     ]
     assert "id2label = 3" in refusal(BERT_CLASSIFIER, id2label=3)
+
+
+def test_what_the_scores_of_a_bert_mean() -> None:
+    """`problem_type` says it: one of the classes, any of them, or a number; a threshold is kept in a field of heddle's own."""
+    labels = {"id2label": {"0": "a", "1": "b"}}
+    one = {"id2label": {"0": "LABEL_0"}}
+    for fields, several, threshold in (
+        (labels, False, 0.5),
+        ({**labels, "problem_type": "single_label_classification"}, False, 0.5),
+        ({**labels, "problem_type": "multi_label_classification"}, True, 0.5),
+        ({**labels, "problem_type": "multi_label_classification", "threshold": 0.2}, True, 0.2),
+        ({**one, "problem_type": "multi_label_classification"}, True, 0.5),
+        ({**one, "problem_type": "regression"}, False, 0.5),
+        (one, False, 0.5),
+    ):
+        config = BERT_CLASSIFIER.to_config(fields)
+        assert (config.head.several, config.head.threshold) == (several, threshold)
+        assert BERT_CLASSIFIER.reasons(config) == ([], [])
+        written = BERT_CLASSIFIER.theirs(config)
+        usual = "regression" if fields is one else "single_label_classification"
+        assert written["problem_type"] == fields.get("problem_type", usual)
+        assert written.get("threshold", 0.5) == threshold
+    assert "problem_type" not in BERT_TAGGED.theirs(BERT_TAGGED.to_config(labels))
+    for fields, said in (
+        ({**labels, "problem_type": "regression"}, "with 2 numbers for each text: heddle has only one"),
+        ({**one, "problem_type": "single_label_classification"}, "with a single class, which every text has"),
+        ({**labels, "problem_type": "ranking"}, "problem_type = 'ranking' in config.json: heddle knows single_label"),
+        ({"problem_type": "multi_label_classification", "threshold": 2}, "threshold"),
+    ):
+        assert said in refusal(BERT_CLASSIFIER, **fields)
     assert "head" in BERT.reasons(three)[0][0]
 
 

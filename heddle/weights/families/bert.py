@@ -6,7 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from heddle.config.layers import LayerNormConfig, MLPConfig
-from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, LanguageHeadConfig, TransformerConfig
+from heddle.config.model import (
+    ClassifierHeadConfig,
+    EmbeddingHeadConfig,
+    LanguageHeadConfig,
+    TransformerConfig,
+)
 from heddle.errors import HeddleError
 from heddle.weights.families.family import (
     Family,
@@ -26,7 +31,15 @@ DEFAULTS: dict[str, Any] = {
     "max_position_embeddings": 512, "type_vocab_size": 2, "initializer_range": 0.02, "layer_norm_eps": 1e-12,
     "tie_word_embeddings": True,
 }  # fmt: skip
-CLASSES: dict[str, Any] = {**DEFAULTS, "id2label": None, "num_labels": None, "classifier_dropout": None}
+CLASSES: dict[str, Any] = {
+    **DEFAULTS,
+    "id2label": None,
+    "num_labels": None,
+    "classifier_dropout": None,
+    "threshold": None,
+}
+# What the scores of a classifier of texts may mean.
+PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
 # As a decoder, a BERT is causal.
 FIXED = {"position_embedding_type": "absolute", "is_decoder": False}
 OPTIONS = FamilyOptions(stacks=("encoder",), norm=LayerNormConfig(), ffns=(MLPConfig(),))
@@ -155,7 +168,33 @@ def _with_classes(found: Mapping[str, Any], architecture: str, head: Mapping[str
     rate = f["hidden_dropout_prob"] if f["classifier_dropout"] is None else f["classifier_dropout"]
     classes = len(labels) if labels else 2 if count is None else count
     said = {"kind": "classifier", "classes": classes, "names": class_names(labels), "dropout": rate, **head}
+    said |= {} if head["pooling"] == "none" else answer(found, classes)
     return TransformerConfig.of({**_described(f), "head": said}, where="BERT's config.json in heddle's terms")
+
+
+def answer(found: Mapping[str, Any], count: Any) -> dict[str, Any]:
+    """What the scores of a published classifier of texts mean, by `problem_type`, as fields of a head.
+
+    Args:
+        found: its config.json.
+        count: how many scores there are.
+
+    Raises:
+        HeddleError: they mean what no head of heddle's does.
+    """
+    kind, threshold = found.get("problem_type"), found.get("threshold")
+    if kind is not None and (not isinstance(kind, str) or kind not in PROBLEMS):
+        raise HeddleError(f"problem_type = {kind!r} in config.json: heddle knows {', '.join(PROBLEMS)}")
+    if kind == "regression" and count != 1:
+        raise HeddleError(
+            f"problem_type = 'regression' in config.json with {count} numbers for each text: heddle has only one"
+        )
+    if kind == "single_label_classification" and count == 1:
+        raise HeddleError(
+            "problem_type = 'single_label_classification' in config.json with a single class, which every text has"
+        )
+    several = kind == "multi_label_classification"
+    return {"several": several, **({"threshold": threshold} if several and threshold is not None else {})}
 
 
 def class_names(labels: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -174,6 +213,20 @@ def class_names(labels: Mapping[str, Any] | None) -> tuple[str, ...]:
     return () if names == placeholders(len(names)) else names
 
 
+def problem(head: ClassifierHeadConfig) -> dict[str, Any]:
+    """What the scores mean, as fields of config.json. `threshold` is heddle's own, as transformers has none."""
+    if head.pooling == "none":
+        return {}
+    kind = (
+        "multi_label_classification"
+        if head.several
+        else "regression"
+        if head.classes == 1
+        else "single_label_classification"
+    )
+    return {"problem_type": kind, **({"threshold": head.threshold} if head.several else {})}
+
+
 def placeholders(count: int) -> tuple[str, ...]:
     """What Hugging Face transformers calls classes without names."""
     return tuple(f"LABEL_{number}" for number in range(count))
@@ -189,6 +242,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
             "id2label": {str(number): name for number, name in enumerate(names)},
             "label2id": {name: number for number, name in enumerate(names)},
             "classifier_dropout": head.dropout,
+            **problem(head),
         }
     return {
         **classes,

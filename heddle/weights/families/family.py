@@ -252,6 +252,10 @@ def left_out(found: Mapping[str, Any]) -> list[str]:
         for name in TRAINING
         if found.get(name)
     ]
+    single = "SequenceClassification" in str(found.get("architectures")) and len(found.get("id2label") or ()) == 1
+    if single and found.get("problem_type") is None:
+        said = "read as a number, as Hugging Face transformers trains it; its pipeline shows sigmoid(number)"
+        lines.append(f"one label and no problem_type in config.json: {said}")
     if found.get("alibi"):
         lines.append("alibi: Hugging Face transformers rounds slope · position to bf16, and heddle does not")
     if found.get("use_sliding_window") is False and layers.LOCAL in (found.get("layer_types") or ()):
@@ -307,7 +311,7 @@ def resolved(config: TransformerConfig) -> dict[str, Any]:
         data["dropout"] = DropoutConfig().to_dict()  # nothing is dropped, so the convention does not matter
     if isinstance(config.head, LanguageHeadConfig) and isclose(config.head.scale, config.dim**-0.5, rel_tol=1e-12):
         data["head"]["scale"] = "1/√dim"
-    del data["pad_vocab_to"], data["initial"], data["ids"], data["architecture"], data["chat"]
+    del data["pad_vocab_to"], data["initial"], data["ids"], data["architecture"], data["chat"], data["decoding"]
     return data
 
 
