@@ -135,6 +135,7 @@ NO_COUNT: list[Any] = [0, -1, 1.5, NAN, "3", True, [1], torch.ones(1)]
 NO_COUNT_OR_NONE: list[Any] = [each for each in NO_COUNT if each is not None]
 NO_RATE: list[Any] = [0.0, -1.0, NAN, INF, "1e-3", True, None, [1.0]]
 NO_SHARE: list[Any] = [-0.1, 1.5, NAN, "0.1", None, [0.1]]
+ROWS: dict[str, Any] = {"length": NO_COUNT[:4], "targets": NO_SHARE}
 NO_SEED: list[Any] = [-1, 2**64, 1.5, None, "0", True]
 NO_SWITCH: list[Any] = [None, 1, "yes"]
 NO_RUNS: list[Any] = [None, 3, "run", [3], [None]]
@@ -239,10 +240,11 @@ TABLE: dict[str, Call] = {
     ),
     "account.training_bytes": Call(
         {"config": CONFIG, "rows": 1, "precision": "fp32", "train": TRAIN},
-        {"config": NO_CONFIG, "rows": NO_COUNT, "precision": NO_PRECISION, "train": ["muon", None, CONFIG]},
+        {"config": NO_CONFIG, "rows": NO_COUNT, "precision": NO_PRECISION, "train": ["muon", None, CONFIG], **ROWS},
     ),
     "account.training_flops_per_token": Call(
-        {"config": CONFIG, "length": 4}, {"config": NO_CONFIG, "length": NO_COUNT}
+        {"config": CONFIG, "length": 4},
+        {"config": NO_CONFIG, "length": NO_COUNT, "targets": NO_SHARE, "trained": NO_SHARE},
     ),
     "account.training_said": Call({"name": "gpt1"}, {"name": [*NO_NAME, Bad("gpt1x", "gpt1x")]}),
     "account.usable_precision": Call({"precision": "fp32"}, {"precision": NO_PRECISION, "device": NO_DEVICE}),

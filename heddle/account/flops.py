@@ -16,9 +16,9 @@ from heddle.account.formulas import Line, causal_share, layer_flops, prefix_rows
 from heddle.account.forward import counted, kernels_taken
 from heddle.account.parameters import deck_applies
 from heddle.account.walk import HEAD, SCORES, WEIGHTED_SUM, walk
-from heddle.checks import at_least, checked
+from heddle.checks import at_least, between, checked
 from heddle.config.layers import AttentionConfig, ConvolutionConfig, LinearConfig, RecurrentConfig
-from heddle.config.model import BlockConfig, TransformerConfig
+from heddle.config.model import BlockConfig, LanguageHeadConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.nn.convolution import distances
 from heddle.nn.kernels import BLOCK
@@ -116,10 +116,20 @@ def _counts(config: TransformerConfig, batch: int, length: int) -> dict[str, int
     return found
 
 
-@checked(length=at_least(1))
-def training_flops_per_token(config: TransformerConfig, length: int) -> int:
-    """FLOPs of forward and backward for one token of a sequence of `length`, including the head."""
-    return TRAINING * sum(walk(config, 1, length).by_part().values()) // length
+@checked(length=at_least(1), targets=between(0, 1), trained=between(0, 1))
+def training_flops_per_token(config: TransformerConfig, length: int, targets: float = 1.0, trained: float = 1.0) -> int:
+    """FLOPs of forward and backward for one token of a sequence of `length`, including the head.
+
+    Args:
+        config: the model.
+        length: tokens of a sequence.
+        targets: share of the tokens that a head of tokens scores.
+        trained: share of the parameters that are trained: of the others, no gradient is computed.
+    """
+    parts = walk(config, 1, length).by_part()
+    scored = targets if isinstance(config.head, LanguageHeadConfig) else 1.0
+    of_one_pass = sum(count * (scored if part == HEAD else 1.0) for part, count in parts.items())
+    return round((TRAINING - 1 + trained) * of_one_pass / length)
 
 
 def looks_back(block: BlockConfig, causal: bool = True) -> Sequence[int] | None:

@@ -119,6 +119,19 @@ def available_memory(device: torch.device | str = "cpu") -> int:
     return free if room is None else min(free, room)
 
 
+@checked()
+def total_memory(device: torch.device | str = "cpu") -> int:
+    """Bytes that a device has; on a CPU, at most the limit of a container."""
+    device = find_device(device)
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):  # no container, or one without a limit
+        return total
+
+
 def _seconds(call: Callable[[], object], seconds: float, device: torch.device, clock: Clock | None = None) -> float:
     """Median time of a call, repeated for about `seconds`."""
     clock = clock or time.perf_counter

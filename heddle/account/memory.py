@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from math import ceil
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,9 @@ from heddle.account.formulas import Line, flash_bytes, score_bytes
 from heddle.account.forward import attentions, kernels_taken, prefixes_for, prepared, source_for, without_values
 from heddle.account.parameters import deck_applies, weights
 from heddle.account.repeats import measured, single_blocks, stepped
+from heddle.account.trained import trained
 from heddle.account.walk import FEED_FORWARD, PROJECTIONS, SCORES, WEIGHTED_SUM, Walk, stated, walk
-from heddle.checks import at_least, checked, one_of
+from heddle.checks import at_least, between, checked, one_of
 from heddle.config.layers import AttentionConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.config.train import TrainConfig
@@ -30,6 +32,8 @@ from heddle.nn.output import EncoderOutput
 from heddle.nn.state import Fixed, Growing, State
 
 FP32 = 4
+# Bytes that a process holds before its first tensor of training: Python, torch, what it compiles and keeps for its threads.
+PROCESS = 450 << 20
 # Numbers in fp32 that an optimizer keeps for each parameter: of the blocks' matrices, of everything else.
 MOMENTS = {"adamw": (2, 2), "muon": (1, 2), "sgd": (1, 1)}
 
@@ -170,9 +174,9 @@ def _states(config: TransformerConfig, train: TrainConfig, precision: str) -> di
     model = adapt(build(config, "meta"), train.lora)
     freeze(model, train)
     masters = _held(model)
-    trained = [weight for weight in weights(model) if weight.trained]
-    total = sum(weight.count for weight in trained)
-    matrices = sum(weight.count for weight in trained if role(weight.name, len(weight.shape)) == "matrix")
+    learning = [weight for weight in weights(model) if weight.trained]
+    total = sum(weight.count for weight in learning)
+    matrices = sum(weight.count for weight in learning if role(weight.name, len(weight.shape)) == "matrix")
     of_matrices, of_others = MOMENTS[train.optimizer] if train.momentum else (0, 0)
     moments = FP32 * (of_matrices * matrices + of_others * (total - matrices))
     cast(model, precision, tables=False)
@@ -183,22 +187,32 @@ def _states(config: TransformerConfig, train: TrainConfig, precision: str) -> di
     return found | {"total": sum(found.values())}
 
 
-@checked(rows=at_least(1), precision=one_of(DTYPES))
-def training_bytes(config: TransformerConfig, rows: int, precision: str, train: TrainConfig) -> int:
-    """An upper bound of what training's tensors hold at once, for micro-batches of `rows` whole contexts.
+@checked(rows=at_least(1), precision=one_of(DTYPES), length=at_least(1), targets=between(0, 1))
+def training_bytes(
+    config: TransformerConfig,
+    rows: int,
+    precision: str,
+    train: TrainConfig,
+    length: int | None = None,
+    targets: float = 1.0,
+) -> int:
+    """An upper bound of what training's tensors hold at once.
 
     It adds up the states, what a forward pass keeps, what the loss allocates (gradients of the head's table and of the
-    hidden vectors, a few copies of one chunk of logits), and a second gradient of the table. A process on a CPU may hold
-    half as much again, since its C library returns freed memory late.
+    hidden vectors, a few copies of one chunk of logits), and a second gradient of the table.
 
     Args:
+        rows: rows of a micro-batch.
+        length: tokens of a row; None: the context.
+        targets: share of the tokens that are scored.
         train: the optimizer, which parameters are frozen, whether activations are checkpointed, and whether there is a moving
             average of the weights.
 
     Raises:
         HeddleError: the groups or the adapters do not fit the model.
     """
-    numbers = rows * config.context
+    length = config.context if length is None else length
+    numbers = ceil(rows * length * targets)
     loss = numbers * config.dim * DTYPES[precision].itemsize + FP32 * config.table_rows() * config.dim
     if isinstance(config.head, LanguageHeadConfig):
         chunk = min(FP32 * numbers * config.table_rows(), LOGITS_BYTES)
@@ -209,8 +223,8 @@ def training_bytes(config: TransformerConfig, rows: int, precision: str, train: 
         if train.groups or train.lora is not None
         else measured(config, lambda some: _states(some, train, precision))
     )
-    activations = kept(config, rows, config.context, precision, checkpointed=train.checkpoint_activations).bytes
-    average = 0 if train.ema is None else held["weights"]
+    activations = kept(config, rows, length, precision, checkpointed=train.checkpoint_activations).bytes
+    average = 0 if train.ema is None else FP32 * trained(config, train).total
     return held["total"] + average + activations + loss
 
 

@@ -10,8 +10,8 @@ from rich.text import Text
 from heddle.cli.say import duration, estimate, metrics
 from heddle.config.saved import Chosen
 from heddle.train.journal import Report
-from heddle.train.live import Pace
-from heddle.train.plan import SHARE
+from heddle.train.length import SHARE
+from heddle.train.live import Pace, ordinary
 
 QUIET = 10.0  # seconds between lines without a terminal
 LATE = 1.2  # times the planned duration; from here on a run reports that it is slow
@@ -34,8 +34,8 @@ class Progress:
         self.pace = Pace(done)
         self.rate = self.measured = chosen.tokens_per_second
         self.share = 0.0
-        self.planned = 0.0  # seconds that the steps so far should have taken
-        self.taken = 0.0  # and did take
+        self.times: list[tuple[float, float]] = []  # seconds that each step so far should have taken, and did take
+        self.seconds = 0.0  # of the last step
         self.judged = False
         self.loss: float | None = None
         self.experts = ""
@@ -56,6 +56,7 @@ class Progress:
             self.loss = loss if self.loss is None else 0.9 * self.loss + 0.1 * loss
             self.rate = 0.9 * self.rate + 0.1 * report.speed["tokens_per_second"]
             self.share = report.speed["share_of_peak"]
+            self.seconds = report.speed["seconds"]
             self._judge(report)
             self.experts = experts(report.values)
             line = "  ".join(filter(None, (self._line(report.step), self.experts)))
@@ -72,15 +73,19 @@ class Progress:
                 self._say(f"  sample: {report.sample!r}")
 
     def _judge(self, report: Report) -> None:
-        """Report, once, by how much the run will miss its plan. The first step, which may compile, does not count."""
+        """Report, once, by how much the run will miss its plan. The first step does not count, nor one that compiles."""
         seconds, steps = report.speed["seconds"], self.steps - self.done
+        if self.judged:
+            return
         if report.step > self.done + 1:
-            self.planned += report.speed["tokens_per_second"] * seconds / self.measured
-            self.taken += seconds
-        if self.judged or not self.planned or report.step - self.done < steps / 10:
+            self.times.append((report.speed["tokens_per_second"] * seconds / self.measured, seconds))
+        if not self.times or report.step - self.done < steps / 10:
             return
         self.judged = True
-        slower, planned = self.taken / self.planned, self.planned / (report.step - self.done - 1) * steps / SHARE
+        most = max(ordinary(took for _, took in self.times))
+        counted = [pair for pair in self.times if pair[1] <= most]
+        expected, taken = (sum(part) for part in zip(*counted, strict=True))
+        slower, planned = taken / expected, expected / len(counted) * steps / SHARE
         if slower > LATE and (slower - 1) * planned > LEAST:
             self._say(
                 f"steps are {slower:.1f} times slower than measured before the run: about {duration(slower * planned)} "
@@ -88,7 +93,7 @@ class Progress:
             )
 
     def _line(self, step: int) -> str:
-        left = self.pace.left(step, self.steps)
+        left = self.pace.left(step, self.steps, self.seconds)
         return (
             f"step {step}/{self.steps}  loss {self.loss:.3f}  {self.rate:,.0f} tokens/s  "
             f"{self.share:.0%} of measured peak" + ("" if left is None else f"  {duration(left)} left")

@@ -35,7 +35,7 @@ def train(
     name
         The run's directory, or its name in runs/. Defaults to the next number there.
     resume
-        Continue this run from its last checkpoint, bit for bit as if it had never stopped; or with other steps, minutes,
+        Continue this run from its last checkpoint, bit for bit as if it had never stopped; or with other steps, epochs, minutes,
         threads, evaluate_every, save_every, keep, patience or checkpoint_activations.
     device
         auto, cpu, cuda or mps; auto takes cuda or mps if available.

@@ -250,6 +250,7 @@ def try_out(config: RunConfig, run: Path, out: Console, json: bool) -> None:
                 "validation_tokens": planned.validation_tokens,
                 "memory": planned.memory,
                 "minutes": planned.minutes,
+                "epochs": planned.epochs,
                 "model": planned.model.to_dict(),
                 "chosen": planned.chosen.to_dict(),
             }

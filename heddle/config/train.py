@@ -60,6 +60,8 @@ OPTIMIZERS_OF = {
     "betas": ("muon", "adamw"),
     "matrix_learning_rate": ("muon",),
 }
+LENGTHS = ("steps", "epochs", "minutes")  # settings of which one says how long to train
+MINUTES = 3.0  # if none of them is given
 WEIGHT_DECAY = {"muon": 0.1, "adamw": 0.1, "sgd": 1e-4}
 
 
@@ -73,8 +75,10 @@ class TrainConfig(Config):
     """A file of word vectors, in word2vec's or GloVe's format, to start the token table from."""
     steps: Count | None = None
     """Optimizer steps; defaults to as many as fit into `minutes` on this machine."""
-    minutes: Annotated[float, Field(gt=0, le=1e7)] = 3.0
-    """How long to train, if `steps` is not given."""
+    epochs: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """How many times to read everything there is to train on, instead of `steps`, which are rounded up."""
+    minutes: Annotated[float, Field(gt=0, le=1e7)] | None = None
+    """How long to train, instead of `steps` or `epochs`; defaults to 3 if none of them is given."""
     batch: Annotated[int, Field(gt=0, le=2**20)] | None = None
     """Sequences, packed rows or groups of pairs per step; defaults to batch_tokens divided by the context."""
     batch_tokens: Count | None = None  # (D-18)
@@ -151,6 +155,13 @@ class TrainConfig(Config):
         """AdamW is the default of adapters, wherever they are asked for."""
         asked = isinstance(data, Mapping) and data.get("lora") is not None
         return {"optimizer": "adamw", **data} if asked else data
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        lengths = [f"{name} = {getattr(self, name):g}" for name in LENGTHS if getattr(self, name) is not None]
+        if len(lengths) > 1:
+            raise ValueError(f"{' and '.join(lengths)} each say how long to train: leave one out, or set it to none")
+        return self
 
     @model_validator(mode="after")
     def _no_muon_for_adapters(self) -> Self:

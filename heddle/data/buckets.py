@@ -57,6 +57,11 @@ class Buckets:
         """Rows of the batch for the last records."""
         return self.rows if self.tokens is None else ceil(left / self.multiple) * self.multiple
 
+    def shapes(self) -> list[tuple[int, int]]:
+        """Rows and tokens of a row, of the widest batch and of the one with the most places."""
+        found = [(self.capacity(width), width) for width in np.unique(self.widths).tolist()]
+        return list({max(found, key=lambda shape: shape[1]), max(found, key=lambda shape: shape[0] * shape[1])})
+
     def read(self, step: int, seed: int) -> Indices:
         """Int[B], the records that step `step` (from 0) reads; `EMPTY` for rows without one."""
         epoch, number = divmod(step, self.batches)

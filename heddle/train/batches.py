@@ -1,6 +1,6 @@
 """The user's own batches as a task: what they are read from, and how, is the user's affair."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,20 @@ class BatchesTask(Task):
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """What the inner task reports of its objective's sums."""
         return super().metrics(means, share) if self.inner is None else self.inner.metrics(means, share)
+
+    def steps_per_epoch(self) -> float:
+        """One for each batch.
+
+        Raises:
+            HeddleError: what they come from has no length.
+        """
+        if isinstance(self.given, Sized):
+            return float(len(self.given))
+        raise HeddleError("data: batches without a length have no epochs: give steps, or a list")
+
+    def epochs(self, steps: int) -> float | None:
+        """None for batches without a length."""
+        return steps / len(self.given) if isinstance(self.given, Sized) and len(self.given) else None
 
     def describe(self, examples: Examples) -> str:
         """The step's number."""

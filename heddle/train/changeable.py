@@ -1,9 +1,10 @@
 """The settings of a run that may change while it trains; every other one decides what is learned, or how."""
 
 from heddle.config.saved import SavedConfig
+from heddle.config.train import LENGTHS
 
 CHANGEABLE = (
-    *("steps", "minutes", "threads", "evaluate_every", "save_every", "keep", "patience"),
+    *(*LENGTHS, "threads", "evaluate_every", "save_every", "keep", "patience"),
     "checkpoint_activations",  # which changes the memory, not a number
 )
 

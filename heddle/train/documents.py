@@ -122,6 +122,9 @@ class Separate(DocumentRows):
     def steps_per_epoch(self) -> float:
         return float(self.buckets.batches)
 
+    def shapes(self) -> list[tuple[int, int]]:
+        return [(rows, min(width, self.length)) for rows, width in self.buckets.shapes()]
+
     def numbers(self, examples: Examples) -> Ids:
         """The documents."""
         found: Ids = examples.places[examples.places != EMPTY]

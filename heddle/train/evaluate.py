@@ -62,7 +62,7 @@ def evaluate(
         HeddleError: the model does not fit the task, or nothing is held out.
     """
     objective, training = task.objective(model), model.training
-    chosen = task.held_out(rows or _rows(model.config.context), most)
+    chosen = task.held_out(rows or batch_rows(model.config.context), most)
     examples = sum(len(each.places) for each in chosen.batches)
     sums: dict[str, list[float]] = {}
     weights: list[float] = []
@@ -84,7 +84,7 @@ def evaluate(
     return Evaluation(means["loss"], error, tokens, chosen.share, task.metrics(means, chosen.share))
 
 
-def _rows(context: int) -> int:
+def batch_rows(context: int) -> int:
     """Rows of a batch to score, for rows of up to `context` tokens."""
     return min(max(TOKENS // context, LEAST_ROWS), MOST_ROWS)
 

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from heddle.checks import checked
+from heddle.config.train import LENGTHS
 from heddle.errors import HeddleError
 from heddle.train.changeable import CHANGEABLE
+from heddle.train.length import steps_asked, steps_within, warmup_of
 from heddle.train.outcome import averaged_steps, check_outcome
-from heddle.train.plan import SHARE
 from heddle.train.rates import pick_threads
 from heddle.train.session import read_run
-from heddle.train.task import tokens_per_step
 from heddle.weights.checkpoints import CONFIG, checkpoints
 from heddle.weights.files import MANIFEST, Hold, relist, write_file
 from heddle.weights.run import newest_valid, read_config
@@ -26,7 +26,7 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
 
     Args:
         run: a run directory that no process is training.
-        settings: dotted keys and their values: `train.steps`; `train.minutes`, which are added to what was done;
+        settings: dotted keys and their values: `train.steps` or `train.epochs` in all, or `train.minutes` to add;
             `train.threads`, `train.evaluate_every`, `train.save_every`, `train.keep`, `train.patience`,
             `train.checkpoint_activations`.
 
@@ -45,7 +45,8 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
         allowed = ", ".join(CHANGEABLE)
         raise HeddleError(f"{run}: {', '.join(fixed)} cannot change when a run continues; these can: {allowed}")
     said = {key.removeprefix("train."): value for key, value in settings.items()}
-    train = config.train.override(said)
+    longer = any(name in said for name in LENGTHS)
+    train = config.train.override({**(dict.fromkeys(LENGTHS) if longer else {}), **said})
     newest, _ = newest_valid(run)
     done = 0 if newest is None else int(newest.name.rpartition("-")[2])
     chosen = config.chosen
@@ -54,15 +55,18 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
     }
     if "threads" in said:
         new["threads"] = pick_threads(train.threads)
-    if "steps" in said:
-        new["steps"] = train.steps
-    elif "minutes" in said:
-        seconds = tokens_per_step(read_run(run).task()) / chosen.tokens_per_second  # of a step
-        new["steps"] = done + max(1, int(train.minutes * 60 * SHARE / seconds))
+    if longer:
+        task = read_run(run).task()
+        new["steps"] = steps_asked(train, task)
+        if train.minutes is not None:
+            time, every = 60 * train.minutes, new.get("evaluate_every") or chosen.evaluate_every
+            new["steps"] = done + steps_within(time, chosen.tokens_per_second, task, every)
     new = {name: value for name, value in new.items() if value is not None}
     if new.get("steps", done + 1) <= done:
         raise HeddleError(f"steps = {new['steps']}: {run} has already done {done}; give more")
     after = chosen.override(new)
+    if train.warmup is not None:
+        warmup_of(train, after.steps)
     check_outcome(train, after)
     there = {number for number, _ in checkpoints(run)}
     if gone := [step for step in averaged_steps(train, after) if step <= done and step not in there]:

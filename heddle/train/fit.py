@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
+from math import ceil
 from numbers import Real
 from typing import Any, Unpack
 
@@ -33,22 +34,24 @@ from heddle.text.tokenizer import Tokenizer
 from heddle.train.batches import BatchesTask
 from heddle.train.evaluate import evaluate
 from heddle.train.history import History
+from heddle.train.length import MOST, Evaluations, steps_asked, warmup_of
 from heddle.train.live import ProgressLine
 from heddle.train.optimizer import Optimizer
 from heddle.train.outcome import Published, check_patience
 from heddle.train.own_loss import OwnLoss
-from heddle.train.plan import batch_size, highest_rate, spread
-from heddle.train.rates import by_tokens, faster_precision, pick_products, pick_threads
+from heddle.train.plan import highest_rate
+from heddle.train.rates import faster_precision, pick_products, pick_threads
+from heddle.train.sizes import batch_size, check_tokens, padded_tokens
 from heddle.train.task import Reading, Task
 from heddle.train.tasks import make_task
-from heddle.train.training import Reader, Training, moving_average, targets_to_score, tell
+from heddle.train.training import Reader, Training, moving_average, tell
 
 BATCH = 8  # rows of a step, if nothing else is said
 MEASURING_NOTHING = {"precision": "fp32", "products": "torch", "compile": "off"}
 # Settings of a run that mean nothing without its directory, and what to do instead.
 OF_A_RUN = {
     "vectors": "call heddle.weights.load_vectors before fit",
-    "minutes": "give steps",
+    "minutes": "give steps or epochs",
     "save_every": "heddle.train.prepare and Trainer write checkpoints",
     "keep": "heddle.train.prepare and Trainer write checkpoints",
     "average": "heddle.train.prepare and Trainer write the checkpoints that it is the mean of",
@@ -82,7 +85,7 @@ def fit(
         data: what the task reads. A text: a string, strings, an array of ids [N] or arrays. Records: tuples in the order of the
             task's fields, such as (source, target), (text, label) or (words, tags), or conversations as lists of messages. Either:
             dicts by column, or a `datasets` Dataset. Or, for any objective, an iterable of `Batch`.
-        steps: how many updates.
+        steps: how many updates; or give `epochs`, how many times to read the data.
         task: its config, or its kind, such as "classification"; by default the next token or, of batches, cross-entropy.
         validation: data of the same kind to evaluate on, every `evaluate_every` steps and at the end; or the share of `data`
             to hold out.
@@ -135,13 +138,15 @@ class Learned:
 
     Attributes:
         task: the task.
-        evaluated: whether there are validation data.
+        steps: how many updates.
+        every: steps between evaluations; None: there are no validation data.
         probe: targets to score while training; None: all.
         ending: targets to score at the end; None: all.
     """
 
     task: Task
-    evaluated: bool
+    steps: int
+    every: int | None
     probe: int | None = None
     ending: int | None = None
 
@@ -167,8 +172,8 @@ def _settings(
     said |= {name: value.item() if isinstance(value, np.generic) else value for name, value in settings.items()}
     if steps is not None:
         said["steps"] = int(steps)
-    if said.get("steps") is None:
-        raise HeddleError("fit: steps = None: must be at least 1")
+    if said.get("steps") is None and said.get("epochs") is None:
+        raise HeddleError("fit: steps = None: must be at least 1, or give epochs")
     if said.get("batch") is None and said.get("batch_tokens") is None:
         said["batch"] = -(-BATCH // (accumulate := said.get("accumulate", 1))) * accumulate
     unknown = [field for field in of_data if field not in (*FIELDS, "layout")]
@@ -204,15 +209,19 @@ def _from_data(model: Transformer, tokenizer: Tokenizer | None, data: Any, valid
         model.config = model.config.model_copy(update={"chat": run.task.chat(None)})
     corpus = corpus_of(Given(data, run.task, run.data), held_out, tokenizer, known)
     batch, multiple = batch_size(run, model.config.context, model.device.type)
-    tokens = None if train.batch or not by_tokens(run) else batch * model.config.context
+    tokens = padded_tokens(run, batch * model.config.context)
     reading = Reading(corpus, model.config, batch, train.seed, None, tokenizer, tokens, multiple, run.data.layout)
     task = make_task(run.task, reading)
+    check_tokens(train, task)
     if isinstance(head, ClassifierHeadConfig) and corpus.classes and not known:
         model.config = model.config.override({"head.names": list(corpus.classes)})
         task.reading = replace(reading, model=model.config)
+    steps = steps_asked(train, task) or 1
     if held_out is None:
-        return Learned(task, evaluated=False)
-    return Learned(task, True, *targets_to_score(task, spread(train, train.steps or 1)[1]))
+        return Learned(task, steps, None)
+    evaluations = Evaluations(task, steps, train.evaluate_every)
+    check_patience(train, steps, evaluations.every)
+    return Learned(task, steps, evaluations.every, evaluations.probe, evaluations.ending)
 
 
 def _from_batches(
@@ -236,15 +245,19 @@ def _from_batches(
         raise HeddleError("fit: validation: must be batches, as data are")
     _check_evaluated(run.train, validation is not None)
     inner = make_task(run.task, Reading(Corpus(), model.config, tokenizer=tokenizer)) if by_task else None
-    return Learned(BatchesTask(data, validation, model, inner), validation is not None)
+    task = BatchesTask(data, validation, model, inner)
+    steps = steps_asked(run.train, task) or 1
+    every = None if validation is None else run.train.evaluate_every or ceil(steps / MOST)
+    if every is not None:
+        check_patience(run.train, steps, every)
+    return Learned(task, steps, every)
 
 
 def _check_evaluated(train: TrainConfig, evaluated: bool) -> None:
-    """Refuse settings of evaluations without data to evaluate on, and a patience that is too long."""
+    """Refuse settings of evaluations without data to evaluate on."""
     for name in ("patience", "evaluate_every"):
         if not evaluated and getattr(train, name) is not None:
             raise HeddleError(f"fit: {name} = {getattr(train, name)} needs validation data: give validation")
-    check_patience(train, train.steps or 1, spread(train, train.steps or 1)[1])
 
 
 @contextmanager
@@ -262,6 +275,7 @@ def _threads(train: TrainConfig) -> Iterator[None]:
 def _made(model: Transformer, run: RunConfig, learned: Learned, loss: OwnLoss | None) -> Iterator[Training]:
     """A training of `model`, which leaves it in fp32 and evaluation mode, with gradients where they were before."""
     train, task, device = run.train, learned.task, model.device.type
+    warmup = warmup_of(train, learned.steps)
     if train.lora is not None and train.lora.head is None:
         train = train.override({"lora.head": isinstance(model.config.head, ClassifierHeadConfig)})
     trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
@@ -269,7 +283,7 @@ def _made(model: Transformer, run: RunConfig, learned: Learned, loss: OwnLoss | 
     small = replace(task.reading, rows=max(1, task.reading.rows // train.accumulate))
     precision = faster_precision(small, device, run) if train.precision == "auto" else train.precision
     by_onednn = pick_products(train.products, model.config, small.rows * model.config.context, device, precision)
-    rate, steps = train.learning_rate or highest_rate(train, model.config.dim), train.steps or 1
+    rate = train.learning_rate or highest_rate(train, model.config.dim)
     optimizer: Optimizer | None = None
     try:
         adapt(model, train.lora, train.seed)
@@ -286,8 +300,8 @@ def _made(model: Transformer, run: RunConfig, learned: Learned, loss: OwnLoss | 
                 eager=eager,
                 objective=compile_graphs(eager) if train.compile == "on" else eager,
                 learning_rate=rate,
-                warmup=spread(train, steps)[0],
-                steps=steps,
+                warmup=warmup,
+                steps=learned.steps,
                 ema=moving_average(train, optimizer, {}),
             )
     finally:
@@ -305,10 +319,9 @@ def _made(model: Transformer, run: RunConfig, learned: Learned, loss: OwnLoss | 
 def _loop(training: Training, learned: Learned, readers: Sequence[Reader], history: History) -> None:
     """Steps and evaluations to the end; then the weights to keep, and their score."""
     best: dict[str, Tensor] = {}
-    every = spread(training.train, training.steps)[1]
     while training.step < training.steps and not training.stopped_early:
         training.ended = tell(readers, training.advance())
-        if learned.evaluated and training.due(every):
+        if learned.every is not None and training.due(learned.every):
             scored = training.score(learned.probe)
             training.ended |= tell(readers, training.report(scored))
             if training.judge(scored.loss):
@@ -319,5 +332,6 @@ def _loop(training: Training, learned: Learned, readers: Sequence[Reader], histo
         history.weights = Published("best", (found.step,), ema, found.loss)
     training.adopt(best or training.weights())
     history.adapter = training.merge()
-    if learned.evaluated:
+    history.epochs = learned.task.epochs(training.step)
+    if learned.every is not None:
         history.evaluation = evaluate(training.model, training.task, most=learned.ending)

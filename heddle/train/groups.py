@@ -65,6 +65,11 @@ class GroupedRecords(RecordRows):
     def epoch(self) -> int:
         return self.groups
 
+    def shapes(self) -> list[tuple[int, int]]:
+        """A group's texts see only themselves, as rows of their own do; `lengths` are those of a pair's texts together."""
+        texts = 2 * self.rows * self.largest
+        return [(texts, max(1, min(self.reading.length, ceil(float(self.lengths.mean()) / 2))))]
+
     def remarks(self) -> list[str]:
         tokens = self.rows * float(self.lengths.sum()) / self.groups
         return [

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from heddle.errors import pluralize
 from heddle.train.evaluate import Evaluation
 from heddle.train.journal import Report
 from heddle.train.outcome import Published
@@ -18,12 +19,14 @@ class History:
         reports: of every step and every evaluation, in order; a run writes the same to `metrics.jsonl`.
         evaluation: the score of the validation data at the end; None without any.
         weights: which weights the model has at the end: the last, their moving average, or the best.
+        epochs: how many times everything to train on was read; None: batches do not say.
         adapter: what adapters learned, which those weights contain; None if none were trained.
     """
 
     reports: list[Report] = field(default_factory=list)
     evaluation: Evaluation | None = None
     weights: Published | None = None
+    epochs: float | None = None
     adapter: Adapter | None = None
 
     def __call__(self, report: Report) -> None:
@@ -50,7 +53,8 @@ class History:
 
     def __repr__(self) -> str:
         losses = self.losses
-        parts = [f"{len(losses)} steps"]
+        read = "" if self.epochs is None else f", {self.epochs:.3g} epochs"
+        parts = [f"{pluralize(len(losses), 'step')}{read}"]
         if losses:
             parts.append(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}")
         if self.evaluation is not None:

@@ -1,6 +1,9 @@
 """The progress of a training in memory, for people: one line on standard error."""
 
 import time
+from collections import deque
+from collections.abc import Iterable
+from statistics import mean, median
 from types import TracebackType
 
 from rich.console import Console
@@ -11,10 +14,18 @@ from heddle.train.journal import Report
 
 SILENT = 2.0  # seconds after which a training speaks
 APART = 10.0  # seconds between lines without a terminal
+COMPILED = 5.0  # times the median step from which on a step has compiled something
+LATELY = 200  # steps that the time left is judged by
+
+
+def ordinary(seconds: Iterable[float]) -> list[float]:
+    """The times of steps without those that compiled: such a step takes many times as long as the median."""
+    times = [*seconds]
+    return [each for each in times if each <= COMPILED * median(times)]
 
 
 class Pace:
-    """The time left, by the average step since the first one, which may compile; pauses such as evaluations count.
+    """The time left: ordinary steps of late, and the pauses between steps, such as evaluations. The first step does not count.
 
     Args:
         done: steps that were done before.
@@ -22,15 +33,26 @@ class Pace:
 
     def __init__(self, done: int = 0) -> None:
         self.first = done + 1
-        self.settled: float | None = None  # when the first step ended
+        self.ended: float | None = None  # when the last step ended
+        self.times: deque[float] = deque(maxlen=LATELY)
+        self.pauses = 0.0
 
-    def left(self, step: int, steps: int) -> float | None:
-        """Seconds from the end of this step to that of the last one; None after the first step, which says nothing of others."""
+    def left(self, step: int, steps: int, seconds: float) -> float | None:
+        """Seconds from the end of this step to that of the last one; None after the first step, which says nothing of others.
+
+        Args:
+            step: its number.
+            steps: how many there are.
+            seconds: that it took.
+        """
         now = time.monotonic()
-        if self.settled is None or step <= self.first:
-            self.first, self.settled = step, now
+        if self.ended is None or step <= self.first:
+            self.first, self.ended = step, now
             return None
-        return (now - self.settled) / (step - self.first) * (steps - step)
+        self.pauses += max(0.0, now - self.ended - seconds)
+        self.ended = now
+        self.times.append(seconds)
+        return (mean(ordinary(self.times)) + self.pauses / (step - self.first)) * (steps - step)
 
 
 class ProgressLine:
@@ -58,7 +80,7 @@ class ProgressLine:
         if "loss" not in report.values:
             self.validation = f"  validation loss {report.values['validation_loss']:.3f}"
             return
-        now, left = time.monotonic(), self.pace.left(report.step, report.steps)
+        now, left = time.monotonic(), self.pace.left(report.step, report.steps, report.speed["seconds"])
         if now - self.began < SILENT:
             return
         line = f"step {report.step}/{report.steps}  loss {report.values['loss']:.3f}{self.validation}"

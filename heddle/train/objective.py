@@ -13,6 +13,7 @@ from heddle.model.transformer import Transformer
 from heddle.nn.output import Routing
 from heddle.train.loss import cross_entropy
 from heddle.train.own_loss import OwnLoss, scalar, scored
+from heddle.train.recurring import weighted
 
 
 @dataclass(frozen=True)
@@ -93,5 +94,5 @@ class CrossEntropy(nn.Module):
         # `IGNORED` has weight 0, so any id will do; its scores would be wasted, but a compiled graph needs fixed shapes.
         x, ids, factors = features.reshape(-1, features.shape[-1]), targets.flatten().clamp(min=0), weights.flatten()
         if not torch.compiler.is_compiling() and weights.any():
-            x, ids, factors = (each[factors != 0] for each in (x, ids, factors))
+            x, ids, factors = weighted(x, ids, factors)
         return cross_entropy(x, ids, factors, self.model.head.scoring(self.model.embedding.weight), None, *self.terms)

@@ -1,20 +1,17 @@
 """Planning a run: choose sizes by this machine's measured rate, state what will happen, and refuse what cannot work."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import ceil
 
 import torch
 
 from heddle.account.machine import available_memory, peak_rate
-from heddle.account.memory import training_bytes
 from heddle.account.parameters import parameters
 from heddle.account.trained import Trained, trained
 from heddle.checks import checked, one_of
 from heddle.config.model import TransformerConfig
 from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen, TakenVectors
-from heddle.config.train import ProductKind, TrainConfig
+from heddle.config.train import MINUTES, ProductKind, TrainConfig
 from heddle.data.record_store import Store
 from heddle.errors import HeddleError
 from heddle.model.build import build
@@ -22,14 +19,16 @@ from heddle.model.checkpointing import can_compile
 from heddle.model.device import has_compiler
 from heddle.model.precision import DTYPES
 from heddle.text.tokenizer import Tokenizer
+from heddle.train.length import SAVING, SHARE, Evaluations, steps_asked, steps_within, warmup_of
+from heddle.train.need import Need, check_memory, held_by_process
 from heddle.train.outcome import check_outcome
-from heddle.train.rates import by_tokens, faster_precision, measurable, measure, pick_products, pick_threads
+from heddle.train.rates import faster_precision, measurable, measure, pick_products, pick_threads
 from heddle.train.runtime import keep_memory
-from heddle.train.task import MULTIPLE, Reading, tokens_per_step
+from heddle.train.sizes import TOKENS_PER_STEP, batch_size, check_tokens, padded_tokens
+from heddle.train.task import Reading, Task
 from heddle.train.tasks import make_task
 
 CONTEXT = 256  # default context
-TOKENS_PER_STEP = {"cpu": 4096, "mps": 16384, "cuda": 65536}
 TOKENS_PER_PARAMETER = 2.5  # without a depth, choose the largest model that sees at least this many in the given time
 DEPTHS = range(2, 13)
 # The highest rate, at width 256, of AdamW beside Muon, of AdamW alone (matrices tolerate less than tables and vectors), of SGD.
@@ -39,7 +38,6 @@ ADAPTER_RATES = {
     "adamw": 3e-3,
     "sgd": 0.07,
 }  # of adapters: they start at 0, and ten times the rate suits them (benchmarks.md)
-SHARE = 0.9  # share of the given time for steps; the rest is for evaluations, samples and saving
 WORTH_COMPILING = 20.0  # minutes of training below which compilation does not pay off
 
 
@@ -96,19 +94,21 @@ def plan(
     keep_memory()
     smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start, store.corpus.classes)
     reading = Reading(store.corpus, smallest, tokenizer=tokenizer, layout=config.data.layout)
-    make_task(config.task, reading)  # refuses texts that are too short for it
     batch, least = batch_size(config, smallest.context, device)
-    rows = max(1, batch // train.accumulate)
-    precision = _precision(config, replace(reading, rows=rows), device)
-    found = _sized(config, reading, batch, device, precision, start)
+    rows, padded = max(1, batch // train.accumulate), padded_tokens(config, batch * smallest.context)
+    # Refuses texts that are too short for it.
+    small = make_task(config.task, replace(reading, rows=batch, batch_tokens=padded, multiple=least))
+    check_tokens(train, small)
+    need = Need.of(small, train)
+    precision = _precision(config, replace(reading, rows=rows), device, need)
+    found = _sized(config, reading, small, need, batch, device, precision, start)
     model, rate = found.model, found.rate
     changed = trained(model, train)  # refuses groups and adapters that do not fit
-    batch_tokens = None if train.batch or not by_tokens(config) else batch * model.context
-    full = replace(reading, model=model, rows=batch, batch_tokens=batch_tokens, multiple=least)
-    per_step = tokens_per_step(task := make_task(config.task, full))
-    steps = train.steps or max(1, int(train.minutes * 60 * SHARE * rate / per_step))
+    task = make_task(config.task, replace(small.reading, model=model))
+    steps = steps_asked(train, task) or steps_within(60 * (train.minutes or MINUTES), rate, task, train.evaluate_every)
+    evaluations = Evaluations(task, steps, train.evaluate_every)
+    per_step, every = evaluations.size.tokens, evaluations.every
     compile_ = _compile(config, replace(reading, model=model, rows=rows), found, device, precision, steps * per_step)
-    warmup, evaluate_every = spread(train, steps)
     chosen = Chosen.of(
         {
             "device": device,
@@ -117,11 +117,11 @@ def plan(
             "threads": threads,
             "steps": steps,
             "batch": batch,
-            "batch_tokens": batch_tokens,
+            "batch_tokens": task.reading.batch_tokens,
             "learning_rate": train.learning_rate or highest_rate(train, model.dim, start is not None),
-            "warmup": warmup,
-            "evaluate_every": evaluate_every,
-            "save_every": train.save_every or evaluate_every,
+            "warmup": warmup_of(train, steps),
+            "evaluate_every": every,
+            "save_every": train.save_every or every,
             "peak": peak_rate(DTYPES[precision], device),
             "tokens_per_second": rate,
             "onednn": () if compile_ else found.by_onednn,  # a compiler makes its own choice
@@ -138,32 +138,18 @@ def plan(
         epochs=steps / task.steps_per_epoch(),
         parameters=parameters(model).total,
         trained=changed,
-        memory=found.memory,
-        minutes=steps * per_step / rate / 60 / SHARE,
+        memory=found.memory + held_by_process(device, store, steps * per_step),
+        minutes=(steps * per_step + evaluations.tokens()) / rate / 60 / SAVING,
     )
 
 
-def batch_size(config: RunConfig, context: int, device: str) -> tuple[int, int]:
-    """Rows of a step whose rows are as long as the context, and what they must be a multiple of: of records, of more."""
-    train = config.train
-    least = train.accumulate * (MULTIPLE if by_tokens(config) else 1)
-    tokens = train.batch_tokens or TOKENS_PER_STEP[device]
-    return train.batch or _multiple(max(1, round(tokens / context)), least), least
-
-
-def spread(train: TrainConfig, steps: int) -> tuple[int, int]:
-    """Steps of the warmup, and between evaluations, of a training of so many steps."""
-    warmup = ceil(0.02 * steps) if train.warmup is None else train.warmup
-    return min(steps, warmup), train.evaluate_every or ceil(steps / 20)
-
-
-def _precision(config: RunConfig, reading: Reading, device: str) -> str:
+def _precision(config: RunConfig, reading: Reading, device: str, need: Need) -> str:
     """The precision asked for, or the one that trains faster."""
     train, model = config.train, reading.model
     if train.precision != "auto":
         return train.precision
     # Measuring needs this memory too.
-    needs = (training_bytes(model, reading.rows, name, measurable(train, model)) for name in DTYPES)
+    needs = (need.bytes(model, name, measurable(train, model)) for name in DTYPES)
     check_memory(needs, device)
     return faster_precision(reading, device, config)
 
@@ -173,23 +159,6 @@ def highest_rate(train: TrainConfig, dim: int, started: bool = False) -> float:
     rates = ADAPTER_RATES if train.lora is not None else TUNING_RATES if started else RATES
     rate: float = rates[train.optimizer] * (256 / dim) ** 0.5
     return rate
-
-
-def _multiple(number: int, of: int) -> int:
-    return -(-number // of) * of
-
-
-def check_memory(needs: Iterable[int], device: str) -> None:
-    """Refuse a run that needs more memory than is free, each way that it may be done; what fits ends the search."""
-    there, tried = available_memory(device), list[int]()
-    for needed in needs:
-        if needed <= there:
-            return
-        tried.append(needed)
-    raise HeddleError(
-        f"training needs about {min(tried) / 2**30:.1f} GiB, but only {there / 2**30:.1f} GiB are free: "
-        "use a smaller model, a smaller batch, or a larger accumulate"
-    )
 
 
 @dataclass(frozen=True)
@@ -205,6 +174,8 @@ class Candidate:
 def _sized(
     config: RunConfig,
     reading: Reading,
+    small: Task,
+    need: Need,
     batch: int,
     device: str,
     precision: str,
@@ -221,7 +192,7 @@ def _sized(
     def sized(depth: int) -> tuple[TransformerConfig, int]:
         classes = reading.corpus.classes
         model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task, start, classes)
-        return model, training_bytes(model, rows, precision, measurable(train, model))
+        return model, need.bytes(model, precision, measurable(train, model))
 
     def candidate(model: TransformerConfig, memory: int) -> Candidate:
         few = _measured_rows(rows, model)
@@ -230,8 +201,8 @@ def _sized(
         return Candidate(model, memory, by_onednn, rate)
 
     def enough(model: TransformerConfig, rate: float) -> bool:
-        tokens = train.minutes * 60 * SHARE * rate if train.steps is None else train.steps * batch * model.context
-        return tokens >= TOKENS_PER_PARAMETER * parameters(model).total
+        time = 60 * (train.minutes or MINUTES)
+        return (time * SHARE * rate if tokens is None else tokens) >= TOKENS_PER_PARAMETER * parameters(model).total
 
     depth = min(DEPTHS)
     model, memory = sized(depth)
@@ -239,6 +210,8 @@ def _sized(
     best = candidate(model, memory)
     if start is not None or choice.preset is not None or choice.depth is not None:
         return best
+    steps = steps_asked(train, small)
+    tokens = None if steps is None else steps * batch * reading.model.context
     too_deep = max(DEPTHS) + 1
     while depth + 1 < too_deep:
         speed = best.rate * parameters(best.model).total

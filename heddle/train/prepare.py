@@ -29,6 +29,7 @@ from heddle.train.reuse import (
     DATA,
     Tokens,
     Wanted,
+    check_tokenizer,
     find_tokens,
     given_tokenizer,
     make_tokens,
@@ -81,6 +82,7 @@ def prepare(
     if isinstance(config.task, ChatConfig):
         now = datetime.now().isoformat(timespec="seconds")
         config = config.model_copy(update={"task": config.task.completed(None if start is None else start.chat, now)})
+    check_tokenizer(config)
     start = with_new_tokens(config, start, tell)
     pick_device(config.train.device)  # refuses one that is not there
     # Refuse impossible sizes before any work.

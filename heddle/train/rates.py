@@ -25,8 +25,8 @@ from heddle.model.measured import measured_once, one_thread
 from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
 from heddle.model.products import PRODUCT_KINDS, has_onednn
-from heddle.train.material import TEXT
 from heddle.train.optimizer import Optimizer
+from heddle.train.sizes import by_tokens
 from heddle.train.step import train_step
 from heddle.train.task import Reading, Task, tokens_read
 from heddle.train.tasks import make_task
@@ -45,12 +45,6 @@ OF_A_STEP = (
     "nesterov",
     "loss",
 )
-
-
-def by_tokens(config: RunConfig) -> bool:
-    """Whether rows have different lengths, so that a step is a number of tokens, not of rows."""
-    layout = config.data.layout
-    return layout == "documents" or (layout == "concatenate" and config.task.fields != TEXT)
 
 
 def pick_threads(wanted: int | None) -> int:

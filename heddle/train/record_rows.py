@@ -60,6 +60,10 @@ class RecordRows(ABC):
         """Rows of an epoch; None: steps have different numbers of rows."""
         return None
 
+    def shapes(self) -> list[tuple[int, int]]:
+        """Rows and tokens of a row, of the largest batches that a step reads."""
+        return [(self.reading.rows, self.reading.length)]
+
     def remarks(self) -> list[str]:
         """How records share rows and how much is padding, in a line; nothing if each has its own."""
         return []
@@ -93,6 +97,9 @@ class SeparateRecords(RecordRows):
     @property
     def steps_per_epoch(self) -> float:
         return float(self.buckets.batches)
+
+    def shapes(self) -> list[tuple[int, int]]:
+        return self.buckets.shapes()
 
 
 class PackedRecords(RecordRows):

@@ -65,6 +65,10 @@ class RecordTask(Task):
         """Steps that read every record once."""
         return 0.0 if self.reading.corpus.train is None else self.rows(held_out=False).steps_per_epoch
 
+    def shapes(self) -> list[tuple[int, int]]:
+        """Those of the rows."""
+        return self.rows(held_out=False).shapes()
+
     def held_out(self, rows: int, most: int | None = None) -> HeldOut:
         """Every held-out record that has a target once, or an even sample of them."""
         batches, share = self.rows(held_out=True).held_out(rows, most)

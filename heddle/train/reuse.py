@@ -92,6 +92,24 @@ def read_tokenizer(config: RunConfig) -> Tokenizer | None:
     return load_tokenizer(Path(data.tokenizer))
 
 
+def check_tokenizer(config: RunConfig) -> None:
+    """Refuse settings of a tokenizer that is trained where it is given, or where the text alone decides.
+
+    Raises:
+        HeddleError: a setting would have no effect.
+    """
+    data, given = config.data, given_tokenizer(config)
+    asked = data.tokenizer_size != type(data).model_fields["tokenizer_size"].default
+    if asked and (given is not None or recipe(config)["tokenizer_size"] is None):
+        why = f"{data.tokenizer} have as many ids as there are" if given is None else "the tokenizer is given"
+        raise HeddleError(f"tokenizer_size = {data.tokenizer_size} has no effect, since {why}: leave it out")
+    if given is not None and (new := [name for name in data.special_tokens if name not in given.special]):
+        raise HeddleError(
+            f"special_tokens = {', '.join(new)}: the tokenizer is given and has no such token; leave them out, or add them to it "
+            "with heddle.text.add_special_tokens"
+        )
+
+
 def recipe(config: RunConfig) -> dict[str, Any]:
     """How a tokenizer is trained for a run, by setting."""
     data = config.data

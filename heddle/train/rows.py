@@ -89,6 +89,10 @@ class TextRows(ABC):
     def size(self, held_out: bool) -> int:
         """How many such numbers a part has."""
 
+    def shapes(self) -> list[tuple[int, int]]:
+        """Rows and tokens of a row, of the largest batches that a step reads."""
+        return [(self.reading.rows, self.length)]
+
     def epoch(self) -> int | None:
         """Rows of an epoch; None: steps have different numbers of rows."""
         return None

@@ -1,7 +1,10 @@
 """The process of a training run: its allocator, and the seed of each step."""
 
 import ctypes
+import os
 import sys
+import time
+from pathlib import Path
 
 import torch
 
@@ -22,6 +25,51 @@ def keep_memory() -> bool:
     settings = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1, _M_TOP_PAD: 64 << 20}
     done = [mallopt(name, value) == 1 for name, value in settings.items()]  # try all, even after a failure
     return all(done)
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds; 0 where the operating system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+class Heap:
+    """Gives free memory back where the heap has come to be in pieces: blocks of other sizes than before fit into none of them.
+
+    The memory that the first steps needed is the measure. Pages that are given back cost time when they are used again, 0.3 ms per
+    MiB, so this happens only after a hundred times as long: it takes at most a hundredth of the time.
+    """
+
+    SETTLED = 16  # steps until the measure is taken
+    GROWN = 1.15  # times the measure from which on memory is given back
+    EVERY = 16  # steps between looks
+
+    def __init__(self) -> None:
+        self.steps, self.needed, self.last = 0, 0, time.monotonic()
+
+    def step(self) -> bool:
+        """Called after each step; whether memory was given back."""
+        self.steps += 1
+        if self.steps <= self.SETTLED:
+            self.needed = max(self.needed, resident())
+            return False
+        if self.steps % self.EVERY:
+            return False
+        held, now = resident(), time.monotonic()
+        if held < self.GROWN * self.needed or now - self.last < 0.03 * held / 2**20:
+            return False
+        self.last = now
+        return give_back()
+
+
+def give_back() -> bool:
+    """Give the heap's free pages back to the operating system; whether there is a way to."""
+    try:
+        return bool(ctypes.CDLL(None).malloc_trim(0))
+    except (OSError, AttributeError):
+        return False
 
 
 def seed_step(seed: int, step: int, rank: int = 0) -> None:

@@ -53,8 +53,7 @@ def train_step(
     """
     count, ranks = reduce(torch.stack([batch.weights.sum(), batch.weights.new_ones(())]))
     share = count / ranks  # dividing by it turns the mean over ranks into the sum over ranks divided by the count
-    total = torch.zeros((), device=count.device)
-    loads: list[Tensor] = []
+    total, loads = torch.zeros((), device=count.device), list[Tensor]()
     for part in batch.split(accumulate):
         loss = objective(part)
         ((loss.total + loss.extra) / share).backward()

@@ -11,6 +11,7 @@ from heddle.config.data import CHANGES_NOTHING
 from heddle.config.run import RunConfig
 from heddle.config.saved import SavedConfig
 from heddle.config.sweep import SEED, Variant
+from heddle.config.train import LENGTHS
 from heddle.errors import HeddleError
 from heddle.train.compare import differences, flat
 from heddle.train.material import Tell
@@ -27,7 +28,7 @@ from heddle.weights.run import read_config
 
 Watch = Callable[[Session], AbstractContextManager[Reader]]
 # Settings that decide how long a step takes. Where they are equal, time must not give one run more steps than another.
-COSTLY = ("batch", "batch_tokens", "accumulate", "optimizer", "steps", "minutes", "clip")
+COSTLY = ("batch", "batch_tokens", "accumulate", "optimizer", *LENGTHS, "clip")
 
 
 class First(NamedTuple):
@@ -163,8 +164,8 @@ def alike(config: RunConfig, first: First) -> RunConfig:
         decided["precision"] = chosen.precision
     if train.compile == "auto" and train.products != "onednn":
         decided["compile"] = "on" if chosen.compile else "off"
-    if train.steps is None and _cost(config) == _cost(first.config):
-        decided["steps"] = chosen.steps
+    if (train.steps, train.epochs) == (None, None) and _cost(config) == _cost(first.config):
+        decided |= {"steps": chosen.steps, "minutes": None}
     # Copied, so that a preset still knows what the user has left open.
     return config.model_copy(update={"model": model, "train": train.model_copy(update=decided)})
 

@@ -7,7 +7,6 @@ trainer, `fit`, the plan and the evaluation use only this interface.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import mean
 from typing import Any, ClassVar
 
 import numpy as np
@@ -234,6 +233,14 @@ class Task(ABC):
         """Steps that read everything there is to train on once; by default, of a text in windows of the context."""
         return len(self.reading.part(held_out=False).tokens) / (self.reading.rows * self.reading.length)
 
+    def shapes(self) -> list[tuple[int, int]]:
+        """Rows and tokens of a row, of the largest batches that a step reads."""
+        return [(self.reading.rows, self.reading.length)]
+
+    def epochs(self, steps: int) -> float | None:
+        """How many times so many steps read everything; None: this task does not know."""
+        return steps / self.steps_per_epoch()
+
     def remarks(self) -> list[str]:
         """What a user should know about how the texts will be read, one line each."""
         return []
@@ -260,14 +267,6 @@ class Task(ABC):
 def tokens_read(batch: Batch) -> int:
     """Tokens that a model reads in a batch, padding included: of an encoder-decoder, those of the source too."""
     return batch.tokens.numel() + (0 if batch.source is None else batch.source.numel())
-
-
-def tokens_per_step(task: Task) -> int:
-    """Tokens that a step reads on average: steps of equal rows are equal, so one is looked at; of others, the first few."""
-    layout = task.reading.layout
-    equal = layout == "pack" or (layout == "concatenate" and isinstance(task.reading.corpus.train, Part))
-    looked_at = 1 if equal else 8
-    return max(1, round(mean(tokens_read(task.batch(task.examples(step))) for step in range(looked_at))))
 
 
 def listed(examples: Examples, most: int = 8) -> str:

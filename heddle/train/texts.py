@@ -41,6 +41,10 @@ class TextTask(Task):
         """Steps in which every training row is read once."""
         return self.rows.steps_per_epoch
 
+    def shapes(self) -> list[tuple[int, int]]:
+        """Those of the rows."""
+        return self.rows.shapes()
+
     def places(self, examples: Examples) -> Ids:
         """What the examples are, by number: the targets of windows, or documents or packed rows."""
         return self.rows.numbers(examples)

@@ -7,18 +7,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
 
 from heddle.account.flops import training_flops_per_token
+from heddle.account.trained import trained
 from heddle.checks import checked
+from heddle.config.model import TransformerConfig
+from heddle.config.train import TrainConfig
 from heddle.errors import HeddleError
 from heddle.train.evaluate import Evaluation, evaluate
 from heddle.train.journal import Metrics, Report
+from heddle.train.length import Evaluations, step_size
 from heddle.train.outcome import Published
 from heddle.train.session import open_session
-from heddle.train.training import Reader, targets_to_score, tell
+from heddle.train.task import Task
+from heddle.train.training import Reader, tell
 from heddle.weights.files import WriteError
 from heddle.weights.run import publish
 
@@ -58,9 +64,10 @@ class Trainer:
         self._scored: tuple[int, Evaluation] | None = None  # the newest evaluation and its step
         self._signal: int = signal.SIGINT
         model, chosen = self.session.run.config.model, self.session.run.chosen
-        self.probe, self.ending = targets_to_score(self.session.task, chosen.evaluate_every)
-        # Of an encoder-decoder, FLOPs are per target of a source as long, and what is read is both.
-        self.flops_per_token = training_flops_per_token(model, model.context) / len(model.stacks())
+        evaluations = Evaluations(self.session.task, chosen.steps, chosen.evaluate_every)
+        self.probe, self.ending = evaluations.probe, evaluations.ending
+        self.flops_per_token = flops_per_token(model, self.session.task, self.session.train)
+        self.peak = self.session.opening.peak * self.session.ranks.count
 
     def run(self) -> Evaluation:
         """Train to the last step, score the held-out text (an even sample if it is long), and publish weights and score.
@@ -124,8 +131,9 @@ class Trainer:
     def _one_step(self) -> Report:
         session = self.session
         report = session.advance()
-        peak = session.opening.peak * session.ranks.count
-        share = report.speed["tokens_per_second"] * self.flops_per_token / peak
+        rate = report.speed["tokens_per_second"] * self.flops_per_token
+        self.peak = max(self.peak, rate)  # it was measured while another program computed
+        share = rate / self.peak
         return replace(report, speed={**report.speed, "share_of_peak": share})
 
     def _score(self) -> Report:
@@ -185,6 +193,15 @@ class Trainer:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def flops_per_token(model: TransformerConfig, task: Task, train: TrainConfig) -> float:
+    """FLOPs of a step for each token that it reads, at the width of its rows; only targets are scored."""
+    stacks, size, changed = len(model.stacks()), step_size(task), trained(model, train)
+    width = min(model.context, max(1, round(mean(length for _, length in task.shapes()))))
+    learned = min(1.0, changed.total / (changed.total + changed.frozen))
+    # Of an encoder-decoder, FLOPs are per target of a source as long, and what is read is both.
+    return training_flops_per_token(model, width, min(1.0, size.targets * stacks / size.tokens), learned) / stacks
 
 
 def resume_command(run: Path) -> str:

@@ -26,16 +26,13 @@ from heddle.train.objective import CrossEntropy, Loss
 from heddle.train.optimizer import Optimizer
 from heddle.train.outcome import Best, judge
 from heddle.train.ranks import Ranks
-from heddle.train.runtime import seed_step
+from heddle.train.runtime import Heap, seed_step
 from heddle.train.schedule import factor
 from heddle.train.step import train_step
-from heddle.train.task import Task, tokens_per_step, tokens_read
+from heddle.train.task import Task, tokens_read
 from heddle.weights.adapter import Adapter, fingerprint
 
 Reader = Callable[[Report], None]
-ENDING = (
-    1 << 16
-)  # least number of targets to score at the end of a training; a tenth of its training tokens if that is more
 
 
 class StopTraining(Exception):
@@ -65,6 +62,7 @@ class Training:
         ema: the moving average of the weights, if there is one.
         best: the evaluation with the lowest validation loss so far, with `patience`.
         ended: whether a reader has asked to end the training.
+        heap: gives memory back where it has come to be in pieces.
     """
 
     train: TrainConfig
@@ -81,6 +79,7 @@ class Training:
     ema: MovingAverage | None = None
     best: Best | None = None
     ended: bool = False
+    heap: Heap = field(default_factory=Heap)
 
     def __post_init__(self) -> None:
         named = self.model.named_modules()
@@ -115,6 +114,7 @@ class Training:
         self.step += 1
         if self.ema is not None:
             self.ema.update(self.step)
+        self.heap.step()
         seconds = time.perf_counter() - began
         speed = {"tokens_per_second": tokens_read(batch) * self.ranks.count / seconds, "seconds": seconds}
         values = {"loss": loss, "gradient_norm": norm, "learning_rate": scale * self.learning_rate}
@@ -223,15 +223,6 @@ def moving_average(train: TrainConfig, optimizer: Optimizer, saved: Mapping[str,
     for name, value in saved.items():
         ema.average[name].copy_(value)
     return ema
-
-
-def targets_to_score(task: Task, evaluate_every: int) -> tuple[int, int]:
-    """How many targets to score while training, and at its end.
-
-    Scoring a token costs a third of training on it, so scoring a fifth of the tokens between evaluations adds about 7 %.
-    """
-    between = evaluate_every * tokens_per_step(task)
-    return between // 5, max(ENDING, between * 2)
 
 
 def tell(readers: Sequence[Reader], report: Report) -> bool:

@@ -154,6 +154,29 @@ def test_training_bytes_grow_with_everything() -> None:
     assert training_bytes(SMALL, 2, "fp32", adamw) > base
 
 
+def test_a_moving_average_holds_the_weights_once_more() -> None:
+    """All of them that are trained: of frozen weights there is no average."""
+    plain = training_bytes(TINY, 2, "fp32", TrainConfig())
+    assert training_bytes(TINY, 2, "fp32", TrainConfig(ema=0.9)) - plain == states(TINY, "muon", "fp32").weights
+    frozen = {"groups": [{"parameters": "*", "frozen": True}, {"parameters": "decoder.*", "frozen": False}]}
+    model = build(TINY, "meta")
+    ema = [training_bytes(TINY, 2, "fp32", TrainConfig.of({**frozen, **more})) for more in ({}, {"ema": 0.9})]
+    trained = sum(each.nbytes for name, each in model.named_parameters() if name.startswith("decoder."))
+    assert ema[1] - ema[0] == trained
+
+
+def test_short_rows_and_few_targets_need_less() -> None:
+    """Half as long a row keeps what it keeps; with a tenth of the targets, a tenth of the logits is held."""
+    train, wide = TrainConfig(), TINY.override({"vocab_size": 5000})
+    whole = training_bytes(wide, 4, "fp32", train)
+    assert training_bytes(wide, 4, "fp32", train, 200, 1.0) == whole
+    short = training_bytes(wide, 4, "fp32", train, 100)
+    kept_less = kept(wide, 4, 200).bytes - kept(wide, 4, 100).bytes
+    logits = 4 * 4 * wide.table_rows() + 4 * wide.dim  # of a target
+    assert whole - short == kept_less + 400 * logits
+    assert whole - training_bytes(wide, 4, "fp32", train, None, 0.1) == 720 * logits
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_weights_of_a_model_that_predicts(precision: str) -> None:
     model = cast(build(TINY), precision)

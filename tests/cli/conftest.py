@@ -48,7 +48,8 @@ def make_quick(patch: pytest.MonkeyPatch) -> None:
     module = import_module("heddle.train.plan")
     patch.setattr(module, "measure", lambda *args, **settings: 1e5)
     patch.setattr(module, "peak_rate", lambda *args, **settings: 1e10)
-    patch.setattr(module, "available_memory", lambda device: 2**34)
+    for name in ("plan", "need"):
+        patch.setattr(import_module(f"heddle.train.{name}"), "available_memory", lambda device: 2**34)
     samples = NextTokenTask.samples
     patch.setattr(NextTokenTask, "samples", lambda *args: samples(*args[:-1], 5))
 

@@ -21,13 +21,15 @@ CHOSEN = {
 }  # fmt: skip
 
 
-def said(seconds: float, first: float = 0.0, done: int = 0, steps: int = 200) -> list[tuple[int, str]]:
+def said(
+    seconds: float, first: float = 0.0, done: int = 0, steps: int = 200, compiling: int = 0
+) -> list[tuple[int, str]]:
     """The step and the line of all that is said of a run whose steps of 64 tokens were measured to take 0.64 s."""
     stream = io.StringIO()
     lines: list[tuple[int, str]] = []
     with Progress(Console(file=stream, width=200), Chosen.of({**CHOSEN, "steps": steps}), done) as progress:
         for step in range(done + 1, steps + 1):
-            took = seconds + first * (step == done + 1)
+            took = seconds + first * (step == done + 1) + 60 * (step == compiling)
             speed = {"tokens_per_second": 64 / took, "share_of_peak": 0.5, "seconds": took}
             progress(Report(step, steps, {"loss": 1.0}, speed))
             lines += [(step, line) for line in stream.getvalue().splitlines()]
@@ -64,8 +66,23 @@ def test_the_time_left_does_not_count_the_first_step(monkeypatch: pytest.MonkeyP
     pace, left = Pace(10), []
     for step, took in ((11, 60.0), (12, 2.0), (13, 4.0)):
         clock[0] += took
-        left.append(pace.left(step, 20))
+        left.append(pace.left(step, 20, took))
     assert left == [None, 2.0 * 8, 3.0 * 7]
+
+
+def test_the_time_left_counts_pauses_and_no_step_that_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of another shape compile later, too: here the third, for a minute; an evaluation takes 10 s in 5 steps."""
+    clock, left = [0.0], 0.0
+    monkeypatch.setattr("heddle.train.live.time.monotonic", lambda: clock[0])
+    pace = Pace()
+    for step, took, pause in ((1, 60.0, 0), (2, 2.0, 0), (3, 60.0, 0), (4, 2.0, 10), (5, 2.0, 0), (6, 2.0, 0)):
+        clock[0] += took + pause
+        left = pace.left(step, 16, took) or 0.0
+    assert left == (2.0 + 10 / 5) * 10
+
+
+def test_a_step_that_compiles_is_not_slower_than_planned() -> None:
+    assert said(0.64, steps=200, compiling=5) == []
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])

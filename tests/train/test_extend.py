@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,9 @@ from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
 from heddle.model.cores import cores
 from heddle.train import Interrupted, Trainer, extend, prepare
-from heddle.train.plan import SHARE
+from heddle.train.length import step_size, steps_within
 from heddle.train.schedule import factor
 from heddle.train.session import read_run
-from heddle.train.task import tokens_per_step
 from heddle.weights import load
 from heddle.weights.run import damage
 
@@ -61,7 +61,9 @@ def test_minutes_are_added_at_the_measured_rate(begin: Begin) -> None:
     config = SavedConfig.read(run / "config.json")
     assert config.chosen is not None
     assert config.train is not None
-    assert config.chosen.steps == 4 + int(120 * SHARE * 1e5 / 64)
+    more = steps_within(120.0, 1e5, read_run(run).task(), 50)
+    assert config.chosen.steps == 4 + more
+    assert 0.85 * 120 * 1e5 / 64 < more < 0.98 * 120 * 1e5 / 64
     assert (config.chosen.evaluate_every, config.train.keep) == (50, 3)
     assert Trainer(run).session.step == 4
 
@@ -77,9 +79,24 @@ def test_minutes_of_records_count_what_a_step_reads(quick: None, tmp_path: Path)
     extend(run, {"train.minutes": 2})
     config = SavedConfig.read(run / "config.json")
     assert config.chosen is not None
-    read = tokens_per_step(read_run(run).task())
-    assert read != config.chosen.batch * config.model.context
-    assert config.chosen.steps == 4 + int(120 * SHARE * config.chosen.tokens_per_second / read)
+    task, chosen = read_run(run).task(), config.chosen
+    read = step_size(task).tokens
+    assert read != chosen.batch * config.model.context
+    assert chosen.steps == 4 + steps_within(120.0, chosen.tokens_per_second, task, chosen.evaluate_every)
+    assert chosen.steps == pytest.approx(120 * chosen.tokens_per_second / read, rel=0.15)
+
+
+def test_epochs_count_from_the_start(begin: Begin) -> None:
+    run = begin(steps=None, epochs=0.5)
+    chosen = SavedConfig.read(run / "config.json").chosen
+    assert chosen is not None
+    an_epoch = read_run(run).task().steps_per_epoch()
+    assert chosen.steps == ceil(an_epoch / 2)
+    changed = extend(run, {"train.epochs": 2})
+    assert read_run(run).chosen.steps == ceil(2 * an_epoch)
+    assert "epochs: 0.5 -> 2.0" in changed
+    extend(run, {"train.steps": 1000})
+    assert (read_run(run).train.epochs, read_run(run).chosen.steps) == (None, 1000)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +104,7 @@ def test_minutes_of_records_count_what_a_step_reads(quick: None, tmp_path: Path)
     [
         (
             {"train.learning_rate": 0.1, "model.depth": 2},
-            r"train.learning_rate, model.depth cannot change .* steps, min",
+            r"train.learning_rate, model.depth cannot change .* steps, epochs, min",
         ),
         ({"train.steps": 4}, "steps = 4: .* has already done 4; give more"),
         ({"train.steps": 0}, "steps"),

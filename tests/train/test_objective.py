@@ -1,6 +1,7 @@
 """The objective scores what prediction scores: every kind of head, in plain numpy, and gradients against torch's loss."""
 
 from dataclasses import replace
+from importlib import import_module
 from math import erf, sqrt
 from typing import Any
 
@@ -17,6 +18,7 @@ from heddle.data.corpus import Corpus
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.train import CrossEntropy, NextTokenTask, Reading
+from heddle.train.recurring import recurring_size
 
 Array = npt.NDArray[np.float64]
 SMALL: dict[str, Any] = {
@@ -52,6 +54,27 @@ def batch() -> Batch:
     made = next_token_batch(np.random.default_rng(0).integers(0, 13, (3, 7)))
     weights = torch.tensor([[1, 1, 0, 0.5, 1, 1], [0] * 6, [1, 0.5, 1, 1, 1, 0]])
     return replace(made, weights=weights, targets=made.targets.masked_fill(weights == 0, IGNORED))
+
+
+def test_scores_are_computed_of_a_few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries compile a product for each: how many targets a step has differs by chance, yet their sizes recur."""
+    sizes: list[int] = []
+
+    def noted(features: Tensor, *more: Any) -> Any:
+        sizes.append(len(features))
+        return cross_entropy(features, *more)
+
+    module = import_module("heddle.train.objective")
+    cross_entropy = module.cross_entropy
+    monkeypatch.setattr(module, "cross_entropy", noted)
+    made, count = CrossEntropy(model({})), 600
+    tokens = torch.arange(count).view(100, 6) % 13
+    for targets in range(300, count):
+        weights = (torch.arange(count).view(100, 6) % 599 < targets).float()
+        made._sum(torch.randn(100, 6, 8, dtype=torch.float64), tokens, weights)
+        assert targets <= sizes[-1] <= min(count, max(targets + 8, 1.04 * targets))
+    assert len(set(sizes)) < 40
+    assert [recurring_size(number) for number in (1, 8, 9, 256, 257, 2049, 4096)] == [8, 8, 16, 256, 264, 2112, 4096]
 
 
 def numpy_loss(made: Transformer, hidden: Array, given: Batch) -> float:

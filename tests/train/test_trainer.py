@@ -56,8 +56,8 @@ def test_what_is_published_is_what_was_trained(begin: Begin) -> None:
 @pytest.mark.parametrize(
     ("settings", "again"),
     [
-        ({"evaluate_every": 40}, False),  # a fifth of these tokens is more than is held out
-        ({"evaluate_every": 40, "ema": 0.9}, False),
+        ({"evaluate_every": 60}, False),  # a seventh of these tokens is more than is held out
+        ({"evaluate_every": 60, "ema": 0.9}, False),
         ({"evaluate_every": 1}, True),  # only a sample was scored
         ({"evaluate_every": 20, "save_every": 20, "average": 2}, True),  # the published weights were not
         ({"evaluate_every": 20, "patience": 1, "learning_rate": 1e-9, "matrix_learning_rate": 1e-9}, True),
@@ -67,7 +67,7 @@ def test_what_is_published_is_what_was_trained(begin: Begin) -> None:
 def test_what_is_published_is_scored_once(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], again: bool
 ) -> None:
-    trainer, calls = Trainer(begin(steps=40, **settings)), list[int]()
+    trainer, calls = Trainer(begin(steps=60, **settings)), list[int]()
 
     def counted(*given: Any, **more: Any) -> Evaluation:
         calls.append(trainer.session.step)

@@ -1,0 +1,66 @@
+"""How much memory a training needs, and whether it is there."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from heddle.account.machine import available_memory, total_memory
+from heddle.account.memory import PROCESS, training_bytes
+from heddle.config.model import TransformerConfig
+from heddle.config.train import TrainConfig
+from heddle.data.record_store import Store
+from heddle.errors import HeddleError
+from heddle.train.length import step_size
+from heddle.train.runtime import resident
+from heddle.train.task import Task
+
+
+@dataclass(frozen=True)
+class Need:
+    """What the largest micro-batches of a task look like: they decide how much memory any model needs for it.
+
+    Attributes:
+        shapes: their rows and tokens of a row.
+        targets: share of a step's tokens that are scored.
+    """
+
+    shapes: tuple[tuple[int, int], ...]
+    targets: float
+
+    @classmethod
+    def of(cls, task: Task, train: TrainConfig) -> "Need":
+        """Those of a task whose steps are split as the settings say."""
+        shapes = ((-(-rows // train.accumulate), length) for rows, length in task.shapes())
+        size = step_size(task)
+        decoded = size.tokens / len(task.reading.model.stacks())  # of an encoder-decoder, as many are read as a source
+        return cls(tuple(shapes), min(1.0, 1.1 * size.targets / decoded))
+
+    def bytes(self, model: TransformerConfig, precision: str, train: TrainConfig) -> int:
+        """What the tensors of a training hold, at most."""
+        return max(training_bytes(model, rows, precision, train, length, self.targets) for rows, length in self.shapes)
+
+
+def held_by_process(device: str, store: Store, tokens: int) -> int:
+    """What a process holds beside the tensors of its training: on an accelerator nothing, since these are apart.
+
+    Args:
+        device: device type.
+        store: the tokens, of which those that were read stay mapped.
+        tokens: how many are read.
+    """
+    return 0 if device != "cpu" else PROCESS + 2 * min(tokens, store.tokens("train"))
+
+
+def check_memory(needs: Iterable[int], device: str) -> None:
+    """Refuse a run that needs more memory than is free, each way that it may be done; what fits ends the search."""
+    there, tried = available_memory(device), list[int]()
+    for needed in needs:
+        if needed <= there:
+            return
+        tried.append(needed)
+    total = total_memory(device)
+    advice = "use a smaller model, a smaller batch, or a larger accumulate"
+    if min(tried) + (resident() if device == "cpu" else 0) < 0.9 * total:
+        advice = f"other programs hold the rest of {total / 2**30:.1f} GiB: end them, or {advice}"
+    raise HeddleError(
+        f"training needs about {min(tried) / 2**30:.1f} GiB, but only {there / 2**30:.1f} GiB are free: {advice}"
+    )
