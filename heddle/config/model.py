@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from heddle.config.base import Config, merge, to_data, with_kind
 from heddle.config.chat import ChatTemplateConfig
+from heddle.config.data import Prompts
 from heddle.config.ids import SpecialIds
 from heddle.config.layers import (
     ActivationName,
@@ -303,6 +304,7 @@ class TransformerConfig(Config):
     initial: InitialConfig = InitialConfig()
     # Of an imported model. None: heddle's own model, whose only special id is its tokenizer's end of text.
     ids: SpecialIds | None = None
+    prompts: Prompts = "anywhere"  # decided by the task and the layout of its texts
     architecture: str | None = None  # the published class; an export prefers it among those that fit
     chat: ChatTemplateConfig | None = None  # how a conversation becomes the text that the model was trained on
 
