@@ -159,6 +159,8 @@ FAULTS = [
           new="ends = torch.tensor([max(counts)] * len(counts), device=hidden.device) - 1"),
     Fault("goes on from the token before", "generate/engine.py", toy="llama", check="drawn tokens",
           old="[row.text.ids[-1:] + guess for", new="[row.text.ids[-2:-1] + guess for"),
+    Fault("a kept prompt has no probabilities", "generate/opening.py", toy="llama", check="drawn tokens",
+          old="if not self.usable or row.echo:", new="if not self.usable:"),
     Fault("forked rows mixed up", "nn/cache.py", toy="llama", check="forked rows",
           old="self.lengths[row] for row in rows", new="self.lengths[0] for row in rows"),
     Fault("the last bucket stays empty", "nn/position.py", toy="both", check="parity", steps="t5",
