@@ -182,7 +182,7 @@ class Concatenated(TextRows):
         if not self.ahead:
             return TokenRows(found, np.full_like(found, IGNORED), Layout.whole(len(found), length))
         batch = next_token_batch(found)
-        following = batch.targets.numpy()
+        following = batch.targets.numpy().copy()  # of a single row it shares memory with the tokens
         if text.ring and not text.closes:
             following[places[:, 1:] % text.length == 0] = IGNORED  # no end of what comes before
         return TokenRows(batch.tokens.numpy(), following, batch.layout)

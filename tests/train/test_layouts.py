@@ -127,7 +127,7 @@ def test_documents_are_read_once_per_epoch(
     assert Counter(pair for each in chosen.batches for pair in pairs(made.batch(each))) == wanted
     total = sum(len(document) - 1 for document in documents(part, started))
     assert chosen.share == 1
-    assert made.rows.left_out()["cut_off"] == pytest.approx(1 - wanted.total() / total)
+    assert (made.extent().targets, made.extent().cut) == (total, total - wanted.total())
 
 
 @pytest.mark.lecture("L0-18", "D-32")
@@ -183,9 +183,9 @@ def test_every_layout_learns_how_texts_begin() -> None:
         config = sized(1, vocab_size=TOKENIZER.vocab_size, context=16, dim=32)
         model = build(config, seed=0)
         said: Any = {"layout": layout, "learning_rate": 1e-2, "batch": 16, "progress": False}
-        fit(model, TOKENIZER, texts, 60, **said)
-        scores = model.logits(model(torch.tensor([[TOKENIZER.end_of_text]])).hidden[0, -1])
-        assert float(scores.softmax(-1)[ord("Z")]) > 0.95, layout
+        fit(model, TOKENIZER, texts, 100, **said)
+        scores = model.logits(model(torch.tensor([[TOKENIZER.end_of_text]])).hidden[0, -1]).detach()
+        assert float(scores.softmax(-1)[ord("Z")]) > 0.9, layout
         # A prompt stands where rows begin: after what starts a text, or anywhere.
         row = text_engine(model, TOKENIZER, ["Zab"], SamplingConfig()).waiting[0].text.ids
         start = [] if layout == "concatenate" else [TOKENIZER.end_of_text]
@@ -332,8 +332,8 @@ def test_bits_are_of_the_bytes_that_are_scored() -> None:
         assert result.metrics["bytes"] == size
         assert result.tokens == len(targets)
         assert result.metrics["bits_per_byte"] == pytest.approx(result.loss / np.log(2) * len(targets) / size)
-        assert result.share == 1
-        assert (result.metrics.get("cut_off", 0.0) > 0) == (layout == "documents")
+        assert result.whole
+        assert (result.to_dict()["cut"] > 0) == (result.share < 1) == (layout == "documents")
 
 
 def test_a_sample_of_packed_rows() -> None:
@@ -397,11 +397,10 @@ def test_a_run_resumes_bit_for_bit(layout: str, config: Callable[..., RunConfig]
     assert np.isfinite(result.loss)
     train(stopped, 5)
     assert written(stopped) == written(whole)
-    shown = show_step(whole, step=2, length=48)
-    (row,), (mask,) = shown.rows, shown.masks
-    segments = row.segments
+    shown = show_step(whole, step=2, rows=4, length=48)
+    segments, (mask,) = shown.rows[0].segments, shown.masks
     assert mask.seen == [
         [key <= query and segments[key] == segments[query] >= 0 for key in range(len(segments))]
         for query in range(len(segments))
     ]
-    assert (max(segments) > 0) == (layout == "pack")
+    assert (max(max(row.segments) for row in shown.rows) > 0) == (layout == "pack")
