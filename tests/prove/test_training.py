@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jaxtyping
 import pytest
@@ -14,6 +16,7 @@ from benchmarks.faults import FAULTS, Fault
 from heddle.data.buckets import Buckets
 from heddle.data.record_store import Store
 from heddle.prove import prove_run
+from heddle.prove.coverage import _drawn_share
 from heddle.prove.laws import LAWS, check_law
 from heddle.prove.training import Training
 from heddle.train import make_task
@@ -89,6 +92,14 @@ def test_rows_that_ranks_cannot_divide_are_found(
     assert check_law("batches", made).word == "EXACT"
     monkeypatch.setattr(Buckets, "capacity", lambda self, width: 3)
     assert check_law("batches", made).word == "DIFFERENT"
+
+
+def test_a_share_that_was_not_drawn_is_found() -> None:
+    """Of 100 different records, one is not about 30."""
+    drawn: Any = SimpleNamespace(split={"by": "content", "validation": 0.3})
+    for held, same in ((30, True), (19, True), (1, False), (70, False)):
+        (compared,) = _drawn_share(drawn, 100 - held, held)
+        assert (compared.found["count"] == compared.wanted["count"]).all() == same
 
 
 def test_the_proof_of_a_run_has_the_laws_of_its_training(tmp_path: Path) -> None:
