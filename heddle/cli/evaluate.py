@@ -146,6 +146,8 @@ def evaluate(
     columns = ["text", task.config.counted, "loss", *(name.replace("_", " ") for name in result.metrics)]
     numbers = [f"{each:.4f}" if isinstance(each, float) else each for each in (result.loss, *result.metrics.values())]
     console().print(table(columns, [[what, result.tokens, *numbers]]))
+    if result.note:
+        console().print(result.note, markup=False)
     if translated is not None:
         _show(translated)
     if not files and (note := _ended(path, result.tokens, task.config.counted)):

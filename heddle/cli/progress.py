@@ -9,6 +9,7 @@ from rich.text import Text
 
 from heddle.cli.say import duration, estimate, metrics
 from heddle.config.saved import Chosen
+from heddle.train.extent import Extent
 from heddle.train.journal import Report
 from heddle.train.length import SHARE
 from heddle.train.live import Pace, ordinary
@@ -67,7 +68,8 @@ class Progress:
         else:
             values = dict(report.values)
             scored = estimate(values.pop("validation_loss"), values.pop("validation_error"))
-            parts = (f"step {report.step}: validation loss {scored}", metrics(values), self.experts)
+            what = f"step {report.step}: validation loss {scored}"
+            parts = (what, metrics(values), Extent.shown(values), self.experts)
             self._say(", ".join([*filter(None, parts), f"after {duration(time.monotonic() - self.began)}"]))
             if report.sample is not None:
                 self._say(f"  sample: {report.sample!r}")

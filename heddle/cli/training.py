@@ -80,7 +80,9 @@ def _train(run: Path, out: Console, json: bool, readings: int | Sequence[int] | 
     what = session.task.config.counted
     over = (
         f"all {held_out:,} held-out {what}"
-        if result.share == 1
+        if result.whole and result.share == 1
+        else f"{result.tokens:,} of {held_out:,} held-out {what}"
+        if result.whole
         else f"{result.tokens:,} of {held_out:,} held-out {what}, an even sample; `heddle eval {name}` scores all"
     )
     samples = trainer.samples(range(3), tokens=100)
@@ -88,6 +90,8 @@ def _train(run: Path, out: Console, json: bool, readings: int | Sequence[int] | 
     loss = estimate(result.loss, result.standard_error)
     said = ", ".join(filter(None, (f"validation loss {loss}", metrics(result.metrics))))
     out.print(f"\nfinished: {said} over {over}\n", markup=False)
+    if result.note:
+        out.print(f"{result.note}\n", markup=False)
     for sample in samples:
         out.print(sample + "\n" + "-" * 40, markup=False)
     hints = [*_asking(session, samples), ("score text", "eval"), ("count sizes", "count"), ("prove it", "prove")]

@@ -18,6 +18,11 @@ TextLayout = Literal["concatenate", "documents", "pack"]
 """How a text is put into rows of tokens (see `heddle.train.rows`), or how records are (see `heddle.train.record_rows`)."""
 
 
+Prompts = Literal["anywhere", "beginning", "needed"]
+"""Where the prompts of a model stand: anywhere in a text; at its beginning, after the ids that start a text, as every text stood in
+training; or there must be one, since training never showed how a text starts."""
+
+
 CHANGES_NOTHING = ("store", "workers")
 """Settings of `DataConfig` that change how the tokens are made, and none of them."""
 

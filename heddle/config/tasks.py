@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from heddle.config.base import Config
 from heddle.config.chat import CHAT_TOKENS, PLAIN_TEMPLATE, ChatTemplateConfig
-from heddle.config.data import Labels, TextLayout
+from heddle.config.data import Labels, Prompts, TextLayout
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -66,6 +66,14 @@ class TaskSettings(Config):
         instead = f", or set layout to {' or '.join(others)}" if others else ""
         kind = type(self).model_fields["kind"].default
         return f"layout = {layout!r} does not apply to task.kind = {kind!r}: leave it out{instead}"
+
+    def prompts(self, layout: TextLayout, stacks: Collection[str]) -> Prompts:
+        """Where the prompts of a model with these stacks stand if it learned this task from rows of this layout.
+
+        Windows of a stream begin anywhere in a text; other rows of a text begin where a document does.
+        """
+        whole = self.fields == ("text",) and layout != "concatenate" and "encoder" not in stacks
+        return "beginning" if whole else "anywhere"
 
     def chat(self, before: ChatTemplateConfig | None) -> ChatTemplateConfig | None:
         """The chat template of a model for this task, from the one that it has without it: the same, unless the task says one."""
@@ -160,6 +168,10 @@ class TranslationConfig(TaskSettings):
             )
         return super().refuses_layout(layout, stacks)
 
+    def prompts(self, layout: TextLayout, stacks: Collection[str]) -> Prompts:
+        """A decoder alone never predicts how a source starts."""
+        return "anywhere" if "encoder" in stacks else "needed"
+
 
 class ChatConfig(TaskSettings):
     """Answer in a conversation: predict the assistant's messages, each with its end, from all that comes before.
@@ -186,6 +198,10 @@ class ChatConfig(TaskSettings):
         """What the task says, and the rest from the template before it, or from heddle's own."""
         said = {name: getattr(self, name) for name in ("template", "tokens", "date") if getattr(self, name)}
         return (before or ChatTemplateConfig()).override(said)
+
+    def prompts(self, layout: TextLayout, stacks: Collection[str]) -> Prompts:
+        """What begins a conversation is never predicted."""
+        return "needed"
 
     def completed(self, before: ChatTemplateConfig | None, now: str) -> "ChatConfig":
         """The same task with its whole template, and with a date if the template asks for one.

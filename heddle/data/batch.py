@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Integer, Shaped
+from jaxtyping import Bool, Float, Int, Integer, Shaped
 from torch import Tensor
 from torch.utils import _pytree
 
@@ -31,6 +31,7 @@ class Batch:
         source_layout: positions and segments of the source.
         types: Int[B T], token types, or None.
         source_types: Int[B S], token types of the source, or None.
+        continued: Bool[B], whether the span of a row's last target goes on beyond the context, or None.
 
     Raises:
         HeddleError: a target that is `IGNORED` has weight.
@@ -44,6 +45,7 @@ class Batch:
     source_layout: Layout | None = None
     types: Int[Tensor, "B T"] | None = None
     source_types: Int[Tensor, "B S"] | None = None
+    continued: Bool[Tensor, " B"] | None = None
 
     def __post_init__(self) -> None:
         seen = type(self.targets) is Tensor and self.targets.device.type == "cpu" and not torch.compiler.is_compiling()

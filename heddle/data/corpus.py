@@ -18,12 +18,14 @@ class Part:
             separated by the end-of-text id if the store was built with it.
         bytes: UTF-8 bytes of the part's text.
         documents: number of documents, or starts or ends of documents, in the part.
-        first_token_bytes: UTF-8 bytes of the first token, which is never a target.
+        first_token_bytes: UTF-8 bytes of the first token, which is no target where nothing starts a text.
         starts: Int64[documents + 1], where each document starts in `tokens`, and the end; a separator belongs to the document
             before it. Defaults to one document.
         target_sizes: Int64[documents], UTF-8 bytes of each document's text without its first token.
         separator: the id after each document but the last, or None.
         characters: characters of the part's text; None: unknown.
+        begins: whether its first document begins there; False if it is the end of one that was cut.
+        ends: whether its last document ends there.
     """
 
     tokens: npt.NDArray[Any]
@@ -34,6 +36,8 @@ class Part:
     target_sizes: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     separator: int | None = None
     characters: int | None = None
+    begins: bool = True
+    ends: bool = True
 
     def __post_init__(self) -> None:
         if not len(self.starts):
@@ -42,7 +46,7 @@ class Part:
 
     @property
     def targets(self) -> int:
-        """How many tokens are predicted: all but the first."""
+        """How many tokens are predicted where nothing starts a text: all but the first."""
         return len(self.tokens) - 1
 
     @property

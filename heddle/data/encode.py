@@ -197,13 +197,23 @@ def records_of(
     """
     encoder = Encoder(tokenizer, labels, classes, chat)
     rows: Rows = {}
-    for batch in batches(example for example in examples if not example.empty):
+    blank = 0
+
+    def written() -> Iterator[Example]:
+        nonlocal blank
+        for example in examples:
+            blank += example.empty
+            if not example.empty:
+                yield example
+
+    for batch in batches(written()):
         for field, found in encoder.rows(batch).items():
             rows.setdefault(field, []).extend(found)
     if not rows:
         raise HeddleError("there are no records: every one has an empty text")
     dtypes = dtypes_of(rows, tokenizer.vocab_size, labels)
-    return Records({field: Column.of(found, dtypes[field]) for field, found in rows.items()}, tuple(classes))
+    columns = {field: Column.of(found, dtypes[field]) for field, found in rows.items()}
+    return Records(columns, tuple(classes), blank)
 
 
 def batches(examples: Iterable[Example]) -> Iterator[list[Example]]:

@@ -42,7 +42,8 @@ class Example:
     @property
     def empty(self) -> bool:
         """Whether one of its texts has nothing but blanks."""
-        return any(not text if isinstance(text, tuple) else not text.strip() for text in self.texts.values())
+        parts = [text if isinstance(text, tuple) else (text,) for text in self.texts.values()]
+        return not all(any(part.strip() for part in text) for text in parts)
 
     def written(self) -> list[str]:
         """Each text as a reader would see it: words with blanks between them."""

@@ -19,7 +19,6 @@ from heddle.data.encode import records_of
 from heddle.data.examples import LABEL, MESSAGES, Example, of_row
 from heddle.data.memory import EncodedDocument, part_of, part_of_encoded
 from heddle.data.parts import first_bytes
-from heddle.data.records import Records
 from heddle.data.sources import Document, Tally, describe_documents
 from heddle.data.split import choose_split
 from heddle.data.tables import Row
@@ -153,7 +152,7 @@ def corpus_of(
         whole = part_of_ids(given.ids, tokenizer)
         if isinstance(validation, float):
             cut = int(sum(map(len, given.ids)) * (1 - validation))
-            return Corpus(*(part_of_ids(half, tokenizer) for half in _halves(given.ids, cut)))
+            return _divided(*(part_of_ids(half, tokenizer) for half in _halves(given.ids, cut)))
         return Corpus(whole, None if validation is None else _part(validation, tokenizer))
     if not isinstance(validation, float):
         return Corpus(_part(given, tokenizer), None if validation is None else _part(validation, tokenizer))
@@ -164,7 +163,14 @@ def corpus_of(
         data = document.text.encode()
         for piece in split.divide(document.text, len(data), hashlib.sha256(data).digest()):
             parts[piece.part].append(replace(document, text=piece.text))
-    return Corpus(*(part_of(part, tokenizer) for part in parts.values()))
+    found = (part_of(part, tokenizer) for part in parts.values())
+    return _divided(*found) if split.by == "characters" else Corpus(*found)
+
+
+def _divided(train: Part, validation: Part) -> Corpus:
+    """The parts of a text that was cut between them; one document has no mark at its end, as in a store."""
+    mark = train.separator if train.documents + validation.documents > 2 else None
+    return Corpus(replace(train, separator=mark, ends=False), replace(validation, separator=mark, begins=False))
 
 
 def _halves(documents: Sequence[Ids], cut: int) -> tuple[list[Ids], list[Ids]]:
@@ -221,8 +227,8 @@ def _records(
     for example in examples:
         if part := tally.add(example):
             parts[part].append(example)
-    found: Iterator[Records] = (records_of(part, tokenizer, labels, classes, chat) for part in parts.values())
-    return Corpus(*found)
+    train, held_out = (records_of(part, tokenizer, labels, classes, chat) for part in parts.values())
+    return Corpus(train, replace(held_out, blank=counted.blank))
 
 
 def items_of(data: Any, what: str) -> list[Any]:

@@ -37,8 +37,11 @@ def permute(indices: npt.NDArray[np.integer], n: int, seed: int) -> Indices:
 
 
 @checked()
-def windows_per_epoch(store_length: int, context: int) -> int:
+def windows_per_epoch(store_length: int, context: int, ring: bool = False) -> int:
     """How many windows of ``context + 1`` tokens one epoch has; the same in every epoch.
+
+    Args:
+        ring: whether the first token follows the last one, so that nothing has to be left over.
 
     Raises:
         HeddleError: the store is shorter than one window.
@@ -50,22 +53,22 @@ def windows_per_epoch(store_length: int, context: int) -> int:
             f"the training part has {store_length} tokens, but a context of {context} needs at least {context + 1}: "
             "give more text or a shorter context"
         )
-    return max(1, (store_length - context) // context)
+    return store_length // context if ring else max(1, (store_length - context) // context)
 
 
 @checked(step=at_least(0), batch=at_least(1))
-def windows(store_length: int, context: int, seed: int, step: int, batch: int) -> Indices:
+def windows(store_length: int, context: int, seed: int, step: int, batch: int, ring: bool = False) -> Indices:
     """Start offsets [B] of the windows that step ``step`` (from 0) reads: tokens ``start .. start + context`` each.
 
     Entry j is example ``step * batch + j``, so the sequence of examples does not depend on batches, micro-batches or ranks.
     Each epoch visits its windows once, in an order keyed by (seed, epoch). Consecutive windows are ``context`` apart, so no
     target is seen twice in an epoch, and the whole grid is shifted by a hash of (seed, epoch), so windows differ between
-    epochs.
+    epochs. In a ring, the store's first token follows its last one, so a window may begin anywhere.
 
     Raises:
         HeddleError: the store is shorter than one window.
     """
-    count = windows_per_epoch(store_length, context)
+    count = windows_per_epoch(store_length, context, ring)
     example, end = step * batch, (step + 1) * batch
     starts = np.empty(batch, dtype=np.int64)
     filled = 0
@@ -74,9 +77,10 @@ def windows(store_length: int, context: int, seed: int, step: int, batch: int) -
         taken = min(end - example, count - first)
         key = epoch_key(seed, epoch)
         # A store shorter than two contexts has less room to shift than a whole context.
-        offset = int(_keys(key, np.array([_ROUNDS], dtype=_U64))[0]) % min(context, store_length - count * context)
+        room = store_length if ring else min(context, store_length - count * context)
+        offset = int(_keys(key, np.array([_ROUNDS], dtype=_U64))[0]) % room
         order = permute(np.arange(first, first + taken), count, key)
-        starts[filled : filled + taken] = offset + order * context
+        starts[filled : filled + taken] = (offset + order * context) % store_length
         example += taken
         filled += taken
     return starts

@@ -42,7 +42,7 @@ class RecordStore(BaseStore):
     """
 
     FORMAT: ClassVar[str] = "heddle record store"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     WHAT: ClassVar[str] = "record store"
 
     labels: Labels
@@ -68,8 +68,9 @@ class RecordStore(BaseStore):
                     for field, dtype in dtypes.items()
                 },
                 classes,
+                blank,
             )
-            for name in PARTS
+            for name, blank in (("train", 0), ("validation", meta["sources"]["blank"]))
         }
         return {"labels": meta["labels"], **parts}
 
@@ -192,7 +193,7 @@ def build_records(
         files = (writer.files() for columns in writers.values() for writer in columns.values())
         meta = {
             **RecordStore.heading(tokenizer, origin, files),
-            "sources": {name: getattr(described, name) for name in ("records", "bytes", "sha256", "empty")},
+            "sources": {name: getattr(described, name) for name in ("records", "bytes", "sha256", "empty", "blank")},
             "split": {
                 "by": "sources" if validation is None else "content",
                 "validation": validation,

@@ -58,6 +58,7 @@ class Records:
             or one per id of the text, with `IGNORED` where an id has none; of conversations, the number of the answer that an id
             belongs to (see `heddle.data.encode.answer_numbers`).
         classes: names of the classes, in the order of their numbers; empty if labels are numbers or there are none.
+        blank: how many further records had an empty text, and are left out.
 
     Raises:
         HeddleError: columns have different numbers of records.
@@ -65,6 +66,7 @@ class Records:
 
     columns: Mapping[str, Column]
     classes: tuple[str, ...] = ()
+    blank: int = 0
 
     def __post_init__(self) -> None:
         counts = {name: len(column) for name, column in self.columns.items()}

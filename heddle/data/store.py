@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -73,6 +73,11 @@ class TokenStore(BaseStore):
                 f"{directory / META}: dtype {meta['dtype']!r} does not match the vocabulary; build the store again"
             )
         parts = {name: _map_part(directory / f"{name}{TOKENS}", meta[name], dtype, meta["separator"]) for name in PARTS}
+        if meta["split"]["by"] == "characters":  # one text, cut in two
+            parts = {
+                "train": replace(parts["train"], ends=False),
+                "validation": replace(parts["validation"], begins=False),
+            }
         return {"bytes": meta["sources"]["bytes"], "separator": meta["separator"], **parts}
 
 

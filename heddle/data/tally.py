@@ -21,6 +21,7 @@ class ExamplesDescription:
     Attributes:
         records: records that are used, in both parts.
         empty: records left out because a text has nothing but blanks, and the origin of the first.
+        blank: how many of these are the user's own to evaluate on; a share that is held out has none.
         bytes: UTF-8 bytes of all texts.
         sha256: SHA-256 of the records' digests, in order.
         held_out: records in the validation part.
@@ -33,6 +34,7 @@ class ExamplesDescription:
     records: int
     empty: int
     first_empty: str
+    blank: int
     bytes: int
     sha256: str
     held_out: int
@@ -60,6 +62,7 @@ class ExamplesTally:
         self._digest = hashlib.sha256()
         self._empty: list[str] = ["", ""]
         self._counts = {"train": 0, "validation": 0, "empty": 0}
+        self.blank = 0
         self._classes: Counter[str] = Counter()
         # The training records with the smallest hash: its beginning, and their classes and origins.
         self._smallest = 2**64
@@ -78,6 +81,7 @@ class ExamplesTally:
         """
         if example.empty:
             self._counts["empty"] += 1
+            self.blank += example.part == "validation"
             self._empty[0] = self._empty[0] or example.origin
             return None
         written = [text.encode() for text in example.written()]
@@ -181,6 +185,7 @@ class ExamplesTally:
         return ExamplesDescription(
             records=counts["train"] + counts["validation"],
             empty=counts["empty"],
+            blank=self.blank,
             first_empty=self._empty[0],
             bytes=self.bytes,
             sha256=self._digest.hexdigest(),

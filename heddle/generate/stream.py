@@ -102,6 +102,9 @@ class Decoding:
         self.source_vocab_size = model.config.source_vocab_size or model.vocab_size
         begin = ids.decoder_start if self.reads_source else ids.begin
         self.begin = next(iter(given), None) if begin is None else begin
+        self.answers_only = model.config.prompts == "needed" and not self.reads_source
+        # What a published tokenizer would put before ids is the caller's to add.
+        self.starts_all = self.reads_source or (model.config.prompts == "beginning" and model.config.ids is None)
         self.ends = {*ids.ends(), *given}
         self.forced_begin = ids.forced_begin
         self.processors = make_processors(config, ids, self.ends, vocabulary, model.vocab_size)
@@ -109,7 +112,8 @@ class Decoding:
     def open(
         self, number: int, prompt: Sequence[int], seed: int = 0, source: Sequence[int] | None = None, most: int = 0
     ) -> GrowingText:
-        """A text that starts with a prompt, which follows the first id of an encoder-decoder's decoder.
+        """A text that starts with a prompt, which follows the first id of an encoder-decoder's decoder, or the id that starts a
+        text where every prompt is the beginning of one (`TransformerConfig.prompts`).
 
         `most` is how many tokens to add at most; 0: as many as the config says.
 
@@ -122,7 +126,11 @@ class Decoding:
                 self.reads_source
             ]
             raise HeddleError(f"this model {said}")
-        ids = [*((self.begin,) if self.begin is not None and (self.reads_source or not prompt) else ()), *prompt]
+        if self.answers_only and not prompt:
+            raise HeddleError(f"prompt {number} is empty, but this model has only learned to answer one: give a prompt")
+        begun = not self.reads_source and tuple(prompt[:1]) == (self.begin,)
+        starts = self.begin is not None and (not prompt or (self.starts_all and not begun))
+        ids = [*((self.begin,) if starts else ()), *prompt]
         if not ids:
             raise HeddleError(f"prompt {number} is empty, and there is no end-of-text token to start from")
         for what, given, count in (("prompt", ids, self.vocab_size), ("source", source or (), self.source_vocab_size)):

@@ -8,6 +8,7 @@ from typing import Unpack
 from heddle.checks import checked
 from heddle.config.decoding import SamplingConfig, completed
 from heddle.config.keywords import SamplingSettings
+from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
 from heddle.generate.drawn import Drawn
@@ -90,17 +91,33 @@ def text_engine(
     )
 
 
-def opening(model: Transformer, tokenizer: Tokenizer, prompt: str) -> tuple[int, ...]:
-    """The ids before a prompt's own: none for a model that heddle trained, else those of the published tokenizer.
+def start_ids(model: TransformerConfig, tokenizer: Tokenizer | None) -> tuple[int, ...]:
+    """The ids that a text without a prompt starts from: in training, they come before each document, and predict its first token.
 
-    If an imported model has none and the prompt is empty, an end of text comes first.
+    Those that a published tokenizer puts before a text, or the one that its model names; else the end of text, as the one of the
+    document before (D-24). None without a token for it.
     """
-    ids, end = model.config.ids, tokenizer.end_of_text
-    if ids is None:
-        return ()
-    if not tokenizer.begins and not prompt and ids.begin is None and end is not None:
-        return (end,)
-    return tokenizer.begins
+    ids, end = model.ids, None if tokenizer is None else tokenizer.end_of_text
+    if ids is not None and tokenizer is not None and tokenizer.begins:
+        return tokenizer.begins
+    first = end if ids is None or ids.begin is None else ids.begin
+    return () if first is None else (first,)
+
+
+def opening(model: Transformer, tokenizer: Tokenizer, prompt: str | Sequence[int]) -> tuple[int, ...]:
+    """The ids before a prompt's own, where it is a text: those of a published tokenizer, and those that start a text if there is
+    no prompt, or if every prompt is the beginning of a text (`TransformerConfig.prompts`).
+
+    Before a prompt of ids there are only the latter, unless it begins with them.
+    """
+    ids, start = model.config.ids, start_ids(model.config, tokenizer)
+    if not prompt and (ids is None or model.config.prompts == "needed"):
+        return ()  # `Decoding` starts the text, or refuses it
+    if not isinstance(prompt, str):
+        return start if model.config.prompts == "beginning" and tuple(prompt[: len(start)]) != start else ()
+    if not prompt or model.config.prompts == "beginning":
+        return start
+    return () if ids is None else tokenizer.begins
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:

@@ -7,10 +7,11 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from heddle.config.decoding import SamplingConfig
+from heddle.config.decoding import EngineConfig, SamplingConfig
 from heddle.config.ids import SpecialIds
 from heddle.config.model import LanguageHeadConfig
 from heddle.generate import generate
+from heddle.generate.engine import Engine
 from heddle.nn.state import ROUND
 from heddle.prove.subject import Subject, cut, joined
 from heddle.prove.verdict import Comparison, NotApplicable
@@ -175,6 +176,23 @@ def drawn_tokens(subject: Subject) -> Iterator[Comparison]:
                 scores[0, step, forced] = 0.0
         chosen = scores.gather(-1, drawn)
         yield Comparison(f"row {row} of 3", {"output": chosen}, {"output": scores.amax(-1, keepdim=True)})
+    if most > 2 and not subject.model.last_stack().prefix:
+        yield from _echoes(subject, subject.tokens(1)[:, : most - 1])
+
+
+def _echoes(subject: Subject, prompt: Tensor) -> Iterator[Comparison]:
+    """The probabilities of a prompt's own tokens are those of one pass over it, also if the states of one like it were kept."""
+    engine = Engine(subject.model, config=EngineConfig(keep=1))
+    said: list[float] = []
+    for echo in (False, True):
+        engine.submit(prompt[0].tolist(), SamplingConfig(temperature=0.0, max_tokens=1), echo=echo)
+        while engine:
+            said += [each.logprob for event in engine.step() for each in event.prompt]
+    scores = subject.whole(prompt, types=subject.types(torch.zeros_like(prompt)))["output"][:, :-1]
+    probable = scores.log_softmax(-1).gather(-1, prompt[:, 1:, None])
+    yield Comparison(
+        "a prompt that is read again", {"output": probable.new_tensor(said)[None, :, None]}, {"output": probable}
+    )
 
 
 def forced_ids(ids: SpecialIds | None, length: int, last: bool) -> list[int]:

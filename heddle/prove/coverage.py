@@ -41,6 +41,8 @@ def same_batches(training: Training) -> Iterator[Comparison | str]:
     for number in STEPS:
         examples = first.examples(number)
         rows = len(examples.places)
+        uneven = rows % first.reading.multiple if first.reading.batch_tokens is not None else 0
+        yield _none(f"rows of step {number + 1} that {first.reading.multiple} do not divide", uneven)
         read.append(f"{rows} rows of step {number + 1}")
         wanted = content([first.batch(examples)])
         found = {"read again": [examples], "in another process": [second.examples(number)]}
@@ -163,6 +165,7 @@ def parts(training: Training) -> Iterator[Comparison | str]:
         shared, thing = len(mine & theirs), "document" if isinstance(store, TokenStore) else "record"
         if _faithful(training.task) and store.split["by"] != "sources":
             yield _none(f"{thing}s in both parts", shared)
+            yield from _drawn_share(store, len(mine), len(theirs))
             remarks.append(f"{len(mine):,} and {len(theirs):,} different {thing}s, none in both")
         else:
             chosen = "; the user chose them" if store.split["by"] == "sources" else ""
@@ -173,6 +176,17 @@ def parts(training: Training) -> Iterator[Comparison | str]:
             f"the text repeats itself: {share:.1%} of validation's stretches of {STRETCH} tokens are in training"
         )
     yield "; ".join(remarks)
+
+
+def _drawn_share(store: Store, train: int, held: int) -> Iterator[Comparison]:
+    """That as many different records are held out as their contents' hashes would: the share asked for, within five standard
+    deviations. If none would be, one is, with its copies."""
+    share = store.split["validation"]
+    if store.split["by"] != "content" or not share:
+        return
+    expected, there = share * (train + held), train + held
+    far = max(0.0, abs(held - expected) - 5 * (expected * (1 - share)) ** 0.5 - 1)
+    yield _none(f"records held out are {held:,} of {there:,}, not about {expected:.0f}: too many or few by", round(far))
 
 
 def _faithful(task: Task) -> bool:

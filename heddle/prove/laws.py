@@ -7,6 +7,7 @@ from heddle.prove.arrangement import cut_of_a_batch, order_of_rows, packing_of_r
 from heddle.prove.coverage import epoch, parts, same_batches, targets_scored_once
 from heddle.prove.kills import WORD as RESUME
 from heddle.prove.proof import run_check
+from heddle.prove.starts import started_texts
 from heddle.prove.targets import future_of_targets, stepwise_losses
 from heddle.prove.training import Law, Training
 from heddle.prove.verdict import Comparison, Verdict
@@ -21,6 +22,7 @@ LAWS: dict[str, Law] = {
     "stepwise losses": stepwise_losses,
     "targets scored once": targets_scored_once,
     "epoch": epoch,
+    "started texts": started_texts,
     "parts": parts,
 }
 

@@ -70,13 +70,22 @@ def _some(scored: Tensor, generator: torch.Generator) -> list[Tensor]:
 
 def _hidden_ids(training: Training) -> Iterator[Comparison | str]:
     """How often the input has a target's own id at its place, beside how often it is meant to."""
-    meant, shown, count = training.task.shown(), 0, 0
+    meant, shown, count, marks = training.task.shown(), 0, 0, set[int]()
+    tokenizer = training.task.reading.tokenizer
+    special = set() if tokenizer is None else set(tokenizer.special.values())
     assert meant is not None
     for number in range(SEARCHED):
         batch = training.task.batch(training.task.examples(number))
         scored = batch.weights > 0
         shown += int((batch.tokens == batch.targets)[scored].sum())
         count += int(scored.sum())
+        marks |= special & set(batch.tokens[scored].tolist())
+    yield Comparison(
+        f"special ids in place of targets: {len(marks)}, of which the mask is one",
+        {"count": torch.tensor([max(0, len(marks) - 1)])},
+        {"count": torch.tensor([0])},
+        exactly=True,
+    )
     # Five standard deviations of as many draws.
     far = 5 * (max(meant * (1 - meant), 0.0) / max(count, 1)) ** 0.5
     outside = max(0.0, abs(shown / max(count, 1) - meant) - far)

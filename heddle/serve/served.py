@@ -72,7 +72,8 @@ class Served:
         ids = run.model.config.ids
         self.sentinels = sentinels(run.task, run.tokenizer)
         self.forced = () if ids is None or ids.forced_begin is None else (ids.forced_begin,)
-        self.starts = bool(ends) or (ids is not None and ids.begin is not None)
+        starts = bool(ends) or (ids is not None and ids.begin is not None)
+        self.starts = starts and run.model.config.prompts != "needed"
         self.worker = Worker(run.model, run.tokenizer, engine, ends)
 
     def prompt(self, given: str | list[int]) -> Prompt:
@@ -87,14 +88,12 @@ class Served:
                     return [], given
                 marks = Marks.of(self.model.config, self.tokenizer)
                 return [], source_ids(self.model.config, self.tokenizer, marks, {0: given}, special=self.sentinels)[0]
-            ids = given
-            if isinstance(given, str):
-                ids = [*opening(self.model, self.tokenizer, given), *self.tokenizer.encode(given)]
-            return list(ids), None  # type: ignore[arg-type]
+            own = self.tokenizer.encode(given) if isinstance(given, str) else given
+            return [*opening(self.model, self.tokenizer, given), *own], None
 
     def silent(self, given: str | list[int]) -> tuple[int, ...]:
         """The ids before a text to complete that are no part of it; those before given ids are."""
-        return opening(self.model, self.tokenizer, given) if isinstance(given, str) else ()
+        return opening(self.model, self.tokenizer, given)
 
     def conversation(self, messages: Sequence[dict[str, str]]) -> Prompt:
         """What the model reads before its answer in a conversation.
@@ -122,7 +121,7 @@ class Served:
         """
         if not prompt[0] and prompt[1] is None and not self.starts:
             raise ApiError(
-                400, "the prompt is empty, and this model has no token that starts a text", "invalid_value", param
+                400, "the prompt is empty, and this model cannot start a text without one", "invalid_value", param
             )
         for ids, count in ((prompt[0], self.model.vocab_size), (prompt[1] or (), self.model.config.source_vocab_size)):
             largest = max(ids, default=0)

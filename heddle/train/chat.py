@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from math import exp
 
 import numpy as np
@@ -18,6 +19,7 @@ from heddle.text.chat import ANSWERS, ChatTemplate
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.accuracy import CountingCrossEntropy
 from heddle.train.apart import check_apart
+from heddle.train.extent import Extent
 from heddle.train.records import Lengths, RecordTask, padded_layout
 from heddle.train.sequences import Slices, Texts, answered, in_rows
 from heddle.train.task import Examples, Reading
@@ -61,6 +63,19 @@ class ChatTask(RecordTask):
         before = np.concatenate([[0], np.cumsum(column.values > 0)])
         found: Lengths = before[starts + kept] - before[np.minimum(starts + 1, starts + kept)]
         return found
+
+    def asked(self, records: Records) -> Lengths:
+        """Int[R], how many ids of each conversation are the assistant's."""
+        column = records.columns[LABEL]
+        before = np.concatenate([[0], np.cumsum(column.values != 0)])
+        found: Lengths = before[column.offsets[1:]] - before[column.offsets[:-1]]
+        return found
+
+    def extent(self) -> Extent:
+        """How many of the ids of held-out answers are scored; those that are joined with their prompts are not cut off."""
+        found, values = super().extent(), self.reading.records(held_out=True).columns[LABEL].values
+        joined = int((values < 0).sum())
+        return replace(found, cut=found.cut - joined, unscored=joined)
 
     def batch(self, examples: Examples) -> Batch:
         """The rows of the conversations, padded at their ends."""

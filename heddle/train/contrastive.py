@@ -27,7 +27,7 @@ from heddle.train.apart import check_apart
 from heddle.train.framing import frame_of
 from heddle.train.groups import GroupedRecords
 from heddle.train.objective import CrossEntropy
-from heddle.train.records import Lengths, RecordTask, padded
+from heddle.train.records import Chosen, Lengths, RecordTask, padded
 from heddle.train.task import Examples, Reading, Target, stream
 
 TEXTS = ("text", "pair", "negative")
@@ -134,6 +134,11 @@ class ContrastiveTask(RecordTask):
     def targets(self, records: Records) -> Lengths:
         """Int[R], one for each pair."""
         return np.ones(len(records), dtype=np.int64)
+
+    def shortened(self, records: Records) -> Chosen:
+        """Bool[R], of which pairs a text is longer than the context."""
+        found: Chosen = np.any([each > self.reading.length for each in self._needed(records)], axis=0)
+        return found
 
     def epoch(self, number: int) -> Iterator[Examples]:
         """All groups of an epoch."""

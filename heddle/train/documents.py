@@ -9,8 +9,10 @@ from heddle.data.batch import IGNORED
 from heddle.data.buckets import EMPTY, WIDTH, Buckets, held_out_records
 from heddle.data.corpus import Part
 from heddle.data.pack import Packing, Pieces, within
+from heddle.data.stream import ids_at, marks_of
 from heddle.errors import HeddleError, pluralize
 from heddle.nn.layout import Layout
+from heddle.train.extent import Extent
 from heddle.train.rows import Ids, TextRows, TokenRows
 from heddle.train.task import Examples, HeldOut, Reading, listed
 
@@ -19,7 +21,7 @@ class DocumentRows(TextRows):
     """Rows that do not cross the ends of documents.
 
     The end-of-text id belongs to the document before it, and ends the last document of a text too. If the task predicts the next
-    token, the end is a target but is not read, and a document's first token is no target.
+    token, a document is read from the ids that start a text on, which predict its first token; its end is a target but is not read.
 
     Attributes:
         lengths: of the training and of the held-out part, if there: Int[documents], tokens of each document to read.
@@ -38,7 +40,8 @@ class DocumentRows(TextRows):
     def _lengths(self, part: Part) -> Ids:
         lengths: Ids = np.diff(part.starts)
         lengths[-1] += part.separator is not None
-        return np.maximum(lengths - self.ahead, 0)
+        empty = lengths <= (part.separator is not None)
+        return np.where(empty, 0, np.maximum(lengths + marks_of(part, self.start) - self.ahead, 0))
 
     def _fill(self, held_out: bool, pieces: Pieces, filled: Ids, width: int) -> tuple[Ids, Ids]:
         """Int[B T] twice: pieces in rows, in order, and the id after each token.
@@ -50,24 +53,22 @@ class DocumentRows(TextRows):
             width: T.
         """
         part, taken = self.reading.part(held_out), np.arange(width) < filled[:, None]
-        places = np.repeat(part.starts[pieces.document] + pieces.start, pieces.size) + within(pieces.size)
+        start = np.array(self.start, dtype=np.int64)
+        before = marks_of(part, self.start)[pieces.document]
+        places = np.repeat(pieces.start - before, pieces.size) + within(pieces.size)
+        first = np.repeat(part.starts[pieces.document], pieces.size)
         tokens, following = np.zeros(taken.shape, dtype=np.int64), np.full(taken.shape, IGNORED)
-        tokens[taken] = ids_at(part, places)
+        tokens[taken] = ids_at(part, first, places, start)
         if self.ahead:
-            following[taken] = ids_at(part, places + 1)
+            following[taken] = ids_at(part, first, places + 1, start)
         return tokens, following
+
+    def _covered(self, part: Part) -> int:
+        """UTF-8 bytes of the text that the targets of all documents cover."""
+        return part.bytes if self.start and part.begins else int(part.target_sizes.sum())
 
     def _name(self, examples: Examples) -> str:
         return f"{'validation' if examples.held_out else 'training'} documents"
-
-
-def ids_at(part: Part, places: Ids) -> Ids:
-    """The ids at these places; the place after the last token is the end of the last document."""
-    last = len(part.tokens) - 1
-    found = np.asarray(part.tokens)[np.minimum(places, last)].astype(np.int64)
-    if part.separator is not None:
-        found[places > last] = part.separator
-    return found
 
 
 class Separate(DocumentRows):
@@ -137,8 +138,8 @@ class Separate(DocumentRows):
     @cached_property
     def held_out_text(self) -> tuple[int, float]:
         part, kept = self.reading.part(held_out=True), self._kept(held_out=True)
-        sizes, tokenizer = part.target_sizes.astype(np.float64), self.reading.tokenizer
-        cut = np.flatnonzero(self.lengths[True] > self.length)
+        tokenizer, cut, lost = self.reading.tokenizer, np.flatnonzero(self.lengths[True] > self.length), 0.0
+        marks = marks_of(part, self.start)
         if len(cut):
             # Blanks may belong to no token, so each document's bytes are divided in proportion to its tokens' bytes.
             ids = range(self.reading.model.vocab_size)
@@ -146,12 +147,22 @@ class Separate(DocumentRows):
             if part.separator is not None:
                 each[part.separator] = 0
             for document in cut:
-                covered = each[part.tokens[part.starts[document] + 1 : part.starts[document + 1]]]
-                sizes[document] *= covered[: self.length - 1].sum() / max(covered.sum(), 1)
-        return int(kept.sum()), float(sizes.sum() / max(kept.sum(), 1))
+                own = part.tokens[part.starts[document] : part.starts[document + 1]]
+                first = 0 if marks[document] else 1  # of its own ids, which is predicted
+                covered, read = each[own[first:]], self.length - max(int(marks[document]), 1)
+                size = part.target_sizes[document] + (each[own[0]] if first == 0 else 0)
+                lost += size * (1 - covered[:read].sum() / max(covered.sum(), 1))
+        return int(kept.sum()), float((self._covered(part) - lost) / max(kept.sum(), 1))
 
-    def left_out(self) -> dict[str, float]:
-        return {"cut_off": 1 - float(self._kept(held_out=True).sum() / self.lengths[True].sum())}
+    def extent(self) -> Extent:
+        lengths, kept = self.lengths[True], self._kept(held_out=True)
+        return Extent(
+            targets=int(lengths.sum()),
+            cut=int((lengths - kept).sum()),
+            examples=len(lengths),
+            shortened=int((lengths > self.length).sum()),
+            left_out=int(((kept == 0) & (lengths > 0)).sum()),
+        )
 
     def remarks(self) -> list[str]:
         lengths = self.lengths[False]
@@ -173,7 +184,7 @@ class Packed(DocumentRows):
     """Several documents per row, packed by best fit, which do not see each other; nothing is dropped.
 
     A document longer than a row is cut into pieces. If the task predicts the next token, what follows a piece's last token is a
-    target though the next piece reads it, so every token but a document's first is predicted exactly once. A piece's tokens see
+    target though the next piece reads it, so every token is predicted exactly once. A piece's tokens see
     nothing of the pieces before it, and its positions start at 0.
 
     The place of an example is its row's number in `Packing`.
@@ -229,7 +240,7 @@ class Packed(DocumentRows):
     @cached_property
     def held_out_text(self) -> tuple[int, float]:
         targets = int(self.lengths[True].sum())
-        return targets, float(self.reading.part(held_out=True).target_sizes.sum() / targets)
+        return targets, float(self._covered(self.reading.part(held_out=True)) / targets)
 
     def remarks(self) -> list[str]:
         lengths, packing = self.lengths[False], self.packings[False]

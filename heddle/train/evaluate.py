@@ -9,6 +9,7 @@ import torch
 from heddle.checks import at_least, checked
 from heddle.model.cores import share_cores
 from heddle.model.transformer import Transformer
+from heddle.train.extent import Extent
 from heddle.train.task import Task
 
 TOKENS = 4096  # of a batch of short rows, which would otherwise take longer to prepare than to compute
@@ -24,8 +25,10 @@ class Evaluation:
         standard_error: of `loss` as an estimate for everything held out; 0 if everything was scored, None if only one of
             several examples was.
         tokens: number of targets scored.
-        share: share of all held-out targets that were scored.
+        share: share of all held-out targets that were scored, of which those that are cut off are some.
         metrics: what the task reports with the loss, such as perplexity.
+        extent: what there is to score, and what no score can be of; None if the task does not know.
+        note: the same in one line, for people; empty if everything can be scored.
     """
 
     loss: float
@@ -33,11 +36,23 @@ class Evaluation:
     tokens: int
     share: float
     metrics: Mapping[str, float]
+    extent: Extent | None = None
+    note: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether everything was scored that can be, and not a sample."""
+        return self.standard_error == 0
+
+    def lacks(self) -> dict[str, int]:
+        """The counts of what no score is of, without zeros."""
+        return {} if self.extent is None else self.extent.lacks()
 
     def to_dict(self) -> dict[str, float | None]:
         """All values as one flat table, as a run stores them."""
         shown = {"loss": self.loss, "standard_error": self.standard_error, **self.metrics}
-        return {**shown, "tokens": self.tokens, "share": self.share}
+        counts = {} if self.extent is None else self.extent.to_dict()
+        return {**shown, "tokens": self.tokens, "share": self.share, **counts}
 
 
 @checked(rows=at_least(1))
@@ -73,6 +88,10 @@ def evaluate(
         batch = task.batch(each).to(model.device)
         for name, values in objective.by_row(batch).items():
             sums.setdefault(name, []).extend(values.tolist())
+        for name, values in task.unread(each).items():
+            there = sums.setdefault(name, [])
+            missing = there[len(weights) :] or [0.0] * len(values)
+            there[len(weights) :] = [a + b for a, b in zip(missing, values.tolist(), strict=True)]
         counted = batch.weights.flatten(1) if batch.weights.dim() > 1 else batch.weights[:, None]
         weights += counted.sum(1, dtype=torch.float64).tolist()
         tokens += int((counted > 0).sum())
@@ -81,7 +100,11 @@ def evaluate(
     model.train(training)
     means = {name: fsum(values) / fsum(weights) for name, values in sums.items()}
     error = _standard_error(sums["loss"], weights, chosen.share)
-    return Evaluation(means["loss"], error, tokens, chosen.share, task.metrics(means, chosen.share))
+    extent, metrics = task.extent(), task.metrics(means, chosen.share)
+    if extent is None:
+        return Evaluation(means["loss"], error, tokens, chosen.share, metrics)
+    note = extent.told(task.config.counted, wrong=task.counts_unread)
+    return Evaluation(means["loss"], error, tokens, chosen.share * extent.share, metrics, extent, note)
 
 
 def batch_rows(context: int) -> int:

@@ -205,8 +205,9 @@ def _from_data(model: Transformer, tokenizer: Tokenizer | None, data: Any, valid
         held_out = Given(validation, run.task, run.data, "validation")
     _check_evaluated(train, held_out is not None)
     known = head.names if isinstance(head, ClassifierHeadConfig) else ()
-    if isinstance(run.task, ChatConfig):
-        model.config = model.config.model_copy(update={"chat": run.task.chat(None)})
+    prompts = run.task.prompts(run.data.layout, model.config.stacks())
+    chat = run.task.chat(None) if isinstance(run.task, ChatConfig) else model.config.chat
+    model.config = model.config.model_copy(update={"prompts": prompts, "chat": chat})
     corpus = corpus_of(Given(data, run.task, run.data), held_out, tokenizer, known)
     batch, multiple = batch_size(run, model.config.context, model.device.type)
     tokens = padded_tokens(run, batch * model.config.context)

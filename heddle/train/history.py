@@ -60,4 +60,5 @@ class History:
         if self.evaluation is not None:
             metrics = {"loss": self.evaluation.loss, **self.evaluation.metrics}
             parts += [f"validation {', '.join(f'{name} {value:.4g}' for name, value in metrics.items())}"]
+            parts += [self.evaluation.note] if self.evaluation.note else []
         return f"History({', '.join(parts)})"

@@ -17,7 +17,7 @@ from heddle.errors import HeddleError, did_you_mean
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.framing import frame_of
-from heddle.train.records import Lengths, RecordTask, padded, padded_layout
+from heddle.train.records import Chosen, Lengths, RecordTask, padded, padded_layout
 from heddle.train.task import Examples, Reading, Target
 
 SHOWN = 3  # texts in a sample
@@ -50,6 +50,11 @@ class LabelledTask(RecordTask):
     def lengths(self, records: Records) -> Lengths:
         """Int[R], ids in the row of each record."""
         return np.minimum(self.frame.needed(records), self.reading.length)
+
+    def shortened(self, records: Records) -> Chosen:
+        """Bool[R], which texts are longer than the context."""
+        found: Chosen = self.frame.needed(records) > self.reading.length
+        return found
 
     def batch(self, examples: Examples) -> Batch:
         """The rows, with types 0 and 1 for the texts of a pair if the model has types."""

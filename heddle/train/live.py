@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from heddle.train.extent import Extent
 from heddle.train.journal import Report
 
 SILENT = 2.0  # seconds after which a training speaks
@@ -78,7 +79,9 @@ class ProgressLine:
     def __call__(self, report: Report) -> None:
         """Show a step or an evaluation."""
         if "loss" not in report.values:
+            lacking = Extent.shown(report.values)
             self.validation = f"  validation loss {report.values['validation_loss']:.3f}"
+            self.validation += f" ({lacking})" if lacking else ""
             return
         now, left = time.monotonic(), self.pace.left(report.step, report.steps, report.speed["seconds"])
         if now - self.began < SILENT:

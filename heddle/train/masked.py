@@ -79,8 +79,8 @@ class MaskedTask(TextTask):
         return CrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
-        """Perplexity of the hidden tokens, exp(loss); with documents cut off, the share of the tokens that this leaves out."""
-        return {"perplexity": exp(min(means["loss"], 700.0)), **self.rows.left_out()}
+        """Perplexity of the hidden tokens, exp(loss)."""
+        return {"perplexity": exp(min(means["loss"], 700.0))}
 
     def shown(self) -> float:
         """Targets that are left as they are, and those that a random token happens to equal."""

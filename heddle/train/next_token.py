@@ -45,15 +45,12 @@ class NextTokenTask(TextTask):
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """Perplexity exp(loss); bits per UTF-8 byte of the text, comparable across tokenizers, and per character; the bytes
         scored.
-
-        With documents cut off, also the share of the targets that this leaves out.
         """
         return {
             "perplexity": exp(min(means["loss"], 700.0)),
             "bits_per_byte": self.rows.bits_per_byte(means["loss"]),
             **self.rows.bits_per_character(means["loss"]),
             "bytes": self.rows.bytes_scored(share),
-            **self.rows.left_out(),
         }
 
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:

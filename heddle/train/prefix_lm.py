@@ -13,14 +13,17 @@ from heddle.train.objective import CrossEntropy
 from heddle.train.rows import TokenRows
 from heddle.train.task import Examples, HeldOut
 
+UNPROMPTED = 1 / 8  # of the texts that are read from their start
+
 
 class PrefixLMTask(NextTokenTask):
     """Rows of a text, each with a prefix; the tokens after the prefix are predicted, each from all tokens before it.
 
     The tokens of the prefix see each other in both directions, and its last one predicts the first token after it. A text of
     n tokens (or a packed document, each of which has a prefix of its own) has a prefix of 1 to n - 1 tokens, all equally
-    likely. Its length is a function of the seed and the example's number, so it does not depend on micro-batches, ranks or
-    where a run was resumed; it differs from epoch to epoch, and is the same in every evaluation.
+    likely; but of rows that begin where a text does, an eighth have only what starts a text, as a text without a prompt has.
+    The length is a function of the seed and the example's number, so it does not depend on micro-batches, ranks or where a run
+    was resumed; it differs from epoch to epoch, and is the same in every evaluation.
     """
 
     partial_targets = True
@@ -51,8 +54,8 @@ class PrefixLMTask(NextTokenTask):
         return CrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
-        """Perplexity of the tokens after the prefixes, exp(loss); with documents cut off, the share of the tokens left out."""
-        return {"perplexity": exp(min(means["loss"], 700.0)), **self.rows.left_out()}
+        """Perplexity of the tokens after the prefixes, exp(loss)."""
+        return {"perplexity": exp(min(means["loss"], 700.0))}
 
     def _lengths(self, rows: TokenRows, examples: Examples) -> torch.Tensor:
         """Int[B N], the length of the prefix of each segment."""
@@ -61,5 +64,12 @@ class PrefixLMTask(NextTokenTask):
         predictable = np.bincount((row + segment)[rows.following != IGNORED], minlength=len(segment) * documents)
         most = predictable.reshape(len(segment), documents).clip(min=1)
         keys = examples.places if examples.keys is None else examples.keys
-        draws = (np.random.default_rng([self.reading.seed, examples.held_out, int(key)]) for key in keys)
-        return torch.from_numpy(np.stack([draw.integers(1, each + 1) for draw, each in zip(draws, most, strict=True)]))
+        least = len(self.rows.start) if self.reading.layout != "concatenate" else 0
+        found = []
+        for key, each in zip(keys, most, strict=True):
+            draw = np.random.default_rng([self.reading.seed, examples.held_out, int(key)])
+            lengths = draw.integers(1, each + 1)
+            if least:
+                lengths = np.where(draw.random(len(each)) < UNPROMPTED, np.minimum(least, each), lengths)
+            found.append(lengths)
+        return torch.from_numpy(np.stack(found))

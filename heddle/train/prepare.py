@@ -165,7 +165,8 @@ def fill(
         chosen = take_start(config.model.start, planned, run, tell, before.vocab_size, tokenizer.vocab_size)
         planned = replace(planned, chosen=chosen)
     parts = {"data": config.data, "task": config.task, "train": config.train, "chosen": planned.chosen}
-    saved = SavedConfig(model=planned.model, **parts)
+    prompts = config.task.prompts(config.data.layout, planned.model.stacks())
+    saved = SavedConfig(model=planned.model.override({"prompts": prompts}), **parts)
     (run / "config.json").write_text(saved.to_json(), encoding="utf-8")
     return planned
 

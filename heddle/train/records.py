@@ -11,10 +11,12 @@ import numpy.typing as npt
 from heddle.data.records import Records
 from heddle.errors import HeddleError
 from heddle.nn.layout import Layout
+from heddle.train.extent import Extent
 from heddle.train.record_rows import LAYOUTS, RecordRows
 from heddle.train.task import Examples, HeldOut, Reading, Task, listed, stream
 
 Lengths = npt.NDArray[np.int64]
+Chosen = npt.NDArray[np.bool_]
 
 
 class RecordTask(Task):
@@ -44,6 +46,28 @@ class RecordTask(Task):
     @abstractmethod
     def targets(self, records: Records) -> Lengths:
         """Int[R], how many targets each record has."""
+
+    def asked(self, records: Records) -> Lengths:
+        """Int[R], how many targets each record has whatever the context; by default, those that it has within it."""
+        return self.targets(records)
+
+    def shortened(self, records: Records) -> Chosen:
+        """Bool[R], which records are read without their ends; by default, those that lose targets."""
+        found: Chosen = self.targets(records) < self.asked(records)
+        return found
+
+    def extent(self) -> Extent:
+        """How many of the targets of the held-out records are scored."""
+        records = self.reading.records(held_out=True)
+        asked, scored = self.asked(records), self.targets(records)
+        return Extent(
+            targets=int(asked.sum()),
+            cut=int((asked - scored).sum()),
+            examples=len(records),
+            shortened=int(self.shortened(records).sum()),
+            left_out=int((scored == 0).sum()),
+            blank=records.blank,
+        )
 
     def rows(self, held_out: bool) -> RecordRows:
         """How the records to score, or those to train on, are put into rows.

@@ -16,9 +16,12 @@ import numpy.typing as npt
 
 from heddle.data.batch import IGNORED, next_token_batch
 from heddle.data.corpus import Part
-from heddle.data.order import held_out_windows, targets_left_out, windows, windows_per_epoch
+from heddle.data.order import held_out_windows, windows, windows_per_epoch
+from heddle.data.stream import Stream
 from heddle.errors import HeddleError, pluralize
+from heddle.generate.text import start_ids
 from heddle.nn.layout import Layout
+from heddle.train.extent import Extent
 from heddle.train.task import Examples, HeldOut, Reading, listed, window_batches, window_places
 
 SHORTEST = 4  # tokens of a context worth advising
@@ -52,6 +55,7 @@ class TextRows(ABC):
 
     Attributes:
         length: most tokens per row.
+        start: the ids before a document's first token, which they predict as they do where a text without a prompt is generated.
 
     Raises:
         HeddleError: there is too little text for a single row.
@@ -59,6 +63,7 @@ class TextRows(ABC):
 
     def __init__(self, reading: Reading, ahead: int) -> None:
         self.reading, self.ahead, self.length = reading, ahead, reading.length
+        self.start = start_ids(reading.model, reading.tokenizer) if ahead else ()
 
     @abstractmethod
     def examples(self, step: int) -> Examples:
@@ -121,9 +126,9 @@ class TextRows(ABC):
         targets, each = self.held_out_text
         return round(targets * share * each)
 
-    def left_out(self) -> dict[str, float]:
-        """What evaluation reports of the held-out text that the layout never reads: `cut_off`, the share of its targets."""
-        return {}
+    def extent(self) -> Extent:
+        """How much of the held-out text the layout reads: by default, everything."""
+        return Extent(self.held_out_text[0], examples=self.reading.part(held_out=True).documents)
 
     @abstractmethod
     def remarks(self) -> list[str]:
@@ -133,6 +138,10 @@ class TextRows(ABC):
     def describe(self, examples: Examples) -> str:
         """Where the rows are, in words."""
 
+    def _bytes(self, part: Part) -> int:
+        """UTF-8 bytes of the text that the targets of a part cover."""
+        return part.bytes if self.start and part.begins else part.target_bytes
+
     def _keys(self, step: int) -> Ids:
         """A number for each row of a step that no other row has."""
         return np.arange(step * self.reading.rows, (step + 1) * self.reading.rows)
@@ -141,18 +150,20 @@ class TextRows(ABC):
 class Concatenated(TextRows):
     """Windows of the text as one stream of tokens; documents are separated by the end-of-text id, and may meet in a window.
 
-    The place of an example is its first token.
+    If the task predicts the next token, the stream is a ring (`heddle.data.stream`), so that its first document is predicted from
+    what starts a text, as all others are. The place of an example is its first token.
     """
 
     def __init__(self, reading: Reading, ahead: int) -> None:
         super().__init__(reading, ahead)
+        self._streams: dict[bool, Stream] = {}
         if reading.corpus.train is not None:
             held_out = None if reading.corpus.validation is None else reading.part(held_out=True)
             check_length(reading.part(held_out=False), held_out, self.length)
 
     def examples(self, step: int) -> Examples:
-        train = self.reading.part(held_out=False)
-        starts = windows(len(train.tokens), self.length, self.reading.seed, step, self.reading.rows)
+        text = self.stream(held_out=False)
+        starts = windows(text.length, self.length, self.reading.seed, step, self.reading.rows, text.ring)
         return Examples(starts, length=self.length, keys=self._keys(step))
 
     def held_out(self, rows: int, most: int | None = None) -> HeldOut:
@@ -169,27 +180,40 @@ class Concatenated(TextRows):
 
     def read(self, examples: Examples) -> TokenRows:
         """Each window and, if the task predicts the next token, the token after it."""
-        tokens, length = self.reading.part(examples.held_out).tokens, examples.length
-        found = np.stack([tokens[start : start + length + self.ahead] for start in examples.places]).astype(np.int64)
+        text, length = self.stream(examples.held_out), examples.length
+        places = examples.places[:, None] + np.arange(length + self.ahead)
+        found = text.at(places)
         if not self.ahead:
             return TokenRows(found, np.full_like(found, IGNORED), Layout.whole(len(found), length))
         batch = next_token_batch(found)
-        return TokenRows(batch.tokens.numpy(), batch.targets.numpy(), batch.layout)
+        following = batch.targets.numpy().copy()  # of a single row it shares memory with the tokens
+        if text.ring and not text.closes:
+            following[places[:, 1:] % text.length == 0] = IGNORED  # no end of what comes before
+        return TokenRows(batch.tokens.numpy(), following, batch.layout)
+
+    def stream(self, held_out: bool) -> Stream:
+        """The text to score, or the one to train on, as a stream."""
+        if held_out not in self._streams:
+            self._streams[held_out] = Stream(self.reading.part(held_out), self.start)
+        return self._streams[held_out]
 
     def beginning(self, most: int) -> Examples:
         length = min(most, self.length, self.held_out_text[0])
         return Examples(np.zeros(1, dtype=np.int64), held_out=True, length=length)
 
     def numbers(self, examples: Examples) -> Ids:
-        """Each target's number in the text: if the next token is predicted, one to the right of a window's inputs."""
-        return window_places(examples) + self.ahead
+        """Each target's number in the stream: if the next token is predicted, one to the right of a window's inputs."""
+        text, numbers = self.stream(examples.held_out), window_places(examples) + self.ahead
+        return numbers % text.length if text.ring else numbers
 
     def size(self, held_out: bool) -> int:
-        return len(self.reading.part(held_out).tokens) - self.ahead
+        text = self.stream(held_out)
+        return text.length - (self.ahead and not (text.ring and (text.closes or not held_out)))
 
     def epoch(self) -> int:
-        """As many windows as fit, with room to shift them."""
-        return windows_per_epoch(len(self.reading.part(held_out=False).tokens), self.length)
+        """As many windows as fit; in a text that is no ring, with room to shift them."""
+        text = self.stream(held_out=False)
+        return windows_per_epoch(text.length, self.length, text.ring)
 
     @property
     def steps_per_epoch(self) -> float:
@@ -197,17 +221,17 @@ class Concatenated(TextRows):
 
     @property
     def held_out_text(self) -> tuple[int, float]:
-        part = self.reading.part(held_out=True)
-        return len(part.tokens) - self.ahead, part.target_bytes / max(part.targets, 1)
+        targets, part = self.size(held_out=True), self.reading.part(held_out=True)
+        return targets, self._bytes(part) / max(targets if self.ahead else part.targets, 1)
 
     def remarks(self) -> list[str]:
         """How much of a short text one epoch does not read."""
-        tokens = len(self.reading.part(held_out=False).tokens)
-        left = targets_left_out(tokens, self.length)
-        if left <= 0.1 * (tokens - 1):
+        size, tokens = self.size(held_out=False), self.stream(held_out=False).length
+        read = self.epoch() * self.length
+        if size - read <= 0.1 * size:
             return []
         return [
-            f"each epoch reads {tokens - 1 - left:,} of the training text's {tokens - 1:,} targets, different ones each time: "
+            f"each epoch reads {read:,} of the training text's {size:,} targets, different ones each time: "
             f"the text is {tokens / self.length:.1f} windows of context = {self.length} long"
         ]
 

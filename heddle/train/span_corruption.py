@@ -16,6 +16,7 @@ from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.accuracy import CountingCrossEntropy
+from heddle.train.extent import Extent
 from heddle.train.sequences import answered, marks_of
 from heddle.train.task import Examples, HeldOut, Reading, Task, listed, stream, window_batches, window_places
 
@@ -125,6 +126,11 @@ class SpanCorruptionTask(Task):
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """Perplexity exp(loss), and the share of targets with the highest score."""
         return {"perplexity": exp(min(means["loss"], 700.0)), "accuracy": means["accuracy"]}
+
+    def extent(self) -> Extent:
+        """How many of the held-out tokens are in windows."""
+        part = self.reading.part(held_out=True)
+        return Extent(len(part.tokens), unscored=len(part.tokens) - self.size(held_out=True), examples=part.documents)
 
     def places(self, examples: Examples) -> Ids:
         """Each token's number in the text: all are read, and any may be missing."""

@@ -25,6 +25,7 @@ from heddle.data.records import Records
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
+from heddle.train.extent import Extent
 from heddle.train.objective import CrossEntropy
 from heddle.train.own_loss import OwnLoss, own_loss
 
@@ -133,12 +134,14 @@ class Task(ABC):
 
     Attributes:
         partial_targets: only some of the tokens that `places` numbers are targets: masked ones, or those after a prefix.
+        counts_unread: its metrics count targets beyond the context as wrong (`unread`).
 
     Raises:
         HeddleError: the task cannot read rows of this layout.
     """
 
     partial_targets: ClassVar[bool] = False
+    counts_unread: ClassVar[bool] = False
 
     def __init__(self, config: Any, reading: Reading) -> None:
         self.config, self.reading = config, reading
@@ -189,6 +192,15 @@ class Task(ABC):
         objective = self.objective(model, train.label_smoothing, train.z_loss)
         objective.own = own_loss(train.loss) if own is None and train.loss is not None else own
         return objective
+
+    def extent(self) -> Extent | None:
+        """How much of what is held out a score is of; None: this task does not know."""
+        return None
+
+    def unread(self, examples: Examples) -> dict[str, Tensor]:
+        """For held-out examples, what the objective's `by_row` cannot count since it is beyond the context: further sums for each
+        row, Float[B] by name, which evaluation adds to those of that name."""
+        return {}
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """What evaluation reports with the loss.

@@ -7,6 +7,7 @@ from heddle.config.data import TextLayout
 from heddle.model.transformer import Transformer
 from heddle.train.apart import check_apart
 from heddle.train.documents import Packed, Separate
+from heddle.train.extent import Extent
 from heddle.train.rows import Concatenated, Ids, TextRows
 from heddle.train.task import Examples, HeldOut, Reading, Task, stream
 
@@ -44,6 +45,10 @@ class TextTask(Task):
     def shapes(self) -> list[tuple[int, int]]:
         """Those of the rows."""
         return self.rows.shapes()
+
+    def extent(self) -> Extent:
+        """How many of the held-out tokens the layout reads."""
+        return self.rows.extent()
 
     def places(self, examples: Examples) -> Ids:
         """What the examples are, by number: the targets of windows, or documents or packed rows."""

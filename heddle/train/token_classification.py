@@ -1,6 +1,11 @@
 """Classification of the words of a text, such as names of people and places (Devlin et al. 2019, 5.3)."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
 import numpy as np
+import torch
 from torch import Tensor
 
 from heddle.data.batch import IGNORED, Batch
@@ -42,10 +47,13 @@ class TagObjective(ClassObjective):
         assert self.model.head is not None
         classes = predicted(features, self.model.head.scoring(self.model.embedding.weight))
         sums = []
-        for row, targets in zip(classes.tolist(), batch.targets.tolist(), strict=True):
+        cut = [False] * len(classes) if batch.continued is None else batch.continued.tolist()
+        for row, targets, continued in zip(classes.tolist(), batch.targets.tolist(), cut, strict=True):
             words = [place for place, target in enumerate(targets) if target != IGNORED]
             mine = spans([self.names[row[place]] for place in words])
             right = spans([self.names[targets[place]] for place in words])
+            if continued:
+                right = {span for span in right if span[1] < len(words)}
             sums.append([len(mine & right), len(mine), len(right)])
         counts = batch.weights.new_tensor(sums).T
         return {**found, **dict(zip(("spans right", "spans found", "spans there"), counts, strict=True))}
@@ -54,9 +62,13 @@ class TagObjective(ClassObjective):
 class TokenClassificationTask(ClassTask):
     """Texts with a class for each word: at the first id of the word, `IGNORED` at the others.
 
+    A word beyond the context gets no class, which metrics count as wrong.
+
     Raises:
         HeddleError: a text has more or fewer labels than ids, or what `ClassTask` refuses.
     """
+
+    counts_unread: ClassVar[bool] = True
 
     def targets(self, records: Records) -> Lengths:
         """Int[R], how many words of each record have a class; words that are cut off do not count."""
@@ -68,6 +80,48 @@ class TokenClassificationTask(ClassTask):
         kept = np.minimum(text.lengths, self.reading.length - self.frame.marks(1))
         before = np.concatenate([[0], np.cumsum(label.values != IGNORED)])
         found: Lengths = before[label.offsets[:-1] + kept] - before[label.offsets[:-1]]
+        return found
+
+    def asked(self, records: Records) -> Lengths:
+        """Int[R], how many words of each record have a class, cut off or not."""
+        label = records.columns["label"]
+        before = np.concatenate([[0], np.cumsum(label.values != IGNORED)])
+        found: Lengths = before[label.offsets[1:]] - before[label.offsets[:-1]]
+        return found
+
+    def batch(self, examples: Examples) -> Batch:
+        """The rows; of those to score, whether the span of their last word goes on beyond the context."""
+        batch = super().batch(examples)
+        if not examples.held_out or not are_spans(self.names):
+            return batch
+        continued = [_goes_on(within, beyond) for within, beyond in self._tags(examples)]
+        return replace(batch, continued=torch.tensor(continued))
+
+    def unread(self, examples: Examples) -> dict[str, Tensor]:
+        """The words beyond the context: how many, of which classes, and the spans that end there."""
+        found: dict[str, list[int]] = {"cut": []}
+        found |= {f"there {number}": [] for number in range(len(self.names))}
+        found |= {"spans there": []} if are_spans(self.names) else {}
+        for within, beyond in self._tags(examples):
+            found["cut"].append(len(beyond))
+            for number, name in enumerate(self.names):
+                found[f"there {number}"].append(beyond.count(name))
+            if are_spans(self.names):
+                read = len(spans(within)) - _goes_on(within, beyond)
+                found["spans there"].append(len(spans([*within, *beyond])) - read)
+        return {name: torch.tensor(counts, dtype=torch.float64) for name, counts in found.items()}
+
+    def _tags(self, examples: Examples) -> list[tuple[list[str], list[str]]]:
+        """The names of the classes of each row's words, within the context and beyond it."""
+        most = self.reading.length - self.frame.marks(1)
+        labels = self.reading.records(examples.held_out).columns["label"]
+        found = []
+        for place in examples.places.tolist():
+            row = labels[place].tolist() if place != EMPTY else []
+            within, beyond = (
+                [self.names[each] for each in part if each != IGNORED] for part in (row[:most], row[most:])
+            )
+            found.append((within, beyond))
         return found
 
     def labels(self, records: Records, examples: Examples, width: int) -> tuple[Tensor, Tensor]:
@@ -86,7 +140,13 @@ class TokenClassificationTask(ClassTask):
         return TagObjective(model, self.names, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
-        """Accuracy, and F1 of spans if the classes are those of spans, or else averaged over classes."""
+        """Accuracy, and F1 of spans if the classes are those of spans, or else averaged over classes, of all words, read or not."""
+        records = self.reading.records(held_out=True)
+        scored = self.targets(records)
+        nothing = np.flatnonzero((scored == 0) & (self.asked(records) > 0))
+        for name, counts in self.unread(Examples(nothing, held_out=True)).items():
+            means = {**means, name: means.get(name, 0.0) + float(counts.sum()) / int(scored.sum())}
+        means = {name: mean / (1 + means["cut"]) for name, mean in means.items()}
         found = class_metrics(means, len(self.names))
         if not are_spans(self.names):
             return {name: found[name] for name in ("accuracy", "macro_f1")}
@@ -104,3 +164,8 @@ class TokenClassificationTask(ClassTask):
             plain = self.names[found[start]] == self.names[labels[start]] == OUTSIDE
             words.append(word if plain else word + self.says(found[start], labels[start]))
         return " ".join(words)
+
+
+def _goes_on(within: Sequence[str], beyond: Sequence[str]) -> bool:
+    """Whether the last span of the tags within the context is one with the first tag beyond it."""
+    return bool(within and beyond) and within[-1] != OUTSIDE and beyond[0] == f"I-{within[-1][2:]}"

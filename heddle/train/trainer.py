@@ -170,7 +170,7 @@ class Trainer:
         if self._scored is None or self.published is None:
             return None
         step, scored = self._scored
-        whole = self.published.kind == "last" and self.published.steps == (step,) and scored.share == 1
+        whole = self.published.kind == "last" and self.published.steps == (step,) and scored.whole
         return scored if whole else None
 
     @contextmanager

@@ -17,7 +17,7 @@ from heddle.nn.layout import Layout
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.accuracy import CountingCrossEntropy
 from heddle.train.apart import check_apart
-from heddle.train.records import Lengths, RecordTask, padded_layout
+from heddle.train.records import Chosen, Lengths, RecordTask, padded_layout
 from heddle.train.sequences import Ids, Slices, Texts, answered, in_rows, marks_of
 from heddle.train.task import Examples, Reading
 
@@ -83,6 +83,19 @@ class TranslationTask(RecordTask):
         """Int[R], how many ids of each record are predicted."""
         kept, _ = self._fitting(records)
         return self._inputs(records) - (0 if self.scores_all else len(self.marks.begin) + kept)
+
+    def asked(self, records: Records) -> Lengths:
+        """Int[R], how many ids of each record would be predicted if nothing were cropped."""
+        source, target = (records.columns[name].lengths for name in ("source", "target"))
+        before = len(self.marks.begin) + source if self.scores_all and not self.paired else 0
+        found: Lengths = before + len(self.marks.start) + target
+        return found
+
+    def shortened(self, records: Records) -> Chosen:
+        """Bool[R], of which pairs the source or the target, with its end, is cropped."""
+        kept, _ = self._fitting(records)
+        found: Chosen = (kept < records.columns["source"].lengths) | (self.targets(records) < self.asked(records))
+        return found
 
     def batch(self, examples: Examples) -> Batch:
         """The rows of the pairs, padded at their ends."""

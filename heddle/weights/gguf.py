@@ -12,7 +12,7 @@ from heddle.weights.files import fill_file, refuse_unwritable
 from heddle.weights.llama_cpp import architecture_of, divisors
 from heddle.weights.llama_cpp_tokenizer import TOKENS, tokenizer_metadata
 from heddle.weights.mapping import to_theirs
-from heddle.weights.published import special_ids
+from heddle.weights.published import begun, special_ids
 from heddle.weights.run import load
 
 FLOAT32 = 0  # llama.cpp's number for a file of fp32 alone
@@ -51,7 +51,8 @@ def export_gguf(run: str | Path, file: str | Path) -> dict[str, Any]:
         instead = "name a directory to export it for Hugging Face transformers instead"
         raise HeddleError(f"{run}: no GGUF file can express this model: {error}; {instead}") from None
     ids = special_ids(config, tokenizer)
-    spelling, said = tokenizer_metadata(tokenizer, ids, config.vocab_size, config.chat)
+    written = None if tokenizer is None else begun(tokenizer, model.config)
+    spelling, said = tokenizer_metadata(written, ids, config.vocab_size, config.chat)
     # Without the rows' shift: a norm's gain is the factor itself in llama.cpp.
     published = to_theirs([replace(each, shift=0.0) for each in family.table], config, tensors)
     number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == row.name)

@@ -255,6 +255,7 @@ class TestEval:
             "tokens",
             "bytes",
             "share",
+            *("targets", "cut", "unscored", "examples", "shortened", "left_out", "blank"),
         }
         assert data.keys() == {"run", "text", "context", "precision", *scores}
         assert (data["standard_error"], data["share"]) == (0, 1)
@@ -268,9 +269,13 @@ class TestEval:
     def test_files(self, heddle: Heddle, run_a: Path, corpus: str, tmp_path: Path) -> None:
         (tmp_path / "short.txt").write_text("warp and weft")
         data = heddle("eval", "a", "short.txt", "--context", "4", "--json").json
-        assert (data["tokens"], data["context"], data["text"]) == (12, 4, "short.txt")
+        assert (data["tokens"], data["context"], data["text"]) == (
+            13 + 1,
+            4,
+            "short.txt",
+        )  # its first token and its end, too
         both = heddle("eval", "a", "short.txt", corpus, "--json").json
-        assert both["tokens"] == 12 + 2 + len((tmp_path / corpus).read_bytes()) - 1  # an end of text stands between
+        assert both["tokens"] == 13 + 1 + len((tmp_path / corpus).read_bytes()) + 1  # each has an end of text
 
     def test_bits_per_character(self, heddle: Heddle, run_a: Path, tmp_path: Path) -> None:
         """Of a text whose characters have two or three bytes each; of the run's own text they are bytes."""

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from heddle.config import MaskedConfig, NextTokenConfig, PrefixLMConfig, TransformerConfig
+from heddle.config import DataConfig, MaskedConfig, NextTokenConfig, PrefixLMConfig, TransformerConfig
 from heddle.config.chat import CHAT_TOKENS
 from heddle.config.saved import Chosen, SavedConfig
 from heddle.config.tasks import (
@@ -104,6 +104,9 @@ RUNS = {
     "next token, experts": small(NextTokenConfig(), "decoder", EXPERTS),
     "next token, recurrent": small(NextTokenConfig(), "decoder", RECURRENT),
     "next token, convolution": small(NextTokenConfig(), "decoder", CONVOLUTION),
+    "next token, documents": replace(small(NextTokenConfig(), "decoder", ROTARY), layout="documents"),
+    "next token, packed": replace(small(NextTokenConfig(), "decoder", ROTARY), layout="pack"),
+    "prefix, documents": replace(small(PrefixLMConfig(), "decoder", ROTARY, prefix=True), layout="documents"),
     "masked, rotary": small(MaskedConfig(), "encoder", ROTARY),
     "masked, learned positions": small(MaskedConfig(whole_words=True), "encoder", LEARNED, positions="learned"),
     "masked, experts": small(MaskedConfig(masked=1.0, random=0.0), "encoder", EXPERTS),
@@ -218,7 +221,8 @@ def _model(name: str) -> tuple[Any, float]:
     run = RUNS[name]
     sizes = {"vocab_size": TOKENIZER.vocab_size, "dim": 16, "context": CONTEXT}
     config = TransformerConfig.of({**sizes, **run.stacks, **({"head": run.head} if run.head else {})})
-    config = config.model_copy(update={"chat": run.task.chat(None)})
+    prompts = run.task.prompts(run.layout, config.stacks())
+    config = config.model_copy(update={"chat": run.task.chat(None), "prompts": prompts})
     model = awaken(build(config, seed=1), 1)
     return model, Subject(model).bounds["output"]
 
@@ -229,7 +233,10 @@ def directory(name: str, place: Path) -> Path:
     place.mkdir()
     chosen = {"device": "cpu", "precision": "fp32", "compile": False, "threads": 1, "steps": 6, "batch": 4, "peak": 1e10,
               "learning_rate": 1e-3, "warmup": 1, "evaluate_every": 3, "save_every": 2, "tokens_per_second": 1e4}  # fmt: skip
-    config = SavedConfig(model=model.config, task=RUNS[name].task, train=TrainConfig(), chosen=Chosen.of(chosen))
+    data = DataConfig(layout=RUNS[name].layout)
+    config = SavedConfig(
+        data=data, model=model.config, task=RUNS[name].task, train=TrainConfig(), chosen=Chosen.of(chosen)
+    )
     write_model(place, model.state_dict(), config, TOKENIZER, step=6)
     store(name, place)  # after the manifest, so that it may be removed
     return place

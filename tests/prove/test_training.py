@@ -3,16 +3,23 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jaxtyping
 import pytest
 
 from benchmarks.faults import FAULTS, Fault
+from heddle.data.buckets import Buckets
 from heddle.data.record_store import Store
 from heddle.prove import prove_run
+from heddle.prove.coverage import _drawn_share
 from heddle.prove.laws import LAWS, check_law
+from heddle.prove.training import Training
+from heddle.train import make_task
 from tests.laws.test_planted import planted
 
 from .tasks import RUNS, directory, store, training
@@ -28,6 +35,7 @@ APART = {
         "contrast",
     ),  # a source for each row, or a target
     "future of targets": ("classes", "labels", "numbers", "tags, encoder", "contrast"),
+    "started texts": ("masked", "classes", "labels", "tags", "numbers", "contrast"),
     "stepwise losses": ("masked", "classes", "labels", "tags", "numbers", "contrast"),
 }
 PLANTED = [fault for fault in FAULTS if fault.law]
@@ -61,7 +69,7 @@ def test_every_law_holds(name: str, stores: Callable[[str], Store]) -> None:
             continue
         assert verdict.word in ("EXACT", "ROUNDING"), verdict
         assert verdict.detail, "what was looked at is said"
-        if law in ("batches", "targets scored once", "epoch", "parts"):
+        if law in ("batches", "targets scored once", "epoch", "started texts", "parts"):
             assert verdict.word == "EXACT"
         elif law != "cut of a batch":  # there, one comparison is in fp32
             # The weights of classes are summed in fp32.
@@ -73,6 +81,26 @@ def test_a_planted_fault_is_found(fault: Fault, tmp_path: Path) -> None:
     with planted(fault):
         verdict = check_law(fault.law, training(fault.run, store(fault.run, tmp_path)))
     assert verdict.word == "DIFFERENT", verdict
+
+
+def test_rows_that_ranks_cannot_divide_are_found(
+    stores: Callable[[str], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a step with as many rows as a number of tokens has."""
+    tried = training(name := "classes, encoder", stores("classes, encoder"))
+    reading = replace(tried.task.reading, batch_tokens=128)
+    made = Training(lambda: make_task(RUNS[name].task, reading), tried.model, 1e-7)
+    assert check_law("batches", made).word == "EXACT"
+    monkeypatch.setattr(Buckets, "capacity", lambda self, width: 3)
+    assert check_law("batches", made).word == "DIFFERENT"
+
+
+def test_a_share_that_was_not_drawn_is_found() -> None:
+    """Of 100 different records, one is not about 30."""
+    drawn: Any = SimpleNamespace(split={"by": "content", "validation": 0.3})
+    for held, same in ((30, True), (19, True), (1, False), (70, False)):
+        (compared,) = _drawn_share(drawn, 100 - held, held)
+        assert (compared.found["count"] == compared.wanted["count"]).all() == same
 
 
 def test_the_proof_of_a_run_has_the_laws_of_its_training(tmp_path: Path) -> None:

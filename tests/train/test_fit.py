@@ -59,16 +59,27 @@ def test_the_same_twice() -> None:
     assert not models[0].training
 
 
+def ring() -> np.ndarray[Any, Any]:
+    """The ids of the text, behind what starts a text, which also ends it."""
+    return np.array([BYTES.end_of_text, *BYTES.encode(TEXT)])
+
+
+def windows_of(ids: np.ndarray[Any, Any], step: int) -> np.ndarray[Any, Any]:
+    """The rows of a step, each with the id after it."""
+    starts = windows(len(ids), 16, 0, step, 4, ring=True)
+    return np.stack([ids.take(range(start, start + 17), mode="wrap") for start in starts])
+
+
 def test_a_plain_loop_has_these_losses() -> None:
     """torch's AdamW, cross-entropy and clipping, over the windows that the first epoch reads."""
     train = TrainConfig.of({"optimizer": "adamw", "weight_decay": 0.0, "warmup": 2, "clip": 0.5})
     model, plain = decoder(), decoder()
     found = heddle.fit(model, BYTES, TEXT, 5, config=train, learning_rate=1e-2, **QUIET).losses
-    ids = np.array(BYTES.encode(TEXT))
+    ids = ring()
     optimizer = torch.optim.AdamW(plain.parameters(), 1e-2, betas=(0.9, 0.99), eps=1e-10, weight_decay=0.0)
     losses = []
     for step in range(5):
-        rows = torch.tensor(np.stack([ids[start : start + 17] for start in windows(len(ids), 16, 0, step, 4)]))
+        rows = torch.tensor(windows_of(ids, step))
         scores = plain.logits(plain(rows[:, :-1]).hidden)
         loss = cross_entropy(scores.flatten(0, 1), rows[:, 1:].flatten())
         loss.backward()
@@ -222,11 +233,7 @@ class Loader:
 
 def test_batches_of_ones_own() -> None:
     """Those that a text gives, one after the other, give its losses."""
-    ids = np.array(BYTES.encode(TEXT))
-    batches = [
-        next_token_batch(np.stack([ids[start : start + 17] for start in windows(len(ids), 16, 0, step, 4)]))
-        for step in range(4)
-    ]
+    batches = [next_token_batch(windows_of(ring(), step)) for step in range(4)]
     found = heddle.fit(decoder(), BYTES, TEXT, 4, **QUIET).losses
     forms: list[Callable[[], Any]] = [lambda: batches, lambda: iter(batches), lambda: Loader(batches)]
     for form in forms:

@@ -2,8 +2,10 @@
 
 import itertools
 import json
+import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heddle.config import MaskedConfig, NextTokenConfig, RunConfig, TransformerConfig, sized
+from heddle.config.decoding import SamplingConfig
 from heddle.data.batch import IGNORED, Batch
 from heddle.data.corpus import Corpus, Part
 from heddle.data.memory import part_of
 from heddle.data.sources import Document
 from heddle.errors import HeddleError
+from heddle.generate.stream import Decoding
+from heddle.generate.text import text_engine
 from heddle.model import build
 from heddle.nn import Layout
 from heddle.text import train_tokenizer
-from heddle.train import Reading, Trainer, evaluate, make_task, prepare, show_step
+from heddle.train import Reading, Trainer, evaluate, fit, make_task, prepare, show_step
 from heddle.train.documents import Packed, Separate
 from heddle.train.next_token import NextTokenTask
 
@@ -31,6 +36,7 @@ from .test_resume import train, written
 END = 99
 LENGTH = 8
 MODEL = sized(2, vocab_size=100, context=LENGTH, dim=16)
+STARTED = MODEL.override({"ids": {"begin": END, "end": END}})  # a model that starts a text from the end of one
 TOKENIZER = train_tokenizer("bytes", [], special=("<|endoftext|>", "[MASK]"))
 
 
@@ -46,18 +52,17 @@ def text(sizes: list[int], separator: int | None = END) -> Part:
     return Part(np.array(ids, dtype=np.uint16), number, len(sizes), 1, np.array(starts), covered, separator)
 
 
-def documents(part: Part) -> list[list[int]]:
-    """Each document with its end."""
+def documents(part: Part, started: bool = False) -> list[list[int]]:
+    """Each document with its end and, if texts have one, what starts a text."""
     found = [part.tokens[start:stop].tolist() for start, stop in itertools.pairwise(part.starts)]
-    return [*found[:-1], found[-1] + ([] if part.separator is None else [part.separator])]
+    found[-1] += [] if part.separator is None else [part.separator]
+    return [[END] * started + each for each in found]
 
 
-def task(layout: str, train: Part, held_out: Part | None = None, kind: Any = None, **said: Any) -> Any:
-    config = NextTokenConfig() if kind is None else kind
-    reading = Reading(
-        Corpus(train, held_out), MODEL, tokenizer=TOKENIZER, layout=layout, **{"rows": 4, "seed": 3, **said}
-    )  # type: ignore[arg-type]
-    return make_task(config, reading)
+def task(layout: str, train: Part, held_out: Part | None = None, started: bool = False, **said: Any) -> Any:
+    model = STARTED if started else MODEL
+    reading = Reading(Corpus(train, held_out), model, layout=layout, **{"rows": 4, "seed": 3, **said})  # type: ignore[arg-type]
+    return make_task(NextTokenConfig(), reading)
 
 
 def pairs(batch: Batch) -> list[tuple[int, int]]:
@@ -75,15 +80,17 @@ SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=12).filter(lambda size
 
 
 @settings(max_examples=40)
-@given(SIZES, st.integers(1, 5), st.sampled_from([None, END]))
-def test_packing_predicts_every_token_once_per_epoch(sizes: list[int], rows: int, separator: int | None) -> None:
-    """All but each document's first, the end among them; in every epoch, and of what is held out."""
+@given(SIZES, st.integers(1, 5), st.sampled_from([None, END]), st.booleans())
+def test_packing_predicts_every_token_once_per_epoch(
+    sizes: list[int], rows: int, separator: int | None, started: bool
+) -> None:
+    """The end among them, and each document's first if something starts a text; in every epoch, and of what is held out."""
     if separator is None and max(sizes) < 2:
         return
     part = text(sizes, separator)
-    made = task("pack", part, part, rows=rows)
+    made = task("pack", part, part, started, rows=rows)
     count = made.rows.packings[False].rows
-    wanted = Counter(pair for document in documents(part) for pair in consecutive(document))
+    wanted = Counter(pair for document in documents(part, started) for pair in consecutive(document))
     read = [made.rows.read(made.examples(step)) for step in range(2 * count)]
     following = np.concatenate([each.following for each in read])
     tokens = np.concatenate([each.tokens for each in read])
@@ -98,16 +105,16 @@ def test_packing_predicts_every_token_once_per_epoch(sizes: list[int], rows: int
 
 
 @settings(max_examples=40)
-@given(SIZES, st.integers(1, 5), st.sampled_from([None, 16, 32]), st.sampled_from([None, END]))
+@given(SIZES, st.integers(1, 5), st.sampled_from([None, 16, 32]), st.sampled_from([None, END]), st.booleans())
 def test_documents_are_read_once_per_epoch(
-    sizes: list[int], rows: int, budget: int | None, separator: int | None
+    sizes: list[int], rows: int, budget: int | None, separator: int | None, started: bool
 ) -> None:
-    """The first tokens of each, to its end if that is reached."""
+    """The first tokens of each, from what starts a text to its end if that is reached."""
     if separator is None and max(sizes) < 2:
         return
     part = text(sizes, separator)
-    made = task("documents", part, part, rows=rows, batch_tokens=budget, multiple=2)
-    kept = [document[: LENGTH + (len(document) == LENGTH + 1)] for document in documents(part)]
+    made = task("documents", part, part, started, rows=rows, batch_tokens=budget, multiple=2)
+    kept = [document[: LENGTH + (len(document) == LENGTH + 1)] for document in documents(part, started)]
     wanted = Counter(pair for document in kept for pair in consecutive(document))
     steps = int(made.steps_per_epoch())
     places = 0
@@ -118,9 +125,9 @@ def test_documents_are_read_once_per_epoch(
     assert places == made.rows.buckets.places
     chosen = made.held_out(rows)
     assert Counter(pair for each in chosen.batches for pair in pairs(made.batch(each))) == wanted
-    total = sum(len(document) - 1 for document in documents(part))
+    total = sum(len(document) - 1 for document in documents(part, started))
     assert chosen.share == 1
-    assert made.rows.left_out()["cut_off"] == pytest.approx(1 - wanted.total() / total)
+    assert (made.extent().targets, made.extent().cut) == (total, total - wanted.total())
 
 
 @pytest.mark.lecture("L0-18", "D-32")
@@ -145,6 +152,45 @@ def test_a_document_longer_than_a_row() -> None:
     assert packed.remarks()[0].startswith(
         "pack: 1 document in 2 rows of 8 tokens, 18.75% of them padding; 1 are longer"
     )
+
+
+@settings(max_examples=40)
+@given(SIZES, st.integers(1, 5), st.sampled_from([None, END]), st.booleans())
+def test_a_stream_is_a_ring(sizes: list[int], rows: int, separator: int | None, whole: bool) -> None:
+    """Every document is predicted from what starts a text, and ends but where it is cut; windows may begin anywhere."""
+    part = replace(text(sizes, separator), ends=whole)
+    if len(part.tokens) <= LENGTH:
+        return
+    made = task("concatenate", part, part, True, rows=rows)
+    marked = separator is not None  # otherwise documents have nothing between them but what starts each
+    ids = [id for document in documents(part, started=not marked) for id in document]
+    ids = [END, *ids][: None if whole else -1] if marked else ids
+    wanted = Counter(consecutive(ids))
+    held = Counter(pair for each in made.held_out(rows).batches for pair in pairs(made.batch(each)))
+    assert held == wanted
+    seen: Counter[tuple[int, int]] = Counter()
+    for examples in made.epoch(0):
+        seen.update(pairs(made.batch(examples)))
+    assert (seen - wanted).total() == 0
+    assert (wanted - seen).total() < LENGTH
+
+
+def test_every_layout_learns_how_texts_begin() -> None:
+    """Texts without a prompt start from a function that was trained: 400 documents that all begin with Z."""
+    draw = random.Random(0)
+    texts = ["Z" + "".join(draw.choices("abcdefgh ", k=draw.randint(2, 9))) for _ in range(400)]
+    for layout in ("concatenate", "documents", "pack"):
+        config = sized(1, vocab_size=TOKENIZER.vocab_size, context=16, dim=32)
+        model = build(config, seed=0)
+        said: Any = {"layout": layout, "learning_rate": 1e-2, "batch": 16, "progress": False}
+        fit(model, TOKENIZER, texts, 100, **said)
+        scores = model.logits(model(torch.tensor([[TOKENIZER.end_of_text]])).hidden[0, -1]).detach()
+        assert float(scores.softmax(-1)[ord("Z")]) > 0.9, layout
+        # A prompt stands where rows begin: after what starts a text, or anywhere.
+        row = text_engine(model, TOKENIZER, ["Zab"], SamplingConfig()).waiting[0].text.ids
+        start = [] if layout == "concatenate" else [TOKENIZER.end_of_text]
+        assert row == [*start, *TOKENIZER.encode("Zab")]
+        assert Decoding(model, SamplingConfig(), TOKENIZER.end_of_text).open(0, TOKENIZER.encode("Zab")).ids == row
 
 
 def test_masked_tokens_of_packed_documents() -> None:
@@ -286,8 +332,8 @@ def test_bits_are_of_the_bytes_that_are_scored() -> None:
         assert result.metrics["bytes"] == size
         assert result.tokens == len(targets)
         assert result.metrics["bits_per_byte"] == pytest.approx(result.loss / np.log(2) * len(targets) / size)
-        assert result.share == 1
-        assert (result.metrics.get("cut_off", 0.0) > 0) == (layout == "documents")
+        assert result.whole
+        assert (result.to_dict()["cut"] > 0) == (result.share < 1) == (layout == "documents")
 
 
 def test_a_sample_of_packed_rows() -> None:
@@ -351,11 +397,10 @@ def test_a_run_resumes_bit_for_bit(layout: str, config: Callable[..., RunConfig]
     assert np.isfinite(result.loss)
     train(stopped, 5)
     assert written(stopped) == written(whole)
-    shown = show_step(whole, step=2, length=48)
-    (row,), (mask,) = shown.rows, shown.masks
-    segments = row.segments
+    shown = show_step(whole, step=2, rows=4, length=48)
+    segments, (mask,) = shown.rows[0].segments, shown.masks
     assert mask.seen == [
         [key <= query and segments[key] == segments[query] >= 0 for key in range(len(segments))]
         for query in range(len(segments))
     ]
-    assert (max(segments) > 0) == (layout == "pack")
+    assert (max(max(row.segments) for row in shown.rows) > 0) == (layout == "pack")

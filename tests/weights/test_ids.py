@@ -10,10 +10,12 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
-from heddle.config import SpecialIds, preset
+from heddle.config import SpecialIds, preset, sized
 from heddle.errors import HeddleError
+from heddle.generate.text import opening
+from heddle.model import build
 from heddle.text import END_OF_TEXT, train_tokenizer
-from heddle.weights import export_model, import_model, read_config
+from heddle.weights import export_model, import_model, load, read_config, save
 from heddle.weights.convert import ALL
 from heddle.weights.families import Family
 from heddle.weights.ids import ALWAYS, NAMES, own_ids, read_ids, written_ids
@@ -150,3 +152,18 @@ def test_a_model_of_ones_own_has_the_end_of_its_texts() -> None:
     padded = train_tokenizer("bytes", [], special=(END_OF_TEXT, "[PAD]"))
     assert (own_ids(padded, encoder).padding, own_ids(padded, both).padding) == (257, 256)
     assert own_ids(None, both) == own_ids(train_tokenizer("characters", ["abc"], special=()), decoder) == SpecialIds()
+
+
+def test_an_export_begins_texts_as_training_did(tmp_path: Path) -> None:
+    """Where every prompt is the beginning of a text, transformers' tokenizer and the model that is read back start it so, too."""
+    tokenizer = train_tokenizer("bpe", ["warp and weft " * 9], 262)
+    model = build(sized(1, vocab_size=tokenizer.vocab_size, context=16, dim=16).override({"prompts": "beginning"}))
+    save(model, tmp_path / "run", tokenizer)
+    export_model(tmp_path / "run", tmp_path / "out")
+    begin, own = tokenizer.end_of_text, tokenizer.encode("warp")
+    assert AutoTokenizer.from_pretrained(tmp_path / "out")("warp").input_ids == [begin, *own]
+    import_model(tmp_path / "out", tmp_path / "again")
+    read = load(tmp_path / "again", "cpu")
+    assert read.tokenizer is not None
+    assert opening(read.model, read.tokenizer, "warp") == opening(model, tokenizer, "warp") == (begin,)
+    assert read.tokenizer.encode("warp") == own
