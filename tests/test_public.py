@@ -582,6 +582,8 @@ TABLE: dict[str, Call] = {
             "pooling": [3, "cls", "none"],
             "normalise": NO_SWITCH,
             "progress": NO_CALL,
+            "prompt": [3, ["query: "]],
+            "prompt_name": [3, Bad("query", "no prompt 'query'")],
         },
     ),
     "predict.fill": Call(
@@ -827,7 +829,7 @@ TABLE: dict[str, Call] = {
         {"tokenizer": TOKENIZER, "names": ["<a>"]}, {"tokenizer": NO_TOKENIZER, "names": [None, 3, "<a>", [3]]}
     ),
     "text.load_gpt2_merges": Call({"path": "a"}, {"path": NO_PLACE}),
-    "text.load_tokenizer": Call({"path": "a"}, {"path": NO_PLACE}),
+    "text.load_tokenizer": Call({"path": "a"}, {"path": NO_PLACE, "lowercase": NO_SWITCH}),
     "text.load_wordpiece_vocab": Call({"path": "a"}, {"path": NO_PLACE, "lowercase": NO_SWITCH}),
     "text.train_tokenizer": Call(
         {"kind": "characters", "texts": [TEXT]},

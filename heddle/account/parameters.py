@@ -14,7 +14,6 @@ from heddle.checks import checked
 from heddle.config.layers import AttentionConfig, GatedConfig, MLPConfig
 from heddle.config.model import BlockConfig, LanguageHeadConfig, TransformerConfig
 from heddle.model.build import build
-from heddle.model.head import Pooler
 from heddle.model.roles import COMPONENTS, row_of
 from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE
@@ -97,15 +96,11 @@ class Parameters:
 @checked()
 def weights(model: Transformer) -> tuple[Weight, ...]:
     """Every parameter of a model with its part, each tensor once."""
-    return tuple(
-        _weight(name, parameter, isinstance(model.head, Pooler)) for name, parameter in model.named_parameters()
-    )
+    return tuple(_weight(name, parameter) for name, parameter in model.named_parameters())
 
 
-def _weight(name: str, parameter: nn.Parameter, pooled: bool) -> Weight:
+def _weight(name: str, parameter: nn.Parameter) -> Weight:
     part = row_of(name, parameter.dim()).component
-    if pooled and name.startswith("head."):
-        part = "pooler"
     place = re.match(r"(encoder|decoder)\.blocks\.(\d+)\.", name)
     stack, block = (place[1], int(place[2])) if place else (None, None)
     return Weight(name, tuple(parameter.shape), part, stack, block, parameter.requires_grad)

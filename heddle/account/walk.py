@@ -17,7 +17,7 @@ from heddle.checks import at_least, checked
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.model.build import build
-from heddle.model.head import Classifier, LanguageHead, Pooler
+from heddle.model.head import Classifier, LanguageHead, TextVector
 from heddle.model.transformer import Transformer
 from heddle.nn.attention import Attention
 from heddle.nn.convolution import Convolution
@@ -138,9 +138,9 @@ def _each(part: str) -> Callable[[nn.Module, str, Tensor], Iterator[Product]]:
     return lambda module, name, x: _linears(module, name, part, x.shape[0] * x.shape[1])
 
 
-def _pooled(module: Pooler, name: str, x: Tensor) -> Iterator[Product]:
-    """The linear layers of a head that pools each sequence into one vector, or scores each token."""
-    return _linears(module, name, HEAD, x.shape[0] if module.how != "none" else x.shape[0] * x.shape[1])
+def _pooled(module: TextVector, name: str, x: Tensor) -> Iterator[Product]:
+    """The linear layers of a head that pools each sequence into one vector."""
+    return _linears(module, name, HEAD, x.shape[0])
 
 
 def _classifier(module: Classifier, name: str, x: Tensor) -> Iterator[Product]:
@@ -199,6 +199,6 @@ STATED: dict[type[nn.Module], Callable[[Any, str, Tensor], Iterator[Product | Fo
     MoE: _mixture,
     CustomFeedForward: _custom,
     LanguageHead: _each(HEAD),
-    Pooler: _pooled,
+    TextVector: _pooled,
     Classifier: _classifier,
 }

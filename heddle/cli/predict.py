@@ -15,7 +15,7 @@ from heddle.cli.inputs import Inputs, in_chunks, told_cuts
 from heddle.cli.models import Ready, open_model
 from heddle.cli.say import console, find_run, pluralize, table
 from heddle.config.data import DataConfig
-from heddle.config.model import Pooling
+from heddle.config.embedding import Pooling
 from heddle.errors import HeddleError
 from heddle.predict.classify import (
     Prediction,
@@ -144,6 +144,8 @@ def embed(
     *texts: str,
     pooling: Pooling | None = None,
     normalise: bool = False,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
     out: Path | None = None,
     text_column: str | None = None,
     device: str = "auto",
@@ -164,6 +166,10 @@ def embed(
         head does, if it pools, else to the mean.
     normalise
         Scale every vector to length 1.
+    prompt
+        What comes before each text. Defaults to the model's default prompt, if it has one; "" for nothing.
+    prompt_name
+        The name of one of the model's prompts, which then comes before each text.
     out
         Write the vectors to this new file: .npy, or .safetensors with the name embeddings, [N D] in fp32; or .jsonl with the
         texts.
@@ -182,14 +188,17 @@ def embed(
     items = _plain_inputs(ready, text_column).read(texts)
     parts: list[Embeddings] = []
     for chunk, found in in_chunks(
-        items, lambda some, done: vectors_of(ready.model, tokenizer, some, pooling, normalise, done)
+        items,
+        lambda some, done: vectors_of(
+            ready.model, tokenizer, some, pooling, normalise, done, prompt=prompt, prompt_name=prompt_name
+        ),
     ):
         parts.append(found)
         if json and out is None:
             for item, vector in zip(chunk, found.vectors.tolist(), strict=True):
                 _line({"text": item, "embedding": vector})
     vectors = np.concatenate([part.vectors for part in parts])
-    told_cuts(sum(sum(part.cut) for part in parts), len(items), ready.model.config.context)
+    told_cuts(sum(sum(part.cut) for part in parts), len(items), ready.model.config.longest_text())
     if out is not None:
         write_file(out, _file(out.suffix, items, vectors))
         if json:

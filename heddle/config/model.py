@@ -15,6 +15,7 @@ from heddle.config.base import Config, merge, to_data, with_kind
 from heddle.config.chat import ChatTemplateConfig
 from heddle.config.data import Prompts
 from heddle.config.decoding import DecodingDefaults
+from heddle.config.embedding import EmbeddingHeadConfig, Pooling
 from heddle.config.ids import SpecialIds
 from heddle.config.layers import (
     ActivationName,
@@ -203,9 +204,6 @@ class StackConfig(Config):
         return self.block.placement == "pre" if self.final_norm is None else self.final_norm
 
 
-Pooling = Literal["first", "last", "mean", "max"]
-
-
 class LanguageHeadConfig(Config):
     """Scores of the vocabulary: logits = hidden @ E^T, with E the token table when tied (D-25, L0-75)."""
 
@@ -250,15 +248,6 @@ class ClassifierHeadConfig(Config):
         if self.names and (len(self.names) != self.classes or len(set(self.names)) != self.classes):
             raise ValueError(f"names = {list(self.names)} must be {self.classes} different names, one for each class")
         return self
-
-
-class EmbeddingHeadConfig(Config):
-    """One vector for a whole sequence."""
-
-    kind: Literal["embedding"] = "embedding"
-    pooling: Pooling = "mean"
-    dense: bool = False
-    normalise: bool = False  # to length 1
 
 
 class NoHeadConfig(Config):
@@ -367,6 +356,11 @@ class TransformerConfig(Config):
     def last(self) -> tuple[str, StackConfig]:
         """Name and config of the last stack, the one under the head."""
         return list(self.stacks().items())[-1]
+
+    def longest_text(self) -> int:
+        """Most ids of a text that is read as a whole: the context, or fewer if the embedding head has a `length`."""
+        length = self.head.length if isinstance(self.head, EmbeddingHeadConfig) else None
+        return min(self.context, length or self.context)
 
     def shallow(self) -> Self:
         """The same model with one layer per stack, for measuring."""

@@ -338,10 +338,20 @@ class ContrastiveConfig(TaskSettings):
     """What cosines are divided by; lower values look only at the nearest wrong pairs."""
 
     def head_table(self, before: dict[str, Any], stack: str, classes: tuple[str, ...]) -> dict[str, Any]:
-        """An embedding of length 1; a preset's own keeps its pooling and its dense layer."""
+        """An embedding of length 1; a model's own keeps its pooling, its dense layers and its prompts.
+
+        Texts are learned without a prompt, so none comes before them unless it is asked for.
+        """
         kept = dict(before) if before["kind"] == self.head else {}
         pooling = "mean" if stack == "encoder" else "last"
-        return {"pooling": pooling, "normalise": True, **kept, "kind": self.head}
+        return {
+            "pooling": pooling,
+            "normalise": True,
+            **kept,
+            "kind": self.head,
+            "prompt": None,
+            "similarity": "cosine",
+        }
 
 
 TaskConfig = Annotated[

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from heddle.account.forward import count_pass
 from heddle.checks import at_least, checked
-from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, TransformerConfig
+from heddle.config.embedding import EmbeddingHeadConfig
+from heddle.config.model import ClassifierHeadConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.look.drawing import Drawing
 

@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, LanguageHeadConfig, TransformerConfig
+from heddle.config.embedding import DenseConfig, EmbeddingHeadConfig
+from heddle.config.model import ClassifierHeadConfig, LanguageHeadConfig, TransformerConfig
 from heddle.config.train import ProductKind
 from heddle.errors import HeddleError
 from heddle.model.pooling import pool
@@ -128,22 +129,60 @@ class LanguageHead(Head):
 
 
 class Pooler(Head):
-    """One vector per sequence: pooled, optionally passed through a dense layer and tanh (BERT), optionally of length 1."""
+    """One vector per sequence: pooled, optionally passed through a dense layer and tanh (BERT)."""
 
-    def __init__(self, dim: int, how: str, dense: bool = False, normalise: bool = False) -> None:
+    def __init__(self, dim: int, how: str, dense: bool = False) -> None:
         super().__init__()
-        self.how, self.normalise = how, normalise
+        self.how = how
         self.dense = nn.Linear(dim, dim) if dense else None
 
     def features(self, hidden: Float[Tensor, "B T D"], layout: Layout | None) -> Float[Tensor, "B *some D"]:
         """One vector per sequence, or per token if nothing is pooled; without a layout, every row is one whole sequence."""
         layout = Layout.whole(hidden.shape[0], hidden.shape[1], hidden.device) if layout is None else layout
         pooled = hidden if self.how == "none" else pool(hidden, layout, self.how)
-        pooled = pooled if self.dense is None else torch.tanh(self.dense(pooled))
-        return F.normalize(pooled, dim=-1) if self.normalise else pooled
+        return pooled if self.dense is None else torch.tanh(self.dense(pooled))
 
-    def forward(self, hidden: Float[Tensor, "B T D"], layout: Layout | None, table: Tensor) -> Float[Tensor, "B D"]:
+
+class TextVector(Head):
+    """One vector per sequence: pooled, perhaps in several ways, passed through dense layers, perhaps of length 1.
+
+    Args:
+        config: the poolings, the dense layers, and whether the vector gets length 1.
+        dim: D.
+    """
+
+    def __init__(self, config: EmbeddingHeadConfig, dim: int) -> None:
+        super().__init__()
+        self.poolings, self.normalise = config.poolings(), config.normalise
+        widths = config.widths(dim)
+        self.dense = nn.ModuleList(map(Dense, config.dense, widths, widths[1:]))
+
+    def features(self, hidden: Float[Tensor, "B T D"], layout: Layout | None, skip: int = 0) -> Float[Tensor, "B E"]:
+        """One vector per sequence; without a layout, every row is one whole sequence.
+
+        Args:
+            skip: how many tokens at the start of each sequence are not pooled.
+        """
+        layout = Layout.whole(hidden.shape[0], hidden.shape[1], hidden.device) if layout is None else layout
+        vector = torch.cat([pool(hidden, layout, how, skip) for how in self.poolings], dim=-1)
+        for dense in self.dense:
+            vector = dense(vector)
+        return F.normalize(vector, dim=-1) if self.normalise else vector
+
+    def forward(self, hidden: Float[Tensor, "B T D"], layout: Layout | None, table: Tensor) -> Float[Tensor, "B E"]:
         return self.features(hidden, layout)
+
+
+class Dense(nn.Module):
+    """A linear layer and an activation."""
+
+    def __init__(self, config: DenseConfig, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs, config.bias)
+        self.activation = ACTIVATIONS[config.activation]
+
+    def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B E"]:
+        return self.activation(self.linear(x))
 
 
 class Classifier(Head):
@@ -173,5 +212,5 @@ def make_head(config: TransformerConfig) -> Head | None:
         dropout = Setting(config.dim, dropout=config.dropout).drop(made.dropout)
         return Classifier(config.dim, made.classes, made.pooling, made.dense, dropout)
     if isinstance(made, EmbeddingHeadConfig):
-        return Pooler(config.dim, made.pooling, made.dense, made.normalise)
+        return TextVector(made, config.dim)
     return None

@@ -9,10 +9,14 @@ from heddle.nn.layout import PADDING, Layout
 from heddle.nn.numeric import wide_dtype
 
 
-def pool(hidden: Float[Tensor, "B T D"], layout: Layout, how: str) -> Float[Tensor, "B D"]:
-    """One vector per row from its real tokens: the `first`, the `last`, their `mean` or their `max` (L1-93).
+def pool(hidden: Float[Tensor, "B T D"], layout: Layout, how: str, skip: int = 0) -> Float[Tensor, "B D"]:
+    """One vector per row from its real tokens: the `first`, the `last`, their `mean` or their `max` (L1-93), their sum over the
+    root of their number (`mean_sqrt`), or their mean with weights 1, 2, … (`weighted_mean`; Muennighoff 2022).
 
     A row of only padding gives 0, as in attention.
+
+    Args:
+        skip: how many tokens at the start of each row are left out; those after them keep their weights.
 
     Raises:
         HeddleError: several texts are packed into one row, so their tokens would be mixed; or the layout has another shape.
@@ -25,6 +29,7 @@ def pool(hidden: Float[Tensor, "B T D"], layout: Layout, how: str) -> Float[Tens
     if layout.documents > 1:
         raise HeddleError("pooling returns one vector per row, so texts cannot be packed: put each text in its own row")
     real, rows = layout.real, torch.arange(layout.rows, device=hidden.device)
+    real = real & (layout.position >= skip) if skip else real
     if how in ("first", "last"):
         first, from_end = real.int().argmax(1), real.flip(1).int().argmax(1)
         found = hidden[rows, first if how == "first" else layout.width - 1 - from_end]
@@ -32,7 +37,10 @@ def pool(hidden: Float[Tensor, "B T D"], layout: Layout, how: str) -> Float[Tens
         found = hidden.masked_fill(~real[..., None], -torch.inf).amax(1)
     else:
         wide = hidden.to(wide_dtype(hidden.dtype)).masked_fill(~real[..., None], 0.0)
-        found = (wide.sum(1) / real.sum(1, keepdim=True).clamp(min=1)).to(hidden.dtype)
+        weights = real * (layout.position + 1) if how == "weighted_mean" else real.long()
+        count = weights.sum(1, keepdim=True).clamp(min=1)
+        total = (wide * weights[..., None]).sum(1) if how == "weighted_mean" else wide.sum(1)
+        found = (total / (count.to(wide.dtype).sqrt() if how == "mean_sqrt" else count)).to(hidden.dtype)
     return found.masked_fill(~real.any(1, keepdim=True), 0.0)
 
 

@@ -80,6 +80,8 @@ ROWS = (
     ParameterRole(r"^head\.bias$", "head bias", "vector", "zero"),
     ParameterRole(r"^head\.pooler\.dense\.weight$", "pooler", "table", "normal"),
     ParameterRole(r"^head\.pooler\.dense\.bias$", "pooler", "vector", "zero"),
+    ParameterRole(r"^head\.dense\.\d+\.linear\.weight$", "pooler", "table", "normal"),
+    ParameterRole(r"^head\.dense\.\d+\.linear\.bias$", "pooler", "vector", "zero"),
     ParameterRole(r"^head\.scores\.weight$", "classifier", "table", "normal"),
     ParameterRole(r"^head\.scores\.bias$", "classifier", "vector", "zero"),
     ParameterRole(r"^head\.dense\.weight$", "head transform", "table", "normal"),

@@ -52,7 +52,7 @@ def frame_for(model: Transformer, tokenizer: Tokenizer, texts: int = 1) -> Frame
         raise HeddleError(
             f"the tokenizer has {tokenizer.vocab_size} ids, but the model only {model.vocab_size}: use the model's own tokenizer"
         )
-    frame = Frame(model.config.context, *around_read(model.config, tokenizer))
+    frame = Frame(model.config.longest_text(), *around_read(model.config, tokenizer))
     check_frame(frame, texts)
     return frame
 

@@ -22,7 +22,7 @@ from heddle.errors import HeddleError
 from heddle.generate.drawn import Drawn
 from heddle.generate.translate import translate
 from heddle.predict.classify import check_threshold, classify
-from heddle.predict.embed import embed
+from heddle.predict.embed import embed, prompt_of, vector_width
 from heddle.serve.answers import Choice, Spelled, Spelling, chat_logprobs, completion_logprobs, embeddings, spell, usage
 from heddle.serve.errors import ERRORS, ApiError, unreadable
 from heddle.serve.guard import Guard
@@ -275,11 +275,15 @@ class Service:
     async def embed(self, body: EmbeddingRequest, request: Request) -> Document:
         """Vectors of texts (OpenAI's embeddings): the mean of the last hidden vectors, or what the model's head makes of them."""
         served, texts = self._find(body.model), texts_of(body.input)
-        if body.dimensions is not None and body.dimensions != served.model.config.dim:
-            raise ApiError(400, f"the model's vectors have {served.model.config.dim} numbers", param="dimensions")
+        width = vector_width(served.model.config, body.pooling)
+        if body.dimensions is not None and body.dimensions != width:
+            raise ApiError(400, f"the model's vectors have {width} numbers", param="dimensions")
+        with refused("prompt" if body.prompt_name is None else "prompt_name"):
+            prompt = prompt_of(served.model.config, body.prompt, body.prompt_name)
 
         def vectors(some: Sequence[str]) -> list[Any]:
-            made, ids = embed(served.model, served.tokenizer, some), served.tokenizer.encode_batch(some)
+            ids = served.tokenizer.encode_batch([prompt + text for text in some])
+            made = embed(served.model, served.tokenizer, some, body.pooling, body.normalise, prompt=prompt)
             return list(zip(made.vectors, made.cut, map(len, ids), strict=True))
 
         found = await self._made(request, served, vectors, texts, "input")

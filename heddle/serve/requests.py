@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from heddle.config.decoding import BeamConfig, DecodingDefaults, SamplingConfig, completed
+from heddle.config.embedding import Pooling
 from heddle.errors import HeddleError
 from heddle.serve.errors import ApiError
 
@@ -192,11 +193,15 @@ class ChatRequest(Sampled):
 
 
 class EmbeddingRequest(Request):
-    """`POST /v1/embeddings`."""
+    """`POST /v1/embeddings`; the last four fields are heddle's own, as `heddle.embed` has them."""
 
     input: Texts
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = None
+    prompt: Text | None = None
+    prompt_name: str | None = None
+    pooling: Pooling | None = None
+    normalise: bool = False
 
 
 class TranslateRequest(Request):

@@ -114,6 +114,13 @@ def frame_entry(around: Around, types: Sequence[int], texts: Sequence[bytes]) ->
     return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens}
 
 
+def lowered(content: Content) -> Content:
+    """The content of a file that puts texts in lower case before anything else."""
+    first: Content = {"type": "Lowercase"}
+    normalizers = [first, *steps_of(content.get("normalizer"), "normalizers")]
+    return {**content, "normalizer": {"type": "Sequence", "normalizers": normalizers}}
+
+
 def model_type(content: Content) -> str:
     """BPE, WordLevel, WordPiece or Unigram; old files leave out the type of BPE."""
     model = content["model"]

@@ -9,7 +9,7 @@ from heddle.errors import HeddleError, did_you_mean
 from heddle.text.base import END_OF_TEXT as END_OF_TEXT
 from heddle.text.base import Base, Kind, utf8
 from heddle.text.file import Around as Around
-from heddle.text.file import Content, model_type, read_content
+from heddle.text.file import Content, lowered, model_type, read_content
 from heddle.text.heartbeat import heartbeat
 from heddle.text.kinds import KINDS, READERS
 from heddle.text.wrapped import KIND_OF
@@ -99,19 +99,22 @@ class Tokenizer(Protocol):
 
 
 @checked()
-def load_tokenizer(path: str | Path) -> Tokenizer:
+def load_tokenizer(path: str | Path, lowercase: bool = False) -> Tokenizer:
     """Load a `tokenizer.json`, or the one in a directory: one from heddle, or a published one (BPE over bytes as in GPT-2,
     Llama 3 and Qwen, or over characters as in Llama 2 and Mistral; WordPiece as in BERT; Unigram as in T5).
 
     What a published file adds around the text is left out: no token is added at its start (`begins` lists those it would
     add) or end, and nothing is truncated or padded. Tokens added to a vocabulary are special, whatever the file calls them.
 
+    Args:
+        lowercase: whether texts are put in lower case first, whatever the file says.
+
     Raises:
         HeddleError: the file cannot be read, is damaged, or holds an unsupported kind of tokenizer (the message names it).
     """
     path, content = read_content(path)
     try:
-        return _recognise(content)
+        return _recognise(lowered(content) if lowercase else content)
     except HeddleError as error:
         raise HeddleError(f"{path}: {error}") from None
     except Exception as error:  # `tokenizers` raises nothing more precise

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from heddle.config.model import EmbeddingHeadConfig
+from heddle.config.embedding import EmbeddingHeadConfig
 from heddle.config.tasks import ContrastiveConfig
 from heddle.data.batch import IGNORED, Batch
 from heddle.data.records import Records
@@ -178,6 +178,11 @@ class ContrastiveTask(RecordTask):
             np.mean([each > self.reading.length for each in self._needed(self.reading.records(held_out=False))])
         )
         said = self.rows(held_out=False).remarks()
+        prompts = getattr(self.reading.model.head, "prompts", {})
+        if prompts:
+            said.append(
+                f"the model's prompts ({', '.join(prompts)}) come before no text: write one into the records to learn with it"
+            )
         if share >= TOLD:
             said.append(
                 f"{share:.1%} of the training texts are longer than context = {self.reading.length}: they lose their ends"

@@ -64,8 +64,8 @@ class Reading:
 
     @property
     def length(self) -> int:
-        """Tokens per window."""
-        return self.model.context if self.context is None else self.context
+        """Tokens per window; of a text to embed, at most as many as its vector is made from."""
+        return self.model.longest_text() if self.context is None else self.context
 
     def part(self, held_out: bool) -> Part:
         """The text to score, or the one to train on.

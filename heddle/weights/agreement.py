@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heddle.config.model import ClassifierHeadConfig, EmbeddingHeadConfig, LanguageHeadConfig
+from heddle.config.embedding import EmbeddingHeadConfig
+from heddle.config.model import ClassifierHeadConfig, LanguageHeadConfig
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
@@ -89,12 +90,12 @@ def compare(model: Transformer, tokenizer: Tokenizer | None, family: Family, fol
         inputs += _of_texts(model, tokenizer, cut)
         notes += _compare_chat(model, tokenizer, cut)
     with torch.inference_mode():
-        sides = [(_ours(model, each), _theirs(model, theirs, each)) for each in inputs]
+        sides = [(_ours(model, each), _theirs(model, family, theirs, each)) for each in inputs]
         difference = max(_apart(*side) for side in sides)
         if difference <= TOLERANCE:
             return Agreement(difference, TOLERANCE, tuple(notes))
         model.double(), theirs.double()
-        exact = [(_ours(model, each), _theirs(model, theirs, each)) for each in inputs]
+        exact = [(_ours(model, each), _theirs(model, family, theirs, each)) for each in inputs]
     rounding = max(
         _apart(*pair) for rough, fine in zip(sides, exact, strict=True) for pair in zip(fine, rough, strict=True)
     )
@@ -109,7 +110,8 @@ def _loaded(transformers: Any, family: Family, folder: Path) -> Any:
         how["experts_implementation"] = "eager"  # the others do not support every width
     read: Any = getattr(transformers, family.architecture).from_pretrained
     theirs, report = read(folder, output_loading_info=True, **how)
-    unset = [str(name) for name in (*report["missing_keys"], *report["unexpected_keys"], *report["mismatched_keys"])]
+    absent = () if family.headless else report["missing_keys"]  # a head of the bare class, which nobody reads
+    unset = [str(name) for name in (*absent, *report["unexpected_keys"], *report["mismatched_keys"])]
     if unset:
         raise HeddleError(
             f"Hugging Face transformers cannot place {unset[0]} of the exported weights ({len(unset)} in all)"
@@ -136,7 +138,7 @@ def _of_texts(model: Transformer, tokenizer: Tokenizer, theirs: Any) -> Iterator
     """
     config = model.config
     before, between, after = around_read(config, tokenizer)
-    room = config.context - len(before) - len(after)
+    room = config.longest_text() - len(before) - len(after)
     texts = [(text, ids) for text, ids in _texts(model, tokenizer) if room > 0]
     rows = [([*before, *ids[:room], *after], 0) for _, ids in texts]
     given: list[tuple[str, ...]] = [(text,) for text, _ in texts]
@@ -250,11 +252,15 @@ def _ours(model: Transformer, given: Input) -> Tensor:
     return _compared(model, found, given)
 
 
-def _theirs(model: Transformer, theirs: Any, given: Input) -> Tensor:
+def _theirs(model: Transformer, family: Family, theirs: Any, given: Input) -> Tensor:
+    """The same of Hugging Face transformers; where its class has no head, heddle's is put on its hidden vectors."""
     answer = theirs(**given.theirs)
-    return _compared(
-        model, answer.pooler_output if isinstance(model.config.head, EmbeddingHeadConfig) else answer.logits, given
-    )
+    if family.headless:
+        assert model.head is not None
+        found = model.head(answer.last_hidden_state, given.ours.get("layout"), model.embedding.weight)
+    else:
+        found = answer.pooler_output if isinstance(model.config.head, EmbeddingHeadConfig) else answer.logits
+    return _compared(model, found, given)
 
 
 def _compared(model: Transformer, scores: Tensor, given: Input) -> Tensor:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from heddle.checks import checked
+from heddle.config.embedding import EmbeddingHeadConfig
 from heddle.config.model import TransformerConfig
 from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError, did_you_mean
@@ -36,7 +37,7 @@ from heddle.weights.families import (
     UMT5,
     Family,
 )
-from heddle.weights.families.family import left_out
+from heddle.weights.families.family import left_out, without
 from heddle.weights.families.rotary import of_one_length
 from heddle.weights.files import write_directory, write_manifest
 from heddle.weights.generation import read_decoding
@@ -45,7 +46,10 @@ from heddle.weights.ids import read_ids
 from heddle.weights.mapping import import_tensors
 from heddle.weights.published import open_weights, read_chat, read_json, read_settings, read_tokenizer, write_published
 from heddle.weights.run import build_empty, load, write_model
-from heddle.weights.tensors import check_depth
+from heddle.weights.sentences import read_sentences, write_sentences
+from heddle.weights.start import is_head
+from heddle.weights.tensors import check_depth, specs_of
+from heddle.weights.tensors import compare as compare_specs
 from heddle.weights.token_roles import has_other_types, read_roles
 
 # In the order in which export tries them.
@@ -75,6 +79,10 @@ ALL = (
     MARIAN,
 )
 FAMILIES = {family.architecture: family for family in ALL}
+NO_SENTENCES = (
+    "no modules.json of sentence-transformers: a text's vector is the pooler output of {architecture}; "
+    "heddle embed --pooling mean takes the mean of its hidden vectors instead"
+)
 NEAREST, MOST = 3, 3  # families that an error names, and differences of each
 LONGEST = 300  # characters of an error that names more than one family
 OF_A_LAYER = re.compile(r"\.layers\.\d+")
@@ -100,11 +108,21 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     if not folder.is_dir():
         advice = "" if folder.exists() else "; to download it from the Hugging Face Hub, add --hub"
         raise HeddleError(f"{folder}: no such directory{advice}")
+    sentences = read_sentences(folder)
+    top, folder = folder, folder if sentences is None else sentences.body
     theirs = read_json(folder / "config.json")
     try:
-        found = families_of(theirs)
+        # Below a pooling, it does not matter which head a class has.
+        found = families_of(theirs if sentences is None else without(theirs, "architectures"))
         family = found[0] if len(found) == 1 else nearest_table(found, open_weights(folder))
-        config = family.to_config(theirs)
+        if sentences is None:
+            config = family.to_config(theirs)
+        else:
+            family = family.body()
+            data = family.to_config(without(theirs, "architectures")).to_dict()
+            config = TransformerConfig.of(
+                {**data, "head": sentences.head.to_dict()}, where="its files in heddle's terms"
+            )
     except HeddleError as error:
         raise HeddleError(f"{folder}: {error}") from None
     generation = folder / "generation_config.json"
@@ -112,15 +130,18 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     generated = read_json(generation) if generation.is_file() else None
     ids, notes = read_ids(theirs, generated or {}, family.ids, count)
     decoding, how = read_decoding(theirs, generated, len(config.stacks()) == 2)
+    if sentences is None and isinstance(config.head, EmbeddingHeadConfig):
+        notes.append(NO_SENTENCES.format(architecture=family.architecture))
     weights = open_weights(folder)
     config = family.with_own_head(config, weights)
     for name, stack in config.stacks().items():
         said = None if len(config.stacks()) == 1 else name
         check_depth(weights, family.layers[name], stack.depth, folder, family.names.prefix, said)
     empty = build_empty(config, folder / "config.json").state_dict()
-    tokenizer, missing = read_tokenizer(folder)
+    tokenizer, missing = read_tokenizer(folder, sentences is not None and sentences.lower)
     chat, unread = read_chat(folder)
     notes += [
+        *(() if sentences is None else sentences.notes),
         *missing,
         *left_out(theirs),
         *(how if config.decoder is not None else []),
@@ -139,8 +160,12 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     if tokenizer is None:
         notes.append("the run has no tokenizer: it reads and returns ids only")
     with write_directory(Path(run)) as directory:
-        read = import_tensors(family.table, family.names, config, empty, weights, folder)
+        below = {name: each for name, each in empty.items() if sentences is None or not is_head(name)}
+        read = import_tensors(family.table, family.names, config, below, weights, folder)
         config, tensors = family.plainer(config, read)
+        if sentences is not None:
+            tensors = {**tensors, **sentences.tensors()}
+            compare_specs(specs_of(tensors), specs_of(empty), top)
         own = {"ids": ids, "architecture": family.architecture, "chat": chat, "decoding": decoding}
         config = config.model_copy(update=own)
         saved = SavedConfig(model=config, origin=str(source))
@@ -210,6 +235,8 @@ def export_model(run: str | Path, directory: str | Path) -> dict[str, Any]:
     family, notes = choose(model.config)
     with write_directory(Path(directory)) as partial:
         write_published(partial, family, model, tokenizer)
+        if isinstance(model.config.head, EmbeddingHeadConfig):
+            write_sentences(partial, model.config, model.state_dict())
         try:
             agreement = compare(model, tokenizer, family, partial)
         except HeddleError as error:
@@ -242,7 +269,7 @@ def choose(config: TransformerConfig) -> tuple[Family, list[str]]:
             longer = f"{told} | {other.brief()}"
             told = longer if len(longer) < LONGEST else told
         raise HeddleError(told)
-    return nearest.family, [f"lost (matters only in training): {text}" for text in nearest.lost]
+    return nearest.written(config), [f"lost (matters only in training): {text}" for text in nearest.lost]
 
 
 def expressible(config: TransformerConfig, whole: bool = False) -> tuple[str | None, list[str]]:
@@ -253,7 +280,7 @@ def expressible(config: TransformerConfig, whole: bool = False) -> tuple[str | N
     """
     found = fits(config)
     if not found[0].against:
-        return found[0].family.architecture, []
+        return found[0].written(config).architecture, []
     if whole:
         others = [family for family in ALL if set(family.options.stacks) != set(config.stacks())]
         every = (*found, *(Fit(family, *family.reasons(config)) for family in others))
@@ -267,6 +294,10 @@ class Fit(NamedTuple):
     family: Family
     against: list[str]  # why the family cannot express the model
     lost: list[str]  # settings that would be lost, which matter only in training
+
+    def written(self, config: TransformerConfig) -> Family:
+        """The family as it is written: without its head, if files beside its own hold the model's."""
+        return self.family if self.family.holds_head(config) else self.family.body()
 
     def distinct(self) -> list[str]:
         """Reasons, without those that repeat another for a different layer."""
@@ -286,4 +317,10 @@ def fits(config: TransformerConfig) -> list[Fit]:
     """The families with the model's stacks, nearest first; ties go to the family it was imported from, then by `ALL`."""
     has = set(config.stacks())
     found = [Fit(family, *family.reasons(config)) for family in ALL if set(family.options.stacks) == has]
-    return sorted(found, key=lambda fit: (len(fit.distinct()), fit.family.architecture != config.architecture))
+
+    def distance(fit: Fit) -> tuple[int, bool, bool]:
+        bare = fit.family.body().architecture if isinstance(config.head, EmbeddingHeadConfig) else None
+        known = config.architecture in (fit.family.architecture, bare)
+        return len(fit.distinct()), not fit.family.holds_head(config), not known
+
+    return sorted(found, key=distance)

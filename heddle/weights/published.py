@@ -20,6 +20,7 @@ from heddle.weights.families import Family
 from heddle.weights.generation import written_decoding
 from heddle.weights.ids import own_ids, written_ids
 from heddle.weights.mapping import to_theirs
+from heddle.weights.start import is_head
 from heddle.weights.tensors import Weights, save_tensors
 from heddle.weights.token_roles import PADS, ROLES, as_set, published_tokenizer, typed, written_roles
 
@@ -57,14 +58,15 @@ def open_weights(folder: Path) -> Weights:
     raise HeddleError(f"{folder}: no model.safetensors and no {INDEX}")
 
 
-def read_tokenizer(folder: Path) -> tuple[Tokenizer | None, list[str]]:
+def read_tokenizer(folder: Path, lower: bool = False) -> tuple[Tokenizer | None, list[str]]:
     """The tokenizer of a published directory, and notes for the user; None if heddle does not have it, and a note says why.
 
     What `tokenizer_config.json` says otherwise than `tokenizer.json` is taken as the classes of Hugging Face transformers take it.
+    With `lower`, texts are put in lower case before anything else.
     """
     try:
         if (folder / "tokenizer.json").is_file():
-            return as_set(load_tokenizer(folder), read_settings(folder))
+            return as_set(load_tokenizer(folder, lower), read_settings(folder))
         if (folder / "merges.txt").is_file() and (folder / "vocab.json").is_file():
             tokenizer = load_gpt2_merges(folder / "merges.txt")
             if not _same_ids(read_json(folder / "vocab.json"), tokenizer):
@@ -133,7 +135,8 @@ def write_published(folder: Path, family: Family, model: Transformer, tokenizer:
     ids, chat = special_ids(model.config, tokenizer), model.config.chat
     if chat is not None and tokenizer is not None:
         (folder / TEMPLATE).write_text(chat.template, encoding="utf-8")
-    config, tensors = family.rewrite(model.config, model.state_dict())
+    state = {name: each for name, each in model.state_dict().items() if not (family.headless and is_head(name))}
+    config, tensors = family.rewrite(model.config, state)
     read = None if tokenizer is None else published_tokenizer(config, tokenizer)
     if family.from_zero is not None and starts_otherwise(read, config) and ids.decoder_start is not None:
         config, tensors = family.from_zero(config, tensors, ids.decoder_start)
@@ -142,12 +145,15 @@ def write_published(folder: Path, family: Family, model: Transformer, tokenizer:
     said, generation = written_ids(ids, family.ids)
     theirs = {"architectures": [family.architecture], "model_type": family.name, **family.theirs(config), **said}
     # Hugging Face transformers reads `torch_dtype` before version 4.56, and `dtype` from then on.
-    _write_json(folder / "config.json", {**theirs, "torch_dtype": "float32", "dtype": "float32"})
-    _write_json(folder / "generation_config.json", {**generation, **written_decoding(model.config.decoding)})
-    save_tensors(folder / "model.safetensors", to_theirs(family.table, config, tensors), {"format": "pt"})
+    write_json(folder / "config.json", {**theirs, "torch_dtype": "float32", "dtype": "float32"})
+    write_json(folder / "generation_config.json", {**generation, **written_decoding(model.config.decoding)})
+    named = to_theirs(family.table, config, tensors)
+    if family.headless:  # as the class of the bare model names them
+        named = {name.removeprefix(family.names.prefix): each for name, each in named.items()}
+    save_tensors(folder / "model.safetensors", named, {"format": "pt"})
     if read is not None:
         begun(read, model.config).save(folder)
-        _write_json(folder / SETTINGS, tokenizer_config(config, read, ids, chat))
+        write_json(folder / SETTINGS, tokenizer_config(config, read, ids, chat))
 
 
 def starts_otherwise(tokenizer: Tokenizer | None, config: TransformerConfig) -> TypeGuard[Base]:
@@ -181,12 +187,13 @@ def tokenizer_config(
     """The `tokenizer_config.json` for a `tokenizer.json`."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",  # others change what tokenizer.json says
-        "model_max_length": config.context,
+        "model_max_length": config.longest_text(),
         "model_input_names": ["input_ids", *(["token_type_ids"] if typed(config) else []), "attention_mask"],
         "clean_up_tokenization_spaces": False,
         **written_roles(config, tokenizer, ids, chat),
     }
 
 
-def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a JSON file that holds a table."""
     path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

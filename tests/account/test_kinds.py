@@ -54,7 +54,7 @@ NAMED = {
     "both": learned(family="both"),
     "two tables": learned(family="both", source_vocab_size=19, tied=False),
     "classifier": learned(family="encoder").override({"head": {"kind": "classifier", "classes": 3, "dense": True}}),
-    "embedding": learned(family="encoder").override({"head": {"kind": "embedding", "dense": True}}),
+    "embedding": learned(family="encoder").override({"head": {"kind": "embedding", "dense": [{}]}}),
     "no head": learned(family="encoder").override({"head": {"kind": "none"}}),
     "token types": learned(family="encoder", types=2, entry_norm=LayerNormConfig()),
     "buckets": learned(family="both", relative=BUCKETS),

@@ -40,7 +40,9 @@ def numbers_of(config: TransformerConfig) -> int:
         transform = linear(dim, dim, head.transform_bias) + (1 + head.transform_bias) * dim
         total += (not head.tied) * rows * dim + head.bias * rows + head.transform * transform
     else:
-        total += getattr(head, "dense", False) * linear(dim, dim, True)
+        widths = head.widths(dim) if head.kind == "embedding" else [dim] * (1 + getattr(head, "dense", False))
+        biased = [each.bias for each in head.dense] if head.kind == "embedding" else [True]
+        total += sum(map(linear, widths, widths[1:], biased))
         total += linear(dim, head.classes, True) if head.kind == "classifier" else 0
     return total
 

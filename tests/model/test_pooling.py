@@ -7,7 +7,20 @@ from heddle.errors import HeddleError
 from heddle.model.pooling import apart, pool
 from heddle.nn import Layout
 
-KINDS = ["first", "last", "mean", "max"]
+KINDS = ["first", "last", "mean", "max", "mean_sqrt", "weighted_mean"]
+
+
+def wanted_of(own: torch.Tensor, how: str) -> torch.Tensor:
+    """One vector of those of a text, by definition."""
+    weights = torch.arange(1, len(own) + 1, dtype=own.dtype)[:, None]
+    return {
+        "first": own[0],
+        "last": own[-1],
+        "mean": own.mean(0),
+        "max": own.amax(0),
+        "mean_sqrt": own.sum(0) / len(own) ** 0.5,
+        "weighted_mean": (own * weights).sum(0) / weights.sum(),
+    }[how]
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -19,8 +32,7 @@ def test_only_real_tokens_are_pooled(how: str, side: str) -> None:
     found = pool(hidden, layout, how)
     for row in range(2):
         own = hidden[row, layout.segment[row] == 0]
-        wanted = {"first": own[0], "last": own[-1], "mean": own.mean(0), "max": own.amax(0)}[how]
-        torch.testing.assert_close(found[row], wanted)
+        torch.testing.assert_close(found[row], wanted_of(own, how))
     assert (found[2] == 0).all()
     found.square().sum().backward()
     assert (hidden.grad[layout.segment < 0] == 0).all()
@@ -48,8 +60,7 @@ def test_texts_of_a_row_come_apart(how: str, side: str) -> None:
             if number >= len(row_lengths):
                 assert (found[row, number] == 0).all()
                 continue
-            wanted = {"first": own[0], "last": own[-1], "mean": own.mean(0), "max": own.amax(0)}[how]
-            torch.testing.assert_close(found[row, number], wanted)
+            torch.testing.assert_close(found[row, number], wanted_of(own, how))
     found.square().sum().backward()
     assert (hidden.grad[layout.segment < 0] == 0).all()
 

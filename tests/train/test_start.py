@@ -74,7 +74,7 @@ def test_it_goes_on_learning_from_there(learned: Path, tmp_path: Path, corpus: P
 
 def test_a_head_of_another_kind_is_new(learned: Path, tmp_path: Path, corpus: Path) -> None:
     model, tokenizer = load(learned)
-    bare = build(model.config.override({"head": {"kind": "embedding", "dense": True}}), seed=5)
+    bare = build(model.config.override({"head": {"kind": "embedding", "dense": [{}]}}), seed=5)
     bare.load_state_dict({**bare.state_dict(), **{k: v for k, v in model.state_dict().items() if "head" not in k}})
     save(bare, tmp_path / "bare", tokenizer)
     said: list[str] = []

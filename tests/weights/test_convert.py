@@ -32,7 +32,7 @@ from heddle.train import MultiLabelTask, Reading, RegressionTask
 from heddle.weights import export_model, import_model, load, read_config
 from heddle.weights.convert import ALL, FAMILIES, choose, expressible
 from heddle.weights.families.bart import without_zeros
-from heddle.weights.families.family import resolved
+from heddle.weights.families.difference import resolved
 from heddle.weights.files import verify
 from heddle.weights.run import write_model
 from tests import refusing
@@ -568,13 +568,13 @@ def test_an_export_that_computes_something_else_is_refused(
 ) -> None:
     from heddle.weights import published
 
-    write = published._write_json
+    write = published.write_json
 
     def slipped(path: Path, data: dict[str, Any]) -> None:
         changed = {"activation_function": "gelu"} if slip == "activation" else {"tie_word_embeddings": False}
         write(path, {**data, **changed} if path.name == "config.json" else data)
 
-    monkeypatch.setattr(published, "_write_json", slipped)
+    monkeypatch.setattr(published, "write_json", slipped)
     config = small(**{"initial.std": 0.5})
     with pytest.raises(HeddleError, match="differ by" if slip == "activation" else "cannot place lm_head.weight"):
         export_model(make_run(tmp_path / "run", config), tmp_path / "out")

@@ -26,7 +26,8 @@ from heddle.model import Transformer, build
 from heddle.nn import Layout
 from heddle.weights import export_model, import_model, load, read_config
 from heddle.weights.convert import FAMILIES
-from heddle.weights.families.family import Family, resolved
+from heddle.weights.families.difference import resolved
+from heddle.weights.families.family import Family
 from heddle.weights.mapping import rows_of, to_theirs
 from tests.weights.conftest import trained
 

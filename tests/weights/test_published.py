@@ -18,7 +18,7 @@ from heddle.weights.families import (
     T5,
     Family,
 )
-from heddle.weights.families.family import differences, resolved
+from heddle.weights.families.difference import differences, resolved
 
 LLAMA_7B = {
     "model_type": "llama", "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 11_008,

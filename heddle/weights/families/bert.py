@@ -5,13 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from heddle.config.embedding import DenseConfig, EmbeddingHeadConfig
 from heddle.config.layers import LayerNormConfig, MLPConfig
-from heddle.config.model import (
-    ClassifierHeadConfig,
-    EmbeddingHeadConfig,
-    LanguageHeadConfig,
-    TransformerConfig,
-)
+from heddle.config.model import ClassifierHeadConfig, LanguageHeadConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.families.family import (
     Family,
@@ -76,7 +72,7 @@ MASKED_TABLE = (
 )
 POOLED_TABLE = (
     *(replace(row, theirs=row.theirs.removeprefix("bert.")) for row in BODY),
-    *pair("pooler.dense", "head.dense"),
+    *pair("pooler.dense", "head.dense.0.linear"),
 )
 
 CLASSIFIED_TABLE = (
@@ -138,7 +134,7 @@ def pooled_config(found: Mapping[str, Any]) -> TransformerConfig:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, POOLED, DEFAULTS, FIXED)
-    head = {"kind": "embedding", "pooling": "first", "dense": True}
+    head = {"kind": "embedding", "pooling": "first", "dense": [{}]}
     return TransformerConfig.of({**_described(f), "head": head}, where="BERT's config.json in heddle's terms")
 
 
@@ -303,4 +299,6 @@ BERT_CLASSIFIER = _family(
     ClassifierHeadConfig(classes=2, pooling="first", dense=True),
 )
 BERT_TAGGED = _family(TAGGED, tagged_config, TAGGED_TABLE, "bert.", (), ClassifierHeadConfig(classes=2, pooling="none"))
-BERT_POOLED = _family(POOLED, pooled_config, POOLED_TABLE, "", (), EmbeddingHeadConfig(pooling="first", dense=True))
+BERT_POOLED = _family(
+    POOLED, pooled_config, POOLED_TABLE, "", (), EmbeddingHeadConfig(pooling="first", dense=(DenseConfig(),))
+)

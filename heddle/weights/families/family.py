@@ -2,34 +2,26 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from math import isclose
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from heddle.config.embedding import EmbeddingHeadConfig
 from heddle.config.layers import (
     AttentionConfig,
-    DropoutConfig,
-    DynamicScaling,
     GatedConfig,
     LayerNormConfig,
-    LinearScaling,
-    LongRopeScaling,
     MLPConfig,
-    MoEConfig,
-    NTKScaling,
     RMSNormConfig,
-    RotaryConfig,
-    YarnScaling,
 )
-from heddle.config.model import BlockConfig, LanguageHeadConfig, StackConfig, TransformerConfig
+from heddle.config.model import BlockConfig, LanguageHeadConfig, TransformerConfig
 from heddle.errors import HeddleError
-from heddle.nn.position import Yarn
 from heddle.weights.families import layers
-from heddle.weights.families.rotary import plain_base
+from heddle.weights.families.difference import differences, resolved
 from heddle.weights.mapping import Names, TensorRow
+from heddle.weights.start import is_head
 
 # Hugging Face's names of activations and heddle's. For each of heddle's, the first one is written.
 ACTIVATIONS = {
@@ -60,6 +52,9 @@ TRAINING = ("router_jitter_noise", "encoder_layerdrop", "decoder_layerdrop", "la
 
 # Fields that change the function, with the only value that heddle supports.
 FIXED: dict[str, Any] = {"is_encoder_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
+
+# What names of classes end with: their head.
+HEADED = re.compile(r"(LMHeadModel|For[A-Z]\w+|MTModel|Model)$")
 
 # Settings that matter only in training; an export without them computes the same.
 TRAINING_ONLY = re.compile(r"(.+\.)?dropout|dropout\.mask|.+\.ffn\.(balance|z)")
@@ -108,6 +103,8 @@ class Family:
             zero vector and no probability, and that its decoder starts with; None: the family needs none.
         attention: the attention of the Hugging Face class that an export is checked with.
         plainer: rewrites an imported model exactly into a plainer one.
+        bare: the class without a head, if its name has not just `Model` in place of the head.
+        headless: whether its files hold no head, since those of sentence-transformers hold it (`body`).
         own_head: the names of a head and of the table that a config ties it to, if a file that holds different numbers for
             both has an untied head all the same; None: such a file is refused.
     """
@@ -127,6 +124,28 @@ class Family:
     plainer: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = as_it_is
     from_zero: Callable[[TransformerConfig, Tensors, int], tuple[TransformerConfig, Tensors]] | None = None
     own_head: tuple[str, str] | None = None
+    bare: str = ""
+    headless: bool = False
+
+    def body(self) -> "Family":
+        """The family without its head: the class of the bare model, which reads what is in the files of any head."""
+        heads = {row.theirs: row for row in self.table if all(map(is_head, row.ours))}
+        copies = {name: others for name, others in (self.names.copies or {}).items() if name not in heads}
+        return replace(
+            self,
+            architecture=self.bare or HEADED.sub("Model", self.architecture),
+            table=tuple(row for row in self.table if row.theirs not in heads),
+            names=replace(self.names, ignorable=(*self.names.ignorable, *heads), copies=copies),
+            own_head=None,
+            headless=True,
+        )
+
+    def holds_head(self, config: TransformerConfig) -> bool:
+        """Whether the family's own files hold the head of such a model. If not, it embeds texts: files beside these hold it."""
+        head, own = config.head, self.options.head
+        if not isinstance(head, EmbeddingHeadConfig):
+            return True
+        return isinstance(own, EmbeddingHeadConfig) and own.computes(config.dim) == head.computes(config.dim)
 
     def with_own_head(self, config: TransformerConfig, weights: Tensors) -> TransformerConfig:
         """The config of a file's model: with an untied head if the file decides that (`own_head`) and holds one."""
@@ -143,6 +162,8 @@ class Family:
     def reasons(self, config: TransformerConfig) -> tuple[list[str], list[str]]:
         """Why the family cannot express `config` (empty if it can), and the lost settings that matter only in training.
 
+        Of a model that embeds texts, this is about the part below its head.
+
         This compares the config with its round trip: the family cannot express whatever changes.
         """
         config, _ = self.rewrite(config, {})
@@ -156,6 +177,8 @@ class Family:
         if self.own_head is not None and not getattr(config.head, "tied", True):
             back = untied(back)
         found = differences(resolved(config), resolved(back))
+        if isinstance(config.head, EmbeddingHeadConfig):  # any is expressed beside the family's own files
+            found = [each for each in found if not each[0].startswith("head.")]
         told = {path: f"{path} is {ours}, {self.architecture} has {theirs}" for path, ours, theirs in found}
         lost = [path for path in told if TRAINING_ONLY.fullmatch(path)]
         return [text for path, text in told.items() if path not in lost], [told[path] for path in lost]
@@ -287,117 +310,3 @@ def their_activation(name: str) -> str:
         if ours == name:
             return theirs
     raise HeddleError(f"Hugging Face transformers has no activation {name!r}")
-
-
-def resolved(config: TransformerConfig) -> dict[str, Any]:
-    """The config as plain data with default sizes filled in, without settings that do not change the function."""
-    data = config.to_dict()
-    for name, stack in config.stacks().items():
-        first = _resolved_block(stack.blocks[0], config.dim)
-        others = {
-            str(number): _resolved_block(block, config.dim)
-            for number, block in enumerate(stack.blocks)
-            if block != stack.blocks[0]
-        }
-        data[name] |= {
-            "final_norm": stack.ends_in_norm(),
-            "block": first,
-            "layers": {number: block for number, block in others.items() if block != first},
-        }
-        del data[name]["overrides"]
-    if config.source_vocab_size is None:
-        del data["source_vocab_size"]
-    if not any(_rates(stack) for stack in config.stacks().values()):
-        data["dropout"] = DropoutConfig().to_dict()  # nothing is dropped, so the convention does not matter
-    if isinstance(config.head, LanguageHeadConfig) and isclose(config.head.scale, config.dim**-0.5, rel_tol=1e-12):
-        data["head"]["scale"] = "1/√dim"
-    del data["pad_vocab_to"], data["initial"], data["ids"], data["architecture"], data["chat"], data["decoding"]
-    return data
-
-
-def _rates(stack: StackConfig) -> bool:
-    def rates(data: Any) -> bool:
-        inner = [rates(value) for value in data.values() if isinstance(value, dict)]
-        return bool(data.get("dropout")) or any(inner)
-
-    return any(rates(part.model_dump()) for part in (stack.entry, *stack.blocks))
-
-
-def _resolved_block(block: BlockConfig, dim: int) -> dict[str, Any]:
-    data = block.model_dump(mode="json")
-    for place, attention in (("mixer", block.mixer), ("cross", block.cross)):
-        if isinstance(attention, AttentionConfig):
-            data[place] |= _resolved_attention(attention, dim)
-            del data[place]["kernel"]
-    if isinstance(block.ffn, MLPConfig | GatedConfig):
-        data["ffn"]["hidden"] = block.ffn.width(dim)
-    elif isinstance(block.ffn, MoEConfig):
-        moe = block.ffn
-        data["ffn"]["expert"]["hidden"] = moe.width(dim)
-        # Several shared experts are equivalent to one of their total width.
-        data["ffn"] |= {"shared": min(moe.shared, 1), "shared_hidden": moe.shared * moe.shared_width(dim)}
-        del data["ffn"]["dispatch"]
-    return data
-
-
-def _resolved_attention(mixer: AttentionConfig, dim: int) -> dict[str, Any]:
-    width, biased = mixer.width(dim), mixer.biased()
-    bias: Any = {0: False, 4: True}.get(len(biased), sorted(biased))
-    scale = mixer.scale
-    if not isinstance(scale, str) and isclose(scale, width**-0.5, rel_tol=1e-12):
-        scale = "head_dim"
-    sizes = {"kv_heads": mixer.key_heads(), "head_dim": width, "value_dim": mixer.value_dim or width}
-    found = {**sizes, "bias": bias, "scale": scale}
-    return found | (
-        {"relative": _resolved_rotary(mixer.relative, width)} if isinstance(mixer.relative, RotaryConfig) else {}
-    )
-
-
-def _resolved_rotary(relative: RotaryConfig, head_dim: int) -> dict[str, Any]:
-    scaling, data = relative.scaling, relative.model_dump(mode="json")
-    if isinstance(scaling, NTKScaling | DynamicScaling) or scaling == LinearScaling(factor=1):
-        data |= {"base": plain_base(relative, relative.rotated_dim(head_dim)), "scaling": None}
-    elif isinstance(scaling, YarnScaling):
-        data["scaling"]["magnitude"] = Yarn(scaling.factor, scaling.original, length=scaling.magnitude).magnitude
-    elif isinstance(scaling, LongRopeScaling):
-        used = {"factors": list(scaling.factors()), "magnitude": scaling.magnitude}
-        data["scaling"] = {"kind": scaling.kind, **used}
-    return data
-
-
-def differences(ours: Any, theirs: Any, path: str = "") -> list[tuple[str, str, str]]:
-    """(path, ours, theirs) for each difference of two plain configs; for tables of different kinds, only the kind."""
-    if ours == theirs:
-        return []
-    kinds = [each.get("kind") if isinstance(each, dict) else None for each in (ours, theirs)]
-    if kinds[0] != kinds[1]:
-        both = isinstance(ours, dict) and isinstance(theirs, dict)
-        return [(f"{path}.kind" if both else path, _plain(kinds[0] or ours), _plain(kinds[1] or theirs))]
-    mine, other = ({} if each is None else each for each in (ours, theirs))
-    if not (isinstance(mine, dict) and isinstance(other, dict)):
-        return [(path, _plain(ours), _plain(theirs))]
-    found = []
-    for key in sorted(mine.keys() | other.keys()):
-        if key != "layers":
-            found += differences(mine.get(key), other.get(key), f"{path}.{key}" if path else key)
-    return found + _of_layers(mine, other, path, found) if "layers" in mine else found
-
-
-def _of_layers(
-    ours: dict[str, Any], theirs: dict[str, Any], path: str, known: list[tuple[str, str, str]]
-) -> list[tuple[str, str, str]]:
-    """Differences in layers that differ from their stack's `block`, without those already known for the block."""
-    found = []
-    for number in sorted(ours["layers"].keys() | theirs["layers"].keys(), key=int):
-        blocks = [stack["layers"].get(number, stack["block"]) for stack in (ours, theirs)]
-        for place, mine, other in differences(*blocks):
-            if (f"{path}.block.{place}", mine, other) not in known:
-                found.append((f"{path}.layers.{number}.{place}", mine, other))
-    return found
-
-
-def _plain(value: Any) -> str:
-    """A value in words."""
-    if value is None or isinstance(value, bool):
-        return {None: "none", True: "true", False: "false"}[value]
-    return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)

@@ -65,6 +65,7 @@ GEMMA3 = replace(
     gemma2.GEMMA2,
     name="gemma3_text",
     architecture=ARCHITECTURE,
+    bare="Gemma3TextModel",
     to_config=to_config,
     from_config=from_config,
     table=TABLE,
