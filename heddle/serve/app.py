@@ -275,8 +275,7 @@ class Service:
     async def embed(self, body: EmbeddingRequest, request: Request) -> Document:
         """Vectors of texts (OpenAI's embeddings): the mean of the last hidden vectors, or what the model's head makes of them."""
         served, texts = self._find(body.model), texts_of(body.input)
-        width = vector_width(served.model.config, body.pooling)
-        if body.dimensions is not None and body.dimensions != width:
+        if body.dimensions not in (None, width := vector_width(served.model.config, body.pooling)):
             raise ApiError(400, f"the model's vectors have {width} numbers", param="dimensions")
         with refused("prompt" if body.prompt_name is None else "prompt_name"):
             prompt = prompt_of(served.model.config, body.prompt, body.prompt_name)
