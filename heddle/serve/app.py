@@ -288,12 +288,8 @@ class Service:
         found = await self._made(request, served, vectors, texts, "input")
         data, read = embeddings(found, body.encoding_format), sum(tokens for *_, tokens in found)
         self.metrics.read.labels(body.model).inc(read)
-        return {
-            "object": "list",
-            "data": data,
-            "model": body.model,
-            "usage": {"prompt_tokens": read, "total_tokens": read},
-        }
+        used = {"prompt_tokens": read, "total_tokens": read}
+        return {"object": "list", "data": data, "model": body.model, "usage": used}
 
     async def translate(self, body: TranslateRequest, request: Request) -> Document:
         """Translate texts by beam search."""
