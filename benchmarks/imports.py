@@ -354,6 +354,58 @@ def bert_classifier(pick: Pick) -> dict[str, Any]:
     return {**bert(pick), "num_labels": pick((1, 2, 5)), "problem_type": pick((None, "regression"))}
 
 
+def padded(draws: Callable[[Pick], dict[str, Any]], *without: str) -> Callable[[Pick], dict[str, Any]]:
+    """The fields of a RoBERTa: positions start after the padding id."""
+
+    def fields(pick: Pick) -> dict[str, Any]:
+        found = {**draws(pick), "pad_token_id": 1, "max_position_embeddings": pick((26, 50))}
+        return {name: value for name, value in found.items() if name not in without}
+
+    return fields
+
+
+def electra(draws: Callable[[Pick], dict[str, Any]]) -> Callable[[Pick], dict[str, Any]]:
+    return lambda pick: {
+        **draws(pick),
+        "embedding_size": pick((24, 32, 12)),
+        "summary_type": pick(("first", "mean")),
+        "summary_use_proj": pick((True, False)),
+        "summary_activation": pick(("gelu", None)),
+        "summary_last_dropout": pick((0.1, 0.0)),
+    }
+
+
+def distilbert(pick: Pick) -> dict[str, Any]:
+    return {
+        "vocab_size": pick((61, 64)),
+        "max_position_embeddings": pick((24, 48)),
+        "sinusoidal_pos_embds": pick((False, True)),
+        "n_layers": pick((1, 2, 3)),
+        "n_heads": pick((2, 4)),
+        "dim": pick((24, 32)),
+        "hidden_dim": pick((40, 52)),
+        "dropout": pick((0.0, 0.1)),
+        "attention_dropout": pick((0.0, 0.1)),
+        "activation": pick(SOME_ACTIVATIONS),
+        "initializer_range": pick((0.02, 0.1)),
+        "qa_dropout": pick((0.1, 0.0)),
+        "seq_classif_dropout": pick((0.2, 0.0)),
+        "tie_word_embeddings": pick((True, False)),
+    }
+
+
+def distilbert_classifier(pick: Pick) -> dict[str, Any]:
+    return {**distilbert(pick), "num_labels": pick((1, 2, 5))}
+
+
+MPNET = ("type_vocab_size", "classifier_dropout", "is_decoder", "add_cross_attention", "use_cache")
+
+
+def mpnet(draws: Callable[[Pick], dict[str, Any]]) -> Callable[[Pick], dict[str, Any]]:
+    fields = padded(draws, *MPNET)
+    return lambda pick: {**fields(pick), "relative_attention_num_buckets": pick((32, 32, 32, 40))}
+
+
 def t5(pick: Pick) -> dict[str, Any]:
     return {
         "vocab_size": pick((61, 64)),
@@ -484,6 +536,22 @@ DRAWS: dict[str, Callable[[Pick], dict[str, Any]]] = {
     "BertModel": bert,
     "BertForSequenceClassification": bert_classifier,
     "BertForTokenClassification": bert_classifier,
+    **{
+        name + ending: draws
+        for name, masked, classes in (
+            ("Roberta", padded(bert), padded(bert_classifier)),
+            ("XLMRoberta", padded(bert), padded(bert_classifier)),
+            ("DistilBert", distilbert, distilbert_classifier),
+            ("Electra", electra(bert), electra(bert_classifier)),
+            ("MPNet", mpnet(bert), mpnet(bert_classifier)),
+        )
+        for ending, draws in (
+            ("ForMaskedLM", masked),
+            ("ForSequenceClassification", classes),
+            ("ForTokenClassification", classes),
+            ("Model", masked),
+        )
+    },
     "ModernBertForMaskedLM": modernbert,
     "T5ForConditionalGeneration": t5,
     "UMT5ForConditionalGeneration": umt5,
@@ -525,7 +593,7 @@ def published(architecture: str, fields: dict[str, Any], seed: int, scale: float
     model = family(family.config_class(attn_implementation=attention(fields), **{**NO_IDS, **fields}))
     draw = torch.Generator().manual_seed(seed)
     behind = architecture.startswith(
-        ("Bert", "Bart", "Marian")
+        ("Bert", "Bart", "Marian", "Roberta", "XLMRoberta", "DistilBert", "Electra", "MPNet")
     )  # norms behind the sums: gains near 0 would hide everything
     with torch.no_grad():
         learned = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
@@ -545,12 +613,14 @@ def answer_of_theirs(model: Any, tokens: Any, source: Any) -> Any:
     if model.config.is_encoder_decoder:
         return model(source, decoder_input_ids=tokens).logits
     answer = model(tokens)
-    return answer.logits if hasattr(answer, "logits") else answer.pooler_output
+    return next(answer[name] for name in ("logits", "pooler_output", "last_hidden_state") if name in answer)
 
 
 def answer_of_ours(model: Any, tokens: Any, source: Any) -> Any:
 
     hidden = model(tokens, source=source if len(model.config.stacks()) == 2 else None).hidden
+    if model.head is None:
+        return hidden
     return (
         model.logits(hidden)
         if model.config.head.kind == "language"
@@ -609,7 +679,8 @@ def trial(architecture: str, seed: int, folder: Path) -> Outcome:
         try:
             theirs = published(architecture, fields, seed)
             count = min(fields["vocab_size"], fields.get("decoder_vocab_size") or fields["vocab_size"])
-            tokens, source = torch.randint(count, (2, 2, 20), generator=draw)
+            # Without the id that pads the rows of a RoBERTa, whose positions do not count it.
+            tokens, source = 2 + torch.randint(count - 2, (2, 2, 20), generator=draw)
             answer_of_theirs(theirs, tokens, source)
             theirs.save_pretrained(folder / "published")
         except Exception as error:

@@ -18,6 +18,7 @@ from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.head import Classifier, LanguageHead, Pooler
+from heddle.model.stack import Entry
 from heddle.model.transformer import Transformer
 from heddle.nn.attention import Attention
 from heddle.nn.convolution import Convolution
@@ -28,7 +29,7 @@ from heddle.nn.moe import MoE
 from heddle.nn.recurrent import Recurrent
 
 PROJECTIONS, SCORES, WEIGHTED_SUM = "projections", "scores", "weighted sum"
-FEED_FORWARD, HEAD = "feed-forward", "head"
+ENTRY, FEED_FORWARD, HEAD = "entry", "feed-forward", "head"
 CONVOLUTION, RECURRENT = "convolution", "recurrent"
 ROUTER, EXPERTS, SHARED = "router", "experts", "shared experts"
 CUSTOM_MIXER, CUSTOM_FEED_FORWARD = "custom mixer", "custom feed-forward"
@@ -190,6 +191,7 @@ def _custom(module: CustomMixer | CustomFeedForward, name: str, x: Tensor) -> It
 
 # Module class -> its products, for hidden vectors [B T D]. A class without a row multiplies nothing.
 STATED: dict[type[nn.Module], Callable[[Any, str, Tensor], Iterator[Product | Foreign]]] = {
+    Entry: _each(ENTRY),
     Attention: _attention,
     Convolution: _convolution,
     Recurrent: _each(RECURRENT),

@@ -26,6 +26,7 @@ from heddle.config.data import DataConfig as DataConfig
 from heddle.config.decoding import BeamConfig as BeamConfig
 from heddle.config.decoding import EngineConfig as EngineConfig
 from heddle.config.decoding import SamplingConfig as SamplingConfig
+from heddle.config.entry import EntryConfig as EntryConfig
 from heddle.config.ids import SpecialIds as SpecialIds
 from heddle.config.layers import AlibiConfig as AlibiConfig
 from heddle.config.layers import AttentionConfig as AttentionConfig
@@ -52,7 +53,6 @@ from heddle.config.layers import YarnScaling as YarnScaling
 from heddle.config.model import BlockConfig as BlockConfig
 from heddle.config.model import ClassifierHeadConfig as ClassifierHeadConfig
 from heddle.config.model import EmbeddingHeadConfig as EmbeddingHeadConfig
-from heddle.config.model import EntryConfig as EntryConfig
 from heddle.config.model import InitialConfig as InitialConfig
 from heddle.config.model import LanguageHeadConfig as LanguageHeadConfig
 from heddle.config.model import NoHeadConfig as NoHeadConfig

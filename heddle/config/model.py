@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from heddle.config.base import Config, merge, to_data, with_kind
 from heddle.config.chat import ChatTemplateConfig
+from heddle.config.entry import EntryConfig
 from heddle.config.ids import SpecialIds
 from heddle.config.layers import (
     ActivationName,
@@ -72,42 +73,6 @@ class BlockConfig(Config):
             if isinstance(self.ffn, MoEConfig) and self.ffn.skip == "internal":
                 raise ValueError("skip = 'internal' replaces the feed-forward's residual; parallel wiring has none")
         return self
-
-
-class EntryConfig(Config):
-    """What is applied to token embeddings before the first block."""
-
-    # Absolute positions; relative ones belong to the mixer. `sinusoidal` alternates sines and cosines (Vaswani et al. 2017,
-    # 3.5), `sinusoidal_halves` has all sines before all cosines (Marian).
-    positions: Literal["learned", "sinusoidal", "sinusoidal_halves", "none"] = "none"
-    combine: Literal["sum", "concat"] = "sum"  # (L0-16, D-28)
-    position_dim: Size | None = None  # with concat: width of the position part; None: half of dim
-    # Rows of a learned table before position 0: 2 in BART's and OPT's.
-    offset: Annotated[int, Field(ge=0, le=2**16)] = 0
-    scale: bool = False  # embeddings times √dim (Vaswani et al. 2017, 3.4; D-30)
-    types: Annotated[int, Field(ge=0, le=2**16)] = 0  # token types (segments) with a vector each (BERT)
-    norm: NormConfig | None = None  # after the sum
-    dropout: Rate = 0.0
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if self.combine == "concat" and self.positions == "none":
-            raise ValueError("combine = 'concat' needs positions to concatenate: set positions")
-        if self.offset and self.positions != "learned":
-            raise ValueError("offset applies to learned positions only: set positions = 'learned', or leave it out")
-        if self.combine == "sum" and self.position_dim is not None:
-            raise ValueError(
-                "position_dim applies to combine = 'concat' only; summed positions are as wide as the model"
-            )
-        return self
-
-    def token_dim(self, dim: int) -> int:
-        """Width of a token's vector in the table."""
-        return dim if self.combine == "sum" else dim - self.positions_dim(dim)
-
-    def positions_dim(self, dim: int) -> int:
-        """Width of a position's vector."""
-        return dim if self.combine == "sum" else (self.position_dim or dim // 2)
 
 
 class Override(Config):
@@ -233,13 +198,16 @@ class ClassifierHeadConfig(Config):
     classes: Size
     names: tuple[str, ...] = ()  # of the classes, in the order of their numbers; empty: they have none
     pooling: Pooling | Literal["none"] = "first"  # none: each token has scores of its own
-    dense: bool = False  # tanh of a dense layer before it (BERT's pooler)
+    dense: bool = False  # a dense layer and an activation before it (BERT's pooler)
+    activation: ActivationName = "tanh"  # of the dense layer
     dropout: Rate = 0.0  # on the vector that is scored
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.names and (len(self.names) != self.classes or len(set(self.names)) != self.classes):
             raise ValueError(f"names = {list(self.names)} must be {self.classes} different names, one for each class")
+        if not self.dense and self.activation != "tanh":
+            raise ValueError("activation belongs to the head's dense layer: set dense = true, or leave it out")
         return self
 
 
@@ -343,10 +311,16 @@ class TransformerConfig(Config):
             raise ValueError(f"entry.position_dim leaves no room for tokens in dim = {self.dim}")
         if self.source_vocab_size is None and len(set(widths.values())) > 1:
             raise ValueError("encoder and decoder share one table, so their entries must have the same token width")
-        if isinstance(self.head, LanguageHeadConfig) and self.head.tied and widths[self.last()[0]] != self.dim:
+        if isinstance(self.head, LanguageHeadConfig) and self.head.tied and widths[self.last()[0]] != self.head_width():
             raise ValueError(
-                "head.tied needs token vectors as wide as the model; with combine = 'concat' set head.tied = false"
+                "head.tied needs token vectors as wide as the model, or with entry.width head.transform = true: "
+                "set head.tied = false"
             )
+
+    def head_width(self) -> int:
+        """Width of the vectors that a language head scores: the model's, or that of the entry behind a transform."""
+        width = self.last()[1].entry.width
+        return width if width and getattr(self.head, "transform", False) else self.dim
 
     def stacks(self) -> dict[str, StackConfig]:
         """The stacks by name, in the order in which they run."""

@@ -36,6 +36,8 @@ ROWS = (
     ParameterRole(r"^source_embedding\.weight$", "source embedding", "table", "normal"),
     ParameterRole(rf"{STACK}entry\.positions\.weight$", "positions", "table", "position"),
     ParameterRole(rf"{STACK}entry\.types\.weight$", "token types", "table", "normal"),
+    ParameterRole(rf"{STACK}entry\.project\.weight$", "entry projection", "table", "normal"),
+    ParameterRole(rf"{STACK}entry\.project\.bias$", "entry projection", "vector", "zero"),
     ParameterRole(rf"{STACK}relative\.\d+\.weight$", "relative positions", "table", "normal"),
     # Not "matrix": Muon is not for factors of a product. They decay as matrices do.
     ParameterRole(rf"{BLOCK}.*\.lora_[ab]$", "adapters", "table", "own"),

@@ -1,7 +1,7 @@
 """Import published weights into a run; export a run for Hugging Face transformers, with a check of its logits."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ from heddle.weights.families import (
     BERT_CLASSIFIER,
     BERT_POOLED,
     BERT_TAGGED,
+    DISTILBERTS,
+    ELECTRAS,
     FALCON,
     GEMMA2,
     GEMMA3,
@@ -26,14 +28,17 @@ from heddle.weights.families import (
     MISTRAL,
     MIXTRAL,
     MODERNBERT,
+    MPNETS,
     OPT,
     PHI3,
     QWEN2,
     QWEN2_MOE,
     QWEN3,
     QWEN3_MOE,
+    ROBERTAS,
     T5,
     UMT5,
+    XLM_ROBERTAS,
     Family,
 )
 from heddle.weights.families.family import left_out
@@ -67,6 +72,11 @@ ALL = (
     BERT_CLASSIFIER,
     BERT_TAGGED,
     BERT_POOLED,
+    *ROBERTAS,
+    *XLM_ROBERTAS,
+    *DISTILBERTS,
+    *ELECTRAS,
+    *MPNETS,
     MODERNBERT,
     T5,
     UMT5,
@@ -103,7 +113,8 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     try:
         found = families_of(theirs)
         family = found[0] if len(found) == 1 else nearest_table(found, open_weights(folder))
-        config = family.to_config(theirs)
+        family, renamed = with_its_head(family, open_weights(folder))
+        config = family.to_config({**theirs, "architectures": [family.architecture]} if renamed else theirs)
     except HeddleError as error:
         raise HeddleError(f"{folder}: {error}") from None
     generation = folder / "generation_config.json"
@@ -112,12 +123,14 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     weights = open_weights(folder)
     config = family.with_own_head(config, weights)
     for name, stack in config.stacks().items():
-        said = None if len(config.stacks()) == 1 else name
-        check_depth(weights, family.layers[name], stack.depth, folder, family.names.prefix, said)
+        place = None if len(config.stacks()) == 1 else name
+        check_depth(weights, family.layers[name], stack.depth, folder, family.names.prefix, place)
     empty = build_empty(config, folder / "config.json").state_dict()
     tokenizer, missing = read_tokenizer(folder)
     chat, unread = read_chat(folder)
-    notes += [*missing, *left_out(theirs), *of_one_length(config), *unread]
+    said = theirs.get("architectures") or []
+    notes += [f"{name}: read as {family.architecture}, without its other heads" for name in said if name in family.also]
+    notes += [*renamed, *missing, *left_out(theirs), *of_one_length(config), *unread]
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         notes.append(f"its tokenizer has {tokenizer.vocab_size} ids but the model only {config.vocab_size}: left out")
         tokenizer = None
@@ -163,6 +176,24 @@ def families_of(theirs: Mapping[str, Any]) -> list[Family]:
         heads = ", ".join(family.architecture for family in found)
         raise HeddleError(f"architectures = {said} in config.json: for {name}, heddle reads {heads}")
     return meant[:1]
+
+
+def with_its_head(family: Family, names: Collection[str]) -> tuple[Family, list[str]]:
+    """The family; or, if the file has nothing of this head, the class of the same body that the file fits, and a note.
+
+    Many an encoder for embeddings still names the class for masked tokens that it was trained from.
+    """
+    spelt = {family.names.spelt(name) for name in names}
+    head = {row.theirs for row in family.table if row.ours[0].startswith("head.")}
+    others = [each for each in ALL if each.name == family.name and each is not family]
+    if not others or not head or head & spelt:
+        return family, []
+    nearest = nearest_table((family, *others), names)
+    if nearest is family:
+        return family, []
+    return nearest, [
+        f"its weights are those of {nearest.architecture}: nothing is there for the head of {family.architecture}"
+    ]
 
 
 def nearest_table(families: Iterable[Family], names: Iterable[str]) -> Family:

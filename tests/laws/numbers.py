@@ -15,7 +15,9 @@ def numbers_of(config: TransformerConfig) -> int:
         entry = stack.entry
         if entry.positions == "learned":
             total += (config.context + entry.offset) * entry.positions_dim(dim)
-        total += entry.types * dim + (norm(entry.norm, dim) if entry.norm else 0)
+        inner = entry.width or dim
+        total += entry.types * inner + (norm(entry.norm, inner) if entry.norm else 0)
+        total += 0 if inner == dim else linear(inner, dim, True)
         total += sum(block_numbers(block, dim) for block in stack.blocks) + stack.ends_in_norm() * norm(
             stack.block.norm, dim
         )
@@ -37,8 +39,9 @@ def numbers_of(config: TransformerConfig) -> int:
         total += sum(relative.buckets * heads for _, relative, _, _, heads, *_ in seen)
     if head.kind == "language":
         rows = config.table_rows()
-        transform = linear(dim, dim, head.transform_bias) + (1 + head.transform_bias) * dim
-        total += (not head.tied) * rows * dim + head.bias * rows + head.transform * transform
+        scored = config.last()[1].entry.width or dim if head.transform else dim
+        transform = linear(dim, scored, head.transform_bias) + (1 + head.transform_bias) * scored
+        total += (not head.tied) * rows * scored + head.bias * rows + head.transform * transform
     else:
         total += getattr(head, "dense", False) * linear(dim, dim, True)
         total += linear(dim, head.classes, True) if head.kind == "classifier" else 0

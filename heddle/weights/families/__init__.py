@@ -5,6 +5,8 @@ from heddle.weights.families.bert import BERT as BERT
 from heddle.weights.families.bert import BERT_CLASSIFIER as BERT_CLASSIFIER
 from heddle.weights.families.bert import BERT_POOLED as BERT_POOLED
 from heddle.weights.families.bert import BERT_TAGGED as BERT_TAGGED
+from heddle.weights.families.distilbert import DISTILBERTS as DISTILBERTS
+from heddle.weights.families.electra import ELECTRAS as ELECTRAS
 from heddle.weights.families.falcon import FALCON as FALCON
 from heddle.weights.families.family import Family as Family
 from heddle.weights.families.gemma2 import GEMMA2 as GEMMA2
@@ -16,12 +18,15 @@ from heddle.weights.families.marian import MARIAN as MARIAN
 from heddle.weights.families.mistral import MISTRAL as MISTRAL
 from heddle.weights.families.mixtral import MIXTRAL as MIXTRAL
 from heddle.weights.families.modernbert import MODERNBERT as MODERNBERT
+from heddle.weights.families.mpnet import MPNETS as MPNETS
 from heddle.weights.families.opt import OPT as OPT
 from heddle.weights.families.phi3 import PHI3 as PHI3
 from heddle.weights.families.qwen2 import QWEN2 as QWEN2
 from heddle.weights.families.qwen2_moe import QWEN2_MOE as QWEN2_MOE
 from heddle.weights.families.qwen3 import QWEN3 as QWEN3
 from heddle.weights.families.qwen3_moe import QWEN3_MOE as QWEN3_MOE
+from heddle.weights.families.roberta import ROBERTAS as ROBERTAS
+from heddle.weights.families.roberta import XLM_ROBERTAS as XLM_ROBERTAS
 from heddle.weights.families.t5 import T5 as T5
 from heddle.weights.families.umt5 import UMT5 as UMT5
 
@@ -31,6 +36,8 @@ __all__ = [
     "BERT_CLASSIFIER",
     "BERT_POOLED",
     "BERT_TAGGED",
+    "DISTILBERTS",
+    "ELECTRAS",
     "FALCON",
     "GEMMA2",
     "GEMMA3",
@@ -41,13 +48,16 @@ __all__ = [
     "MISTRAL",
     "MIXTRAL",
     "MODERNBERT",
+    "MPNETS",
     "OPT",
     "PHI3",
     "QWEN2",
     "QWEN2_MOE",
     "QWEN3",
     "QWEN3_MOE",
+    "ROBERTAS",
     "T5",
     "UMT5",
+    "XLM_ROBERTAS",
     "Family",
 ]
