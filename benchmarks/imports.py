@@ -354,6 +354,68 @@ def bert_classifier(pick: Pick) -> dict[str, Any]:
     return {**bert(pick), "num_labels": pick((1, 2, 5)), "problem_type": pick((None, "regression"))}
 
 
+def gptj(pick: Pick) -> dict[str, Any]:
+    names = {"scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"}
+    names |= {f"summary_{each}" for each in ("type", "use_proj", "activation", "proj_to_labels", "first_dropout")}
+    shared = {name: value for name, value in gpt2(pick).items() if name not in names}
+    return {**shared, "n_head": pick((2, 4)), "rotary_dim": pick((2, 4, 6))}
+
+
+def few(pick: Pick, *without: str, **more: Any) -> dict[str, Any]:
+    """What Llama and its relatives share, without some of it, and with heads as wide as the model allows."""
+    found = {**llama(pick), **rotary(pick, 8), "hidden_size": pick((32, 64)), **more}
+    return {name: value for name, value in found.items() if name not in ("head_dim", *without)}
+
+
+def phi(pick: Pick) -> dict[str, Any]:
+    own = {"resid_pdrop": pick((0.0, 0.1)), "embd_pdrop": pick((0.0, 0.1)), "qk_layernorm": pick((False, True))}
+    turned = rotary(pick, 4, partial_rotary_factor=0.5)
+    return few(pick, "rms_norm_eps", layer_norm_eps=pick((1e-5, 1e-3)), **own, **turned)
+
+
+def stablelm(pick: Pick) -> dict[str, Any]:
+    own = {
+        "layer_norm_eps": pick((1e-5, 1e-3)),
+        "use_qkv_bias": pick((True, False)),
+        "qk_layernorm": pick((False, False, False, True)),
+        "use_parallel_residual": pick((True, False)),
+        "hidden_dropout": pick((0.0, 0.1)),
+    }
+    return few(pick, "rms_norm_eps", **own, **rotary(pick, 4, partial_rotary_factor=0.5))
+
+
+def olmo2(pick: Pick) -> dict[str, Any]:
+    return few(pick, attention_bias=pick((False, True)))
+
+
+def smollm3(pick: Pick) -> dict[str, Any]:
+    own = {
+        "use_sliding_window": pick((False, True)),
+        "sliding_window": pick((None, 5)),
+        "no_rope_layers": pick((None, [1, 0, 1], [0, 1, 0])),
+        "no_rope_layer_interval": pick((2, 4)),
+        "layer_types": None,
+        "attention_bias": pick((False, True)),
+        "mlp_bias": pick((False, True)),
+    }
+    return few(pick, num_hidden_layers=3, **own)
+
+
+def granite(pick: Pick) -> dict[str, Any]:
+    names = ("embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier")
+    factors = {name: pick((1.0, 0.3, 7.0)) for name in names}
+    return few(pick, attention_bias=pick((False, True)), mlp_bias=pick((False, True)), **factors)
+
+
+def cohere(pick: Pick) -> dict[str, Any]:
+    own = {
+        "layer_norm_eps": pick((1e-5, 1e-3)),
+        "logit_scale": pick((0.0625, 1.0)),
+        "attention_bias": pick((True, False)),
+    }
+    return few(pick, "rms_norm_eps", use_qk_norm=pick((False, False, False, True)), **own)
+
+
 def padded(draws: Callable[[Pick], dict[str, Any]], *without: str) -> Callable[[Pick], dict[str, Any]]:
     """The fields of a RoBERTa: positions start after the padding id."""
 
@@ -532,6 +594,13 @@ DRAWS: dict[str, Callable[[Pick], dict[str, Any]]] = {
     "OPTForCausalLM": opt,
     "GPTNeoXForCausalLM": gpt_neox,
     "FalconForCausalLM": falcon,
+    "GPTJForCausalLM": gptj,
+    "PhiForCausalLM": phi,
+    "StableLmForCausalLM": stablelm,
+    "Olmo2ForCausalLM": olmo2,
+    "SmolLM3ForCausalLM": smollm3,
+    "GraniteForCausalLM": granite,
+    "CohereForCausalLM": cohere,
     "BertForMaskedLM": bert,
     "BertModel": bert,
     "BertForSequenceClassification": bert_classifier,
@@ -814,6 +883,13 @@ WRITERS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 96,
     },
     "GPTNeoXForCausalLM": SHAPE,
+    "GPTJForCausalLM": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 96, "rotary_dim": 4},
+    "PhiForCausalLM": GROUPED,
+    "StableLmForCausalLM": {**GROUPED, "use_parallel_residual": True},
+    "Olmo2ForCausalLM": GROUPED,
+    "SmolLM3ForCausalLM": {**GROUPED, "no_rope_layers": [1, 0]},
+    "GraniteForCausalLM": {**GROUPED, "attention_multiplier": 0.3, "residual_multiplier": 0.5},
+    "CohereForCausalLM": {**GROUPED, "logit_scale": 0.5},
     "FalconForCausalLM": {name: SHAPE[name] for name in SHAPE if name != "intermediate_size"},
 }
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from heddle.config.base import Config
-from heddle.config.layers import NormConfig, Rate, Size
+from heddle.config.layers import NormConfig, Positive, Rate, Size
 
 
 class EntryConfig(Config):
@@ -20,7 +20,8 @@ class EntryConfig(Config):
     width: Size | None = None
     # Rows of a learned table before position 0: 2 in BART's and OPT's.
     offset: Annotated[int, Field(ge=0, le=2**16)] = 0
-    scale: bool = False  # embeddings times √dim (Vaswani et al. 2017, 3.4; D-30)
+    # Embeddings times √dim (Vaswani et al. 2017, 3.4; D-30), or times a number (Granite).
+    scale: bool | Positive = False
     types: Annotated[int, Field(ge=0, le=2**16)] = 0  # token types (segments) with a vector each (BERT)
     norm: NormConfig | None = None  # after the sum
     dropout: Rate = 0.0
@@ -40,6 +41,10 @@ class EntryConfig(Config):
                 "position_dim applies to combine = 'concat' only; summed positions are as wide as the model"
             )
         return self
+
+    def factor(self, dim: int) -> float:
+        """What embeddings are multiplied by."""
+        return dim**0.5 if self.scale is True else self.scale or 1.0
 
     def token_dim(self, dim: int) -> int:
         """Width of a token's vector in the table."""

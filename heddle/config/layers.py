@@ -204,7 +204,10 @@ class AttentionConfig(Config):
     value_dim: Size | None = None  # width of a value head; None: head_dim
     scale: Literal["head_dim", "dim"] | Positive = "head_dim"  # divide scores by its root, or multiply by a number
     bias: bool | tuple[Projection, ...] = True  # all four projections, none, or those named
-    qk_norm: NormConfig | None = None  # a norm over each query and key head before the rotation (Qwen3)
+    qk_norm: NormConfig | None = None  # a norm over queries and one over keys, before the rotation
+    qk_norm_over: Literal["head", "all"] = (
+        "head"  # over each head (Qwen3), or over all heads of a token at once (OLMo 2)
+    )
     cap: Positive | None = None  # scores become cap · tanh(scores / cap) (Gemma 2)
     window: Size | None = None  # a token sees itself and the window - 1 before it; in an encoder as many after it
     relative: Relative | None = None
@@ -221,6 +224,8 @@ class AttentionConfig(Config):
     def _possible(self) -> Self:
         if self.heads % (self.kv_heads or self.heads):
             raise ValueError(f"heads = {self.heads} must be a multiple of kv_heads = {self.kv_heads}")
+        if self.qk_norm is None and self.qk_norm_over != "head":
+            raise ValueError("qk_norm_over belongs to qk_norm: set qk_norm, or leave it out")
         if isinstance(self.bias, tuple) and len(set(self.bias)) < len(self.bias):
             raise ValueError(f"bias names a projection twice: {', '.join(self.bias)}")
         if (why := refusal(self.kernel, self.needs())) is not None:

@@ -52,6 +52,7 @@ class BlockConfig(Config):
     # parallel: mixer and feed-forward read the same x and their sum is added once, each after its own norm (GPT-NeoX,
     # Falcon 40B) or both after one (Falcon 7B).
     wiring: Literal["serial", "parallel", "parallel_one_norm"] = "serial"
+    branch_scale: Positive = 1.0  # factor on each branch's output, before the sum (Granite)
     dropout: Rate = 0.0  # on each branch's output, before the sum (L0-29)
 
     @model_validator(mode="before")

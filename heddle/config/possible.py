@@ -128,7 +128,8 @@ def _heads_normed(name: str, block: "BlockConfig", dim: int) -> None:
     for place, attention in (("mixer", block.mixer), ("cross", block.cross)):
         if not isinstance(attention, AttentionConfig) or attention.qk_norm is None:
             continue
-        _wide_enough(f"{name}.block.{place}.qk_norm", attention.qk_norm, attention.width(dim))
+        heads = 1 if attention.qk_norm_over == "head" else attention.key_heads()
+        _wide_enough(f"{name}.block.{place}.qk_norm", attention.qk_norm, heads * attention.width(dim))
         if _unprotected(attention.qk_norm):
             raise ValueError(
                 f"{name}.block.{place}.qk_norm.eps = 0: the norm has no value for a query or a key of zeros; "

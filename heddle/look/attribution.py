@@ -200,7 +200,7 @@ def _of_block(name: str, block: Block, kept: _Recorder, u: Tensor, neurons: dict
         if module is None or residual is None or module not in kept.outputs:
             continue
         u, shift = kept.norm(residual.outside).pull(u)
-        branch, more = kept.norm(residual.after).pull(u)
+        branch, more = kept.norm(residual.after).pull(u * residual.scale)
         found.append(dict(_of_branch(f"{name}.{end}", module, kept, branch, neurons)))
         u, last = _skipped(residual, kept, u)
         shifts = shifts + shift + more + last

@@ -40,7 +40,7 @@ class Entry(nn.Module):
     def __init__(self, config: EntryConfig, dim: int, context: int, dropout: Dropout) -> None:
         super().__init__()
         width = config.positions_dim(dim)
-        self.scale = dim**0.5 if config.scale else 1.0
+        self.scale = config.factor(dim)
         self.offset = config.offset
         self.concat = config.combine == "concat"
         self.places = context + config.offset

@@ -65,15 +65,17 @@ PLACEMENT = {
 
 
 class Residual(nn.Module):
-    """x + dropout(branch(x)), with norms where the placement has them (L0-53; D-01: the skip starts from the un-normed x).
+    """x + dropout(scale · branch(x)), with norms where the placement has them (L0-53; D-01: the skip starts from the un-normed x).
 
     A block calls `enter` to get the branch's input and `leave` with the branch's output.
     """
 
-    def __init__(self, placement: str, norm: Callable[[], nn.Module], dropout: float | Dropout = 0.0) -> None:
+    def __init__(
+        self, placement: str, norm: Callable[[], nn.Module], dropout: float | Dropout = 0.0, scale: float = 1.0
+    ) -> None:
         super().__init__()
         where = PLACEMENT[placement]
-        self.skip = where.skip
+        self.skip, self.scale = where.skip, scale
         self.before = norm() if where.before else nn.Identity()
         self.after = norm() if where.after else nn.Identity()
         self.outside = norm() if where.outside else nn.Identity()
@@ -98,7 +100,8 @@ class Residual(nn.Module):
             raise HeddleError(
                 f"a branch's output is added to its input, so its shape must be {list(x.shape)}, not {list(change.shape)}"
             )
-        change = self.dropout(self.after(change))
+        change = self.after(change)
+        change = self.dropout(change if self.scale == 1.0 else change * self.scale)
         if self.skip is not None:
             change = (x if self.skip == "x" else entered) + change
         return self.outside(change)
@@ -114,7 +117,8 @@ class Block(nn.Module):
         super().__init__()
 
         def residual(placement: str) -> Residual:
-            return Residual(placement, lambda: make_norm(config.norm, setting.dim), setting.drop(config.dropout))
+            dropout, scale = setting.drop(config.dropout), config.branch_scale
+            return Residual(placement, lambda: make_norm(config.norm, setting.dim), dropout, scale)
 
         # Deck 000 replaces x by its norm in equation (4) only: its first skip starts from x, as usual (D-01).
         first = {"literal": "pre", "pre_ffn": "none"}.get(config.placement, config.placement)

@@ -77,7 +77,10 @@ def mixer(config: Any, dim: int) -> int:
         return (
             total
             + linear(config.heads * value, dim, "o" in said)
-            + 2 * (norm(config.qk_norm, width) if config.qk_norm else 0)
+            + sum(
+                norm(config.qk_norm, width * (count if config.qk_norm_over == "all" else 1)) if config.qk_norm else 0
+                for count in (config.heads, keys)
+            )
         )
     if config.kind == "recurrent":
         width, gates = config.hidden or dim, {"gru": 3, "lstm": 4}[config.cell] * (config.hidden or dim)

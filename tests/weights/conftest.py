@@ -143,6 +143,19 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("Qwen3MoeForCausalLM", {**MOE_TINY, "num_experts": 4, "moe_intermediate_size": 16}),
 }
 
+KINDS |= {
+    "gptj": (
+        "GPTJForCausalLM",
+        {"vocab_size": 61, "n_positions": 24, "n_embd": 24, "n_layer": 3, "n_head": 3, "rotary_dim": 4, "n_inner": 40},
+    ),
+    "phi": ("PhiForCausalLM", {**LLAMA_TINY, "hidden_size": 32}),
+    "stablelm": ("StableLmForCausalLM", {**LLAMA_TINY, "hidden_size": 32}),
+    "olmo2": ("Olmo2ForCausalLM", {**LLAMA_TINY, "pad_token_id": None}),
+    "smollm3": ("SmolLM3ForCausalLM", {**LLAMA_TINY, "num_hidden_layers": 4, "pad_token_id": None}),
+    "granite": ("GraniteForCausalLM", LLAMA_TINY),
+    "cohere": ("CohereForCausalLM", {**LLAMA_TINY, "pad_token_id": None}),
+}
+
 LOCAL_FIRST = ["sliding_attention", "sliding_attention", "full_attention"]
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -259,6 +272,39 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "electra-as-wide": {"embedding_size": 24, "hidden_act": "relu", "tie_word_embeddings": False},
     "electra_classifier-relu": {"hidden_act": "relu", "classifier_dropout": 0.4},
     "mpnet-eps": {"layer_norm_eps": 1e-3, "hidden_act": "gelu_new"},
+    "gptj": {},
+    "gptj-tied-whole": {"rotary_dim": 8, "tie_word_embeddings": True, "activation_function": "gelu"},
+    "phi": {},
+    "phi-normed": {
+        **{"qk_layernorm": True, "num_key_value_heads": 2, "tie_word_embeddings": True},
+        "rope_parameters": {"rope_theta": 100.0, "rope_type": "default", "partial_rotary_factor": 0.75},
+    },
+    "stablelm": {"num_key_value_heads": 2},
+    "stablelm-parallel": {
+        **{"use_parallel_residual": True, "use_qkv_bias": True, "tie_word_embeddings": True, "layer_norm_eps": 1e-3},
+        **slowed("yarn", partial_rotary_factor=0.5),
+    },
+    "olmo2": {"num_key_value_heads": 2},
+    "olmo2-biases": {"attention_bias": True, "tie_word_embeddings": True, "rms_norm_eps": 1e-3},
+    "smollm3": {"num_key_value_heads": 2},
+    "smollm3-windows": {
+        "use_sliding_window": True,
+        "sliding_window": 5,
+        "no_rope_layers": [0, 1, 1, 0],
+        "mlp_bias": True,
+    },
+    "smollm3-all": {"no_rope_layers": [1] * 4, "tie_word_embeddings": False},
+    "granite": {
+        **{
+            "embedding_multiplier": 1.5,
+            "logits_scaling": 3.0,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.3,
+        },
+    },
+    "granite-one": {"num_key_value_heads": 2, "tie_word_embeddings": True, "attention_bias": True},
+    "cohere": {"num_key_value_heads": 2},
+    "cohere-biases": {"attention_bias": True, "tie_word_embeddings": False, "logit_scale": 0.3},
     "mixtral-window": {"sliding_window": 5, "num_experts_per_tok": 3},
     "qwen3_moe-as-they-are": {"norm_topk_prob": False, "head_dim": 8},
     "qwen3_moe-renormalised": {"norm_topk_prob": True, "head_dim": 8, "tie_word_embeddings": True},

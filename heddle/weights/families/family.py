@@ -301,6 +301,8 @@ def resolved(config: TransformerConfig) -> dict[str, Any]:
             "layers": {number: block for number, block in others.items() if block != first},
         }
         del data[name]["overrides"]
+        factor = stack.entry.factor(config.dim)
+        data[name]["entry"]["scale"] = "√dim" if isclose(factor, config.dim**0.5, rel_tol=1e-12) else factor
     if config.source_vocab_size is None:
         del data["source_vocab_size"]
     if not any(_rates(stack) for stack in config.stacks().values()):
