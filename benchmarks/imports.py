@@ -416,6 +416,47 @@ def cohere(pick: Pick) -> dict[str, Any]:
     return few(pick, "rms_norm_eps", use_qk_norm=pick((False, False, False, True)), **own)
 
 
+def deepseek(pick: Pick, **more: Any) -> dict[str, Any]:
+    heads = pick((2, 4))
+    names = ("head_dim", "num_attention_heads", "num_key_value_heads")
+    shared = {name: value for name, value in llama(pick).items() if name not in names}
+    turned = rotary(pick, 4)
+    if turned["rope_parameters"]["rope_type"] != "yarn":
+        turned = {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}
+    return {
+        **shared,
+        **turned,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "n_routed_experts": 4,
+        "n_shared_experts": pick((1, 2)),
+        "num_experts_per_tok": pick((1, 2)),
+        "moe_intermediate_size": pick((16, 12)),
+        "first_k_dense_replace": pick((0, 1, 3)),
+        "kv_lora_rank": pick((10, 6)),
+        "q_lora_rank": pick((None, 12)),
+        "qk_nope_head_dim": pick((6, 8)),
+        "qk_rope_head_dim": 4,
+        "v_head_dim": pick((5, 8)),
+        "routed_scaling_factor": pick((1.0, 2.5)),
+        "attention_bias": pick((False, True)),
+        "pretraining_tp": 1,
+        "output_router_logits": False,
+        **more,
+    }
+
+
+def deepseek_v2(pick: Pick) -> dict[str, Any]:
+    method = pick(("greedy", "group_limited_greedy"))
+    own = {"mlp_bias": pick((False, False, True)), "norm_topk_prob": False, "topk_method": method, "head_dim": None}
+    return deepseek(pick, n_group=2, topk_group=pick((1, 2)), **own)
+
+
+def deepseek_v3(pick: Pick) -> dict[str, Any]:
+    own = {"rope_interleave": pick((True, False)), "norm_topk_prob": pick((True, False)), "num_mtp_layers": 0}
+    return deepseek(pick, n_group=pick((1, 2)), topk_group=1, **own)
+
+
 def padded(draws: Callable[[Pick], dict[str, Any]], *without: str) -> Callable[[Pick], dict[str, Any]]:
     """The fields of a RoBERTa: positions start after the padding id."""
 
@@ -601,6 +642,8 @@ DRAWS: dict[str, Callable[[Pick], dict[str, Any]]] = {
     "SmolLM3ForCausalLM": smollm3,
     "GraniteForCausalLM": granite,
     "CohereForCausalLM": cohere,
+    "DeepseekV2ForCausalLM": deepseek_v2,
+    "DeepseekV3ForCausalLM": deepseek_v3,
     "BertForMaskedLM": bert,
     "BertModel": bert,
     "BertForSequenceClassification": bert_classifier,
@@ -633,7 +676,7 @@ NOT_DRAWN = {
     "transformers_version", "architectures", "output_hidden_states", "output_attentions", "return_dict", "dtype",
     "model_type", "id2label", "label2id", "problem_type", "is_encoder_decoder", "bos_token_id", "eos_token_id", "pad_token_id",
     "_name_or_path", "num_local_experts", "dense_act_fn", "is_gated_act", "attn_logit_softcapping",
-    "_sliding_window_pattern",
+    "_sliding_window_pattern", "qk_head_dim", "num_experts", "head_dim",
 }  # fmt: skip
 
 
@@ -863,6 +906,11 @@ SHAPE = {
 }  # fmt: skip
 GROUPED = {**SHAPE, "num_key_value_heads": 2}
 EXPERTS = {**GROUPED, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
+LATENT = {
+    **SHAPE, "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1, "kv_lora_rank": 10, "q_lora_rank": 12, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+}  # fmt: skip
 WRITERS: dict[str, dict[str, Any]] = {
     "GPT2LMHeadModel": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 96},
     "LlamaForCausalLM": GROUPED,
@@ -890,6 +938,8 @@ WRITERS: dict[str, dict[str, Any]] = {
     "SmolLM3ForCausalLM": {**GROUPED, "no_rope_layers": [1, 0]},
     "GraniteForCausalLM": {**GROUPED, "attention_multiplier": 0.3, "residual_multiplier": 0.5},
     "CohereForCausalLM": {**GROUPED, "logit_scale": 0.5},
+    "DeepseekV2ForCausalLM": LATENT,
+    "DeepseekV3ForCausalLM": {**LATENT, "n_group": 2, "topk_group": 1, "num_mtp_layers": 0},
     "FalconForCausalLM": {name: SHAPE[name] for name in SHAPE if name != "intermediate_size"},
 }
 

@@ -26,6 +26,7 @@ from heddle.config import (
     EntryConfig,
     GatedConfig,
     LanguageHeadConfig,
+    LatentConfig,
     LayerNormConfig,
     LinearConfig,
     LinearScaling,
@@ -101,6 +102,7 @@ AXES: dict[str, Sequence[Any]] = {
     "expert": ("gated", "mlp"),
     "gate": ("softmax", "sigmoid"),
     "renormalise": (False, True),
+    "groups": (None, (2, 1, "best"), (2, 1, "two"), (2, 2, "two")),
     "shared": (0, 2),
     "shared_gate": (False, True),
     "skip": ("block", "internal"),
@@ -279,6 +281,7 @@ FEEDING = [
     "expert",
     "gate",
     "renormalise",
+    "groups",
     "shared",
     "shared_gate",
     "skip",
@@ -295,6 +298,7 @@ def feed_forward(
     expert: str = "gated",
     shared: int = 0,
     shared_gate: bool = False,
+    groups: tuple[int, int, str] | None = None,
     **routing: Any,
 ) -> Any:
     """The feed-forward of a kind, or the given one as it is."""
@@ -307,8 +311,10 @@ def feed_forward(
     kinds = {"mlp": MLPConfig.of(plain), "gated": GatedConfig.of(gated)}
     if ffn != "moe":
         return kinds[ffn or "mlp"]
+    if groups is not None:
+        routing |= dict(zip(("groups", "active_groups", "group_by"), groups, strict=True))
     return MoEConfig(
-        experts=3,
+        experts=3 if groups is None else 4,
         expert=kinds[expert],
         shared=shared,
         shared_gate=shared_gate and shared > 0,
@@ -345,6 +351,12 @@ def others_than(tokens: Tensor) -> Tensor:
 ALONE = [
     config_of(first=ConvolutionConfig(taps=3, dilation=4), positions="none"),
     config_of(first=LinearConfig(taps=4), positions="learned"),
+    config_of(first=LatentConfig(heads=4, rank=6, head_dim=3, rotary_dim=4, bias=True), positions="none", ffn="gated"),
+    config_of(
+        first=LatentConfig(heads=2, rank=5, q_rank=7, head_dim=4, rotary_dim=6, value_dim=3, kernel="blockwise"),
+        positions="none",
+        prefix=True,
+    ),
     config_of(first=RecurrentConfig(cell="gru", hidden=6), positions="sinusoidal"),
     config_of(first=RecurrentConfig(cell="lstm"), positions="none", ffn="none"),
 ]
@@ -424,6 +436,7 @@ ALIKE: list[dict[str, Any]] = [
     {"placement": "literal", "positions": "learned", "window": 3, "kernel": "plain", "ffn": "gated"},
     {"first": ConvolutionConfig(taps=3), "positions": "none", "kernel": "flex", "ffn": "none"},
     {"placement": "bare", "positions": "sinusoidal_halves", "cap": 2.0},
+    {"first": LatentConfig(heads=2, rank=5, head_dim=4, rotary_dim=2), "positions": "none", "ffn": "gated"},
 ]
 ENCODERS = [config_of(family="encoder", head_bias=True, **options) for options in ALIKE]
 # Each third one reads a source of other ids, 13 of them.
@@ -492,6 +505,15 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "LanguageHeadConfig.eps": (1e-12, 1e-3),
     "LanguageHeadConfig.scale": (1.0, 0.25),
     "LanguageHeadConfig.cap": (3.0,),
+    "LatentConfig.heads": (4, 2, 1),
+    "LatentConfig.rank": (6, 2),
+    "LatentConfig.q_rank": (5,),
+    "LatentConfig.head_dim": (4, 3),
+    "LatentConfig.rotary_dim": (4, 2),
+    "LatentConfig.value_dim": (5,),
+    "LatentConfig.scale": (0.4,),
+    "LatentConfig.eps": (1e-6, 1e-3),
+    "LatentConfig.dropout": RATES,
     "LayerNormConfig.eps": (1e-5, 1e-3, 0.0),
     "LinearConfig.taps": (3, 1, 4),
     "LinearScaling.factor": (1.0, 4.0),
@@ -508,6 +530,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "MLPConfig.dropout": RATES,
     "MoEConfig.experts": (4, 2, 1),
     "MoEConfig.active": (2, 1, 4),
+    "MoEConfig.groups": (1, 2),
+    "MoEConfig.active_groups": (1, 2),
     "MoEConfig.shared": (0, 1, 2),
     "MoEConfig.shared_hidden": (5,),
     "MoEConfig.scale": (1.0, 2.5),

@@ -5,7 +5,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from heddle.config.base import Config
-from heddle.config.layers import NormConfig, Positive, Rate, Size
+from heddle.config.layers import NormConfig
+from heddle.config.sizes import Positive, Rate, Size
 
 
 class EntryConfig(Config):

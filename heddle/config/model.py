@@ -26,11 +26,9 @@ from heddle.config.layers import (
     MoEConfig,
     NoFeedForwardConfig,
     NormConfig,
-    Positive,
-    Rate,
-    Size,
 )
 from heddle.config.possible import dropout_possible, stack_possible
+from heddle.config.sizes import Positive, Rate, Size
 from heddle.errors import HeddleError
 
 Depth = Annotated[int, Field(gt=0, le=1000)]  # the deepest ever trained (Wang et al. 2022)

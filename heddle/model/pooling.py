@@ -19,7 +19,9 @@ def pool(hidden: Float[Tensor, "B T D"], layout: Layout, how: str) -> Float[Tens
     """
     if hidden.shape[:-1] != layout.position.shape:
         places = list(layout.position.shape)
-        raise HeddleError(f"hidden vectors of shape {list(hidden.shape)} cannot be pooled by a layout for [B T] = {places}")
+        raise HeddleError(
+            f"hidden vectors of shape {list(hidden.shape)} cannot be pooled by a layout for [B T] = {places}"
+        )
     if layout.documents > 1:
         raise HeddleError("pooling returns one vector per row, so texts cannot be packed: put each text in its own row")
     real, rows = layout.real, torch.arange(layout.rows, device=hidden.device)

@@ -16,6 +16,7 @@ from heddle.nn.custom import CustomFeedForward, CustomMixer
 from heddle.nn.dropout import Dropout
 from heddle.nn.experts import Experts
 from heddle.nn.feedforward import MLP, Gated
+from heddle.nn.latent import Latent
 from heddle.nn.moe import MoE
 from heddle.nn.norm import make_norm
 from heddle.nn.output import Hidden, Output
@@ -30,6 +31,7 @@ MATRICES = (nn.Linear, Convolution, Experts)
 # Config class -> module class. To add a choice, add a config class with a `kind`, a module and a row; every law then covers it.
 MIXERS: dict[type, Callable[[Any, Setting], nn.Module]] = {
     layers.AttentionConfig: Attention,
+    layers.LatentConfig: Latent,
     layers.ConvolutionConfig: Convolution,
     layers.LinearConfig: Convolution,
     layers.RecurrentConfig: Recurrent,
@@ -100,11 +102,14 @@ class Residual(nn.Module):
             raise HeddleError(
                 f"a branch's output is added to its input, so its shape must be {list(x.shape)}, not {list(change.shape)}"
             )
-        change = self.after(change)
-        change = self.dropout(change if self.scale == 1.0 else change * self.scale)
+        change = self.dropout(self.scaled(self.after(change)))
         if self.skip is not None:
             change = (x if self.skip == "x" else entered) + change
         return self.outside(change)
+
+    def scaled(self, change: Tensor) -> Tensor:
+        """The branch's output times its factor."""
+        return change if self.scale == 1.0 else change * self.scale
 
 
 class Block(nn.Module):

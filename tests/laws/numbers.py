@@ -82,6 +82,16 @@ def mixer(config: Any, dim: int) -> int:
                 for count in (config.heads, keys)
             )
         )
+    if config.kind == "latent":
+        value, source = config.value_dim or config.head_dim, config.q_rank or dim
+        total = linear(source, config.heads * (config.head_dim + config.rotary_dim), False)
+        total += linear(dim, config.q_rank, config.bias) + config.q_rank if config.q_rank else 0
+        total += linear(dim, config.rank + config.rotary_dim, config.bias) + config.rank
+        return (
+            total
+            + config.rank * config.heads * (config.head_dim + value)
+            + linear(config.heads * value, dim, config.bias)
+        )
     if config.kind == "recurrent":
         width, gates = config.hidden or dim, {"gru": 3, "lstm": 4}[config.cell] * (config.hidden or dim)
         return linear(dim, gates, config.bias) + linear(width, gates, config.bias) + linear(width, dim, config.bias)

@@ -143,6 +143,12 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("Qwen3MoeForCausalLM", {**MOE_TINY, "num_experts": 4, "moe_intermediate_size": 16}),
 }
 
+DEEPSEEK_TINY = {
+    "vocab_size": 61, "hidden_size": 24, "intermediate_size": 40, "moe_intermediate_size": 16, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "n_routed_experts": 4, "n_shared_experts": 2,
+    "num_experts_per_tok": 2, "first_k_dense_replace": 1, "kv_lora_rank": 10, "q_lora_rank": 12, "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4, "v_head_dim": 5, "max_position_embeddings": 24,
+}  # fmt: skip
 KINDS |= {
     "gptj": (
         "GPTJForCausalLM",
@@ -153,6 +159,11 @@ KINDS |= {
     "olmo2": ("Olmo2ForCausalLM", {**LLAMA_TINY, "pad_token_id": None}),
     "smollm3": ("SmolLM3ForCausalLM", {**LLAMA_TINY, "num_hidden_layers": 4, "pad_token_id": None}),
     "granite": ("GraniteForCausalLM", LLAMA_TINY),
+    "deepseek_v2": ("DeepseekV2ForCausalLM", DEEPSEEK_TINY),
+    "deepseek_v3": (
+        "DeepseekV3ForCausalLM",
+        {**DEEPSEEK_TINY, "n_group": 2, "topk_group": 1, "num_mtp_layers": 0},
+    ),
     "cohere": ("CohereForCausalLM", {**LLAMA_TINY, "pad_token_id": None}),
 }
 
@@ -303,6 +314,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
         },
     },
     "granite-one": {"num_key_value_heads": 2, "tie_word_embeddings": True, "attention_bias": True},
+    "deepseek_v2": {},
+    "deepseek_v2-groups": {
+        **{"topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 1, "routed_scaling_factor": 2.5},
+        **{"q_lora_rank": None, "attention_bias": True, "tie_word_embeddings": True, "first_k_dense_replace": 0},
+        **slowed("yarn", mscale=0.7, mscale_all_dim=0.5),
+    },
+    "deepseek_v3": {},
+    "deepseek_v3-halves": {
+        **{
+            "norm_topk_prob": False,
+            "rope_interleave": False,
+            "first_k_dense_replace": 2,
+            "n_group": 1,
+            "topk_group": 1,
+        },
+        **slowed("yarn", mscale=1.0, mscale_all_dim=1.0),
+    },
     "cohere": {"num_key_value_heads": 2},
     "cohere-biases": {"attention_bias": True, "tie_word_embeddings": False, "logit_scale": 0.3},
     "mixtral-window": {"sliding_window": 5, "num_experts_per_tok": 3},
@@ -350,6 +378,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 # Classes whose norms are behind the sum, or whose scores a key's bias moves all alike.
+BALANCE = "e_score_correction_bias"  # which no gradient moves
 POST_NORM = ("Bert", "Bart", "Marian", "DistilBert", "Roberta", "XLMRoberta", "Electra", "MPNet")
 
 
@@ -375,6 +404,9 @@ def make(variant: str, **changes: Any) -> PreTrainedModel:
             )  # where tanh is flat its gradient is rounding, too
             tensor += 1.0 if behind and "norm" in name.lower() and name.endswith("weight") else 0.0
             tensor.requires_grad_()
+        for name, tensor in model.named_buffers():
+            if name.endswith(BALANCE):
+                tensor.normal_(0.0, 0.2, generator=generator)
     return model.eval()
 
 

@@ -6,6 +6,8 @@ from heddle.weights.families.bert import BERT_CLASSIFIER as BERT_CLASSIFIER
 from heddle.weights.families.bert import BERT_POOLED as BERT_POOLED
 from heddle.weights.families.bert import BERT_TAGGED as BERT_TAGGED
 from heddle.weights.families.cohere import COHERE as COHERE
+from heddle.weights.families.deepseek import DEEPSEEK_V2 as DEEPSEEK_V2
+from heddle.weights.families.deepseek import DEEPSEEK_V3 as DEEPSEEK_V3
 from heddle.weights.families.distilbert import DISTILBERTS as DISTILBERTS
 from heddle.weights.families.electra import ELECTRAS as ELECTRAS
 from heddle.weights.families.falcon import FALCON as FALCON
@@ -44,6 +46,8 @@ __all__ = [
     "BERT_POOLED",
     "BERT_TAGGED",
     "COHERE",
+    "DEEPSEEK_V2",
+    "DEEPSEEK_V3",
     "DISTILBERTS",
     "ELECTRAS",
     "FALCON",

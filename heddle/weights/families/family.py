@@ -12,22 +12,26 @@ from torch import Tensor
 from heddle.config.layers import (
     AttentionConfig,
     DropoutConfig,
-    DynamicScaling,
     GatedConfig,
+    LatentConfig,
     LayerNormConfig,
-    LinearScaling,
-    LongRopeScaling,
     MLPConfig,
     MoEConfig,
-    NTKScaling,
     RMSNormConfig,
+)
+from heddle.config.model import BlockConfig, LanguageHeadConfig, StackConfig, TransformerConfig
+from heddle.config.positions import (
+    DynamicScaling,
+    LinearScaling,
+    LongRopeScaling,
+    NTKScaling,
     RotaryConfig,
     YarnScaling,
 )
-from heddle.config.model import BlockConfig, LanguageHeadConfig, StackConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.nn.position import Yarn
 from heddle.weights.families import layers
+from heddle.weights.families.differences import differences
 from heddle.weights.families.rotary import plain_base
 from heddle.weights.mapping import Names, TensorRow
 
@@ -86,6 +90,7 @@ class FamilyOptions:
     stacks: tuple[str, ...] = ("decoder",)
     relatives: tuple[Any, ...] = (None,)
     head: Any = field(default_factory=LanguageHeadConfig)
+    mixer: Any = field(default_factory=lambda: AttentionConfig(heads=1))
 
 
 @dataclass(frozen=True)
@@ -186,7 +191,7 @@ def nearest(config: TransformerConfig, options: FamilyOptions) -> TransformerCon
 
 
 def _nearest_block(block: BlockConfig, options: FamilyOptions) -> BlockConfig:
-    mixer = block.mixer if isinstance(block.mixer, AttentionConfig) else AttentionConfig(heads=1)
+    mixer = block.mixer if isinstance(block.mixer, type(options.mixer)) else options.mixer
     if not any(isinstance(mixer.relative, type(each)) for each in options.relatives):
         mixer = mixer.model_copy(update={"relative": options.relatives[0]})
     ffn: Any = block.ffn
@@ -327,6 +332,12 @@ def _resolved_block(block: BlockConfig, dim: int) -> dict[str, Any]:
         if isinstance(attention, AttentionConfig):
             data[place] |= _resolved_attention(attention, dim)
             del data[place]["kernel"]
+    if isinstance(block.mixer, LatentConfig):
+        latent = block.mixer
+        scale = latent.width(dim) ** -0.5 if latent.scale == "head_dim" else latent.scale
+        data["mixer"] |= {"scale": f"{scale:.12g}", "value_dim": latent.value_dim or latent.head_dim}
+        data["mixer"]["relative"] = _resolved_rotary(latent.relative, latent.rotary_dim)
+        del data["mixer"]["kernel"]
     if isinstance(block.ffn, MLPConfig | GatedConfig):
         data["ffn"]["hidden"] = block.ffn.width(dim)
     elif isinstance(block.ffn, MoEConfig):
@@ -334,6 +345,8 @@ def _resolved_block(block: BlockConfig, dim: int) -> dict[str, Any]:
         data["ffn"]["expert"]["hidden"] = moe.width(dim)
         # Several shared experts are equivalent to one of their total width.
         data["ffn"] |= {"shared": min(moe.shared, 1), "shared_hidden": moe.shared * moe.shared_width(dim)}
+        # How fast a bias moves matters only in training; that there is one changes the choice.
+        data["ffn"]["bias_rate"] = moe.bias_rate > 0
         del data["ffn"]["dispatch"]
     return data
 
@@ -361,41 +374,3 @@ def _resolved_rotary(relative: RotaryConfig, head_dim: int) -> dict[str, Any]:
         used = {"factors": list(scaling.factors()), "magnitude": scaling.magnitude}
         data["scaling"] = {"kind": scaling.kind, **used}
     return data
-
-
-def differences(ours: Any, theirs: Any, path: str = "") -> list[tuple[str, str, str]]:
-    """(path, ours, theirs) for each difference of two plain configs; for tables of different kinds, only the kind."""
-    if ours == theirs:
-        return []
-    kinds = [each.get("kind") if isinstance(each, dict) else None for each in (ours, theirs)]
-    if kinds[0] != kinds[1]:
-        both = isinstance(ours, dict) and isinstance(theirs, dict)
-        return [(f"{path}.kind" if both else path, _plain(kinds[0] or ours), _plain(kinds[1] or theirs))]
-    mine, other = ({} if each is None else each for each in (ours, theirs))
-    if not (isinstance(mine, dict) and isinstance(other, dict)):
-        return [(path, _plain(ours), _plain(theirs))]
-    found = []
-    for key in sorted(mine.keys() | other.keys()):
-        if key != "layers":
-            found += differences(mine.get(key), other.get(key), f"{path}.{key}" if path else key)
-    return found + _of_layers(mine, other, path, found) if "layers" in mine else found
-
-
-def _of_layers(
-    ours: dict[str, Any], theirs: dict[str, Any], path: str, known: list[tuple[str, str, str]]
-) -> list[tuple[str, str, str]]:
-    """Differences in layers that differ from their stack's `block`, without those already known for the block."""
-    found = []
-    for number in sorted(ours["layers"].keys() | theirs["layers"].keys(), key=int):
-        blocks = [stack["layers"].get(number, stack["block"]) for stack in (ours, theirs)]
-        for place, mine, other in differences(*blocks):
-            if (f"{path}.block.{place}", mine, other) not in known:
-                found.append((f"{path}.layers.{number}.{place}", mine, other))
-    return found
-
-
-def _plain(value: Any) -> str:
-    """A value in words."""
-    if value is None or isinstance(value, bool):
-        return {None: "none", True: "true", False: "false"}[value]
-    return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from math import inf, nextafter
 from typing import Any
 
-from heddle.config.layers import LayerNormConfig, MLPConfig, RotaryConfig
+from heddle.config.layers import LayerNormConfig, MLPConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
+from heddle.config.positions import RotaryConfig
 from heddle.errors import HeddleError
 from heddle.weights.families.family import (
     Family,

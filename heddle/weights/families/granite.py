@@ -24,14 +24,14 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED)
-    divisor = f["logits_scaling"]
-    if not isinstance(divisor, int | float) or divisor <= 0:
-        raise HeddleError(f"logits_scaling = {divisor!r} in config.json: must be a number above 0")
+    for name in ("embedding_multiplier", "logits_scaling"):
+        if isinstance(f[name], bool) or not isinstance(f[name], int | float) or not f[name] > 0:
+            raise HeddleError(f"{name} = {f[name]!r} in config.json: must be a number above 0")
     data = llama.described({**f, "head_dim": None})
     data["decoder"]["entry"] = {"scale": f["embedding_multiplier"]}
     data["decoder"]["block"]["branch_scale"] = f["residual_multiplier"]
     data["decoder"]["block"]["mixer"]["scale"] = f["attention_multiplier"]
-    data["head"]["scale"] = 1 / divisor
+    data["head"]["scale"] = 1 / f["logits_scaling"]
     return TransformerConfig.of(data, where="Granite's config.json in heddle's terms")
 
 

@@ -4,8 +4,8 @@ learned positions."""
 from collections.abc import Mapping
 from typing import Any
 
-from heddle.config.layers import BucketsConfig
 from heddle.config.model import TransformerConfig
+from heddle.config.positions import BucketsConfig
 from heddle.weights.families import bert, encoders
 from heddle.weights.families.encoders import Encoder, classifier, masked_head
 from heddle.weights.families.family import FamilyOptions, without

@@ -36,14 +36,13 @@ def written_places(config: TransformerConfig) -> dict[str, Any]:
     """The fields that `offset_positions` reads.
 
     Raises:
-        HeddleError: the positions do not start after the padding id.
+        HeddleError: the positions start elsewhere than after the padding id.
     """
-    offset = config.stacks()["encoder"].entry.offset
+    offset = config.stacks()["encoder"].entry.offset or 2
     padding = None if config.ids is None else config.ids.padding
-    if not offset or padding not in (None, offset - 1):
+    if padding not in (None, offset - 1):
         raise HeddleError(
-            f"encoder.entry.offset is {offset}, and here the first position comes after the padding id"
-            + ("" if padding is None else f" {padding}")
+            f"encoder.entry.offset is {offset}, but the padding id is {padding}, and here the first position comes after it"
         )
     return {"max_position_embeddings": config.context + offset, "pad_token_id": offset - 1}
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from heddle.config.layers import RotaryConfig
+from heddle.config.base import to_data
 from heddle.config.model import TransformerConfig
+from heddle.config.positions import RotaryConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import layers, llama, rotary
 from heddle.weights.families.family import Family, read_fields, without
@@ -64,7 +65,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     rotating = next((each for each in relatives if isinstance(each, RotaryConfig)), RotaryConfig(base=BASE))
     width: int = stack.blocks[0].mixer.width(config.dim)  # type: ignore[union-attr]
     window, kinds = layers.written_windows(stack)
-    alike = config.override({"decoder.block.mixer.relative": rotating.to_dict(), "decoder.overrides": []})
+    alike = config.override({"decoder.block.mixer.relative": to_data(rotating), "decoder.overrides": []})
     return {
         **without(llama.from_config(alike), "head_dim"),
         **rotary.their_rotary(rotating, width),

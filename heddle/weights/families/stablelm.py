@@ -4,8 +4,9 @@ for both branches."""
 from collections.abc import Mapping
 from typing import Any
 
-from heddle.config.layers import GatedConfig, LayerNormConfig, RotaryConfig
+from heddle.config.layers import GatedConfig, LayerNormConfig
 from heddle.config.model import TransformerConfig
+from heddle.config.positions import RotaryConfig
 from heddle.weights.families import llama, rotary
 from heddle.weights.families.family import Family, FamilyOptions, one_block, read_fields, without
 from heddle.weights.mapping import Names, TensorRow
