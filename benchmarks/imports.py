@@ -354,6 +354,161 @@ def bert_classifier(pick: Pick) -> dict[str, Any]:
     return {**bert(pick), "num_labels": pick((1, 2, 5)), "problem_type": pick((None, "regression"))}
 
 
+def gptj(pick: Pick) -> dict[str, Any]:
+    names = {"scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"}
+    names |= {f"summary_{each}" for each in ("type", "use_proj", "activation", "proj_to_labels", "first_dropout")}
+    shared = {name: value for name, value in gpt2(pick).items() if name not in names}
+    return {**shared, "n_head": pick((2, 4)), "rotary_dim": pick((2, 4, 6))}
+
+
+def few(pick: Pick, *without: str, **more: Any) -> dict[str, Any]:
+    """What Llama and its relatives share, without some of it, and with heads as wide as the model allows."""
+    found = {**llama(pick), **rotary(pick, 8), "hidden_size": pick((32, 64)), **more}
+    return {name: value for name, value in found.items() if name not in ("head_dim", *without)}
+
+
+def phi(pick: Pick) -> dict[str, Any]:
+    own = {"resid_pdrop": pick((0.0, 0.1)), "embd_pdrop": pick((0.0, 0.1)), "qk_layernorm": pick((False, True))}
+    turned = rotary(pick, 4, partial_rotary_factor=0.5)
+    return few(pick, "rms_norm_eps", layer_norm_eps=pick((1e-5, 1e-3)), **own, **turned)
+
+
+def stablelm(pick: Pick) -> dict[str, Any]:
+    own = {
+        "layer_norm_eps": pick((1e-5, 1e-3)),
+        "use_qkv_bias": pick((True, False)),
+        "qk_layernorm": pick((False, False, False, True)),
+        "use_parallel_residual": pick((True, False)),
+        "hidden_dropout": pick((0.0, 0.1)),
+    }
+    return few(pick, "rms_norm_eps", **own, **rotary(pick, 4, partial_rotary_factor=0.5))
+
+
+def olmo2(pick: Pick) -> dict[str, Any]:
+    return few(pick, attention_bias=pick((False, True)))
+
+
+def smollm3(pick: Pick) -> dict[str, Any]:
+    own = {
+        "use_sliding_window": pick((False, True)),
+        "sliding_window": pick((None, 5)),
+        "no_rope_layers": pick((None, [1, 0, 1], [0, 1, 0])),
+        "no_rope_layer_interval": pick((2, 4)),
+        "layer_types": None,
+        "attention_bias": pick((False, True)),
+        "mlp_bias": pick((False, True)),
+    }
+    return few(pick, num_hidden_layers=3, **own)
+
+
+def granite(pick: Pick) -> dict[str, Any]:
+    names = ("embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier")
+    factors = {name: pick((1.0, 0.3, 7.0)) for name in names}
+    return few(pick, attention_bias=pick((False, True)), mlp_bias=pick((False, True)), **factors)
+
+
+def cohere(pick: Pick) -> dict[str, Any]:
+    own = {
+        "layer_norm_eps": pick((1e-5, 1e-3)),
+        "logit_scale": pick((0.0625, 1.0)),
+        "attention_bias": pick((True, False)),
+    }
+    return few(pick, "rms_norm_eps", use_qk_norm=pick((False, False, False, True)), **own)
+
+
+def deepseek(pick: Pick, **more: Any) -> dict[str, Any]:
+    heads = pick((2, 4))
+    names = ("head_dim", "num_attention_heads", "num_key_value_heads")
+    shared = {name: value for name, value in llama(pick).items() if name not in names}
+    turned = rotary(pick, 4)
+    if turned["rope_parameters"]["rope_type"] != "yarn":
+        turned = {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}
+    return {
+        **shared,
+        **turned,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "n_routed_experts": 4,
+        "n_shared_experts": pick((1, 2)),
+        "num_experts_per_tok": pick((1, 2)),
+        "moe_intermediate_size": pick((16, 12)),
+        "first_k_dense_replace": pick((0, 1, 3)),
+        "kv_lora_rank": pick((10, 6)),
+        "q_lora_rank": pick((None, 12)),
+        "qk_nope_head_dim": pick((6, 8)),
+        "qk_rope_head_dim": 4,
+        "v_head_dim": pick((5, 8)),
+        "routed_scaling_factor": pick((1.0, 2.5)),
+        "attention_bias": pick((False, True)),
+        "pretraining_tp": 1,
+        "output_router_logits": False,
+        **more,
+    }
+
+
+def deepseek_v2(pick: Pick) -> dict[str, Any]:
+    method = pick(("greedy", "group_limited_greedy"))
+    own = {"mlp_bias": pick((False, False, True)), "norm_topk_prob": False, "topk_method": method, "head_dim": None}
+    return deepseek(pick, n_group=2, topk_group=pick((1, 2)), **own)
+
+
+def deepseek_v3(pick: Pick) -> dict[str, Any]:
+    own = {"rope_interleave": pick((True, False)), "norm_topk_prob": pick((True, False)), "num_mtp_layers": 0}
+    return deepseek(pick, n_group=pick((1, 2)), topk_group=1, **own)
+
+
+def padded(draws: Callable[[Pick], dict[str, Any]], *without: str) -> Callable[[Pick], dict[str, Any]]:
+    """The fields of a RoBERTa: positions start after the padding id."""
+
+    def fields(pick: Pick) -> dict[str, Any]:
+        found = {**draws(pick), "pad_token_id": 1, "max_position_embeddings": pick((26, 50))}
+        return {name: value for name, value in found.items() if name not in without}
+
+    return fields
+
+
+def electra(draws: Callable[[Pick], dict[str, Any]]) -> Callable[[Pick], dict[str, Any]]:
+    return lambda pick: {
+        **draws(pick),
+        "embedding_size": pick((24, 32, 12)),
+        "summary_type": pick(("first", "mean")),
+        "summary_use_proj": pick((True, False)),
+        "summary_activation": pick(("gelu", None)),
+        "summary_last_dropout": pick((0.1, 0.0)),
+    }
+
+
+def distilbert(pick: Pick) -> dict[str, Any]:
+    return {
+        "vocab_size": pick((61, 64)),
+        "max_position_embeddings": pick((24, 48)),
+        "sinusoidal_pos_embds": pick((False, True)),
+        "n_layers": pick((1, 2, 3)),
+        "n_heads": pick((2, 4)),
+        "dim": pick((24, 32)),
+        "hidden_dim": pick((40, 52)),
+        "dropout": pick((0.0, 0.1)),
+        "attention_dropout": pick((0.0, 0.1)),
+        "activation": pick(SOME_ACTIVATIONS),
+        "initializer_range": pick((0.02, 0.1)),
+        "qa_dropout": pick((0.1, 0.0)),
+        "seq_classif_dropout": pick((0.2, 0.0)),
+        "tie_word_embeddings": pick((True, False)),
+    }
+
+
+def distilbert_classifier(pick: Pick) -> dict[str, Any]:
+    return {**distilbert(pick), "num_labels": pick((1, 2, 5))}
+
+
+MPNET = ("type_vocab_size", "classifier_dropout", "is_decoder", "add_cross_attention", "use_cache")
+
+
+def mpnet(draws: Callable[[Pick], dict[str, Any]]) -> Callable[[Pick], dict[str, Any]]:
+    fields = padded(draws, *MPNET)
+    return lambda pick: {**fields(pick), "relative_attention_num_buckets": pick((32, 32, 32, 40))}
+
+
 def t5(pick: Pick) -> dict[str, Any]:
     return {
         "vocab_size": pick((61, 64)),
@@ -480,10 +635,35 @@ DRAWS: dict[str, Callable[[Pick], dict[str, Any]]] = {
     "OPTForCausalLM": opt,
     "GPTNeoXForCausalLM": gpt_neox,
     "FalconForCausalLM": falcon,
+    "GPTJForCausalLM": gptj,
+    "PhiForCausalLM": phi,
+    "StableLmForCausalLM": stablelm,
+    "Olmo2ForCausalLM": olmo2,
+    "SmolLM3ForCausalLM": smollm3,
+    "GraniteForCausalLM": granite,
+    "CohereForCausalLM": cohere,
+    "DeepseekV2ForCausalLM": deepseek_v2,
+    "DeepseekV3ForCausalLM": deepseek_v3,
     "BertForMaskedLM": bert,
     "BertModel": bert,
     "BertForSequenceClassification": bert_classifier,
     "BertForTokenClassification": bert_classifier,
+    **{
+        name + ending: draws
+        for name, masked, classes in (
+            ("Roberta", padded(bert), padded(bert_classifier)),
+            ("XLMRoberta", padded(bert), padded(bert_classifier)),
+            ("DistilBert", distilbert, distilbert_classifier),
+            ("Electra", electra(bert), electra(bert_classifier)),
+            ("MPNet", mpnet(bert), mpnet(bert_classifier)),
+        )
+        for ending, draws in (
+            ("ForMaskedLM", masked),
+            ("ForSequenceClassification", classes),
+            ("ForTokenClassification", classes),
+            ("Model", masked),
+        )
+    },
     "ModernBertForMaskedLM": modernbert,
     "T5ForConditionalGeneration": t5,
     "UMT5ForConditionalGeneration": umt5,
@@ -496,7 +676,7 @@ NOT_DRAWN = {
     "transformers_version", "architectures", "output_hidden_states", "output_attentions", "return_dict", "dtype",
     "model_type", "id2label", "label2id", "problem_type", "is_encoder_decoder", "bos_token_id", "eos_token_id", "pad_token_id",
     "_name_or_path", "num_local_experts", "dense_act_fn", "is_gated_act", "attn_logit_softcapping",
-    "_sliding_window_pattern",
+    "_sliding_window_pattern", "qk_head_dim", "num_experts", "head_dim",
 }  # fmt: skip
 
 
@@ -525,7 +705,7 @@ def published(architecture: str, fields: dict[str, Any], seed: int, scale: float
     model = family(family.config_class(attn_implementation=attention(fields), **{**NO_IDS, **fields}))
     draw = torch.Generator().manual_seed(seed)
     behind = architecture.startswith(
-        ("Bert", "Bart", "Marian")
+        ("Bert", "Bart", "Marian", "Roberta", "XLMRoberta", "DistilBert", "Electra", "MPNet")
     )  # norms behind the sums: gains near 0 would hide everything
     with torch.no_grad():
         learned = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
@@ -545,12 +725,14 @@ def answer_of_theirs(model: Any, tokens: Any, source: Any) -> Any:
     if model.config.is_encoder_decoder:
         return model(source, decoder_input_ids=tokens).logits
     answer = model(tokens)
-    return answer.logits if hasattr(answer, "logits") else answer.pooler_output
+    return next(answer[name] for name in ("logits", "pooler_output", "last_hidden_state") if name in answer)
 
 
 def answer_of_ours(model: Any, tokens: Any, source: Any) -> Any:
 
     hidden = model(tokens, source=source if len(model.config.stacks()) == 2 else None).hidden
+    if model.head is None:
+        return hidden
     return (
         model.logits(hidden)
         if model.config.head.kind == "language"
@@ -609,7 +791,8 @@ def trial(architecture: str, seed: int, folder: Path) -> Outcome:
         try:
             theirs = published(architecture, fields, seed)
             count = min(fields["vocab_size"], fields.get("decoder_vocab_size") or fields["vocab_size"])
-            tokens, source = torch.randint(count, (2, 2, 20), generator=draw)
+            # Without the id that pads the rows of a RoBERTa, whose positions do not count it.
+            tokens, source = 2 + torch.randint(count - 2, (2, 2, 20), generator=draw)
             answer_of_theirs(theirs, tokens, source)
             theirs.save_pretrained(folder / "published")
         except Exception as error:
@@ -723,6 +906,11 @@ SHAPE = {
 }  # fmt: skip
 GROUPED = {**SHAPE, "num_key_value_heads": 2}
 EXPERTS = {**GROUPED, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
+LATENT = {
+    **SHAPE, "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1, "kv_lora_rank": 10, "q_lora_rank": 12, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+}  # fmt: skip
 WRITERS: dict[str, dict[str, Any]] = {
     "GPT2LMHeadModel": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 96},
     "LlamaForCausalLM": GROUPED,
@@ -743,6 +931,15 @@ WRITERS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 96,
     },
     "GPTNeoXForCausalLM": SHAPE,
+    "GPTJForCausalLM": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 96, "rotary_dim": 4},
+    "PhiForCausalLM": GROUPED,
+    "StableLmForCausalLM": {**GROUPED, "use_parallel_residual": True},
+    "Olmo2ForCausalLM": GROUPED,
+    "SmolLM3ForCausalLM": {**GROUPED, "no_rope_layers": [1, 0]},
+    "GraniteForCausalLM": {**GROUPED, "attention_multiplier": 0.3, "residual_multiplier": 0.5},
+    "CohereForCausalLM": {**GROUPED, "logit_scale": 0.5},
+    "DeepseekV2ForCausalLM": LATENT,
+    "DeepseekV3ForCausalLM": {**LATENT, "n_group": 2, "topk_group": 1, "num_mtp_layers": 0},
     "FalconForCausalLM": {name: SHAPE[name] for name in SHAPE if name != "intermediate_size"},
 }
 

@@ -26,6 +26,7 @@ from heddle.config import (
     EntryConfig,
     GatedConfig,
     LanguageHeadConfig,
+    LatentConfig,
     LayerNormConfig,
     LinearConfig,
     LinearScaling,
@@ -66,6 +67,7 @@ AXES: dict[str, Sequence[Any]] = {
     ),
     "placement": ("pre", "post", "sandwich", "output", "literal", "bare"),
     "wiring": ("serial", "parallel", "parallel_one_norm"),
+    "branch_scale": (1.0, 0.4),
     # The first layer has attention; this one is in the second.
     "second": (
         None,
@@ -80,6 +82,7 @@ AXES: dict[str, Sequence[Any]] = {
     "head_dim": (None, 6),
     "value_dim": (None, 3),
     "qk_norm": (None, RMSNormConfig(), LayerNormConfig()),
+    "qk_norm_over": ("head", "all"),
     "bias": (True, False, ("q", "v")),
     "scale": ("head_dim", "dim", 0.7),
     "relative": (None, RotaryConfig(base=100.0), AlibiConfig(), BucketsConfig(buckets=8, furthest=20)),
@@ -99,6 +102,7 @@ AXES: dict[str, Sequence[Any]] = {
     "expert": ("gated", "mlp"),
     "gate": ("softmax", "sigmoid"),
     "renormalise": (False, True),
+    "groups": (None, (2, 1, "best"), (2, 1, "two"), (2, 2, "two")),
     "shared": (0, 2),
     "shared_gate": (False, True),
     "skip": ("block", "internal"),
@@ -106,7 +110,8 @@ AXES: dict[str, Sequence[Any]] = {
     "bias_rate": (0.0, 0.01),
     "positions": ("none", "learned", "sinusoidal", "sinusoidal_halves beside", "learned beside"),
     "entry_norm": (None, LayerNormConfig(), RMSNormConfig()),
-    "entry_scale": (False, True),
+    "entry_scale": (False, True, 0.6),
+    "entry_width": (None, 12),
     "types": (0, 2),
     "tied": (True, False),
     "head_bias": (False, True),
@@ -124,9 +129,12 @@ REFUSED: list[dict[str, Sequence[Any]]] = [
     {"wiring": PARALLEL, "placement": [name for name in AXES["placement"] if name != "pre"]},
     {"wiring": PARALLEL, "ffn": ("none",)},
     {"wiring": PARALLEL, "skip": ("internal",)},
+    {"qk_norm_over": ("all",), "qk_norm": (None,)},
     {"kernel": ("sdpa",), "cap": (2.0,)},
     {"kernel": ("blockwise", "flex"), "dropout": (0.5,)},
     {"tied": (True,), "positions": ("sinusoidal_halves beside", "learned beside")},
+    {"entry_width": (12,), "positions": ("sinusoidal_halves beside", "learned beside")},
+    {"entry_width": (12,), "tied": (True,)},  # unless the head has a transform, as one of `ENCODERS`
     # Without eps a row of zeros has no value (L0-50), and that is what padding gets from attention.
     {"norm": (LayerNormConfig(bias=False, eps=0),), "placement": ("sandwich", "output", "bare")},
 ]
@@ -212,13 +220,15 @@ def stack_of(
     norm: Any = None,
     placement: str = "pre",
     wiring: str = "serial",
+    branch_scale: float = 1.0,
     first: Any = None,
     second: Any = None,
     ffn: Any = "mlp",
     positions: str = "rotary",
     relative: Any = None,
     entry_norm: Any = None,
-    entry_scale: bool = False,
+    entry_scale: bool | float = False,
+    entry_width: int | None = None,
     types: int = 0,
     final_norm: bool | None = None,
     dropout: float = 0.0,
@@ -244,6 +254,7 @@ def stack_of(
         norm=norm or LayerNormConfig(),
         placement=placement,
         wiring=wiring,
+        branch_scale=branch_scale,
         dropout=dropout,
     )
     kind, *beside = positions.split(" ")
@@ -254,6 +265,7 @@ def stack_of(
         offset=2 if kind == "learned" and beside else 0,
         norm=entry_norm,
         scale=entry_scale,
+        width=entry_width,
         types=types,
         dropout=dropout,
     )
@@ -269,6 +281,7 @@ FEEDING = [
     "expert",
     "gate",
     "renormalise",
+    "groups",
     "shared",
     "shared_gate",
     "skip",
@@ -285,6 +298,7 @@ def feed_forward(
     expert: str = "gated",
     shared: int = 0,
     shared_gate: bool = False,
+    groups: tuple[int, int, str] | None = None,
     **routing: Any,
 ) -> Any:
     """The feed-forward of a kind, or the given one as it is."""
@@ -297,8 +311,10 @@ def feed_forward(
     kinds = {"mlp": MLPConfig.of(plain), "gated": GatedConfig.of(gated)}
     if ffn != "moe":
         return kinds[ffn or "mlp"]
+    if groups is not None:
+        routing |= dict(zip(("groups", "active_groups", "group_by"), groups, strict=True))
     return MoEConfig(
-        experts=3,
+        experts=3 if groups is None else 4,
         expert=kinds[expert],
         shared=shared,
         shared_gate=shared_gate and shared > 0,
@@ -335,6 +351,12 @@ def others_than(tokens: Tensor) -> Tensor:
 ALONE = [
     config_of(first=ConvolutionConfig(taps=3, dilation=4), positions="none"),
     config_of(first=LinearConfig(taps=4), positions="learned"),
+    config_of(first=LatentConfig(heads=4, rank=6, head_dim=3, rotary_dim=4, bias=True), positions="none", ffn="gated"),
+    config_of(
+        first=LatentConfig(heads=2, rank=5, q_rank=7, head_dim=4, rotary_dim=6, value_dim=3, kernel="blockwise"),
+        positions="none",
+        prefix=True,
+    ),
     config_of(first=RecurrentConfig(cell="gru", hidden=6), positions="sinusoidal"),
     config_of(first=RecurrentConfig(cell="lstm"), positions="none", ffn="none"),
 ]
@@ -409,11 +431,12 @@ ALIKE: list[dict[str, Any]] = [
         "types": 2,
     },  # BART
     {"entry_norm": RMSNormConfig(), "positions": "none", "relative": AXES["relative"][3], "kernel": "blockwise"},  # T5
-    {"placement": "sandwich", "positions": "sinusoidal", "kv_heads": 2},
+    {"placement": "sandwich", "positions": "sinusoidal", "kv_heads": 2, "entry_width": 6, "head_transform": True},
     {"placement": "output", "ffn": "moe", "kernel": "reference"},
     {"placement": "literal", "positions": "learned", "window": 3, "kernel": "plain", "ffn": "gated"},
     {"first": ConvolutionConfig(taps=3), "positions": "none", "kernel": "flex", "ffn": "none"},
     {"placement": "bare", "positions": "sinusoidal_halves", "cap": 2.0},
+    {"first": LatentConfig(heads=2, rank=5, head_dim=4, rotary_dim=2), "positions": "none", "ffn": "gated"},
 ]
 ENCODERS = [config_of(family="encoder", head_bias=True, **options) for options in ALIKE]
 # Each third one reads a source of other ids, 13 of them.
@@ -455,6 +478,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "AttentionConfig.cap": (5.0,),
     "AttentionConfig.window": (4, 1),
     "AttentionConfig.dropout": RATES,
+    "BlockConfig.branch_scale": (1.0, 0.4),
     "BlockConfig.dropout": RATES,
     "BucketsConfig.buckets": (8, 5, 4),
     "BucketsConfig.furthest": (20, 6, 3),
@@ -470,7 +494,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "DynamicScaling.length": (20, 8),
     "EntryConfig.position_dim": (4, 3, 16),
     "EntryConfig.offset": (0, 2),
+    "EntryConfig.scale": (0.5,),
     "EntryConfig.types": (0, 2),
+    "EntryConfig.width": (16, 6, 5),
     "EntryConfig.dropout": RATES,
     "GatedConfig.hidden": (12, 3),
     "GatedConfig.dropout": RATES,
@@ -479,6 +505,15 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "LanguageHeadConfig.eps": (1e-12, 1e-3),
     "LanguageHeadConfig.scale": (1.0, 0.25),
     "LanguageHeadConfig.cap": (3.0,),
+    "LatentConfig.heads": (4, 2, 1),
+    "LatentConfig.rank": (6, 2),
+    "LatentConfig.q_rank": (5,),
+    "LatentConfig.head_dim": (4, 3),
+    "LatentConfig.rotary_dim": (4, 2),
+    "LatentConfig.value_dim": (5,),
+    "LatentConfig.scale": (0.4,),
+    "LatentConfig.eps": (1e-6, 1e-3),
+    "LatentConfig.dropout": RATES,
     "LayerNormConfig.eps": (1e-5, 1e-3, 0.0),
     "LinearConfig.taps": (3, 1, 4),
     "LinearScaling.factor": (1.0, 4.0),
@@ -495,6 +530,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "MLPConfig.dropout": RATES,
     "MoEConfig.experts": (4, 2, 1),
     "MoEConfig.active": (2, 1, 4),
+    "MoEConfig.groups": (1, 2),
+    "MoEConfig.active_groups": (1, 2),
     "MoEConfig.shared": (0, 1, 2),
     "MoEConfig.shared_hidden": (5,),
     "MoEConfig.scale": (1.0, 2.5),

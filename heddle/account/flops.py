@@ -17,7 +17,7 @@ from heddle.account.forward import counted, kernels_taken
 from heddle.account.parameters import deck_applies
 from heddle.account.walk import HEAD, SCORES, WEIGHTED_SUM, walk
 from heddle.checks import at_least, between, checked
-from heddle.config.layers import AttentionConfig, ConvolutionConfig, LinearConfig, RecurrentConfig
+from heddle.config.layers import AttentionConfig, ConvolutionConfig, LatentConfig, LinearConfig, RecurrentConfig
 from heddle.config.model import BlockConfig, LanguageHeadConfig, TransformerConfig
 from heddle.errors import HeddleError
 from heddle.nn.convolution import distances
@@ -145,7 +145,7 @@ def looks_back(block: BlockConfig, causal: bool = True) -> Sequence[int] | None:
         return distances(mixer.taps, mixer.dilation, centred=not causal)
     if isinstance(mixer, LinearConfig):
         return distances(mixer.taps, centred=not causal)
-    return None if isinstance(mixer, RecurrentConfig) else range(1)
+    return None if isinstance(mixer, RecurrentConfig | LatentConfig) else range(1)
 
 
 def path(layers: Sequence[Sequence[int] | None], length: int) -> int | None:

@@ -16,7 +16,7 @@ from heddle.account.repeats import measured, stepped, with_blocks
 from heddle.account.walk import walk
 from heddle.checks import at_least, checked
 from heddle.config.kernels import choose, missing, together
-from heddle.config.layers import AttentionConfig, CustomConfig, MoEConfig
+from heddle.config.layers import AttentionConfig, CustomConfig, LatentConfig, MoEConfig
 from heddle.config.model import BlockConfig, TransformerConfig, with_kernel
 from heddle.model.build import build
 from heddle.model.transformer import Transformer
@@ -36,9 +36,9 @@ class Skipped(nn.Module):
 SKIPPED = CustomConfig(target=f"{__name__}:Skipped")
 
 
-def attentions(block: BlockConfig) -> list[AttentionConfig]:
+def attentions(block: BlockConfig) -> list[AttentionConfig | LatentConfig]:
     """The attention of a block: its mixer's, and its cross-attention."""
-    return [place for place in (block.mixer, block.cross) if isinstance(place, AttentionConfig)]
+    return [place for place in (block.mixer, block.cross) if isinstance(place, AttentionConfig | LatentConfig)]
 
 
 def kernels_taken(config: TransformerConfig, length: int) -> dict[str, str]:

@@ -32,7 +32,10 @@ LEFT_OUT = {
     "norm gains": "2Ld",
     "norm shifts": "2Ld",
     "final norm": "2d",
-    **dict.fromkeys(("token types", "relative positions", "entry norm", "head bias", "head transform", "other"), ""),
+    **dict.fromkeys(
+        ("token types", "entry projection", "relative positions", "entry norm", "head bias", "head transform", "other"),
+        "",
+    ),
 }
 
 
@@ -148,7 +151,11 @@ def deck_applies(config: TransformerConfig) -> bool:
     Layers may differ in settings without weights, such as windows.
     """
     stack = config.last()[1]
-    if not rule_applies(config) or not isinstance(config.head, LanguageHeadConfig) or stack.entry.combine != "sum":
+    if (
+        not rule_applies(config)
+        or not isinstance(config.head, LanguageHeadConfig)
+        or stack.entry.token_dim(config.dim) != config.dim
+    ):
         return False
     sizes = {_sizes(block, config.dim) for block in stack.blocks}
     return len(sizes) == 1 and None not in sizes

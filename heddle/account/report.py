@@ -14,6 +14,7 @@ from heddle.account.parameters import Parameters, Weight, parameter_count, param
 from heddle.account.repeats import measured
 from heddle.checks import at_least, checked
 from heddle.config.layers import (
+    AttentionConfig,
     ConvolutionConfig,
     CustomConfig,
     GatedConfig,
@@ -221,7 +222,7 @@ def _notes(config: TransformerConfig, known: Parameters, cost: Flops, length: in
         )
     wide = dict.fromkeys(each for block in config.last()[1].blocks for each in attentions(block))
     for each in wide:
-        if each.heads * each.width(config.dim) != config.dim:
+        if isinstance(each, AttentionConfig) and each.heads * each.width(config.dim) != config.dim:
             notes.append(
                 f"heads · head_dim = {each.heads} · {each.width(config.dim)} = {each.heads * each.width(config.dim)} "
                 f"is not dim = {config.dim}."

@@ -18,17 +18,19 @@ from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.head import Classifier, LanguageHead, TextVector
+from heddle.model.stack import Entry
 from heddle.model.transformer import Transformer
 from heddle.nn.attention import Attention
 from heddle.nn.convolution import Convolution
 from heddle.nn.custom import CustomFeedForward, CustomMixer
 from heddle.nn.feedforward import MLP, Gated
+from heddle.nn.latent import Latent
 from heddle.nn.layout import Layout
 from heddle.nn.moe import MoE
 from heddle.nn.recurrent import Recurrent
 
 PROJECTIONS, SCORES, WEIGHTED_SUM = "projections", "scores", "weighted sum"
-FEED_FORWARD, HEAD = "feed-forward", "head"
+ENTRY, FEED_FORWARD, HEAD = "entry", "feed-forward", "head"
 CONVOLUTION, RECURRENT = "convolution", "recurrent"
 ROUTER, EXPERTS, SHARED = "router", "experts", "shared experts"
 CUSTOM_MIXER, CUSTOM_FEED_FORWARD = "custom mixer", "custom feed-forward"
@@ -150,10 +152,20 @@ def _classifier(module: Classifier, name: str, x: Tensor) -> Iterator[Product]:
 
 def _attention(module: Attention, name: str, x: Tensor) -> Iterator[Product]:
     """Projections, then scores (C-01) and weighted sum (C-02) of all pairs of queries and keys, whatever the mask blocks."""
-    batch, length, _ = x.shape
-    yield from _linears(module, name, PROJECTIONS, batch * length)
-    rows = batch * length * (module.q.out_features // module.head_dim)  # one per head
-    yield Product(f"{name}.scores", SCORES, rows, module.head_dim, length)
+    yield from _linears(module, name, PROJECTIONS, x.shape[0] * x.shape[1])
+    yield from _pairs(module, name, x, module.head_dim)
+
+
+def _latent(module: Latent, name: str, x: Tensor) -> Iterator[Product]:
+    """The same, with keys and values computed from narrow vectors."""
+    yield from _linears(module, name, PROJECTIONS, x.shape[0] * x.shape[1])
+    yield from _pairs(module, name, x, module.head_dim + module.rotary_dim)
+
+
+def _pairs(module: Attention | Latent, name: str, x: Tensor, width: int) -> Iterator[Product]:
+    """Scores and weighted sum, with queries of `width` channels."""
+    rows, length = x.shape[0] * x.shape[1] * (module.q.out_features // width), x.shape[1]  # one row per head
+    yield Product(f"{name}.scores", SCORES, rows, width, length)
     yield Product(f"{name}.weights", WEIGHTED_SUM, rows, length, module.value_dim)
 
 
@@ -190,7 +202,9 @@ def _custom(module: CustomMixer | CustomFeedForward, name: str, x: Tensor) -> It
 
 # Module class -> its products, for hidden vectors [B T D]. A class without a row multiplies nothing.
 STATED: dict[type[nn.Module], Callable[[Any, str, Tensor], Iterator[Product | Foreign]]] = {
+    Entry: _each(ENTRY),
     Attention: _attention,
+    Latent: _latent,
     Convolution: _convolution,
     Recurrent: _each(RECURRENT),
     CustomMixer: _custom,

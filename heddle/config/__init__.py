@@ -28,38 +28,39 @@ from heddle.config.decoding import EngineConfig as EngineConfig
 from heddle.config.decoding import SamplingConfig as SamplingConfig
 from heddle.config.embedding import DenseConfig as DenseConfig
 from heddle.config.embedding import EmbeddingHeadConfig as EmbeddingHeadConfig
+from heddle.config.entry import EntryConfig as EntryConfig
 from heddle.config.ids import SpecialIds as SpecialIds
-from heddle.config.layers import AlibiConfig as AlibiConfig
 from heddle.config.layers import AttentionConfig as AttentionConfig
-from heddle.config.layers import BucketsConfig as BucketsConfig
 from heddle.config.layers import ConvolutionConfig as ConvolutionConfig
 from heddle.config.layers import CustomConfig as CustomConfig
 from heddle.config.layers import DropoutConfig as DropoutConfig
-from heddle.config.layers import DynamicScaling as DynamicScaling
 from heddle.config.layers import GatedConfig as GatedConfig
+from heddle.config.layers import LatentConfig as LatentConfig
 from heddle.config.layers import LayerNormConfig as LayerNormConfig
 from heddle.config.layers import LinearConfig as LinearConfig
-from heddle.config.layers import LinearScaling as LinearScaling
-from heddle.config.layers import Llama3Scaling as Llama3Scaling
-from heddle.config.layers import LongRopeScaling as LongRopeScaling
 from heddle.config.layers import MLPConfig as MLPConfig
 from heddle.config.layers import MoEConfig as MoEConfig
 from heddle.config.layers import NoFeedForwardConfig as NoFeedForwardConfig
 from heddle.config.layers import NoNormConfig as NoNormConfig
-from heddle.config.layers import NTKScaling as NTKScaling
 from heddle.config.layers import RecurrentConfig as RecurrentConfig
 from heddle.config.layers import RMSNormConfig as RMSNormConfig
-from heddle.config.layers import RotaryConfig as RotaryConfig
-from heddle.config.layers import YarnScaling as YarnScaling
 from heddle.config.model import BlockConfig as BlockConfig
 from heddle.config.model import ClassifierHeadConfig as ClassifierHeadConfig
-from heddle.config.model import EntryConfig as EntryConfig
 from heddle.config.model import InitialConfig as InitialConfig
 from heddle.config.model import LanguageHeadConfig as LanguageHeadConfig
 from heddle.config.model import NoHeadConfig as NoHeadConfig
 from heddle.config.model import Override as Override
 from heddle.config.model import StackConfig as StackConfig
 from heddle.config.model import TransformerConfig as TransformerConfig
+from heddle.config.positions import AlibiConfig as AlibiConfig
+from heddle.config.positions import BucketsConfig as BucketsConfig
+from heddle.config.positions import DynamicScaling as DynamicScaling
+from heddle.config.positions import LinearScaling as LinearScaling
+from heddle.config.positions import Llama3Scaling as Llama3Scaling
+from heddle.config.positions import LongRopeScaling as LongRopeScaling
+from heddle.config.positions import NTKScaling as NTKScaling
+from heddle.config.positions import RotaryConfig as RotaryConfig
+from heddle.config.positions import YarnScaling as YarnScaling
 from heddle.config.presets import preset as preset
 from heddle.config.presets import preset_names as preset_names
 from heddle.config.presets import sized as sized
@@ -110,6 +111,7 @@ __all__ = [
     "GroupConfig",
     "InitialConfig",
     "LanguageHeadConfig",
+    "LatentConfig",
     "LayerNormConfig",
     "LinearConfig",
     "LinearScaling",

@@ -9,16 +9,9 @@ from pydantic import Field, model_validator
 
 from heddle.config.base import Config, with_kind
 from heddle.config.kernels import Drops, KernelName, Needs, refusal
+from heddle.config.positions import Relative, RotaryConfig
+from heddle.config.sizes import Epsilon, Few, Positive, Rate, Size, Weight
 
-Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
-# Factors, caps and standard deviations: beyond these bounds, values or gradients do not fit into fp32.
-Positive = Annotated[float, Field(ge=1e-6, le=1e6)]
-Weight = Annotated[float, Field(ge=0, le=1e6)]  # of a part of the loss
-Epsilon = Annotated[float, Field(ge=0, le=1)]
-Factor = Annotated[float, Field(ge=1, le=1e6)]
-Length = Annotated[int, Field(gt=0, le=2**31)]
-Size = Annotated[int, Field(gt=0, le=2**22)]  # of a vector: beyond this, no memory holds a single matrix
-Few = Annotated[int, Field(gt=0, le=2**16)]  # of heads, experts, taps
 ActivationName = Literal[
     "gelu", "gelu_tanh", "quick_gelu", "relu", "relu6", "relu_squared", "leaky_relu", "silu", "mish", "sigmoid", "tanh",
     "linear",
@@ -52,146 +45,20 @@ class NoNormConfig(Config):
 NormConfig = Annotated[LayerNormConfig | RMSNormConfig | NoNormConfig, Field(discriminator="kind")]
 
 
-class LinearScaling(Config):
-    """Positions divided by a factor (Chen et al. 2023)."""
-
-    kind: Literal["linear"] = "linear"
-    factor: Factor
-
-
-class NTKScaling(Config):
-    """A larger base instead of smaller positions: base · factor^(d / (d - 2))."""
-
-    kind: Literal["ntk"] = "ntk"
-    factor: Factor
-
-
-class YarnScaling(Config):
-    """Interpolate low frequencies, keep high ones, blend between, and enlarge scores (Peng et al. 2023, 3.4)."""
-
-    kind: Literal["yarn"] = "yarn"
-    factor: Factor
-    original: Length  # context length at which the weights were trained
-    fast: Positive = 32.0  # channels with more rotations than this over `original` are kept
-    slow: Positive = 1.0  # channels with fewer rotations than this are interpolated
-    whole: bool = True  # round both ends of the ramp outwards to whole channels, as in the authors' code
-    magnitude: Positive | None = None  # factor on the lengths of the rotated vectors; None: 0.1 · ln(factor) + 1
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if self.fast <= self.slow:
-            raise ValueError(f"fast = {self.fast:g} must be larger than slow = {self.slow:g}")
-        return self
-
-
-class Llama3Scaling(Config):
-    """Llama 3.1's rule: divide low frequencies by the factor, keep high ones, blend linearly between."""
-
-    kind: Literal["llama3"] = "llama3"
-    factor: Factor
-    original: Length
-    low: Positive = 1.0
-    high: Positive = 4.0
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if self.high <= self.low:
-            raise ValueError(f"high = {self.high:g} must be larger than low = {self.low:g}")
-        return self
-
-
-class DynamicScaling(Config):
-    """Dynamic NTK for texts of `length` tokens: the NTK rule with a factor that grows with the length.
-
-    Hugging Face transformers computes the factor anew whenever the text grows, so a cached key there keeps angles that a pass
-    over the whole text would not give it. Here one length holds for all texts, and a token's angles depend on its position.
-    """
-
-    kind: Literal["dynamic"] = "dynamic"
-    factor: Factor
-    original: Length  # context length at which the weights were trained
-    length: Length  # up to `original`, nothing changes
-
-    def stretch(self) -> float:
-        """The factor of the equivalent NTK rule."""
-        return 1.0 if self.length <= self.original else self.factor * (self.length / self.original - 1) + 1
-
-
-class LongRopeScaling(Config):
-    """LongRoPE for texts of `length` tokens: a divisor for each pair's frequency (Ding et al. 2024, 3.1).
-
-    Hugging Face transformers changes from `short` to `long` when a text grows beyond `original`, so a cached key there keeps
-    angles that a pass over the whole text would not give it. Here one length decides for all texts.
-    """
-
-    kind: Literal["longrope"] = "longrope"
-    short: tuple[Positive, ...]  # one for each pair of rotated channels
-    long: tuple[Positive, ...]
-    original: Length  # context length at which the weights were trained
-    length: Length  # up to `original`, `short` is used, and `long` beyond
-    magnitude: Positive = 1.0  # factor on the lengths of the rotated vectors
-
-    def factors(self) -> tuple[float, ...]:
-        """The divisors in use."""
-        return self.long if self.length > self.original else self.short
-
-
-Scaling = Annotated[
-    LinearScaling | NTKScaling | YarnScaling | Llama3Scaling | DynamicScaling | LongRopeScaling,
-    Field(discriminator="kind"),
-]
-
-
-class RotaryConfig(Config):
-    """Rotary positions (Su et al. 2021): pairs of channels of queries and keys are rotated by their position.
-
-    `halves` pairs channel i with i + d/2 (Llama's and GPT-NeoX's published weights), `neighbours` 2i with 2i + 1 (the paper).
-    """
-
-    kind: Literal["rotary"] = "rotary"
-    base: Annotated[float, Field(gt=1, le=1e12)] = 10_000.0
-    pairing: Literal["halves", "neighbours"] = "halves"
-    # Share of the head's channels to rotate, from the first. Channels are rotated in pairs, so an odd number of them rotates
-    # one channel more, at the angles of the odd number (as in Hugging Face transformers).
-    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    scaling: Scaling | None = None
-
-    def rotated_dim(self, head_dim: int) -> int:
-        """How many channels of a head are rotated; if this is odd, one more is."""
-        return int(head_dim * self.fraction)
-
-
-class AlibiConfig(Config):
-    """Scores fall linearly with distance, with a fixed slope per head (Press et al. 2021)."""
-
-    kind: Literal["alibi"] = "alibi"
-    factor: Positive = 1.0  # on all slopes; 1/√d in Falcon
-
-
-class BucketsConfig(Config):
-    """A learned bias per head and bucket of distances (T5; Raffel et al. 2020, 2.1)."""
-
-    kind: Literal["buckets"] = "buckets"
-    buckets: Annotated[int, Field(ge=4, le=2**16)] = 32
-    furthest: Length = 128  # all distances from here on share the last bucket
-    shared: bool = True  # one table for all layers of a stack with equal settings here; false: one for each (UMT5)
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if self.furthest <= self.buckets // 2:
-            raise ValueError(f"furthest = {self.furthest} must be larger than half of buckets = {self.buckets}")
-        return self
-
-
-Relative = Annotated[RotaryConfig | AlibiConfig | BucketsConfig, Field(discriminator="kind")]
-
-
 class DropoutConfig(Config):
     """The dropout convention, for every rate in the model (D-03, D-54)."""
 
     # inverted: training divides kept values by 1 - rate; classic: prediction multiplies by it.
     style: Literal["inverted", "classic"] = "inverted"
     mask: Literal["element", "batch"] = "element"  # a mask per value, or one mask for all rows of a batch
+
+
+def drops_of(rate: float, dropout: DropoutConfig | None, training: bool) -> Drops:
+    """What a kernel must be able to drop, at a rate, in a convention, in training or in prediction."""
+    how = DropoutConfig() if dropout is None else dropout
+    if not rate or not (training or how.style == "classic"):
+        return "none"
+    return "inverted" if how == DropoutConfig() else "any"
 
 
 class AttentionConfig(Config):
@@ -204,7 +71,10 @@ class AttentionConfig(Config):
     value_dim: Size | None = None  # width of a value head; None: head_dim
     scale: Literal["head_dim", "dim"] | Positive = "head_dim"  # divide scores by its root, or multiply by a number
     bias: bool | tuple[Projection, ...] = True  # all four projections, none, or those named
-    qk_norm: NormConfig | None = None  # a norm over each query and key head before the rotation (Qwen3)
+    qk_norm: NormConfig | None = None  # a norm over queries and one over keys, before the rotation
+    qk_norm_over: Literal["head", "all"] = (
+        "head"  # over each head (Qwen3), or over all heads of a token at once (OLMo 2)
+    )
     cap: Positive | None = None  # scores become cap · tanh(scores / cap) (Gemma 2)
     window: Size | None = None  # a token sees itself and the window - 1 before it; in an encoder as many after it
     relative: Relative | None = None
@@ -221,6 +91,8 @@ class AttentionConfig(Config):
     def _possible(self) -> Self:
         if self.heads % (self.kv_heads or self.heads):
             raise ValueError(f"heads = {self.heads} must be a multiple of kv_heads = {self.kv_heads}")
+        if self.qk_norm is None and self.qk_norm_over != "head":
+            raise ValueError("qk_norm_over belongs to qk_norm: set qk_norm, or leave it out")
         if isinstance(self.bias, tuple) and len(set(self.bias)) < len(self.bias):
             raise ValueError(f"bias names a projection twice: {', '.join(self.bias)}")
         if (why := refusal(self.kernel, self.needs())) is not None:
@@ -229,11 +101,7 @@ class AttentionConfig(Config):
 
     def needs(self, dropout: DropoutConfig | None = None, training: bool = True) -> Needs:
         """What the kernel must support in training or in prediction, with the model's dropout convention."""
-        how = DropoutConfig() if dropout is None else dropout
-        drops: Drops = "none"
-        if self.dropout and (training or how.style == "classic"):
-            drops = "inverted" if how == DropoutConfig() else "any"
-        return Needs(self.cap is not None, drops)
+        return Needs(self.cap is not None, drops_of(self.dropout, dropout, training))
 
     def key_heads(self) -> int:
         """Number of key and value heads, K."""
@@ -248,6 +116,48 @@ class AttentionConfig(Config):
         if isinstance(self.bias, tuple):
             return self.bias
         return ("q", "k", "v", "o") if self.bias else ()
+
+
+class LatentConfig(Config):
+    """Attention whose keys and values come from one narrow vector per token, the only thing that a cache remembers (DeepSeek-V2;
+    DeepSeek-AI 2024, 2.1). Positions rotate channels of their own, whose key all heads share."""
+
+    kind: Literal["latent"] = "latent"
+    heads: Few
+    rank: Size  # width of the vector that keys and values are computed from
+    q_rank: Size | None = None  # likewise of queries; None: they are computed from the hidden vector
+    head_dim: Size  # channels of a head's query and key without positions
+    rotary_dim: Size  # channels of a head's query and key that rotate
+    value_dim: Size | None = None  # width of a value head; None: head_dim
+    relative: RotaryConfig = RotaryConfig(pairing="neighbours")
+    scale: Literal["head_dim"] | Positive = (
+        "head_dim"  # divide scores by the root of both widths' sum, or multiply by a number
+    )
+    bias: bool = False  # in the maps to narrow vectors and in the output's
+    eps: Epsilon = 1e-6  # of the norms of narrow vectors
+    dropout: Rate = 0.0  # on the attention weights
+    kernel: KernelName = "auto"
+    window: ClassVar[None] = None
+    cap: ClassVar[None] = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        rotated = self.relative.rotated_dim(self.rotary_dim)
+        if not rotated or (rotated % 2 and rotated == self.rotary_dim):
+            raise ValueError(
+                f"rotary positions rotate pairs of channels, and rotary_dim = {self.rotary_dim} has no room for them"
+            )
+        if (why := refusal(self.kernel, self.needs())) is not None:
+            raise ValueError(why)
+        return self
+
+    def needs(self, dropout: DropoutConfig | None = None, training: bool = True) -> Needs:
+        """What the kernel must support in training or in prediction, with the model's dropout convention."""
+        return Needs(False, drops_of(self.dropout, dropout, training))
+
+    def width(self, dim: int) -> int:
+        """Width of a head's query and key, positions included."""
+        return self.head_dim + self.rotary_dim
 
 
 class ConvolutionConfig(Config):
@@ -290,7 +200,8 @@ class CustomConfig(Config):
 
 
 MixerConfig = Annotated[
-    AttentionConfig | ConvolutionConfig | LinearConfig | RecurrentConfig | CustomConfig, Field(discriminator="kind")
+    AttentionConfig | LatentConfig | ConvolutionConfig | LinearConfig | RecurrentConfig | CustomConfig,
+    Field(discriminator="kind"),
 ]
 
 
@@ -347,6 +258,11 @@ class MoEConfig(Config):
     gate: Literal["softmax", "sigmoid"] = "softmax"
     renormalise: bool = False
     scale: Positive = 1.0  # factor on the routed sum
+    # Neighbouring experts form groups, and a token chooses its experts from the best groups: those of the `best` expert
+    # (DeepSeek-V2), or of the largest sum of `two` gates (DeepSeek-V3).
+    groups: Few = 1
+    active_groups: Few = 1
+    group_by: Literal["best", "two"] = "best"
     skip: Literal["block", "internal"] = (
         "block"  # internal: the slide's u + ..., in place of the block's residual (D-22)
     )
@@ -359,6 +275,16 @@ class MoEConfig(Config):
     def _possible(self) -> Self:
         if self.active > self.experts:
             raise ValueError(f"active = {self.active} must be at most experts = {self.experts}")
+        each = self.experts // self.groups
+        if self.experts % self.groups or self.active_groups > self.groups or self.active > self.active_groups * each:
+            raise ValueError(
+                f"active = {self.active} of experts = {self.experts} cannot come from active_groups = {self.active_groups} of "
+                f"groups = {self.groups}, which must be equally large"
+            )
+        if self.group_by == "two" and each < 2:
+            raise ValueError(f"group_by = 'two' needs two experts in each of groups = {self.groups}")
+        if self.groups == 1 and self.group_by != "best":
+            raise ValueError("group_by belongs to groups of experts: set groups, or leave it out")
         if self.expert.dropout:
             raise ValueError("experts have no dropout: leave it out; the block's dropout acts on their sum")
         if not self.shared and (self.shared_gate or self.shared_hidden):

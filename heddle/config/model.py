@@ -16,6 +16,7 @@ from heddle.config.chat import ChatTemplateConfig
 from heddle.config.data import Prompts
 from heddle.config.decoding import DecodingDefaults
 from heddle.config.embedding import EmbeddingHeadConfig, Pooling
+from heddle.config.entry import EntryConfig
 from heddle.config.ids import SpecialIds
 from heddle.config.layers import (
     ActivationName,
@@ -28,11 +29,9 @@ from heddle.config.layers import (
     MoEConfig,
     NoFeedForwardConfig,
     NormConfig,
-    Positive,
-    Rate,
-    Size,
 )
 from heddle.config.possible import dropout_possible, stack_possible
+from heddle.config.sizes import Positive, Rate, Size
 from heddle.errors import HeddleError
 
 Depth = Annotated[int, Field(gt=0, le=1000)]  # the deepest ever trained (Wang et al. 2022)
@@ -54,6 +53,7 @@ class BlockConfig(Config):
     # parallel: mixer and feed-forward read the same x and their sum is added once, each after its own norm (GPT-NeoX,
     # Falcon 40B) or both after one (Falcon 7B).
     wiring: Literal["serial", "parallel", "parallel_one_norm"] = "serial"
+    branch_scale: Positive = 1.0  # factor on each branch's output, before the sum (Granite)
     dropout: Rate = 0.0  # on each branch's output, before the sum (L0-29)
 
     @model_validator(mode="before")
@@ -75,42 +75,6 @@ class BlockConfig(Config):
             if isinstance(self.ffn, MoEConfig) and self.ffn.skip == "internal":
                 raise ValueError("skip = 'internal' replaces the feed-forward's residual; parallel wiring has none")
         return self
-
-
-class EntryConfig(Config):
-    """What is applied to token embeddings before the first block."""
-
-    # Absolute positions; relative ones belong to the mixer. `sinusoidal` alternates sines and cosines (Vaswani et al. 2017,
-    # 3.5), `sinusoidal_halves` has all sines before all cosines (Marian).
-    positions: Literal["learned", "sinusoidal", "sinusoidal_halves", "none"] = "none"
-    combine: Literal["sum", "concat"] = "sum"  # (L0-16, D-28)
-    position_dim: Size | None = None  # with concat: width of the position part; None: half of dim
-    # Rows of a learned table before position 0: 2 in BART's and OPT's.
-    offset: Annotated[int, Field(ge=0, le=2**16)] = 0
-    scale: bool = False  # embeddings times √dim (Vaswani et al. 2017, 3.4; D-30)
-    types: Annotated[int, Field(ge=0, le=2**16)] = 0  # token types (segments) with a vector each (BERT)
-    norm: NormConfig | None = None  # after the sum
-    dropout: Rate = 0.0
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if self.combine == "concat" and self.positions == "none":
-            raise ValueError("combine = 'concat' needs positions to concatenate: set positions")
-        if self.offset and self.positions != "learned":
-            raise ValueError("offset applies to learned positions only: set positions = 'learned', or leave it out")
-        if self.combine == "sum" and self.position_dim is not None:
-            raise ValueError(
-                "position_dim applies to combine = 'concat' only; summed positions are as wide as the model"
-            )
-        return self
-
-    def token_dim(self, dim: int) -> int:
-        """Width of a token's vector in the table."""
-        return dim if self.combine == "sum" else dim - self.positions_dim(dim)
-
-    def positions_dim(self, dim: int) -> int:
-        """Width of a position's vector."""
-        return dim if self.combine == "sum" else (self.position_dim or dim // 2)
 
 
 class Override(Config):
@@ -234,7 +198,8 @@ class ClassifierHeadConfig(Config):
     classes: Size
     names: tuple[str, ...] = ()  # of the classes, in the order of their numbers; empty: they have none
     pooling: Pooling | Literal["none"] = "first"  # none: each token has scores of its own
-    dense: bool = False  # tanh of a dense layer before it (BERT's pooler)
+    dense: bool = False  # a dense layer and an activation before it (BERT's pooler)
+    activation: ActivationName = "tanh"  # of the dense layer
     dropout: Rate = 0.0  # on the vector that is scored
     several: bool = False  # whether a text may have several of the classes, or none
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5  # of `several`: a text has the classes that are likelier
@@ -247,6 +212,8 @@ class ClassifierHeadConfig(Config):
             raise ValueError(f"threshold = {self.threshold} has no effect without several = true: leave it out")
         if self.names and (len(self.names) != self.classes or len(set(self.names)) != self.classes):
             raise ValueError(f"names = {list(self.names)} must be {self.classes} different names, one for each class")
+        if not self.dense and self.activation != "tanh":
+            raise ValueError("activation belongs to the head's dense layer: set dense = true, or leave it out")
         return self
 
 
@@ -343,10 +310,16 @@ class TransformerConfig(Config):
             raise ValueError(f"entry.position_dim leaves no room for tokens in dim = {self.dim}")
         if self.source_vocab_size is None and len(set(widths.values())) > 1:
             raise ValueError("encoder and decoder share one table, so their entries must have the same token width")
-        if isinstance(self.head, LanguageHeadConfig) and self.head.tied and widths[self.last()[0]] != self.dim:
+        if isinstance(self.head, LanguageHeadConfig) and self.head.tied and widths[self.last()[0]] != self.head_width():
             raise ValueError(
-                "head.tied needs token vectors as wide as the model; with combine = 'concat' set head.tied = false"
+                "head.tied needs token vectors as wide as the model, or with entry.width head.transform = true: "
+                "set head.tied = false"
             )
+
+    def head_width(self) -> int:
+        """Width of the vectors that a language head scores: the model's, or that of the entry behind a transform."""
+        width = self.last()[1].entry.width
+        return width if width and getattr(self.head, "transform", False) else self.dim
 
     def stacks(self) -> dict[str, StackConfig]:
         """The stacks by name, in the order in which they run."""

@@ -5,16 +5,15 @@ from typing import TYPE_CHECKING
 from heddle.config.kernels import refusal
 from heddle.config.layers import (
     AttentionConfig,
-    BucketsConfig,
     ConvolutionConfig,
     DropoutConfig,
+    LatentConfig,
     LayerNormConfig,
     LinearConfig,
-    LongRopeScaling,
     NoNormConfig,
     NormConfig,
-    RotaryConfig,
 )
+from heddle.config.positions import BucketsConfig, LongRopeScaling, RotaryConfig
 
 if TYPE_CHECKING:
     from heddle.config.model import BlockConfig, StackConfig
@@ -61,7 +60,7 @@ def _prefix_possible(name: str, stack: "StackConfig") -> None:
     for block in stack.blocks:
         if block.cross is not None:
             raise ValueError(f"{name}.prefix: the encoder already reads the source in both directions; leave it out")
-        if not isinstance(block.mixer, AttentionConfig):
+        if not isinstance(block.mixer, AttentionConfig | LatentConfig):
             raise ValueError(
                 f"{name}.prefix needs attention in every layer, and mixer.kind = {block.mixer.kind!r} looks only back: "
                 "leave one of them out"
@@ -81,7 +80,10 @@ def dropout_possible(name: str, stack: "StackConfig", dropout: DropoutConfig) ->
     """
     for block in stack.blocks:
         for place in (block.mixer, block.cross):
-            if isinstance(place, AttentionConfig) and (why := refusal(place.kernel, place.needs(dropout))) is not None:
+            if (
+                isinstance(place, AttentionConfig | LatentConfig)
+                and (why := refusal(place.kernel, place.needs(dropout))) is not None
+            ):
                 raise ValueError(f"{name}: {why}")
 
 
@@ -128,7 +130,8 @@ def _heads_normed(name: str, block: "BlockConfig", dim: int) -> None:
     for place, attention in (("mixer", block.mixer), ("cross", block.cross)):
         if not isinstance(attention, AttentionConfig) or attention.qk_norm is None:
             continue
-        _wide_enough(f"{name}.block.{place}.qk_norm", attention.qk_norm, attention.width(dim))
+        heads = 1 if attention.qk_norm_over == "head" else attention.key_heads()
+        _wide_enough(f"{name}.block.{place}.qk_norm", attention.qk_norm, heads * attention.width(dim))
         if _unprotected(attention.qk_norm):
             raise ValueError(
                 f"{name}.block.{place}.qk_norm.eps = 0: the norm has no value for a query or a key of zeros; "

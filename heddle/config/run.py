@@ -10,9 +10,9 @@ from pydantic import Field, PositiveInt, field_validator, model_validator
 from heddle.checks import at_least, checked
 from heddle.config.base import Config, merge, set_path
 from heddle.config.data import DataConfig
-from heddle.config.layers import Rate
 from heddle.config.model import Depth, TransformerConfig
 from heddle.config.presets import preset, preset_training, sized
+from heddle.config.sizes import Rate
 from heddle.config.tasks import NextTokenConfig, TaskConfig, TaskSettings
 from heddle.config.train import OPTIMIZERS_OF, TrainConfig
 from heddle.errors import HeddleError

@@ -200,7 +200,7 @@ def _of_block(name: str, block: Block, kept: _Recorder, u: Tensor, neurons: dict
         if module is None or residual is None or module not in kept.outputs:
             continue
         u, shift = kept.norm(residual.outside).pull(u)
-        branch, more = kept.norm(residual.after).pull(u)
+        branch, more = kept.norm(residual.after).pull(u * residual.scale)
         found.append(dict(_of_branch(f"{name}.{end}", module, kept, branch, neurons)))
         u, last = _skipped(residual, kept, u)
         shifts = shifts + shift + more + last
@@ -252,8 +252,10 @@ def _of_entry(stack: Stack, kept: _Recorder, u: Tensor) -> Parts:
     """What the token's vector, its position and its type add."""
     entry = stack.entry
     shift = u.new_zeros(u.shape[:-1])
-    if entry.norm is not None:
-        u, shift = kept.norm(entry.norm).pull(u)
+    maps = () if entry.project is None else (linear(entry.project),)
+    for each in (*maps, *(() if entry.norm is None else (kept.norm(entry.norm),))):
+        u, more = each.pull(u)
+        shift = shift + more
     token = kept.inputs[entry] * entry.scale
     own = u[..., : token.shape[-1]] if entry.concat else u
     parts = {"token": (token * own).sum(-1)}

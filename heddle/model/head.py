@@ -101,22 +101,23 @@ class LanguageHead(Head):
         config: transform, scale, bias and cap.
         rows: rows of the table, padding included.
         dim: D.
+        width: E, the width of the vectors that are scored.
         vocab_size: number of real ids; later entries are padding and score -inf (D-13).
     """
 
     by_onednn: tuple[ProductKind, ...] = ()  # which of its products oneDNN computes in training
 
-    def __init__(self, config: LanguageHeadConfig, rows: int, dim: int, vocab_size: int) -> None:
+    def __init__(self, config: LanguageHeadConfig, rows: int, dim: int, width: int, vocab_size: int) -> None:
         super().__init__()
         self.vocab_size, self.scale, self.cap = vocab_size, config.scale, config.cap
-        bound = 1 / sqrt(dim)
-        self.weight = None if config.tied else nn.Parameter(nn.init.uniform_(torch.empty(rows, dim), -bound, bound))
+        bound = 1 / sqrt(width)
+        self.weight = None if config.tied else nn.Parameter(nn.init.uniform_(torch.empty(rows, width), -bound, bound))
         self.bias = nn.Parameter(torch.zeros(rows)) if config.bias else None
-        self.dense = nn.Linear(dim, dim, config.transform_bias) if config.transform else None
-        self.norm = LayerNorm(dim, config.eps, config.transform_bias) if config.transform else None
+        self.dense = nn.Linear(dim, width, config.transform_bias) if config.transform else None
+        self.norm = LayerNorm(width, config.eps, config.transform_bias) if config.transform else None
         self.activation = ACTIVATIONS[config.activation]
 
-    def features(self, hidden: Float[Tensor, "*rows D"], layout: Layout | None = None) -> Float[Tensor, "*rows D"]:
+    def features(self, hidden: Float[Tensor, "*rows D"], layout: Layout | None = None) -> Float[Tensor, "*rows E"]:
         """The hidden vectors, transformed and scaled if so configured (L2-61)."""
         if self.dense is not None and self.norm is not None:
             hidden = self.norm(self.activation(self.dense(hidden)))
@@ -129,18 +130,18 @@ class LanguageHead(Head):
 
 
 class Pooler(Head):
-    """One vector per sequence: pooled, optionally passed through a dense layer and tanh (BERT)."""
+    """One vector per sequence: pooled, optionally passed through a dense layer and an activation (tanh in BERT)."""
 
-    def __init__(self, dim: int, how: str, dense: bool = False) -> None:
+    def __init__(self, dim: int, how: str, dense: bool = False, activation: str = "tanh") -> None:
         super().__init__()
-        self.how = how
+        self.how, self.activation = how, ACTIVATIONS[activation]
         self.dense = nn.Linear(dim, dim) if dense else None
 
     def features(self, hidden: Float[Tensor, "B T D"], layout: Layout | None) -> Float[Tensor, "B *some D"]:
         """One vector per sequence, or per token if nothing is pooled; without a layout, every row is one whole sequence."""
         layout = Layout.whole(hidden.shape[0], hidden.shape[1], hidden.device) if layout is None else layout
         pooled = hidden if self.how == "none" else pool(hidden, layout, self.how)
-        return pooled if self.dense is None else torch.tanh(self.dense(pooled))
+        return pooled if self.dense is None else self.activation(self.dense(pooled))
 
 
 class TextVector(Head):
@@ -188,11 +189,11 @@ class Dense(nn.Module):
 class Classifier(Head):
     """Scores of `classes` for each sequence, or for each token: a linear map of its vector."""
 
-    def __init__(self, dim: int, classes: int, how: str, dense: bool, dropout: Dropout) -> None:
+    def __init__(self, config: ClassifierHeadConfig, dim: int, dropout: Dropout) -> None:
         super().__init__()
-        self.pooler = Pooler(dim, how, dense)
+        self.pooler = Pooler(dim, config.pooling, config.dense, activation=config.activation)
         self.dropout = dropout
-        self.scores = nn.Linear(dim, classes)
+        self.scores = nn.Linear(dim, config.classes)
 
     def features(self, hidden: Float[Tensor, "B T D"], layout: Layout | None) -> Float[Tensor, "B *some D"]:
         """The vectors to score, with dropout."""
@@ -207,10 +208,10 @@ def make_head(config: TransformerConfig) -> Head | None:
     """Build the head that a config describes; None for a bare model."""
     made: Any = config.head
     if isinstance(made, LanguageHeadConfig):
-        return LanguageHead(made, config.table_rows(), config.dim, config.vocab_size)
+        return LanguageHead(made, config.table_rows(), config.dim, config.head_width(), config.vocab_size)
     if isinstance(made, ClassifierHeadConfig):
         dropout = Setting(config.dim, dropout=config.dropout).drop(made.dropout)
-        return Classifier(config.dim, made.classes, made.pooling, made.dense, dropout)
+        return Classifier(made, config.dim, dropout)
     if isinstance(made, EmbeddingHeadConfig):
         return TextVector(made, config.dim)
     return None

@@ -36,6 +36,8 @@ ROWS = (
     ParameterRole(r"^source_embedding\.weight$", "source embedding", "table", "normal"),
     ParameterRole(rf"{STACK}entry\.positions\.weight$", "positions", "table", "position"),
     ParameterRole(rf"{STACK}entry\.types\.weight$", "token types", "table", "normal"),
+    ParameterRole(rf"{STACK}entry\.project\.weight$", "entry projection", "table", "normal"),
+    ParameterRole(rf"{STACK}entry\.project\.bias$", "entry projection", "vector", "zero"),
     ParameterRole(rf"{STACK}relative\.\d+\.weight$", "relative positions", "table", "normal"),
     # Not "matrix": Muon is not for factors of a product. They decay as matrices do.
     ParameterRole(rf"{BLOCK}.*\.lora_[ab]$", "adapters", "table", "own"),
@@ -44,6 +46,9 @@ ROWS = (
     ParameterRole(rf"{BLOCK}mixer\.q\.weight$", "q", "matrix", "normal"),
     ParameterRole(rf"{BLOCK}mixer\.k\.weight$", "k", "matrix", "normal"),
     ParameterRole(rf"{BLOCK}mixer\.v\.weight$", "v", "matrix", "normal"),
+    ParameterRole(rf"{BLOCK}mixer\.(q_down|down|r)\.weight$", "latent vectors", "matrix", "normal"),
+    ParameterRole(rf"{BLOCK}mixer\.(q_down|down|r)\.bias$", "attention biases", "vector", "zero"),
+    ParameterRole(rf"{BLOCK}mixer\.down_norm\.weight$", "latent vectors", "vector", "one"),
     ParameterRole(rf"{BLOCK}mixer\.o\.weight$", "o", "matrix", "branch"),
     ParameterRole(rf"{BLOCK}cross\.[qkv]\.weight$", "cross-attention", "matrix", "normal"),
     ParameterRole(rf"{BLOCK}cross\.o\.weight$", "cross-attention", "matrix", "branch"),

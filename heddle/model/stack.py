@@ -9,8 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from heddle.checks import at_least, checked, wrong
+from heddle.config.entry import EntryConfig
 from heddle.config.layers import DropoutConfig
-from heddle.config.model import EntryConfig, StackConfig
+from heddle.config.model import StackConfig
 from heddle.errors import HeddleError
 from heddle.nn.block import WIRINGS, Block
 from heddle.nn.cache import Cache, Keys
@@ -27,9 +28,10 @@ from heddle.nn.state import FORGETS, BlockState
 
 
 class Entry(nn.Module):
-    """What is applied to token embeddings before the first block: positions, token types, a norm, dropout.
+    """What is applied to token embeddings before the first block: positions, token types, a norm, dropout, a linear map.
 
-    Positions are added to the token vectors or concatenated with them (L0-16, D-28).
+    Positions are added to the token vectors or concatenated with them (L0-16, D-28). The map is there only if what is summed has
+    another width than the model (ELECTRA).
 
     Raises:
         HeddleError: in `forward`, if types are passed and there is no table of them.
@@ -38,14 +40,16 @@ class Entry(nn.Module):
     def __init__(self, config: EntryConfig, dim: int, context: int, dropout: Dropout) -> None:
         super().__init__()
         width = config.positions_dim(dim)
-        self.scale = dim**0.5 if config.scale else 1.0
+        self.scale = config.factor(dim)
         self.offset = config.offset
         self.concat = config.combine == "concat"
         self.places = context + config.offset
         self.positions = _positions(config.positions, self.places, width)
-        self.types = Embedding(config.types, dim) if config.types else None
-        self.norm = None if config.norm is None else make_norm(config.norm, dim)
+        inner = config.width or dim
+        self.types = Embedding(config.types, inner) if config.types else None
+        self.norm = None if config.norm is None else make_norm(config.norm, inner)
         self.dropout = dropout
+        self.project = None if inner == dim else nn.Linear(inner, dim)
 
     def forward(self, x: Float[Tensor, "B T d"], layout: Layout, types: Int[Tensor, "B T"] | None = None) -> Hidden:
         if types is not None:
@@ -59,7 +63,8 @@ class Entry(nn.Module):
         if self.types is not None:
             types = torch.zeros_like(layout.position) if types is None else types
             x = x + self.types(types).to(x.dtype)
-        return self.dropout(x if self.norm is None else self.norm(x))
+        x = self.dropout(x if self.norm is None else self.norm(x))
+        return x if self.project is None else self.project(x)
 
     def places_of(self, layout: Layout, dtype: torch.dtype) -> Float[Tensor, "B T d"]:
         """Vectors of the tokens' positions: looked up in a learned table, or computed in fp32 or wider."""

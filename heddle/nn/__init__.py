@@ -10,7 +10,7 @@ In reading order:
 - `position`: sinusoidal, rotary, ALiBi and bucketed positions.
 - `kernels`: implementations of attention, from the definition to torch's fused kernels.
 - `scope`: a layer's attention pattern (`Pattern`), and that pattern prepared for one pass (`Scope`).
-- `attention`, `convolution`, `recurrent`: the mixers, in which tokens exchange information.
+- `attention`, `latent`, `convolution`, `recurrent`: the mixers, in which tokens exchange information.
 - `feedforward`, `experts`, `moe`: the feed-forwards, which treat each token alone.
 - `custom`: a user's own module as a mixer or a feed-forward.
 - `output`: hidden vectors and the reports of routers (`Output`, `Routing`).

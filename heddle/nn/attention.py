@@ -40,21 +40,27 @@ class Attention(nn.Module):
         self.k = nn.Linear(dim, kv_heads * self.head_dim, bias="k" in bias)
         self.v = nn.Linear(dim, kv_heads * self.value_dim, bias="v" in bias)
         self.o = nn.Linear(heads * self.value_dim, dim, bias="o" in bias)
-        self.q_norm = nn.Identity() if config.qk_norm is None else make_norm(config.qk_norm, self.head_dim)
-        self.k_norm = nn.Identity() if config.qk_norm is None else make_norm(config.qk_norm, self.head_dim)
+        self.norms_all = config.qk_norm_over == "all"
+        qk = [self.head_dim * (count if self.norms_all else 1) for count in (heads, kv_heads)]
+        norms = [nn.Identity() if config.qk_norm is None else make_norm(config.qk_norm, width) for width in qk]
+        self.q_norm, self.k_norm = norms
         self.kernel = KERNELS[config.kernel](score_scale(config, dim), setting.drop(config.dropout), config.cap)
 
     def forward(self, x: Hidden, scope: Scope, state: State = STATELESS) -> Hidden:
-        q = rotate(self.q_norm(split_heads(self.q(x), self.head_dim)), scope.rotation)
+        q = rotate(self.heads_of(self.q(x), self.q_norm), scope.rotation)
         kept = state.read()
         if kept is None:
             source = x if scope.source is None else scope.source
-            k = rotate(self.k_norm(split_heads(self.k(source), self.head_dim)), scope.rotation)
+            k = rotate(self.heads_of(self.k(source), self.k_norm), scope.rotation)
             v = split_heads(self.v(source), self.value_dim)
             kept = state.update((k, v), scope.queries, scope.keys)
         k, v = kept
         assert scope.mask is not None
         return self.o(merge_heads(self.kernel(q, k, v, scope.mask)))
+
+    def heads_of(self, x: Float[Tensor, "B T hd"], norm: nn.Module) -> Float[Tensor, "B h T d"]:
+        """Queries or keys by heads, with the norm over each head, or over all at once."""
+        return split_heads(norm(x), self.head_dim) if self.norms_all else norm(split_heads(x, self.head_dim))
 
     def new_state(self) -> State:
         """An empty state for all keys and values, for the last `window` of them, or for those of the encoder's output."""

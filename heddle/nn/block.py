@@ -16,6 +16,7 @@ from heddle.nn.custom import CustomFeedForward, CustomMixer
 from heddle.nn.dropout import Dropout
 from heddle.nn.experts import Experts
 from heddle.nn.feedforward import MLP, Gated
+from heddle.nn.latent import Latent
 from heddle.nn.moe import MoE
 from heddle.nn.norm import make_norm
 from heddle.nn.output import Hidden, Output
@@ -30,6 +31,7 @@ MATRICES = (nn.Linear, Convolution, Experts)
 # Config class -> module class. To add a choice, add a config class with a `kind`, a module and a row; every law then covers it.
 MIXERS: dict[type, Callable[[Any, Setting], nn.Module]] = {
     layers.AttentionConfig: Attention,
+    layers.LatentConfig: Latent,
     layers.ConvolutionConfig: Convolution,
     layers.LinearConfig: Convolution,
     layers.RecurrentConfig: Recurrent,
@@ -65,15 +67,17 @@ PLACEMENT = {
 
 
 class Residual(nn.Module):
-    """x + dropout(branch(x)), with norms where the placement has them (L0-53; D-01: the skip starts from the un-normed x).
+    """x + dropout(scale · branch(x)), with norms where the placement has them (L0-53; D-01: the skip starts from the un-normed x).
 
     A block calls `enter` to get the branch's input and `leave` with the branch's output.
     """
 
-    def __init__(self, placement: str, norm: Callable[[], nn.Module], dropout: float | Dropout = 0.0) -> None:
+    def __init__(
+        self, placement: str, norm: Callable[[], nn.Module], dropout: float | Dropout = 0.0, scale: float = 1.0
+    ) -> None:
         super().__init__()
         where = PLACEMENT[placement]
-        self.skip = where.skip
+        self.skip, self.scale = where.skip, scale
         self.before = norm() if where.before else nn.Identity()
         self.after = norm() if where.after else nn.Identity()
         self.outside = norm() if where.outside else nn.Identity()
@@ -98,10 +102,14 @@ class Residual(nn.Module):
             raise HeddleError(
                 f"a branch's output is added to its input, so its shape must be {list(x.shape)}, not {list(change.shape)}"
             )
-        change = self.dropout(self.after(change))
+        change = self.dropout(self.scaled(self.after(change)))
         if self.skip is not None:
             change = (x if self.skip == "x" else entered) + change
         return self.outside(change)
+
+    def scaled(self, change: Tensor) -> Tensor:
+        """The branch's output times its factor."""
+        return change if self.scale == 1.0 else change * self.scale
 
 
 class Block(nn.Module):
@@ -114,7 +122,8 @@ class Block(nn.Module):
         super().__init__()
 
         def residual(placement: str) -> Residual:
-            return Residual(placement, lambda: make_norm(config.norm, setting.dim), setting.drop(config.dropout))
+            dropout, scale = setting.drop(config.dropout), config.branch_scale
+            return Residual(placement, lambda: make_norm(config.norm, setting.dim), dropout, scale)
 
         # Deck 000 replaces x by its norm in equation (4) only: its first skip starts from x, as usual (D-01).
         first = {"literal": "pre", "pre_ffn": "none"}.get(config.placement, config.placement)

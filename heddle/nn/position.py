@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from heddle.config.layers import (
+from heddle.config.layers import AttentionConfig
+from heddle.config.positions import (
     AlibiConfig,
-    AttentionConfig,
     BucketsConfig,
     DynamicScaling,
     LinearScaling,

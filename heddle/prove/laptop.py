@@ -6,12 +6,14 @@ from math import lcm
 from typing import Any
 
 from heddle.checks import checked
-from heddle.config.layers import AttentionConfig
+from heddle.config.layers import AttentionConfig, LatentConfig
 from heddle.config.model import BlockConfig, StackConfig, TransformerConfig
 
 LARGE = 20_000_000  # parameters; beyond it a preset is proved at laptop size
 HEADS = (4, 8)
 WINDOWS = (7, 12, 17, 22, 27, 32)  # all of them roll within a context of 96
+
+SEEING = AttentionConfig | LatentConfig
 
 Part = dict[str, Any]
 """A part of a config as plain data."""
@@ -37,7 +39,7 @@ class Sizes:
     def of(cls, config: TransformerConfig) -> "Sizes":
         """The sizes for one model."""
         blocks = [block for stack in config.stacks().values() for block in stack.blocks]
-        parts = [part for block in blocks for part in (block.mixer, block.cross) if isinstance(part, AttentionConfig)]
+        parts = [part for block in blocks for part in (block.mixer, block.cross) if isinstance(part, SEEING)]
         heads = _lower((part.heads for part in parts), HEADS)
         windows = _lower((part.window for part in parts if part.window is not None), WINDOWS)
         dim = 16 * (lcm(*heads.values()) if heads else HEADS[0])
@@ -143,6 +145,14 @@ def _attention(part: Part, sizes: Sizes) -> Part:
     }
 
 
+def _latent(part: Part, sizes: Sizes) -> Part:
+    narrow = {"rank": 24, "q_rank": 16, "head_dim": 8, "value_dim": 8}
+    small = {name: None if part[name] is None else min(part[name], most) for name, most in narrow.items()}
+    rotary_dim = min(part["rotary_dim"], 4)
+    relative = _relative(part["relative"], rotary_dim)
+    return {**small, "heads": sizes.heads[part["heads"]], "rotary_dim": rotary_dim, "relative": relative}
+
+
 def _relative(part: Part, width: int) -> Part:
     if part["kind"] == "buckets":
         return part | {"buckets": min(part["buckets"], 8), "furthest": min(part["furthest"], 20)}
@@ -194,6 +204,7 @@ def _moe(part: Part, sizes: Sizes) -> Part:
 
 SMALLER: dict[str, Callable[[Part, Sizes], Part]] = {
     "attention": _attention,
+    "latent": _latent,
     "convolution": _convolution,
     "linear": _linear,
     "recurrent": _recurrent,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from heddle.config.layers import AttentionConfig, ConvolutionConfig, CustomConfig, LinearConfig, MoEConfig
+from heddle.config.layers import AttentionConfig, ConvolutionConfig, CustomConfig, LatentConfig, LinearConfig, MoEConfig
 from heddle.config.model import TransformerConfig
 from heddle.model.head import LanguageHead
 from heddle.model.transformer import Transformer
@@ -246,10 +246,11 @@ class Subject:
         return {place: max(bound, least) * finer for place, bound in found.items()}, scales
 
 
-def attentions(config: TransformerConfig, stack: str | None = None) -> list[AttentionConfig]:
+def attentions(config: TransformerConfig, stack: str | None = None) -> list[AttentionConfig | LatentConfig]:
     """Every self-attention of a model, or of one of its stacks."""
     stacks = [part for name, part in config.stacks().items() if stack in (None, name)]
-    return [block.mixer for part in stacks for block in part.blocks if isinstance(block.mixer, AttentionConfig)]
+    kinds = AttentionConfig | LatentConfig
+    return [block.mixer for part in stacks for block in part.blocks if isinstance(block.mixer, kinds)]
 
 
 def fixed_source(subject: Subject, rows: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from heddle.config.embedding import EmbeddingHeadConfig
-from heddle.config.model import ClassifierHeadConfig, LanguageHeadConfig
+from heddle.config.model import ClassifierHeadConfig, LanguageHeadConfig, NoHeadConfig
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
@@ -84,7 +84,7 @@ def compare(model: Transformer, tokenizer: Tokenizer | None, family: Family, fol
     except ImportError:
         return None
     theirs = _loaded(transformers, family, folder)
-    inputs, notes = [_random(model)], list[str]()
+    inputs, notes = [_random(model, theirs.config.pad_token_id)], list[str]()
     if tokenizer is not None:
         cut = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
         inputs += _of_texts(model, tokenizer, cut)
@@ -119,12 +119,14 @@ def _loaded(transformers: Any, family: Family, folder: Path) -> Any:
     return theirs.eval()
 
 
-def _random(model: Transformer) -> Input:
+def _random(model: Transformer, padding: int | None) -> Input:
+    """Random ids, without the one that pads rows: some classes do not count its positions."""
     config = model.config
     length = min(config.context, LENGTH)
     draw = torch.Generator().manual_seed(0)
     tokens, source = torch.randint(model.vocab_size, (2, ROWS, length), generator=draw)
     if len(config.stacks()) == 1:
+        tokens = tokens if padding is None else tokens.where(tokens != padding, (padding + 1) % model.vocab_size)
         return Input({"tokens": tokens}, {"input_ids": tokens})
     source = source % (config.source_vocab_size or model.vocab_size)
     return Input({"tokens": tokens, "source": source}, {"input_ids": source, "decoder_input_ids": tokens})
@@ -248,7 +250,7 @@ def _ours(model: Transformer, given: Input) -> Tensor:
         assert model.head is not None
         found: Tensor = model.head(hidden, given.ours.get("layout"), model.embedding.weight)
     else:
-        found = model.logits(hidden)
+        found = hidden if model.head is None else model.logits(hidden)
     return _compared(model, found, given)
 
 
@@ -259,7 +261,8 @@ def _theirs(model: Transformer, family: Family, theirs: Any, given: Input) -> Te
         assert model.head is not None
         found = model.head(answer.last_hidden_state, given.ours.get("layout"), model.embedding.weight)
     else:
-        found = answer.pooler_output if isinstance(model.config.head, EmbeddingHeadConfig) else answer.logits
+        kinds = {EmbeddingHeadConfig: "pooler_output", NoHeadConfig: "last_hidden_state"}
+        found = answer[kinds.get(type(model.config.head), "logits")]
     return _compared(model, found, given)
 
 

@@ -1,7 +1,7 @@
 """Import published weights into a run; export a run for Hugging Face transformers, with a check of its logits."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,24 +17,38 @@ from heddle.weights.families import (
     BERT_CLASSIFIER,
     BERT_POOLED,
     BERT_TAGGED,
+    COHERE,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    DISTILBERTS,
+    ELECTRAS,
     FALCON,
     GEMMA2,
     GEMMA3,
     GPT2,
     GPT_NEOX,
+    GPTJ,
+    GRANITE,
     LLAMA,
     MARIAN,
     MISTRAL,
     MIXTRAL,
     MODERNBERT,
+    MPNETS,
+    OLMO2,
     OPT,
+    PHI,
     PHI3,
     QWEN2,
     QWEN2_MOE,
     QWEN3,
     QWEN3_MOE,
+    ROBERTAS,
+    SMOLLM3,
+    STABLELM,
     T5,
     UMT5,
+    XLM_ROBERTAS,
     Family,
 )
 from heddle.weights.families.family import left_out, without
@@ -68,10 +82,24 @@ ALL = (
     OPT,
     GPT_NEOX,
     FALCON,
+    GPTJ,
+    PHI,
+    STABLELM,
+    OLMO2,
+    SMOLLM3,
+    GRANITE,
+    COHERE,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
     BERT,
     BERT_CLASSIFIER,
     BERT_TAGGED,
     BERT_POOLED,
+    *ROBERTAS,
+    *XLM_ROBERTAS,
+    *DISTILBERTS,
+    *ELECTRAS,
+    *MPNETS,
     MODERNBERT,
     T5,
     UMT5,
@@ -115,8 +143,10 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
         # Below a pooling, it does not matter which head a class has.
         found = families_of(theirs if sentences is None else without(theirs, "architectures"))
         family = found[0] if len(found) == 1 else nearest_table(found, open_weights(folder))
+        renamed: list[str] = []
         if sentences is None:
-            config = family.to_config(theirs)
+            family, renamed = with_its_head(family, open_weights(folder))
+            config = family.to_config({**theirs, "architectures": [family.architecture]} if renamed else theirs)
         else:
             family = family.body()
             data = family.to_config(without(theirs, "architectures")).to_dict()
@@ -135,12 +165,15 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     weights = open_weights(folder)
     config = family.with_own_head(config, weights)
     for name, stack in config.stacks().items():
-        said = None if len(config.stacks()) == 1 else name
-        check_depth(weights, family.layers[name], stack.depth, folder, family.names.prefix, said)
+        place = None if len(config.stacks()) == 1 else name
+        check_depth(weights, family.layers[name], stack.depth, folder, family.names.prefix, place)
     empty = build_empty(config, folder / "config.json").state_dict()
     tokenizer, missing = read_tokenizer(folder, sentences is not None and sentences.lower)
     chat, unread = read_chat(folder)
+    said = theirs.get("architectures") or []
+    notes += [f"{name}: read as {family.architecture}, without its other heads" for name in said if name in family.also]
     notes += [
+        *renamed,
         *(() if sentences is None else sentences.notes),
         *missing,
         *left_out(theirs),
@@ -198,6 +231,24 @@ def families_of(theirs: Mapping[str, Any]) -> list[Family]:
         heads = ", ".join(family.architecture for family in found)
         raise HeddleError(f"architectures = {said} in config.json: for {name}, heddle reads {heads}")
     return meant[:1]
+
+
+def with_its_head(family: Family, names: Collection[str]) -> tuple[Family, list[str]]:
+    """The family; or, if the file has nothing of this head, the class of the same body that the file fits, and a note.
+
+    Many an encoder for embeddings still names the class for masked tokens that it was trained from.
+    """
+    spelt = {family.names.spelt(name) for name in names}
+    head = {row.theirs for row in family.table if row.ours[0].startswith("head.")}
+    others = [each for each in ALL if each.name == family.name and each is not family]
+    if not others or not head or head & spelt:
+        return family, []
+    nearest = nearest_table((family, *others), names)
+    if nearest is family:
+        return family, []
+    return nearest, [
+        f"its weights are those of {nearest.architecture}: nothing is there for the head of {family.architecture}"
+    ]
 
 
 def nearest_table(families: Iterable[Family], names: Iterable[str]) -> Family:

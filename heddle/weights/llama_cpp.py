@@ -13,15 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heddle.config.layers import (
-    DynamicScaling,
-    LinearScaling,
-    Llama3Scaling,
-    NTKScaling,
-    RotaryConfig,
-    YarnScaling,
-)
 from heddle.config.model import TransformerConfig
+from heddle.config.positions import DynamicScaling, LinearScaling, Llama3Scaling, NTKScaling, RotaryConfig, YarnScaling
 from heddle.errors import HeddleError
 from heddle.nn.position import SCALINGS
 from heddle.weights.families import Family, layers

@@ -100,6 +100,33 @@ class Consecutive:
         return torch.cat(ours)
 
 
+class Latents:
+    """The maps to a token's narrow vector and to its shared key, one after the other (DeepSeek)."""
+
+    def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
+        mixer: Any = config.last()[1].blocks[0].mixer
+        latent, shared = theirs.split((mixer.rank, mixer.rotary_dim))
+        return latent, shared
+
+    def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
+        return torch.cat(ours)
+
+
+class Expansions:
+    """The maps from a narrow vector to keys and values; for each head the key, then the value (DeepSeek)."""
+
+    def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
+        mixer: Any = config.last()[1].blocks[0].mixer
+        each = theirs.unflatten(0, (mixer.heads, -1))
+        return tuple(
+            part.flatten(0, 1) for part in each.split((mixer.head_dim, mixer.value_dim or mixer.head_dim), dim=1)
+        )
+
+    def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
+        mixer: Any = config.last()[1].blocks[0].mixer
+        return torch.cat([part.unflatten(0, (mixer.heads, -1)) for part in ours], dim=1).flatten(0, 1)
+
+
 def heads_of(config: TransformerConfig, stack: str) -> tuple[int, int]:
     """Numbers of query heads and of key heads."""
     mixer: Any = config.stacks()[stack].blocks[0].mixer

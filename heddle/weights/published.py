@@ -143,7 +143,7 @@ def write_published(folder: Path, family: Family, model: Transformer, tokenizer:
         read = read.with_special(PADS[1:])
         ids = ids.model_copy(update={"padding": config.vocab_size - 1, "decoder_start": config.vocab_size - 1})
     said, generation = written_ids(ids, family.ids)
-    theirs = {"architectures": [family.architecture], "model_type": family.name, **family.theirs(config), **said}
+    theirs = {"architectures": [family.architecture], "model_type": family.name, **said, **family.theirs(config)}
     # Hugging Face transformers reads `torch_dtype` before version 4.56, and `dtype` from then on.
     write_json(folder / "config.json", {**theirs, "torch_dtype": "float32", "dtype": "float32"})
     write_json(folder / "generation_config.json", {**generation, **written_decoding(model.config.decoding)})

@@ -15,7 +15,9 @@ def numbers_of(config: TransformerConfig) -> int:
         entry = stack.entry
         if entry.positions == "learned":
             total += (config.context + entry.offset) * entry.positions_dim(dim)
-        total += entry.types * dim + (norm(entry.norm, dim) if entry.norm else 0)
+        inner = entry.width or dim
+        total += entry.types * inner + (norm(entry.norm, inner) if entry.norm else 0)
+        total += 0 if inner == dim else linear(inner, dim, True)
         total += sum(block_numbers(block, dim) for block in stack.blocks) + stack.ends_in_norm() * norm(
             stack.block.norm, dim
         )
@@ -37,8 +39,9 @@ def numbers_of(config: TransformerConfig) -> int:
         total += sum(relative.buckets * heads for _, relative, _, _, heads, *_ in seen)
     if head.kind == "language":
         rows = config.table_rows()
-        transform = linear(dim, dim, head.transform_bias) + (1 + head.transform_bias) * dim
-        total += (not head.tied) * rows * dim + head.bias * rows + head.transform * transform
+        scored = config.last()[1].entry.width or dim if head.transform else dim
+        transform = linear(dim, scored, head.transform_bias) + (1 + head.transform_bias) * scored
+        total += (not head.tied) * rows * scored + head.bias * rows + head.transform * transform
     else:
         widths = head.widths(dim) if head.kind == "embedding" else [dim] * (1 + getattr(head, "dense", False))
         biased = [each.bias for each in head.dense] if head.kind == "embedding" else [True]
@@ -76,7 +79,20 @@ def mixer(config: Any, dim: int) -> int:
         return (
             total
             + linear(config.heads * value, dim, "o" in said)
-            + 2 * (norm(config.qk_norm, width) if config.qk_norm else 0)
+            + sum(
+                norm(config.qk_norm, width * (count if config.qk_norm_over == "all" else 1)) if config.qk_norm else 0
+                for count in (config.heads, keys)
+            )
+        )
+    if config.kind == "latent":
+        value, source = config.value_dim or config.head_dim, config.q_rank or dim
+        total = linear(source, config.heads * (config.head_dim + config.rotary_dim), False)
+        total += linear(dim, config.q_rank, config.bias) + config.q_rank if config.q_rank else 0
+        total += linear(dim, config.rank + config.rotary_dim, config.bias) + config.rank
+        return (
+            total
+            + config.rank * config.heads * (config.head_dim + value)
+            + linear(config.heads * value, dim, config.bias)
         )
     if config.kind == "recurrent":
         width, gates = config.hidden or dim, {"gru": 3, "lstm": 4}[config.cell] * (config.hidden or dim)

@@ -82,6 +82,14 @@ def test_dropout_acts_on_the_branch_before_the_sum(placement: str) -> None:
     assert set(found.unique().tolist()) == {10.0, 12.0}
 
 
+@pytest.mark.parametrize("placement", ["pre", "post", "output"])
+def test_a_branch_is_scaled_before_the_sum(placement: str) -> None:
+    residual = Residual(placement, Doubled, scale=0.25)
+    x, change = torch.full((1, 1, 3), 10.0), torch.full((1, 1, 3), 4.0)
+    expected = {"pre": 11.0, "post": 22.0, "output": 12.0}[placement]
+    assert residual.leave(x, residual.enter(x), change).tolist() == [[[expected] * 3]]
+
+
 class Doubled(nn.Module):
     """Stands for a norm: it can be seen where it is."""
 

@@ -459,3 +459,15 @@ def test_layouts_know_how_many_documents_their_rows_hold() -> None:
     assert [each.documents for each in (Layout.whole(2, 3), Layout.padded((1, 2), 2), Layout.packed([[]], 2))] == [
         1
     ] * 3
+
+
+@pytest.mark.parametrize(("group_by", "expected"), [("best", {2, 3}), ("two", {0, 1})])
+def test_experts_come_from_the_best_groups(group_by: Any, expected: set[int]) -> None:
+    """Of the gates 0.7, 0.6 | 0.9, 0.1 | 0.2, 0.3 the second group has the best expert, and the first the best two."""
+    router = Router(1, 6, active=2, gate="sigmoid", groups=3, active_groups=1, group_by=group_by).double()
+    gates = torch.tensor([0.7, 0.6, 0.9, 0.1, 0.2, 0.3], dtype=torch.float64)
+    with torch.no_grad():
+        router.weight.copy_(gates.logit()[:, None])
+    found, choice, _ = router(torch.ones(1, 1, dtype=torch.float64))
+    assert set(choice[0].tolist()) == expected
+    assert torch.allclose(found[0], gates[choice[0]])

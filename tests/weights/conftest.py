@@ -36,6 +36,13 @@ BERT_TINY = {
     "max_position_embeddings": 24, "type_vocab_size": 3, "pad_token_id": None,
 }  # fmt: skip
 
+ROBERTA_TINY = {**BERT_TINY, "max_position_embeddings": 26, "pad_token_id": 1}
+DISTILBERT_TINY = {
+    "vocab_size": 61, "dim": 24, "n_layers": 3, "n_heads": 4, "hidden_dim": 40, "max_position_embeddings": 24,
+    "pad_token_id": None,
+}  # fmt: skip
+ELECTRA_TINY = {**BERT_TINY, "embedding_size": 16}
+
 NEOX_TINY = {
     "vocab_size": 61, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4,
     "max_position_embeddings": 24,
@@ -66,6 +73,12 @@ def long_rope(original: int, **said: Any) -> dict[str, Any]:
     return {"rope_parameters": {**table, **factors, **said}}
 
 
+# Encoders with a class for each head.
+ENDINGS = {
+    "": "ForMaskedLM", "_model": "Model", "_classifier": "ForSequenceClassification", "_tagged": "ForTokenClassification",
+}  # fmt: skip
+ENCODERS = ("distilbert", "roberta", "xlm_roberta", "electra", "mpnet")
+
 # The class of transformers and the sizes behind the first word of a variant.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2LMHeadModel", GPT2_TINY),
@@ -93,6 +106,17 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert_pooled": ("BertModel", BERT_TINY),
     "bert_classifier": ("BertForSequenceClassification", BERT_TINY),
     "bert_tagged": ("BertForTokenClassification", BERT_TINY),
+    **{
+        name + head: (start + end, sizes)
+        for name, start, sizes in (
+            ("distilbert", "DistilBert", DISTILBERT_TINY),
+            ("roberta", "Roberta", ROBERTA_TINY),
+            ("xlm_roberta", "XLMRoberta", ROBERTA_TINY),
+            ("electra", "Electra", ELECTRA_TINY),
+            ("mpnet", "MPNet", {name: size for name, size in ROBERTA_TINY.items() if name != "type_vocab_size"}),
+        )
+        for head, end in ENDINGS.items()
+    },
     "gemma2": ("Gemma2ForCausalLM", {**LLAMA_TINY, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": None}),
     "gpt_neox": ("GPTNeoXForCausalLM", NEOX_TINY),
     "falcon": ("FalconForCausalLM", FALCON_TINY),
@@ -117,6 +141,30 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         {**MOE_TINY, "num_experts": 4, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 20},
     ),
     "qwen3_moe": ("Qwen3MoeForCausalLM", {**MOE_TINY, "num_experts": 4, "moe_intermediate_size": 16}),
+}
+
+DEEPSEEK_TINY = {
+    "vocab_size": 61, "hidden_size": 24, "intermediate_size": 40, "moe_intermediate_size": 16, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "n_routed_experts": 4, "n_shared_experts": 2,
+    "num_experts_per_tok": 2, "first_k_dense_replace": 1, "kv_lora_rank": 10, "q_lora_rank": 12, "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4, "v_head_dim": 5, "max_position_embeddings": 24,
+}  # fmt: skip
+KINDS |= {
+    "gptj": (
+        "GPTJForCausalLM",
+        {"vocab_size": 61, "n_positions": 24, "n_embd": 24, "n_layer": 3, "n_head": 3, "rotary_dim": 4, "n_inner": 40},
+    ),
+    "phi": ("PhiForCausalLM", {**LLAMA_TINY, "hidden_size": 32}),
+    "stablelm": ("StableLmForCausalLM", {**LLAMA_TINY, "hidden_size": 32}),
+    "olmo2": ("Olmo2ForCausalLM", {**LLAMA_TINY, "pad_token_id": None}),
+    "smollm3": ("SmolLM3ForCausalLM", {**LLAMA_TINY, "num_hidden_layers": 4, "pad_token_id": None}),
+    "granite": ("GraniteForCausalLM", LLAMA_TINY),
+    "deepseek_v2": ("DeepseekV2ForCausalLM", DEEPSEEK_TINY),
+    "deepseek_v3": (
+        "DeepseekV3ForCausalLM",
+        {**DEEPSEEK_TINY, "n_group": 2, "topk_group": 1, "num_mtp_layers": 0},
+    ),
+    "cohere": ("CohereForCausalLM", {**LLAMA_TINY, "pad_token_id": None}),
 }
 
 LOCAL_FIRST = ["sliding_attention", "sliding_attention", "full_attention"]
@@ -228,6 +276,63 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "bert_classifier": {"num_labels": 5, "classifier_dropout": 0.3},
     "bert_tagged": {"id2label": {0: "O", 1: "B-PER", 2: "I-PER"}},
     "bert_pooled": {"hidden_act": "gelu_new", "layer_norm_eps": 1e-3},
+    **{name + head: {} for name in ENCODERS for head in ENDINGS},
+    "distilbert-untied": {"tie_word_embeddings": False, "activation": "relu"},
+    "distilbert_classifier-three": {"num_labels": 3, "seq_classif_dropout": 0.4},
+    "roberta-other-padding-untied": {"pad_token_id": 0, "type_vocab_size": 1, "tie_word_embeddings": False},
+    "electra-as-wide": {"embedding_size": 24, "hidden_act": "relu", "tie_word_embeddings": False},
+    "electra_classifier-relu": {"hidden_act": "relu", "classifier_dropout": 0.4},
+    "mpnet-eps": {"layer_norm_eps": 1e-3, "hidden_act": "gelu_new"},
+    "gptj": {},
+    "gptj-tied-whole": {"rotary_dim": 8, "tie_word_embeddings": True, "activation_function": "gelu"},
+    "phi": {},
+    "phi-normed": {
+        **{"qk_layernorm": True, "num_key_value_heads": 2, "tie_word_embeddings": True},
+        "rope_parameters": {"rope_theta": 100.0, "rope_type": "default", "partial_rotary_factor": 0.75},
+    },
+    "stablelm": {"num_key_value_heads": 2},
+    "stablelm-parallel": {
+        **{"use_parallel_residual": True, "use_qkv_bias": True, "tie_word_embeddings": True, "layer_norm_eps": 1e-3},
+        **slowed("yarn", partial_rotary_factor=0.5),
+    },
+    "olmo2": {"num_key_value_heads": 2},
+    "olmo2-biases": {"attention_bias": True, "tie_word_embeddings": True, "rms_norm_eps": 1e-3},
+    "smollm3": {"num_key_value_heads": 2},
+    "smollm3-windows": {
+        "use_sliding_window": True,
+        "sliding_window": 5,
+        "no_rope_layers": [0, 1, 1, 0],
+        "mlp_bias": True,
+    },
+    "smollm3-all": {"no_rope_layers": [1] * 4, "tie_word_embeddings": False},
+    "granite": {
+        **{
+            "embedding_multiplier": 1.5,
+            "logits_scaling": 3.0,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.3,
+        },
+    },
+    "granite-one": {"num_key_value_heads": 2, "tie_word_embeddings": True, "attention_bias": True},
+    "deepseek_v2": {},
+    "deepseek_v2-groups": {
+        **{"topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 1, "routed_scaling_factor": 2.5},
+        **{"q_lora_rank": None, "attention_bias": True, "tie_word_embeddings": True, "first_k_dense_replace": 0},
+        **slowed("yarn", mscale=0.7, mscale_all_dim=0.5),
+    },
+    "deepseek_v3": {},
+    "deepseek_v3-halves": {
+        **{
+            "norm_topk_prob": False,
+            "rope_interleave": False,
+            "first_k_dense_replace": 2,
+            "n_group": 1,
+            "topk_group": 1,
+        },
+        **slowed("yarn", mscale=1.0, mscale_all_dim=1.0),
+    },
+    "cohere": {"num_key_value_heads": 2},
+    "cohere-biases": {"attention_bias": True, "tie_word_embeddings": False, "logit_scale": 0.3},
     "mixtral-window": {"sliding_window": 5, "num_experts_per_tok": 3},
     "qwen3_moe-as-they-are": {"norm_topk_prob": False, "head_dim": 8},
     "qwen3_moe-renormalised": {"norm_topk_prob": True, "head_dim": 8, "tie_word_embeddings": True},
@@ -272,6 +377,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+# Classes whose norms are behind the sum, or whose scores a key's bias moves all alike.
+BALANCE = "e_score_correction_bias"  # which no gradient moves
+POST_NORM = ("Bert", "Bart", "Marian", "DistilBert", "Roberta", "XLMRoberta", "Electra", "MPNet")
+
+
 def make(variant: str, **changes: Any) -> PreTrainedModel:
     """A model in which no parameter has a special value: biases and norms are random too."""
     fields = {**NO_IDS, **VARIANTS[variant], **changes}
@@ -285,13 +395,18 @@ def make(variant: str, **changes: Any) -> PreTrainedModel:
     generator = torch.Generator().manual_seed(5)
     # Norms behind the sum: gains far below 1 would shrink all gradients before them, and steep attention those of queries and
     # keys, until they are rounding and nothing else.
-    behind = name.startswith(("Bert", "Bart", "Marian"))
+    behind = name.startswith(POST_NORM)
     with torch.no_grad():
         for name, tensor in trained(model).items():
             tensor.normal_(0.0, 0.15 if behind else 0.3, generator=generator)
-            tensor *= 0.2 if "pooler" in name else 1.0  # where tanh is flat its gradient is rounding, too
+            tensor *= (
+                0.2 if "pooler" in name or "classifier.dense" in name else 1.0
+            )  # where tanh is flat its gradient is rounding, too
             tensor += 1.0 if behind and "norm" in name.lower() and name.endswith("weight") else 0.0
             tensor.requires_grad_()
+        for name, tensor in model.named_buffers():
+            if name.endswith(BALANCE):
+                tensor.normal_(0.0, 0.2, generator=generator)
     return model.eval()
 
 

@@ -29,20 +29,19 @@ from heddle.weights.convert import FAMILIES
 from heddle.weights.families.difference import resolved
 from heddle.weights.families.family import Family
 from heddle.weights.mapping import rows_of, to_theirs
-from tests.weights.conftest import trained
+from tests.weights.conftest import BALANCE, POST_NORM, trained
 
-TOKENS, SOURCE = torch.randint(61, (2, 2, 20), generator=torch.Generator().manual_seed(3))
+# Without the ids 0 and 1: one of them pads the rows of a RoBERTa, and positions do not count it.
+TOKENS, SOURCE = 2 + torch.randint(59, (2, 2, 20), generator=torch.Generator().manual_seed(3))
 Make = Callable[..., PreTrainedModel]
-AUTO: dict[str, Any] = {
-    "BertModel": AutoModel,
-    "BertForSequenceClassification": AutoModelForSequenceClassification,
-    "BertForTokenClassification": AutoModelForTokenClassification,
-    "BertForMaskedLM": AutoModelForMaskedLM,
-    "ModernBertForMaskedLM": AutoModelForMaskedLM,
-    "T5ForConditionalGeneration": AutoModelForSeq2SeqLM,
-    "UMT5ForConditionalGeneration": AutoModelForSeq2SeqLM,
-    "BartForConditionalGeneration": AutoModelForSeq2SeqLM,
-    "MarianMTModel": AutoModelForSeq2SeqLM,
+HEADS: dict[str, Any] = {
+    "ForMaskedLM": AutoModelForMaskedLM,
+    "ForSequenceClassification": AutoModelForSequenceClassification,
+    "ForTokenClassification": AutoModelForTokenClassification,
+    "ForConditionalGeneration": AutoModelForSeq2SeqLM,
+    "MTModel": AutoModelForSeq2SeqLM,
+    "LMHeadModel": AutoModelForCausalLM,
+    "Model": AutoModel,
 }
 
 
@@ -61,11 +60,13 @@ def answer_of_theirs(published: PreTrainedModel) -> torch.Tensor:
     if published.config.is_encoder_decoder:
         return published(SOURCE, decoder_input_ids=TOKENS).logits
     answer = published(TOKENS)
-    return answer.logits if hasattr(answer, "logits") else answer.pooler_output
+    return next(answer[name] for name in ("logits", "pooler_output", "last_hidden_state") if name in answer)
 
 
 def answer_of_ours(model: Transformer) -> torch.Tensor:
     hidden = model(TOKENS, source=SOURCE if len(model.config.stacks()) == 2 else None).hidden
+    if model.head is None:
+        return hidden
     return (
         model.logits(hidden)
         if model.config.head.kind == "language"
@@ -82,6 +83,7 @@ def error_of(answer: torch.Tensor) -> torch.Tensor:
 def unread(published: PreTrainedModel) -> set[str]:
     """What no layer of transformers reads where the head is not tied: what it would be tied to."""
     name = {"bart": "model.shared.weight", "marian": "model.shared.weight", "bert": "cls.predictions.bias"}
+    name |= dict.fromkeys(("roberta", "xlm-roberta", "mpnet"), "lm_head.bias")
     kind = published.config.model_type
     return {name[kind]} if kind in name and not published.config.tie_word_embeddings else set()
 
@@ -107,14 +109,15 @@ def test_logits_and_all_gradients_are_equal(published: PreTrainedModel, tmp_path
     assert gradients.keys() == dict(model.named_parameters()).keys()
     ours = to_theirs(family.table, model.config, gradients, gradients=True)
     theirs = gradients_of(published, tmp_path / "gradients")
+    theirs = {name: tensor for name, tensor in theirs.items() if not name.endswith(BALANCE)}
     compared = theirs.keys() - unread(published)
     assert ours.keys() - unread(published) == compared
     idle = [name for name in compared if not theirs[name].any()]
     assert all("experts." in name and not ours[name].any() for name in idle)  # no token came to this expert
-    unturned = type(published).__name__.startswith(("Bert", "Bart", "Marian", "OPT"))
+    unturned = type(published).__name__.startswith((*POST_NORM, "OPT"))
     for name in compared - set(idle):
         # A key's bias moves all scores of a query alike, so its gradient is 0 but for rounding, unless keys are rotated.
-        measure = re.sub(r"(self\.key|attn\.k_proj)\.bias$", r"\1.weight", name) if unturned else name
+        measure = re.sub(r"(self\.key|attn\.k_proj|attn\.k|k_lin)\.bias$", r"\1.weight", name) if unturned else name
         assert (ours[name] - theirs[name]).abs().max() < 1e-5 * theirs[measure].abs().max(), name
 
 
@@ -152,9 +155,9 @@ def test_transformers_loads_the_export_by_itself(one_of_each: PreTrainedModel, t
     published = one_of_each
     taken_over(published, tmp_path)
     export_model(tmp_path / "run", tmp_path / "again")
-    again = AUTO.get(type(published).__name__, AutoModelForCausalLM).from_pretrained(
-        tmp_path / "again", attn_implementation="eager"
-    )
+    name = type(published).__name__
+    auto = next((auto for ending, auto in HEADS.items() if name.endswith(ending)), AutoModelForCausalLM)
+    again = auto.from_pretrained(tmp_path / "again", attn_implementation="eager")
     assert type(again) is type(published)
     assert again.dtype == torch.float32
     with torch.inference_mode():

@@ -5,23 +5,37 @@ from heddle.weights.families.bert import BERT as BERT
 from heddle.weights.families.bert import BERT_CLASSIFIER as BERT_CLASSIFIER
 from heddle.weights.families.bert import BERT_POOLED as BERT_POOLED
 from heddle.weights.families.bert import BERT_TAGGED as BERT_TAGGED
+from heddle.weights.families.cohere import COHERE as COHERE
+from heddle.weights.families.deepseek import DEEPSEEK_V2 as DEEPSEEK_V2
+from heddle.weights.families.deepseek import DEEPSEEK_V3 as DEEPSEEK_V3
+from heddle.weights.families.distilbert import DISTILBERTS as DISTILBERTS
+from heddle.weights.families.electra import ELECTRAS as ELECTRAS
 from heddle.weights.families.falcon import FALCON as FALCON
 from heddle.weights.families.family import Family as Family
 from heddle.weights.families.gemma2 import GEMMA2 as GEMMA2
 from heddle.weights.families.gemma3 import GEMMA3 as GEMMA3
 from heddle.weights.families.gpt2 import GPT2 as GPT2
 from heddle.weights.families.gpt_neox import GPT_NEOX as GPT_NEOX
+from heddle.weights.families.gptj import GPTJ as GPTJ
+from heddle.weights.families.granite import GRANITE as GRANITE
 from heddle.weights.families.llama import LLAMA as LLAMA
 from heddle.weights.families.marian import MARIAN as MARIAN
 from heddle.weights.families.mistral import MISTRAL as MISTRAL
 from heddle.weights.families.mixtral import MIXTRAL as MIXTRAL
 from heddle.weights.families.modernbert import MODERNBERT as MODERNBERT
+from heddle.weights.families.mpnet import MPNETS as MPNETS
+from heddle.weights.families.olmo2 import OLMO2 as OLMO2
 from heddle.weights.families.opt import OPT as OPT
+from heddle.weights.families.phi import PHI as PHI
 from heddle.weights.families.phi3 import PHI3 as PHI3
 from heddle.weights.families.qwen2 import QWEN2 as QWEN2
 from heddle.weights.families.qwen2_moe import QWEN2_MOE as QWEN2_MOE
 from heddle.weights.families.qwen3 import QWEN3 as QWEN3
 from heddle.weights.families.qwen3_moe import QWEN3_MOE as QWEN3_MOE
+from heddle.weights.families.roberta import ROBERTAS as ROBERTAS
+from heddle.weights.families.roberta import XLM_ROBERTAS as XLM_ROBERTAS
+from heddle.weights.families.smollm3 import SMOLLM3 as SMOLLM3
+from heddle.weights.families.stablelm import STABLELM as STABLELM
 from heddle.weights.families.t5 import T5 as T5
 from heddle.weights.families.umt5 import UMT5 as UMT5
 
@@ -31,23 +45,37 @@ __all__ = [
     "BERT_CLASSIFIER",
     "BERT_POOLED",
     "BERT_TAGGED",
+    "COHERE",
+    "DEEPSEEK_V2",
+    "DEEPSEEK_V3",
+    "DISTILBERTS",
+    "ELECTRAS",
     "FALCON",
     "GEMMA2",
     "GEMMA3",
     "GPT2",
+    "GPTJ",
     "GPT_NEOX",
+    "GRANITE",
     "LLAMA",
     "MARIAN",
     "MISTRAL",
     "MIXTRAL",
     "MODERNBERT",
+    "MPNETS",
+    "OLMO2",
     "OPT",
+    "PHI",
     "PHI3",
     "QWEN2",
     "QWEN2_MOE",
     "QWEN3",
     "QWEN3_MOE",
+    "ROBERTAS",
+    "SMOLLM3",
+    "STABLELM",
     "T5",
     "UMT5",
+    "XLM_ROBERTAS",
     "Family",
 ]

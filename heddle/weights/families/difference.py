@@ -3,20 +3,16 @@
 from math import isclose
 from typing import Any
 
-from heddle.config.layers import (
-    AttentionConfig,
-    DropoutConfig,
+from heddle.config.layers import AttentionConfig, DropoutConfig, GatedConfig, LatentConfig, MLPConfig, MoEConfig
+from heddle.config.model import BlockConfig, LanguageHeadConfig, StackConfig, TransformerConfig
+from heddle.config.positions import (
     DynamicScaling,
-    GatedConfig,
     LinearScaling,
     LongRopeScaling,
-    MLPConfig,
-    MoEConfig,
     NTKScaling,
     RotaryConfig,
     YarnScaling,
 )
-from heddle.config.model import BlockConfig, LanguageHeadConfig, StackConfig, TransformerConfig
 from heddle.nn.position import Yarn
 from heddle.weights.families.rotary import plain_base
 
@@ -37,6 +33,8 @@ def resolved(config: TransformerConfig) -> dict[str, Any]:
             "layers": {number: block for number, block in others.items() if block != first},
         }
         del data[name]["overrides"]
+        factor = stack.entry.factor(config.dim)
+        data[name]["entry"]["scale"] = "√dim" if isclose(factor, config.dim**0.5, rel_tol=1e-12) else factor
     if config.source_vocab_size is None:
         del data["source_vocab_size"]
     if not any(_rates(stack) for stack in config.stacks().values()):
@@ -61,6 +59,12 @@ def _resolved_block(block: BlockConfig, dim: int) -> dict[str, Any]:
         if isinstance(attention, AttentionConfig):
             data[place] |= _resolved_attention(attention, dim)
             del data[place]["kernel"]
+    if isinstance(block.mixer, LatentConfig):
+        latent = block.mixer
+        scale = latent.width(dim) ** -0.5 if latent.scale == "head_dim" else latent.scale
+        data["mixer"] |= {"scale": f"{scale:.12g}", "value_dim": latent.value_dim or latent.head_dim}
+        data["mixer"]["relative"] = _resolved_rotary(latent.relative, latent.rotary_dim)
+        del data["mixer"]["kernel"]
     if isinstance(block.ffn, MLPConfig | GatedConfig):
         data["ffn"]["hidden"] = block.ffn.width(dim)
     elif isinstance(block.ffn, MoEConfig):
@@ -68,6 +72,8 @@ def _resolved_block(block: BlockConfig, dim: int) -> dict[str, Any]:
         data["ffn"]["expert"]["hidden"] = moe.width(dim)
         # Several shared experts are equivalent to one of their total width.
         data["ffn"] |= {"shared": min(moe.shared, 1), "shared_hidden": moe.shared * moe.shared_width(dim)}
+        # How fast a bias moves matters only in training; that there is one changes the choice.
+        data["ffn"]["bias_rate"] = moe.bias_rate > 0
         del data["ffn"]["dispatch"]
     return data
 

@@ -4,8 +4,9 @@ ones with slopes for distances (falcon-rw)."""
 from collections.abc import Mapping
 from typing import Any
 
-from heddle.config.layers import AlibiConfig, LayerNormConfig, MLPConfig, RotaryConfig
+from heddle.config.layers import LayerNormConfig, MLPConfig
 from heddle.config.model import TransformerConfig
+from heddle.config.positions import AlibiConfig, RotaryConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import rotary
 from heddle.weights.families.family import (

@@ -81,6 +81,7 @@ class FamilyOptions:
     stacks: tuple[str, ...] = ("decoder",)
     relatives: tuple[Any, ...] = (None,)
     head: Any = field(default_factory=LanguageHeadConfig)
+    mixer: Any = field(default_factory=lambda: AttentionConfig(heads=1))
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ def nearest(config: TransformerConfig, options: FamilyOptions) -> TransformerCon
 
 
 def _nearest_block(block: BlockConfig, options: FamilyOptions) -> BlockConfig:
-    mixer = block.mixer if isinstance(block.mixer, AttentionConfig) else AttentionConfig(heads=1)
+    mixer = block.mixer if isinstance(block.mixer, type(options.mixer)) else options.mixer
     if not any(isinstance(mixer.relative, type(each)) for each in options.relatives):
         mixer = mixer.model_copy(update={"relative": options.relatives[0]})
     ffn: Any = block.ffn

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from heddle.config.layers import LayerNormConfig, MLPConfig, RotaryConfig
+from heddle.config.layers import LayerNormConfig, MLPConfig
 from heddle.config.model import TransformerConfig
+from heddle.config.positions import RotaryConfig
 from heddle.weights.families import rotary
 from heddle.weights.families.family import (
     Family,

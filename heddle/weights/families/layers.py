@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from heddle.config.base import merge
-from heddle.config.layers import LinearScaling, RotaryConfig
 from heddle.config.model import StackConfig
+from heddle.config.positions import LinearScaling, RotaryConfig
 from heddle.errors import HeddleError
 from heddle.nn.position import SCALINGS
 from heddle.weights.families import rotary

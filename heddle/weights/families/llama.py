@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from heddle.config.layers import GatedConfig, RMSNormConfig, RotaryConfig
+from heddle.config.layers import GatedConfig, RMSNormConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
+from heddle.config.positions import RotaryConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import rotary
 from heddle.weights.families.family import (

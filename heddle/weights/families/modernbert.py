@@ -4,8 +4,9 @@ most of whose layers see a window."""
 from collections.abc import Mapping
 from typing import Any
 
-from heddle.config.layers import GatedConfig, LayerNormConfig, RotaryConfig
+from heddle.config.layers import GatedConfig, LayerNormConfig
 from heddle.config.model import TransformerConfig
+from heddle.config.positions import RotaryConfig
 from heddle.errors import HeddleError
 from heddle.weights.families import layers
 from heddle.weights.families.family import (

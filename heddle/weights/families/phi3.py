@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from heddle.config.layers import LongRopeScaling
 from heddle.config.model import TransformerConfig
+from heddle.config.positions import LongRopeScaling
 from heddle.errors import HeddleError
 from heddle.weights.families import llama, rotary
 from heddle.weights.families.family import one_block, own_code, read_fields, without

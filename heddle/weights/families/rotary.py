@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from math import log, sqrt
 from typing import Any
 
-from heddle.config.layers import DynamicScaling, LongRopeScaling, NTKScaling, RotaryConfig
 from heddle.config.model import TransformerConfig
+from heddle.config.positions import DynamicScaling, LongRopeScaling, NTKScaling, RotaryConfig
 from heddle.errors import HeddleError
 
 BASE = 10_000.0

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from heddle.config.layers import BucketsConfig, GatedConfig, MLPConfig, RMSNormConfig
+from heddle.config.layers import GatedConfig, MLPConfig, RMSNormConfig
 from heddle.config.model import TransformerConfig
+from heddle.config.positions import BucketsConfig
 from heddle.errors import HeddleError
 from heddle.weights.families.family import (
     Family,
