@@ -213,21 +213,6 @@ class Base(ABC):
         found: Self = made({**self._content, **parts})
         return found
 
-    def with_begin(self, id: int) -> Self:
-        """The same tokenizer, whose file also says that this special token comes before every text."""
-        name = next(name for name, own in self.special.items() if own == id)
-        token: Content = {"SpecialToken": {"id": name, "type_id": 0}}
-        first, second = ({"Sequence": {"id": text, "type_id": kind}} for kind, text in enumerate("AB"))
-        template = {
-            "type": "TemplateProcessing",
-            "single": [token, first],
-            "pair": [token, first, second],
-            "special_tokens": {name: {"id": name, "ids": [id], "tokens": [name]}},
-        }
-        made: Any = type(self)
-        found: Self = made({**self._content, "post_processor": template})
-        return found
-
     def fingerprint(self) -> str:
         canonical = json.dumps(self._content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()

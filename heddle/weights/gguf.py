@@ -12,8 +12,9 @@ from heddle.weights.files import fill_file, refuse_unwritable
 from heddle.weights.llama_cpp import architecture_of, divisors
 from heddle.weights.llama_cpp_tokenizer import TOKENS, tokenizer_metadata
 from heddle.weights.mapping import to_theirs
-from heddle.weights.published import begun, special_ids
+from heddle.weights.published import special_ids
 from heddle.weights.run import load
+from heddle.weights.token_roles import published_tokenizer
 
 FLOAT32 = 0  # llama.cpp's number for a file of fp32 alone
 SUFFIX = ".gguf"
@@ -51,7 +52,7 @@ def export_gguf(run: str | Path, file: str | Path) -> dict[str, Any]:
         instead = "name a directory to export it for Hugging Face transformers instead"
         raise HeddleError(f"{run}: no GGUF file can express this model: {error}; {instead}") from None
     ids = special_ids(config, tokenizer)
-    written = None if tokenizer is None else begun(tokenizer, model.config)
+    written = None if tokenizer is None else published_tokenizer(model.config, tokenizer)
     spelling, said = tokenizer_metadata(written, ids, config.vocab_size, config.chat)
     # Without the rows' shift: a norm's gain is the factor itself in llama.cpp.
     published = to_theirs([replace(each, shift=0.0) for each in family.table], config, tensors)

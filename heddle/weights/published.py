@@ -152,7 +152,7 @@ def write_published(folder: Path, family: Family, model: Transformer, tokenizer:
         named = {name.removeprefix(family.names.prefix): each for name, each in named.items()}
     save_tensors(folder / "model.safetensors", named, {"format": "pt"})
     if read is not None:
-        begun(read, model.config).save(folder)
+        read.save(folder)
         write_json(folder / SETTINGS, tokenizer_config(config, read, ids, chat))
 
 
@@ -161,15 +161,6 @@ def starts_otherwise(tokenizer: Tokenizer | None, config: TransformerConfig) -> 
     if config.ids is not None or not isinstance(tokenizer, Base) or tokenizer.has(PADS[1]):
         return False
     return {config.vocab_size, config.source_vocab_size or config.vocab_size} == {tokenizer.vocab_size}
-
-
-def begun(tokenizer: Tokenizer, config: TransformerConfig) -> Tokenizer:
-    """The tokenizer of an export, which puts before a text what heddle does where every prompt is the beginning of one."""
-    begin = special_ids(config, tokenizer).begin
-    if config.prompts != "beginning" or tokenizer.begins or begin is None or not isinstance(tokenizer, Base):
-        return tokenizer
-    found: Tokenizer = tokenizer.with_begin(begin)
-    return found
 
 
 def special_ids(config: TransformerConfig, tokenizer: Tokenizer | None) -> SpecialIds:

@@ -45,7 +45,8 @@ def around_read(config: TransformerConfig, tokenizer: Tokenizer) -> Around:
     """The ids around any text that a model reads.
 
     An encoder-decoder's source has the marks of translation, and texts that get a class or a vector those of training. A decoder
-    that heddle trained has read plain text, and so has an encoder that predicts tokens, unless its tokenizer is a published one.
+    that heddle trained has read plain text, and so has an encoder that predicts tokens, unless its tokenizer is a published one;
+    where every prompt is the beginning of a text, what starts a text comes before it.
     """
     if len(config.stacks()) == 2:
         ends = (
@@ -55,6 +56,9 @@ def around_read(config: TransformerConfig, tokenizer: Tokenizer) -> Around:
         return Around(tokenizer.begins, ends[:1], ends[:1])
     if config.head.kind in ("classifier", "embedding"):
         return around_texts(config, tokenizer)
+    begin = tokenizer.end_of_text if config.ids is None or config.ids.begin is None else config.ids.begin
+    if config.prompts == "beginning" and not (config.ids is not None and tokenizer.begins) and begin is not None:
+        return Around((begin,))
     return Around() if config.encoder is None and config.ids is None else tokenizer.around
 
 

@@ -41,7 +41,8 @@ def resolved(config: TransformerConfig) -> dict[str, Any]:
         data["dropout"] = DropoutConfig().to_dict()  # nothing is dropped, so the convention does not matter
     if isinstance(config.head, LanguageHeadConfig) and isclose(config.head.scale, config.dim**-0.5, rel_tol=1e-12):
         data["head"]["scale"] = "1/√dim"
-    del data["pad_vocab_to"], data["initial"], data["ids"], data["architecture"], data["chat"], data["decoding"]
+    for name in ("pad_vocab_to", "initial", "ids", "architecture", "chat", "decoding", "prompts"):
+        del data[name]
     return data
 
 
