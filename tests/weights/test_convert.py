@@ -713,22 +713,20 @@ def test_what_is_lost_is_said(make_published: Make, tmp_path: Path) -> None:
     assert notes == ["lost (matters only in training): decoder.entry.dropout is 0.25, LlamaForCausalLM has 0.0"]
 
 
-@pytest.mark.parametrize("name", ["bert-base-like", "t5-small"])
 def test_rounding_refuses_no_export_and_a_slightly_wrong_one_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights so large that both sides' own rounding error in fp32 is over 1e-5: what they differ by is measured against it."""
     from heddle.weights import published
 
-    changes = {"t5-small": {"head.scale": 24**-0.5}}.get(name, {})
-    config = shrunk(name, **{**changes, "initial": {"std": 2.0}})
+    config = shrunk("t5-small", **{"head.scale": 24**-0.5, "initial": {"std": 2.0}})
     report = export_model(make_run(tmp_path / "run", config), tmp_path / "out")
     assert 1e-5 < report["difference"] <= report["allowed"] < 1e-2
     write = published.to_theirs
 
     def slipped(*given: Any) -> dict[str, torch.Tensor]:
         tensors = write(*given)
-        first = next(each for each in tensors if each.endswith(("query.weight", "SelfAttention.q.weight")))
+        first = next(each for each in tensors if each.endswith("SelfAttention.q.weight"))
         return {**tensors, first: tensors[first] * 1.01}
 
     monkeypatch.setattr(published, "to_theirs", slipped)

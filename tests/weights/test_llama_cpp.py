@@ -42,4 +42,4 @@ def test_a_wrong_number_in_the_file_shows(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(llama_cpp, "plain_base", lambda *given: 2 * right(*given))
     (found,) = compare("llama", 3, 8, tmp_path, eighths=False)
     assert isinstance(found, Outcome)
-    assert found.difference > 1e-2
+    assert found.difference > 1e-3  # a hundred times what is allowed above
