@@ -152,6 +152,8 @@ NO_LAYOUT: list[Any] = [3, "plain", Layout.whole(2, 9)]
 NO_PRECISION: list[Any] = ["fp16", None, 3, torch.float32]
 NO_WORKERS: list[Any] = [-1, 1.5, "2"]
 NO_SOURCES: list[Any] = [None, "a.txt", 3, [3], []]
+NO_READER: list[Any] = [3, "utf-8", {"encoding": "utf-8"}]
+NO_COUNTS: list[Any] = [3, "null", [1]]
 NO_LABELS: list[Any] = [None, 3, "words", ["classes"]]
 NO_PROMPTS: list[Any] = [None, "warp", 3, ["warp"], [[1.5]], [["w"]]]
 NO_TEXTS: list[Any] = [None, "warp", 3, [3], [None], [""]]
@@ -308,6 +310,7 @@ TABLE: dict[str, Call] = {
             "validation": [0.0, 1.0, -0.1, NAN, "0.1", Bad(None, "part")],
             "labels": NO_LABELS,
             "progress": NO_CALL,
+            "left_out": NO_COUNTS,
             "described": [3, "a.txt"],
             "workers": NO_WORKERS,
             "origin": [3, "a.txt", {}],
@@ -329,12 +332,15 @@ TABLE: dict[str, Call] = {
             "validation": [0.0, 1.0, -0.1, NAN, "0.1", Bad(None, "part")],
             "end_of_text": NO_SWITCH,
             "progress": NO_CALL,
+            "left_out": NO_COUNTS,
             "described": [3, "a.txt"],
             "workers": NO_WORKERS,
             "origin": [3, "a.txt", {}],
         },
     ),
-    "data.describe": Call({"sources": ["a.txt"]}, {"sources": NO_SOURCES, "tally": [3, "a.txt"], "text": NO_STRING}),
+    "data.describe": Call(
+        {"sources": ["a.txt"]}, {"sources": NO_SOURCES, "tally": [3, "a.txt"], "text": NO_STRING, "reader": NO_READER}
+    ),
     "data.held_out_windows": Call(
         {"length": 5, "context": 2},
         {"length": [-1, 1.5, None, "5"], "context": NO_COUNT, "most": [1.5, "2"]},
@@ -356,13 +362,16 @@ TABLE: dict[str, Call] = {
             "seed": [None, 1.5, "0"],
         },
     ),
-    "data.read_documents": Call({"sources": ["a.txt"]}, {"sources": NO_SOURCES, "text": NO_STRING}),
+    "data.read_documents": Call(
+        {"sources": ["a.txt"]}, {"sources": NO_SOURCES, "text": NO_STRING, "reader": NO_READER}
+    ),
     "data.read_examples": Call(
         {"sources": ["a.jsonl"], "fields": ["text", "label"]},
         {
             "sources": NO_SOURCES,
             "fields": [None, "text", 3, [3], []],
             "columns": [3, "text", {3: "text"}],
+            "reader": NO_READER,
             "labels": NO_LABELS,
         },
     ),

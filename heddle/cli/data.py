@@ -104,7 +104,8 @@ def lint(*words: str, json: bool = False) -> None:
     else:
         out = console()
         for each in sorted(findings, key=lambda each: not each.wrong):
-            out.print(each.line(), markup=False)
+            for line in each.lines():
+                out.print(line, markup=False)
         if not findings:
             out.print("nothing was found", markup=False)
     if any(each.wrong for each in findings):

@@ -1,45 +1,27 @@
 """`heddle eval`."""
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from heddle.cli.benchmarks import evaluate_published
 from heddle.cli.models import open_model
 from heddle.cli.say import bar, console, document, estimate, find_run, table
+from heddle.cli.scored import Scored, held_out, read_files, task_of
 from heddle.cli.translate import told_cut
-from heddle.config.data import DataConfig
 from heddle.config.decoding import BeamConfig, WeightKind, completed
-from heddle.config.model import ClassifierHeadConfig
-from heddle.config.saved import SavedConfig
-from heddle.config.tasks import (
-    ClassificationConfig,
-    MaskedConfig,
-    MultiLabelConfig,
-    NextTokenConfig,
-    RegressionConfig,
-    TaskConfig,
-    TokenClassificationConfig,
-    TranslationConfig,
-)
-from heddle.data.corpus import Corpus, Part
-from heddle.data.encode import records_of
-from heddle.data.examples import Example, example_files, read_examples
-from heddle.data.files import TABLES, kind_of, standard_input
-from heddle.data.memory import part_of
-from heddle.data.record_store import open_store
+from heddle.config.tasks import TranslationConfig
+from heddle.data.corpus import Corpus
+from heddle.data.examples import Example
+from heddle.data.notes import Reader
 from heddle.data.records import Records
-from heddle.data.sources import read_documents
-from heddle.data.tables import read_rows
 from heddle.errors import HeddleError
 from heddle.generate.bleu import TranslationScore, metrics, score_translations
 from heddle.generate.translate import translate
 from heddle.model.transformer import Transformer
-from heddle.predict.classify import class_names
 from heddle.text.tokenizer import Tokenizer
+from heddle.train.evaluate import Evaluation
 from heddle.train.evaluate import evaluate as score
-from heddle.train.labelled import listed_names
-from heddle.train.material import TEXT
 from heddle.train.session import layout_of
 from heddle.train.task import Reading
 from heddle.train.tasks import make_task
@@ -57,6 +39,8 @@ def evaluate(
     text_column: str | None = None,
     pair_column: str | None = None,
     label_column: str | None = None,
+    encoding: str | None = None,
+    skip_invalid: bool = False,
     tasks: list[str] | None = None,
     limit: int | None = None,
     shots: int | None = None,
@@ -85,6 +69,10 @@ def evaluate(
         Column of the second text of a pair in tables. Defaults to the one that the run was trained on.
     label_column
         Column of the label in tables. Defaults to the one that the run was trained on.
+    encoding
+        Encoding of the files, such as cp1252. [default: utf-8]
+    skip_invalid
+        Leave out what cannot be read, and say how much it is, instead of stopping at the first.
     tasks
         A task of lm-eval to evaluate a language model on, instead of files: a YAML file, or the name of a published task, which
         lm-eval downloads. Repeat it for several.
@@ -113,6 +101,8 @@ def evaluate(
     beam = _search(beams, length_penalty, tokenize, lowercase, output)
     path = find_run(run)
     named = _named(files, text=text_column, pair=pair_column, label=label_column)
+    if not files and (encoding is not None or skip_invalid):
+        raise HeddleError("--encoding and --skip-invalid are about files to score: name one, or leave them out")
     if tasks:
         if files or context is not None or beams is not None:
             raise HeddleError("--tasks names what to evaluate on: leave out files, --context and --beams")
@@ -122,32 +112,26 @@ def evaluate(
         raise HeddleError("--limit and --shots apply to --tasks only")
     ready = open_model(path, device, weights)
     model, tokenizer, config = ready.model, ready.tokenizer, ready.config
-    length = _length(context, config.model.context)
-    if files and tokenizer is None:
-        raise HeddleError(f"{path} has no tokenizer.json to tokenize the text with")
-    part, pairs = _read(files, path, config, tokenizer, named) if tokenizer and files else (_held_out(path), None)
-    corpus, layout = Corpus(validation=part), layout_of(config)
-    reading = Reading(corpus, config.model, context=length, tokenizer=tokenizer, layout=layout)
-    task = make_task(_task_of(config), reading)
+    length = _length(context, model.config.context)
+    reader = Reader(encoding or "utf-8", "items" if skip_invalid else "none")
+    scored = read_files(files, path, config, tokenizer, named, reader) if files else held_out(path)
+    corpus, layout = Corpus(validation=scored.part), layout_of(config)
+    task = make_task(task_of(config), Reading(corpus, config.model, context=length, tokenizer=tokenizer, layout=layout))
     if beam is not None and (tokenizer is None or not isinstance(task.config, TranslationConfig)):
         raise HeddleError(f"{path} was not trained to translate: leave out --beams")
     with bar(console(as_json=True), "scoring") as done:
         result = score(model, task, progress=done)
     what, translated = ", ".join(files) or f"held out by {path}", None
-    if beam is not None:
-        assert tokenizer is not None
-        assert isinstance(part, Records)
-        sources, references = _texts(part, pairs, tokenizer)
-        translated = _translated(model, tokenizer, sources, references, beam, tokenize or TOKENIZE, lowercase, output)
+    if beam is not None and tokenizer is not None:
+        translated = _translated(model, tokenizer, scored, beam, tokenize or TOKENIZE, lowercase, output)
     if json:
-        found = {"run": str(path), "text": what, "context": length, "precision": ready.precision, **result.to_dict()}
-        document(found if translated is None else {**found, "translations": vars(translated)})
+        about = {"run": str(path), "text": what, "context": length, "precision": ready.precision}
+        more = {} if translated is None else {"translations": vars(translated)}
+        document({**about, **result.to_dict(), **scored.to_dict(), **more})
         return
-    columns = ["text", task.config.counted, "loss", *(name.replace("_", " ") for name in result.metrics)]
-    numbers = [f"{each:.4f}" if isinstance(each, float) else each for each in (result.loss, *result.metrics.values())]
-    console().print(table(columns, [[what, result.tokens, *numbers]]))
-    if result.note:
-        console().print(result.note, markup=False)
+    _show_score(result, what, task.config.counted)
+    for line in (*([result.note] if result.note else []), *scored.lines()):
+        console().print(line, markup=False)
     if translated is not None:
         _show(translated)
     if not files and (note := _ended(path, result.tokens, task.config.counted)):
@@ -223,14 +207,15 @@ def _texts(records: Records, pairs: Sequence[Example] | None, tokenizer: Tokeniz
 def _translated(
     model: Transformer,
     tokenizer: Tokenizer,
-    sources: Sequence[str],
-    references: Sequence[str],
+    scored: Scored,
     config: BeamConfig,
     tokenize: str,
     lowercase: bool,
     output: Path | None,
 ) -> TranslationScore:
     """Translate, and score the translations. They may be as long as the model's context, whatever a token is."""
+    assert isinstance(scored.part, Records)
+    sources, references = _texts(scored.part, scored.examples, tokenizer)
     said = {name: getattr(config, name) for name in config.model_fields_set} | {"max_tokens": model.config.context}
     config = completed(BeamConfig, said, model.config.decoding, "eval")
     with bar(console(as_json=True), "translating") as done:
@@ -242,6 +227,13 @@ def _translated(
     return score_translations(texts, references, tokenize, lowercase)
 
 
+def _show_score(result: Evaluation, what: str, counted: str) -> None:
+    """Print a score as a table."""
+    columns = ["text", counted, "loss", *(name.replace("_", " ") for name in result.metrics)]
+    numbers = [f"{each:.4f}" if isinstance(each, float) else each for each in (result.loss, *result.metrics.values())]
+    console().print(table(columns, [[what, result.tokens, *numbers]]))
+
+
 def _show(translated: TranslationScore) -> None:
     """Print scores of translations with their signatures."""
     out = console()
@@ -249,87 +241,6 @@ def _show(translated: TranslationScore) -> None:
         f"{translated.texts:,} translations: BLEU {translated.bleu:.2f}, chrF {translated.chrf:.2f}", markup=False
     )
     out.print(f"BLEU {translated.bleu_signature}\nchrF {translated.chrf_signature}", markup=False)
-
-
-def _held_out(run: Path) -> Part | Records:
-    if not (run / "data").is_dir():
-        raise HeddleError(f"{run} held nothing out; name the files to score: heddle eval {run} FILE")
-    store = open_store(run / "data")
-    store.verify("validation")
-    return store.validation
-
-
-def _read(
-    files: tuple[str, ...], run: Path, config: SavedConfig, tokenizer: Tokenizer, named: Mapping[str, str]
-) -> tuple[Part | Records, list[Example] | None]:
-    """The files, as the run's task reads them, from its columns or those that are named; if it reads records, also as text."""
-    task = _task_of(config)
-    _check_columns(named, task, config, run)
-    data = (config.data or DataConfig()).override(named)
-    columns, records = data.columns(), task.fields != TEXT
-    with standard_input(files, ".jsonl" if records else ".txt") as sources:
-        if not records:
-            return part_of(read_documents(sources, data.text), tokenizer), None
-        fields = task.reads(columns)
-        if config.data is None and "pair" in task.optional and "pair" not in (*fields, *columns.values()):
-            _refuse_unread(example_files(sources, fields, columns, task.labels))
-        examples = list(read_examples(sources, fields, columns, task.labels, data.separator))
-        classes = class_names(config.model) if task.has_classes else ()
-        if classes:
-            _check_labels(examples, classes, run)
-        return records_of(examples, tokenizer, task.labels, classes, task.chat(config.model.chat)), examples
-
-
-def _check_columns(named: Collection[str], task: TaskConfig, config: SavedConfig, run: Path) -> None:
-    """Refuse columns of fields that a run does not read."""
-    reads = (*task.fields, *task.optional)
-    unread = next((field for field in named if field not in reads), None)
-    if unread is not None:
-        raise HeddleError(f"--{unread}-column does not apply to {run}, which reads {', '.join(reads)}: leave it out")
-    single = config.data is not None and "pair" not in task.reads(config.data.columns())
-    if "pair" in named and single:
-        raise HeddleError(f"{run} reads single texts: leave out --pair-column")
-
-
-def _refuse_unread(files: Sequence[Path]) -> None:
-    """Refuse tables whose pairs would be left out: an imported model does not say whether it reads them."""
-    rows = (row for file in files if kind_of(file) in TABLES for row in read_rows(file))
-    origin = next((row.origin for row in rows if "pair" in row.values), None)
-    if origin is not None:
-        raise HeddleError(
-            f"{origin}: the column 'pair' would not be read: add --pair-column pair, or remove the column"
-        )
-
-
-def _check_labels(examples: Sequence[Example], classes: tuple[str, ...], run: Path) -> None:
-    """Refuse labels that a run does not know, such as those of another task."""
-    first: dict[str, str] = {}
-    for example in examples:
-        for name in example.label if isinstance(example.label, tuple) else (str(example.label),):
-            first.setdefault(name, example.origin)
-    unknown = tuple(name for name in first if name not in classes)
-    if unknown:
-        raise HeddleError(
-            f"{first[unknown[0]]}: {run} does not know the label{'s' if len(unknown) > 1 else ''} {listed_names(unknown)}; "
-            f"it has learned {listed_names(classes)}"
-        )
-
-
-def _task_of(config: SavedConfig) -> TaskConfig:
-    """The task of a run; of an imported model, the one that its head is for."""
-    head = config.model.head
-    if config.task is not None:
-        return config.task
-    if isinstance(head, ClassifierHeadConfig):
-        if head.pooling == "none":
-            return TokenClassificationConfig()
-        if head.several:
-            return MultiLabelConfig()
-        return RegressionConfig() if head.classes == 1 else ClassificationConfig()
-    stacks = tuple(config.model.stacks())
-    if stacks == ("encoder", "decoder"):
-        return TranslationConfig()
-    return MaskedConfig() if stacks == ("encoder",) else NextTokenConfig()
 
 
 def _ended(run: Path, tokens: int, counted: str) -> str | None:

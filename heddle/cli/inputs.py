@@ -5,8 +5,9 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ class Inputs:
     def read(self, given: Sequence[str], pairs: Sequence[str] = ()) -> "Items":
         """The texts, pairs or lists of words of arguments, each of which is a text, a file or `-`.
 
-        Texts with nothing but blanks are left out, as in training, and a line on stderr says how many.
+        Texts with nothing but blanks have no result, and a line on stderr says how many there are.
 
         Args:
             given: the arguments; without any, standard input is read if it is a pipe or a file.
@@ -54,16 +55,16 @@ class Inputs:
         """
         if not given and not is_piped():
             raise HeddleError("give a text, a file with a text per line, a table, or - for standard input")
-        examples = list(self._examples(given or STDIN[:1], list(pairs)))
-        kept = [each for each in examples if not each.empty]
-        if not kept:
+        items = Items(self._examples(given or STDIN[:1], list(pairs)))
+        if all(items.blank):
             raise HeddleError(EMPTY)
-        if left := len(examples) - len(kept):
-            print(f"{pluralize(left, 'empty text')} left out", file=sys.stderr)
-        found = (tuple(each.texts.values()) for each in kept)
-        return Items((texts if len(texts) > 1 else texts[0] for texts in found), [each.origin for each in kept])
+        if blank := sum(items.blank):
+            print(
+                f"{pluralize(blank, 'empty text')} of {len(items):,}: no result, which is null or NaN", file=sys.stderr
+            )
+        return items
 
-    def _examples(self, given: Sequence[str], pairs: list[str]) -> Iterator[Example]:
+    def _examples(self, given: Sequence[str], pairs: list[str]) -> Iterator[tuple[Example, Mapping[str, Any]]]:
         plain = [word for word in given if word not in STDIN and not _is_file(word)]
         if "pair" in self.fields and len(plain) != len(pairs):
             raise HeddleError(
@@ -82,16 +83,17 @@ class Inputs:
                 origin = named_text(next(numbers), len(plain))
                 yield self._row(Row(dict(zip(self.fields, texts, strict=True)), origin), {})
 
-    def _file(self, file: Path) -> Iterator[Example]:
+    def _file(self, file: Path) -> Iterator[tuple[Example, Mapping[str, Any]]]:
         kind = kind_of(file)
         if kind in TABLES:
             yield from (self._row(row, self.columns or {}) for row in read_rows(file))
         elif kind in TAGGED and self.labels == "tokens":
-            yield from read_examples([file], ("text", LABEL), {}, "tokens")
+            for example in read_examples([file], ("text", LABEL), {}, "tokens"):
+                yield example, {"words": list(example.texts["text"]), "tags": list(example.label or ())}
         else:
             yield from self._lines(text_lines(file), str(file))
 
-    def _lines(self, lines: Any, where: str) -> Iterator[Example]:
+    def _lines(self, lines: Any, where: str) -> Iterator[tuple[Example, Mapping[str, Any]]]:
         """A text per line; or lines of JSON, if the first one is an object."""
         objects: bool | None = None
         for number, line in enumerate(lines, start=1):
@@ -109,16 +111,37 @@ class Inputs:
                 row = Row(dict.fromkeys(self.fields, ""), row.origin)
             yield self._row(row, (self.columns or {}) if objects and line.strip() else {})
 
-    def _row(self, row: Row, columns: Mapping[str, str]) -> Example:
-        return of_row(row, self.fields, columns, self.labels)
+    def _row(self, row: Row, columns: Mapping[str, str]) -> tuple[Example, Mapping[str, Any]]:
+        """A row as an example, and its own columns. What is null, as NaN of pandas is, is an empty text."""
+        read = {columns.get(field, field) for field in self.fields}
+        empty = {name: "" for name in read if name in row.values and is_null(row.values[name])}
+        return of_row(replace(row, values={**row.values, **empty}), self.fields, columns, self.labels), row.values
 
 
 class Items(list[Any]):
-    """Texts, pairs or lists of words in order, and where each was read."""
+    """Texts, pairs or lists of words in order.
 
-    def __init__(self, found: Iterable[Any], origins: list[str]) -> None:
-        super().__init__(found)
-        self.origins = origins
+    Args:
+        found: each with the columns of its row.
+
+    Attributes:
+        origins: where each was read.
+        rows: the columns of each.
+        blank: whether each has nothing but blanks.
+    """
+
+    def __init__(self, found: Iterable[tuple[Example, Mapping[str, Any]]]) -> None:
+        pairs = list(found)
+        texts = [tuple(example.texts.values()) for example, _ in pairs]
+        super().__init__(each if len(each) > 1 else each[0] for each in texts)
+        self.origins = [example.origin for example, _ in pairs]
+        self.rows = [row for _, row in pairs]
+        self.blank = [example.empty for example, _ in pairs]
+
+
+def is_null(value: Any) -> bool:
+    """Whether a value of a table says that there is none."""
+    return value is None or (isinstance(value, float) and isnan(value))
 
 
 def named_text(number: int, of: int) -> str:
@@ -178,8 +201,13 @@ def _object(line: str) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else None
 
 
-def in_chunks(items: Items, call: Callable[[list[Any], Callable[[int, int], None]], Any]) -> Iterator[tuple[Any, Any]]:
-    """Each chunk of the texts with its results; every two seconds, a line on stderr says how many are done."""
+def in_chunks(
+    items: Items, call: Callable[[list[Any], Callable[[int, int], None]], Sequence[Any]]
+) -> Iterator[tuple[list[Any], list[Any]]]:
+    """Each chunk of the texts with its results, None for texts of blanks alone.
+
+    Every two seconds, a line on stderr says how many are done.
+    """
     counted = [0, 0]
 
     def progress(done: int, of: int) -> None:
@@ -190,10 +218,13 @@ def in_chunks(items: Items, call: Callable[[list[Any], Callable[[int, int], None
 
     for start in range(0, len(items), CHUNK):
         chunk = items[start : start + CHUNK]
+        there = [number for number in range(len(chunk)) if not items.blank[start + number]]
         counted[:] = [start, 0]
-        with heartbeat(lambda line: print(line, file=sys.stderr), state), placed(items.origins[start:]):
-            found = call(chunk, progress)
-        yield chunk, found
+        origins = [items.origins[start + number] for number in there]
+        with heartbeat(lambda line: print(line, file=sys.stderr), state), placed(origins):
+            results = call([chunk[number] for number in there], progress)
+        by_place = dict(zip(there, results, strict=True))
+        yield chunk, [by_place.get(number) for number in range(len(chunk))]
 
 
 def told_cuts(cut: int, count: int, context: int, pairs: bool = False) -> None:

@@ -1,15 +1,18 @@
 """`heddle tokenizer train | encode | decode | compare`."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from rich.console import Console
 
 from heddle.cli.say import RUNS, console, document, pluralize, table
 from heddle.cli.streams import read_input
 from heddle.data.files import STDIN
-from heddle.data.sources import describe, python_library, read_documents
+from heddle.data.notes import Reader
+from heddle.data.sources import Description, describe, python_library, read_documents
 from heddle.errors import HeddleError
 from heddle.text.base import Kind
 from heddle.text.bpe import load_gpt2_merges
@@ -53,12 +56,9 @@ def train(
     if target != output and output.is_file():
         raise HeddleError(f"{output} is a file; name a directory for tokenizer.json first, and then the text")
     read = list(sources) or [str(path) for path in python_library()]
-    described = describe(read)
     out = console(json)
-    out.print(
-        f"training on {pluralize(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB", markup=False
-    )
-    texts = (document_.text for document_ in read_documents(read))
+    described = _described(read, out)
+    texts = (document_.text for document_ in read_documents(read, reader=Reader()))
     say = lambda line: out.print(line, markup=False)  # noqa: E731
     made = train_tokenizer(kind, texts, size, (END_OF_TEXT, *(special or ())), say)
     made.save(target)
@@ -68,6 +68,16 @@ def train(
     else:
         more = f", as the text does not give {size:,}" if KINDS[kind].least and made.vocab_size < size else ""
         out.print(f"{target}: {pluralize(made.vocab_size, 'id')}{more}", markup=False)
+
+
+def _described(sources: Sequence[str], out: Console) -> Description:
+    """What a tokenizer is trained on, which is printed, and what is left out of it."""
+    reader = Reader()
+    described = describe(sources, reader=reader)
+    of = f"training on {pluralize(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB"
+    for line in (of, *reader.notes.lines()):
+        out.print(line, markup=False)
+    return described
 
 
 def encode(
@@ -155,13 +165,10 @@ def compare(
         One JSON document on stdout.
     """
     read = list(sources) or [str(path) for path in python_library()]
-    described = describe(read)
     out = console(json)
-    out.print(
-        f"training on {pluralize(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB", markup=False
-    )
+    _described(read, out)
     say = lambda line: out.print(line, markup=False)  # noqa: E731
-    corpus = lambda: (document_.text for document_ in read_documents(read))  # noqa: E731
+    corpus = lambda: (document_.text for document_ in read_documents(read, reader=Reader()))  # noqa: E731
     cuts = cut_by_all(text, corpus, size, kind or tuple(KINDS), progress=say)
     if json:
         kept = [{**asdict(cut), "tokens": len(cut.ids)} for cut in cuts]

@@ -12,6 +12,7 @@ from heddle.cli.models import Ready, open_model, strategy
 from heddle.cli.say import bar, console, document, find_run, pluralize
 from heddle.cli.streams import input_lines
 from heddle.config.decoding import BeamConfig, WeightKind
+from heddle.data.examples import Example
 from heddle.data.files import STDIN
 from heddle.errors import HeddleError
 from heddle.generate.translate import Translation, learned_sources, sentinels
@@ -145,7 +146,7 @@ def _sources(files: Sequence[Path], prompts: list[str] | None) -> Items:
         found += [(line, f"{where}:{number}") for number, line in enumerate(lines, start=1)]
     if not any(text.strip() for text, _ in found):
         raise HeddleError(EMPTY)
-    return Items((text for text, _ in found), [origin for _, origin in found])
+    return Items((Example({"source": text}, None, origin), {"source": text}) for text, origin in found)
 
 
 def _lines(found: Sequence[tuple[Translation, ...]], best: int) -> Iterator[str]:

@@ -9,6 +9,7 @@ from heddle.cli.say import console, document, phases, pluralize, table
 from heddle.config.base import parse_overrides, read_table
 from heddle.config.vectors import VectorsConfig
 from heddle.data.files import standard_input
+from heddle.data.notes import Reader
 from heddle.data.sources import TEXT, python_library, read_documents
 from heddle.errors import HeddleError
 from heddle.vectors import WordVectors, train_vectors
@@ -40,7 +41,10 @@ def train(*words: str, out: Path, form: Form | None = None, text: str = TEXT, js
     printed = console(json)
     began = time.monotonic()
     with standard_input(sources, ".txt") as files, phases(printed) as tell:
-        found = train_vectors((each.text for each in read_documents(files, text)), config, tell)
+        reader = Reader()
+        found = train_vectors((each.text for each in read_documents(files, text, reader)), config, tell)
+        for line in reader.notes.lines():
+            tell(line)
     seconds = time.monotonic() - began
     found.save(out, form)
     passes = 1 if config.method == "glove" else config.complete().epochs or 1

@@ -35,7 +35,7 @@ class DataConfig(Config):
     validation_sources: tuple[str, ...] = ()
     """Files to evaluate on; without them, a dataset's own validation split, or a share of the sources, is held out."""
     text: str = "text"
-    """Column of the text in tables: .jsonl, .csv, .tsv, .parquet, .arrow."""
+    """Column of the text in tables: .jsonl, .ndjson, .json, .csv, .tsv, .parquet, .arrow."""
     source: str | None = None
     """Column of the source, or the extension of its files, such as en for train.en; defaults to source."""
     target: str | None = None
@@ -50,6 +50,13 @@ class DataConfig(Config):
     """What stands between several labels in one cell of a table."""
     messages: str | None = None
     """Column of a conversation's messages; defaults to messages."""
+    encoding: str = "utf-8"
+    """Encoding of text files and tables, such as cp1252, latin-1 or utf-16."""
+    skip_invalid: bool = False
+    """Leave out what cannot be read: rows with something else in a column, lines that are no JSON, bytes in another encoding. It
+    is counted and told. Otherwise training stops at the first one; heddle data lint names all."""
+    unlabelled: tuple[str, ...] = ()
+    """Labels that mean that a record has none, such as - or -1; these records are left out."""
     tokenizer: str = "bpe"
     """bytes, characters, words, bpe, wordpiece or unigram, trained on the text; or the path of a tokenizer.json or a run."""
     tokenizer_size: Annotated[int, Field(gt=0, le=2**20)] = 4096
@@ -75,6 +82,24 @@ class DataConfig(Config):
     def _one_source(cls, sources: Any) -> Any:
         """`sources = "my.txt"` is a list of one."""
         return (sources,) if isinstance(sources, str) else sources
+
+    @field_validator("unlabelled", mode="before")
+    @classmethod
+    def _one_label(cls, labels: Any) -> Any:
+        """`unlabelled = -1` is a tuple of one text."""
+        several = labels if isinstance(labels, list | tuple) else (labels,)
+        return tuple(str(each) if isinstance(each, int | float) else each for each in several)
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, encoding: str) -> str:
+        try:
+            "".encode(encoding)  # refuses codecs of bytes, such as hex
+        except LookupError:
+            raise ValueError(
+                f"encoding = {encoding!r} is none that Python knows, such as utf-8, cp1252 or utf-16"
+            ) from None
+        return encoding
 
     @field_validator("text", "label", mode="before")
     @classmethod

@@ -2,8 +2,9 @@
 
 In reading order:
 
+- `notes`, `formats`: what reading leaves out and says (`Reader`); what is no text.
 - `files`, `tables`: which files a source names, and their rows if they have columns.
-- `sources`: files, folders and globs to documents (`read_documents`); `examples`: to records of several fields (`read_examples`).
+- `sources`: files, folders and globs to documents (`read_documents`); `examples`: to records (`read_examples`), `values`: fields.
 - `given`: what a user has in Python, as a corpus in memory (`corpus_of`); `memory`: a text there.
 - `split`: which documents, or ends of them, are held out.
 - `corpus`: the parts that a task reads (`Corpus`, `Part`).

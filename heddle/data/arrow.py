@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from heddle.data.notes import MalformedError
 from heddle.errors import HeddleError, did_you_mean
 
 ARROW = (".parquet", ".arrow")
@@ -26,9 +27,10 @@ def arrow_rows(file: Path) -> Iterator[dict[str, Any]]:
     """The rows of a Parquet or Arrow file, by column. The numbers of classes are given their names, if the file has them.
 
     Raises:
-        HeddleError: pyarrow is missing, or the file is damaged.
+        HeddleError: pyarrow is missing.
+        MalformedError: the file is damaged.
     """
-    arrow, parquet = _package("pyarrow", file), _package("pyarrow.parquet", file)
+    arrow, parquet = package("pyarrow", file), package("pyarrow.parquet", file)
     try:
         if file.suffix.lower() == ".parquet":
             with parquet.ParquetFile(file) as opened:
@@ -48,7 +50,7 @@ def arrow_rows(file: Path) -> Iterator[dict[str, Any]]:
                 for start in range(0, batch.num_rows, _ROWS):
                     yield from _named(batch.slice(start, _ROWS), names)
     except (arrow.ArrowException, OSError) as error:
-        raise HeddleError(f"{file}: cannot be read: {' '.join(str(error).split())}") from error
+        raise MalformedError("damaged", file, f"cannot be read: {' '.join(str(error).split())}") from error
 
 
 def _class_names(schema: Any) -> dict[str, list[str]]:
@@ -134,7 +136,7 @@ def _from_hub(name: str) -> dict[str, list[Path]]:
     online = _online()
     if not online and "datasets" not in sys.modules:
         os.environ["HF_HUB_OFFLINE"] = "1"
-    library = _package("datasets", HUB + name)
+    library = package("datasets", HUB + name)
     library.disable_progress_bars()
     try:
         if not online and not library.config.HF_HUB_OFFLINE:
@@ -161,8 +163,12 @@ def _online() -> bool:
     return True
 
 
-def _package(name: str, what: str | Path) -> Any:
-    """A package that is not always installed."""
+def package(name: str, what: str | Path) -> Any:
+    """A package that is not always installed.
+
+    Raises:
+        HeddleError: it is not.
+    """
     try:
         return import_module(name)
     except ModuleNotFoundError:

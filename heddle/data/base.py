@@ -34,6 +34,7 @@ class BaseStore(ABC):
         split: what was held out.
         origin: the files and settings that it was made from, or None if it was not made from files.
         files: SHA-256 of each file, by name.
+        left_out: how many items of the sources could not be read and were left out, by what is wrong with them.
         train: what to train on, mapped from the files, read-only.
         validation: what to score.
     """
@@ -51,6 +52,7 @@ class BaseStore(ABC):
     validation: Part | Records
     origin: Origin | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def corpus(self) -> Corpus:
@@ -86,19 +88,27 @@ class BaseStore(ABC):
                 split=dict(meta["split"]),
                 origin=None if origin is None else Origin.of(origin),
                 files=found,
+                left_out=dict(meta["left_out"]),
                 **cls._content(directory, meta),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise HeddleError(f"{path}: damaged ({type(error).__name__}: {error}); build the store again") from error
 
     @classmethod
-    def heading(cls, tokenizer: Tokenizes, origin: Origin | None, files: Iterable[Mapping[str, str]]) -> dict[str, Any]:
+    def heading(
+        cls,
+        tokenizer: Tokenizes,
+        origin: Origin | None,
+        files: Iterable[Mapping[str, str]],
+        left_out: Mapping[str, int] | None,
+    ) -> dict[str, Any]:
         """What the `meta.json` of every store says.
 
         Args:
             tokenizer: the tokenizer of the ids.
             origin: what they were made from, or None.
             files: SHA-256 of files, by name.
+            left_out: how many items could not be read, by what is wrong with them.
         """
         return {
             "format": cls.FORMAT,
@@ -106,6 +116,7 @@ class BaseStore(ABC):
             "vocab_size": tokenizer.vocab_size,
             "tokenizer": tokenizer.fingerprint(),
             "origin": None if origin is None else origin.to_dict(),
+            "left_out": dict(left_out or {}),
             "files": {name: digest for each in files for name, digest in each.items()},
         }
 

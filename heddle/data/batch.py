@@ -32,6 +32,7 @@ class Batch:
         types: Int[B T], token types, or None.
         source_types: Int[B S], token types of the source, or None.
         continued: Bool[B], whether the span of a row's last target goes on beyond the context, or None.
+        texts: Int[B M], a number for each text of a row, the same for equal texts, or None.
 
     Raises:
         HeddleError: a target that is `IGNORED` has weight.
@@ -46,6 +47,7 @@ class Batch:
     types: Int[Tensor, "B T"] | None = None
     source_types: Int[Tensor, "B S"] | None = None
     continued: Bool[Tensor, " B"] | None = None
+    texts: Int[Tensor, "B M"] | None = None
 
     def __post_init__(self) -> None:
         seen = type(self.targets) is Tensor and self.targets.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -71,8 +73,6 @@ class Batch:
         rows = self.tokens.shape[0]
         if parts < 1 or rows % parts:
             raise HeddleError(f"a batch of {rows} rows cannot be split into {parts} equal micro-batches")
-        if parts == 1:
-            return [self]
         columns = {name: part.split(rows // parts) for name, part in self.parts().items()}
         return [Batch(**{name: column[number] for name, column in columns.items()}) for number in range(parts)]
 

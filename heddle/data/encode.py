@@ -122,7 +122,7 @@ class Encoder:
         for example, (ids, places) in zip(examples, sentences, strict=True):
             labels = [IGNORED] * len(ids)
             for place, label in zip(places, example.label or (), strict=True):
-                if place is not None:
+                if place is not None and label:
                     labels[place] = self._class(label, example)
             found.append((ids, labels))
         return found

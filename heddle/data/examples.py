@@ -1,25 +1,26 @@
 """The user's records before they are tokenised: rows of tables, lines of parallel files, labelled folders, tagged words."""
 
-from ast import literal_eval
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from heddle.checks import SOME, checked
 from heddle.config.data import Labels
-from heddle.data.files import TABLES, TEXTS, decode, find_files, kind_of, name_of, open_file, read_lines
+from heddle.data.files import TABLES, TEXTS, check_line, find_files, kind_of, name_of, raw_lines, read_text
+from heddle.data.notes import MalformedError, Reader
 from heddle.data.tables import Row, as_text, read_rows
+from heddle.data.values import BLANKS, SEPARATOR, message_of, several_labels, split_words, words_of
 from heddle.errors import HeddleError, pluralize
 from heddle.text.chat import checked_messages
 
 TAGGED = (".conll", ".conllu", ".bio", ".iob", ".iob2")
 """The extensions of files with a word and its tag per line that are read from folders."""
 LABEL, MESSAGES = "label", "messages"
-SEPARATOR, SIGNS = ",", ("|", ";")  # between several labels in a cell: the default, and what else may be meant
-MARKS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}  # in the column of a label
+NO_LABEL = "unlabelled"  # what is left out because the user said that its label means none
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,8 @@ class Example:
 
     Attributes:
         texts: by field: a text, or its words if each has a label, or the contents of a conversation's messages.
-        label: a class or a number as written, or several classes, or a class per word, or a role per message; None: there are no
-            labels.
+        label: a class or a number as written, or several classes, or a class per word, which is empty if the word has none, or a
+            role per message; None: there are no labels.
         origin: where it was read: a path, or `path:line`.
         part: `train` or `validation`, if the user said which part it is for.
     """
@@ -57,49 +58,65 @@ def read_examples(
     columns: Mapping[str, str] | None = None,
     labels: Labels = "classes",
     separator: str = SEPARATOR,
+    reader: Reader | None = None,
 ) -> Iterator[Example]:
     """Read every record of `sources`, in the order of `heddle.data.read_documents`.
 
-    Tables (`.jsonl`, `.csv`, `.tsv`) have a record per row. Other files are read by what the fields are:
+    Tables (see `heddle.data.tables`) have a record per row. Other files are read by what the fields are:
 
     - `source` and `target`: pairs of parallel files, line i of one with line i of the other. `columns` names their extensions,
       such as `en` and `de` for `train.en` and `train.de`; without, there are two files, and the first is the source.
     - `text` and `label`: a text per file; its label is the name of the folder that it is in.
     - with `labels="tokens"`: CoNLL's columns, a word and its tag per line, a blank line after each sentence. The first column
-      is the word and the last the tag, unless `columns` has their numbers, from 1.
+      is the word and the last the tag, unless `columns` has their numbers, from 1. Tabs or blanks separate columns; a no-break
+      space and other blanks of Unicode belong to words. A line that begins with # and has not the columns of the file is a comment.
 
     Args:
         fields: what a record has, such as `("source", "target")` or `("text", "label")`.
         columns: the name of the column of a field, if it is not the field's own.
         labels: what the label is.
         separator: what stands between several labels in one cell.
+        reader: how files are read, what to do with what is malformed, and where what is left out is counted; without, a warning
+            says what a folder has that is not read.
 
     Raises:
-        HeddleError: a source cannot be read, has no such column or no record, or parallel files have different numbers of lines.
+        HeddleError: a source cannot be read, or there is no record.
+        MalformedError: a row has no such column or something else in it, or parallel files have different numbers of lines.
     """
-    columns = dict(columns or {})
-    files = example_files(sources, fields, columns, labels)
+    warns, columns, reader = reader is None, dict(columns or {}), reader or Reader()
+    files = example_files(sources, fields, columns, labels, reader)
     examples: Iterator[Example]
     if kind_of(files[0]) in TABLES:
-        examples = (of_row(row, fields, columns, labels, separator) for file in files for row in read_rows(file))
+        rows = (row for file in files for row in read_rows(file, reader))
+        examples = reader.each(rows, lambda row: of_row(row, fields, columns, labels, separator))
     elif {"source", "target"} <= set(fields):
-        examples = _parallel(files, columns)
+        examples = _parallel(files, columns, reader)
     elif labels == "tokens":
-        examples = (example for file in files for example in _tagged(file, columns))
+        examples = (example for file in files for example in _tagged(file, columns, reader))
     elif set(fields) == {"text", LABEL} and labels != "several":
-        examples = _labelled(files, columns)
+        examples = _labelled(files, columns, reader)
     else:
         raise HeddleError(f"{files[0]}: records of {', '.join(fields)} are read from tables only: {', '.join(TABLES)}")
     some = False
     for example in examples:
         some = True
+        if example.label in reader.unlabelled:
+            said = f"records have the label {example.label}, which says that they have none"
+            reader.notes.add(NO_LABEL, example.origin, said, "they are left out")
+            continue
         yield example
-    if not some:
+    if not some and not reader.notes.left_out:
         raise HeddleError(f"{', '.join(map(str, sources))}: no records; every file there is empty")
+    for line in reader.notes.lines() if warns else ():
+        warnings.warn(line, stacklevel=2)
 
 
 def example_files(
-    sources: Sequence[str | Path], fields: Sequence[str], columns: Mapping[str, str], labels: Labels
+    sources: Sequence[str | Path],
+    fields: Sequence[str],
+    columns: Mapping[str, str],
+    labels: Labels,
+    reader: Reader | None = None,
 ) -> list[Path]:
     """The files that `read_examples` reads, in order.
 
@@ -111,9 +128,12 @@ def example_files(
     if pairs:
         known += tuple(f".{columns[side]}".lower() for side in ("source", "target") if side in columns)
     files: list[Path] = []
+    notes = (reader or Reader()).notes
     for source in sources:
-        found, named = find_files(source, known)
+        found, named = find_files(source, known, notes)
         tables = [file for file in found if kind_of(file) in TABLES]
+        if tables and not named:
+            notes.other_files(Path(source), [file for file in found if kind_of(file) not in TABLES])
         files += found if named else tables or found
     tables = [file for file in files if kind_of(file) in TABLES]
     if tables and len(tables) < len(files):
@@ -149,121 +169,65 @@ def of_row(
         if labels == "several":
             label = several_labels(row, name, separator)
         else:
-            label = (_words if labels == "tokens" else _label)(row.get(name), name, row.origin)
+            label = (words_of if labels == "tokens" else label_of)(row.get(name), name, row.origin)
     texts: dict[str, str | tuple[str, ...]] = {}
     for field, value in values.items():
         name = columns.get(field, field)
         tagged = labels == "tokens" and field == "text"
-        texts[field] = _words(value, name, row.origin) if tagged else as_text(value, name, row.origin)
+        texts[field] = words_of(value, name, row.origin) if tagged else as_text(value, name, row.origin)
     if labels == "tokens" and isinstance(label, tuple) and len(label) != len(texts["text"]):
-        words = pluralize(len(texts["text"]), "word")
-        raise HeddleError(f"{row.origin}: {words}, but {pluralize(len(label), 'label')}; there must be one for each")
-    return Example(texts, label, row.origin)
+        fault = f"{pluralize(len(texts['text']), 'word')}, but {pluralize(len(label), 'label')}"
+        raise MalformedError("words and labels", row.origin, fault, "there must be one for each")
+    example = Example(texts, label, row.origin)
+    if labels == "numbers" and label is not None:
+        as_number(example)
+    return example
 
 
 def _conversation(row: Row, column: str) -> Example:
     """The messages of a row."""
+    if column == MESSAGES not in row.values and "conversations" in row.values:
+        column = "conversations"  # ShareGPT's name
     value = row.get(column)
     if not isinstance(value, list):
-        raise HeddleError(
-            f"{row.origin}: column {column!r} must have a list of messages, each with a role and a content"
-        )
+        fault = f"column {column!r} must have a list of messages, each with a role and a content"
+        raise MalformedError("null" if value is None else "no messages", row.origin, fault)
     try:
-        messages = checked_messages(value)
+        messages = checked_messages([message_of(each) for each in value])
     except HeddleError as error:
-        raise HeddleError(f"{row.origin}: {error}") from None
+        raise MalformedError("messages", row.origin, str(error)) from None
     contents = tuple(as_text(message["content"], column, row.origin) for message in messages)
     return Example({MESSAGES: contents}, tuple(message["role"] for message in messages), row.origin)
 
 
-def _words(value: Any, column: str, origin: str) -> tuple[str, ...]:
-    """Words or their tags, from a list or from a text with blanks between them."""
-    if isinstance(value, str):
-        return tuple(as_text(value, column, origin).split())
-    if not isinstance(value, list):
-        raise HeddleError(f"{origin}: column {column!r} must have a list of words, or a text with blanks between them")
-    return tuple(as_text(str(word) if isinstance(word, int) else word, column, origin) for word in value)
+def _parallel(files: Sequence[Path], columns: Mapping[str, str], reader: Reader) -> Iterator[Example]:
+    for pair in _pairs(files, columns):
+        with reader.file():
+            yield from reader.each(_line_pairs(*pair, reader), partial(_parallel_example, *pair, reader))
 
 
-def _label(value: Any, column: str, origin: str) -> str:
-    """A class or a number, as text."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = str(value) if isinstance(value, int | float) else as_text(value, column, origin).strip()
-    if not text or (isinstance(value, float) and not isfinite(value)):  # pandas writes NaN where a label is missing
-        raise HeddleError(f"{origin}: the label is {text or 'empty'}; leave the record out, or give it one")
-    return text
-
-
-def several_labels(row: Row, name: str, separator: str = SEPARATOR) -> tuple[str, ...]:
-    """The labels of a row, each once, in order: a list, a cell with a separator between them, or a column of 1 and 0 for each.
-
-    Args:
-        row: the row.
-        name: the column, or several columns with commas between them, unless one has this name.
-        separator: what stands between labels in a cell; an empty cell has none.
-
-    Raises:
-        HeddleError: there is no such column, or its value is something else.
-    """
-    columns = [each.strip() for each in name.split(",")]
-    if len(columns) > 1 and name not in row.values:
-        return tuple(column for column in columns if _marked(row.get(column), column, row.origin))
-    value = row.get(name)
-    listed = _as_list(value) if isinstance(value, str) else value
-    if isinstance(listed, str):
-        listed = [part.strip() for part in listed.split(separator)]
-        other = next((part for part in listed for sign in SIGNS if sign in part), None)
-        if separator == SEPARATOR and other is not None:
-            raise HeddleError(
-                f"{row.origin}: the label {other!r} may be several: name what stands between them, such as separator='|', or "
-                "give labels as a list"
+def _line_pairs(source: Path, target: Path, reader: Reader) -> Iterator[tuple[int, str, str]]:
+    """The number of each line, from 1, and both lines."""
+    missing = "\0missing"
+    lines = zip_longest(*(raw_lines(file, reader.encoding) for file in (source, target)), fillvalue=missing)
+    for number, (one, other) in enumerate(lines, start=1):
+        if missing in (one, other):
+            more = number + sum(1 for _ in lines)
+            long, short = (target, source) if one == missing else (source, target)
+            fault = (
+                f"has {pluralize(number - 1, 'line')}, but {long} has {more:,}: parallel files need equally many lines"
             )
-        listed = [part for part in listed if part]
-    elif isinstance(listed, int) and not isinstance(listed, bool):
-        listed = [listed]
-    if not isinstance(listed, list | tuple):
-        raise HeddleError(
-            f"{row.origin}: column {name!r} must have a list of labels, or a text with {separator!r} between them; [] or an empty "
-            "text is none"
-        )
-    return tuple(dict.fromkeys(_label(each, name, row.origin) for each in listed))
+            error = MalformedError("unequal lines", short, fault, doubtful=True)
+            error.args = (f"{short} {fault}",)
+            raise error
+        yield number, one, other
 
 
-def _as_list(text: str) -> Any:
-    """A text that is a list as JSON or Python writes it, as pandas puts lists into CSV; else the text."""
-    if not (text.strip().startswith("[") and text.strip().endswith("]")):
-        return text
-    try:
-        return literal_eval(text.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text
-
-
-def _marked(value: Any, column: str, origin: str) -> bool:
-    """Whether a column says that a row has its label."""
-    text = str(value).strip().lower()
-    if text not in MARKS:
-        raise HeddleError(
-            f"{origin}: column {column!r} has {value!r}; the column of a label must have 1 or 0 in each row"
-        )
-    return MARKS[text]
-
-
-def _parallel(files: Sequence[Path], columns: Mapping[str, str]) -> Iterator[Example]:
-    for source, target in _pairs(files, columns):
-        count = 0
-        missing = object()
-        lines = zip_longest(read_lines(source), read_lines(target), fillvalue=missing)
-        for count, (one, other) in enumerate(lines, start=1):
-            if one is missing or other is missing:
-                more = count + sum(1 for _ in lines)
-                long, short = (target, source) if one is missing else (source, target)
-                raise HeddleError(
-                    f"{short} has {pluralize(count - 1, 'line')}, but {long} has {more:,}: parallel files need equally many lines"
-                )
-            texts = {"source": str(one).rstrip("\r\n"), "target": str(other).rstrip("\r\n")}
-            yield Example(texts, None, f"{source}:{count}")
+def _parallel_example(source: Path, target: Path, reader: Reader, lines: tuple[int, str, str]) -> Example:
+    number, one, other = lines
+    check_line(one, f"{source}:{number}", reader.encoding)
+    check_line(other, f"{target}:{number}", reader.encoding)
+    return Example({"source": one.rstrip("\r\n"), "target": other.rstrip("\r\n")}, None, f"{source}:{number}")
 
 
 def _pairs(files: Sequence[Path], columns: Mapping[str, str]) -> list[tuple[Path, Path]]:
@@ -289,48 +253,71 @@ def _pairs(files: Sequence[Path], columns: Mapping[str, str]) -> list[tuple[Path
     return [(found[sides[0]], found[sides[1]]) for found in by_stem.values()]
 
 
-def _labelled(files: Sequence[Path], columns: Mapping[str, str]) -> Iterator[Example]:
+def _labelled(files: Sequence[Path], columns: Mapping[str, str], reader: Reader) -> Iterator[Example]:
     if columns:
         name, column = next(iter(columns.items()))
         raise HeddleError(
             f"{name} = {column!r} names a column, but {files[0]} is no table: the label of a text is the name of its folder"
         )
-    for file in files:
-        with open_file(file) as stream:
-            yield Example({"text": decode(stream.read(), file, 0)}, file.absolute().parent.name, str(file))
+
+    def example(file: Path) -> Example:
+        return Example({"text": read_text(file, reader.encoding)}, file.absolute().parent.name, str(file))
+
+    yield from reader.each(files, example)
 
 
-def _tagged(file: Path, columns: Mapping[str, str]) -> Iterator[Example]:
+def _tagged(file: Path, columns: Mapping[str, str], reader: Reader) -> Iterator[Example]:
+    """The sentences of a file of CoNLL's columns."""
     word_at, tag_at = (_number(columns.get(field), field) for field in ("text", LABEL))
     universal = kind_of(file) == ".conllu"
     if universal:  # whose columns begin ID, FORM, LEMMA, UPOS
         word_at, tag_at = word_at or 2, tag_at or 4
-    words: list[tuple[str, str]] = []
-    first = 1
-    for number, line in enumerate(read_lines(file), start=1):
-        text = line.strip()
-        if not text:
-            if words:
-                yield _sentence(words, f"{file}:{first}")
-            words, first = [], number + 1
-            continue
-        if text.startswith("-DOCSTART-") or (universal and text.startswith("#")):
-            continue
-        cells = text.split("\t") if "\t" in text else text.split()
-        if (
-            universal and not cells[0].isdecimal()
-        ):  # a contraction (1-2) or an empty word (1.1): not words of the sentence
-            continue
-        needed = max(word_at or 1, tag_at or 2)
-        if len(cells) < needed:
-            raise HeddleError(f"{file}:{number}: {pluralize(len(cells), 'column')}, but at least {needed} are needed")
-        words.append((cells[(word_at or 1) - 1], cells[-1 if tag_at is None else tag_at - 1]))
-    if words:
-        yield _sentence(words, f"{file}:{first}")
+    needed = max(word_at or 1, tag_at or 2)
+    with reader.file():
+        width = _width(file, reader)
+
+        def sentence(lines: Sequence[tuple[int, str]]) -> Example:
+            words = []
+            for number, line in lines:
+                cells = cells_of(check_line(line, f"{file}:{number}", reader.encoding))
+                if universal and not cells[0].isdecimal():
+                    continue  # a contraction (1-2) or an empty word (1.1): not words of the sentence
+                if len(cells) < needed or len(cells) != width:
+                    fault = f"{pluralize(len(cells), 'column')}, but " + (
+                        f"at least {needed} are needed" if len(cells) < needed else f"the first line has {width}"
+                    )
+                    raise MalformedError("wrong number of columns", f"{file}:{number}", fault)
+                words.append((cells[(word_at or 1) - 1], cells[-1 if tag_at is None else tag_at - 1]))
+            texts = {"text": tuple(word for word, _ in words)}
+            return Example(texts, tuple(tag for _, tag in words), f"{file}:{lines[0][0]}")
+
+        yield from reader.each(_sentences(file, width, reader), sentence)
 
 
-def _sentence(words: Sequence[tuple[str, str]], origin: str) -> Example:
-    return Example({"text": tuple(word for word, _ in words)}, tuple(tag for _, tag in words), origin)
+def _sentences(file: Path, width: int, reader: Reader) -> Iterator[list[tuple[int, str]]]:
+    """The lines of each sentence with their numbers, without comments."""
+    lines: list[tuple[int, str]] = []
+    for number, line in enumerate(raw_lines(file, reader.encoding), start=1):
+        if not line.strip(BLANKS):
+            if lines:
+                yield lines
+            lines = []
+        elif not line.startswith("-DOCSTART-") and not (line.startswith("#") and len(cells_of(line)) != width):
+            lines.append((number, line))
+    if lines:
+        yield lines
+
+
+def _width(file: Path, reader: Reader) -> int:
+    """How many columns the first line that is no comment has; what begins with # is one here."""
+    lines = (line for line in raw_lines(file, reader.encoding) if line.strip(BLANKS))
+    return next((len(cells_of(line)) for line in lines if line[0] != "#" and not line.startswith("-DOCSTART-")), 0)
+
+
+def cells_of(line: str) -> Sequence[str]:
+    """The columns of a line: tabs separate them, or else blanks."""
+    text = line.strip(BLANKS)
+    return text.split("\t") if "\t" in text else split_words(text)
 
 
 def _number(column: str | None, field: str) -> int | None:
@@ -344,12 +331,12 @@ def as_number(example: Example) -> float:
     """A label that is a number.
 
     Raises:
-        HeddleError: it is none, or not finite.
+        MalformedError: it is none, or not finite.
     """
     try:
         number = float(str(example.label))
     except ValueError:
         number = float("nan")
     if not isfinite(number):
-        raise HeddleError(f"{example.origin}: the label {example.label!r} is not a finite number")
+        raise MalformedError("no number", example.origin, f"the label {example.label!r} is not a finite number")
     return number

@@ -4,6 +4,8 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isnan
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from heddle.data.tally import ExamplesTally, class_names, for_parts
 from heddle.errors import HeddleError
 from heddle.text.tokenizer import Tokenizer
 
+LONGEST_PATH = 1024  # characters of a text that may be a path
 TEXT = ("text",)  # what a task reads if it does not read records
 Ids = npt.NDArray[np.int64]
 
@@ -99,7 +102,8 @@ class Given:
         if not self.task.has_classes:
             return ()
         labels = (example.label for example in self.examples())
-        return class_names(name for label in labels for name in (label if isinstance(label, tuple) else (str(label),)))
+        several = (label if isinstance(label, tuple) else (str(label),) for label in labels)
+        return class_names(name for names in several for name in names if name)
 
     def _fields(self, item: Any) -> dict[str, Any] | None:
         """A tuple's values by field; a sentence may also be a list of pairs (word, tag). None: it does not fit."""
@@ -239,6 +243,11 @@ def items_of(data: Any, what: str) -> list[Any]:
     """
     if isinstance(data, np.ndarray) and data.dtype.kind in "OUST" and data.ndim == 1:
         return list(data.tolist())
+    if isinstance(data, PathLike) or (isinstance(data, str) and _names_a_file(data)):
+        raise HeddleError(
+            f"{what}: {str(data)!r} names a file or a folder, and would be learned as a text: read it with "
+            "heddle.data.read_documents, or heddle.data.read_examples for records"
+        )
     if isinstance(data, str) or _is_array(data):
         return [data]
     if isinstance(getattr(data, "column_names", None), Mapping):
@@ -267,6 +276,16 @@ def _rows_of_frame(data: Any) -> list[Any] | None:
     if hasattr(data, "to_dicts"):  # polars
         return list(data.to_dicts())
     return list(data.to_dict("records")) if hasattr(data, "to_dict") and hasattr(data, "iloc") else None
+
+
+def _names_a_file(text: str) -> bool:
+    """Whether a text is the path of a file or folder that exists."""
+    try:
+        return (
+            0 < len(text) < LONGEST_PATH and not text.isspace() and Path(text).exists() and ("/" in text or "." in text)
+        )
+    except (OSError, ValueError):
+        return False
 
 
 def class_names_of(data: Any) -> dict[str, Sequence[str]]:

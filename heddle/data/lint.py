@@ -2,14 +2,15 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from math import exp, log
 from typing import Any
 
 from heddle.config.data import Labels
-from heddle.data.examples import MESSAGES, Example
+from heddle.data.examples import MESSAGES, NO_LABEL, Example
+from heddle.data.notes import FILES, OTHER, Note, Notes, Place, Places
 from heddle.text.chat import ANSWERS
 
 # Characters that nobody sees: zero-width space and no-break space, soft hyphen, directions, and control characters. Joiners are
@@ -19,6 +20,12 @@ INVISIBLE = re.compile(
 )
 # UTF-8 read as Latin-1 or Windows-1252 (é as Ã©, ’ as â€™), and characters that were lost on the way.
 MOJIBAKE = re.compile("[ÃÂ][\u0080-\u00bf]|â€[\u0080-\u00bf˜™œš“”¢¦]|ï»¿|\ufffd")
+
+MARKUP = re.compile(r"\s*(<!DOCTYPE|<html|<\?xml|<body|<head)\b", re.IGNORECASE)
+QUOTED = re.compile(r'\s*"[^"]*"\s*')
+QUOTES = 0.1  # share of texts in quotes from which on it is a habit of the file
+NONE = frozenset(("", "-", "_", "?", "n/a", "na", "nan", "none", "null", "unlabeled", "unlabelled", "-1"))
+"""What labels of records without one are written as, in lower case."""
 
 RARE = 20.0  # a class this many times rarer than the largest is worth a remark
 SWAPPED = 3.0  # nats per side: each side's words are 20 times likelier on the other side
@@ -40,6 +47,7 @@ class Finding:
         where: an example place.
         said: what it is, in words.
         advice: what to do.
+        places: in which files, and the first places in each.
     """
 
     name: str
@@ -49,6 +57,12 @@ class Finding:
     where: str
     said: str
     advice: str
+    places: tuple[Place, ...] = ()
+
+    def lines(self) -> list[str]:
+        """It in a line, and the places of several in a line for each file."""
+        listed = [f"    {place}" for place in self.places] if self.count > 1 else []
+        return [self.line(), *listed, *(["    and in more files"] if len(listed) == FILES else [])]
 
     def line(self) -> str:
         """It in one line."""
@@ -57,21 +71,26 @@ class Finding:
         return f"{sort}: {self.name}: {self.count:,} of {self.of:,} {self.said}{place}; {self.advice}"
 
 
-class Places:
-    """How often something was found, and where first."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.first: dict[str, str] = {}
-
-    def add(self, name: str, where: str) -> None:
-        self.counts[name] += 1
-        self.first.setdefault(name, where)
+class Found(Places):
+    """Counts what is looked for."""
 
     def finding(self, name: str, wrong: bool, of: int, said: str, advice: str) -> Iterator[Finding]:
         """What was found under a name, if anything."""
         if self.counts[name]:
-            yield Finding(name, wrong, self.counts[name], of, self.first[name], said, advice)
+            yield Finding(name, wrong, self.counts[name], of, self.first[name], said, advice, self.listed(name))
+
+
+def of_notes(notes: Notes) -> Iterator[Finding]:
+    """What was met while the sources were read: what is malformed, and files of other kinds."""
+    for note in notes:
+        yield _of_note(note, notes.files if note.kind == OTHER else notes.read + notes.malformed)
+
+
+def _of_note(note: Note, of: int) -> Finding:
+    malformed = note.left_out and note.kind not in (OTHER, NO_LABEL)
+    said = f"items cannot be read: {note.said}" if malformed else note.said
+    advice = note.advice or "mend it, or leave it out: skip_invalid=true"
+    return Finding(note.kind, malformed, note.count, of, note.where, said, advice, note.places)
 
 
 class TextLint:
@@ -79,11 +98,14 @@ class TextLint:
 
     Args:
         unit: what one is called: `document` or `record`.
+        special: the special tokens of the tokenizer.
     """
 
-    def __init__(self, unit: str) -> None:
+    def __init__(self, unit: str, special: Iterable[str] = ()) -> None:
         self.unit, self.total = unit, 0
-        self.places = Places()
+        longest_first = sorted(special, key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self.places = Found()
         self._seen: dict[bytes, set[str]] = {}  # in which parts each text was
         self._labels: dict[bytes, Any] = {}  # the first label of each text
 
@@ -94,11 +116,16 @@ class TextLint:
         if any(not text.strip() for text in texts):
             self.places.add("empty", where)
             return
-        for name, pattern in (("invisible characters", INVISIBLE), ("mojibake", MOJIBAKE)):
+        patterns = {
+            "invisible characters": INVISIBLE, "mojibake": MOJIBAKE, "special tokens": self._special, "markup": MARKUP,
+        }  # fmt: skip
+        for name, pattern in patterns.items():
             if any(pattern.search(text) for text in texts):
                 self.places.add(name, where)
         if any("\r" in text for text in texts):
             self.places.add("CRLF", where)
+        if any(QUOTED.fullmatch(text) for text in texts):
+            self.places.add("quoted texts", where)
         digest = sha256("\0".join(texts).encode()).digest()[:12]
         parts = self._seen.setdefault(digest, set())
         if label is not None and self._labels.setdefault(digest, label) != label:
@@ -142,6 +169,22 @@ class TextLint:
             "remove them",
         )
         yield from find(
+            "special tokens", False, of, f"{unit}s have a special token of the tokenizer written out, as ordinary text",
+            "remove it, unless it is meant",
+        )  # fmt: skip
+        yield from find(
+            "markup",
+            False,
+            of,
+            f"{unit}s are HTML or XML, with their markup",
+            "extract their text, unless markup is to be learned",
+        )
+        if self.places.counts["quoted texts"] > QUOTES * of:
+            yield from find(
+                "quoted texts", False, of, f"{unit}s have quotes around a whole text, which are a part of it",
+                "remove them; a .csv has them around fields, a .tsv only if a field needs them",
+            )  # fmt: skip
+        yield from find(
             "CRLF", False, of, f"{unit}s have Windows line ends", "convert them with dos2unix, unless they are meant"
         )
 
@@ -151,11 +194,13 @@ class RecordLint:
 
     Args:
         read: yields every record with its part, each time it is called.
+        special: the special tokens of the tokenizer.
     """
 
-    def __init__(self, read: Callable[[], Iterator[tuple[str, Example]]]) -> None:
+    def __init__(self, read: Callable[[], Iterator[tuple[str, Example]]], special: Iterable[str] = ()) -> None:
         self._read = read
-        self.texts, self.places = TextLint("record"), Places()
+        self.texts, self.places = TextLint("record", special), Found()
+        self._others: dict[bytes, bytes] = {}  # the first text that each second text was met with
         self._sides: dict[str, Counter[str]] = {"source": Counter(), "target": Counter()}
         self._classes: dict[str, Counter[str]] = {"train": Counter(), "validation": Counter()}
         self._where: dict[str, str] = {}
@@ -193,6 +238,13 @@ class RecordLint:
             "split by it if the score is to be of unseen ones",
         )  # fmt: skip
         yield from find(
+            "equal pairs", False, of, "records have a pair that an earlier one has with another text",
+            "they are no negatives of each other, so fewer than a group has are compared",
+        )  # fmt: skip
+        yield from find(
+            "equal negatives", True, of, "records have a negative that equals their text or their pair", "remove them"
+        )
+        yield from find(
             "no answer", 0 in self._answered.values(), of, f"conversations have no message of the role {ANSWERS!r}",
             "they have no target: add the answers, or leave them out",
         )  # fmt: skip
@@ -220,15 +272,25 @@ class RecordLint:
                 self.places.add("equal sides", example.origin)
             for side, counts in self._sides.items():
                 counts.update(_words(written[side]))
+        if "pair" in written and example.label is None:
+            self._compare(written, example.origin)
         if len(written) > 1:
             first = sha256(next(iter(written.values())).encode()).digest()[:12]
             if self._first.setdefault(first, part) == "train" and part == "validation":
                 self.places.add("shared source", example.origin)
         if classes and example.label is not None:
             labels = example.label if isinstance(example.label, tuple) else (example.label,)
-            self._classes[part].update(labels)
+            self._classes[part].update(filter(None, labels))
             for label in labels:
                 self._where.setdefault(f"{part} {label}", example.origin)
+
+    def _compare(self, written: Mapping[str, str], where: str) -> None:
+        """Look for equal texts among those that are told apart."""
+        one, other = (sha256(written[field].encode()).digest()[:12] for field in ("text", "pair"))
+        if self._others.setdefault(other, one) != one:
+            self.places.add("equal pairs", where)
+        if written.get("negative", "\0") in (written["text"], written["pair"]):
+            self.places.add("equal negatives", where)
 
     def _look_for_swaps(self) -> None:
         """A record is swapped if both of its sides are made of words that the other records have on the other side."""
@@ -248,6 +310,7 @@ class RecordLint:
         if len(train) == 1 and not several:
             only = next(iter(train))
             yield Finding("one class", True, total, total, "", f"labels are {only!r}", "classes need at least two")
+        yield from self._unlabelled(train, total)
         once = [label for label, count in train.items() if count == 1]
         if once:
             where = self._where[f"train {once[0]}"]
@@ -269,6 +332,20 @@ class RecordLint:
                 "class imbalance", False, largest, total, "",
                 f"labels are {most!r}, and {smallest:,} {least!r}", "compare the score with that of always saying the largest",
             )  # fmt: skip
+
+    def _unlabelled(self, train: Counter[str], total: int) -> Iterator[Finding]:
+        """Labels that look as if they meant that there is none, beside others that do not."""
+        numbers = [label for label in train if label.lstrip("-").isdecimal()]
+        for label, count in train.items():
+            of_numbers = label == "-1" and len(numbers) == len(train) and not any(int(each) < -1 for each in numbers)
+            signs = label == "-" and "+" in train
+            few = len([each for each in numbers if int(each) > 0]) < 2  # -1, 0 and 1 may be three classes
+            if label.lower() in NONE and not signs and (label != "-1" or (of_numbers and not few)):
+                yield Finding(
+                    "no label", True, count, total, self._where[f"train {label}"],
+                    f"labels are {label!r}, which often means that a record has none",
+                    f"leave these records out: unlabelled={label}",
+                )  # fmt: skip
 
 
 def _words(text: str) -> Counter[str]:

@@ -137,12 +137,13 @@ def build_records(
     workers: int | None = None,
     origin: Origin | None = None,
     chat: ChatTemplateConfig | None = None,
+    left_out: Mapping[str, int] | None = None,
 ) -> RecordStore:
     """Tokenise records into a new store at `directory`.
 
     `meta.json` is written last, so what a killed build leaves never opens as a store. A record's texts alone decide its part, so
     equal ones are in one part, and a record stays in its part when others are added. Classes are numbered in the order of their
-    names, numerically if all are whole numbers; the training part decides which there are.
+    names, numerically if all are whole numbers; both parts decide which there are.
 
     Args:
         validation: the share to hold out; None: every record says its part.
@@ -152,10 +153,11 @@ def build_records(
         workers: processes that tokenise; 0 or 1: this one alone; None: as many as make it faster. The result is the same.
         origin: the files and settings that the records come from, to compare with those of another run.
         chat: how conversations become text, if records are conversations, which this process alone tokenises.
+        left_out: how many records could not be read and were left out, by what is wrong with them.
 
     Raises:
-        HeddleError: a part has no record, there is only one class, a label is not in the training part, the tokenizer does not know
-            some text, the records are not those described, the store already exists, or the disk is full.
+        HeddleError: a part has no record, there is only one class, the tokenizer does not know some text, the records are not those
+            described, the store already exists, or the disk is full.
     """
     directory = Path(directory)
     check_new(directory, validation)
@@ -192,7 +194,7 @@ def build_records(
         }
         files = (writer.files() for columns in writers.values() for writer in columns.values())
         meta = {
-            **RecordStore.heading(tokenizer, origin, files),
+            **RecordStore.heading(tokenizer, origin, files, left_out),
             "sources": {name: getattr(described, name) for name in ("records", "bytes", "sha256", "empty", "blank")},
             "split": {
                 "by": "sources" if validation is None else "content",

@@ -2,12 +2,14 @@
 
 import hashlib
 import sysconfig
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from heddle.checks import SOME, checked
-from heddle.data.files import TABLES, TEXTS, decode, find_files, kind_of, open_file, walk
+from heddle.data.files import LOOK, TABLES, TEXTS, find_files, kind_of, looks_like_json, read_text, walk
+from heddle.data.notes import Reader
 from heddle.data.tables import read_rows
 from heddle.errors import HeddleError
 
@@ -83,42 +85,56 @@ class Tally:
 
 
 @checked(sources=SOME)
-def read_documents(sources: Sequence[str | Path], text: str = TEXT) -> Iterator[Document]:
+def read_documents(sources: Sequence[str | Path], text: str = TEXT, reader: Reader | None = None) -> Iterator[Document]:
     """Read every document of ``sources``: in the order given, and inside a folder or glob sorted by path.
 
-    A source is a file, a folder (searched recursively for the `KNOWN` extensions, hidden names left out) or a glob. A table
-    (``.jsonl``, ``.csv``, ``.tsv``; see `heddle.data.tables`) has one document per row, in the column ``text``; any other file is
-    one document, byte for byte (CRLF is kept). Any file may be compressed (``.gz``, ``.bz2``, ``.xz``; ``.zst`` if the package
-    zstandard is installed). Empty texts are skipped, but a file named directly must not be empty.
+    A source is a file, a folder (searched recursively for the `KNOWN` extensions, hidden names left out) or a glob. A table (see
+    `heddle.data.tables`) has one document per row, in the column ``text``; any other file is one document, byte for byte (CRLF is
+    kept). Any file may be compressed (``.gz``, ``.bz2``, ``.xz``; ``.zst`` if the package zstandard is installed). Empty texts are
+    skipped, but a file named directly must not be empty.
 
     Args:
         text: the column of tables that holds the text.
+        reader: how files are read, what to do with what is malformed, and where the files that are not read are counted; without,
+            a warning says what a folder has that is not read.
 
     Raises:
-        HeddleError: a source is missing, empty, binary, not UTF-8 or damaged, a table has no such column, or there is no table
-            although a column is named.
+        HeddleError: a source is missing or empty, or there is no table although a column is named.
+        MalformedError: something is binary, in another encoding or damaged, or a table has no such column.
     """
-    tables = text == TEXT
+    warns, tables, reader = reader is None, text == TEXT, reader or Reader()
     for source in sources:
-        files, named = find_files(source, KNOWN)
-        found = False
+        files, named = find_files(source, KNOWN, reader.notes)
+        found, start = False, reader.notes.malformed
         for file in files:
             tables = tables or kind_of(file) in TABLES
-            for document in _read_file(file, text):
-                found = True
+            some, before = False, reader.notes.malformed
+            for document in _read_file(file, text, reader):
+                found = some = True
                 yield document
-        if not found:
+            if not some and reader.notes.malformed == before:
+                reader.notes.add("empty file", str(file), "files have no text", "they are left out", left_out=False)
+        if not found and reader.notes.malformed == start:
             raise HeddleError(f"{source}: {'the file is empty' if named else 'every file there is empty'}")
     if not tables:
         raise HeddleError(
             f"text = {text!r} names a column, but no source is a table ({', '.join(TABLES)}); leave it out"
         )
+    for line in reader.notes.lines() if warns else ():
+        warnings.warn(line, stacklevel=2)
 
 
 @checked(sources=SOME)
-def describe(sources: Sequence[str | Path], tally: Tally | None = None, text: str = TEXT) -> Description:
-    """Count the documents and bytes of ``sources`` and fingerprint them in one pass; pass a ``tally`` to watch progress."""
-    return describe_documents(read_documents(sources, text), tally or Tally())
+def describe(
+    sources: Sequence[str | Path], tally: Tally | None = None, text: str = TEXT, reader: Reader | None = None
+) -> Description:
+    """Count the documents and bytes of ``sources`` and fingerprint them in one pass; pass a ``tally`` to watch progress.
+
+    Args:
+        text: the column of tables that holds the text.
+        reader: as in `read_documents`.
+    """
+    return describe_documents(read_documents(sources, text, reader), tally or Tally())
 
 
 def describe_documents(documents: Iterable[Document], tally: Tally) -> Description:
@@ -148,12 +164,15 @@ def python_library() -> list[Path]:
     return files
 
 
-def _read_file(file: Path, text: str) -> Iterator[Document]:
+def _read_file(file: Path, text: str, reader: Reader) -> Iterator[Document]:
     if kind_of(file) in TABLES:
-        for row in read_rows(file):
-            if found := row.text(text):
-                yield Document(found, row.origin)
+        rows = reader.each(read_rows(file, reader), lambda row: Document(row.text(text), row.origin))
+        yield from (document for document in rows if document.text)
         return
-    with open_file(file) as stream:
-        if found := decode(stream.read(), file, 0):
-            yield Document(found, str(file))
+    with reader.file():
+        if whole := read_text(file, reader.encoding):
+            reader.notes.read += 1
+            if looks_like_json(whole[:LOOK]):
+                reader.notes.add("JSON as text", str(file), "files look like records in JSON, but are read as text",
+                                 "end their names in .jsonl to read their columns", left_out=False)  # fmt: skip
+            yield Document(whole, str(file))

@@ -92,6 +92,7 @@ def build_store(
     described: Description | None = None,
     workers: int | None = None,
     origin: Origin | None = None,
+    left_out: Mapping[str, int] | None = None,
 ) -> TokenStore:
     """Tokenise ``documents`` into a new store at ``directory``.
 
@@ -109,6 +110,7 @@ def build_store(
             without it, all documents are held in memory.
         workers: processes that tokenise; 0 or 1: this one alone; None: as many as make it faster. The result is the same.
         origin: the files and settings that the documents come from, to compare with those of another run.
+        left_out: how many items could not be read and were left out, by what is wrong with them.
 
     Raises:
         HeddleError: there is no text; a part has fewer than two tokens; the share is outside (0, 1); there are several
@@ -140,7 +142,7 @@ def build_store(
             raise HeddleError("the text has changed since it was first read; run the command again")
         written = {name: writer.summary() for name, writer in writers.items()}
         meta = {
-            **TokenStore.heading(tokenizer, origin, (writer.files() for writer in writers.values())),
+            **TokenStore.heading(tokenizer, origin, (writer.files() for writer in writers.values()), left_out),
             "dtype": id_dtype(vocab_size).name,
             "sources": {name: getattr(described, name) for name in ("documents", "bytes", "sha256")},
             "split": {

@@ -27,7 +27,8 @@ class ExamplesDescription:
         held_out: records in the validation part.
         repeated: records of the validation part whose texts are also in the training part.
         repeated_first: those whose first text is, such as the source.
-        classes: names of the training part's classes.
+        classes: names of the classes of both parts.
+        untaught: those that the validation part alone has, and the origin of the first.
         below: see `ExamplesTally`.
     """
 
@@ -41,6 +42,8 @@ class ExamplesDescription:
     repeated: int
     repeated_first: int
     classes: tuple[str, ...]
+    untaught: tuple[str, ...]
+    first_untaught: str
     below: int
 
 
@@ -113,7 +116,7 @@ class ExamplesTally:
         if self._labels == "numbers":
             as_number(example)
             return ()
-        return example.label if isinstance(example.label, tuple) else (str(example.label),)
+        return tuple(filter(None, example.label)) if isinstance(example.label, tuple) else (str(example.label),)
 
     def _label(self, part: str, names: tuple[str, ...], origin: str) -> None:
         if part == "train":
@@ -149,7 +152,7 @@ class ExamplesTally:
         """What was added.
 
         Raises:
-            HeddleError: no record is left, a part has none, there is only one class, or a label occurs in the validation part only.
+            HeddleError: no record is left, a part has none, or the training part has only one class.
         """
         self.hold_out()
         counts = self._counts
@@ -171,12 +174,7 @@ class ExamplesTally:
                 f"every training record has the label {next(iter(self._classes))!r}; classes need at least two: "
                 "are they in another column (label=...)?"
             )
-        for label, origin in self._late.items():
-            if label not in self._classes:
-                raise HeddleError(
-                    f"{origin}: the label {label!r} is in the validation part, but not in the training part; give more "
-                    "records with it, or leave this one out"
-                )
+        untaught = [label for label in self._late if label not in self._classes]
         train, validation = self._seen["train"], self._seen["validation"]
         whole, first = (
             int(np.isin(np.frombuffer(held, np.uint64), np.frombuffer(shown, np.uint64)).sum())
@@ -192,7 +190,9 @@ class ExamplesTally:
             held_out=counts["validation"],
             repeated=whole,
             repeated_first=first,
-            classes=class_names(self._classes),
+            classes=class_names([*self._classes, *untaught]),
+            untaught=class_names(untaught),
+            first_untaught=self._late[untaught[0]] if untaught else "",
             below=self.below,
         )
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from heddle.checks import between, checked
 from heddle.config.model import ClassifierHeadConfig, TransformerConfig
 from heddle.data.encode import Encoder
+from heddle.data.values import split_words
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.predict.rows import Done, Row, check_text, frame_for, framed, passes, predicting
@@ -250,7 +251,7 @@ def _sentence(number: int, text: Any) -> tuple[str, ...]:
     if isinstance(text, tuple | list):
         words = tuple(check_text("classify", number, word, needed) for word in text)
     else:
-        words = tuple(check_text("classify", number, text, needed).split())
+        words = split_words(check_text("classify", number, text, needed))
     if not words:
         raise HeddleError(f"classify: texts: item {number} is empty; leave it out")
     return words

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,7 +26,7 @@ from heddle.text.tokenizer import Tokenizer
 from heddle.train.apart import check_apart
 from heddle.train.framing import frame_of
 from heddle.train.groups import GroupedRecords
-from heddle.train.objective import CrossEntropy
+from heddle.train.objective import CrossEntropy, Loss
 from heddle.train.records import Chosen, Lengths, RecordTask, padded
 from heddle.train.task import Examples, Reading, Target, stream
 
@@ -42,6 +42,9 @@ class Contrast(CrossEntropy):
     the loss of text n is the mean of -log exp s(x_n, y_n) / Σ_m (exp s(x_n, y_m) + exp s(x_n, z_m)) and
     -log exp s(x_n, y_n) / Σ_m exp s(x_m, y_n).
 
+    Equal texts are no negatives of each other: the sums leave out what equals the text itself, and every text that is a right
+    answer because it is the other side of an equal text in the group. So a question's candidates are the answers that are wrong.
+
     Args:
         model: a model whose head is an embedding of each text.
         temperature: what cosines are divided by.
@@ -54,7 +57,7 @@ class Contrast(CrossEntropy):
 
     def counts(self, features: Tensor, batch: Batch) -> dict[str, Float[Tensor, " B"]]:
         """How often a text's own pair is the nearest of all candidates, and the sum of 1 / its rank; ties count against it."""
-        scores, _ = self._scores(features, batch.targets)
+        scores, _ = self._scores(features, batch)
         right = scores.gather(-1, batch.targets.clamp(min=0)[..., None])
         rank = (scores >= right).sum(-1)
         found = {"accuracy": rank == 1, "mean_reciprocal_rank": 1 / rank.clamp(min=1)}
@@ -63,7 +66,7 @@ class Contrast(CrossEntropy):
     def nearest(self, batch: Batch) -> Tensor:
         """Int[B N], the number of the candidate that is nearest to each text: of a pair, or N and more of a hard negative."""
         features, _ = self._features(batch)
-        return self._scores(features, batch.targets)[0].argmax(-1)
+        return self._scores(features, batch)[0].argmax(-1)
 
     def _features(self, batch: Batch) -> tuple[Tensor, tuple[Routing, ...]]:
         """Float[B N K E], the vectors of the K texts of each pair; an absent pair's are 0."""
@@ -77,22 +80,59 @@ class Contrast(CrossEntropy):
     def _outputs(self, features: Tensor) -> Tensor:
         return features
 
-    def _scores(self, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Float[… N C] from texts to the candidates, pairs first, and Float[… N N] from pairs to texts; -inf for absent ones."""
+    def _scores(self, features: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Float[B N C] from texts to the candidates, pairs first, and Float[B N N] from pairs to texts; -inf for absent ones, and
+        for those that are as right as the text's own pair."""
         x = F.normalize(features.to(wide_dtype(features.dtype)), dim=-1)
         text, pair = x[..., 0, :], x[..., 1, :]
-        there = targets != IGNORED
         candidates = torch.cat([x[..., number, :] for number in range(1, self.texts)], dim=-2)
+        there = batch.targets != IGNORED
         absent = ~torch.cat([there] * (self.texts - 1), dim=-1)[..., None, :]
-        scores = text @ candidates.mT / self.temperature
-        back = pair @ text.mT / self.temperature
-        return scores.masked_fill(absent, -torch.inf), back.masked_fill(~there[..., None, :], -torch.inf)
+        forth, back = text @ candidates.mT / self.temperature, pair @ text.mT / self.temperature
+        outside, without = absent, ~there[..., None, :]
+        if batch.texts is not None:
+            of_text, of_pair = (batch.texts[:, number :: self.texts] for number in range(2))
+            of_candidates = torch.cat([batch.texts[:, number :: self.texts] for number in range(1, self.texts)], dim=-1)
+            own = batch.targets.clamp(min=0)
+            outside = outside | also_right(of_text, of_pair, of_candidates, own)
+            without = without | also_right(of_pair, of_text, of_text, own)
+        return forth.masked_fill(outside, -torch.inf), back.masked_fill(without, -torch.inf)
 
-    def _sum(self, features: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        own = targets.clamp(min=0)[..., None]
-        nats = [-scores.log_softmax(-1).gather(-1, own)[..., 0] for scores in self._scores(features, targets)]
-        total = (sum(nats, torch.zeros_like(nats[0])) / len(nats) * weights).sum()
-        return total, total.detach()
+    def _nats(self, features: Tensor, batch: Batch) -> Float[Tensor, "B N"]:
+        """Weighted nats of each pair, the mean of both directions."""
+        own = batch.targets.clamp(min=0)[..., None]
+        nats = [-scores.log_softmax(-1).gather(-1, own)[..., 0] for scores in self._scores(features, batch)]
+        return torch.stack(nats).mean(0) * batch.weights
+
+    def forward(self, batch: Batch) -> Loss:
+        if self.own is not None:
+            return super().forward(batch)
+        features, routings = self._features(batch)
+        total = self._nats(features, batch).sum()
+        extra = sum((routing.terms for routing in routings), torch.zeros_like(total))
+        return Loss(total, total.detach(), batch.weights.sum(), extra, tuple(routing.load for routing in routings))
+
+    def by_row(self, batch: Batch) -> dict[str, Float[Tensor, " B"]]:
+        features, _ = self._features(batch)
+        return {"loss": self._nats(features, batch).sum(1).detach(), **self.counts(features, batch)}
+
+
+def also_right(
+    texts: Int[Tensor, "B N"], others: Int[Tensor, "B N"], candidates: Int[Tensor, "B C"], own: Int[Tensor, "B N"]
+) -> Bool[Tensor, "B N C"]:
+    """Which candidates are no wrong answers to a text, apart from its own: those that equal the text, or the other side of a text
+    that equals it. All are numbers of texts.
+
+    Args:
+        texts: the texts.
+        others: the other side of each.
+        candidates: what the texts are compared with.
+        own: which candidate is each text's own.
+    """
+    equal = (texts[:, :, None] == texts[:, None]).float()
+    answers = (others[:, :, None] == candidates[:, None]).float()
+    right = (equal @ answers > 0) | (texts[:, :, None] == candidates[:, None])
+    return right.scatter(-1, own[..., None], False)
 
 
 class ContrastiveTask(RecordTask):
@@ -160,7 +200,10 @@ class ContrastiveTask(RecordTask):
         tokens = padded(ids, 0)
         layout = Layout.packed([[len(text) for text in group] for group in texts], tokens.shape[1])
         weights = torch.from_numpy((targets != IGNORED).astype(np.float32))
-        return Batch(torch.from_numpy(tokens), layout, torch.from_numpy(targets), weights)
+        numbers: dict[tuple[int, ...], int] = {}
+        named = [[numbers.setdefault(tuple(text), len(numbers)) for text in group] for group in texts]
+        equal = torch.from_numpy(padded(named, IGNORED, rows.largest * len(self.names)))
+        return Batch(torch.from_numpy(tokens), layout, torch.from_numpy(targets), weights, texts=equal)
 
     def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> Contrast:
         """The contrast of a model with an embedding of each text."""

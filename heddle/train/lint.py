@@ -1,6 +1,6 @@
 """Looks for what goes wrong in practice: in the user's files, and in a run's tokens and batches."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +15,19 @@ from heddle.data.batch import IGNORED, Batch
 from heddle.data.corpus import Part
 from heddle.data.examples import Example
 from heddle.data.files import STDIN
-from heddle.data.lint import MANY, Finding, RecordLint, TextLint
+from heddle.data.lint import MANY, Finding, RecordLint, TextLint, of_notes
 from heddle.data.pack import Packing
 from heddle.data.record_store import RecordStore
 from heddle.data.records import Records
 from heddle.data.tally import ExamplesTally
 from heddle.errors import HeddleError
+from heddle.text.tokenizer import END_OF_TEXT
 from heddle.train.chat import ChatTask
 from heddle.train.contrastive import ContrastiveTask
 from heddle.train.material import Examples, Material, Texts, material
 from heddle.train.record_rows import PackedRecords
 from heddle.train.records import RecordTask
+from heddle.train.reuse import given_tokenizer
 from heddle.train.session import Run, read_run
 
 STEPS = 16  # steps whose batches are looked at
@@ -39,16 +41,22 @@ def lint_sources(config: RunConfig) -> list[Finding]:
     Raises:
         HeddleError: the sources cannot be read.
     """
+    given = given_tokenizer(config)
+    special = (
+        [END_OF_TEXT, *config.data.special_tokens, *config.task.special_tokens] if given is None else given.special
+    )
     with material(config.data, config.task) as found:
-        return list(_in_sources(found))
+        found.counts = True
+        return list(_in_sources(found, special))
 
 
-def _in_sources(found: Material) -> Iterator[Finding]:
+def _in_sources(found: Material, special: Iterable[str]) -> Iterator[Finding]:
     if isinstance(found, Examples):
         examples = found
         counted = ExamplesTally(examples.share, examples.labels)
         for example in examples.examples():
             counted.add(example)
+        yield from of_notes(examples.notes)
         below = counted.hold_out()
 
         def read() -> Iterator[tuple[str, Example]]:
@@ -56,11 +64,12 @@ def _in_sources(found: Material) -> Iterator[Finding]:
             for example in examples.examples():
                 yield tally.add(example) or example.part or "train", example
 
-        yield from RecordLint(read).findings(examples.labels)
+        yield from RecordLint(read, special).findings(examples.labels)
     elif isinstance(found, Texts):
-        lint = TextLint("document")
+        lint = TextLint("document", special)
         for document in found.documents():
             lint.add([document.text], document.origin, document.part or "train")
+        yield from of_notes(found.notes)
         yield from lint.findings()
 
 

@@ -5,24 +5,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from heddle.config.data import DataConfig
 from heddle.config.tasks import TaskSettings
 from heddle.data.arrow import HUB, dataset_files, is_dataset, splits_of
 from heddle.data.examples import Example, check_folders, example_files, read_examples
 from heddle.data.files import STDIN, find_files, standard_input
+from heddle.data.notes import Notes, Reader
 from heddle.data.origin import Origin, fingerprint
 from heddle.data.record_store import RecordStore, Store, build_records
 from heddle.data.sources import KNOWN, Description, Document, Tally, describe_documents, python_library, read_documents
 from heddle.data.store import TokenStore, build_store
-from heddle.data.tally import ExamplesDescription, ExamplesTally, describe_examples, for_parts
+from heddle.data.tally import ExamplesDescription, ExamplesTally, for_parts
 from heddle.errors import HeddleError, pluralize
 from heddle.text.heartbeat import heartbeat
 from heddle.text.tokenizer import Tokenizer
 
 Tell = Callable[[str], None]
 TEXT = ("text",)  # what a task reads if it does not read records
+SHOWN = 4  # names in a message
 
 
 class Material(ABC):
@@ -41,6 +43,26 @@ class Material(ABC):
         self.share = None if validation else data.validation
         self.names: Mapping[str, str] = {}  # what to call a file that stands for standard input
         self.again = False  # whether standard input was read before
+        self.notes = Notes()  # of the last reading
+        self.left_out: Mapping[str, int] = {}  # how many items `read` left out, by what is wrong with them
+        self.counts = False  # whether everything malformed is counted, instead of stopping at the first
+
+    def reader(self) -> Reader:
+        """For one reading of everything."""
+        skips: Literal["none", "items", "all"] = "all" if self.counts else "items" if self.data.skip_invalid else "none"
+        self.notes = Notes()
+        return Reader(self.data.encoding, skips, self.data.unlabelled, self.notes)
+
+    def tell_notes(self, tell: Tell) -> None:
+        """Tell what the last reading left out or found worth a remark."""
+        self.left_out = self.notes.left_out
+        for line in self.notes.lines():
+            tell(line)
+
+    def reads(self) -> dict[str, Any]:
+        """The settings of its readers, where they are not the defaults."""
+        settings = {name: getattr(self.data, name) for name in ("encoding", "skip_invalid", "unlabelled")}
+        return {name: value for name, value in settings.items() if value != DataConfig.model_fields[name].default}
 
     @abstractmethod
     def files(self, sources: list[str | Path]) -> list[Path]:
@@ -144,13 +166,14 @@ class Texts(Material):
         with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
             self.described: Description = describe_documents(self.documents(), tally)
         self.one_text = self.described.documents == 1
+        self.tell_notes(tell)
         return f"{pluralize(self.described.documents, 'document')}, {self.described.bytes / 1e6:,.1f} MB"
 
     def files(self, sources: list[str | Path]) -> list[Path]:
         return [file for source in sources for file in find_files(source, KNOWN)[0]]
 
     def settings(self) -> dict[str, Any]:
-        return {"reads": "texts", "text": self.data.text, "validation": self.share}
+        return {"reads": "texts", "text": self.data.text, "validation": self.share, **self.reads()}
 
     def texts(self) -> Iterator[str]:
         return (document.text for document in self.documents())
@@ -170,17 +193,19 @@ class Texts(Material):
                 self.described,
                 self.data.workers,
                 origin,
+                self.left_out,
             )
         self.check(origin)
         return store, [describe_split(store), *describe_overlap(store)]
 
     def documents(self) -> Iterator[Document]:
         """Every document; with its part, if the user said it."""
+        reader = self.reader()
         if not self.validation:
-            yield from read_documents(self.sources, self.data.text)
+            yield from read_documents(self.sources, self.data.text, reader)
             return
         for part, sources in (("train", self.sources), ("validation", self.validation)):
-            for document in read_documents(sources, self.data.text):
+            for document in read_documents(sources, self.data.text, reader):
                 yield replace(document, part=part)
 
 
@@ -194,12 +219,23 @@ class Examples(Material):
         self.fields, self.labels = task.reads(data.columns()), task.labels
         self.chat = task.chat(None)
 
+    described: ExamplesDescription
+
     def read(self, tell: Tell) -> str:
         check_folders(self.files(self.sources), self.fields, self.labels)
         tally = ExamplesTally(self.share, self.labels)
         with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
-            self.described: ExamplesDescription = describe_examples(self.examples(), tally)
-        found = self.described
+            for example in self.examples():
+                tally.add(example)
+        self.tell_notes(tell)
+        found = self.described = tally.description()
+        if (count := len(found.untaught)) > 0:
+            names = ", ".join(map(repr, found.untaught[:SHOWN])) + (", …" if count > SHOWN else "")
+            are, them = ("is", "it") if count == 1 else ("are", "them")
+            tell(
+                f"{pluralize(count, 'label')} of the validation part {are} not in the training part ({names}, first "
+                f"{found.first_untaught}): no record teaches {them}"
+            )
         classes = f", {len(found.classes)} classes" if found.classes else ""
         empty = (
             f"; {found.empty:,} with an empty text left out, the first at {found.first_empty}" if found.empty else ""
@@ -213,7 +249,14 @@ class Examples(Material):
         columns = {field: self.data.columns().get(field, field) for field in self.fields}
         columns |= {"separator": self.data.separator} if self.labels == "several" else {}
         chat = {} if self.chat is None else {"chat": self.chat.to_dict()}
-        return {"reads": [*self.fields], **columns, "labels": self.labels, "validation": self.share, **chat}
+        return {
+            "reads": [*self.fields],
+            **columns,
+            "labels": self.labels,
+            "validation": self.share,
+            **chat,
+            **self.reads(),
+        }
 
     def texts(self) -> Iterator[str]:
         return (text for example in self.examples() for text in example.written())
@@ -233,15 +276,17 @@ class Examples(Material):
                 self.data.workers,
                 origin,
                 self.chat,
+                self.left_out,
             )
         self.check(origin)
         return store, describe_records(store)
 
     def examples(self) -> Iterator[Example]:
         """Every record; with its part, if the user said it."""
+        reader = self.reader()
 
         def read(sources: list[str | Path]) -> Iterator[Example]:
-            return read_examples(sources, self.fields, self.data.columns(), self.labels, self.data.separator)
+            return read_examples(sources, self.fields, self.data.columns(), self.labels, self.data.separator, reader)
 
         return for_parts(read(self.sources), read(self.validation) if self.validation else None)
 

@@ -73,6 +73,7 @@ class TestLint:
         assert found.out == (
             f"{sort}: no answer: {silent} of 20 conversations have no message of the role 'assistant', first "
             "talks.jsonl:1; they have no target: add the answers, or leave them out\n"
+            f"    talks.jsonl ({silent}): 1, 2, 3{', 4, 5, …' if silent > 5 else ''}\n"
         )
 
     def test_a_run(self, heddle: Heddle, run_a: Path, corpus: str, tmp_path: Path) -> None:

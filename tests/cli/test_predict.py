@@ -1,5 +1,6 @@
 """`heddle classify`, `fill` and `embed`: what they read, what they print, and what they refuse."""
 
+import csv
 import io
 import json
 import re
@@ -90,8 +91,9 @@ def test_classes_are_read_from_everywhere(
     (tmp_path / "table.csv").write_text('text,other\n"the weft, thrown",1\n')
     (tmp_path / "rows.jsonl").write_text('{"body": "over"}\n')
     said = heddle("classify", "class", "the warp is held", "lines.txt", "table.csv", "--json", "--device", "cpu")
-    assert said.err == "1 empty text left out\n"
+    assert said.err.startswith("1 empty text of 5: no result, which is null or NaN\n")
     found = lines(said.out)
+    assert found.pop(2) == {"text": "", "label": None, "probability": None, "probabilities": None, "cut": None}
     texts = ["the warp is held", "the warp", "is held", "the weft, thrown"]
     assert [each["text"] for each in found] == texts
     for each, expected in zip(found, package.classify(*loaded(runs / "class"), texts), strict=True):
@@ -198,8 +200,101 @@ def test_labelled_files_are_scored_by_a_model_without_a_training(
     assert scored["accuracy"] == np.mean([each.label == label for each, label in zip(found, labels, strict=True)])
     assert (scored["text"], scored["tokens"]) == ("new.csv", 4)
     (tmp_path / "other.csv").write_text("text,label\nthe warp,sunny\nis held,cold\nover,rainy\n")
-    said = refused("eval", "class", "other.csv")
-    assert said == "other.csv:2: runs/class does not know the labels sunny, rainy; it has learned cold, warm, hot"
+    some = heddle("eval", "class", "other.csv", "--json").json
+    assert (some["tokens"], some["unseen_labels"]) == (1, {"sunny": 1, "rainy": 1})
+    (tmp_path / "one.csv").write_text("text,label\nis held,cold\n")
+    assert some["loss"] == heddle("eval", "class", "one.csv", "--json").json["loss"]
+    told = heddle("eval", "class", "other.csv").out
+    assert "not scored: 2 labels that the run has not learned: 'sunny' (1), 'rainy' (1)" in told
+    (tmp_path / "none.csv").write_text("text,label\nthe warp,sunny\nover,rainy\n")
+    said = refused("eval", "class", "none.csv")
+    assert said == "none.csv:2: runs/class does not know the labels sunny, rainy; it has learned cold, warm, hot"
+
+
+def test_words_whose_tag_the_run_has_not_learned_are_not_scored(heddle: Heddle, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.conll").write_text("the O\nwarp B-THREAD\nis B-NEW\n\nheld I-NEW\n\nover O\n")
+    found = heddle("eval", "tags", "new.conll", "--json").json
+    assert (found["tokens"], found["unseen_labels"]) == (3, {"B-NEW": 1, "I-NEW": 1})
+
+
+def test_what_cannot_be_read_is_left_out_of_a_score_if_asked(
+    heddle: Heddle, refused: Refused, runs: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "new.jsonl").write_bytes(
+        b'{"text": "the warp", "label": "cold"}\n{"text": null, "label": "cold"}\n{\n\xe4\n'
+    )
+    assert "new.jsonl:2: column 'text' has nothing, not a string" in refused("eval", "class", "new.jsonl")
+    found = heddle("eval", "class", "new.jsonl", "--skip-invalid", "--json").json
+    assert (found["tokens"], found["malformed"]) == (1, {"null": 1, "not JSON": 1, "not UTF-8": 1})
+    told = heddle("eval", "class", "new.jsonl", "--skip-invalid").out
+    assert "left out: 3 of 4 items (null: 1, first new.jsonl:2; not JSON: 1, first new.jsonl:3; not UTF-8: 1" in told
+
+
+def read_back(file: Path) -> list[dict[str, Any]]:
+    """The rows of a file of results."""
+    if file.suffix == ".parquet":
+        return list(pytest.importorskip("pyarrow.parquet").read_table(file).to_pylist())
+    if file.suffix == ".jsonl":
+        return lines(file.read_text())
+    with file.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.mark.parametrize("kind", [".csv", ".jsonl", ".parquet"])
+def test_rows_keep_their_place_and_their_columns(heddle: Heddle, runs: Path, tmp_path: Path, kind: str) -> None:
+    """Blank ones and null ones included, with what `classify` and `embed` say of the others."""
+    (tmp_path / "new.jsonl").write_text(
+        '{"id": "a", "text": "the warp"}\n{"id": "b", "text": " "}\n{"id": "c", "text": null}\n{"id": "d", "text": "held"}\n'
+    )
+    model = loaded(runs / "class")
+    whole = package.classify(*model, ["the warp", "held"])
+    out = tmp_path / f"classes{kind}"
+    told = heddle("classify", "class", "new.jsonl", "--out", str(out))
+    assert told.err.startswith("2 empty texts of 4: no result, which is null or NaN\n")
+    found = read_back(out)
+    assert [(str(row["index"]), row["id"]) for row in found] == [("0", "a"), ("1", "b"), ("2", "c"), ("3", "d")]
+    none = "" if kind == ".csv" else None
+    assert [row["predicted"] for row in found] == [whole[0].label, none, none, whole[1].label]
+    assert float(found[3]["probability"]) == pytest.approx(whole[1].probability, abs=1e-6)
+    vectors = package.embed(*model, ["the warp", "held"]).vectors
+    heddle("embed", "class", "new.jsonl", "--out", str(tmp_path / f"vectors{kind}"))
+    rows = read_back(tmp_path / f"vectors{kind}")
+    embedded = [
+        json.loads(row["embedding"]) if kind == ".csv" and row["embedding"] else row["embedding"] for row in rows
+    ]
+    assert [row["id"] for row in rows] == ["a", "b", "c", "d"]
+    assert embedded[1] in ("", None)
+    np.testing.assert_allclose([embedded[0], embedded[3]], vectors, atol=1e-6)
+
+
+def test_vectors_and_fillings_keep_their_place(heddle: Heddle, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.txt").write_text("the [MASK]\n\n[MASK] warp\n")
+    heddle("embed", "masked", "new.txt", "--out", "vectors.npy")
+    vectors = np.load(tmp_path / "vectors.npy")
+    assert np.isnan(vectors).all(axis=1).tolist() == [False, True, False]
+    assert not np.isnan(vectors[[0, 2]]).any()
+    embedded = lines(heddle("embed", "masked", "new.txt", "--json").out)
+    assert [each["embedding"] is None for each in embedded] == [False, True, False]
+    heddle("fill", "masked", "new.txt", "--out", "filled.csv")
+    filled = read_back(tmp_path / "filled.csv")
+    assert [bool(row["filled"]) for row in filled] == [True, False, True]
+    assert filled[2]["filled"] == lines(heddle("fill", "masked", "new.txt", "--json").out)[2]["filled"]
+    (tmp_path / "words.txt").write_text("the warp\n\nheld\n")
+    heddle("classify", "tags", "words.txt", "--out", "tags.jsonl")
+    assert [each["predicted"] and len(each["predicted"]) for each in read_back(tmp_path / "tags.jsonl")] == [2, None, 1]
+    heddle("classify", "number", "words.txt", "--out", "numbers.jsonl")
+    assert [each["predicted"] is None for each in read_back(tmp_path / "numbers.jsonl")] == [False, True, False]
+
+
+def test_files_of_results_that_cannot_be_written_are_refused(refused: Refused, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("text,predicted\nthe warp,x\n")
+    said = refused("classify", "class", "new.csv", "--out", "out.csv")
+    assert said == "--out: the input has a column 'predicted', which the result has too: rename it in the input"
+    assert (
+        refused("classify", "class", "new.csv", "--out", "out.xlsx")
+        == "--out out.xlsx: must end in .csv, .jsonl or .parquet"
+    )
+    assert "exists" in refused("fill", "masked", "the [MASK]", "--out", "new.csv")
 
 
 def test_other_columns_are_scored_where_they_are_named(
@@ -287,7 +382,10 @@ def test_what_is_refused_is_one_line(refused: Refused, run_a: Path, runs: Path, 
         (["eval", "a", "--beams", "2"], "was not trained to translate: leave out --beams"),
         (["eval", "a", "--limit", "3"], "--limit and --shots apply to --tasks only"),
         (["eval", "a", "--tasks", "t.yaml", "--limit", "0"], "limit = 0: must be at least 1"),
-        (["embed", "a", "text", "--out", "x.txt"], "--out x.txt: must end in .npy, .safetensors or .jsonl"),
+        (
+            ["embed", "a", "text", "--out", "x.txt"],
+            "--out x.txt: must end in .npy, .safetensors, .csv, .jsonl or .parquet",
+        ),
         (["embed", "a", "text", "--out", "there.npy"], "there.npy: already exists"),
         (["embed", "a", "text", "--out", "there.npy/v.npy"], "there.npy is not a folder that you can write in"),
     ):

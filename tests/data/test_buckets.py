@@ -28,6 +28,19 @@ def test_every_record_once_an_epoch(lengths: list[int], rows: int, tokens: int |
             assert len(each) == rows if tokens is None else len(each) % 8 == 0
 
 
+@pytest.mark.parametrize(
+    ("tokens", "multiple", "sizes"),
+    [(200, 8, [8, 8, 8, 8]), (207, 4, [12, 12, 8]), (300, 8, [16, 16]), (10, 8, [8, 8, 8, 8]), (384, 12, [24, 12])],
+)
+def test_rows_of_a_batch_are_a_multiple(tokens: int, multiple: int, sizes: list[int]) -> None:
+    """30 records of 16 tokens: as many as fit, rounded down to the multiple, and the last batch filled up to it."""
+    made = Buckets(np.full(30, 16), 1, tokens, multiple)
+    read = [made.read(step, 0) for step in range(made.batches)]
+    assert sorted(map(len, read), reverse=True) == sizes
+    assert made.places == sum(sizes) * 16
+    assert made.capacity(16) == sizes[0]
+
+
 def test_batches_hold_records_of_similar_length() -> None:
     made = Buckets(LENGTHS, 1, tokens=1024)
     read = [made.read(step, 5) for step in range(made.batches)]

@@ -17,11 +17,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from heddle.config.data import DataConfig
 from heddle.data.examples import Example, read_examples
 from heddle.data.files import standard_input
+from heddle.data.notes import MalformedError, Reader
 from heddle.data.sources import read_documents
 from heddle.data.tables import read_rows
 from heddle.data.tally import ExamplesTally, class_names, describe_examples, for_parts
+from heddle.data.values import split_words
 from tests import refusing
 
 PAIR = ("source", "target")
@@ -29,7 +32,7 @@ CLASSES = ("text", "label")
 
 
 def read(*sources: str | Path, fields: tuple[str, ...] = PAIR, **more: Any) -> list[Example]:
-    return list(read_examples(sources, fields, **more))
+    return list(read_examples(sources, fields, **{"reader": Reader(), **more}))
 
 
 def refusal(*sources: str | Path, **more: Any) -> str:
@@ -349,7 +352,6 @@ class TestParts:
         ("train", "validation", "said"),
         [
             ([("a", "x")], [("b", "x")], "every training record has the label 'x'"),
-            ([("a", "x"), ("b", "y")], [("c", "z")], "line 0: the label 'z' is in the validation part, but not in the training"),
             ([("a", "x"), ("b", "y")], [(" ", "z")], "the validation part would have none of the 2 records"),
             ([(" ", "x")], [("\n", "y")], "every one has an empty text, the first at line 0"),
         ],
@@ -358,11 +360,104 @@ class TestParts:
         both = for_parts(examples(*train), examples(*validation))
         assert said in refusing.refusal(lambda: describe_examples(both, ExamplesTally(None)))
 
+    def test_a_label_of_the_validation_part_alone_is_a_class_that_nothing_teaches(self) -> None:
+        train, validation = examples(("a", "x"), ("b", "y")), examples(("c", "z"), ("d", "x"), ("e", "w"), ("f", "z"))
+        found = describe_examples(for_parts(train, validation), ExamplesTally(None))
+        assert (found.classes, found.untaught, found.first_untaught) == (("w", "x", "y", "z"), ("w", "z"), "line 0")
+
     @pytest.mark.parametrize("label", ["high", "nan", "inf", ""])
     def test_labels_that_are_no_numbers(self, label: str) -> None:
         both = for_parts(examples(("a", "1.5")), examples(("b", label)))
         said = refusing.refusal(lambda: describe_examples(both, ExamplesTally(None, "numbers")))
         assert f"line 0: the label {label!r} is not a finite number" == said
+
+
+class TestColumnsOfWords:
+    """Files with a word and its tag per line, as they come."""
+
+    def test_blanks_of_unicode_belong_to_words(self, tmp_path: Path) -> None:
+        """French and German numbers have no-break spaces inside, Japanese texts wide ones."""
+        for name, between in (("a.conll", " "), ("b.conll", "\t")):
+            (tmp_path / name).write_bytes(
+                f"\ufeff10\u00a0000{between}B-NUM\r\n\u3000{between}O\r\nEuro\u2009s{between}O\r\n\r\n".encode()
+            )
+            (found,) = read_examples([tmp_path / name], ("text", "label"), labels="tokens")
+            assert found.texts["text"] == ("10\u00a0000", "\u3000", "Euro\u2009s")
+            assert found.label == ("B-NUM", "O", "O")
+
+    def test_a_text_in_a_table_has_the_same_words(self, tmp_path: Path) -> None:
+        (tmp_path / "a.jsonl").write_text('{"text": "10\u00a0000 Euro", "label": "B-NUM O"}\n')
+        (found,) = read_examples([tmp_path / "a.jsonl"], ("text", "label"), labels="tokens")
+        assert found.texts["text"] == ("10\u00a0000", "Euro") == split_words("10\u00a0000  Euro\n")
+
+    @pytest.mark.parametrize("between", [" ", "\t"])
+    def test_comments_are_no_words_and_hashtags_are(self, tmp_path: Path, between: str) -> None:
+        lines = ["# sent_id = 1", "# text = #loom is", f"#loom{between}B-X", f"#{between}O", "", "#begin document (a); part 1",
+                 f"is{between}O"]  # fmt: skip
+        (tmp_path / "a.conll").write_text("\n".join(lines))
+        found = list(read_examples([tmp_path / "a.conll"], ("text", "label"), labels="tokens"))
+        assert [(each.texts["text"], each.label) for each in found] == [
+            (("#loom", "#"), ("B-X", "O")),
+            (("is",), ("O",)),
+        ]
+        assert [each.origin for each in found] == [f"{tmp_path}/a.conll:3", f"{tmp_path}/a.conll:7"]
+
+    @pytest.mark.parametrize("line", ["New York B-LOC", "York"])
+    def test_a_line_with_other_columns_is_refused_or_its_sentence_left_out(self, tmp_path: Path, line: str) -> None:
+        file, reader = tmp_path / "a.conll", Reader(skips="items")
+        file.write_text(f"a O\n\nb O\n{line}\n\nc O\n")
+        with pytest.raises(MalformedError, match=r"a\.conll:4: "):
+            list(read_examples([file], ("text", "label"), labels="tokens"))
+        found = list(read_examples([file], ("text", "label"), labels="tokens", reader=reader))
+        assert [each.texts["text"] for each in found] == [("a",), ("c",)]
+        assert reader.notes.left_out == {"wrong number of columns": 1}
+
+
+class TestConversations:
+    def test_records_of_sharegpt(self, tmp_path: Path) -> None:
+        lines = [{"id": "1", "conversations": [{"from": "system", "value": "be"}, {"from": "human", "value": "hi"},
+                                               {"from": "gpt", "value": "yes"}]},
+                 {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}]  # fmt: skip
+        (tmp_path / "a.json").write_text(json.dumps(lines))
+        one, other = read_examples([tmp_path / "a.json"], ("messages",), labels="roles")
+        assert (one.label, one.texts["messages"]) == (("system", "user", "assistant"), ("be", "hi", "yes"))
+        assert other.label == ("user", "assistant")
+
+    def test_what_is_no_message_is_named(self, tmp_path: Path) -> None:
+        for message, line in (
+            ({"from": "tool", "value": "x"}, "message 1 has the role 'tool', none of system, user, assistant"),
+            ({"from": "human", "value": None}, "message 1 has no content that is a text"),
+        ):
+            (tmp_path / "a.jsonl").write_text(json.dumps({"conversations": [message]}))
+            with pytest.raises(MalformedError, match=r"a\.jsonl:1: ") as error:
+                list(read_examples([tmp_path / "a.jsonl"], ("messages",), labels="roles"))
+            assert line in str(error.value)
+
+
+def test_labels_that_mean_none_are_left_out_if_they_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        '{"text": "a", "label": "-"}\n{"text": "b", "label": 1}\n{"text": "c", "label": -1}\n'
+    )
+    reader = Reader(unlabelled=("-", "-1"))
+    (found,) = read_examples([tmp_path / "a.jsonl"], ("text", "label"), reader=reader)
+    assert found.label == "1"
+    assert reader.notes.left_out == {"unlabelled": 2}
+    assert DataConfig(unlabelled=-1).unlabelled == ("-1",)
+
+
+def test_unequal_lines_are_never_skipped(tmp_path: Path) -> None:
+    """What is beside what is no longer certain; but they are counted where everything is."""
+    for name, text in (("a.en", "one\ntwo\nthree\n"), ("a.de", "eins\nzwei\n")):
+        (tmp_path / name).write_text(text)
+    sources = [tmp_path / "a.en", tmp_path / "a.de"]
+    for skips in ("none", "items"):
+        with pytest.raises(
+            MalformedError, match=r"a\.de has 2 lines, but .*a\.en has 3: parallel files need equally many"
+        ):
+            list(read_examples(sources, ("source", "target"), reader=Reader(skips=skips)))
+    reader = Reader(skips="all")
+    assert len(list(read_examples(sources, ("source", "target"), reader=reader))) == 2
+    assert reader.notes.left_out == {"unequal lines": 1}
 
 
 def test_standard_input_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

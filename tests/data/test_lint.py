@@ -9,6 +9,7 @@ import pytest
 from heddle.config.data import Labels
 from heddle.data.examples import Example
 from heddle.data.lint import Finding, RecordLint, TextLint
+from heddle.data.notes import FILES, LINES, Places
 
 NOUNS = [("dog", "hund"), ("cat", "katze"), ("house", "haus"), ("tree", "baum"), ("water", "wasser"), ("child", "kind")]
 VERBS = [("sees", "sieht"), ("loves", "liebt"), ("seeks", "sucht"), ("paints", "malt"), ("knows", "kennt")]
@@ -153,3 +154,77 @@ def test_joiners_and_accents_are_ordinary() -> None:
     for number, text in enumerate(["été naïve Ã A", "👩‍👩‍👧", "می‌خواهم", "tab\tand\nline", "Â© is rare"]):
         look.add([text], f"a:{number}")
     assert [(each.name, each.where) for each in look.findings()] == [("mojibake", "a:4")]
+
+
+def looked_at(*texts: str, special: tuple[str, ...] = ()) -> dict[str, Finding]:
+    look = TextLint("document", special)
+    for number, text in enumerate(texts):
+        look.add([text], f"a:{number}")
+    return {each.name: each for each in look.findings()}
+
+
+def test_special_tokens_that_are_written_out_are_named() -> None:
+    texts = ["a <|endoftext|> b", "ordinary [MASK]", "[CLS"]
+    found = looked_at(*texts, special=("<|endoftext|>", "[MASK]", "[CLS]"))["special tokens"]
+    assert (found.count, found.wrong, [str(place) for place in found.places]) == (2, False, ["a (2): 0, 1"])
+    assert looked_at(*texts) == {}
+
+
+def test_texts_in_quotes_are_named_if_they_are_a_habit_of_the_file() -> None:
+    others = [f'text {number} says "so"' for number in range(27)]
+    assert looked_at(*others, '"a"', '"b"', '"c"') == {}
+    found = looked_at(*others, '"a"', '"b"', '"c"', '"d"')["quoted texts"]
+    assert (found.count, found.of, found.where) == (4, 31, "a:27")
+
+
+@pytest.mark.parametrize(
+    ("labels", "named"),
+    [
+        (["entailment", "neutral", "-"], "-"),
+        (["0", "1", "2", "-1"], "-1"),
+        (["a", "b", "None"], "None"),
+        (["-", "+"], None),
+        (["-1", "0", "1"], None),
+        (["-1", "1"], None),
+        (["-2", "-1", "0", "1", "2"], None),
+        (["O", "B-X", "_"], "_"),
+    ],
+)
+def test_labels_that_mean_none_are_named(labels: list[str], named: str | None) -> None:
+    found = labelled(labels * 9, labels[:1])
+    assert ("no label" in found) == (named is not None)
+    if named is not None:
+        assert (found["no label"].count, found["no label"].of) == (9, 9 * len(labels))
+        assert found["no label"].advice == f"leave these records out: unlabelled={named}"
+
+
+def test_equal_texts_that_are_told_apart_are_named() -> None:
+    """Few answers to many questions; negatives that are right."""
+
+    def read() -> Iterator[tuple[str, Example]]:
+        for number in range(120):
+            texts = {
+                "text": f"question {number}",
+                "pair": f"answer {number % 4}",
+                "negative": f"answer {max(4, number)}",
+            }
+            yield "train", Example(texts | ({"negative": "answer 1"} if number == 5 else {}), None, f"a:{number}")
+
+    found = {each.name: each for each in RecordLint(read).findings(classes=False)}
+    assert (found["equal pairs"].count, found["equal pairs"].where) == (116, "a:4")
+    assert (found["equal negatives"].count, found["equal negatives"].where, found["equal negatives"].wrong) == (
+        1,
+        "a:5",
+        True,
+    )
+
+
+def test_places_are_listed_by_file_and_bounded() -> None:
+    places = Places()
+    for number in range(FILES + 5):
+        for line in range(LINES + 2):
+            places.add("x", f"f{number}.txt:{line}")
+    listed = places.listed("x")
+    assert (len(listed), places.counts["x"]) == (FILES, (FILES + 5) * (LINES + 2))
+    assert str(listed[3]) == "f3.txt (7): 0, 1, 2, 3, 4, …"
+    assert (listed[3].count, listed[3].first) == (7, ("0", "1", "2", "3", "4"))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import heddle
 from heddle.config import ContrastiveConfig, RunConfig, TransformerConfig
-from heddle.data.batch import IGNORED
+from heddle.data.batch import IGNORED, Batch
 from heddle.data.corpus import Corpus
 from heddle.data.encode import records_of
 from heddle.data.examples import Example
@@ -98,6 +98,64 @@ def test_the_loss_is_that_of_the_formula(negatives: bool) -> None:
     own = torch.arange(4)
     both = F.cross_entropy(x[0] @ torch.cat(x[1:]).T / 0.2, own) + F.cross_entropy(x[1] @ x[0].T / 0.2, own)
     assert float(objective.by_row(batch)["loss"][1]) / 4 == pytest.approx(float(both / 2), rel=1e-5)
+
+
+REPEATED = [("red", "warm"), ("blue", "cold"), ("pink", "warm"), ("red", "rot"), ("cold", "blue"), ("grey", "grey")]
+
+
+def without_equals(rows: list[tuple[str, ...]], vectors: list[np.ndarray], temperature: float) -> np.ndarray:
+    """The definition over those candidates only that are wrong as texts, in fp64: nats of each pair."""
+    unit = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in vectors]
+    sides = {"forth": [(row[0], row[1]) for row in rows], "back": [(row[1], row[0]) for row in rows]}
+    nats = np.zeros(len(rows))
+    for number, (name, pairs) in enumerate(sides.items()):
+        for n, (text, _) in enumerate(pairs):
+            right = {text, *(other for one, other in pairs if one == text)}
+            candidates = [(row[1 - number], unit[1 - number][m]) for m, row in enumerate(rows) if m != n]
+            if name == "forth":
+                candidates += [(row[k], unit[k][m]) for m, row in enumerate(rows) for k in range(2, len(row))]
+            wrong = [
+                unit[number][n] @ vector / temperature for candidate, vector in candidates if candidate not in right
+            ]
+            mine = unit[number][n] @ unit[1 - number][n] / temperature
+            nats[n] += (np.log(np.exp([mine, *wrong]).sum()) - mine) / 2
+    return nats
+
+
+@pytest.mark.parametrize("negatives", [False, True])
+def test_equal_texts_are_no_negatives_of_each_other(negatives: bool) -> None:
+    """Answers that others have too, questions asked twice, a question that is an answer, negatives that are right."""
+    rows: list[tuple[str, ...]] = [*REPEATED]
+    if negatives:
+        rows = [(*row, near) for row, near in zip(rows, ["rot", "warm", "red", "cold", "warm", "rot"], strict=True)]
+    records = records_of([Example(dict(zip(("text", "pair", "negative"), row)), None, "") for row in rows], TOKENIZER)  # noqa: B905
+    reading = Reading(Corpus(records, records), CONFIG, 1, 3, tokenizer=TOKENIZER)
+    made = ContrastiveTask(ContrastiveConfig(group=6, temperature=0.2), reading)
+    batch = made.batch(Examples(np.arange(1), held_out=True))
+    (order,) = made.rows(held_out=True).records(np.arange(1))
+    nats = without_equals([rows[record] for record in order], vectors(made, 0), 0.2)
+    objective = made.objective(MODEL)
+    with torch.no_grad():
+        assert float(objective(batch).total) == pytest.approx(nats.sum(), rel=1e-5)
+        assert float(objective.by_row(batch)["loss"][0]) == pytest.approx(nats.sum(), rel=1e-5)
+        unmasked = objective(Batch(**{**batch.parts(), "texts": None}))
+    assert float(unmasked.total) > 1.05 * nats.sum()
+
+
+def test_few_answers_to_many_questions_are_scored_by_what_is_wrong() -> None:
+    """A model that embeds each answer apart from the others finds the right one of every question, however often it is there."""
+    texts = [{"text": f"q{number}", "pair": WORDS[number % 4][1]} for number in range(24)]
+    records = records_of([Example(each, None, "") for each in texts], TOKENIZER)
+    made = ContrastiveTask(
+        ContrastiveConfig(group=24), Reading(Corpus(records, records), CONFIG, 1, tokenizer=TOKENIZER)
+    )
+    batch = made.batch(Examples(np.arange(1), held_out=True))
+    (order,) = made.rows(held_out=True).records(np.arange(1))
+    answers = torch.eye(4)[torch.from_numpy(order % 4)]
+    features = torch.stack([answers, answers], dim=1)[None]
+    assert made.objective(MODEL).counts(features, batch)["accuracy"].item() == 24
+    wrong = torch.stack([answers, answers.roll(1, -1)], dim=1)[None]
+    assert made.objective(MODEL).counts(wrong, batch)["accuracy"].item() == 0
 
 
 def test_ties_count_against_the_right_pair() -> None:

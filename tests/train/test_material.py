@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from heddle.config.run import RunConfig
-from heddle.data import RecordStore, open_store
+from heddle.data import RecordStore, TokenStore, open_store, read_documents
+from heddle.errors import HeddleError
+from heddle.text import train_tokenizer
 from heddle.train import Trainer, prepare
 from heddle.train.lint import lint_run
+from heddle.train.material import material
 from tests.refusing import refusal
 
 SIZES = {"dim": 16, "depth": 1, "heads": 2, "context": 32}
@@ -105,3 +108,71 @@ def test_a_text_may_have_validation_files_too(config: Callable[..., RunConfig], 
     store: Any = open_store(tmp_path / "run" / "data")
     assert (store.validation.documents, store.train.documents) == (2, 1)
     assert bytes(store.validation.tokens[:17].tolist()) == b"the end, held out"
+
+
+def read(data: dict[str, Any], task: str, directory: Path) -> tuple[list[str], RecordStore | TokenStore]:
+    """What is told of sources, and the store that they become."""
+    config, told = RunConfig.of({"data": data, "task": task}), list[str]()
+    with material(config.data, config.task) as sources:
+        told.append(sources.read(told.append))
+        store, _ = sources.cut(directory, train_tokenizer("bytes", [], special=("<|endoftext|>",)), told.append)
+    return told, store
+
+
+def test_what_cannot_be_read_is_left_out_if_asked_and_counted_in_the_store(tmp_path: Path) -> None:
+    lines = [f'{{"text": "number {n}", "label": "{"xy"[n % 2]}"}}\n'.encode() for n in range(20)]
+    lines[3:6] = b"{\n", b'{"text": null, "label": "x"}\n', '{"text": "Fäden", "label": "x"}\n'.encode("latin-1")
+    (tmp_path / "a.jsonl").write_bytes(b"".join(lines))
+    data = {"sources": str(tmp_path / "a.jsonl")}
+    for task in ("classification", "next_token"):
+        message = refusal(lambda task=task: read(data, task, tmp_path / "none"))  # type: ignore[misc]
+        assert message.startswith(f"{tmp_path}/a.jsonl:4: not a line of JSON")
+        told, store = read({**data, "skip_invalid": True}, task, tmp_path / task)
+        counts = {"not JSON": 1, "null": 1, "not UTF-8": 1}
+        where = f"{tmp_path}/a.jsonl"
+        assert told[0] == (
+            f"left out: 3 of 20 items (not JSON: 1, first {where}:4; null: 1, first {where}:5; not UTF-8: 1, first {where}:6)"
+        )
+        assert told[1].startswith("17 ")
+        assert open_store(tmp_path / task).left_out == store.left_out == counts
+        assert store.origin is None
+    with pytest.raises(HeddleError, match="encoding = 'latin1000' is none that Python knows"):
+        RunConfig.of({"data": {"encoding": "latin1000"}})
+
+
+def test_another_encoding_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("Fäden und Öl\n".encode("cp1252") * 9)
+    _, store = read({"sources": str(tmp_path / "a.txt"), "encoding": "cp1252"}, "next_token", tmp_path / "store")
+    assert bytes(store.train.tokens[:6].tolist()).decode() == "Fäden"
+
+
+def test_files_of_a_folder_that_are_not_read_are_told(tmp_path: Path) -> None:
+    """How many, of which kinds, and how to read them; records in `.json` are read, and settings in it are not."""
+    folder = tmp_path / "texts"
+    (folder / "sub").mkdir(parents=True)
+    for name, text in {
+        "a.txt": "one text", "sub/b.md": "another", "c.py": "x = 3", "sub/d.py": "y = 4", "e.pdf": "%PDF-", "LICENSE": "free",
+        "f.json": '[{"text": "a record"}]', "g.json": '{\n"steps": 3\n}', ".hidden": "never",
+    }.items():  # fmt: skip
+        (folder / name).write_text(text)
+    told, _ = read({"sources": str(folder)}, "next_token", tmp_path / "store")
+    assert told == [
+        "5 of 8 files of folders are of kinds that are not read from them: 2 .py, 1 no extension, 1 .pdf, 1 .json; name them by a "
+        f"pattern to read them, such as '{folder}/**/*.py'",
+        "3 documents, 0.0 MB",
+    ]
+    with pytest.warns(UserWarning, match="5 of 8 files of folders"):
+        assert len(list(read_documents([folder]))) == 3
+
+
+def test_a_label_of_the_validation_part_alone_does_not_refuse_training(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("text\tlabel\na b\tx\nc d\ty\ne f\tx\n")
+    (tmp_path / "v.tsv").write_text("text\tlabel\ng h\tz\ni j\tx\n")
+    data = {"sources": str(tmp_path / "a.tsv"), "validation_sources": str(tmp_path / "v.tsv")}
+    told, store = read(data, "classification", tmp_path / "store")
+    assert told[0] == (
+        f"1 label of the validation part is not in the training part ('z', first {tmp_path}/v.tsv:2): no record teaches it"
+    )
+    assert isinstance(store, RecordStore)
+    assert store.train.classes == store.validation.classes == ("x", "y", "z")
+    assert store.validation.columns["label"].values.tolist() == [2, 0]

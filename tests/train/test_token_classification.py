@@ -64,8 +64,50 @@ def test_spans(tags: str) -> None:
     assert spans(tags.split()) == CASES[tags]
 
 
+# How each scheme writes a word inside a span, one that ends it, and a span of one word.
+SCHEMES = {"IOB2": "IIB", "IOBES": "IES", "BILOU": "ILU", "BMES": "MES", "BMEWO": "MEW"}
+
+
+def written(there: list[tuple[int, int, str]], length: int, scheme: str) -> list[str]:
+    """Spans as tags, by the definition of the scheme."""
+    inside, last, single = SCHEMES[scheme]
+    tags = ["O"] * length
+    for start, stop, kind in there:
+        marks = [single] if stop - start == 1 else ["B", *[inside] * (stop - start - 2), last]
+        tags[start:stop] = [f"{mark}-{kind}" for mark in marks]
+    return tags
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_spans_of_every_scheme_come_back(scheme: str) -> None:
+    """Beside each other, of one word and of several, of the same type and of others."""
+    draw = np.random.default_rng(0)
+    for _ in range(200):
+        there, place = [], 0
+        while place < 20:
+            stop = int(min(20, place + draw.integers(1, 5)))
+            if draw.random() < 0.6:
+                there.append((place, stop, ["PER", "LOC"][draw.integers(2)]))
+            place = stop
+        tags = written(there, 20, scheme)
+        assert spans(tags) == set(there)
+        assert are_spans(sorted({"B-PER", "O", *tags}))
+
+
+def test_tags_that_no_scheme_allows_begin_and_end_where_they_must() -> None:
+    """As CoNLL's evaluation has it: E after E, I after S, another type, an end without a beginning."""
+    assert spans(["E-A", "E-A", "I-A", "S-A", "I-A", "E-B"]) == {
+        (0, 1, "A"), (1, 2, "A"), (2, 3, "A"), (3, 4, "A"), (4, 5, "A"), (5, 6, "B"),
+    }  # fmt: skip
+    assert spans(["B", "I", "O", "B", "B"]) == {(0, 2, ""), (3, 4, ""), (4, 5, "")}
+
+
 def test_only_names_of_spans_are_spans() -> None:
     assert are_spans(TAGS)
+    assert are_spans(("O", "B", "I"))
+    assert are_spans(("B_PER", "I_PER", "O"))
+    assert not are_spans(("B-PER", "L-PER", "E-PER", "O"))
+    assert not are_spans(("B", "I"))
     assert not are_spans(("NOUN", "VERB", "O"))
     assert not are_spans(("O",))
     assert span_f1({"spans right": 0.0, "spans found": 0.0, "spans there": 0.0}) == 0.0

@@ -1,0 +1,191 @@
+"""What `heddle eval` scores: files, as a run's task reads them, or what the run held out; and what of them it does not score."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from heddle.config.data import DataConfig
+from heddle.config.model import ClassifierHeadConfig
+from heddle.config.saved import SavedConfig
+from heddle.config.tasks import (
+    ClassificationConfig,
+    MaskedConfig,
+    MultiLabelConfig,
+    NextTokenConfig,
+    RegressionConfig,
+    TaskConfig,
+    TokenClassificationConfig,
+    TranslationConfig,
+)
+from heddle.data.corpus import Part
+from heddle.data.encode import records_of
+from heddle.data.examples import Example, example_files, read_examples
+from heddle.data.files import TABLES, kind_of, standard_input
+from heddle.data.memory import part_of
+from heddle.data.notes import Notes, Reader
+from heddle.data.record_store import open_store
+from heddle.data.records import Records
+from heddle.data.sources import read_documents
+from heddle.data.tables import read_rows
+from heddle.errors import HeddleError, pluralize
+from heddle.predict.classify import class_names
+from heddle.text.tokenizer import Tokenizer
+from heddle.train.labelled import listed_names
+from heddle.train.material import TEXT
+
+SHOWN = 8  # labels in a line
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What is scored, and what is not.
+
+    Attributes:
+        part: what is scored.
+        examples: the same as text, if it was read from files as records.
+        notes: what was met while files were read.
+        malformed: how many items could not be read, by what is wrong with them.
+        unseen: how often each label that the run has not learned is there; what has it is not scored.
+    """
+
+    part: Part | Records
+    examples: list[Example] | None = None
+    notes: Notes = field(default_factory=Notes)
+    malformed: Mapping[str, int] = field(default_factory=dict)
+    unseen: Mapping[str, int] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is not scored, as JSON-ready data."""
+        others = {"other_files": dict(self.notes.extensions)}
+        return {"malformed": dict(self.malformed), "unseen_labels": dict(self.unseen), **others}
+
+    def lines(self) -> list[str]:
+        """What is not scored, in a line each."""
+        lines = self.notes.lines()
+        if self.unseen:
+            names = ", ".join(f"{name!r} ({count:,})" for name, count in list(self.unseen.items())[:SHOWN])
+            labels = f"{pluralize(sum(self.unseen.values()), 'label')} that the run has not learned: {names}"
+            lines.append(f"not scored: {labels}{', …' if len(self.unseen) > SHOWN else ''}")
+        if self.malformed and not self.notes.malformed:
+            kinds = ", ".join(f"{kind}: {count:,}" for kind, count in self.malformed.items())
+            count = pluralize(sum(self.malformed.values()), "item")
+            lines.append(f"the run's sources had {count} more, which could not be read and were left out ({kinds})")
+        return lines
+
+
+def held_out(run: Path) -> Scored:
+    """What a run held out, and what of its sources was left out."""
+    if not (run / "data").is_dir():
+        raise HeddleError(f"{run} held nothing out; name the files to score: heddle eval {run} FILE")
+    store = open_store(run / "data")
+    store.verify("validation")
+    return Scored(store.validation, malformed=store.left_out)
+
+
+def read_files(
+    files: tuple[str, ...],
+    run: Path,
+    config: SavedConfig,
+    tokenizer: Tokenizer | None,
+    named: Mapping[str, str],
+    reader: Reader,
+) -> Scored:
+    """The files, as the run's task reads them, from its columns or those that are named.
+
+    Raises:
+        HeddleError: there is no tokenizer, or the files cannot be read.
+    """
+    if tokenizer is None:
+        raise HeddleError(f"{run} has no tokenizer.json to tokenize the text with")
+    task = task_of(config)
+    _check_columns(named, task, config, run)
+    data = (config.data or DataConfig()).override(named)
+    reader = replace(reader, unlabelled=data.unlabelled)
+    unseen: Counter[str] = Counter()
+    columns, records = data.columns(), task.fields != TEXT
+    with standard_input(files, ".jsonl" if records else ".txt") as sources:
+        if not records:
+            text = part_of(read_documents(sources, data.text, reader), tokenizer)
+            return Scored(text, None, reader.notes, reader.notes.left_out)
+        fields = task.reads(columns)
+        if config.data is None and "pair" in task.optional and "pair" not in (*fields, *columns.values()):
+            _refuse_unread(example_files(sources, fields, columns, task.labels), reader.encoding)
+        examples = list(read_examples(sources, fields, columns, task.labels, data.separator, reader))
+        classes = class_names(config.model) if task.has_classes else ()
+        if classes:
+            examples = _known(examples, classes, run, unseen, task.labels == "several")
+        part = records_of(examples, tokenizer, task.labels, classes, task.chat(config.model.chat))
+        return Scored(part, examples, reader.notes, reader.notes.left_out, dict(unseen))
+
+
+def _check_columns(named: Collection[str], task: TaskConfig, config: SavedConfig, run: Path) -> None:
+    """Refuse columns of fields that a run does not read."""
+    reads = (*task.fields, *task.optional)
+    unread = next((field for field in named if field not in reads), None)
+    if unread is not None:
+        raise HeddleError(f"--{unread}-column does not apply to {run}, which reads {', '.join(reads)}: leave it out")
+    single = config.data is not None and "pair" not in task.reads(config.data.columns())
+    if "pair" in named and single:
+        raise HeddleError(f"{run} reads single texts: leave out --pair-column")
+
+
+def _refuse_unread(files: Sequence[Path], encoding: str) -> None:
+    """Refuse tables whose pairs would be left out: an imported model does not say whether it reads them."""
+    rows = (row for file in files if kind_of(file) in TABLES for row in read_rows(file, Reader(encoding, "all")))
+    origin = next((row.origin for row in rows if "pair" in row.values), None)
+    if origin is not None:
+        raise HeddleError(
+            f"{origin}: the column 'pair' would not be read: add --pair-column pair, or remove the column"
+        )
+
+
+def _known(
+    examples: Sequence[Example], classes: tuple[str, ...], run: Path, unseen: Counter[str], several: bool
+) -> list[Example]:
+    """The records without those whose label the run does not know, and without such labels of words and among several; they are
+    counted.
+
+    Raises:
+        HeddleError: it knows none of the labels, as if they were those of another task.
+    """
+    first: dict[str, str] = {}
+    known = []
+    for example in examples:
+        names = example.label if isinstance(example.label, tuple) else (example.label,)
+        strange = [str(name) for name in names if name not in classes]
+        unseen.update(strange)
+        for name in strange:
+            first.setdefault(name, example.origin)
+        if names and len(strange) == len(names):
+            continue
+        if several:
+            example = replace(example, label=tuple(name for name in names if name in classes))
+        elif isinstance(example.label, tuple):
+            example = replace(example, label=tuple(name if name in classes else "" for name in example.label))
+        known.append(example)
+    if not known and unseen:
+        unknown = tuple(first)
+        raise HeddleError(
+            f"{first[unknown[0]]}: {run} does not know the label{'s' if len(unknown) > 1 else ''} {listed_names(unknown)}; "
+            f"it has learned {listed_names(classes)}"
+        )
+    return known
+
+
+def task_of(config: SavedConfig) -> TaskConfig:
+    """The task of a run; of an imported model, the one that its head is for."""
+    head = config.model.head
+    if config.task is not None:
+        return config.task
+    if isinstance(head, ClassifierHeadConfig):
+        if head.pooling == "none":
+            return TokenClassificationConfig()
+        if head.several:
+            return MultiLabelConfig()
+        return RegressionConfig() if head.classes == 1 else ClassificationConfig()
+    stacks = tuple(config.model.stacks())
+    if stacks == ("encoder", "decoder"):
+        return TranslationConfig()
+    return MaskedConfig() if stacks == ("encoder",) else NextTokenConfig()
