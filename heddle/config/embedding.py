@@ -5,7 +5,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from heddle.config.base import Config
-from heddle.config.layers import ActivationName, Size
+from heddle.config.layers import ActivationName
+from heddle.config.sizes import Size
 
 # first, last, mean, max: of the tokens' vectors. mean_sqrt: their sum over the root of their number; weighted_mean: token n,
 # from 1, counts n times.
