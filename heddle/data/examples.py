@@ -13,7 +13,7 @@ from heddle.config.data import Labels
 from heddle.data.files import TABLES, TEXTS, check_line, find_files, kind_of, name_of, raw_lines, read_text
 from heddle.data.notes import MalformedError, Reader
 from heddle.data.tables import Row, as_text, read_rows
-from heddle.data.values import BLANKS, SEPARATOR, message_of, several_labels, split_words, words_of
+from heddle.data.values import BLANKS, SEPARATOR, label_of, message_of, several_labels, split_words, words_of
 from heddle.errors import HeddleError, pluralize
 from heddle.text.chat import checked_messages
 
