@@ -13,6 +13,7 @@ class TrainSettings(TypedDict, total=False):
     """Fields of `TrainConfig` that `fit` takes as keywords; `steps` and `loss` are arguments of its own."""
 
     seed: int
+    epochs: float | None
     batch: int | None
     batch_tokens: int | None
     accumulate: int
@@ -47,6 +48,7 @@ class DecodingSettings(TypedDict, total=False):
     """What sampling and beam search share."""
 
     max_tokens: int
+    min_tokens: int
     repetition_penalty: float
     presence_penalty: float
     frequency_penalty: float

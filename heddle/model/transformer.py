@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from heddle.checks import at_least, checked, wrong
 from heddle.config.model import StackConfig, TransformerConfig
 from heddle.errors import HeddleError
-from heddle.model.head import Classifier, LanguageHead, make_head
+from heddle.model.head import LanguageHead
+from heddle.model.pooled import Classifier, make_head
 from heddle.model.stack import Stack
 from heddle.nn.block import MATRICES
 from heddle.nn.cache import Cache

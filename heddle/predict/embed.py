@@ -12,7 +12,7 @@ from heddle.checks import checked
 from heddle.config.embedding import EmbeddingHeadConfig, Pooling
 from heddle.config.model import ClassifierHeadConfig, TransformerConfig
 from heddle.errors import HeddleError, did_you_mean
-from heddle.model.head import TextVector
+from heddle.model.pooled import TextVector
 from heddle.model.pooling import pool
 from heddle.model.transformer import Transformer
 from heddle.predict.rows import Done, check_text, frame_for, framed, passes, predicting

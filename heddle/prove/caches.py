@@ -12,6 +12,7 @@ from heddle.config.ids import SpecialIds
 from heddle.config.model import LanguageHeadConfig
 from heddle.generate import generate
 from heddle.generate.engine import Engine
+from heddle.generate.opening import LEAST_SHARED
 from heddle.nn.state import ROUND
 from heddle.prove.subject import Subject, cut, joined
 from heddle.prove.verdict import Comparison, NotApplicable
@@ -176,8 +177,12 @@ def drawn_tokens(subject: Subject) -> Iterator[Comparison]:
                 scores[0, step, forced] = 0.0
         chosen = scores.gather(-1, drawn)
         yield Comparison(f"row {row} of 3", {"output": chosen}, {"output": scores.amax(-1, keepdim=True)})
-    if most > 2 and not subject.model.last_stack().prefix:
-        yield from _echoes(subject, subject.tokens(1)[:, : most - 1])
+    longest = min(
+        subject.config.context - 1, LEAST_SHARED + 2
+    )  # long enough for its states to be kept, if the model has room
+    if longest > 1 and not subject.model.last_stack().prefix:
+        tokens = subject.tokens(1)
+        yield from _echoes(subject, tokens.repeat(1, -(-longest // tokens.shape[1]))[:, :longest])
 
 
 def _echoes(subject: Subject, prompt: Tensor) -> Iterator[Comparison]:
