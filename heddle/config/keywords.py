@@ -47,6 +47,7 @@ class DecodingSettings(TypedDict, total=False):
     """What sampling and beam search share."""
 
     max_tokens: int
+    min_tokens: int
     repetition_penalty: float
     presence_penalty: float
     frequency_penalty: float
