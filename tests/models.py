@@ -25,6 +25,7 @@ from heddle.config import (
     ConvolutionConfig,
     EntryConfig,
     GatedConfig,
+    GroupsConfig,
     LanguageHeadConfig,
     LatentConfig,
     LayerNormConfig,
@@ -102,7 +103,7 @@ AXES: dict[str, Sequence[Any]] = {
     "expert": ("gated", "mlp"),
     "gate": ("softmax", "sigmoid"),
     "renormalise": (False, True),
-    "groups": (None, (2, 1, "best"), (2, 1, "two"), (2, 2, "two")),
+    "groups": (None, GroupsConfig(count=2), GroupsConfig(count=2, by="two"), GroupsConfig(count=2, active=2, by="two")),
     "shared": (0, 2),
     "shared_gate": (False, True),
     "skip": ("block", "internal"),
@@ -298,7 +299,7 @@ def feed_forward(
     expert: str = "gated",
     shared: int = 0,
     shared_gate: bool = False,
-    groups: tuple[int, int, str] | None = None,
+    groups: GroupsConfig | None = None,
     **routing: Any,
 ) -> Any:
     """The feed-forward of a kind, or the given one as it is."""
@@ -311,10 +312,9 @@ def feed_forward(
     kinds = {"mlp": MLPConfig.of(plain), "gated": GatedConfig.of(gated)}
     if ffn != "moe":
         return kinds[ffn or "mlp"]
-    if groups is not None:
-        routing |= dict(zip(("groups", "active_groups", "group_by"), groups, strict=True))
     return MoEConfig(
         experts=3 if groups is None else 4,
+        groups=groups,
         expert=kinds[expert],
         shared=shared,
         shared_gate=shared_gate and shared > 0,
@@ -530,8 +530,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "MLPConfig.dropout": RATES,
     "MoEConfig.experts": (4, 2, 1),
     "MoEConfig.active": (2, 1, 4),
-    "MoEConfig.groups": (1, 2),
-    "MoEConfig.active_groups": (1, 2),
+    "GroupsConfig.count": (2,),
+    "GroupsConfig.active": (1, 2),
     "MoEConfig.shared": (0, 1, 2),
     "MoEConfig.shared_hidden": (5,),
     "MoEConfig.scale": (1.0, 2.5),

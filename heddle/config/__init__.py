@@ -35,6 +35,7 @@ from heddle.config.layers import ConvolutionConfig as ConvolutionConfig
 from heddle.config.layers import CustomConfig as CustomConfig
 from heddle.config.layers import DropoutConfig as DropoutConfig
 from heddle.config.layers import GatedConfig as GatedConfig
+from heddle.config.layers import GroupsConfig as GroupsConfig
 from heddle.config.layers import LatentConfig as LatentConfig
 from heddle.config.layers import LayerNormConfig as LayerNormConfig
 from heddle.config.layers import LinearConfig as LinearConfig
@@ -109,6 +110,7 @@ __all__ = [
     "EntryConfig",
     "GatedConfig",
     "GroupConfig",
+    "GroupsConfig",
     "InitialConfig",
     "LanguageHeadConfig",
     "LatentConfig",

@@ -239,6 +239,14 @@ class NoFeedForwardConfig(Config):
     kind: Literal["none"] = "none"
 
 
+class GroupsConfig(Config):
+    """Neighbouring experts in groups: a token chooses its experts from the best groups only (DeepSeek-V2 and V3)."""
+
+    count: Annotated[int, Field(ge=2, le=4096)]
+    active: Few = 1  # how many groups a token chooses from
+    by: Literal["best", "two"] = "best"  # a group is worth its best gate (V2), or the sum of its best two (V3)
+
+
 class MoEConfig(Config):
     """Mixture of experts: a router sends each token through `active` of `experts` feed-forwards (L2-67 … L2-76).
 
@@ -258,11 +266,7 @@ class MoEConfig(Config):
     gate: Literal["softmax", "sigmoid"] = "softmax"
     renormalise: bool = False
     scale: Positive = 1.0  # factor on the routed sum
-    # Neighbouring experts form groups, and a token chooses its experts from the best groups: those of the `best` expert
-    # (DeepSeek-V2), or of the largest sum of `two` gates (DeepSeek-V3).
-    groups: Few = 1
-    active_groups: Few = 1
-    group_by: Literal["best", "two"] = "best"
+    groups: GroupsConfig | None = None
     skip: Literal["block", "internal"] = (
         "block"  # internal: the slide's u + ..., in place of the block's residual (D-22)
     )
@@ -275,16 +279,8 @@ class MoEConfig(Config):
     def _possible(self) -> Self:
         if self.active > self.experts:
             raise ValueError(f"active = {self.active} must be at most experts = {self.experts}")
-        each = self.experts // self.groups
-        if self.experts % self.groups or self.active_groups > self.groups or self.active > self.active_groups * each:
-            raise ValueError(
-                f"active = {self.active} of experts = {self.experts} cannot come from active_groups = {self.active_groups} of "
-                f"groups = {self.groups}, which must be equally large"
-            )
-        if self.group_by == "two" and each < 2:
-            raise ValueError(f"group_by = 'two' needs two experts in each of groups = {self.groups}")
-        if self.groups == 1 and self.group_by != "best":
-            raise ValueError("group_by belongs to groups of experts: set groups, or leave it out")
+        if self.groups is not None:
+            self._groups_possible(self.groups)
         if self.expert.dropout:
             raise ValueError("experts have no dropout: leave it out; the block's dropout acts on their sum")
         if not self.shared and (self.shared_gate or self.shared_hidden):
@@ -292,6 +288,16 @@ class MoEConfig(Config):
                 "shared_gate and shared_hidden belong to shared experts, but shared = 0: set shared, or leave them out"
             )
         return self
+
+    def _groups_possible(self, groups: GroupsConfig) -> None:
+        each = self.experts // groups.count
+        if self.experts % groups.count or groups.active > groups.count or self.active > groups.active * each:
+            raise ValueError(
+                f"active = {self.active} of experts = {self.experts} cannot come from groups.active = {groups.active} of "
+                f"groups.count = {groups.count}, which must be equally large"
+            )
+        if groups.by == "two" and each < 2:
+            raise ValueError(f"groups.by = 'two' needs two experts in each of groups.count = {groups.count}")
 
     def width(self, dim: int) -> int:
         """Hidden width F of one routed expert."""

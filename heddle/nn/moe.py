@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from heddle.config.layers import GatedConfig, MoEConfig
+from heddle.config.layers import GatedConfig, GroupsConfig, MoEConfig
 from heddle.nn.experts import Experts
 from heddle.nn.feedforward import MLP, Gated
 from heddle.nn.layout import Layout
@@ -17,13 +17,22 @@ from heddle.nn.output import Output, Routing
 from heddle.nn.setting import Setting
 
 
+def of_best_groups(merit: Float[Tensor, "*rows E"], groups: GroupsConfig) -> Float[Tensor, "*rows E"]:
+    """The merits of experts in a token's best groups, -inf for all others (DeepSeek-AI 2024, 2405.04434, 2.2.2)."""
+    grouped = merit.unflatten(-1, (groups.count, -1))
+    worth = grouped.topk(1 if groups.by == "best" else 2, dim=-1).values.sum(-1)
+    best = worth.sort(dim=-1, descending=True, stable=True).indices[..., : groups.active]
+    chosen = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, best, True)
+    return grouped.masked_fill(~chosen[..., None], -torch.inf).flatten(-2)
+
+
 class Router(nn.Module):
     """Scores R x of every expert, the K best of them, and their gates (L2-71, L2-72; D-21).
 
     Everything is computed in fp32 or wider, for every dtype of x, so that rounding to bf16 cannot change the choice. Ties go
     to the lowest index (L2-73). Gates are the softmax over all experts, or the sigmoid of each score, of which the chosen
     ones are kept unchanged; `renormalise` makes a token's chosen gates sum to 1 (Mixtral, Qwen3); `scale` multiplies them.
-    With several `groups`, a token chooses from the `active_groups` best of them (DeepSeek-AI 2024, 2405.04434, 2.2.2).
+    With `groups`, it chooses among the experts of the best groups.
     With `balanced` there is a `bias` [E], which gets no gradient: it changes the choice but never a gate (Wang et al. 2024),
     and `balance_bias` updates it.
     """
@@ -37,15 +46,13 @@ class Router(nn.Module):
         renormalise: bool = False,
         scale: float = 1.0,
         balanced: bool = False,
-        groups: int = 1,
-        active_groups: int = 1,
-        group_by: Literal["best", "two"] = "best",
+        groups: GroupsConfig | None = None,
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts, dim).uniform_(-1 / sqrt(dim), 1 / sqrt(dim)))
         self.bias = nn.Parameter(torch.zeros(experts), requires_grad=False) if balanced else None
         self.active, self.gate, self.renormalise, self.scale = active, gate, renormalise, scale
-        self.groups, self.active_groups, self.group_by = groups, active_groups, group_by
+        self.groups = groups
 
     def forward(
         self, x: Float[Tensor, "*rows D"]
@@ -54,9 +61,9 @@ class Router(nn.Module):
         wide = wide_dtype(x.dtype)
         logits = F.linear(x.to(wide), self.weight.to(wide))
         with torch.no_grad():  # without a bias, rank by scores: saturated gates would add ties
-            by_gates = self.bias is not None or self.group_by == "two"
+            by_gates = self.bias is not None or (self.groups is not None and self.groups.by == "two")
             merit = self._gates(logits) + (0 if self.bias is None else self.bias) if by_gates else logits
-            merit = merit if self.groups == 1 else self._of_best_groups(merit)
+            merit = merit if self.groups is None else of_best_groups(merit, self.groups)
             choice = merit.sort(dim=-1, descending=True, stable=True).indices[..., : self.active]
         if self.renormalise:  # in log space: the gates' sum may be 0 in fp32
             gates = self._logarithms(logits).gather(-1, choice).softmax(-1)
@@ -67,14 +74,6 @@ class Router(nn.Module):
     def shares(self, logits: Float[Tensor, "*rows E"]) -> Float[Tensor, "*rows E"]:
         """The gates of all experts, normalised to sum to 1 per token, as the balance loss uses them."""
         return self._logarithms(logits).softmax(-1)
-
-    def _of_best_groups(self, merit: Float[Tensor, "*rows E"]) -> Float[Tensor, "*rows E"]:
-        """The merits of experts in the best groups, -inf for all others."""
-        grouped = merit.unflatten(-1, (self.groups, -1))
-        worth = grouped.topk(1 if self.group_by == "best" else 2, dim=-1).values.sum(-1)
-        best = worth.sort(dim=-1, descending=True, stable=True).indices[..., : self.active_groups]
-        chosen = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, best, True)
-        return grouped.masked_fill(~chosen[..., None], -torch.inf).flatten(-2)
 
     def _gates(self, logits: Tensor) -> Tensor:
         return logits.softmax(-1) if self.gate == "softmax" else logits.sigmoid()
@@ -109,8 +108,6 @@ class MoE(nn.Module):
             config.scale,
             balanced,
             config.groups,
-            config.active_groups,
-            config.group_by,
         )
         gated = isinstance(expert, GatedConfig)
         self.experts = Experts(config.experts, dim, hidden, expert.activation, gated, expert.bias, config.dispatch)

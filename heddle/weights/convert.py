@@ -166,7 +166,9 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     config = family.with_own_head(config, weights)
     for name, stack in config.stacks().items():
         place = None if len(config.stacks()) == 1 else name
-        check_depth(weights, family.layers[name], stack.depth, folder, family.names.prefix, place)
+        names = family.names
+        start = names.prefix or names.wrapped
+        check_depth(weights, names.wrapped + family.layers[name], stack.depth, folder, start, place)
     empty = build_empty(config, folder / "config.json").state_dict()
     tokenizer, missing = read_tokenizer(folder, sentences is not None and sentences.lower)
     chat, unread = read_chat(folder)

@@ -265,6 +265,7 @@ class Names:
         older: name endings in older files, and the table's endings for them.
         instead: a tensor that older files leave out, and the one that it then equals.
         zeros: tensors that files of a model without this head leave out; they are then zero.
+        wrapped: how all names begin in files of the same model with a head.
     """
 
     prefix: str
@@ -273,9 +274,11 @@ class Names:
     older: tuple[tuple[str, str], ...] = ()
     instead: Mapping[str, str] | None = None
     zeros: tuple[str, ...] = ()
+    wrapped: str = ""
 
     def spelt(self, name: str) -> str:
         """A name in the table's spelling."""
+        name = name.removeprefix(self.wrapped)
         for old, new in self.older:
             if name.endswith(old):
                 return name.removesuffix(old) + new

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from heddle.config import GatedConfig, MLPConfig, MoEConfig
+from heddle.config import GatedConfig, GroupsConfig, MLPConfig, MoEConfig
 from heddle.errors import HeddleError
 from heddle.nn.experts import SLOPES, Experts
 from heddle.nn.feedforward import MLP, Gated
@@ -464,7 +464,7 @@ def test_layouts_know_how_many_documents_their_rows_hold() -> None:
 @pytest.mark.parametrize(("group_by", "expected"), [("best", {2, 3}), ("two", {0, 1})])
 def test_experts_come_from_the_best_groups(group_by: Any, expected: set[int]) -> None:
     """Of the gates 0.7, 0.6 | 0.9, 0.1 | 0.2, 0.3 the second group has the best expert, and the first the best two."""
-    router = Router(1, 6, active=2, gate="sigmoid", groups=3, active_groups=1, group_by=group_by).double()
+    router = Router(1, 6, active=2, gate="sigmoid", groups=GroupsConfig(count=3, by=group_by)).double()
     gates = torch.tensor([0.7, 0.6, 0.9, 0.1, 0.2, 0.3], dtype=torch.float64)
     with torch.no_grad():
         router.weight.copy_(gates.logit()[:, None])

@@ -287,7 +287,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gptj-tied-whole": {"rotary_dim": 8, "tie_word_embeddings": True, "activation_function": "gelu"},
     "phi": {},
     "phi-normed": {
-        **{"qk_layernorm": True, "num_key_value_heads": 2, "tie_word_embeddings": True},
+        **{"qk_layernorm": True, "num_key_value_heads": 2, "tie_word_embeddings": True, "num_hidden_layers": 2},
         "rope_parameters": {"rope_theta": 100.0, "rope_type": "default", "partial_rotary_factor": 0.75},
     },
     "stablelm": {"num_key_value_heads": 2},

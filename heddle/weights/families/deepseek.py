@@ -151,7 +151,7 @@ def _described(f: Mapping[str, Any], pairing: str, routing: Mapping[str, Any]) -
 def _groups(f: Mapping[str, Any], by: str) -> dict[str, Any]:
     """The groups of experts; one is none."""
     count = f["n_group"] or 1
-    return {} if count == 1 else {"groups": count, "active_groups": f["topk_group"], "group_by": by}
+    return {} if count == 1 else {"groups": {"count": count, "active": f["topk_group"], "by": by}}
 
 
 def v2_config(found: Mapping[str, Any]) -> TransformerConfig:
@@ -223,8 +223,8 @@ def _written(config: TransformerConfig) -> dict[str, Any]:
         "num_experts_per_tok": moe.active,
         "moe_intermediate_size": moe.width(config.dim),
         "first_k_dense_replace": first,
-        "n_group": moe.groups,
-        "topk_group": moe.active_groups,
+        "n_group": 1 if moe.groups is None else moe.groups.count,
+        "topk_group": 1 if moe.groups is None else moe.groups.active,
         "routed_scaling_factor": moe.scale,
         **angles,
     }

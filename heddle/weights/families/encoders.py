@@ -101,6 +101,7 @@ class Encoder:
             table=(*body, *rows),
             names=Names(
                 prefix=prefix,
+                wrapped="" if prefix else self.prefix,
                 ignorable=(prefix + "embeddings.position_ids", prefix + "embeddings.token_type_ids", *unread),
                 older=OLDER,
                 copies=self.copies,
