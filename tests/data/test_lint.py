@@ -210,7 +210,7 @@ def test_equal_texts_that_are_told_apart_are_named() -> None:
             }
             yield "train", Example(texts | ({"negative": "answer 1"} if number == 5 else {}), None, f"a:{number}")
 
-    found = {each.name: each for each in RecordLint(read).findings(classes=False)}
+    found = {each.name: each for each in RecordLint(read).findings("classes")}
     assert (found["equal pairs"].count, found["equal pairs"].where) == (116, "a:4")
     assert (found["equal negatives"].count, found["equal negatives"].where, found["equal negatives"].wrong) == (
         1,

@@ -177,12 +177,9 @@ def test_a_run_serves_what_it_was_trained_on(
     step = show_step(run, length=64)
     assert {"'<|end|>'", "<|end|>"} & {piece for row in step.rows for piece in row.predicts}
     assert [finding.line() for finding in lint_run(run) if finding.wrong] == []
-    assert (
-        lint_sources(
-            RunConfig.of({"data": {"sources": [str(tmp_path / "talks.jsonl")], "messages": "turns"}, "task": "chat"})
-        )
-        == []
-    )
+    data = {"sources": [str(tmp_path / "talks.jsonl")], "messages": "turns"}
+    (remark,) = lint_sources(RunConfig.of({"data": data, "task": "chat"}))
+    assert (remark.name, remark.wrong, remark.count) == ("special tokens", False, 1)
 
 
 def test_starting_from_a_run_adds_the_tokens(begin: Begin, begun: Callable[..., Path]) -> None:
@@ -328,7 +325,8 @@ def test_tables_of_arrow_give_the_same_conversations(tmp_path: Path) -> None:
             {"messages": [{"role": "bot", "content": "a"}]},
             "talks.jsonl:1: message 1 has the role 'bot', none of system",
         ),
-        ({"conversations": []}, "talks.jsonl:1: no column 'messages'; there are: conversations. Name yours"),
+        ({"talk": []}, "talks.jsonl:1: no column 'messages'; there are: talk. Name yours"),
+        ({"conversations": 3}, "talks.jsonl:1: column 'conversations' must have a list of messages"),
     ],
 )
 def test_refused_in_one_line(tmp_path: Path, line: Any, said: str) -> None:
