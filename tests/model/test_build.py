@@ -114,7 +114,7 @@ def test_a_model_on_meta_has_every_shape_and_no_memory(config: TransformerConfig
     if getattr(config.decoder.block.ffn, "dispatch", "") == "loop":
         return  # it counts which tokens chose an expert, and here are none to count
     tokens = torch.zeros(2, 4, dtype=torch.long, device="meta")
-    assert shapes.logits(shapes(tokens).hidden).shape == (2, 4, config.table_rows())
+    assert shapes.logits(shapes(tokens).hidden).shape == (2, 4, config.vocab_size)
 
 
 def test_a_model_of_any_size_has_shapes() -> None:

@@ -36,15 +36,20 @@ def test_a_cast_table_gives_what_a_cast_row_gives() -> None:
 
 
 @pytest.mark.parametrize("config", COMBINATIONS, ids=name_of)
-def test_bf16_is_close_to_fp32(config: object) -> None:
-    """Within 5 % of the size of a hidden vector: bf16 keeps 8 bits, and there are two blocks."""
+def test_bf16_is_close_to_fp32(config: TransformerConfig) -> None:
+    """Within 5 % of the size of a hidden vector: bf16 keeps 8 bits, and there are two blocks.
+
+    Twice that without norms and skips, where nothing damps a rounding error.
+    """
     tokens = tokens_of(2, 8)
     wide = awake(config, torch.float32)
     narrow = cast(awake(config, torch.float32), "bf16")
     with torch.no_grad():
         exact, found = wide(tokens).hidden, narrow(tokens).hidden
     assert found.dtype == torch.bfloat16
-    assert (found.float() - exact).norm() < 0.05 * exact.norm()
+    block = config.decoder.block
+    undamped = block.placement == "bare" and block.norm.kind == "none"
+    assert (found.float() - exact).norm() < (0.1 if undamped else 0.05) * exact.norm()
 
 
 def test_a_precision_that_does_not_exist() -> None:

@@ -60,7 +60,7 @@ def test_masks_and_angles_are_made_once(config: TransformerConfig, monkeypatch: 
     """Once for each pattern, however many layers have it."""
     deep = config.override({"decoder.depth": 4})
     stack = stack_of(deep)
-    attending = {block.mixer for block in deep.decoder.blocks if block.mixer.kind == "attention"}
+    attending = {block.mixer for block in deep.decoder.blocks if block.mixer.kind in ("attention", "latent")}
     turned = {mixer for mixer in attending if mixer.relative is not None}
     calls = {"lower": 0, "relative": 0}
     for kernel in dict.fromkeys(KERNELS.values()):
