@@ -319,6 +319,19 @@ def test_classes_of_a_bert() -> None:
     assert "head" in BERT.reasons(three)[0][0]
 
 
+@pytest.mark.parametrize(
+    "family",
+    [each for each in ALL if each.architecture.endswith("SequenceClassification")],
+    ids=lambda each: each.architecture,
+)
+def test_every_classifier_of_texts_says_what_its_scores_mean(family: Family) -> None:
+    """A family that does not read `problem_type` would answer several labels by a softmax."""
+    for kind, several in (("multi_label_classification", True), ("single_label_classification", False)):
+        config = family.to_config({"id2label": {"0": "a", "1": "b"}, "problem_type": kind})
+        assert config.head.several == several
+        assert family.theirs(config)["problem_type"] == kind
+
+
 def test_what_the_scores_of_a_bert_mean() -> None:
     """`problem_type` says it: one of the classes, any of them, or a number; a threshold is kept in a field of heddle's own."""
     labels = {"id2label": {"0": "a", "1": "b"}}

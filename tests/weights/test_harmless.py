@@ -41,7 +41,9 @@ def scores(model: PreTrainedModel) -> torch.Tensor:
     tokens = torch.randint(14, 61, (2, 12), generator=torch.Generator().manual_seed(0))
     given = {"decoder_input_ids": tokens.flip(1)} if model.config.is_encoder_decoder else {}
     found: Any = model.eval()(input_ids=tokens, return_dict=True, **given)
-    value: torch.Tensor = found.logits if hasattr(found, "logits") else found.pooler_output
+    value: torch.Tensor = next(
+        getattr(found, name) for name in ("logits", "pooler_output", "last_hidden_state") if hasattr(found, name)
+    )
     return value
 
 
