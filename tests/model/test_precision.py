@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from heddle.config import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.model.precision import DTYPES, cast
