@@ -10,7 +10,7 @@ from heddle.errors import HeddleError
 from heddle.weights.families.family import Family, FamilyOptions, read_fields
 from heddle.weights.mapping import Names, TensorRow, Vocabulary, pair
 
-LABELS: dict[str, Any] = {"id2label": None, "num_labels": None, "threshold": None}
+LABELS: dict[str, Any] = {"id2label": None, "num_labels": None, "problem_type": None, "threshold": None}
 # What the scores of a classifier of texts may mean.
 PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
 OLDER = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
