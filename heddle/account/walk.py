@@ -17,9 +17,9 @@ from heddle.checks import at_least, checked
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.model.build import build
+from heddle.model.entry import Entry
 from heddle.model.head import LanguageHead
 from heddle.model.pooled import Classifier, TextVector
-from heddle.model.stack import Entry
 from heddle.model.transformer import Transformer
 from heddle.nn.attention import Attention
 from heddle.nn.convolution import Convolution

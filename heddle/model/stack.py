@@ -4,87 +4,23 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from heddle.checks import at_least, checked, wrong
-from heddle.config.entry import EntryConfig
 from heddle.config.layers import DropoutConfig
 from heddle.config.model import StackConfig
 from heddle.errors import HeddleError
+from heddle.model.entry import Entry
 from heddle.nn.block import WIRINGS, Block
 from heddle.nn.cache import Cache, Keys
-from heddle.nn.dropout import Dropout
-from heddle.nn.embedding import Embedding, check_ids
-from heddle.nn.layout import EVEN, Layout
+from heddle.nn.layout import Layout
 from heddle.nn.norm import make_norm
-from heddle.nn.numeric import wide_dtype
-from heddle.nn.output import EncoderOutput, Hidden, Output
-from heddle.nn.position import SinusoidalPositions, make_relative
+from heddle.nn.output import EncoderOutput, Output
+from heddle.nn.position import make_relative
 from heddle.nn.scope import Scope
 from heddle.nn.setting import Setting
 from heddle.nn.state import FORGETS, BlockState
-
-
-class Entry(nn.Module):
-    """What is applied to token embeddings before the first block: positions, token types, a norm, dropout, a linear map.
-
-    Positions are added to the token vectors or concatenated with them (L0-16, D-28). The map is there only if what is summed has
-    another width than the model (ELECTRA).
-
-    Raises:
-        HeddleError: in `forward`, if types are passed and there is no table of them.
-    """
-
-    def __init__(self, config: EntryConfig, dim: int, context: int, dropout: Dropout) -> None:
-        super().__init__()
-        width = config.positions_dim(dim)
-        self.scale = config.factor(dim)
-        self.offset = config.offset
-        self.concat = config.combine == "concat"
-        self.places = context + config.offset
-        self.positions = _positions(config.positions, self.places, width)
-        inner = config.width or dim
-        self.types = Embedding(config.types, inner) if config.types else None
-        self.norm = None if config.norm is None else make_norm(config.norm, inner)
-        self.dropout = dropout
-        self.project = None if inner == dim else nn.Linear(inner, dim)
-
-    def forward(self, x: Float[Tensor, "B T d"], layout: Layout, types: Int[Tensor, "B T"] | None = None) -> Hidden:
-        if types is not None:
-            if self.types is None:
-                raise HeddleError("this stack has no table of token types: leave out types, or set entry.types")
-            check_ids("types", types, self.types.weight.shape[0], tuple(layout.position.shape))
-        x = x * self.scale if self.scale != 1.0 else x
-        if self.positions is not None:
-            places = self.places_of(layout, x.dtype)
-            x = torch.cat((x, places.expand(*x.shape[:2], -1)), dim=-1) if self.concat else x + places
-        if self.types is not None:
-            types = torch.zeros_like(layout.position) if types is None else types
-            x = x + self.types(types).to(x.dtype)
-        x = self.dropout(x if self.norm is None else self.norm(x))
-        return x if self.project is None else self.project(x)
-
-    def places_of(self, layout: Layout, dtype: torch.dtype) -> Float[Tensor, "B T d"]:
-        """Vectors of the tokens' positions: looked up in a learned table, or computed in fp32 or wider."""
-        assert self.positions is not None
-        at = layout.position + self.offset
-        if isinstance(self.positions, SinusoidalPositions):
-            return self.positions(at, wide_dtype(dtype)).to(dtype)
-        if layout.form not in EVEN:
-            # Padding may lie beyond the table. It gets the first row and is seen by nothing.
-            at = at.masked_fill(~layout.real, 0)
-        check_ids("the layout's positions", at, self.places)
-        return self.positions(at).to(dtype)
-
-
-def _positions(kind: str, context: int, dim: int) -> nn.Module | None:
-    if kind == "none":
-        return None
-    if kind == "learned":
-        return Embedding(context, dim)
-    return SinusoidalPositions(dim, halves=kind == "sinusoidal_halves")
 
 
 def distinct(items: Iterable[Any]) -> tuple[list[Any], list[int]]:

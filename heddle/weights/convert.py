@@ -60,7 +60,7 @@ from heddle.weights.ids import read_ids
 from heddle.weights.mapping import import_tensors
 from heddle.weights.published import open_weights, read_chat, read_json, read_settings, read_tokenizer, write_published
 from heddle.weights.run import build_empty, load, write_model
-from heddle.weights.sentences import read_sentences, write_sentences
+from heddle.weights.sentences import Sentences, read_sentences, write_sentences
 from heddle.weights.start import is_head
 from heddle.weights.tensors import check_depth, specs_of
 from heddle.weights.tensors import compare as compare_specs
@@ -140,19 +140,7 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     top, folder = folder, folder if sentences is None else sentences.body
     theirs = read_json(folder / "config.json")
     try:
-        # Below a pooling, it does not matter which head a class has.
-        found = families_of(theirs if sentences is None else without(theirs, "architectures"))
-        family = found[0] if len(found) == 1 else nearest_table(found, open_weights(folder))
-        renamed: list[str] = []
-        if sentences is None:
-            family, renamed = with_its_head(family, open_weights(folder))
-            config = family.to_config({**theirs, "architectures": [family.architecture]} if renamed else theirs)
-        else:
-            family = family.body()
-            data = family.to_config(without(theirs, "architectures")).to_dict()
-            config = TransformerConfig.of(
-                {**data, "head": sentences.head.to_dict()}, where="its files in heddle's terms"
-            )
+        family, config, renamed = family_and_config(theirs, open_weights(folder), sentences)
     except HeddleError as error:
         raise HeddleError(f"{folder}: {error}") from None
     generation = folder / "generation_config.json"
@@ -164,16 +152,10 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
         notes.append(NO_SENTENCES.format(architecture=family.architecture))
     weights = open_weights(folder)
     config = family.with_own_head(config, weights)
-    for name, stack in config.stacks().items():
-        place = None if len(config.stacks()) == 1 else name
-        names = family.names
-        start = names.prefix or names.wrapped
-        check_depth(weights, names.wrapped + family.layers[name], stack.depth, folder, start, place)
+    check_depths(family, config, weights, folder)
     empty = build_empty(config, folder / "config.json").state_dict()
     tokenizer, missing = read_tokenizer(folder, sentences is not None and sentences.lower)
     chat, unread = read_chat(folder)
-    said = theirs.get("architectures") or []
-    notes += [f"{name}: read as {family.architecture}, without its other heads" for name in said if name in family.also]
     notes += [
         *renamed,
         *(() if sentences is None else sentences.notes),
@@ -208,6 +190,41 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     parameters = sum(tensor.numel() for tensor in tensors.values())
     writes = tokenizer is not None and "decoder" in config.stacks() and len(config.stacks()) == 1
     return {"family": family.name, "parameters": parameters, "writes": writes, "notes": notes}
+
+
+def family_and_config(
+    theirs: Mapping[str, Any], names: Collection[str], sentences: Sentences | None
+) -> tuple[Family, TransformerConfig, list[str]]:
+    """The family of a config.json and a file with these tensors, the model in heddle's terms, and notes for the user.
+
+    Raises:
+        HeddleError: heddle does not read it.
+    """
+    # Below a pooling, it does not matter which head a class has.
+    found = families_of(theirs if sentences is None else without(theirs, "architectures"))
+    family = found[0] if len(found) == 1 else nearest_table(found, names)
+    if sentences is not None:
+        family = family.body()
+        data = family.to_config(without(theirs, "architectures")).to_dict()
+        whole = {**data, "head": sentences.head.to_dict()}
+        return family, TransformerConfig.of(whole, where="its files in heddle's terms"), []
+    family, renamed = with_its_head(family, names)
+    config = family.to_config({**theirs, "architectures": [family.architecture]} if renamed else theirs)
+    said = [] if renamed else theirs.get("architectures") or []
+    wider = [f"{name}: read as {family.architecture}, without its other heads" for name in said if name in family.also]
+    return family, config, [*renamed, *wider]
+
+
+def check_depths(family: Family, config: TransformerConfig, names: Iterable[str], where: Path) -> None:
+    """Refuse files whose layers are more or fewer than the config says.
+
+    Raises:
+        HeddleError: they are.
+    """
+    start = family.names.prefix or family.names.wrapped
+    for name, stack in config.stacks().items():
+        place = None if len(config.stacks()) == 1 else name
+        check_depth(names, family.names.wrapped + family.layers[name], stack.depth, where, start, place)
 
 
 def families_of(theirs: Mapping[str, Any]) -> list[Family]:

@@ -16,8 +16,8 @@ from heddle.config import (
 from heddle.config.layers import AttentionConfig, GatedConfig, MLPConfig, NormConfig
 from heddle.look.weights import head_products
 from heddle.model import Transformer
+from heddle.model.entry import Entry
 from heddle.model.head import Scores
-from heddle.model.stack import Entry
 from heddle.nn import (
     KERNELS,
     MLP,

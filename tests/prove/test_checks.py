@@ -8,7 +8,7 @@ from torch import Tensor
 
 from heddle.config import TransformerConfig
 from heddle.model import Transformer, build
-from heddle.model.stack import Entry
+from heddle.model.entry import Entry
 from heddle.nn.layout import PADDING
 from heddle.nn.state import Growing, Rolling
 from heddle.prove import Verdict, prove, prove_config

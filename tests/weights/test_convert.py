@@ -320,7 +320,7 @@ def test_tensors_that_do_not_fit(folder: Path, tmp_path: Path, change: Callable[
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"model_type": "gpt3"}, "Did you mean 'gpt2'?"),
+        ({"model_type": "gpt22"}, "Did you mean 'gpt2'?"),
         ({"model_type": "berd"}, "heddle reads gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, qwen2_moe"),
         ({"model_type": None}, "config.json has no model_type; heddle reads gpt2, llama"),
         ({"model_type": ["gpt2"]}, "heddle reads gpt2, llama"),
@@ -689,7 +689,7 @@ def test_every_family_names_the_depth_that_does_not_fit(one_of_each: PreTrainedM
     for name in (name for name in names if name in fields):
         if one_of_each.config.model_type in ("bart", "marian") and name == "num_hidden_layers":
             continue  # says a second time what encoder_layers says
-        configure(tmp_path / "published", **{**fields, "layer_types": None, name: 7})
+        configure(tmp_path / "published", **{**fields, "layer_types": None, "no_rope_layers": None, name: 7})
         message = refusal(tmp_path / "published", tmp_path / "run")
         assert "layers" in message
         assert "the config says 7" in message

@@ -18,6 +18,7 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 # Its norms of queries and keys have a gain for each head.
 FIXED = {**rotary.FIXED, "use_qk_norm": False}
+BASE = 500_000.0
 TABLE = tuple(
     row
     for row in llama.TABLE
@@ -32,7 +33,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
     f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED)
-    data = llama.described({**f, "mlp_bias": False, "head_dim": None, "rms_norm_eps": 1e-6})
+    data = llama.described({**f, "mlp_bias": False, "head_dim": None, "rms_norm_eps": 1e-6}, usual=BASE)
     block = data["decoder"]["block"]
     block["mixer"]["relative"]["pairing"] = "neighbours"
     block |= {"norm": {"kind": "layer", "eps": f["layer_norm_eps"], "bias": False}, "wiring": "parallel_one_norm"}

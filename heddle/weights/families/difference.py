@@ -3,6 +3,7 @@
 from math import isclose
 from typing import Any
 
+from heddle.config.embedding import EmbeddingHeadConfig
 from heddle.config.layers import AttentionConfig, DropoutConfig, GatedConfig, LatentConfig, MLPConfig, MoEConfig
 from heddle.config.model import BlockConfig, LanguageHeadConfig, StackConfig, TransformerConfig
 from heddle.config.positions import (
@@ -41,6 +42,8 @@ def resolved(config: TransformerConfig) -> dict[str, Any]:
         data["dropout"] = DropoutConfig().to_dict()  # nothing is dropped, so the convention does not matter
     if isinstance(config.head, LanguageHeadConfig) and isclose(config.head.scale, config.dim**-0.5, rel_tol=1e-12):
         data["head"]["scale"] = "1/√dim"
+    if isinstance(config.head, EmbeddingHeadConfig):  # the rest of it is about texts
+        data["head"] = {"kind": "embedding", "computes": config.head.computes(config.dim)}
     for name in ("pad_vocab_to", "initial", "ids", "architecture", "chat", "decoding", "prompts"):
         del data[name]
     return data
