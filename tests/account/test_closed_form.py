@@ -66,7 +66,8 @@ def head(config: TransformerConfig) -> int:
     """A matrix of its own where the table is not shared; d² + d on a pooled vector."""
     d, kind = config.dim, config.head
     if kind.kind != "language":
-        return kind.dense * (d**2 + d)
+        layers = len(kind.dense) if isinstance(kind.dense, tuple) else int(kind.dense)
+        return layers * (d**2 + d)
     rows = config.table_rows()
     return (not kind.tied) * rows * d + kind.bias * rows + kind.transform * (d**2 + 3 * d)
 
