@@ -473,7 +473,7 @@ def electra(draws: Callable[[Pick], dict[str, Any]]) -> Callable[[Pick], dict[st
         "embedding_size": pick((24, 32, 12)),
         "summary_type": pick(("first", "mean")),
         "summary_use_proj": pick((True, False)),
-        "summary_activation": pick(("gelu", None)),
+        "summary_activation": pick(("gelu", "relu")),
         "summary_last_dropout": pick((0.1, 0.0)),
     }
 
@@ -676,7 +676,7 @@ NOT_DRAWN = {
     "transformers_version", "architectures", "output_hidden_states", "output_attentions", "return_dict", "dtype",
     "model_type", "id2label", "label2id", "problem_type", "is_encoder_decoder", "bos_token_id", "eos_token_id", "pad_token_id",
     "_name_or_path", "num_local_experts", "dense_act_fn", "is_gated_act", "attn_logit_softcapping",
-    "_sliding_window_pattern", "qk_head_dim", "num_experts", "head_dim",
+    "_sliding_window_pattern", "num_nextn_predict_layers", "qk_head_dim", "num_experts", "head_dim",
 }  # fmt: skip
 
 
@@ -1005,10 +1005,11 @@ def make_writer(architecture: str, style: Style, count: int, prompts: list[list[
     late = Counter(token for text in free for token in set(text[3:]) - set(text[:3]))
     every = Counter(token for text in free for token in text)
     popular = [token for token, _ in (*late.most_common(), *every.most_common()) if token < 256]
-    table = model.get_output_embeddings().weight
+    head = model.get_output_embeddings()
     with torch.no_grad():
         for place, end in enumerate((*(256 + each for each in style.ends), count + 7)):
-            table[end] = 1.02 * table[popular[place % len(popular)]]
+            for tensor in (head.weight, head.bias) if head.bias is not None else (head.weight,):
+                tensor[end] = 1.02 * tensor[popular[place % len(popular)]]
     return model
 
 
