@@ -78,7 +78,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"decoder": {**STACK, "entry": {"combine": "concat"}}}, "combine = 'concat' needs positions to concatenate"),
     (
         {"decoder": {**STACK, "entry": {"positions": "learned", "combine": "concat"}}},
-        "head.tied needs token vectors as wide as the model; with combine = 'concat' set head.tied = false",
+        "head.tied needs token vectors as wide as the model",
     ),
     ({"decoder": {**STACK, "entry": {"position_dim": 4}}}, "position_dim applies to combine = 'concat'"),
     ({"decoder": {**STACK, "entry": {"offset": 2}}}, "offset applies to learned positions only"),

@@ -247,8 +247,9 @@ def test_grouped_is_copied(config: TransformerConfig) -> None:
     full = awake(config.override({"decoder.block.mixer.kv_heads": None}))
     weights = grouped.state_dict()
     for name, weight in weights.items():
-        for letter in ("k", "v"):
-            if f".mixer.{letter}." in name:
+        # A norm over all keys of a token has a gain for each of their channels, so it is copied as they are.
+        for part in ("k", "v", *(["k_norm"] if mixer.qk_norm_over == "all" else [])):
+            if f".mixer.{part}." in name:
                 heads = weight.unflatten(0, (mixer.key_heads(), -1))
                 weights[name] = heads.repeat_interleave(mixer.heads // mixer.key_heads(), dim=0).flatten(0, 1)
     full.load_state_dict(weights)
