@@ -503,7 +503,6 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "DecodingDefaults.typical_p": (0.9,),
     "DecodingDefaults.beams": (2,),
     "DecodingDefaults.length_penalty": (0.6,),
-    "DenseConfig.outputs": (5,),
     "DynamicScaling.factor": (1.0, 4.0),
     "DynamicScaling.original": (16, 4),
     "DynamicScaling.length": (20, 8),
@@ -590,7 +589,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
 }
 # How often a kind is drawn among its alternatives: most choices are attention's, and then rotary positions'.
 OFTEN = {"AttentionConfig": 4, "RotaryConfig": 3}
-TRIES = 50  # at a part by itself, such as a layer, until it is not refused
+TRIES = 200
 
 
 class Stuck(Exception):
