@@ -119,8 +119,12 @@ def template(ids: list[int]) -> Change:
 
 
 def test_a_beginning_is_added(tmp_path: Path, tiny: TransformerConfig) -> None:
-    _, found = exported(tmp_path, tiny, changed(tmp_path, template([7])))
-    assert (found[KEY + "bos_token_id"], found[KEY + "add_bos_token"]) == (7, True)
+    """Of an imported model, whose files say so; one that heddle trained has read texts without it."""
+    imported, trained = tmp_path / "imported", tmp_path / "trained"
+    for folder, ids in ((imported, {"end": 296}), (trained, None)):
+        folder.mkdir()
+        _, found = exported(folder, tiny, changed(folder, template([7])), ids=ids)
+        assert (found[KEY + "bos_token_id"], found[KEY + "add_bos_token"]) == ((7, True) if ids else (296, False))
 
 
 def test_several_ends_and_a_chat_template_are_kept(tmp_path: Path, tiny: TransformerConfig) -> None:
@@ -160,7 +164,8 @@ LEFT_OUT: dict[str, tuple[Callable[[Path], Tokenizer | None], str]] = {
 @pytest.mark.parametrize("kind", LEFT_OUT)
 def test_a_tokenizer_that_llama_cpp_lacks_is_left_out(tmp_path: Path, tiny: TransformerConfig, kind: str) -> None:
     make, reason = LEFT_OUT[kind]
-    said, found = exported(tmp_path, tiny, make(tmp_path))
+    ids = {"end": 296} if kind == "beginnings" else None  # of an imported model, which reads them
+    said, found = exported(tmp_path, tiny, make(tmp_path), ids=ids)
     assert not said["tokenizer"]
     assert len(said["notes"]) == 1
     assert said["notes"][0].startswith("no tokenizer was written, so llama.cpp takes and gives ids: ")
