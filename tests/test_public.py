@@ -373,6 +373,7 @@ TABLE: dict[str, Call] = {
             "columns": [3, "text", {3: "text"}],
             "reader": NO_READER,
             "labels": NO_LABELS,
+            "separator": [None, 3],
         },
     ),
     "data.records_of": Call(
@@ -397,11 +398,12 @@ TABLE: dict[str, Call] = {
             "seed": [None, 1.5],
             "step": [-1, 1.5, None],
             "batch": NO_COUNT,
+            "ring": NO_SWITCH,
         },
     ),
     "data.windows_per_epoch": Call(
         {"store_length": 20, "context": 4},
-        {"store_length": [Bad(3, "3 tokens"), "20"], "context": NO_COUNT},
+        {"store_length": [Bad(3, "3 tokens"), "20"], "context": NO_COUNT, "ring": NO_SWITCH},
     ),
     "generate.Engine": Call(
         {"model": MODEL},
@@ -1175,7 +1177,16 @@ UNCHECKED = {
     },
     "model": {},
     "predict": {
-        RECORDS: ("Candidate", "Embeddings", "Filling", "TextClass", "TextNumber", "WordClass", "WordClasses"),
+        RECORDS: (
+            "Candidate",
+            "Embeddings",
+            "Filling",
+            "TextClass",
+            "TextLabels",
+            "TextNumber",
+            "WordClass",
+            "WordClasses",
+        ),
         "the name of a union": ("Prediction",),
     },
     "prove": {"a number": ("LARGE",), RECORDS: ("Proof", "Verdict")},

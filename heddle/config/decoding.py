@@ -185,7 +185,7 @@ def completed(
     settings = {**(usual or {}), **({} if defaults is None else defaults.beside(kind, said)), **said}
     most = settings.get("max_tokens", DecodingConfig.model_fields["max_tokens"].default)
     if "min_tokens" not in said and isinstance(most, int) and settings.get("min_tokens", 0) >= most:
-        del settings["min_tokens"]  # the user wants less than the model's files
+        settings.pop("min_tokens", None)  # the user wants less than the model's files
     return kind.of(settings, where=where)
 
 
