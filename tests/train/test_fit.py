@@ -315,7 +315,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (TEXT, {"task": "translation"}, r"translation needs pairs \(source, target\); it is a str"),
     ([("a", "b", "c", "d")], {"task": "classification"}, r"needs pairs \(text, label\); item 0 is a tuple"),
     ([np.arange(9)], {"task": "classification"}, r"needs pairs \(text, label\); it is an array"),
-    ([("a", None)], {"task": "classification"}, r"item 0: column 'label' has nothing, not a string"),
+    ([("a", None)], {"task": "classification"}, r"item 0: the label is null"),
     ([{"txt": "a", "label": 1}], {"task": "classification"}, r"item 0: no column 'text'; there are: txt, label"),
     ([("a", "x")], {"task": "regression"}, r"item 0: the label 'x' is not a finite number"),
     ([(["a", "b"], ["O"])], {"task": "token_classification"}, r"item 0: 2 words, but 1 label"),

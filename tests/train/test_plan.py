@@ -171,7 +171,7 @@ def test_minutes_become_steps(config: Make, tmp_path: Path) -> None:
     planned = prepare(config(steps=None, minutes=2.0), tmp_path / "run")
     assert 0.85 * 120 * 1e5 / 64 < planned.chosen.steps < 0.98 * 120 * 1e5 / 64
     assert planned.minutes == pytest.approx(2.0, rel=0.01)
-    per_epoch = windows_per_epoch(planned.train_tokens, 16)
+    per_epoch = windows_per_epoch(planned.train_tokens, 16, ring=True)
     assert planned.epochs == pytest.approx(planned.chosen.steps * 4 / per_epoch)
     assert planned.parameters == parameters(planned.model).total
     assert planned.train_tokens + planned.validation_tokens == len((tmp_path / "corpus.txt").read_bytes())
@@ -181,7 +181,7 @@ def test_minutes_become_steps(config: Make, tmp_path: Path) -> None:
 def test_epochs_become_steps(config: Make, tmp_path: Path) -> None:
     """Rounded up, so that everything is read; without a depth, the deepest model that sees enough tokens in them."""
     planned = prepare(config(steps=None, epochs=3), tmp_path / "run")
-    an_epoch = windows_per_epoch(planned.train_tokens, 16) / 4
+    an_epoch = windows_per_epoch(planned.train_tokens, 16, ring=True) / 4
     assert planned.chosen.steps == ceil(3 * an_epoch)
     assert planned.epochs == pytest.approx(3, rel=0.1)
     assert planned.epochs >= 3

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ def test_every_long_phase_is_seen_to_go_on(
     """Reading, learning a tokenizer and cutting, each of which reads the text once more: slowly, here."""
     said: list[str] = []
 
-    def slowly(sources: Sequence[Any], text: str) -> Iterator[Document]:
+    def slowly(*given: Any) -> Iterator[Document]:
         before = len(said)
-        for document in read_documents(sources, text):
+        for document in read_documents(*given):
             yield Document(document.text * 4, document.origin)
         while len(said) == before:
             time.sleep(0.001)

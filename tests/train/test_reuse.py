@@ -72,7 +72,7 @@ def test_a_second_run_takes_the_tokens(
         {"seed": 7, "learning_rate": 0.5},
         {"model": {"dim": 32, "context": 8}},
         {"data": {"layout": "documents", "workers": 1}, "batch": 2},
-        {"data": {"tokenizer": "{}/a/tokenizer.json"}},
+        {"data": {"tokenizer": "{}/a/tokenizer.json", "tokenizer_size": 4096}},
     ],
 )
 def test_what_changes_no_token(shared: Callable[..., list[str]], tmp_path: Path, more: dict[str, Any]) -> None:
@@ -89,7 +89,7 @@ def test_what_changes_no_token(shared: Callable[..., list[str]], tmp_path: Path,
         ({"validation": 0.2}, "validation = 0.1 there and 0.2 here"),
         ({"tokenizer_size": 310}, "tokenizer_size = 300 there and 310 here"),
         ({"tokenizer": "wordpiece"}, 'tokenizer = "bpe" there and "wordpiece" here'),
-        ({"tokenizer": "{}/other"}, "the tokenizer is another one"),
+        ({"tokenizer": "{}/other", "tokenizer_size": 4096}, "the tokenizer is another one"),
         ({"special_tokens": ["<x>"]}, 'special_tokens = [] there and ["<x>"] here'),
         ({"sources": ["{}/corpus.txt", "{}/more.txt"]}, "more.txt: not read there"),
         ({"sources": ["{}/more.txt"]}, "more.txt: not read there; {}/corpus.txt: not read here"),
