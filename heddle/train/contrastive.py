@@ -200,8 +200,8 @@ class ContrastiveTask(RecordTask):
         tokens = padded(ids, 0)
         layout = Layout.packed([[len(text) for text in group] for group in texts], tokens.shape[1])
         weights = torch.from_numpy((targets != IGNORED).astype(np.float32))
-        numbers: dict[tuple[int, ...], int] = {}
-        named = [[numbers.setdefault(tuple(text), len(numbers)) for text in group] for group in texts]
+        # Within its group, where texts are compared: so a number does not depend on the rows beside it.
+        named = [[group.index(text) for text in group] for group in texts]
         equal = torch.from_numpy(padded(named, IGNORED, rows.largest * len(self.names)))
         return Batch(torch.from_numpy(tokens), layout, torch.from_numpy(targets), weights, texts=equal)
 

@@ -9,7 +9,10 @@ from heddle.prove import laptop, prove_config
 from tests.models import drawn
 
 WIDE = {"vocab_size": 50_000, "dim": 512, "context": 64}
-COUNTS = {"shared", "active", "experts", "taps", "dilation", "heads", "kv_heads", "fraction"}
+COUNTS = {
+    *("shared", "active", "experts", "taps", "dilation", "heads", "kv_heads", "fraction"),
+    *("short", "long"),  # a factor for each rotated pair of channels
+}
 
 
 def wide(stack: str = "decoder", overrides: list[dict[str, Any]] | None = None, **block: Any) -> TransformerConfig:
