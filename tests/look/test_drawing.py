@@ -96,7 +96,7 @@ def test_every_plus_is_an_addition_of_the_pass(config: TransformerConfig, monkey
 
     def watched(self: Residual, x: Any, entered: Any, change: Any) -> Any:
         whole = leave(self, x, entered, change)
-        bare = self.outside(self.dropout(self.after(change)))
+        bare = self.outside(self.dropout(self.scaled(self.after(change))))
         seen.append((self.skip is not None, not torch.equal(whole, bare)))
         return whole
 
