@@ -24,7 +24,8 @@ def theirs(published: PreTrainedModel) -> dict[str, torch.Tensor]:
             "decoder.{}.cross": answer.cross_attentions,
         }
     else:
-        stack = "encoder" if "Bert" in type(published).__name__ else "decoder"
+        encodes = any(each in type(published).__name__.lower() for each in ("bert", "electra", "mpnet"))
+        stack = "encoder" if encodes else "decoder"
         parts = {f"{stack}.{{}}.mixer": published(TOKENS, output_attentions=True).attentions}
     return {name.format(number): each for name, maps in parts.items() for number, each in enumerate(maps)}
 
