@@ -226,6 +226,12 @@ def test_an_echo_alone_has_no_completion(http: httpx2.Client) -> None:
     }
 
 
+def test_a_prompt_counts_once_however_many_texts_follow_it(http: httpx2.Client) -> None:
+    used = [http.post("/v1/completions", json={**PLAIN, "prompt": "abc", "n": n}).json()["usage"] for n in (1, 3)]
+    assert [each["prompt_tokens"] for each in used] == [3, 3]
+    assert used[1]["total_tokens"] == 3 + used[1]["completion_tokens"]
+
+
 def test_errors_of_a_conversation_name_its_field(http: httpx2.Client) -> None:
     long = {**CHAT, "messages": [{"role": "user", "content": "a" * 65}]}
     assert http.post("/v1/chat/completions", json=long).json()["error"]["param"] == "messages"

@@ -32,6 +32,14 @@ def sgd(**said: Any) -> TrainConfig:
     return TrainConfig.of({"optimizer": "sgd", "clip": 0.0, **said})
 
 
+@pytest.mark.parametrize(("kind", "usual"), [("sgd", 1e-4), ("adamw", 0.1), ("muon", 0.1)])
+def test_a_weight_decay_of_0_is_none_and_not_the_default(kind: str, usual: float) -> None:
+    for said, wanted in (({}, usual), ({"weight_decay": 0}, 0.0), ({"weight_decay": 0.3}, 0.3)):
+        optimizer = Optimizer(build(TINY), TrainConfig.of({"optimizer": kind, **said}), 0.2, "fp32")
+        decays = {group["weight_decay"] for each in optimizer.optimizers for group in each.param_groups}
+        assert decays == {wanted, 0.0}
+
+
 @pytest.mark.parametrize("said", [{}, {"momentum": 0.0}, {"momentum": 0.8, "nesterov": True}], ids=str)
 def test_sgd_is_torchs(said: dict[str, Any]) -> None:
     """Against torch's SGD, neither fused nor by tensor lists, on a plain copy with a plain loss; a row changes two settings."""

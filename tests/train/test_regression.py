@@ -57,6 +57,22 @@ def test_what_is_reported() -> None:
     assert all(" / " in line for line in shown.splitlines())
 
 
+def test_the_correlation_of_numbers_far_from_zero_is_numpys() -> None:
+    """Labels of 10,000 and a little: moments in fp32 would round the little away."""
+    draw = np.random.default_rng(0)
+    targets = (10_000 + draw.standard_normal(64)).astype(np.float32)
+    found = (targets + 0.5 * draw.standard_normal(64)).astype(np.float32)
+    made = RegressionTask(CONFIG, reading(CONFIG, "number"))
+    batch = replace(
+        made.batch(Examples(np.zeros(64, dtype=np.int64))), targets=torch.from_numpy(targets), weights=torch.ones(64)
+    )
+    objective = made.objective(build(made.reading.model))
+    objective._scores = lambda features: torch.from_numpy(found)  # type: ignore[method-assign]
+    means = {name: float(each.sum()) / 64 for name, each in objective.counts(torch.empty(64, 8), batch).items()}
+    wanted = np.corrcoef(found.astype(np.float64), targets.astype(np.float64))[0, 1]
+    assert made.metrics({**means, "loss": 1.0}, 1.0)["pearson"] == pytest.approx(wanted, abs=1e-6)
+
+
 def test_labels_far_from_a_new_model_are_told_and_wrong_ones_refused() -> None:
     given = reading(CONFIG, "number")
     columns = given.records(held_out=False).columns
