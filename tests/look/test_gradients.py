@@ -26,6 +26,19 @@ def test_gradients_are_those_of_finite_differences(config) -> None:  # type: ign
     assert float(found.values[4]) == 0  # after the position that is scored
 
 
+def test_the_error_of_integrated_gradients_falls_with_the_square_of_the_steps() -> None:
+    """As a sum at midpoints does; at either end of each step it would fall with the steps alone."""
+    model, tokens = awake(config_of(positions="learned")), tokens_of(1, 6)
+    baseline = 0.5 * trace(model, tokens, "decoder.embedded")["decoder.embedded"]  # away from zero, where norms bend
+    gaps = []
+    for steps in (32, 64, 128):
+        found = integrated_gradients(model, tokens, 3, steps=steps, baseline=baseline)
+        assert found.baseline is not None
+        gaps.append(abs(float(found.values.double().sum()) - (found.score - found.baseline)))
+    assert gaps[0] / gaps[1] == pytest.approx(4, rel=0.2)
+    assert gaps[1] / gaps[2] == pytest.approx(4, rel=0.2)
+
+
 def test_integrated_gradients_add_up() -> None:
     model = awake(config_of(norm=COMBINATIONS[0].decoder.block.norm, positions="learned"))
     tokens = tokens_of(1, 6)
