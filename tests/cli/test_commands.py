@@ -256,6 +256,7 @@ class TestEval:
             "bytes",
             "share",
             *("targets", "cut", "unscored", "examples", "shortened", "left_out", "blank"),
+            *("malformed", "unseen_labels", "other_files"),
         }
         assert data.keys() == {"run", "text", "context", "precision", *scores}
         assert (data["standard_error"], data["share"]) == (0, 1)
