@@ -33,7 +33,7 @@ def test_training_shows_what_eval_shows(
     heddle: Heddle, many: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Bits per byte of many documents, at every look and at the end; a sample says how far it may be off."""
-    monkeypatch.setattr("heddle.train.training.ENDING", 600)
+    monkeypatch.setattr("heddle.train.length.ALWAYS", 600)
     other = [] if kind == "bytes" else [f"tokenizer={kind}"]  # TINY says bytes
     settings = [*TINY, *other, "evaluate_every=8", "steps=16", "learning_rate=1e-2"]
     told = heddle("train", many, *settings, "--name", "a", "--json")
@@ -94,10 +94,10 @@ def test_what_was_held_out_is_said(heddle: Heddle, many: str, corpus: str, tmp_p
 def test_text_that_an_epoch_leaves_out_is_said(heddle: Heddle, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("x" * 200)
     said = heddle("train", "short.txt", *TINY, "context=90", "validation=0.5", "--dry-run").out
-    assert "reads 90 of its 99 targets" not in said  # a tenth is no loss to speak of
+    assert "reads 90 of its 101 targets" not in said  # a tenth is no loss to speak of
     said = heddle("train", "short.txt", *TINY, "context=51", "validation=0.5", "--dry-run").out
     assert (
-        "each epoch reads 51 of the training text's 99 targets, different ones each time: the text is 2.0 windows of context = 51"
+        "each epoch reads 51 of the training text's 101 targets, different ones each time: the text is 2.0 windows of context = 51"
         in said
     )
 
