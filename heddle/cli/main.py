@@ -23,7 +23,7 @@ FLAGS = frozenset(
     f"--{name}"
     for name in (
         "all", "compile", "crop", "dry-run", "follow", "heads", "hub", "json", "lens", "lookup", "lowercase", "names",
-        "no-browser", "normalise", "special", "window",
+        "no-browser", "normalise", "skip-invalid", "special", "window",
     )
 )  # fmt: skip
 
