@@ -112,42 +112,6 @@ def compare(sources: int) -> list[dict[str, Any]]:
     return rows
 
 
-def by_ctranslate2(folder: Path, texts: list[str], beams: int, tokens: int) -> list[tuple[str, float]]:
-    """The translations of an exported model by CTranslate2, with their log probabilities per token, from its own tokenizer on."""
-    import ctranslate2
-    from transformers import AutoTokenizer
-
-    converted = folder.parent / f"{folder.name}-ctranslate2"
-    ctranslate2.converters.TransformersConverter(str(folder)).convert(str(converted))
-    cut = AutoTokenizer.from_pretrained(folder)
-    sources = [cut.convert_ids_to_tokens(cut(text)["input_ids"]) for text in texts]
-    made = ctranslate2.Translator(str(converted), "cpu", inter_threads=1, intra_threads=1).translate_batch(
-        sources, beam_size=beams, max_decoding_length=tokens, return_scores=True
-    )
-    ids = [cut.convert_tokens_to_ids(each.hypotheses[0]) for each in made]
-    texts = [cut.decode(each, skip_special_tokens=True) for each in ids]
-    return list(zip(texts, (each.scores[0] for each in made), strict=True))
-
-
-def against_ctranslate2(run: Path, texts: list[str], beams: int, tokens: int) -> dict[str, Any]:
-    """How many translations of a run's export by CTranslate2 are heddle's."""
-    from heddle.generate import translate
-    from heddle.weights import export_model, load
-
-    with tempfile.TemporaryDirectory() as place:
-        export_model(run, Path(place) / "exported")
-        theirs = by_ctranslate2(Path(place) / "exported", texts, beams, tokens)
-    ours = [best for best, *_ in translate(*load(run, "cpu"), texts, beams=beams, max_tokens=tokens)]
-    equal = [best.text == text for best, (text, _) in zip(ours, theirs, strict=True)]
-    apart = [abs(best.score - score) for best, (_, score), same in zip(ours, theirs, equal, strict=True) if same]
-    return {
-        "sources": len(texts),
-        "beams": beams,
-        "equal": sum(equal),
-        "largest difference of scores": max(apart, default=0.0),
-    }
-
-
 def contenders(
     run: Path, folder: Path, arguments: argparse.Namespace, texts: list[str]
 ) -> dict[str, Callable[[], list[str]]]:
@@ -228,9 +192,6 @@ def main() -> None:
     parser.add_argument("run", nargs="?", type=Path)
     parser.add_argument("sources", nargs="?", type=Path)
     parser.add_argument("--equal", type=int, nargs="?", const=200, help="compare texts on so many random sources")
-    parser.add_argument(
-        "--ctranslate2", action="store_true", help="compare texts of the first 200 sources with CTranslate2's"
-    )
     parser.add_argument("--beams", type=int, default=5)
     parser.add_argument("--rows", type=int, default=128, help="sources that share each forward pass")
     parser.add_argument("--their-rows", type=int, default=64, help="the same for Hugging Face transformers")
@@ -242,12 +203,7 @@ def main() -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     if (arguments.equal is None) == (arguments.run is None or arguments.sources is None):
         raise SystemExit("name a run and a file of sources, or give --equal")
-    result: Any
-    if arguments.ctranslate2:
-        texts = [line for line in arguments.sources.read_text(encoding="utf-8").splitlines() if line][:200]
-        result = against_ctranslate2(arguments.run, texts, arguments.beams, arguments.tokens)
-    else:
-        result = race(arguments) if arguments.equal is None else compare(arguments.equal)
+    result: Any = race(arguments) if arguments.equal is None else compare(arguments.equal)
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))

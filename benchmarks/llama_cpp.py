@@ -130,21 +130,21 @@ def serve(file: Path) -> Any:
     """llama.cpp with a file loaded: one thread, and a cache in fp32."""
     import xllamacpp
 
-    said = xllamacpp.CommonParams()
-    said.model.path = str(file)
-    said.n_ctx, said.n_parallel, said.n_threads_http = 128, 1, 1
-    said.cpuparams.n_threads = said.cpuparams_batch.n_threads = 1
-    said.warmup, said.fit_params, said.verbosity = False, False, QUIET
-    said.cache_type_k = said.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-    said.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    return xllamacpp.Server(said)
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = str(file)
+    parameters.n_ctx, parameters.n_parallel, parameters.n_threads_http = 128, 1, 1
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
+    parameters.warmup, parameters.fit_params, parameters.verbosity = False, False, QUIET
+    parameters.cache_type_k = parameters.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    return xllamacpp.Server(parameters)
 
 
 def continued(server: Any, prompt: Any, tokens: int, never: list[int]) -> tuple[list[int], list[dict[int, float]]]:
     """The ids of llama.cpp's greedy continuation, the end included, and at each step the log probabilities of the best tokens."""
-    asked = {"prompt": prompt, "n_predict": tokens, "temperature": 0.0, "n_probs": TOP, "cache_prompt": False}
-    asked |= {"logit_bias": [[id, False] for id in never]}
-    answer = server.handle_completions(asked)
+    request = {"prompt": prompt, "n_predict": tokens, "temperature": 0.0, "n_probs": TOP, "cache_prompt": False}
+    request |= {"logit_bias": [[id, False] for id in never]}
+    answer = server.handle_completions(request)
     if "choices" not in answer:
         raise RuntimeError(f"llama.cpp: {answer}")
     steps = (answer["choices"][0]["logprobs"] or {"content": []})["content"]

@@ -95,7 +95,7 @@ def read_files(
     """The files, as the run's task reads them, from its columns or those that are named.
 
     Raises:
-        HeddleError: there is no tokenizer, or the files cannot be read.
+        HeddleError: the run has no tokenizer, or the files cannot be read.
     """
     if tokenizer is None:
         raise HeddleError(f"{run} has no tokenizer.json to tokenize the text with")

@@ -2,7 +2,7 @@
 
 In reading order:
 
-- `notes`, `formats`: what reading leaves out and says (`Reader`); what is no text.
+- `notes`, `formats`: what reading leaves out and reports (`Reader`); files that are not text.
 - `files`, `tables`: which files a source names, and their rows if they have columns.
 - `sources`: files, folders and globs to documents (`read_documents`); `examples`: to records (`read_examples`), `values`: fields.
 - `given`: what a user has in Python, as a corpus in memory (`corpus_of`); `memory`: a text there.

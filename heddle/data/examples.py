@@ -80,7 +80,7 @@ def read_examples(
             says what a folder has that is not read.
 
     Raises:
-        HeddleError: a source cannot be read, or there is no record.
+        HeddleError: a source cannot be read, or has no records.
         MalformedError: a row has no such column or something else in it, or parallel files have different numbers of lines.
     """
     warns, columns, reader = reader is None, dict(columns or {}), reader or Reader()
@@ -309,7 +309,7 @@ def _sentences(file: Path, width: int, reader: Reader) -> Iterator[list[tuple[in
 
 
 def _width(file: Path, reader: Reader) -> int:
-    """How many columns the first line that is no comment has; what begins with # is one here."""
+    """How many columns the first line has that is not a comment; a line that begins with # is one here."""
     lines = (line for line in raw_lines(file, reader.encoding) if line.strip(BLANKS))
     return next((len(cells_of(line)) for line in lines if line[0] != "#" and not line.startswith("-DOCSTART-")), 0)
 
