@@ -113,7 +113,7 @@ AXES: dict[str, Sequence[Any]] = {
     "positions": ("none", "learned", "sinusoidal", "sinusoidal_halves beside", "learned beside"),
     "entry_norm": (None, LayerNormConfig(), RMSNormConfig()),
     "entry_scale": (False, True, 0.6),
-    "entry_width": (None, 12),
+    "token_dim": (None, 12),
     "types": (0, 2),
     "tied": (True, False),
     "head_bias": (False, True),
@@ -135,8 +135,8 @@ REFUSED: list[dict[str, Sequence[Any]]] = [
     {"kernel": ("sdpa",), "cap": (2.0,)},
     {"kernel": ("blockwise", "flex"), "dropout": (0.5,)},
     {"tied": (True,), "positions": ("sinusoidal_halves beside", "learned beside")},
-    {"entry_width": (12,), "positions": ("sinusoidal_halves beside", "learned beside")},
-    {"entry_width": (12,), "tied": (True,)},  # unless the head has a transform, as one of `ENCODERS`
+    {"token_dim": (12,), "positions": ("sinusoidal_halves beside", "learned beside")},
+    {"token_dim": (12,), "tied": (True,)},  # unless the head has a transform, as one of `ENCODERS`
     # Without eps a row of zeros has no value (L0-50), and that is what padding gets from attention.
     {"norm": (LayerNormConfig(bias=False, eps=0),), "placement": ("sandwich", "output", "bare")},
 ]
@@ -230,7 +230,7 @@ def stack_of(
     relative: Any = None,
     entry_norm: Any = None,
     entry_scale: bool | float = False,
-    entry_width: int | None = None,
+    token_dim: int | None = None,
     types: int = 0,
     final_norm: bool | None = None,
     dropout: float = 0.0,
@@ -267,7 +267,7 @@ def stack_of(
         offset=2 if kind == "learned" and beside else 0,
         norm=entry_norm,
         scale=entry_scale,
-        width=entry_width,
+        token_dim=token_dim,
         types=types,
         dropout=dropout,
     )
@@ -432,7 +432,7 @@ ALIKE: list[dict[str, Any]] = [
         "types": 2,
     },  # BART
     {"entry_norm": RMSNormConfig(), "positions": "none", "relative": AXES["relative"][3], "kernel": "blockwise"},  # T5
-    {"placement": "sandwich", "positions": "sinusoidal", "kv_heads": 2, "entry_width": 6, "head_transform": True},
+    {"placement": "sandwich", "positions": "sinusoidal", "kv_heads": 2, "token_dim": 6, "head_transform": True},
     {"placement": "output", "ffn": "moe", "kernel": "reference"},
     {"placement": "literal", "positions": "learned", "window": 3, "kernel": "plain", "ffn": "gated"},
     {"first": ConvolutionConfig(taps=3), "positions": "none", "kernel": "flex", "ffn": "none"},
@@ -515,7 +515,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "EntryConfig.offset": (0, 2),
     "EntryConfig.scale": (0.5,),
     "EntryConfig.types": (0, 2),
-    "EntryConfig.width": (16, 6, 5),
+    "EntryConfig.token_dim": (16, 6, 5),
     "EntryConfig.dropout": RATES,
     "GatedConfig.hidden": (12, 3),
     "GatedConfig.dropout": RATES,

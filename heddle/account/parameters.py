@@ -154,7 +154,7 @@ def deck_applies(config: TransformerConfig) -> bool:
     if (
         not rule_applies(config)
         or not isinstance(config.head, LanguageHeadConfig)
-        or stack.entry.token_dim(config.dim) != config.dim
+        or stack.entry.tokens_dim(config.dim) != config.dim
     ):
         return False
     sizes = {_sizes(block, config.dim) for block in stack.blocks}

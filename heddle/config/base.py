@@ -61,7 +61,7 @@ def unknown_key(key: str, known: Iterable[str], where: str = "") -> HeddleError:
         hint = next((f" Did you mean {path!r}?" for name, path in DEEPER.items() if did_you_mean(leaf, [name])), "")
     if (right or leaf) == "dim" and "." in key:  # L1-51
         hint = " A model has one width: set 'dim' at the top level."
-    return HeddleError(f"unknown key {key!r}{where}.{hint or ' Known keys: ' + ', '.join(sorted(names)) + '.'}")
+    return HeddleError(f"unknown key {key!r}{where}.{hint or ' Known keys: ' + ', '.join(sorted(set(names))) + '.'}")
 
 
 NONE = ("none", "None", "null")  # words for no value, in formats that have no null

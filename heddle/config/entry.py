@@ -18,7 +18,7 @@ class EntryConfig(Config):
     combine: Literal["sum", "concat"] = "sum"  # (L0-16, D-28)
     position_dim: Size | None = None  # with concat: width of the position part; None: half of dim
     # Width of what is summed; a linear map then brings it to the model's (ELECTRA, ALBERT). None: dim, without a map.
-    width: Size | None = None
+    token_dim: Size | None = None
     # Rows of a learned table before position 0: 2 in BART's and OPT's.
     offset: Annotated[int, Field(ge=0, le=2**16)] = 0
     # Embeddings times √dim (Vaswani et al. 2017, 3.4; D-30), or times a number (Granite).
@@ -31,9 +31,9 @@ class EntryConfig(Config):
     def _possible(self) -> Self:
         if self.combine == "concat" and self.positions == "none":
             raise ValueError("combine = 'concat' needs positions to concatenate: set positions")
-        if self.combine == "concat" and self.width is not None:
+        if self.combine == "concat" and self.token_dim is not None:
             raise ValueError(
-                "width applies to combine = 'sum' only; with concat, position_dim divides the model's width"
+                "token_dim applies to combine = 'sum' only; with concat, position_dim divides the model's width"
             )
         if self.offset and self.positions != "learned":
             raise ValueError("offset applies to learned positions only: set positions = 'learned', or leave it out")
@@ -47,10 +47,10 @@ class EntryConfig(Config):
         """What embeddings are multiplied by."""
         return dim**0.5 if self.scale is True else self.scale or 1.0
 
-    def token_dim(self, dim: int) -> int:
+    def tokens_dim(self, dim: int) -> int:
         """Width of a token's vector in the table."""
-        return (self.width or dim) if self.combine == "sum" else dim - self.positions_dim(dim)
+        return (self.token_dim or dim) if self.combine == "sum" else dim - self.positions_dim(dim)
 
     def positions_dim(self, dim: int) -> int:
         """Width of a position's vector."""
-        return (self.width or dim) if self.combine == "sum" else (self.position_dim or dim // 2)
+        return (self.token_dim or dim) if self.combine == "sum" else (self.position_dim or dim // 2)

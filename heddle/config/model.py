@@ -305,20 +305,20 @@ class TransformerConfig(Config):
         return self
 
     def _tables_possible(self) -> None:
-        widths = {name: stack.entry.token_dim(self.dim) for name, stack in self.stacks().items()}
+        widths = {name: stack.entry.tokens_dim(self.dim) for name, stack in self.stacks().items()}
         if min(widths.values()) < 1:
             raise ValueError(f"entry.position_dim leaves no room for tokens in dim = {self.dim}")
         if self.source_vocab_size is None and len(set(widths.values())) > 1:
             raise ValueError("encoder and decoder share one table, so their entries must have the same token width")
         if isinstance(self.head, LanguageHeadConfig) and self.head.tied and widths[self.last()[0]] != self.head_width():
             raise ValueError(
-                "head.tied needs token vectors as wide as the model, or with entry.width head.transform = true: "
+                "head.tied needs token vectors as wide as the model, or with entry.token_dim head.transform = true: "
                 "set head.tied = false"
             )
 
     def head_width(self) -> int:
         """Width of the vectors that a language head scores: the model's, or that of the entry behind a transform."""
-        width = self.last()[1].entry.width
+        width = self.last()[1].entry.token_dim
         return width if width and getattr(self.head, "transform", False) else self.dim
 
     def stacks(self) -> dict[str, StackConfig]:

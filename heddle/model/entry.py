@@ -33,7 +33,7 @@ class Entry(nn.Module):
         self.concat = config.combine == "concat"
         self.places = context + config.offset
         self.positions = _positions(config.positions, self.places, width)
-        inner = config.width or dim
+        inner = config.token_dim or dim
         self.types = Embedding(config.types, inner) if config.types else None
         self.norm = None if config.norm is None else make_norm(config.norm, inner)
         self.dropout = dropout

@@ -53,7 +53,7 @@ class Stack(nn.Module):
         self.prefix = causal and config.prefix
         setting = Setting(dim, causal, DropoutConfig() if dropout is None else dropout, self.prefix)
         # Width of the input; the entry may concatenate positions to it.
-        self.width = config.entry.token_dim(dim)
+        self.width = config.entry.tokens_dim(dim)
         self.longest = context if config.entry.positions == "learned" else None
         self.entry = Entry(config.entry, dim, context, setting.drop(config.entry.dropout))
         self.blocks = nn.ModuleList(WIRINGS[each.wiring](each, setting.at(i)) for i, each in enumerate(config.blocks))

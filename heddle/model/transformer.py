@@ -39,11 +39,11 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.vocab_size = config.vocab_size
-        width = config.last()[1].entry.token_dim(config.dim)
+        width = config.last()[1].entry.tokens_dim(config.dim)
         self.embedding = Embedding(config.table_rows(), width)
         self.source_embedding = None
         if config.source_vocab_size is not None and config.encoder is not None:
-            self.source_embedding = Embedding(config.source_rows(), config.encoder.entry.token_dim(config.dim))
+            self.source_embedding = Embedding(config.source_rows(), config.encoder.entry.tokens_dim(config.dim))
 
         def stack(part: StackConfig | None, causal: bool) -> Stack | None:
             return None if part is None else Stack(part, config.dim, config.context, causal, config.dropout)

@@ -313,12 +313,12 @@ def check_width(config: RunConfig, vectors: str, model: TransformerConfig) -> No
     width, choice = vector_width(vectors), config.model
     entry = model.last()[1].entry
     chosen = (choice.preset, choice.depth, choice.dim) != (None, None, None)
-    if chosen and entry.token_dim(model.dim) == width:
+    if chosen and entry.tokens_dim(model.dim) == width:
         return
     wanted = width if entry.combine == "sum" else width + (entry.position_dim or width)
     there, advice = "the model's width is chosen by time", f"set dim={wanted}"
     if chosen:
-        there = f"the model's {entry.token_dim(model.dim):,}"
+        there = f"the model's {entry.tokens_dim(model.dim):,}"
         advice = f"use vectors as wide as the model's, or {advice}"
     try:
         choice.model_copy(update={"dim": wanted}).resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task)

@@ -8,14 +8,14 @@ from heddle.config import Config, TransformerConfig
 def numbers_of(config: TransformerConfig) -> int:
     """Every number that a model of this config learns."""
     dim, head = config.dim, config.head
-    total = config.table_rows() * config.last()[1].entry.token_dim(dim)
+    total = config.table_rows() * config.last()[1].entry.tokens_dim(dim)
     if config.source_vocab_size is not None:
-        total += config.source_rows() * config.encoder.entry.token_dim(dim)
+        total += config.source_rows() * config.encoder.entry.tokens_dim(dim)
     for stack in config.stacks().values():
         entry = stack.entry
         if entry.positions == "learned":
             total += (config.context + entry.offset) * entry.positions_dim(dim)
-        inner = entry.width or dim
+        inner = entry.token_dim or dim
         total += entry.types * inner + (norm(entry.norm, inner) if entry.norm else 0)
         total += 0 if inner == dim else linear(inner, dim, True)
         total += sum(block_numbers(block, dim) for block in stack.blocks) + stack.ends_in_norm() * norm(
@@ -39,7 +39,7 @@ def numbers_of(config: TransformerConfig) -> int:
         total += sum(relative.buckets * heads for _, relative, _, _, heads, *_ in seen)
     if head.kind == "language":
         rows = config.table_rows()
-        scored = config.last()[1].entry.width or dim if head.transform else dim
+        scored = config.last()[1].entry.token_dim or dim if head.transform else dim
         transform = linear(dim, scored, head.transform_bias) + (1 + head.transform_bias) * scored
         total += (not head.tied) * rows * scored + head.bias * rows + head.transform * transform
     else:

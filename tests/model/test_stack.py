@@ -67,7 +67,7 @@ def test_masks_and_angles_are_made_once(config: TransformerConfig, monkeypatch: 
         monkeypatch.setattr(kernel, "lower", staticmethod(counted(kernel.lower, calls)))
     for relative in stack.relative:
         relative.register_forward_hook(lambda *given: calls.update(relative=calls["relative"] + 1))
-    x = torch.randn(2, 4, config.decoder.entry.token_dim(16), dtype=torch.float64)
+    x = torch.randn(2, 4, config.decoder.entry.tokens_dim(16), dtype=torch.float64)
     stack(x, Layout.whole(2, 4))
     assert calls == {"lower": len(attending), "relative": len(turned)}
 

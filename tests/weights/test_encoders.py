@@ -65,7 +65,7 @@ def test_published_configs_are_read(name: str) -> None:
     fields, architecture, context, width = PUBLISHED[name]
     (family,) = families_of(fields)
     config = family.to_config(fields)
-    assert (family.architecture, config.context, config.encoder.entry.token_dim(config.dim)) == (
+    assert (family.architecture, config.context, config.encoder.entry.tokens_dim(config.dim)) == (
         architecture,
         context,
         width,

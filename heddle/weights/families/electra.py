@@ -23,12 +23,12 @@ ROWS = (
 def _described(f: Mapping[str, Any]) -> dict[str, Any]:
     data = bert.described(f)
     width = f["embedding_size"]
-    data["encoder"]["entry"]["width"] = None if width == f["hidden_size"] else width
+    data["encoder"]["entry"]["token_dim"] = None if width == f["hidden_size"] else width
     return data
 
 
 def _written(config: TransformerConfig) -> dict[str, Any]:
-    return {**bert.written(config), "embedding_size": config.stacks()["encoder"].entry.token_dim(config.dim)}
+    return {**bert.written(config), "embedding_size": config.stacks()["encoder"].entry.tokens_dim(config.dim)}
 
 
 ENCODER = Encoder(
