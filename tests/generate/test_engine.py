@@ -142,6 +142,30 @@ def test_a_queue_is_bounded(make: Make) -> None:
     assert len(run(engine)) == 3
 
 
+def test_rows_that_grow_count_towards_the_limit(make: Make) -> None:
+    engine = Engine(make(), config=EngineConfig(rows=3))
+    for number, tokens in enumerate((4, 2, 4, 4)):
+        engine.submit([1 + number], SamplingConfig(temperature=0, max_tokens=tokens))
+        if number == 1:
+            engine.step()
+    seen = []
+    for _ in range(3):
+        engine.step()
+        seen.append(sorted(row.text.number for row in engine.active))
+    assert seen == [[0, 2], [0, 2, 3], [2, 3]], "the last one waits for the second to end"
+
+
+def test_as_many_samplings_are_kept_as_may_be(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their seeds and lengths, of which no number is kept."""
+    monkeypatch.setattr("heddle.generate.engine.CONFIGS", 2)
+    engine, counts = Engine(make().eval()), []
+    for seed, temperature in enumerate((0.5, 0.5, 0.6, 0.7, 0.7)):
+        engine.submit([1], SamplingConfig(temperature=temperature, seed=seed, max_tokens=1 + seed))
+        counts.append(len(engine.decodings))
+    assert counts == [1, 1, 2, 1, 1]
+    assert [len(events) for events in run(engine).values()] == [1, 2, 3, 4, 5]
+
+
 def test_a_broken_row_ends_alone(make: Make) -> None:
     """The embedding of one id is NaN, so rows that read it are broken, and no other."""
     model = make().eval()

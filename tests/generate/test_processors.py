@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from transformers.generation.logits_process import (
     ForcedBOSTokenLogitsProcessor,
     ForcedEOSTokenLogitsProcessor,
     LogitsProcessor,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
     NoBadWordsLogitsProcessor,
     NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
@@ -25,6 +28,7 @@ from heddle.generate.processors import (
     NoRepeat,
     Processor,
     Repetition,
+    Shortest,
     Used,
     make_processors,
 )
@@ -108,3 +112,38 @@ def test_a_user_may_ban_the_end_of_a_text_and_a_model_may_not() -> None:
     assert mine(scores, texts([[2]])).isneginf().nonzero().tolist() == [[0, 1]]
     (published,) = make_processors(SamplingConfig(), SpecialIds(banned=((1,), (2,))), {1}, None, IDS)
     assert published(scores, texts([[2]])).isneginf().nonzero().tolist() == [[0, 2]]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_forced_ids_have_their_places_whatever_was_given(length: int) -> None:
+    """The first id comes after the one that starts a text, and not after the beginning of an answer; the last one at the end."""
+    first, last = make_processors(SamplingConfig(), SpecialIds(forced_begin=4, forced_end=(1, 5)), (), None, IDS)
+    rows, scores = drawn(length)
+    theirs = ForcedBOSTokenLogitsProcessor(4), ForcedEOSTokenLogitsProcessor(3, [1, 5])
+    wanted = [each(torch.tensor(rows), scores.clone()) for each in theirs]
+    for given in range(1, length + 1):
+        grown = [replace(text, last=3) for text in texts(rows, given)]
+        assert torch.equal(first(scores, grown), wanted[0])
+        assert torch.equal(last(scores, grown), wanted[1])
+
+
+@pytest.mark.parametrize("length", [3, 4, 5])
+def test_a_shortest_text_is_counted_without_its_prompt(length: int) -> None:
+    rows, scores = drawn(length)
+    theirs = MinNewTokensLengthLogitsProcessor(3, 2, [1, 5])
+    assert torch.equal(Shortest((1, 5), 2)(scores, texts(rows, 3)), theirs(torch.tensor(rows), scores.clone()))
+    whole = MinLengthLogitsProcessor(4, [1, 5])(torch.tensor(rows), scores.clone())
+    assert torch.equal(Shortest((1, 5), 4)(scores, texts(rows, 0)), whole)
+
+
+def test_ids_without_text_begin_behind_the_vocabulary() -> None:
+    (blocked,) = make_processors(SamplingConfig(), SpecialIds(), {6}, 4, IDS)
+    assert blocked(torch.zeros(1, IDS), texts([[2]])).isneginf()[0].tolist() == [False] * 4 + [True] * 2 + [False]
+
+
+def test_what_a_guide_reads_begins_behind_a_forced_id() -> None:
+    """Of `[start, forced, 5, 6]`, which grew from `[start]`."""
+    grown = GrowingText(0, [2, 4, 5, 6], 1, 100, 0, opened=1)
+    assert grown.written() == [5, 6]
+    assert replace(grown, opened=0).written() == [4, 5, 6]
+    assert replace(grown, start=2).visible() == [5, 6]

@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { inside } from "../../heddle/page/static/isometric.js";
 import * as numbers from "../../heddle/page/static/numbers.js";
 import { format, key, parse, several } from "../../heddle/page/static/state.js";
 
@@ -146,4 +147,35 @@ test("the share p is of what k has left", () => {
   assert.deepEqual([...numbers.truncated(shares, 3, 0.75)].map((each) => each > 0), [true, true, false, false]);
   const both = numbers.truncated(shares, 2, 0.6);
   assert.ok(Math.abs(both[0] - 4 / 7) < 1e-12 && Math.abs(both[1] - 3 / 7) < 1e-12 && both[2] === 0);
+});
+
+test("a seed has its own numbers, those of mulberry32", () => {
+  const drawn = (seed) => [0, 0, 0].map(numbers.randoms(seed));
+  // As a 32-bit implementation in another language gives them.
+  [[0, [0.26642920868471265, 0.0003297457005828619, 0.2232720274478197]], [1, [0.6270739405881613, 0.002735721180215478, 0.5274470399599522]]]
+    .forEach(([seed, wanted]) => drawn(seed).forEach((each, place) => near(each, wanted[place], 1e-15)));
+});
+
+test("what rounding leaves over goes to the last token with a share", () => {
+  assert.equal(numbers.drawn([0.25, 0.5, 0], 0.9), 1);
+});
+
+test("where numbers change how they are said", () => {
+  assert.deepEqual([999999, 1e6, 1234567].map((value) => numbers.said(value)), ["999999", "1.00e+6", "1.23e+6"]);
+  assert.deepEqual([0.0001, 0.00025, 0.0000999].map((value) => numbers.said(value)), ["0.0001", "0.00025", "9.99e-5"]);
+  assert.deepEqual([0.0001, 0.00049, 0.00009].map(numbers.percent), ["0.01 %", "0.05 %", "< 0.01 %"]);
+  assert.equal(numbers.visible("a\tb\r"), "a⇥b␍");
+});
+
+test("every beginning that a spreadsheet runs is a text", () => {
+  const signs = ["=", "+", "-", "@", "\t", "\r"];
+  assert.deepEqual(signs.map((sign) => numbers.csv([[sign + "a"]]).includes("'" + sign)), signs.map(() => true));
+  assert.equal(numbers.csv([["a=b", -2]]), "a=b,-2\r\n");
+});
+
+test("a point is inside an outline, whichever way round its corners come", () => {
+  const square = [[0, 0], [4, 0], [4, 2], [0, 2]];
+  for (const points of [square, [...square].reverse()]) {
+    assert.deepEqual([[1, 1], [4, 2], [5, 1], [1, -1]].map(([x, y]) => inside(points, x, y)), [true, true, false, false]);
+  }
 });

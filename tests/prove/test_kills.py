@@ -35,3 +35,36 @@ def test_a_process_that_failed_is_an_error(tmp_path: Path) -> None:
 
 def test_without_kills_nothing_is_claimed(tmp_path: Path) -> None:
     assert kills.resumed(tmp_path, 0).word == "NOT CHECKED"
+
+
+FILES = (
+    "model.safetensors",
+    "adapter.safetensors",
+    "metrics.jsonl",
+    *(f"checkpoints/step-8/{name}.safetensors" for name in ("model", "adapter", "optimizer")),
+)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_of_the_last_step_is_compared(name: str, tmp_path: Path) -> None:
+    """Another content, or none; of an earlier checkpoint, which the other run may have removed, nothing."""
+    runs = tmp_path / "killed", tmp_path / "alone"
+    for run in runs:
+        for file in (*FILES, "checkpoints/step-4/model.safetensors"):
+            (run / file).parent.mkdir(parents=True, exist_ok=True)
+            (run / file).write_bytes(file.encode())
+    killed, _ = runs
+    (killed / "checkpoints/step-4/model.safetensors").write_bytes(b"other")
+    assert kills.differences(*runs) == []
+    (killed / name).write_bytes(b"other")
+    assert kills.differences(*runs) == [name]
+    (killed / name).unlink()
+    assert kills.differences(*runs) == [name]
+
+
+def test_what_is_left_half_written_is_found(tmp_path: Path) -> None:
+    for run in ("killed", "alone"):
+        (tmp_path / run / "checkpoints" / "step-4").mkdir(parents=True)
+    for number, name in enumerate((".step-8.partial", ".step-4.previous"), 1):
+        (tmp_path / "killed/checkpoints" / name).mkdir()
+        assert len(kills.differences(tmp_path / "killed", tmp_path / "alone")) == number
