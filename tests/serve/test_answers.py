@@ -1,16 +1,18 @@
 """Tokens of an answer: their texts join to the answer's, wherever words and characters are cut."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import httpx2
 import pytest
 
 from heddle.config.serve import ServeConfig
 from heddle.generate.drawn import Drawn
+from heddle.generate.stream import Finish
 from heddle.model import build
 from heddle.serve import Run
-from heddle.serve.answers import Spelling, completion_logprobs, spell
+from heddle.serve.answers import Alternative, Choice, Spelled, Spelling, completion_logprobs, spell, usage
+from heddle.serve.worker import Part
 from heddle.text import Tokenizer, train_tokenizer
 from tests.serve.conftest import DECODER, ENGINE, LOUD, TOKENIZER, Server
 
@@ -69,6 +71,43 @@ def test_ids_that_spell_the_same_are_told_apart() -> None:
     (token,) = [spelling.push(Drawn(98, -9.8, top))]
     assert len(set(token.names().values())) == len(top)
     assert token.names()[98] == tokenizer.token_bytes(98).decode()
+
+
+def test_two_ids_without_text_have_their_numbers() -> None:
+    token = Spelled(5, b"", -1.0, (Alternative(6, b"", -2.0), Alternative(7, b"a", -3.0)), 0)
+    assert token.names() == {5: "token_id:5", 6: "token_id:6", 7: "a"}
+
+
+def test_every_way_to_end_has_openais_word() -> None:
+    words = {}
+    for finish in get_args(Finish):
+        if finish == "broken":  # an error instead
+            continue
+        choice = Choice(0, [97], Spelling(TOKENIZER, previous=97))
+        choice.add(Part("b", Drawn(98, -0.5), None))
+        assert choice.finish is None
+        choice.add(Part("c", Drawn(99, -0.5), finish))
+        words[finish] = choice.finish
+        assert (choice.text, len(choice.tokens)) == ("bc", 2)
+    assert words == {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
+
+
+def test_what_is_used_counts_sources_and_every_text() -> None:
+    choices = [Choice(number, [], Spelling(TOKENIZER)) for number in range(2)]
+    for choice in choices:
+        choice.add(Part("a", Drawn(97, -0.5), None))
+    choices[1].add(Part("b", Drawn(98, -0.5), "length"))
+    read = usage([([1, 2], None), ([], [3, 4, 5])], choices)
+    assert read == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
+
+
+@pytest.mark.parametrize(("wanted", "tables"), [(None, ()), (0, None), (1, [{"b": -0.5}])])
+def test_no_alternatives_are_no_tables(wanted: int | None, tables: Any) -> None:
+    token = Spelled(97, b"a", -0.7, (Alternative(98, b"b", -0.5),) if wanted else (), 0)
+    found = completion_logprobs([token], wanted)
+    assert (found is None) == (wanted is None)
+    if found is not None:
+        assert (found["tokens"], found["token_logprobs"], found["top_logprobs"]) == (["a"], [-0.7], tables)
 
 
 def test_lm_eval_reads_from_names_whether_a_text_is_the_most_probable() -> None:

@@ -188,6 +188,17 @@ def test_an_address_of_version_6_is_a_host() -> None:
     ]
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_may_be_as_large_as_the_limit(http: httpx2.Client, chunked: bool) -> None:
+    """Whether it says its size or not."""
+    body = json.dumps({**PLAIN, "max_tokens": 1}).encode()
+    for size, status in ((1 << 16, 200), ((1 << 16) + 1, 413)):
+        content = body + b" " * (size - len(body))
+        parts = iter((content[:999], content[999:])) if chunked else content
+        kind = {"content-type": "application/json"}
+        assert http.post("/v1/completions", content=parts, headers=kind).status_code == status
+
+
 def test_a_million_faults_are_one(http: httpx2.Client) -> None:
     """Each would be an object of its own, in the thread that answers everybody."""
     for field, value in (("prompt", [1] * 9_000 + [-1]), ("prompt", [[-1]] * 9_000), ("prompt", ["a"] * 9_000 + [1])):
