@@ -16,7 +16,7 @@ import tokenizers
 
 from heddle.checks import checked
 from heddle.errors import HeddleError, did_you_mean
-from heddle.text.file import Around, Content, frame_entry, special_entries, vocabulary, write_content
+from heddle.text.file import Around, Content, frame_entry, special_entries, steps_of, vocabulary, write_content
 
 Kind = Literal["bytes", "characters", "words", "bpe", "wordpiece", "unigram"]
 
@@ -207,6 +207,15 @@ class Base(ABC):
         if entry.get("type") != kind or {**entry, **settings} == entry:
             return self
         return self._with(normalizer={**entry, **settings})
+
+    def prefixing(self, blank: bool) -> Self:
+        """The same tokenizer, where a blank comes before a text that is cut into bytes, or not; itself if it does so already."""
+        entry = self._content.get("pre_tokenizer") or {}
+        made = {"add_prefix_space": blank}
+        steps = [{**s, **made} if s.get("type") == "ByteLevel" else s for s in steps_of(entry, "pretokenizers")]
+        if steps == steps_of(entry, "pretokenizers"):
+            return self
+        return self._with(pre_tokenizer={"type": "Sequence", "pretokenizers": steps} if len(steps) > 1 else steps[0])
 
     def _with(self, **parts: Any) -> Self:
         made: Any = type(self)

@@ -58,13 +58,13 @@ from heddle.weights.generation import read_decoding
 from heddle.weights.hub import fetch
 from heddle.weights.ids import read_ids
 from heddle.weights.mapping import import_tensors
-from heddle.weights.published import open_weights, read_chat, read_json, read_settings, read_tokenizer, write_published
+from heddle.weights.published import open_weights, read_chat, read_json, read_tokenizer, read_tokens, write_published
 from heddle.weights.run import build_empty, load, write_model
 from heddle.weights.sentences import Sentences, read_sentences, write_sentences
 from heddle.weights.start import is_head
 from heddle.weights.tensors import check_depth, specs_of
 from heddle.weights.tensors import compare as compare_specs
-from heddle.weights.token_roles import has_other_types, read_roles
+from heddle.weights.token_roles import has_other_types
 
 # In the order in which export tries them.
 ALL = (
@@ -154,7 +154,8 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     config = family.with_own_head(config, weights)
     check_depths(family, config, weights, folder)
     empty = build_empty(config, folder / "config.json").state_dict()
-    tokenizer, missing = read_tokenizer(folder, sentences is not None and sentences.lower)
+    lower = sentences is not None and sentences.lower
+    tokenizer, missing = read_tokenizer(folder, family.name, lower)
     chat, unread = read_chat(folder)
     notes += [
         *renamed,
@@ -172,7 +173,7 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
         notes.append("its tokenizer is left out: it gives the two texts of a pair other types than 0 and 1")
         tokenizer = None
     if tokenizer is not None:
-        roles, unknown = read_roles(read_settings(folder), config.model_copy(update={"ids": ids}), tokenizer, ids)
+        roles, unknown = read_tokens(folder, config.model_copy(update={"ids": ids}), tokenizer, family.name, lower)
         ids, notes = ids.model_copy(update={"roles": roles}), [*notes, *unknown]
     if tokenizer is None:
         notes.append("the run has no tokenizer: it reads and returns ids only")

@@ -14,7 +14,7 @@ from heddle.text.apart import ApartTemplate
 from heddle.text.base import Base
 from heddle.text.bpe import load_gpt2_merges
 from heddle.text.chat import ChatTemplate
-from heddle.text.file import byte_symbols
+from heddle.text.file import FILE_NAME, byte_symbols, lowered, read_content
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.weights.families import Family
 from heddle.weights.generation import written_decoding
@@ -22,10 +22,20 @@ from heddle.weights.ids import own_ids, written_ids
 from heddle.weights.mapping import to_theirs
 from heddle.weights.start import is_head
 from heddle.weights.tensors import Weights, save_tensors
-from heddle.weights.token_roles import PADS, ROLES, as_set, published_tokenizer, typed, written_roles
+from heddle.weights.token_roles import (
+    PADS,
+    as_set,
+    published_tokenizer,
+    read_otherwise,
+    read_roles,
+    typed,
+    written_roles,
+)
+from heddle.weights.tokenizer_classes import ROLES
 
 INDEX = "model.safetensors.index.json"
 TEMPLATE, SETTINGS = "chat_template.jinja", "tokenizer_config.json"
+MAP, ADDED = "special_tokens_map.json", "added_tokens.json"
 
 
 def open_weights(folder: Path) -> Weights:
@@ -58,15 +68,16 @@ def open_weights(folder: Path) -> Weights:
     raise HeddleError(f"{folder}: no model.safetensors and no {INDEX}")
 
 
-def read_tokenizer(folder: Path, lower: bool = False) -> tuple[Tokenizer | None, list[str]]:
+def read_tokenizer(folder: Path, kind: str, lower: bool = False) -> tuple[Tokenizer | None, list[str]]:
     """The tokenizer of a published directory, and notes for the user; None if heddle does not have it, and a note says why.
 
-    What `tokenizer_config.json` says otherwise than `tokenizer.json` is taken as the classes of Hugging Face transformers take it.
-    With `lower`, texts are put in lower case before anything else.
+    What `tokenizer_config.json` says otherwise than `tokenizer.json` is taken as the classes of Hugging Face transformers take it,
+    which depend on the model's `kind`, its `model_type`. With `lower`, texts are put in lower case before anything else.
     """
     try:
         if (folder / "tokenizer.json").is_file():
-            return as_set(load_tokenizer(folder, lower), read_settings(folder))
+            tokenizer = load_tokenizer(folder, lower)
+            return as_set(tokenizer, read_content(folder)[1], read_settings(folder), kind)
         if (folder / "merges.txt").is_file() and (folder / "vocab.json").is_file():
             tokenizer = load_gpt2_merges(folder / "merges.txt")
             if not _same_ids(read_json(folder / "vocab.json"), tokenizer):
@@ -78,9 +89,38 @@ def read_tokenizer(folder: Path, lower: bool = False) -> tuple[Tokenizer | None,
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """The `tokenizer_config.json` of a published directory; empty if there is none."""
-    file = folder / SETTINGS
-    return read_json(file) if file.is_file() else {}
+    """The `tokenizer_config.json` of a published directory; empty if there is none.
+
+    An older directory names its special tokens in `special_tokens_map.json`, and the tokens that a vocabulary was given later in
+    `added_tokens.json`, both of which no newer `added_tokens_decoder` leaves in force.
+    """
+    own, map_, added = (
+        read_json(file) if file.is_file() else {} for file in (folder / name for name in (SETTINGS, MAP, ADDED))
+    )
+    if "added_tokens_decoder" in own:
+        return own
+    extra = [*(own.get("additional_special_tokens") or ()), *added]
+    return {**own, **map_, **({"additional_special_tokens": extra} if extra else {})}
+
+
+def read_tokens(
+    folder: Path, config: TransformerConfig, tokenizer: Tokenizer, kind: str, lower: bool
+) -> tuple[dict[str, str], list[str]]:
+    """What a published directory calls its special tokens where that is not usual; and notes about tokens that it lacks, and about
+    texts that Hugging Face transformers reads otherwise with it.
+
+    Args:
+        config: the model, with its special ids.
+        tokenizer: as `read_tokenizer` returns it.
+        kind: the model's `model_type`.
+        lower: whether texts are put in lower case first.
+    """
+    settings = read_settings(folder)
+    roles, notes = read_roles(settings, config, tokenizer)
+    if (folder / FILE_NAME).is_file():
+        content = read_content(folder)[1]
+        notes += read_otherwise(config, tokenizer, lowered(content) if lower else content, settings, kind)
+    return roles, notes
 
 
 def read_chat(folder: Path) -> tuple[ChatTemplateConfig | None, list[str]]:

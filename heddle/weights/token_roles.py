@@ -7,18 +7,13 @@ from heddle.config.chat import ChatTemplateConfig
 from heddle.config.ids import SpecialIds
 from heddle.config.model import TransformerConfig
 from heddle.text.base import Base
+from heddle.text.file import Content, model_type, steps_of
 from heddle.text.masking import masked_ids, stand_ins
 from heddle.text.tokenizer import Around, Tokenizer
+from heddle.weights.tokenizer_classes import CLASSES, ROLES, built, class_of, first_difference, named
 
 # Names of the token before a text, of the one after it, of a mask and of padding: BERT's and RoBERTa's.
 BEGINNINGS, ENDS, MASKS, PADS = ("[CLS]", "<s>"), ("[SEP]", "</s>"), ("[MASK]", "<mask>"), ("[PAD]", "<pad>")
-# Classes of Hugging Face transformers that set BERT's normalizer: their settings, with its names for them and the defaults.
-LIKE_BERT = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer")
-BERT_SETTINGS = {
-    "do_lower_case": ("lowercase", True), "strip_accents": ("strip_accents", None),
-    "tokenize_chinese_chars": ("handle_chinese_chars", True),
-}  # fmt: skip
-ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 def around_texts(config: TransformerConfig, tokenizer: Tokenizer | None) -> Around:
@@ -80,37 +75,97 @@ def mask_of(tokenizer: Tokenizer, ids: SpecialIds | None = None) -> str | None:
     return next((name for name in (*said, *MASKS) if name in tokenizer.special), None)
 
 
-def as_set(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> tuple[Tokenizer, list[str]]:
+def as_set(
+    tokenizer: Tokenizer, content: Content, settings: Mapping[str, Any], kind: str
+) -> tuple[Tokenizer, list[str]]:
     """A published tokenizer with what its `tokenizer_config.json` changes in Hugging Face transformers, and notes for the user.
 
-    Its classes for BERT set the normalizer, whatever `tokenizer.json` says. All classes leave its first and last tokens as they
-    are.
+    Its classes take BERT's normalizer, and whether a blank comes before a text of bytes, from the settings alone.
+
+    Args:
+        tokenizer: what `tokenizer.json` says.
+        content: of that file.
+        settings: the `tokenizer_config.json`.
+        kind: the `model_type` of the model.
     """
     found, notes = tokenizer, []
-    if isinstance(tokenizer, Base) and str(settings.get("tokenizer_class")).removesuffix("Fast") in LIKE_BERT:
-        said = {theirs: settings.get(name, usual) for name, (theirs, usual) in BERT_SETTINGS.items()}
-        found = tokenizer.normalizing("BertNormalizer", said)
-    if found is not tokenizer:
-        notes.append(
-            f"its tokenizer's class sets the normalizer otherwise than tokenizer.json does, and is followed: {said}"
-        )
+    parts = built(class_of(kind, settings, content), settings, content)
+    normalizer = parts.get("normalizer") or {}
+    if isinstance(found, Base) and normalizer.get("type") == "BertNormalizer":
+        found = found.normalizing("BertNormalizer", normalizer)
+        if found is not tokenizer:
+            notes.append(
+                f"its tokenizer's class sets the normalizer otherwise than tokenizer.json does, and is followed: {normalizer}"
+            )
+    cuts = steps_of(parts.get("pre_tokenizer"), "pretokenizers")
+    blank = next((step.get("add_prefix_space", True) for step in cuts if step.get("type") == "ByteLevel"), None)
+    if isinstance(found, Base) and blank is not None and found.prefixing(blank) is not found:
+        found = found.prefixing(blank)
+        notes.append(f"its tokenizer's class sets add_prefix_space = {blank}, unlike tokenizer.json, and is followed")
     if settings.get("truncation_side") == "left":
         notes.append("truncation_side = 'left' in tokenizer_config.json is left out: a long text loses its end")
     return found, notes
 
 
+def read_otherwise(
+    config: TransformerConfig, tokenizer: Tokenizer, content: Content, settings: Mapping[str, Any], kind: str
+) -> list[str]:
+    """Notes about what Hugging Face transformers reads or writes otherwise with a published tokenizer than heddle.
+
+    Args:
+        config: the model, with its special ids.
+        tokenizer: as `as_set` returns it.
+        content: of `tokenizer.json`.
+        settings: the `tokenizer_config.json`.
+        kind: the `model_type` of the model.
+    """
+    file, notes = "in tokenizer_config.json", list[str]()
+    name = class_of(kind, settings, content)
+    if name is not None and name not in CLASSES:
+        notes.append(f"tokenizer_class = {name!r} {file} is none that heddle knows: tokenizer.json alone is followed")
+    elif name is not None and CLASSES[name].sort != model_type(content):
+        notes.append(f"{name} does not fit a {model_type(content)} tokenizer.json, which alone is followed")
+    around = tokenizer.around if config.encoder is None else around_read(config, tokenizer)
+    split, clean = (bool(settings.get(key)) for key in ("split_special_tokens", "clean_up_tokenization_spaces"))
+    other = first_difference(tokenizer, around, built(name, settings, content), split, clean=False)
+    if other is not None:
+        text, what = other
+        who = name if name in CLASSES else "a tokenizer"
+        notes.append(
+            f"{who} of Hugging Face transformers gives {text!r} other {what} than tokenizer.json, which is followed"
+        )
+    elif clean and model_type(content) != "BPE":
+        notes.append(f"clean_up_tokenization_spaces {file} is left out: a decoded text keeps its blanks before marks")
+    if split:
+        notes.append(f"split_special_tokens {file} is left out: chat templates and masks are read as special tokens")
+    for key, ids, where in (("add_bos_token", around.before, "before"), ("add_eos_token", around.after, "after")):
+        if isinstance(settings.get(key), bool) and settings[key] != bool(ids):
+            puts = f"{'a token' if ids else 'no token'} {where} a text"
+            notes.append(f"{key} = {settings[key]} {file} is left out: tokenizer.json puts {puts}")
+    longest, said = config.longest_text(), settings.get("model_max_length")
+    if isinstance(said, int | float) and 0 < said < longest:
+        notes.append(f"model_max_length = {said} {file} is left out: heddle reads up to {longest} ids of a text")
+    extra = [*(settings.get("extra_special_tokens") or ()), *(settings.get("additional_special_tokens") or ())]
+    extra += list((settings.get("added_tokens_decoder") or {}).values())
+    absent = [text for text in dict.fromkeys(map(named, extra)) if text and text not in tokenizer.special]
+    if absent:
+        notes.append(
+            f"{absent[0]!r} ({len(absent)} in all) is said to be special, but tokenizer.json has no such token: left out"
+        )
+    return notes
+
+
 def read_roles(
-    settings: Mapping[str, Any], config: TransformerConfig, tokenizer: Tokenizer, ids: SpecialIds
+    settings: Mapping[str, Any], config: TransformerConfig, tokenizer: Tokenizer
 ) -> tuple[dict[str, str], list[str]]:
     """What a published `tokenizer_config.json` calls its special tokens where that is not usual, and notes about those it lacks."""
-    named = {role: settings.get(role) for role in ROLES}
-    texts = {role: said.get("content") if isinstance(said, Mapping) else said for role, said in named.items()}
-    usual = written_roles(config, tokenizer, ids, None)
-    roles = {role: text for role, text in texts.items() if isinstance(text, str) and text in tokenizer.special}
+    texts = {role: named(settings[role]) for role in ROLES if settings.get(role) is not None}
+    usual = written_roles(config, tokenizer, config.ids or SpecialIds(), None)
+    roles = {role: text for role, text in texts.items() if text in tokenizer.special}
     notes = [
         f"{role} = {text!r} is none of the tokenizer's special tokens: left out"
         for role, text in texts.items()
-        if text is not None and role not in roles
+        if role not in roles
     ]
     return {role: text for role, text in roles.items() if usual.get(role) != text}, notes
 
@@ -128,7 +183,9 @@ def written_roles(
     roles = {"bos_token": ids.begin, "eos_token": end, "pad_token": ids.padding}
     if len(around.before) == 1 and around.after:
         roles |= {"cls_token": around.before[0], "sep_token": around.after[-1]}
-    roles["unk_token"] = tokenizer.unknown if isinstance(tokenizer, Base) else None
+    unknown = tokenizer.unknown if isinstance(tokenizer, Base) else None
+    # As in GPT-2, the end of a text stands for what no vocabulary lacks: CTranslate2 reads no model without a name for it.
+    roles["unk_token"] = end if unknown is None and config.ids is None else unknown
     mask = mask_of(tokenizer, ids) if config.decoder is None else None
     found = {role: texts[i] for role, i in roles.items() if i in texts}
     found |= ({} if mask is None else {"mask_token": mask}) | ids.roles
