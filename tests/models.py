@@ -611,6 +611,11 @@ class Own(nn.Module):
         return self.map(x).tanh()
 
 
+def _key(option: Any) -> str:
+    """What tells an option from others; the `repr` of a config is cut to a screen."""
+    return f"{type(option).__name__} {option.to_json()}" if isinstance(option, Config) else repr(option)
+
+
 @cache
 def options(cls: type[Config], name: str) -> list[Any]:
     """All that can stand in a field: values, and classes of configs that are drawn in turn.
@@ -620,7 +625,7 @@ def options(cls: type[Config], name: str) -> list[Any]:
     """
     key = f"{cls.__name__}.{name}"
     found = list(_options(cls.model_fields[name].annotation, key))
-    return list({repr(option): option for option in found}.values())
+    return list({_key(option): option for option in found}.values())
 
 
 def _options(annotation: Any, key: str) -> Iterator[Any]:

@@ -33,13 +33,14 @@ FLOORS = {
     "config": 0,
     "text": 0,
     "checks": 0,
+    "display": 0,
     "errors": 0,
 }
 # Imports between two packages on one floor. Everything may raise a HeddleError; training shows samples; a proof
 # goes through the very loop that writes, and the very loss that is minimised; a prediction reads texts as training does, and
 # who looks inside reads them as generation and prediction do, and a training while it runs; the page is guarded as the server is.
 SIDEWAYS = {
-    *((name, below) for name in ("config", "text") for below in ("checks", "errors")),
+    *((name, below) for name in ("config", "text") for below in ("checks", "errors", "display")),
     *(("checks", "errors"), ("train", "generate"), ("prove", "generate"), ("prove", "train")),
     *(
         ("predict", "train"),

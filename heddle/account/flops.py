@@ -7,7 +7,7 @@ where no kernel skips anything. Of routed experts, only the chosen ones count. A
 tokens.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,7 @@ from heddle.account.walk import HEAD, SCORES, WEIGHTED_SUM, walk
 from heddle.checks import at_least, between, checked
 from heddle.config.layers import AttentionConfig, ConvolutionConfig, LatentConfig, LinearConfig, RecurrentConfig
 from heddle.config.model import BlockConfig, LanguageHeadConfig, TransformerConfig
+from heddle.display import displayed, largest
 from heddle.errors import HeddleError
 from heddle.nn.convolution import distances
 from heddle.nn.kernels import BLOCK
@@ -28,6 +29,7 @@ from heddle.nn.kernels import BLOCK
 TRAINING = 3
 
 
+@displayed(".parts, .layer, .counted, .deck")
 @dataclass(frozen=True)
 class Flops:
     """The FLOPs of one pass over `batch` rows of `length` tokens.
@@ -65,6 +67,10 @@ class Flops:
     path: int | None
     steps: int | None
     unknown: tuple[str, ...]
+
+    def _lines(self) -> Iterator[str]:
+        yield f"FLOPs of a forward pass, batch {self.batch:,}, length {self.length:,}: {self.forward:,}"
+        yield from (f"  {number:>22,}  {part}" for part, number in largest(self.parts, 3))
 
 
 @checked(batch=at_least(1), length=at_least(1))

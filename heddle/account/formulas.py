@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from heddle.display import displayed
 
+
+@displayed()
 @dataclass(frozen=True)
 class Line:
     """One line of a lecture's sum, with the built model's count of the same thing.

@@ -1,6 +1,6 @@
 """Memory in bytes: weights, what training holds, the cache of decoding, what a forward pass keeps for its backward."""
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 
@@ -19,6 +19,7 @@ from heddle.checks import at_least, between, checked, one_of
 from heddle.config.layers import AttentionConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.config.train import TrainConfig
+from heddle.display import displayed
 from heddle.model.build import build
 from heddle.model.checkpointing import checkpoint_activations
 from heddle.model.groups import freeze
@@ -38,6 +39,7 @@ PROCESS = 450 << 20
 MOMENTS = {"adamw": (2, 2), "muon": (1, 2), "sgd": (1, 1)}
 
 
+@displayed()
 @dataclass(frozen=True)
 class States:
     """What training holds besides activations, in bytes. Products may be in bf16; whatever accumulates is in fp32.
@@ -59,6 +61,7 @@ class States:
     total: int
 
 
+@displayed()
 @dataclass(frozen=True)
 class CacheSize:
     """A cache with `length` tokens in each of `batch` rows, and in an encoder-decoder with a source of the same length.
@@ -77,6 +80,7 @@ class CacheSize:
     held: int
 
 
+@displayed()
 @dataclass(frozen=True)
 class Kept:
     """Bytes that a forward pass keeps for its backward pass, with a kernel and a precision; head and loss excluded."""
@@ -86,6 +90,7 @@ class Kept:
     bytes: int
 
 
+@displayed()
 @dataclass(frozen=True)
 class AttentionRow:
     """One layer's attention at one length, in bytes: what is quadratic in it and what is linear (L2-12, L2-16).
@@ -104,6 +109,7 @@ class AttentionRow:
     quadratic_share: float
 
 
+@displayed(".training, .cache, .kept, .attention, .deck")
 @dataclass(frozen=True)
 class Memory:
     """A model's memory for `batch` rows of `length` tokens, in bytes.
@@ -127,6 +133,13 @@ class Memory:
     logits: Mapping[str, int]
     attention: tuple[AttentionRow, ...]
     deck: tuple[Line, ...]
+
+    def _lines(self) -> Iterator[str]:
+        yield f"Memory in bytes, batch {self.batch:,}, length {self.length:,}"
+        yield from (f"  {size:>22,}  weights, {precision}" for precision, size in self.weights.items())
+        for state in self.training[:2]:
+            yield f"  {state.total:>22,}  weights, gradients and {state.optimizer}'s state, {state.precision}"
+        yield from (f"  {each.held:>22,}  a filled cache, {each.precision}" for each in self.cache)
 
 
 @checked(batch=at_least(1), length=at_least(1))

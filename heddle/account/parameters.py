@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -13,6 +13,7 @@ from heddle.account.formulas import Line, rule
 from heddle.checks import checked
 from heddle.config.layers import AttentionConfig, GatedConfig, MLPConfig
 from heddle.config.model import BlockConfig, LanguageHeadConfig, TransformerConfig
+from heddle.display import displayed, largest
 from heddle.model.build import build
 from heddle.model.roles import COMPONENTS, row_of
 from heddle.model.transformer import Transformer
@@ -39,6 +40,7 @@ LEFT_OUT = {
 }
 
 
+@displayed()
 @dataclass(frozen=True)
 class Weight:
     """One parameter tensor of a model and the part it belongs to; `stack` and `block` are None outside the blocks."""
@@ -56,6 +58,7 @@ class Weight:
         return prod(self.shape)
 
 
+@displayed()
 @dataclass(frozen=True)
 class Item:
     """One reason why the exact count differs from the lecture's sum; `formula` is empty if no closed form applies."""
@@ -65,6 +68,7 @@ class Item:
     count: int
 
 
+@displayed(".parts, .groups, .block, .deck, .difference")
 @dataclass(frozen=True)
 class Parameters:
     """The number of parameters of a model, in total and by component.
@@ -94,6 +98,11 @@ class Parameters:
     rule: int | None
     rule_share: float | None
     rule_holds: bool
+
+    def _lines(self) -> Iterator[str]:
+        active = "" if self.active == self.total else f", {self.active:,} active for each token"
+        yield f"Parameters: {self.total:,}{active}"
+        yield from (f"  {number:>22,}  {part}" for part, number in largest(self.parts, 6))
 
 
 @checked()

@@ -25,6 +25,7 @@ from heddle.config.layers import (
 )
 from heddle.config.model import TransformerConfig
 from heddle.config.presets import preset, preset_names, preset_training
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.model.build import build
 
@@ -49,6 +50,7 @@ PRINTED = {
 }
 
 
+@displayed()
 @dataclass(frozen=True)
 class Group:
     """Weights counted as one line: a part outside the blocks, or the layers of a stack with equal weights.
@@ -73,6 +75,7 @@ class Group:
         return f"{self.name}.{_folded(self.layers)}" if self.layers else self.name
 
 
+@displayed(".parameters, .flops, .memory")
 @dataclass(frozen=True)
 class Accounts:
     """The account of one model.
@@ -94,6 +97,12 @@ class Accounts:
     memory: Memory
     printed: float | None
     notes: tuple[str, ...]
+
+    def _lines(self) -> Iterator[str]:
+        yield f"{self.name or 'model'}, {self.family}: {self.parameters.total:,} parameters"
+        for part in (self.parameters, self.flops, self.memory):
+            yield from (f"  {line}" for line in repr(part).splitlines())
+        yield "  more: rich.print(*heddle.account.render(report, whole=True)), .to_dict()"
 
     def has_foreign_mixer(self) -> bool:
         """Whether a layer has a custom mixer, of which it is unknown what it attends to."""

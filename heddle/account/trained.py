@@ -5,11 +5,13 @@ from typing import NamedTuple
 from heddle.checks import checked
 from heddle.config.model import TransformerConfig
 from heddle.config.train import TrainConfig
+from heddle.display import displayed
 from heddle.model.build import build
 from heddle.model.groups import freeze
 from heddle.model.lora import adapt, adapted, is_adapter
 
 
+@displayed()
 class Trained(NamedTuple):
     """Numbers of parameters.
 

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from heddle.checks import at_least, checked
 from heddle.config.model import TransformerConfig
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.entry import Entry
@@ -39,6 +40,7 @@ USUAL = (PROJECTIONS, SCORES, WEIGHTED_SUM, FEED_FORWARD, HEAD)
 PARTS = (*USUAL, ENTRY, CONVOLUTION, RECURRENT, ROUTER, EXPERTS, SHARED, CUSTOM_MIXER, CUSTOM_FEED_FORWARD)
 
 
+@displayed()
 @dataclass(frozen=True)
 class Product:
     """A matrix product: `rows` vectors of `inputs` numbers are mapped to vectors of `outputs` numbers."""
@@ -60,6 +62,7 @@ class Product:
         return self.rows * self.outputs
 
 
+@displayed()
 @dataclass(frozen=True)
 class Foreign:
     """A custom module's FLOPs, as torch's counter reports them; None if the module cannot run on the meta device."""
@@ -69,6 +72,7 @@ class Foreign:
     flops: int | None
 
 
+@displayed(".found")
 @dataclass(frozen=True)
 class Walk:
     """What one forward pass over `batch` rows of `length` tokens multiplies, in the order of the modules.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from heddle.checks import checked, wrong
+from heddle.checks import checked, shown, wrong
+from heddle.display import config_lines, screen
 from heddle.errors import HeddleError, did_you_mean
 
 # The lectures' spellings are accepted wherever a table has that key (L0-60, L1-60, D-50); configs are written with heddle's
@@ -152,6 +153,11 @@ class Config(BaseModel, metaclass=_OneLine):
     def read(cls, path: str | Path) -> Self:
         """Read a `.json` or `.toml` file."""
         return cls.of(read_table(path), where=str(path))
+
+    def __repr__(self) -> str:
+        return screen(config_lines(self), ".to_dict()")
+
+    __str__ = __repr__
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready data from which `of` makes an equal config."""
@@ -323,7 +329,7 @@ def first_refusal(cls: type[BaseModel], error: ValidationError, where: str) -> H
         )
     if problem["type"] == "value_error":
         return HeddleError(f"{where}: {message}" if key == "config" else f"{where}: {key}: {message}")
-    return HeddleError(f"{where}: {key} = {problem.get('input')!r}: {message[0].lower() + message[1:]}")
+    return HeddleError(f"{where}: {key} = {shown(problem.get('input'))}: {message[0].lower() + message[1:]}")
 
 
 def _is_number(cls: type[BaseModel], key: str) -> bool:

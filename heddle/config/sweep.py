@@ -11,6 +11,7 @@ from heddle.checks import at_least, checked
 from heddle.config.base import known_as, models_in, parse_overrides
 from heddle.config.model import TransformerConfig
 from heddle.config.run import RunConfig
+from heddle.display import displayed
 from heddle.errors import HeddleError
 
 SEED = "train.seed"
@@ -18,6 +19,7 @@ STACKS = ("encoder", "decoder", "head", "initial")  # tables of [model] with any
 LONGEST = 150  # characters of a label, which is part of a directory's name
 
 
+@displayed()
 class Variant(NamedTuple):
     """One run of a series.
 

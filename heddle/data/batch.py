@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from heddle.checks import checked
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.nn.layout import Layout
 
@@ -17,6 +18,7 @@ IGNORED = -100
 """The target of a position without a target; its weight is 0."""
 
 
+@displayed()
 @dataclass(frozen=True)
 class Batch:
     """Rows of tokens, their layout, the targets, and the weight of each target.

@@ -7,8 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from heddle.data.records import Records
+from heddle.display import displayed
 
 
+@displayed()
 @dataclass(frozen=True, slots=True)
 class Part:
     """The training or the validation part of a corpus.
@@ -56,6 +58,7 @@ class Part:
         return self.bytes - self.first_token_bytes
 
 
+@displayed()
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """What a task reads: one part to train on and one to score, either of which may be None."""

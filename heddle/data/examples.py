@@ -14,6 +14,7 @@ from heddle.data.files import TABLES, TEXTS, check_line, find_files, kind_of, na
 from heddle.data.notes import MalformedError, Reader
 from heddle.data.tables import Row, as_text, read_rows
 from heddle.data.values import BLANKS, SEPARATOR, label_of, message_of, several_labels, split_words, words_of
+from heddle.display import displayed
 from heddle.errors import HeddleError, pluralize
 from heddle.text.chat import checked_messages
 
@@ -23,6 +24,7 @@ LABEL, MESSAGES = "label", "messages"
 NO_LABEL = "unlabelled"  # what is left out because the user said that its label means none
 
 
+@displayed(".fields")
 @dataclass(frozen=True, slots=True)
 class Example:
     """One record of text.

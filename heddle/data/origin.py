@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from heddle.display import displayed
 from heddle.errors import HeddleError
 
 _SHOWN = 3  # files named in a message
@@ -28,6 +29,7 @@ class SourceFile(NamedTuple):
     sha256: str
 
 
+@displayed()
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What a store was made from.

@@ -22,6 +22,7 @@ from heddle.data.parts import Tokenizes, check_ids, map_tokens, settle
 from heddle.data.records import NO_IDS, Column, Records
 from heddle.data.store import Progress, TokenStore
 from heddle.data.tally import ExamplesDescription, ExamplesTally, describe_examples
+from heddle.display import displayed
 from heddle.errors import HeddleError, pluralize
 from heddle.text.processes import Encodes, in_order, suitable_workers
 
@@ -29,6 +30,7 @@ OFFSETS = np.dtype("<i8")
 KINDS = ("values", "offsets")
 
 
+@displayed()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordStore(BaseStore):
     """A directory of records in two parts.

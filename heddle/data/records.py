@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from heddle.display import displayed
 from heddle.errors import HeddleError
 
 WRITTEN = "written"
@@ -14,6 +15,7 @@ WRITTEN = "written"
 NO_IDS = ("label", WRITTEN)
 
 
+@displayed()
 @dataclass(frozen=True, slots=True)
 class Column:
     """One field of all records: a sequence of values each, one record after the other.
@@ -48,6 +50,7 @@ class Column:
         return np.diff(self.offsets)
 
 
+@displayed()
 @dataclass(frozen=True, slots=True)
 class Records:
     """The training or the validation part of a corpus of records.

@@ -11,6 +11,7 @@ from heddle.checks import SOME, checked
 from heddle.data.files import LOOK, TABLES, TEXTS, find_files, kind_of, looks_like_json, read_text, walk
 from heddle.data.notes import Reader
 from heddle.data.tables import read_rows
+from heddle.display import displayed
 from heddle.errors import HeddleError
 
 KNOWN = (*TEXTS, *TABLES)
@@ -24,6 +25,7 @@ NOT_LIBRARY = frozenset(
 )
 
 
+@displayed(".text")
 @dataclass(frozen=True, slots=True)
 class Document:
     """One text and its origin: a path, or ``path:line`` for a row of a table.
@@ -37,6 +39,7 @@ class Document:
     part: str | None = None
 
 
+@displayed()
 @dataclass(frozen=True, slots=True)
 class Description:
     """What a list of sources holds.

@@ -25,6 +25,7 @@ from heddle.data.parts import (
 )
 from heddle.data.sources import Description, Document, Tally, describe_documents
 from heddle.data.split import PartText, Split, choose_split
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.text.processes import Encodes, in_order, suitable_workers
 
@@ -34,6 +35,7 @@ Progress = Callable[[int, int], None]
 _BATCH = 1 << 21
 
 
+@displayed()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenStore(BaseStore):
     """A directory of token ids in two parts.

@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from heddle.checks import at_least, checked
 from heddle.config.decoding import BeamConfig
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.generate.feed import feed
 from heddle.generate.processors import Ends, GrowingText
@@ -33,6 +34,7 @@ IN_CACHE = 1 << 19  # scores to process at a time, 2 MiB of them, so that they s
 BLOCK = 64  # scores whose maximum is looked at first
 
 
+@displayed()
 @dataclass(frozen=True)
 class Hypothesis:
     """A finished text of a search.

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from heddle.checks import checked
+from heddle.display import displayed
 from heddle.errors import HeddleError
 
 
+@displayed()
 @dataclass(frozen=True)
 class TranslationScore:
     """How near translations are to their references.

@@ -7,6 +7,7 @@ from math import inf, isfinite
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heddle.display import displayed
 from heddle.generate.processors import GrowingText
 from heddle.nn.numeric import wide_dtype
 
@@ -15,6 +16,7 @@ class NoneLeft(str):
     """Why no id may follow a text: what was asked for leaves none, and the model is not at fault."""
 
 
+@displayed()
 @dataclass(frozen=True)
 class Drawn:
     """A drawn id, and its probability.

@@ -8,6 +8,7 @@ import torch
 from heddle.account.machine import available_memory
 from heddle.checks import SEED, checked
 from heddle.config.decoding import EngineConfig, SamplingConfig
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
 from heddle.generate.drawn import Drawn
@@ -29,6 +30,7 @@ class QueueFull(HeddleError):
     """As many texts wait as may wait."""
 
 
+@displayed()
 @dataclass(frozen=True)
 class Event:
     """One drawn token.

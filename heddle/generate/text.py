@@ -9,6 +9,7 @@ from heddle.checks import checked
 from heddle.config.decoding import SamplingConfig, completed
 from heddle.config.keywords import SamplingSettings
 from heddle.config.model import TransformerConfig
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
 from heddle.generate.drawn import Drawn
@@ -19,6 +20,7 @@ from heddle.model.transformer import Transformer
 from heddle.text import TextStream, Tokenizer
 
 
+@displayed(".text")
 @dataclass(frozen=True)
 class Piece:
     """The next piece of one row's text.

@@ -13,6 +13,7 @@ from heddle.config.ids import SpecialIds
 from heddle.config.keywords import BeamSettings
 from heddle.config.model import TransformerConfig
 from heddle.config.tasks import SpanCorruptionConfig, TaskSettings, TranslationConfig
+from heddle.display import displayed
 from heddle.errors import HeddleError, TextError, pluralize
 from heddle.generate.beam import SEARCHES, Hypothesis, beam_search
 from heddle.generate.stream import Finish
@@ -60,6 +61,7 @@ class Marks:
         return cls(tokenizer.begins, (start, *(() if ids.forced_begin is None else (ids.forced_begin,))), end)
 
 
+@displayed(".text")
 @dataclass(frozen=True)
 class Translation:
     """One translation of a source.

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heddle.checks import checked
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.nn.kernels import Lowered, masked_softmax
 from heddle.nn.numeric import capped, wide_dtype
@@ -30,6 +31,7 @@ def softmaxed(scores: Float[Tensor, "*b T S"]) -> Float[Tensor, "*b T S"]:
     return masked_softmax(scores, scores > -torch.inf)
 
 
+@displayed()
 class Steps(NamedTuple):
     """How one query's weights come about, in one head; each is a vector over the S keys (L3-18, L0-93).
 
@@ -54,6 +56,7 @@ class Steps(NamedTuple):
     output: Float[Tensor, " d"]
 
 
+@displayed(".weights(heads=0), .allowed(), .steps(…)")
 @dataclass(frozen=True, eq=False)
 class AttentionPass:
     """One call of an attention kernel: what it was given, and what it returned.

@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from heddle.checks import checked
-from heddle.errors import HeddleError
+from heddle.display import displayed
+from heddle.errors import HeddleError, pluralize
 from heddle.look.affine import Affine, activation_at, identity, linear, norm_at
 from heddle.model.evaluating import evaluating
 from heddle.model.head import LanguageHead
@@ -31,6 +32,7 @@ from heddle.nn.output import Output
 Parts = dict[str, Float[Tensor, "B P"]]
 
 
+@displayed(".parts, .by_layer(), .neurons")
 @dataclass(frozen=True, eq=False)
 class Attribution:
     """A score of some tokens, divided among the parts of the model that add to it directly.
@@ -49,6 +51,12 @@ class Attribution:
     score: Float[Tensor, "B P"]
     positions: tuple[int, ...]
     targets: Int[Tensor, "B P"]
+
+    def _lines(self) -> Iterator[str]:
+        scores = pluralize(self.score.numel(), "score")
+        yield f"Attribution of {scores}, mean {float(self.score.mean()):.4f}; the largest parts first"
+        means = {name: float(value.mean()) for name, value in self.parts.items()}
+        yield from (f"  {mean:>+10.4f}  {name}" for name, mean in sorted(means.items(), key=lambda pair: -abs(pair[1])))
 
     def error(self) -> float:
         """The largest difference between the sum of the parts and the score, relative to the largest score."""

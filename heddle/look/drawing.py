@@ -12,6 +12,7 @@ from torch import nn
 from heddle.checks import checked
 from heddle.config.layers import AttentionConfig, MoEConfig
 from heddle.config.model import BlockConfig, StackConfig, TransformerConfig
+from heddle.display import displayed
 from heddle.errors import pluralize
 from heddle.model.build import build
 from heddle.model.transformer import Transformer
@@ -21,6 +22,7 @@ from heddle.nn.norm import LayerNorm, RMSNorm
 PLUS = "⊕"
 
 
+@displayed()
 @dataclass(frozen=True)
 class Box:
     """A box of a drawing; where its label is ⊕, an addition.
@@ -46,6 +48,7 @@ class Box:
     adds: str | None = None
 
 
+@displayed(".boxes")
 @dataclass(frozen=True)
 class Layers:
     """Neighbouring layers that are alike, drawn once.
@@ -63,6 +66,7 @@ class Layers:
     parameters: int
 
 
+@displayed(".layers")
 @dataclass(frozen=True)
 class Column:
     """A stack: what its layers get, its layers, and what becomes of their output."""
@@ -73,6 +77,7 @@ class Column:
     after: tuple[Box, ...]
 
 
+@displayed(".boxes(), or heddle.look.write_drawing(drawing, 'model.svg')")
 @dataclass(frozen=True)
 class Drawing:
     """A model as boxes.
@@ -86,6 +91,16 @@ class Drawing:
     title: str
     columns: tuple[Column, ...]
     parameters: int
+
+    def _lines(self) -> Iterator[str]:
+        yield f"Drawing: {self.parameters:,} parameters; {self.title}"
+        for column in self.columns:
+            yield f"  {column.name}"
+            yield from (f"    {box.label}  {box.shape}" for box in column.before)
+            for group in column.layers:
+                labels = " → ".join(box.label for box in group.boxes)
+                yield f"    {group.count} × {group.parameters // group.count:,} parameters: {labels}"
+            yield from (f"    {box.label}  {box.shape}" for box in column.after)
 
     def boxes(self) -> Iterator[tuple[Box, int]]:
         """Every box with how often it occurs."""

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heddle.checks import checked
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.look.sites import Change, Site, broadcast, chosen, hooked
 from heddle.model.transformer import Transformer
@@ -32,6 +33,7 @@ AXES = {
 Where = Mapping[str, Sequence[int]]
 
 
+@displayed()
 @dataclass(frozen=True, eq=False)
 class Edit:
     """A change of the tensors at the sites whose names match.

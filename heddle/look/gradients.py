@@ -1,6 +1,6 @@
 """Which input tokens a score depends on: by gradients, by integrated gradients, by attention followed through the layers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -10,7 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heddle.checks import at_least, between, checked
-from heddle.errors import HeddleError
+from heddle.display import ROWS, displayed
+from heddle.errors import HeddleError, pluralize
 from heddle.look.attention import AttentionPass
 from heddle.look.edits import Edit
 from heddle.look.sites import broadcast, one_text
@@ -21,6 +22,7 @@ from heddle.model.transformer import Transformer
 MOST = 4096  # tokens of a rollout, whose maps are held whole
 
 
+@displayed(".values")
 @dataclass(frozen=True, eq=False)
 class TokenScores:
     """How much each token of one text counts for a score.
@@ -34,6 +36,14 @@ class TokenScores:
     values: Float[Tensor, " T"]
     score: float
     baseline: float | None = None
+
+    def _lines(self) -> Iterator[str]:
+        beside = "" if self.baseline is None else f", {self.baseline:.4f} for the baseline"
+        yield f"TokenScores: score {self.score:.4f}{beside}; {pluralize(len(self.values), 'token')}, the largest first"
+        order = self.values.abs().argsort(descending=True)[: ROWS - 2].tolist()
+        yield from (f"  position {at:<6} {float(self.values[at]):+.4f}" for at in order)
+        if len(self.values) > len(order):
+            yield f"  and {len(self.values) - len(order):,} more in .values"
 
     def _repr_html_(self) -> str:
         largest = max(float(self.values.abs().max()), 1e-30)

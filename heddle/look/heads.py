@@ -2,7 +2,7 @@
 last time, or at the same few tokens from everywhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heddle.checks import SEED, at_least, checked
+from heddle.display import displayed
 from heddle.errors import HeddleError, pluralize
 from heddle.look.attention import AttentionPass
 from heddle.look.sites import kernels
@@ -21,6 +22,7 @@ NAMED = 0.4
 """The least share of attention by which a head gets the name of a pattern."""
 
 
+@displayed(".entropy and so on, .names()")
 @dataclass(frozen=True, eq=False)
 class HeadScores:
     """Scores of the heads of one attention layer on some text; each Float[H], a mean over queries that have such a key.
@@ -46,6 +48,13 @@ class HeadScores:
     duplicate: Float[Tensor, " H"]
     entropy: Float[Tensor, " H"]
     asymmetry: Float[Tensor, " H"]
+
+    def _lines(self) -> Iterator[str]:
+        shown = FIELDS[:-1]  # without asymmetry
+        yield f"HeadScores of {pluralize(len(self.entropy), 'head')}"
+        yield "  head" + "".join(f"{name[:9]:>10}" for name in shown) + "  is"
+        for head, name in enumerate(self.names()):
+            yield f"  {head:>4}" + "".join(f"{float(getattr(self, each)[head]):>10.3f}" for each in shown) + f"  {name}"
 
     def names(self) -> list[str]:
         """The pattern of each head with the largest share, if that is at least `NAMED`; else `spread` or `mixed`."""

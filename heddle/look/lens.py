@@ -1,6 +1,6 @@
 """The logit lens: what a model would predict if it ended after each layer (nostalgebraist 2020; L1-44)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -10,6 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heddle.checks import at_least, checked
+from heddle.display import displayed
+from heddle.errors import pluralize
 from heddle.look.edits import Edit
 from heddle.look.sites import one_text
 from heddle.look.trace import trace
@@ -19,6 +21,10 @@ from heddle.nn.numeric import wide_dtype
 ROWS = 1 << 24  # scores held at once: 64 MiB in fp32
 
 
+SHOWN = 6  # positions of a display, the last ones
+
+
+@displayed(".table(tokenizer.piece), .probabilities, .losses()")
 @dataclass(frozen=True, eq=False)
 class Lens:
     """What each layer's residual stream would predict at each position of one text.
@@ -40,6 +46,17 @@ class Lens:
     target_probabilities: Float[Tensor, "P N"]
     target_ranks: Int[Tensor, "P N"]
     norms: Float[Tensor, "P T"]
+
+    def _lines(self) -> Iterator[str]:
+        places, length = self.entropy.shape
+        yield f"Lens: {pluralize(places, 'place')}, {pluralize(length, 'token')}; the ids it would predict, and their probabilities"
+        first = max(0, length - SHOWN)
+        yield f"  {'after':<8}{'position':>10}" + "".join(f"{at:>12}" for at in range(first, length))
+        losses = self.losses().tolist() if self.target_probabilities.numel() else []
+        for row, place in enumerate(self.places):
+            best = zip(self.tokens[row, first:, 0].tolist(), self.probabilities[row, first:, 0].tolist(), strict=True)
+            loss = f"loss {losses[row]:5.3f}" if losses else ""
+            yield f"  {place:<8}{loss:>10}" + "".join(f"{id:>7} {share:.2f}" for id, share in best)
 
     def losses(self) -> Float[Tensor, " P"]:
         """The mean of -log p of the tokens that follow, by place, in nats; the last is the model's loss on the text."""

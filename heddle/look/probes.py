@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from heddle.checks import POSITIVE, SEED, between, checked
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.look.trace import trace
 from heddle.model.transformer import Transformer
@@ -17,6 +18,7 @@ from heddle.model.transformer import Transformer
 ITERATIONS = 200
 
 
+@displayed()
 @dataclass(frozen=True, eq=False)
 class Probe:
     """A linear classifier of vectors.

@@ -10,10 +10,12 @@ from heddle.account.forward import count_pass
 from heddle.checks import at_least, checked
 from heddle.config.embedding import EmbeddingHeadConfig
 from heddle.config.model import ClassifierHeadConfig, TransformerConfig
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.look.drawing import Drawing
 
 
+@displayed()
 @dataclass(frozen=True)
 class Area:
     """A rectangle of a treemap in a square of side 1; its area is the share of the parameters.
@@ -35,6 +37,7 @@ class Area:
     height: float
 
 
+@displayed()
 @dataclass(frozen=True)
 class Cost:
     """The FLOPs of one forward pass over a text.

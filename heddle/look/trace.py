@@ -10,6 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heddle.checks import checked
+from heddle.display import displayed
+from heddle.errors import pluralize
 from heddle.look.attention import AttentionPass
 from heddle.look.edits import Edit, changes
 from heddle.look.sites import Site, attending, chosen, hooked, kernels
@@ -18,6 +20,7 @@ from heddle.model.transformer import Transformer
 from heddle.nn.output import Output
 
 
+@displayed("list(trace), trace[name], .attention")
 @dataclass(frozen=True, eq=False)
 class Trace(Mapping[str, Tensor]):
     """The tensors of one pass by name, `trace["decoder.3.residual_after"]`, and the model's output.
@@ -49,8 +52,10 @@ class Trace(Mapping[str, Tensor]):
         with torch.set_grad_enabled(self.output.hidden.requires_grad):
             return self.model.logits(self.output.hidden)
 
-    def __repr__(self) -> str:
-        return f"Trace({', '.join(f'{name} {list(tensor.shape)}' for name, tensor in self.tensors.items())})"
+    def _lines(self) -> Iterator[str]:
+        yield f"Trace: {pluralize(len(self.tensors), 'tensor')}, {pluralize(len(self.attention), 'attention layer')}"
+        yield from (f"  {name} {list(tensor.shape)}" for name, tensor in self.tensors.items())
+        yield from (f"  attention {name}: {layer.queries} × {layer.keys}" for name, layer in self.attention.items())
 
     def _repr_html_(self) -> str:
         def row(name: str, tensor: Tensor) -> str:

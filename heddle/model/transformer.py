@@ -13,6 +13,7 @@ from heddle.errors import HeddleError
 from heddle.model.head import LanguageHead
 from heddle.model.pooled import Classifier, make_head
 from heddle.model.stack import Stack
+from heddle.model.summary import summary
 from heddle.nn.block import MATRICES
 from heddle.nn.cache import Cache
 from heddle.nn.custom import without_custom
@@ -51,6 +52,9 @@ class Transformer(nn.Module):
         self.encoder = stack(config.encoder, causal=False)
         self.decoder = stack(config.decoder, causal=True)
         self.head = make_head(config)
+
+    def __repr__(self) -> str:
+        return summary(self, self.config)
 
     def forward(
         self,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from heddle.checks import wrong
+from heddle.display import brief
 from heddle.errors import HeddleError
 from heddle.nn.layout import PADDING, Form, Layout
 from heddle.nn.output import EncoderOutput
@@ -67,6 +68,9 @@ class Cache:
         self.capacity = 0
         self.queries: Layout | None = None
         self.keys: Keys | None = None
+
+    def __repr__(self) -> str:
+        return f"Cache(layers={len(self.states)}, rows={len(self.lengths)}, lengths={brief(self.lengths, 50)})"
 
     def advance(
         self, counts: Sequence[int], device: torch.device | str | None = None, *, compiled: bool = False

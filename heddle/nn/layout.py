@@ -9,6 +9,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.utils import _pytree
 
+from heddle.display import displayed
 from heddle.errors import HeddleError
 
 Form = Literal["whole", "padded", "packed", "uniform", "newest", "ragged"]
@@ -16,6 +17,7 @@ EVEN: tuple[Form, ...] = ("whole", "uniform", "newest")  # no padding, and all r
 PADDING = -1
 
 
+@displayed(".position, .segment")
 @dataclass(frozen=True)
 class Layout:
     """Positions and segments of a batch of tokens, and their form, which is known on the host.

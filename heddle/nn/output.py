@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree
 
+from heddle.display import displayed
 from heddle.nn.layout import PADDING, Form, Layout
 
 
+@displayed()
 @dataclass(frozen=True)
 class Routing:
     """What a mixture of experts reports with its output. It is returned, never stored on a module.
@@ -37,6 +39,7 @@ Hidden = Float[Tensor, "B T D"]
 """Hidden vectors: one of width D for each token."""
 
 
+@displayed(".hidden")
 class Output(NamedTuple):
     """Hidden vectors, and one `Routing` per mixture of experts that produced them, in layer order."""
 

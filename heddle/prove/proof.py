@@ -1,5 +1,6 @@
 """All checks of one model, and what they say together."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -13,6 +14,7 @@ import torch
 from heddle.account.parameters import parameter_count
 from heddle.checks import SEED, checked
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.transformer import Transformer
@@ -26,8 +28,10 @@ from heddle.weights.convert import expressible
 
 FIRST_LOSS = 0.3  # nats from ln V (L0-13)
 EXPORT = "export"
+WORST = ("DIFFERENT", "NOT CHECKED", "ROUNDING", "EXACT")  # in this order
 
 
+@displayed(".verdicts, .to_dict()")
 @dataclass(frozen=True)
 class Proof:
     """What was found out about one model.
@@ -50,6 +54,18 @@ class Proof:
     def holds(self) -> bool:
         """Whether every check holds."""
         return all(verdict.holds for verdict in self.verdicts)
+
+    def _lines(self) -> Iterator[str]:
+        words = Counter(verdict.word for verdict in self.verdicts)
+        outcome = "every check holds" if self.holds else f"{words['DIFFERENT']} of {len(self.verdicts)} checks FAILED"
+        yield f"Proof of {self.name or 'a model'}: {outcome}"
+        for verdict in sorted(self.verdicts, key=lambda verdict: WORST.index(verdict.word)):
+            if verdict.word != "NOT CHECKED":
+                size = f"{verdict.error:.1e} (allowed {verdict.bound:.1e})" if verdict.error else ""
+                place = verdict.layer and f"from {verdict.layer} on"
+                yield f"  {verdict.check:<22} {verdict.word:<9} {' '.join(each for each in (size, place, verdict.detail) if each)}"
+        if skipped := [verdict.check for verdict in self.verdicts if verdict.word == "NOT CHECKED"]:
+            yield f"  not checked: {', '.join(skipped)}"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready data."""

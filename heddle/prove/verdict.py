@@ -8,6 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from heddle.display import displayed
+
 Word = Literal["EXACT", "ROUNDING", "DIFFERENT", "NOT CHECKED"]
 Trace = dict[str, Tensor]
 """What a pass computed, by place: `entry`, `layer 0`, …, `output`; all cut to the tokens that are compared."""
@@ -20,6 +22,7 @@ class NotApplicable(Exception):
     """Why a check has nothing to look at in this model."""
 
 
+@displayed()
 @dataclass(frozen=True)
 class Comparison:
     """Two passes that should give the same.
@@ -41,6 +44,7 @@ class Comparison:
     rounding: float | None = None
 
 
+@displayed(".detail")
 @dataclass(frozen=True)
 class Verdict:
     """The outcome of one check.

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 import tokenizers
 
 from heddle.checks import checked
+from heddle.display import brief
 from heddle.errors import HeddleError, did_you_mean
 from heddle.text.file import Around, Content, frame_entry, special_entries, steps_of, vocabulary, write_content
 
@@ -66,6 +67,10 @@ class Base(ABC):
         if strange is not None:
             where = "starts texts" if strange is self.begins else "marks texts"
             raise HeddleError(f"its post_processor {where} with {strange}, but there are only {len(table)} ids")
+
+    def __repr__(self) -> str:
+        special = f", {len(self.special):,} special: {brief(list(self.special), 50)}" if self.special else ""
+        return f"{type(self).__name__}({self.vocab_size:,} ids{special})"
 
     @classmethod
     @abstractmethod

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Literal, Protocol, Self, get_args
 
 from heddle.checks import checked
+from heddle.display import brief
 from heddle.errors import HeddleError, did_you_mean
 from heddle.text.apart import ApartTemplate
 from heddle.text.template import compiled, rendered
@@ -93,6 +94,9 @@ class ChatTemplate:
         self._render = ApartTemplate(template, date).render if apart else _rendered_here(template, date)
         longest_first = sorted(tokenizer.special, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+    def __repr__(self) -> str:
+        return f"ChatTemplate({brief(self.source, 60)})"
 
     @classmethod
     def of(cls, settings: ChatSettings, tokenizer: Tokenizer, apart: bool = False) -> Self:

@@ -1,12 +1,13 @@
 """Scoring held-out text: every target once, or an even sample of the examples."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import fsum, sqrt
 
 import torch
 
 from heddle.checks import at_least, checked
+from heddle.display import displayed
 from heddle.model.cores import share_cores
 from heddle.model.transformer import Transformer
 from heddle.train.extent import Extent
@@ -16,6 +17,7 @@ TOKENS = 4096  # of a batch of short rows, which would otherwise take longer to 
 LEAST_ROWS, MOST_ROWS = 16, 64  # of a batch
 
 
+@displayed(".metrics, .extent, .to_dict()")
 @dataclass(frozen=True)
 class Evaluation:
     """How well held-out examples are predicted.
@@ -38,6 +40,13 @@ class Evaluation:
     metrics: Mapping[str, float]
     extent: Extent | None = None
     note: str = ""
+
+    def _lines(self) -> Iterator[str]:
+        error = "" if not self.standard_error else f" ± {self.standard_error:.4f}"
+        yield f"Evaluation: loss {self.loss:.4f}{error} on {self.tokens:,} targets ({self.share:.1%} of all held out)"
+        yield from (f"  {name:<20} {value:.6g}" for name, value in self.metrics.items())
+        if self.note:
+            yield f"  {self.note}"
 
     @property
     def whole(self) -> bool:

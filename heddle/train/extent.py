@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
+from heddle.display import displayed
 from heddle.errors import pluralize
 
 
+@displayed()
 @dataclass(frozen=True)
 class Extent:
     """What there is to score, and what no score can be of.

@@ -1,8 +1,10 @@
 """What a training in memory reports: a reader that remembers."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from heddle.display import displayed
 from heddle.errors import pluralize
 from heddle.train.evaluate import Evaluation
 from heddle.train.journal import Report
@@ -11,6 +13,7 @@ from heddle.train.plot import draw
 from heddle.weights.adapter import Adapter
 
 
+@displayed(".losses, .validation, .reports, .evaluation, .plot()")
 @dataclass
 class History:
     """What happened in a training.
@@ -51,14 +54,17 @@ class History:
         """
         return draw(["fit"], [[{"step": report.step, **report.values} for report in self.reports]])
 
-    def __repr__(self) -> str:
-        losses = self.losses
+    def _lines(self) -> Iterator[str]:
+        losses, scores = self.losses, self.validation
         read = "" if self.epochs is None else f", {self.epochs:.3g} epochs"
-        parts = [f"{pluralize(len(losses), 'step')}{read}"]
-        if losses:
-            parts.append(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}")
+        change = f", loss {losses[0]:.4f} -> {losses[-1]:.4f}" if losses else ""
+        yield f"History: {pluralize(len(losses), 'step')}{read}{change}"
+        if scores:
+            yield f"  {pluralize(len(scores), 'evaluation')}, validation loss {scores[0]:.4f} -> {scores[-1]:.4f}"
         if self.evaluation is not None:
             metrics = {"loss": self.evaluation.loss, **self.evaluation.metrics}
-            parts += [f"validation {', '.join(f'{name} {value:.4g}' for name, value in metrics.items())}"]
-            parts += [self.evaluation.note] if self.evaluation.note else []
-        return f"History({', '.join(parts)})"
+            yield f"  validation {', '.join(f'{name} {value:.4g}' for name, value in metrics.items())}"
+            if self.evaluation.note:
+                yield f"  {self.evaluation.note}"
+        if self.weights is not None:
+            yield f"  the model has {self.weights}"

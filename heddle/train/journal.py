@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.weights.files import WriteError, write_file
 
 
+@displayed(".values, .speed")
 @dataclass(frozen=True)
 class Report:
     """The numbers of one step or of one evaluation.

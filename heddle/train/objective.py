@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from heddle.checks import between, checked
 from heddle.data.batch import Batch
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.nn.output import Routing
@@ -16,6 +17,7 @@ from heddle.train.own_loss import OwnLoss, scalar, scored
 from heddle.train.recurring import weighted
 
 
+@displayed()
 @dataclass(frozen=True)
 class Loss:
     """A sum over targets and their count; the mean is `total / count`.

@@ -11,9 +11,11 @@ from typing import Any
 
 from heddle.config.saved import Chosen
 from heddle.config.train import TrainConfig
+from heddle.display import displayed
 from heddle.errors import HeddleError, pluralize
 
 
+@displayed()
 @dataclass(frozen=True)
 class Best:
     """The evaluation with the lowest validation loss so far; of equal ones, the first.
@@ -50,6 +52,7 @@ def restored(state: dict[str, Any], train: TrainConfig, chosen: Chosen) -> Best 
     return best if best.steps == chosen.steps else replace(best, waited=0, steps=chosen.steps)
 
 
+@displayed()
 @dataclass(frozen=True)
 class Published:
     """What the published weights are.

@@ -13,6 +13,7 @@ from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen, TakenVectors
 from heddle.config.train import MINUTES, ProductKind, TrainConfig
 from heddle.data.record_store import Store
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.checkpointing import can_compile
@@ -41,6 +42,7 @@ ADAPTER_RATES = {
 WORTH_COMPILING = 20.0  # minutes of training below which compilation does not pay off
 
 
+@displayed(".model, .chosen")
 @dataclass(frozen=True)
 class Plan:
     """What a run will do, in numbers.

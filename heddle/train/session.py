@@ -15,6 +15,7 @@ from heddle.config.saved import Chosen, SavedConfig
 from heddle.config.tasks import NextTokenConfig
 from heddle.config.train import TrainConfig
 from heddle.data.record_store import Store, open_store
+from heddle.display import displayed
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.checkpointing import can_compile, checkpoint_activations
@@ -45,6 +46,7 @@ from heddle.weights.vectors import VECTORS, load_rows, put_rows
 MASTER = "master/"  # the names of weights in a checkpoint whose own weights are their moving average
 
 
+@displayed()
 @dataclass(frozen=True)
 class Run:
     """A run directory, read and, for training, locked.
@@ -89,6 +91,7 @@ def layout_of(config: SavedConfig) -> TextLayout:
     return "concatenate" if config.data is None else config.data.layout
 
 
+@displayed()
 @dataclass(frozen=True)
 class Opening:
     """What was found when a run was opened.
@@ -110,6 +113,7 @@ class Opening:
     moved: list[str]
 
 
+@displayed()
 @dataclass(kw_only=True)
 class Session(Training):
     """A training with the files of a run. `open_session` opens one.

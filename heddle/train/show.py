@@ -9,6 +9,7 @@ from torch import Tensor
 from heddle.checks import at_least, checked
 from heddle.config.model import TransformerConfig
 from heddle.data.batch import IGNORED, Batch
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.stack import Stack
@@ -20,6 +21,7 @@ from heddle.train.session import read_run
 from heddle.train.task import Target, Task, tokens_read
 
 
+@displayed()
 @dataclass(frozen=True)
 class ShownRow:
     """One row of a batch, from place `first` on; every list but the source's and the answer's has an item for each place.
@@ -50,6 +52,7 @@ class ShownRow:
     first: int = 0
 
 
+@displayed()
 @dataclass(frozen=True)
 class ShownSource:
     """What the encoder reads; every list has an item for each place.
@@ -67,6 +70,7 @@ class ShownSource:
     segments: list[int]
 
 
+@displayed()
 @dataclass(frozen=True)
 class ShownMask:
     """Which tokens of the first row each of its tokens may attend to, in the places that are shown.
@@ -84,6 +88,7 @@ class ShownMask:
     seen: list[list[bool]]
 
 
+@displayed(".rows, .masks")
 @dataclass(frozen=True)
 class ShownStep:
     """What a step reads.

@@ -6,10 +6,12 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 from heddle.checks import SOME, at_least, checked
+from heddle.display import displayed
 
 CONFIDENCE = 0.95
 
 
+@displayed()
 class Spread(NamedTuple):
     """What runs that differ only in their seed say about a result.
 

@@ -12,6 +12,7 @@ from heddle.config.run import RunConfig
 from heddle.config.saved import SavedConfig
 from heddle.config.sweep import SEED, Variant
 from heddle.config.train import LENGTHS
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.train.compare import differences, flat
 from heddle.train.material import Tell
@@ -45,6 +46,7 @@ class First(NamedTuple):
     saved: SavedConfig
 
 
+@displayed()
 @dataclass(frozen=True)
 class Member:
     """One run of a series, and what became of it.

@@ -22,6 +22,7 @@ from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
 from heddle.data.corpus import Corpus, Part
 from heddle.data.records import Records
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
@@ -35,6 +36,7 @@ Target = int | float | list[float]
 MULTIPLE = 8  # rows of a micro-batch of records are a multiple of this, so that 2, 4 or 8 ranks divide it
 
 
+@displayed()
 @dataclass(frozen=True)
 class Reading:
     """What a task reads, and how much of it at a time.
@@ -90,6 +92,7 @@ class Reading:
         return part
 
 
+@displayed()
 @dataclass(frozen=True)
 class Examples:
     """Which examples to read, as a few numbers from which a task makes a batch.
@@ -116,6 +119,7 @@ class Examples:
         return replace(self, places=self.places[rows], keys=None if self.keys is None else self.keys[rows])
 
 
+@displayed()
 @dataclass(frozen=True)
 class HeldOut:
     """Held-out examples to score.

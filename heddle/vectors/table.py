@@ -9,12 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from heddle.checks import at_least, checked
+from heddle.display import displayed
 from heddle.errors import HeddleError, did_you_mean, pluralize
 from heddle.weights.vectors import Form, read_vectors, write_vectors
 
 Near = list[tuple[str, float]]
 
 
+@displayed(".words, .array, .near(word)")
 @dataclass(frozen=True, eq=False)
 class WordVectors:
     """V words, each with a vector of D numbers.

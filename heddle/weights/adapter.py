@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from heddle.config.model import HeadConfig, TransformerConfig
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.model.lora import A, B, is_adapter
 from heddle.weights.tensors import Weights, check_finite, save_tensors
@@ -24,6 +25,7 @@ from heddle.weights.tensors import Weights, check_finite, save_tensors
 METADATA = "heddle"  # the key of a file's metadata
 
 
+@displayed(".layers(), .tensors")
 @dataclass(frozen=True)
 class Adapter:
     """What adapters add to a model's weights, and the other weights that were trained beside them.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from heddle.checks import at_least, checked
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.weights.files import sweep, verify, write_directory, write_manifest
 from heddle.weights.tensors import read_tensors, save_tensors
@@ -25,6 +26,7 @@ CHECKPOINTS = "checkpoints"
 _STEP = re.compile(r"step-(\d+)")
 
 
+@displayed()
 class CheckpointState(NamedTuple):
     """The state that training continues from: `model, optimizer, state = read_state(checkpoint)`."""
 

@@ -29,6 +29,7 @@ from torch import Tensor
 from heddle.checks import at_least, checked
 from heddle.config.model import TransformerConfig
 from heddle.config.saved import SavedConfig
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.model.build import build, materialise
 from heddle.model.device import pick_device
@@ -71,6 +72,7 @@ PUBLISHING = ".publishing"
 NEEDED = (CONFIG, MODEL)
 
 
+@displayed()
 class Loaded(NamedTuple):
     """The result of `load`: `model, tokenizer = load(run)`."""
 

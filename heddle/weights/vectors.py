@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from heddle.checks import checked
+from heddle.display import displayed
 from heddle.errors import HeddleError, pluralize
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
@@ -30,6 +31,7 @@ PACKED = (b"\x1f\x8b", b"PK\x03\x04")  # the first bytes of gzip and zip
 PATIENCE, PAUSE = 2.0, 10.0  # seconds of reading before the first line of progress, and between two
 
 
+@displayed()
 @dataclass(frozen=True)
 class Coverage:
     """How much of a vocabulary a file of vectors covers.

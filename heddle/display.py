@@ -1,0 +1,145 @@
+"""How results look in a Python session: what matters first, on one screen, and how to see the rest."""
+
+import reprlib
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+ROWS, COLUMNS = 25, 100  # of a screen
+FEW = 6  # numbers of a tensor that are shown
+T = TypeVar("T")
+
+
+def displayed(rest: str = "") -> Callable[[type[T]], type[T]]:
+    """Give a dataclass or a named tuple a `repr` that fits on a screen.
+
+    A class may have its own lines as `_lines(self)`; otherwise they are its fields.
+
+    Args:
+        rest: where the rest is, for what does not fit.
+    """
+
+    def decorate(cls: type[T]) -> type[T]:
+        def display(self: Any) -> str:
+            return screen(self._lines() if hasattr(cls, "_lines") else field_lines(self), rest)
+
+        cls.__repr__ = display  # type: ignore[method-assign]
+        return cls
+
+    return decorate
+
+
+def screen(lines: Iterable[str], rest: str = "") -> str:
+    """Lines cut to a screen; if some are cut, the last says where the rest is."""
+    whole = [line.rstrip() for line in lines]
+    short = [cut(line) for line in whole]
+    if short == whole and len(whole) <= ROWS:
+        return "\n".join(whole)
+    room = ROWS - 1 if rest or len(whole) > ROWS else ROWS
+    left = max(len(whole) - room, 0)
+    more = " ".join(
+        each
+        for each in (
+            f"… {left:,} more {'line' if left == 1 else 'lines'}." if left else "",
+            rest and f"The rest: {rest}",
+        )
+        if each
+    )
+    return "\n".join([*short[:room], *([cut(more)] if more else [])])
+
+
+def field_lines(value: Any) -> list[str]:
+    """The fields of a dataclass or a named tuple: in one line if they fit, else a line each."""
+    names = [each.name for each in fields(value) if each.repr] if is_dataclass(value) else list(value._fields)
+    parts = [f"{name}={brief(getattr(value, name))}" for name in names]
+    line = f"{type(value).__name__}({', '.join(parts)})"
+    if len(line) <= COLUMNS:
+        return [line]
+    lines = [f"{type(value).__name__}("]
+    for part in parts:
+        if len(lines) > 1 and len(lines[-1]) + len(part) + 2 <= COLUMNS:
+            lines[-1] += f" {part},"
+        else:
+            lines.append(f"  {part},")
+    return [*lines, ")"]
+
+
+def config_lines(config: Any, width: int = COLUMNS) -> list[str]:
+    """The fields of a config that differ from their defaults: in one line if they fit, else a line each."""
+    known = {name: (field, getattr(config, name)) for name, field in type(config).model_fields.items()}
+    parts = {
+        name: value
+        for name, (field, value) in known.items()
+        if field.is_required() or value != field.get_default(call_default_factory=True)
+    }
+    line = f"{type(config).__name__}({', '.join(f'{name}={_in_line(value)}' for name, value in parts.items())})"
+    if len(line) <= width:
+        return [line]
+    lines = [f"{type(config).__name__}("]
+    for name, value in parts.items():
+        room = width - 4 - len(name)
+        first, *others = config_lines(value, room) if hasattr(type(value), "model_fields") else [brief(value, room)]
+        lines += [f"  {name}={first}", *(f"  {each}" for each in others)]
+        lines[-1] += ","
+    return [*lines, ")"]
+
+
+def _in_line(value: Any) -> str:
+    return " ".join(config_lines(value, sys.maxsize)) if hasattr(type(value), "model_fields") else repr(value)
+
+
+def brief(value: Any, width: int = COLUMNS - 20) -> str:
+    """A value in one line of at most `width` characters."""
+    return cut(_brief(value, width), width)
+
+
+def cut(line: str, width: int = COLUMNS) -> str:
+    """A line without its end, if it is too long."""
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def _brief(value: Any, width: int) -> str:
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and hasattr(value, "dtype"):
+        kind = f"{str(value.dtype).removeprefix('torch.')} {list(shape)}"
+        size = value.size if isinstance(value.size, int) else value.numel()  # numpy, or torch
+        usable = 0 < size <= FEW and not getattr(value, "is_meta", False)
+        return f"{kind}: {_brief(value.tolist(), width)}" if usable else kind
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, str | bytes):
+        return repr(value) if len(value) < width else reprlib.repr(value[: 2 * width])
+    if isinstance(value, Mapping):
+        return _several(
+            "{", (f"{_brief(k, width)}: {_brief(v, width)}" for k, v in value.items()), len(value), width, "}"
+        )
+    if type(value) in (list, tuple, set, frozenset):
+        opened, closed = "[]" if isinstance(value, list) else "()" if isinstance(value, tuple) else "{}"
+        return _several(opened, (_brief(each, width) for each in value), len(value), width, closed)
+    if callable(value) and hasattr(value, "__name__"):
+        return str(value.__name__).replace("<lambda>", "a function")
+    lines = repr(value).splitlines() or [""]
+    if " at 0x" in lines[0]:
+        return f"a {type(value).__name__}"
+    return lines[0] if len(lines) == 1 and len(lines[0]) <= width else f"{type(value).__name__}(…)"
+
+
+def _several(opened: str, items: Iterable[str], count: int, width: int, closed: str) -> str:
+    """The first items of a collection, and how many there are besides."""
+    shown: list[str] = []
+    used, room = 0, width - len(f"… {count:,} more") - 4
+    for item in islice(items, count):
+        if used + len(item) > room:
+            return f"{opened}{''.join(f'{each}, ' for each in shown)}… {count - len(shown):,} more{closed}"
+        shown.append(item)
+        used += len(item) + 2
+    return f"{opened}{', '.join(shown)}{closed}"
+
+
+def largest(parts: Mapping[str, int], most: int = 8) -> list[tuple[str, int]]:
+    """The largest parts of a sum, and the rest as one; parts of 0 are left out."""
+    order = sorted(((name, number) for name, number in parts.items() if number), key=lambda pair: -pair[1])
+    left = order[most:]
+    return [*order[:most], *([(f"{len(left)} more", sum(number for _, number in left))] if left else [])]
