@@ -6,6 +6,7 @@ It wraps what users call, never what runs inside a training step or a compiled g
 
 import collections.abc
 import inspect
+import os
 import reprlib
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -168,6 +169,14 @@ def place(function: Callable[..., Any], owner: Sequence[Any]) -> str:
     return ".".join([*names, function.__name__]).removesuffix(".__init__")
 
 
+def _names(path: str) -> bool:
+    """Whether a text can be the name of a file."""
+    try:
+        return "\0" not in path and bool(os.fsencode(path) or not path)
+    except UnicodeEncodeError:  # half of a character
+        return False
+
+
 class Check(NamedTuple):
     """What an annotation requires of a value."""
 
@@ -177,7 +186,7 @@ class Check(NamedTuple):
 
 
 ANYTHING = Check("anything", lambda value: True)
-PATH = Check("a path", lambda value: isinstance(value, str | Path) and "\0" not in str(value))
+PATH = Check("a path", lambda value: isinstance(value, str | Path) and _names(str(value)))
 
 
 def check_of(annotation: Any, home: Mapping[str, Any]) -> Check:
@@ -252,7 +261,12 @@ def _many(kind: type, inner: list[Check]) -> Check:
     def fits(value: Any) -> bool:
         if not isinstance(value, kind) or isinstance(value, str | bytes):
             return False
-        return not isinstance(value, list | tuple) or all(map(each.fits, value))
+        if isinstance(value, list | tuple):
+            return all(map(each.fits, value))
+        if kind is not collections.abc.Collection:
+            return True
+        items: Any = value
+        return not hasattr(items, "dtype") and all(map(each.fits, items))
 
     return Check(f"a list{of}", fits)
 

@@ -156,7 +156,7 @@ NO_READER: list[Any] = [3, "utf-8", {"encoding": "utf-8"}]
 NO_COUNTS: list[Any] = [3, "null", [1]]
 NO_LABELS: list[Any] = [None, 3, "words", ["classes"]]
 NO_PROMPTS: list[Any] = [None, "warp", 3, ["warp"], [[1.5]], [["w"]]]
-NO_TEXTS: list[Any] = [None, "warp", 3, [3], [None], [""]]
+NO_TEXTS: list[Any] = [None, "warp", 3, [3], [None]]
 BYTES_AND_MORE = heddle.train_tokenizer("bytes", [], special=("<a>", "<b>"))
 SIZES = {"batch": NO_COUNT, "length": NO_COUNT_OR_NONE}
 COMPUTED = {"config": NO_CONFIG, **SIZES}

@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from math import isnan
 from pathlib import Path
@@ -15,6 +15,7 @@ from heddle.cli.streams import input_lines, is_piped
 from heddle.config.data import Labels
 from heddle.data.examples import LABEL, TAGGED, Example, of_row, read_examples
 from heddle.data.files import COMPRESSED, STDIN, TABLES, TEXTS, kind_of, read_lines
+from heddle.data.notes import MalformedError, Reader
 from heddle.data.tables import Row, read_rows
 from heddle.errors import HeddleError, TextError, pluralize
 from heddle.text.heartbeat import heartbeat
@@ -35,11 +36,13 @@ class Inputs:
         fields: `text`, or `text` and `pair`.
         columns: the columns of these fields in tables, where they have other names.
         labels: `tokens`, if texts are read as words.
+        reader: what to do with malformed rows.
     """
 
     fields: tuple[str, ...] = ("text",)
     columns: Mapping[str, str] | None = None
     labels: Labels = "classes"
+    reader: Reader = field(default_factory=Reader)
 
     def read(self, given: Sequence[str], pairs: Sequence[str] = ()) -> "Items":
         """The texts, pairs or lists of words of arguments, each of which is a text, a file or `-`.
@@ -56,6 +59,8 @@ class Inputs:
         if not given and not is_piped():
             raise HeddleError("give a text, a file with a text per line, a table, or - for standard input")
         items = Items(self._examples(given or STDIN[:1], list(pairs)))
+        for line in self.reader.notes.lines():
+            print(line, file=sys.stderr)
         if all(items.blank):
             raise HeddleError(EMPTY)
         if blank := sum(items.blank):
@@ -86,9 +91,10 @@ class Inputs:
     def _file(self, file: Path) -> Iterator[tuple[Example, Mapping[str, Any]]]:
         kind = kind_of(file)
         if kind in TABLES:
-            yield from (self._row(row, self.columns or {}) for row in read_rows(file))
+            rows = read_rows(file, self.reader)
+            yield from self.reader.each(rows, lambda row: self._row(row, self.columns or {}))
         elif kind in TAGGED and self.labels == "tokens":
-            for example in read_examples([file], ("text", LABEL), {}, "tokens"):
+            for example in read_examples([file], ("text", LABEL), {}, "tokens", reader=self.reader):
                 yield example, {"words": list(example.texts["text"]), "tags": list(example.label or ())}
         else:
             yield from self._lines(text_lines(file), str(file))
@@ -102,20 +108,31 @@ class Inputs:
                 if not objects and "pair" in self.fields:
                     raise HeddleError(f"{where} has a text per line, but this run reads pairs of texts: give a table")
             row = Row({"text": line}, f"{where}:{number}")
-            if objects and line.strip():
-                values = _object(line)
-                if values is None:
-                    raise HeddleError(f"{where}:{number}: not a line of JSON, as the first one is")
-                row = Row(values, row.origin)
-            elif not line.strip():
-                row = Row(dict.fromkeys(self.fields, ""), row.origin)
-            yield self._row(row, (self.columns or {}) if objects and line.strip() else {})
+            with self.reader.file():
+                made = self._line(line, row, bool(objects and line.strip()))
+                self.reader.notes.read += 1
+                yield made
+
+    def _line(self, line: str, row: Row, is_object: bool) -> tuple[Example, Mapping[str, Any]]:
+        if is_object:
+            values = _object(line)
+            if values is None:
+                raise MalformedError("not JSON", row.origin, "not a line of JSON, as the first one is")
+            row = Row(values, row.origin)
+        elif not line.strip():
+            row = Row(dict.fromkeys(self.fields, ""), row.origin)
+        return self._row(row, (self.columns or {}) if is_object else {})
 
     def _row(self, row: Row, columns: Mapping[str, str]) -> tuple[Example, Mapping[str, Any]]:
         """A row as an example, and its own columns. What is null, as NaN of pandas is, is an empty text."""
         read = {columns.get(field, field) for field in self.fields}
         empty = {name: "" for name in read if name in row.values and is_null(row.values[name])}
         return of_row(replace(row, values={**row.values, **empty}), self.fields, columns, self.labels), row.values
+
+
+def reader_of(skip_invalid: bool) -> Reader:
+    """A reader that leaves out malformed items, or refuses the first."""
+    return Reader(skips="items" if skip_invalid else "none")
 
 
 class Items(list[Any]):

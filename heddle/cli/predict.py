@@ -11,7 +11,7 @@ import numpy as np
 from cyclopts import Parameter
 from safetensors.numpy import save
 
-from heddle.cli.inputs import Inputs, Items, in_chunks, told_cuts
+from heddle.cli.inputs import Inputs, Items, in_chunks, reader_of, told_cuts
 from heddle.cli.models import Ready, open_model
 from heddle.cli.rows import ROWS, check_out, with_input, write_rows
 from heddle.cli.say import console, find_run, pluralize, table
@@ -51,6 +51,7 @@ def classify(
     threshold: float | None = None,
     out: Path | None = None,
     device: str = "auto",
+    skip_invalid: bool = False,
     json: bool = False,
 ) -> None:
     """Predict the class or the labels of texts or of pairs, or the class of words, with probabilities; or a number.
@@ -75,6 +76,8 @@ def classify(
         Write the results to this new file, a row for each row of the input with its columns: .csv, .jsonl or .parquet.
     device
         auto, cpu, cuda or mps.
+    skip_invalid
+        Leave out malformed rows of tables and lines of JSON, and say how many there are.
     json
         One JSON document on stdout. Of several texts, each is one line.
     """
@@ -91,7 +94,12 @@ def classify(
         raise HeddleError("--pair and --pair-column do not apply to a run that classifies words")
     if pairs and single:
         raise HeddleError(f"{run} reads single texts: leave out --pair and --pair-column")
-    inputs = Inputs(("text", "pair") if pairs else ("text",), columns, "tokens" if kind == "words" else "classes")
+    inputs = Inputs(
+        ("text", "pair") if pairs else ("text",),
+        columns,
+        "tokens" if kind == "words" else "classes",
+        reader_of(skip_invalid),
+    )
     items = inputs.read(texts, pair or ())
     cut = 0
     results: list[dict[str, Any]] = []
@@ -119,6 +127,7 @@ def fill(
     text_column: str | None = None,
     out: Path | None = None,
     device: str = "auto",
+    skip_invalid: bool = False,
     json: bool = False,
 ) -> None:
     """Fill in the masks of texts with the most probable tokens.
@@ -138,6 +147,8 @@ def fill(
         Write the results to this new file, a row for each row of the input with its columns: .csv, .jsonl or .parquet.
     device
         auto, cpu, cuda or mps.
+    skip_invalid
+        Leave out malformed rows of tables and lines of JSON, and say how many there are.
     json
         One JSON document on stdout. Of several texts, each is one line.
     """
@@ -147,7 +158,7 @@ def fill(
         check_out(out)
     ready, tokenizer = _opened(run, device)
     check_fills(ready.model, tokenizer)
-    items = _plain_inputs(ready, text_column).read(texts)
+    items = _plain_inputs(ready, text_column, skip_invalid).read(texts)
     printed = console()
     results: list[dict[str, Any]] = []
     nothing = dict.fromkeys(field.name for field in fields(Filling) if field.name != "text")
@@ -183,6 +194,7 @@ def embed(
     out: Path | None = None,
     text_column: str | None = None,
     device: str = "auto",
+    skip_invalid: bool = False,
     json: bool = False,
 ) -> None:
     """Compute a vector for each text.
@@ -211,13 +223,15 @@ def embed(
         Column of the text in tables. Defaults to the one that the run was trained on.
     device
         auto, cpu, cuda or mps.
+    skip_invalid
+        Leave out malformed rows of tables and lines of JSON, and say how many there are.
     json
         One JSON document on stdout. Of several texts, each is one line.
     """
     if out is not None:
         check_out(out, (".npy", ".safetensors", *ROWS))
     ready, tokenizer = _opened(run, device)
-    items = _plain_inputs(ready, text_column).read(texts)
+    items = _plain_inputs(ready, text_column, skip_invalid).read(texts)
     rows: list[Vector | None] = []
     cut = 0
 
@@ -263,11 +277,11 @@ def _opened(run: str, device: str) -> tuple[Ready, Tokenizer]:
     return ready, ready.tokenizer
 
 
-def _plain_inputs(ready: Ready, column: str | None) -> Inputs:
+def _plain_inputs(ready: Ready, column: str | None, skip_invalid: bool) -> Inputs:
     """Texts alone, in the column that the user names or the run was trained on."""
     trained = (ready.config.data or DataConfig()).columns()
     named = {"text": column} if column is not None else {name: trained[name] for name in ("text",) if name in trained}
-    return Inputs(columns=named)
+    return Inputs(columns=named, reader=reader_of(skip_invalid))
 
 
 def _predicted(kind: str, result: Prediction | None) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """What a user has in Python, as a corpus: texts, ids, tuples, or rows with named columns, of lists or of a `datasets` Dataset."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isnan
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,9 @@ from heddle.config.tasks import TaskSettings
 from heddle.data.arrow import named_class
 from heddle.data.corpus import Corpus, Part
 from heddle.data.encode import records_of
-from heddle.data.examples import LABEL, MESSAGES, Example, of_row
+from heddle.data.examples import LABEL, MESSAGES, Example, as_number, of_row
 from heddle.data.memory import EncodedDocument, part_of, part_of_encoded
+from heddle.data.notes import MalformedError, Reader
 from heddle.data.parts import first_bytes
 from heddle.data.sources import Document, Tally, describe_documents
 from heddle.data.split import choose_split
@@ -31,6 +32,7 @@ from heddle.text.tokenizer import Tokenizer
 LONGEST_PATH = 1024  # characters of a text that may be a path
 TEXT = ("text",)  # what a task reads if it does not read records
 Ids = npt.NDArray[np.int64]
+Made = TypeVar("Made")
 
 
 class Given:
@@ -50,6 +52,7 @@ class Given:
     def __init__(self, data: Any, task: TaskSettings, columns: DataConfig, what: str = "data") -> None:
         self.task, self.columns, self.what = task, columns, what
         self.items, self.names = items_of(data, what), class_names_of(data)
+        self._reader = Reader()
         self.ids = [_ids(item) for item in self.items] if self.items and _is_array(self.items[0]) else None
         if not self.items:
             raise HeddleError(f"{what}: empty; the task {task_name(task)} needs {self.needed()}")
@@ -68,26 +71,40 @@ class Given:
 
     def documents(self) -> Iterator[Document]:
         """The texts that are not empty."""
-        for number, item in enumerate(self.items):
-            if not isinstance(item, str | Mapping):
-                raise self._unfit(number)
-            text = item if isinstance(item, str) else self._row(item, number).text(self.columns.text)
-            if text:
-                yield Document(text, f"item {number}")
+        return (document for document in self._each(self._document) if document.text)
 
     def examples(self) -> Iterator[Example]:
         """The records."""
-        named = self.columns.columns()
-        for number, item in enumerate(self.items):
-            if isinstance(item, Mapping):
-                row = self._row(item, number)
-                yield of_row(row, self.task.reads(named), named, self.task.labels, self.columns.separator)
-                continue
-            values = self._fields(item)
-            if values is None:
-                raise self._unfit(number)
+        return self._each(self._example)
+
+    def left_out(self) -> list[str]:
+        """What the last reading left out as malformed, in a line."""
+        return [f"{self.what}: {line}" for line in self._reader.notes.lines()]
+
+    def _each(self, make: Callable[[int], Made]) -> Iterator[Made]:
+        """What is made of each item; of malformed ones, only if they are not to be skipped, an error."""
+        self._reader = Reader(skips="items" if self.columns.skip_invalid else "none")
+        return self._reader.each(range(len(self.items)), make)
+
+    def _document(self, number: int) -> Document:
+        item = self.items[number]
+        if not isinstance(item, str | Mapping):
+            raise self._unfit(number)
+        text = item if isinstance(item, str) else self._row(item, number).text(self.columns.text)
+        return Document(text, f"item {number}")
+
+    def _example(self, number: int) -> Example:
+        item, named, task = self.items[number], self.columns.columns(), self.task
+        if isinstance(item, Mapping):
+            example = of_row(self._row(item, number), task.reads(named), named, task.labels, self.columns.separator)
+        elif (values := self._fields(item)) is not None:
             row = Row({name: _plain(value) for name, value in values.items()}, f"item {number}")
-            yield of_row(row, tuple(values), {}, self.task.labels)
+            example = of_row(row, tuple(values), {}, task.labels)
+        else:
+            raise self._unfit(number)
+        if task.labels == "numbers":
+            as_number(example)
+        return example
 
     def texts(self) -> Iterator[str]:
         """Every text, for a tokenizer to learn from."""
@@ -128,11 +145,12 @@ class Given:
         value, names = _plain(value), self.names.get(column)
         return value if names is None else named_class(value, names)
 
-    def _unfit(self, number: int) -> HeddleError:
+    def _unfit(self, number: int) -> MalformedError:
         name = "array" if _is_array(self.items[number]) else type(self.items[number]).__name__
         found = f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
         where = "it" if len(self.items) == 1 and not isinstance(self.items[0], tuple) else f"item {number}"
-        return HeddleError(f"{self.what}: {task_name(self.task)} needs {self.needed()}; {where} is {found}")
+        fault = f"{task_name(self.task)} needs {self.needed()}; {where} is {found}"
+        return MalformedError("of another kind", self.what, fault)
 
 
 def corpus_of(

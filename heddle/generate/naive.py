@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from heddle.checks import checked
+from heddle.checks import SEED, checked
 from heddle.config.decoding import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guide
@@ -15,7 +15,7 @@ from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 
 
-@checked()
+@checked(seed=SEED)
 def naive(
     model: Transformer,
     prompt: Sequence[int],

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heddle.checks import checked, one_of
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.look.edits import AXES, Edit, axis_of, replace
 from heddle.look.sites import sites
@@ -22,6 +23,7 @@ from heddle.model.transformer import Transformer
 Metric = Callable[[Float[Tensor, "B T V"]], float]
 
 
+@displayed(".values, .restored()")
 @dataclass(frozen=True, eq=False)
 class Patching:
     """What each patch changes.
@@ -49,6 +51,12 @@ class Patching:
         if self.clean == self.corrupted:
             raise HeddleError("both prompts give the same number, so there is no difference to restore")
         return (self.values - self.corrupted) / (self.clean - self.corrupted)
+
+    def _lines(self) -> Iterator[str]:
+        yield f"Patching: {self.clean:.4f} clean, {self.corrupted:.4f} corrupted; the number with each patch"
+        yield f"  {'':<32}" + "".join(f"{part[:9]:>10}" for part in self.parts)
+        for name, row in zip(self.names, self.values.tolist(), strict=True):
+            yield f"  {name:<32}" + "".join(f"{value:>10.4f}" for value in row)
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{escape(part)}</th>" for part in self.parts)
@@ -99,6 +107,8 @@ def patch(
             "activations can only be exchanged between prompts of one length"
         )
     source = trace(model, clean, names, **more)
+    if not source:
+        raise HeddleError("patch: names = []: must name at least one site, such as decoder.*.residual_after")
     before = trace(model, corrupted, **more)
     columns = 1 if by == "all" else max(_count(model, name, tensor, by) for name, tensor in source.items())
     values = torch.full((len(source), columns), torch.nan)

@@ -11,12 +11,14 @@ from heddle.checks import between, checked
 from heddle.config.model import ClassifierHeadConfig, TransformerConfig
 from heddle.data.encode import Encoder
 from heddle.data.values import split_words
-from heddle.errors import HeddleError
+from heddle.display import displayed
+from heddle.errors import HeddleError, TextError
 from heddle.model.transformer import Transformer
-from heddle.predict.rows import Done, Row, check_text, frame_for, framed, passes, predicting
+from heddle.predict.rows import Done, Row, check_text, frame_for, framed, is_blank, passes, predicted, predicting
 from heddle.text.tokenizer import Tokenizer
 
 
+@displayed(".probabilities")
 @dataclass(frozen=True, slots=True)
 class TextClass:
     """The class of a text, or of a pair of texts.
@@ -34,6 +36,7 @@ class TextClass:
     cut: bool
 
 
+@displayed(".probabilities")
 @dataclass(frozen=True, slots=True)
 class TextLabels:
     """The labels of a text, or of a pair of texts: any number of them.
@@ -49,6 +52,7 @@ class TextLabels:
     cut: bool
 
 
+@displayed(".probabilities")
 @dataclass(frozen=True, slots=True)
 class WordClass:
     """The class of a word.
@@ -66,6 +70,7 @@ class WordClass:
     probabilities: Mapping[str, float]
 
 
+@displayed(".words")
 @dataclass(frozen=True, slots=True)
 class WordClasses:
     """The classes of a text's words.
@@ -79,6 +84,7 @@ class WordClasses:
     cut: bool
 
 
+@displayed()
 @dataclass(frozen=True, slots=True)
 class TextNumber:
     """The number of a text, or of a pair of texts, in the unit of the labels.
@@ -102,7 +108,7 @@ def classify(
     texts: Sequence[Any],
     progress: Done | None = None,
     threshold: float | None = None,
-) -> list[Prediction]:
+) -> list[Prediction | None]:
     """Predict the class or the labels of each text or pair, the class of each word, or a number: what the head was trained for.
 
     A text is framed and cut as in training (`[CLS] text [SEP]`, see `heddle.train.framing`), so its scores are those that
@@ -116,14 +122,36 @@ def classify(
         threshold: of several labels, those with a larger probability are the text's; None: the model's own threshold.
 
     Returns:
-        A `TextClass`, `TextLabels`, `WordClasses` or `TextNumber` for each text, in order.
+        A `TextClass`, `TextLabels`, `WordClasses` or `TextNumber` for each text, in order; None for one with nothing but blanks, or
+        a pair with such a text, which training leaves out.
 
     Raises:
-        HeddleError: the model has another head; a threshold is given for a model without labels to choose; or a text is empty or
-            something else than a text.
+        HeddleError: the model has another head; a threshold is given for a model without labels to choose; or a text is something
+            else than a text.
     """
     kind = kind_of_head(model)
     check_threshold(model, threshold)
+
+    def blank(text: Any) -> bool:
+        if kind == "words" and isinstance(text, tuple | list):
+            return bool(text) and all(map(is_blank, text))
+        pair = isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(part, str) for part in text)
+        return any(map(is_blank, text)) if pair else is_blank(text)
+
+    return predicted(
+        "classify", texts, blank, lambda some: _predictions(model, tokenizer, some, progress, kind, threshold)
+    )
+
+
+def _predictions(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    texts: Sequence[Any],
+    progress: Done | None,
+    kind: str,
+    threshold: float | None,
+) -> Sequence[Prediction]:
+    """Those of texts that have more than blanks."""
     if not texts:
         return []
     with predicting(model):
@@ -218,7 +246,7 @@ def _parts(number: int, text: Any) -> tuple[str, ...]:
     needed = "a text or a pair of texts"
     if isinstance(text, tuple | list):
         if len(text) != 2:
-            raise HeddleError(f"classify: texts: item {number} has {len(text)} parts, but {needed} is needed")
+            raise TextError("classify: texts: item", number, f"has {len(text)} parts, but {needed} is needed")
         return tuple(check_text("classify", number, part, needed) for part in text)
     return (check_text("classify", number, text, needed),)
 
@@ -253,5 +281,5 @@ def _sentence(number: int, text: Any) -> tuple[str, ...]:
     else:
         words = split_words(check_text("classify", number, text, needed))
     if not words:
-        raise HeddleError(f"classify: texts: item {number} is empty; leave it out")
+        raise TextError("classify: texts: item", number, "is empty; leave it out")
     return words

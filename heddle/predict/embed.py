@@ -11,20 +11,22 @@ from torch.nn import functional
 from heddle.checks import checked
 from heddle.config.embedding import EmbeddingHeadConfig, Pooling
 from heddle.config.model import ClassifierHeadConfig, TransformerConfig
+from heddle.display import displayed
 from heddle.errors import HeddleError, did_you_mean
 from heddle.model.pooled import TextVector
 from heddle.model.pooling import pool
 from heddle.model.transformer import Transformer
-from heddle.predict.rows import Done, check_text, frame_for, framed, passes, predicting
+from heddle.predict.rows import Done, check_text, frame_for, framed, is_blank, passes, predicted, predicting
 from heddle.text.tokenizer import Tokenizer
 
 
+@displayed(".vectors, .cut")
 @dataclass(frozen=True, eq=False, slots=True)
 class Embeddings:
     """Vectors of texts.
 
     Attributes:
-        vectors: Float[N E] in fp32, one row per text.
+        vectors: Float[N E] in fp32, one row per text; NaN for one with nothing but blanks.
         cut: for each text, whether it was longer than the model reads and lost its end.
     """
 
@@ -61,13 +63,32 @@ def embed(
             it has one.
 
     Raises:
-        HeddleError: a text is empty or something else than a text, or the model has no prompt of this name.
+        HeddleError: a text is something else than a text, or the model has no prompt of this name.
     """
-    head = model.config.head
     before = prompt_of(model.config, prompt, prompt_name)
-    found = np.empty((len(texts), vector_width(model.config, pooling)), dtype=np.float32)
+    found = np.full((len(texts), vector_width(model.config, pooling)), np.nan, dtype=np.float32)
+    made = predicted(
+        "embed", texts, is_blank, lambda some: _vectors(model, tokenizer, some, pooling, normalise, progress, before)
+    )
+    for row, result in zip(found, made, strict=True):
+        if result is not None:
+            row[:] = result[0]
+    return Embeddings(found, tuple(result is not None and result[1] for result in made))
+
+
+def _vectors(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    texts: Sequence[Any],
+    pooling: Pooling | None,
+    normalise: bool,
+    progress: Done | None,
+    before: str,
+) -> list[tuple[npt.NDArray[np.float32], bool]]:
+    """The vector of each text that has more than blanks, and whether the text was cut."""
     if not texts:
-        return Embeddings(found, ())
+        return []
+    head, found = model.config.head, np.empty((len(texts), vector_width(model.config, pooling)), dtype=np.float32)
     frame = frame_for(model, tokenizer)
     whole = [before + check_text("embed", number, text) for number, text in enumerate(texts)]
     rows = framed(frame, tokenizer.encode_batch(whole))
@@ -82,7 +103,7 @@ def embed(
                 vectors = pool(hidden, layout, pooling or _trained_pooling(model), skip)
             vectors = functional.normalize(vectors.float(), dim=-1) if normalise else vectors.float()
             found[numbers] = vectors.cpu().numpy()
-    return Embeddings(found, tuple(row.cut for row in rows))
+    return [(vector, row.cut) for vector, row in zip(found, rows, strict=True)]
 
 
 def vector_width(config: TransformerConfig, pooling: Pooling | None = None) -> int:

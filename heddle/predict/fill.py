@@ -7,14 +7,16 @@ import torch
 from torch import Tensor
 
 from heddle.checks import at_least, checked
+from heddle.display import displayed
 from heddle.errors import HeddleError, TextError
 from heddle.model.transformer import Transformer
-from heddle.predict.rows import Done, Row, check_text, frame_for, framed, passes, predicting
+from heddle.predict.rows import Done, Row, check_text, frame_for, framed, is_blank, passes, predicted, predicting
 from heddle.text.masking import masked_ids, stand_ins
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.token_roles import mask_of
 
 
+@displayed()
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A token that may be in the place of a mask.
@@ -30,6 +32,7 @@ class Candidate:
     probability: float
 
 
+@displayed(".masks")
 @dataclass(frozen=True, slots=True)
 class Filling:
     """A text with its masks filled in.
@@ -48,7 +51,7 @@ class Filling:
 @checked(top=at_least(1))
 def fill(
     model: Transformer, tokenizer: Tokenizer, texts: Sequence[str], top: int = 5, progress: Done | None = None
-) -> list[Filling]:
+) -> list[Filling | None]:
     """Fill in the masks of texts, such as "the warp is [MASK]".
 
     Several masks of a text are filled in one by one, the most certain first, and each next one is predicted with those before it in
@@ -61,10 +64,20 @@ def fill(
         top: how many tokens to return for each mask.
         progress: called with the number of texts done in a pass, and of all in it.
 
+    Returns:
+        A `Filling` for each text, in order; None for one with nothing but blanks.
+
     Raises:
         HeddleError: the model was not trained to predict hidden tokens; or a text has no mask, or is longer than the context.
     """
     mask = check_fills(model, tokenizer)
+    return predicted("fill", texts, is_blank, lambda some: _filled(model, tokenizer, some, top, progress, mask))
+
+
+def _filled(
+    model: Transformer, tokenizer: Tokenizer, texts: Sequence[str], top: int, progress: Done | None, mask: str
+) -> list[Filling]:
+    """Texts that have more than blanks, filled in."""
     if not texts:
         return []
     rows = _rows(model, tokenizer, texts, mask)

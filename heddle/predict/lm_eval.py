@@ -24,7 +24,7 @@ from heddle.config.decoding import SamplingConfig
 from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
 from heddle.generate.engine import Engine, whole
-from heddle.generate.text import RowText
+from heddle.generate.text import RowText, start_ids
 from heddle.model.precision import cast
 from heddle.model.transformer import Transformer
 from heddle.predict.rows import Row, passes, predicting
@@ -104,14 +104,14 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm-eval is not looked a
 
     @property
     def prefix_token_id(self) -> int:
-        """The id before a text without a context."""
-        ids = self.model.config.ids or SpecialIds()
-        return int(self.eot_token_id if ids.begin is None else ids.begin)
+        """The id before a text without a context: what `generate` starts a text from, as training did."""
+        start = start_ids(self.model.config, self.cut)
+        return int(start[-1] if start else self.eot_token_id)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **more: Any) -> Ids:
-        """The ids of a text, after those that a published tokenizer puts first."""
-        ids = self.cut.encode(string, allow_special=True)
-        begins = list(self.cut.begins)
+        """The ids of a text, after those that a published tokenizer puts first, or that every prompt begins with."""
+        ids, config = self.cut.encode(string, allow_special=True), self.model.config
+        begins = list(start_ids(config, self.cut) if config.prompts == "beginning" else self.cut.begins)
         if add_special_tokens is False or (add_special_tokens is None and begins and ids[: len(begins)] == begins):
             return ids
         return begins + ids
@@ -146,7 +146,8 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm-eval is not looked a
         windows: list[tuple[None, Ids, Ids]] = []
         counts = []
         for request in requests:
-            ids = self.tok_encode(request.args[0])
+            # Before the first window comes `prefix_token_id`, which is all that an own run's tokenizer would put first.
+            ids = self.tok_encode(request.args[0], None if self.cut.begins else False)
             pieces = utils.get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, context_len=1)
             found = [(None, *utils.make_disjoint_window(piece)) for piece in pieces]
             windows += found

@@ -1,15 +1,16 @@
 """Texts as rows of ids, in the frame that training gave them, and passes over these rows in batches of similar length."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from heddle.data.records import Column, Records
-from heddle.errors import HeddleError, TextError
+from heddle.errors import HeddleError, TextError, pluralize
 from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
@@ -22,6 +23,7 @@ from heddle.weights.token_roles import around_read
 TOKENS = 8192  # most padded tokens of a batch, unless a single row has more
 Done = Callable[[int, int], None]
 """Called with the number of texts done so far, and of all."""
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,46 @@ def check_text(where: str, number: int, text: Any, needed: str = "a text") -> st
     if not text.strip():
         raise TextError(f"{where}: texts: item", number, "is empty; leave it out")
     return text
+
+
+def check_texts(where: str, texts: Sequence[Any]) -> None:
+    """Refuse texts, or texts of pairs, that are none or have nothing but blanks.
+
+    Raises:
+        TextError: there is one.
+    """
+    for number, text in enumerate(texts):
+        for part in text if isinstance(text, tuple | list) else (text,):
+            check_text(where, number, part)
+
+
+def is_blank(text: Any) -> bool:
+    """Whether a text, a text of a pair, or every word of a list, has nothing but blanks: what training leaves out."""
+    return isinstance(text, str) and not text.strip()
+
+
+def predicted(
+    where: str, texts: Sequence[Any], blank: Callable[[Any], bool], call: Callable[[list[Any]], Sequence[Result]]
+) -> list[Result | None]:
+    """A result for each text; None for those that are blank, and a warning says how many.
+
+    Raises:
+        TextError: of one of the texts, by its number among all of them.
+    """
+    there = [number for number, text in enumerate(texts) if not blank(text)]
+    if len(there) < len(texts):
+        left = pluralize(len(texts) - len(there), "text")
+        warnings.warn(
+            f"{where}: {left} of {len(texts):,} with nothing but blanks: no result, which is None or NaN", stacklevel=4
+        )
+    try:
+        results = call([texts[number] for number in there])
+    except TextError as error:
+        raise TextError(error.what, there[error.number], error.fault) from None
+    found: list[Result | None] = [None] * len(texts)
+    for number, result in zip(there, results, strict=True):
+        found[number] = result
+    return found
 
 
 def batches(lengths: Sequence[int]) -> Iterator[list[int]]:

@@ -23,6 +23,7 @@ from heddle.generate.drawn import Drawn
 from heddle.generate.translate import translate
 from heddle.predict.classify import check_threshold, classify
 from heddle.predict.embed import embed, prompt_of, vector_width
+from heddle.predict.rows import check_texts
 from heddle.serve.answers import Choice, Spelled, Spelling, chat_logprobs, completion_logprobs, embeddings, spell, usage
 from heddle.serve.errors import ERRORS, ApiError, unreadable
 from heddle.serve.guard import Guard
@@ -40,6 +41,7 @@ from heddle.serve.requests import (
 from heddle.serve.served import Prompt, Run, Served, refused, size
 from heddle.serve.streaming import ClientLeft, Limits, Stream, while_connected
 
+USED = ("prompt_tokens", "total_tokens")
 DEFAULT_TOKENS = 16  # of a completion, as in OpenAI's API
 MOST_PROMPTS = 2048
 Document = dict[str, Any]
@@ -281,6 +283,7 @@ class Service:
             prompt = prompt_of(served.model.config, body.prompt, body.prompt_name)
 
         def vectors(some: Sequence[str]) -> list[Any]:
+            check_texts("embed", some)
             ids = served.tokenizer.encode_batch([prompt + text for text in some])
             made = embed(served.model, served.tokenizer, some, body.pooling, body.normalise, prompt=prompt)
             return list(zip(made.vectors, made.cut, map(len, ids), strict=True))
@@ -288,8 +291,7 @@ class Service:
         found = await self._made(request, served, vectors, texts, "input")
         data, read = embeddings(found, body.encoding_format), sum(tokens for *_, tokens in found)
         self.metrics.read.labels(body.model).inc(read)
-        used = {"prompt_tokens": read, "total_tokens": read}
-        return {"object": "list", "data": data, "model": body.model, "usage": used}
+        return {"object": "list", "data": data, "model": body.model, "usage": dict.fromkeys(USED, read)}
 
     async def translate(self, body: TranslateRequest, request: Request) -> Document:
         """Translate texts by beam search."""
@@ -308,12 +310,12 @@ class Service:
         """Classes of texts, with probabilities."""
         served = self._find(body.model)
         items = served.pairs(texts_of(body.text), None if body.pair is None else texts_of(body.pair))
-
         if body.threshold is not None:
             with refused("threshold"):
                 check_threshold(served.model, body.threshold)
 
         def predictions(some: Sequence[Any]) -> list[Any]:
+            check_texts("classify", some)
             return classify(served.model, served.tokenizer, some, threshold=body.threshold)
 
         found = await self._made(request, served, predictions, items, "text")

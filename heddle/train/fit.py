@@ -1,5 +1,6 @@
 """Training in a few lines of Python: a model, a tokenizer, and data in memory."""
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -72,6 +73,7 @@ def fit(
     readers: Sequence[Reader] = (),
     progress: bool = True,
     loss: str | OwnLoss | None = None,
+    skip_invalid: bool = False,
     **settings: Unpack[TrainSettings],
 ) -> History:
     """Train `model` in place, from its present weights, on data in memory.
@@ -97,6 +99,7 @@ def fit(
         progress: show a line on standard error while training takes over two seconds.
         loss: a function of your own to minimise instead of the task's (see `heddle.train.own_loss.OwnLoss`), or its name
             as "module:function"; evaluations report the task's own.
+        skip_invalid: leave out malformed items, with a warning that counts them, instead of refusing the first.
         settings: further settings of `TrainConfig`, which override those of `config`, such as `batch=16` (8 by default, in rows),
             `learning_rate`, `device` (by default where the model is), `precision` (fp32), `ema` or `patience`. With
             "auto", `precision` and `products` are measured, and `compile` is off.
@@ -106,7 +109,7 @@ def fit(
     """
     data, batches = _looked_into(data)
     named: dict[str, Any] = {**settings, **({"loss": loss} if isinstance(loss, str) else {})}
-    run = _settings(config, steps, named, task, {**(columns or {}), "layout": layout})
+    run = _settings(config, steps, named, task, {**(columns or {}), "layout": layout}, skip_invalid)
     for name in ("label_smoothing", "z_loss"):
         if loss is not None and getattr(run.train, name):
             raise HeddleError(
@@ -121,7 +124,7 @@ def fit(
             **settings,
             "columns": columns,
         }
-        of_batches["layout"] = None if layout == "concatenate" else layout
+        of_batches |= {"layout": None if layout == "concatenate" else layout, "skip_invalid": skip_invalid or None}
         learned = _from_batches(model, tokenizer, data, validation, run, of_batches, task is not None)
     else:
         learned = _from_data(model, tokenizer, data, validation, run)
@@ -166,6 +169,7 @@ def _settings(
     settings: Mapping[str, Any],
     task: str | TaskSettings | None,
     of_data: dict[str, Any],
+    skip_invalid: bool,
 ) -> RunConfig:
     """All settings as those of a run, which refuses what does not go together."""
     said = {} if config is None else config.model_dump(mode="json", exclude_unset=True)
@@ -180,6 +184,7 @@ def _settings(
     if unknown:
         raise HeddleError(f"fit: columns: {unknown[0]!r} is no field; fields are {', '.join(FIELDS)}")
     kind = NextTokenConfig() if task is None else task
+    of_data |= {"skip_invalid": skip_invalid}
     run = RunConfig.of({"data": of_data, "task": kind, "train": {**MEASURING_NOTHING, **said}}, where="fit")
     for name, instead in OF_A_RUN.items():
         if getattr(run.train, name) != TrainConfig.model_fields[name].default:
@@ -208,7 +213,11 @@ def _from_data(model: Transformer, tokenizer: Tokenizer | None, data: Any, valid
     prompts = run.task.prompts(run.data.layout, model.config.stacks())
     chat = run.task.chat(None) if isinstance(run.task, ChatConfig) else model.config.chat
     model.config = model.config.model_copy(update={"prompts": prompts, "chat": chat})
-    corpus = corpus_of(Given(data, run.task, run.data), held_out, tokenizer, known)
+    given = Given(data, run.task, run.data)
+    corpus = corpus_of(given, held_out, tokenizer, known)
+    for each in (given, held_out):
+        for line in each.left_out() if isinstance(each, Given) else ():
+            warnings.warn(line, stacklevel=4)
     batch, multiple = batch_size(run, model.config.context, model.device.type)
     tokens = padded_tokens(run, batch * model.config.context)
     reading = Reading(corpus, model.config, batch, train.seed, None, tokenizer, tokens, multiple, run.data.layout)
@@ -235,7 +244,7 @@ def _from_batches(
     by_task: bool,
 ) -> Learned:
     """What is learned from the user's own batches, by the objective of the run's task or by cross-entropy."""
-    for name in ("batch", "batch_tokens", "columns", "layout"):
+    for name in ("batch", "batch_tokens", "columns", "layout", "skip_invalid"):
         if said.get(name) is not None:
             raise HeddleError(f"fit: {name} = {said[name]} has no effect on batches: leave it out")
     if isinstance(data, Batch):

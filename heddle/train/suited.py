@@ -22,6 +22,7 @@ def tokenizer_for(
     kind: str = "bpe",
     vocab_size: int = 4096,
     columns: Mapping[str, str] | None = None,
+    skip_invalid: bool = False,
 ) -> Tokenizer:
     """Train a tokenizer on the texts of the data, with the special tokens that the task needs.
 
@@ -31,11 +32,12 @@ def tokenizer_for(
         kind: see `heddle.train_tokenizer`.
         vocab_size: the most ids, special tokens included; not used for bytes and characters.
         columns: the columns of dicts by field, where they have other names than the fields.
+        skip_invalid: leave out malformed items, as `heddle.fit` does.
 
     Raises:
         HeddleError: the data do not fit the task, or the vocabulary is too small.
     """
-    given = _given(task, data, columns)
+    given = _given(task, data, columns, skip_invalid)
     special = tuple(dict.fromkeys((END_OF_TEXT, *given.task.special_tokens)))
     return train_tokenizer(kind, given.texts(), None if kind in ("bytes", "characters") else vocab_size, special)
 
@@ -49,6 +51,7 @@ def model_for(
     context: int = CONTEXT,
     seed: int = 0,
     columns: Mapping[str, str] | None = None,
+    skip_invalid: bool = False,
     **choice: Unpack[ModelSettings],
 ) -> Transformer:
     """Build a model with the stacks and the head that a task needs, as `heddle train` does.
@@ -61,6 +64,7 @@ def model_for(
         context: most tokens in a row.
         seed: of the initial weights.
         columns: the columns of dicts by field, where they have other names than the fields.
+        skip_invalid: leave out malformed items, as `heddle.fit` does.
         choice: further settings of `heddle.config.ModelChoice`, such as `dim=128`, `family="decoder"` or `dropout=0.1`.
 
     Raises:
@@ -76,14 +80,14 @@ def model_for(
     if settings.has_classes:
         if data is None:
             raise HeddleError("model_for: data = None: must be the labelled data, whose classes the head gets")
-        classes = _given(task, data, columns).classes()
+        classes = _given(task, data, columns, skip_invalid).classes()
     found = ModelChoice.of({"depth": depth, "context": context, **choice}, where="model_for")
     return build(found.resolve(tokenizer.vocab_size, depth, context, settings, classes=classes), seed=seed)
 
 
-def _given(task: str | TaskSettings, data: Any, columns: Mapping[str, str] | None) -> Given:
+def _given(task: str | TaskSettings, data: Any, columns: Mapping[str, str] | None, skip_invalid: bool) -> Given:
     run = _run(task, columns)
-    return Given(data, run.task, run.data)
+    return Given(data, run.task, run.data.override({"skip_invalid": skip_invalid}))
 
 
 def _run(task: str | TaskSettings, columns: Mapping[str, str] | None) -> RunConfig:

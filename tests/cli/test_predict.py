@@ -286,6 +286,21 @@ def test_vectors_and_fillings_keep_their_place(heddle: Heddle, runs: Path, tmp_p
     assert [each["predicted"] is None for each in read_back(tmp_path / "numbers.jsonl")] == [False, True, False]
 
 
+def test_malformed_rows_are_refused_or_left_out_and_counted(
+    heddle: Heddle, refused: Refused, runs: Path, tmp_path: Path
+) -> None:
+    rows = ['{"text": "the warp"}', '{"text": 3', '{"txt": "held"}', '{"text": ""}', '{"text": "over"}']
+    (tmp_path / "new.jsonl").write_text("\n".join(rows) + "\n")
+    assert "new.jsonl:2: not a line of JSON" in refused("classify", "class", "new.jsonl")
+    for command in (["classify", "class"], ["embed", "class"]):
+        found = heddle(*command, "new.jsonl", "--skip-invalid", "--json")
+        assert [line["text"] for line in lines(found.out)] == ["the warp", "", "over"]
+        assert (
+            "left out: 2 of 5 items (not JSON: 1, first new.jsonl:2; missing column: 1, first new.jsonl:3)" in found.err
+        )
+        assert "1 empty text of 3: no result" in found.err
+
+
 def test_files_of_results_that_cannot_be_written_are_refused(refused: Refused, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("text,predicted\nthe warp,x\n")
     said = refused("classify", "class", "new.csv", "--out", "out.csv")

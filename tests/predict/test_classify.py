@@ -225,13 +225,29 @@ def test_a_published_tokenizer_frames_texts_as_it_says(
     assert frame.row(Records({"text": ids[0]}), 0)[0] == cut(texts[0])["input_ids"]
 
 
+def test_a_blank_text_has_a_row_and_no_class_and_a_warning_says_so() -> None:
+    model = build(model_for(TASKS["class"], Corpus(records("class"))))
+    plain = classify(model, TOKENIZER, ["warp", "weft over"])
+    with pytest.warns(UserWarning, match="classify: 2 texts of 4 with nothing but blanks: no result, which is None"):
+        found = classify(model, TOKENIZER, ["", "warp", " \n", "weft over"])
+    assert found == [None, plain[0], None, plain[1]]
+    with pytest.warns(UserWarning, match="1 text of 2"):  # training leaves out a pair if one of its texts is blank
+        pair, missing = classify(model, TOKENIZER, [("warp", "weft"), ("warp", "")])
+    assert pair is not None
+    assert missing is None
+    with pytest.warns(UserWarning, match="1 text of 3"), pytest.raises(HeddleError, match="item 2 is a NoneType"):
+        classify(model, TOKENIZER, ["", "warp", None])
+    with pytest.warns(UserWarning, match="classify: 1 text"):
+        assert classify(model, TOKENIZER, [" "]) == [None]
+
+
 def test_what_cannot_be_classified_is_refused() -> None:
     model = build(model_for(TASKS["class"], Corpus(records("class"))))
     for texts, said in (
         (["warp", 3], "item 1 is a int, but a text or a pair of texts is needed"),
-        (["warp", " \n"], "item 1 is empty"),
+        ([["warp", " ", "x"]], "item 0 has 3 parts"),
         ([("warp", "weft", "loom")], "item 0 has 3 parts"),
-        ([("warp", "")], "item 0 is empty"),
+        (["warp", None], "item 1 is a NoneType"),
     ):
         with pytest.raises(HeddleError, match=said):
             classify(model, TOKENIZER, texts)

@@ -9,7 +9,6 @@ import torch
 
 import heddle
 from heddle.config import TransformerConfig, sized
-from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.predict import embed
 from heddle.text import train_tokenizer
@@ -81,6 +80,10 @@ def test_the_pooling_of_the_head_is_the_default() -> None:
             np.testing.assert_array_equal(default.vectors, asked.vectors)
     vectors = embed(model({"kind": "embedding", "normalise": True}), tokenizer, ["the warp", "over"]).vectors
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
-    with pytest.raises(HeddleError, match="item 1 is empty"):
-        embed(made, tokenizer, ["warp", ""])
+    with pytest.warns(UserWarning, match="embed: 1 text of 3 with nothing but blanks"):
+        found = embed(made, tokenizer, ["warp", "", "weft"])
+    plain = embed(made, tokenizer, ["warp", "weft"])
+    np.testing.assert_allclose(found.vectors[[0, 2]], plain.vectors, atol=1e-6)
+    assert np.isnan(found.vectors[1]).all()
+    assert found.cut == (False, False, False)
     assert embed(made, tokenizer, []).vectors.shape == (0, 16)

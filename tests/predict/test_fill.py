@@ -115,10 +115,16 @@ def test_what_cannot_be_filled_in_is_refused() -> None:
     for text, said in (
         ("the warp", r"item 0 has no \[MASK\] to fill in"),
         ("[MASK] " * 80, "item 0 is longer than the model's context of 64 tokens"),
-        (" ", "item 0 is empty"),
     ):
         with pytest.raises(HeddleError, match=said):
             fill(model, tokenizer, [text])
+    with pytest.warns(UserWarning, match="fill: 1 text of 2"):
+        assert fill(model, tokenizer, [" ", "the [MASK]"]) == [None, *fill(model, tokenizer, ["the [MASK]"])]
+    with (
+        pytest.warns(UserWarning, match="1 text of 2"),
+        pytest.raises(HeddleError, match=r"item 1 has no \[MASK\] to fill in"),
+    ):
+        fill(model, tokenizer, ["", "the warp"])
     decoder = build(sized(1, vocab_size=tokenizer.vocab_size, context=8, dim=16))
     with pytest.raises(HeddleError, match="this decoder sees only what is on the left of a mask: heddle generate"):
         heddle.fill(decoder, tokenizer, ["[MASK]"])

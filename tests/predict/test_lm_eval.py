@@ -191,6 +191,34 @@ MISTAKES = {
 }
 
 
+@pytest.mark.parametrize("layout", ["concatenate", "pack", "documents"])
+def test_a_request_starts_from_what_training_started_texts_with(layout: Any) -> None:
+    """A prompt stands after the start of a text in runs of whole documents, as in `generate`; a text without one in all runs."""
+    documents = [" ".join(WORDS[start : start + 5]) for start in range(8)] * 3
+    tokenizer = heddle.train_tokenizer("characters", documents)
+    model = heddle.model_for("next_token", tokenizer, depth=1, context=CONTEXT, dim=16)
+    heddle.fit(model, tokenizer, documents, steps=2, layout=layout, progress=False)
+    ours, end = HarnessModel(model, tokenizer), tokenizer.end_of_text
+    assert end is not None
+    assert ours.prefix_token_id == end
+
+    def by_hand(before: list[int], text: str) -> float:
+        ids = [*before, *tokenizer.encode(text)]
+        with torch.no_grad():
+            scores = model.logits(model(torch.tensor([ids])).hidden).log_softmax(-1)[0]
+        return sum(float(scores[place - 1, ids[place]]) for place in range(len(before), len(ids)))
+
+    begin = [] if layout == "concatenate" else [end]
+    found = ours.loglikelihood([asked("the warp", " is"), asked("", "the warp")])
+    assert found[0][0] == pytest.approx(by_hand([*begin, *tokenizer.encode("the warp")], " is"), abs=1e-4)
+    assert found[1][0] == pytest.approx(by_hand([end], "the warp"), abs=1e-4)
+    (rolled,) = ours.loglikelihood_rolling([asked("the warp is")])
+    assert rolled == pytest.approx(by_hand([end], "the warp is"), abs=1e-4)
+    for prompt in ("the warp", ""):
+        written = heddle.generate_text(model, tokenizer, prompt, max_tokens=6, temperature=0)
+        assert ours.generate_until([asked(prompt, {"until": [], "max_gen_toks": 6})]) == [written]
+
+
 @pytest.mark.parametrize("said", MISTAKES, ids=range(len(MISTAKES)))
 def test_a_mistake_in_a_task_is_one_line(both: tuple[HarnessModel, Any, Path], tmp_path: Path, said: str) -> None:
     ours, _, _ = both

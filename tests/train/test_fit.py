@@ -1,6 +1,7 @@
 """`heddle.fit`: the losses of a run and of a plain loop, every kind of data, and what it refuses."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -422,3 +423,35 @@ def test_batches_for_another_objective() -> None:
     assert found.losses[-1] < found.losses[0]
     assert found.evaluation is not None
     assert found.evaluation.metrics.keys() == {"root_mean_squared_error", "pearson"}
+
+
+MALFORMED = {
+    "classification": ([("the warp", "yes"), 3, ("held", "no"), ("alone",)], "item 1 is an int"),
+    "regression": ([("the warp", 1.5), ("held", "much"), ("over", 2.0)], "'much' is not a finite number"),
+    "translation": ([{"source": "a", "target": "b"}, {"source": "a"}, {"source": "a", "target": None}], "target"),
+    "next_token": (["the warp is held", 3, "the weft is thrown"], "item 1 is an int"),
+}
+
+
+@pytest.mark.parametrize("task", MALFORMED)
+def test_malformed_items_are_refused_or_left_out_and_counted(task: str) -> None:
+    """With what is left, the same is learned as from it alone."""
+    data, fault = MALFORMED[task]
+    wrong = 1 if task in ("regression", "next_token") else 2
+    clean = [
+        item for number, item in enumerate(data) if number not in {1, 3 if task == "classification" else 1} and item
+    ]
+    clean = clean[:1] if task == "translation" else clean
+    tokenizer = heddle.tokenizer_for(task, data, kind="bytes", skip_invalid=True)
+    learned = []
+    for items, skips in ((data, True), (clean, False)):
+        model = heddle.model_for(task, tokenizer, items, depth=1, context=16, dim=16, skip_invalid=skips)
+        if skips:
+            with pytest.raises(HeddleError, match=re.escape(fault)):
+                heddle.fit(model, tokenizer, items, steps=1, task=task, progress=False)
+            with pytest.warns(UserWarning, match=f"data: left out: {wrong} of {len(items)} items"):
+                history = heddle.fit(model, tokenizer, items, steps=2, task=task, progress=False, skip_invalid=True)
+        else:
+            history = heddle.fit(model, tokenizer, items, steps=2, task=task, progress=False)
+        learned.append(history.losses)
+    assert learned[0] == learned[1]
