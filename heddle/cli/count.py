@@ -12,7 +12,7 @@ from heddle.account.trained import Trained, trained
 from heddle.cli.say import RUNS, console, document, pluralize, table
 from heddle.config.presets import preset
 from heddle.weights.checkpoints import CONFIG
-from heddle.weights.convert import expressible
+from heddle.weights.fitting import expressible
 from heddle.weights.run import read_config
 
 

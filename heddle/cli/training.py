@@ -3,6 +3,7 @@
 import shlex
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -211,9 +212,16 @@ def _numbers(planned: Plan, run: Path, train: TrainConfig) -> str:
             f"in adapters of rank {train.lora.rank} beside {pluralize(changed.layers, 'layer')}; {frozen}"
         )
     recomputed = "activations are checkpointed"
-    started = "" if chosen.start is None else f"starting from the weights of {chosen.start.run}, with {train.optimizer}"
+    cut = "".join(f", {part}" for part in planned.cut)
+    started = (
+        "" if chosen.start is None else f"starting from the weights of {chosen.start.run}{cut}, with {train.optimizer}"
+    )
+    export = "" if chosen.start is None else f"the trained model {planned.exported.sentence()}"
     more = (
-        [started] + [frozen] * bool(changed.frozen) + [recomputed] * train.checkpoint_activations + [announced(train)]
+        [started, export]
+        + [frozen] * bool(changed.frozen)
+        + [recomputed] * train.checkpoint_activations
+        + [announced(train)]
     )
     if chosen.batch_tokens is not None:
         sizes, what = f"about {planned.tokens_per_step:,} tokens", "records"
@@ -255,6 +263,8 @@ def try_out(config: RunConfig, run: Path, out: Console, json: bool) -> None:
                 "memory": planned.memory,
                 "minutes": planned.minutes,
                 "epochs": planned.epochs,
+                "export": asdict(planned.exported),
+                "cut": list(planned.cut),
                 "model": planned.model.to_dict(),
                 "chosen": planned.chosen.to_dict(),
             }

@@ -9,6 +9,7 @@ from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from heddle.checks import at_least, checked
 from heddle.config.base import Config, merge, set_path
+from heddle.config.cut import cut
 from heddle.config.data import DataConfig
 from heddle.config.model import Depth, TransformerConfig
 from heddle.config.presets import preset, preset_training, sized
@@ -30,7 +31,8 @@ class ModelChoice(Config):
     family: Literal["encoder", "decoder", "encoder-decoder"] | None = None
     """The stacks of a model without a preset; defaults to those that suit the task best."""
     depth: Depth | None = None
-    """Blocks of each stack; defaults to the deepest model that sees enough text in the time given."""
+    """Blocks of each stack; defaults to the deepest model that sees enough text in the time given. With from=, the first blocks of
+    that run, by default all."""
     dim: PositiveInt | None = None
     """Width of the hidden vectors; defaults to the preset's, or 64 per block."""
     heads: PositiveInt | None = None
@@ -38,7 +40,8 @@ class ModelChoice(Config):
     kv_heads: PositiveInt | None = None
     """Key and value heads, each shared by several query heads; defaults to the preset's, or as many as heads."""
     context: PositiveInt | None = None
-    """Tokens in a training window, the longest text the model sees; defaults to the preset's, or 256."""
+    """Tokens in a training window, the longest text the model sees; defaults to the preset's, or 256. With from=, defaults to that
+    run's; learned positions can be cut, others also be extended."""
     pad_vocab_to: PositiveInt | None = None  # (D-13)
     """Round the rows of the token table up to a multiple of this; defaults to the preset's, or 64."""
     dropout: Rate | dict[str, Any] | None = None  # (D-03, D-54)
@@ -88,7 +91,7 @@ class ModelChoice(Config):
         """
         task = NextTokenConfig() if task is None else task
         if start is not None:
-            base, vocab_size = start, start.vocab_size
+            base, vocab_size = self.cut(start), start.vocab_size
         elif self.preset is None:
             wanted = self.depth or depth
             base = sized(
@@ -136,6 +139,15 @@ class ModelChoice(Config):
         if tuple(made.stacks()) == ("decoder",) and made.last()[1].prefix not in task.prefix:
             raise HeddleError(_without_effect(made.last()[1].prefix, task))
         return made
+
+    def cut(self, start: TransformerConfig) -> TransformerConfig:
+        """What is left of the model to start from, with the layers and the positions that were asked for.
+
+        Raises:
+            HeddleError: it has fewer.
+        """
+        depths = {name: getattr(self, name).get("depth", self.depth) for name in start.stacks()}
+        return cut(start, depths, self.context, f"from = {self.start!r}")
 
     def _stacks(self, task: TaskSettings) -> tuple[str, ...]:
         """The stacks of a model without a preset: those of `family`, or the first of the task's families that has what is set."""

@@ -90,7 +90,7 @@ class TrainConfig(Config):
     default is adamw."""
     learning_rate: Positive | None = None
     """The highest learning rate, Muon's excepted; defaults to 6e-3 (adamw: 3e-3, sgd: 0.07) at width 256, less for wider models.
-    With from=, to 3e-4 (sgd: 0.007); with lora, to 3e-3 (sgd: 0.07)."""
+    With from=, to 3e-4 (sgd: 0.007) and 6e-5 at width 768; with lora, to 3e-3 (sgd: 0.07) and 1e-3."""
     matrix_learning_rate: Positive = 0.02
     """Muon's highest learning rate."""
     weight_decay: NonNegative | None = None
@@ -112,7 +112,7 @@ class TrainConfig(Config):
     decay: Annotated[float, Field(gt=0, le=1)] = 0.2
     """Share of all steps over which schedule=wsd decays."""
     warmup: NonNegativeInt | None = None
-    """Steps over which learning rates rise; defaults to 2 % of all steps."""
+    """Steps over which learning rates rise; defaults to 2 % of all steps, with from= to 10 %."""
     final: Annotated[float, Field(ge=0, le=1)] = 0.0
     """The final learning rate, as a share of the highest."""
     clip: Annotated[float, Field(ge=0)] = 1.0

@@ -24,7 +24,7 @@ from heddle.prove.subject import Subject, awaken
 from heddle.prove.verdict import Comparison, NotApplicable, Verdict, judge, number
 from heddle.weights import export_model, save
 from heddle.weights.agreement import TOLERANCE
-from heddle.weights.convert import expressible
+from heddle.weights.fitting import expressible
 
 FIRST_LOSS = 0.3  # nats from ln V (L0-13)
 EXPORT = "export"

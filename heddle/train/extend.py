@@ -66,7 +66,7 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
         raise HeddleError(f"steps = {new['steps']}: {run} has already done {done}; give more")
     after = chosen.override(new)
     if train.warmup is not None:
-        warmup_of(train, after.steps)
+        warmup_of(train, after.steps, 0.0)
     check_outcome(train, after)
     there = {number for number, _ in checkpoints(run)}
     if gone := [step for step in averaged_steps(train, after) if step <= done and step not in there]:

@@ -40,8 +40,8 @@ from heddle.train.live import ProgressLine
 from heddle.train.optimizer import Optimizer
 from heddle.train.outcome import Published, check_patience
 from heddle.train.own_loss import OwnLoss
-from heddle.train.plan import highest_rate
 from heddle.train.rates import faster_precision, pick_products, pick_threads
+from heddle.train.schedule import usual
 from heddle.train.sizes import batch_size, check_tokens, padded_tokens
 from heddle.train.task import Reading, Task
 from heddle.train.tasks import make_task
@@ -285,7 +285,7 @@ def _threads(train: TrainConfig) -> Iterator[None]:
 def _made(model: Transformer, run: RunConfig, learned: Learned, loss: OwnLoss | None) -> Iterator[Training]:
     """A training of `model`, which leaves it in fp32 and evaluation mode, with gradients where they were before."""
     train, task, device = run.train, learned.task, model.device.type
-    warmup = warmup_of(train, learned.steps)
+    warmup = warmup_of(train, learned.steps, usual(train).warmup)
     if train.lora is not None and train.lora.head is None:
         train = train.override({"lora.head": isinstance(model.config.head, ClassifierHeadConfig)})
     trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
@@ -293,7 +293,7 @@ def _made(model: Transformer, run: RunConfig, learned: Learned, loss: OwnLoss | 
     small = replace(task.reading, rows=max(1, task.reading.rows // train.accumulate))
     precision = faster_precision(small, device, run) if train.precision == "auto" else train.precision
     by_onednn = pick_products(train.products, model.config, small.rows * model.config.context, device, precision)
-    rate = train.learning_rate or highest_rate(train, model.config.dim)
+    rate = train.learning_rate or usual(train).rate(train, model.config.dim)
     optimizer: Optimizer | None = None
     try:
         adapt(model, train.lora, train.seed)

@@ -74,13 +74,13 @@ def steps_within(seconds: float, rate: float, task: Task, every: int | None) -> 
     return steps
 
 
-def warmup_of(train: TrainConfig, steps: int) -> int:
-    """Steps of the warmup of a training of so many steps.
+def warmup_of(train: TrainConfig, steps: int, share: float) -> int:
+    """Steps of the warmup of a training of so many steps: as asked for, or this share of all.
 
     Raises:
         HeddleError: the training is shorter than the warmup or the decay that was asked for.
     """
-    warmup = ceil(0.02 * steps) if train.warmup is None else train.warmup
+    warmup = ceil(share * steps) if train.warmup is None else train.warmup
     if warmup > steps:
         raise HeddleError(f"warmup = {warmup}: the run has {pluralize(steps, 'step')}; lower warmup or train longer")
     by_default = train.decay == TrainConfig.model_fields["decay"].default

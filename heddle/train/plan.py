@@ -8,10 +8,11 @@ from heddle.account.machine import available_memory, peak_rate
 from heddle.account.parameters import parameters
 from heddle.account.trained import Trained, trained
 from heddle.checks import checked, one_of
+from heddle.config.cut import left_of
 from heddle.config.model import TransformerConfig
 from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen, TakenVectors
-from heddle.config.train import MINUTES, ProductKind, TrainConfig
+from heddle.config.train import MINUTES, ProductKind
 from heddle.data.record_store import Store
 from heddle.display import displayed
 from heddle.errors import HeddleError
@@ -25,20 +26,15 @@ from heddle.train.need import Need, check_memory, held_by_process
 from heddle.train.outcome import check_outcome
 from heddle.train.rates import faster_precision, measurable, measure, pick_products, pick_threads
 from heddle.train.runtime import keep_memory
+from heddle.train.schedule import usual
 from heddle.train.sizes import TOKENS_PER_STEP, batch_size, check_tokens, padded_tokens
 from heddle.train.task import Reading, Task
 from heddle.train.tasks import make_task
+from heddle.weights.heads import Exported, exported
 
 CONTEXT = 256  # default context
 TOKENS_PER_PARAMETER = 2.5  # without a depth, choose the largest model that sees at least this many in the given time
 DEPTHS = range(2, 13)
-# The highest rate, at width 256, of AdamW beside Muon, of AdamW alone (matrices tolerate less than tables and vectors), of SGD.
-RATES = {"muon": 6e-3, "adamw": 3e-3, "sgd": 0.07}
-TUNING_RATES = {"muon": 3e-4, "adamw": 3e-4, "sgd": 0.007}  # the same for a model that has already learned
-ADAPTER_RATES = {
-    "adamw": 3e-3,
-    "sgd": 0.07,
-}  # of adapters: they start at 0, and ten times the rate suits them (benchmarks.md)
 WORTH_COMPILING = 20.0  # minutes of training below which compilation does not pay off
 
 
@@ -58,6 +54,8 @@ class Plan:
         trained: which of them are trained, and what adapters add.
         memory: bytes, the estimated peak.
         minutes: how long it will take, estimated.
+        exported: what the export of the trained model will be.
+        cut: what is left of the model to start from, in words; empty if it is whole.
     """
 
     model: TransformerConfig
@@ -70,6 +68,8 @@ class Plan:
     trained: Trained
     memory: int  # bytes, estimated peak
     minutes: float  # estimated
+    exported: Exported
+    cut: tuple[str, ...] = ()
 
 
 @checked(device=one_of(TOKENS_PER_STEP))
@@ -120,8 +120,8 @@ def plan(
             "steps": steps,
             "batch": batch,
             "batch_tokens": task.reading.batch_tokens,
-            "learning_rate": train.learning_rate or highest_rate(train, model.dim, start is not None),
-            "warmup": warmup_of(train, steps),
+            "learning_rate": train.learning_rate or usual(train, start is not None).rate(train, model.dim),
+            "warmup": warmup_of(train, steps, usual(train, start is not None).warmup),
             "evaluate_every": every,
             "save_every": train.save_every or every,
             "peak": peak_rate(DTYPES[precision], device),
@@ -142,6 +142,8 @@ def plan(
         trained=changed,
         memory=found.memory + held_by_process(device, store, steps * per_step),
         minutes=(steps * per_step + evaluations.tokens()) / rate / 60 / SAVING,
+        exported=exported(model, train),
+        cut=() if start is None else tuple(left_of(model, start)),
     )
 
 
@@ -154,13 +156,6 @@ def _precision(config: RunConfig, reading: Reading, device: str, need: Need) -> 
     needs = (need.bytes(model, name, measurable(train, model)) for name in DTYPES)
     check_memory(needs, device)
     return faster_precision(reading, device, config)
-
-
-def highest_rate(train: TrainConfig, dim: int, started: bool = False) -> float:
-    """The highest learning rate of a model of this width, from its initial weights or started from another run's."""
-    rates = ADAPTER_RATES if train.lora is not None else TUNING_RATES if started else RATES
-    rate: float = rates[train.optimizer] * (256 / dim) ** 0.5
-    return rate
 
 
 @dataclass(frozen=True)

@@ -41,11 +41,13 @@ from heddle.train.task import MULTIPLE, Reading
 from heddle.train.tasks import make_task
 from heddle.weights.checkpoints import TOKENIZER
 from heddle.weights.files import being_written, sweep, write_directory
+from heddle.weights.heads import with_family_head
 from heddle.weights.run import load, read_config
-from heddle.weights.start import START, grown, is_head, load_start, save_start
+from heddle.weights.start import START, cut_tensors, grown, is_head, load_start, save_start
 from heddle.weights.vectors import VECTORS, find_rows, read_vectors, save_rows, vector_width
 
 TRAINABLE = get_args(Kind)
+CUTTING = {"start", "context", "depth", "dropout"}  # settings of [model] that a run to start from can have
 FAMILIES = {
     ("encoder",): "an encoder",
     ("decoder",): "a decoder",
@@ -86,7 +88,8 @@ def prepare(
     start = with_new_tokens(config, start, tell)
     pick_device(config.train.device)  # refuses one that is not there
     # Refuse impossible sizes before any work.
-    smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task, start)
+    base = None if start is None else with_family_head(start, config.task)
+    smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task, base)
     if (wrong := config.task.refuses_layout(config.data.layout, tuple(smallest.stacks()))) is not None:
         raise HeddleError(wrong)
     if start is not None:
@@ -121,7 +124,7 @@ def prepare(
                     else make_tokens(config, found, needs, partial, tokenizer, tell)
                 )
 
-            return fill(partial, config, tokenizer, cut, smallest, start, tell)
+            return fill(partial, config, tokenizer, cut, smallest, base, tell)
 
 
 def fill(
@@ -139,7 +142,7 @@ def fill(
         tokenizer: its tokenizer, which is in the directory.
         cut: makes the tokens in the directory.
         smallest: the model that the config describes, apart from its depth.
-        start: the model of the run to start from, or None.
+        start: the model of the run to start from with the head that suits the task, or None.
     """
     vectors = config.train.vectors
     taken = None if vectors is None else take_rows(vectors, tokenizer, run, tell)
@@ -229,13 +232,11 @@ def check_fits(config: RunConfig, model: TransformerConfig, start: TransformerCo
     Raises:
         HeddleError: a weight would be missing or have another shape.
     """
-    mine, theirs = (
-        {name: tuple(each.shape) for name, each in build(each_config, "meta").state_dict().items() if not is_head(name)}
-        for each_config in (model, start)
-    )
+    states = build(model, "meta").state_dict(), cut_tensors(build(start, "meta").state_dict(), model)
+    mine, theirs = ({name: tuple(each.shape) for name, each in state.items() if not is_head(name)} for state in states)
     if mine != theirs:
         name = next(name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name))
-        said = ", ".join(key for key in sorted(config.model.model_fields_set - {"start", "context"})) or "context"
+        said = ", ".join(key for key in sorted(config.model.model_fields_set - CUTTING)) or "context"
         raise HeddleError(
             f"from = {config.model.start!r} has other weights than these settings ask for, first {name}: leave out {said}"
         )
@@ -293,7 +294,7 @@ def take_start(run: str, planned: Plan, partial: Path, tell: Tell, known: int, c
         HeddleError: the run has no weights, or they do not fit the planned model.
     """
     wanted = build(planned.model, "meta").state_dict()
-    tensors = grown(load(run, "cpu").model.state_dict(), wanted, known, count)
+    tensors = grown(cut_tensors(load(run, "cpu").model.state_dict(), planned.model), wanted, known, count)
     chosen = planned.chosen.override({"start": {"run": run, "sha256": save_start(tensors, partial / START)}})
     assert chosen.start is not None
     if not load_start(build(planned.model), partial / START, chosen.start.sha256):

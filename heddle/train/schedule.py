@@ -1,10 +1,47 @@
-"""Learning rates over time, as a factor of the highest."""
+"""Learning rates: the highest and the warmup where the user gives none, and the rate over time as a factor of the highest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import cos, pi, sqrt
 from typing import NamedTuple
 
 from heddle.config.train import TrainConfig
+
+NARROW = 128  # the width up to which every highest rate falls with the root of the width
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The defaults of a kind of training.
+
+    Attributes:
+        at_256: the highest rate at width 256, by optimizer.
+        power: beyond `NARROW`, the rate falls with the width to this power.
+        warmup: share of all steps over which rates rise.
+    """
+
+    at_256: Mapping[str, float]
+    power: float
+    warmup: float
+
+    def rate(self, train: TrainConfig, dim: int) -> float:
+        """The highest learning rate of a model of this width."""
+        wide = max(dim, NARROW)
+        found: float = self.at_256[train.optimizer] * (256 / wide) ** self.power * (wide / dim) ** 0.5
+        return found
+
+
+# Of AdamW beside Muon, of AdamW alone (matrices tolerate less than tables and vectors), of SGD.
+FROM_NOTHING = Usual({"muon": 6e-3, "adamw": 3e-3, "sgd": 0.07}, 0.5, 0.02)
+# What a wide model has learned is lost at rates that suit a narrow one: a tenth at width 256, less beyond (docs/training.md).
+STARTED = Usual({"muon": 3e-4, "adamw": 3e-4, "sgd": 0.007}, 1.5, 0.1)
+# Adapters start at 0, and a higher rate suits them (docs/benchmarks.md).
+ADAPTERS = Usual({"adamw": 3e-3, "sgd": 0.07}, 1.0, 0.1)
+
+
+def usual(train: TrainConfig, started: bool = False) -> Usual:
+    """The defaults of a training from initial weights, of one that starts from a run, or of adapters."""
+    return ADAPTERS if train.lora is not None else STARTED if started else FROM_NOTHING
 
 
 class Moment(NamedTuple):

@@ -1,6 +1,7 @@
 """A tokenizer and a model that suit a task and its data."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Unpack
 
 from heddle.checks import at_least, checked
@@ -13,6 +14,11 @@ from heddle.model.build import build
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, train_tokenizer
 from heddle.train.plan import CONTEXT
+from heddle.weights.heads import with_family_head
+from heddle.weights.run import load, read_config
+from heddle.weights.start import adopt, cut_tensors
+
+DEPTH = 2  # of a new model, unless its user says one
 
 
 @checked(vocab_size=at_least(1))
@@ -47,42 +53,53 @@ def model_for(
     task: str | TaskSettings,
     tokenizer: Tokenizer,
     data: Any = None,
-    depth: int = 2,
-    context: int = CONTEXT,
+    depth: int | None = None,
+    context: int | None = None,
     seed: int = 0,
     columns: Mapping[str, str] | None = None,
     skip_invalid: bool = False,
+    start: str | Path | None = None,
     **choice: Unpack[ModelSettings],
 ) -> Transformer:
-    """Build a model with the stacks and the head that a task needs, as `heddle train` does.
+    """Build a model with the stacks and the head that a task needs, as `heddle train` does: new, or with the weights of a run.
 
     Args:
         task: its config, or its kind, such as "classification".
         tokenizer: its tokenizer.
         data: records, as `heddle.fit` reads them; of a task with classes, the head has theirs.
-        depth: blocks of each stack.
-        context: most tokens in a row.
+        depth: blocks of each stack: 2 by default; of `start`, the first ones, by default all.
+        context: most tokens in a row: 256 by default, or that of `start`.
         seed: of the initial weights.
         columns: the columns of dicts by field, where they have other names than the fields.
         skip_invalid: leave out malformed items, as `heddle.fit` does.
+        start: a trained or imported run whose weights to take; if it has no head for the task, that of its published family is new.
         choice: further settings of `heddle.config.ModelChoice`, such as `dim=128`, `family="decoder"` or `dropout=0.1`.
 
     Raises:
-        HeddleError: the sizes are impossible, the family does not suit the task, or the classes are not known.
+        HeddleError: the sizes are impossible, the family does not suit the task, the classes are not known, or the run has fewer
+            layers or learned positions, or other weights.
     """
-    for name in ("start", "preset"):
-        if name in choice:
-            raise HeddleError(
-                f"model_for does not know {name}: load a run with heddle.load, or use heddle.preset and heddle.build"
-            )
+    if "preset" in choice:
+        raise HeddleError("model_for does not know preset: use heddle.preset and heddle.build")
     settings = _run(task, columns).task
     classes: tuple[str, ...] = ()
     if settings.has_classes:
         if data is None:
             raise HeddleError("model_for: data = None: must be the labelled data, whose classes the head gets")
         classes = _given(task, data, columns, skip_invalid).classes()
-    found = ModelChoice.of({"depth": depth, "context": context, **choice}, where="model_for")
-    return build(found.resolve(tokenizer.vocab_size, depth, context, settings, classes=classes), seed=seed)
+    sizes = {"depth": depth, "context": context, "start": None if start is None else str(start)}
+    chosen = ModelChoice.of(
+        {**{name: each for name, each in sizes.items() if each is not None}, **choice}, where="model_for"
+    )
+    base = None if start is None else with_family_head(read_config(Path(start)).model, settings)
+    if base is not None and tuple(base.stacks()) not in settings.families:
+        kind = type(settings).model_fields["kind"].default
+        raise HeddleError(f"model_for: start = {str(start)!r} has other stacks than the task {kind!r} needs")
+    config = chosen.resolve(tokenizer.vocab_size, depth or DEPTH, context or CONTEXT, settings, base, classes)
+    model = build(config, seed=seed)
+    if start is not None:
+        adopt(model, cut_tensors(load(start, "cpu").model.state_dict(), config), Path(start))
+    return model
 
 
 def _given(task: str | TaskSettings, data: Any, columns: Mapping[str, str] | None, skip_invalid: bool) -> Given:

@@ -8,10 +8,12 @@ In reading order:
 - `mapping`: two-way tables between a published family's tensors and heddle's (`TensorRow`).
 - `families`: one module per published family, with its table and its config.
 - `published`: a published model's directory; `hub`: downloads one; `ids`: its special ids.
+- `fitting`: which family can express a model (`choose`), and what stands against the others.
 - `convert`: import into a run, and export for Hugging Face transformers.
 - `llama_cpp`: what llama.cpp computes, as a table; `llama_cpp_tokenizer`: tokenizers in its terms; `gguf`: export for it.
 - `start`: the weights that a run starts from, with rows for new tokens (`add_tokens`).
 - `adapter`: what a fine-tuning with adapters learned, alone; `peft`: adapters in peft's format, and merging them.
+- `heads`: the head that a family puts on a model, and what an export will be (`exported`), before training.
 - `vectors`: word vectors from files, as initial values of a token table.
 
 `load(run)` returns a run's model and tokenizer, and `save` writes them. `import_model` and `export_model` convert published models.

@@ -7,8 +7,8 @@ from typing import Any
 
 from heddle.checks import checked
 from heddle.errors import HeddleError
-from heddle.weights.convert import choose
 from heddle.weights.files import fill_file, refuse_unwritable
+from heddle.weights.fitting import choose
 from heddle.weights.llama_cpp import architecture_of, divisors
 from heddle.weights.llama_cpp_tokenizer import TOKENS, tokenizer_metadata
 from heddle.weights.mapping import to_theirs

@@ -25,9 +25,9 @@ from heddle.text.tokenizer import load_tokenizer
 from heddle.weights.adapter import METADATA, Adapter, from_metadata, read_adapter
 from heddle.weights.checkpoints import ADAPTER, TOKENIZER
 from heddle.weights.checkpoints import CONFIG as RUN_CONFIG
-from heddle.weights.convert import choose
 from heddle.weights.families import Family
 from heddle.weights.files import write_directory
+from heddle.weights.fitting import choose
 from heddle.weights.mapping import TensorRow, rows_of
 from heddle.weights.published import read_json
 from heddle.weights.run import build_empty, load, read_config, write_model

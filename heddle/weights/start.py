@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from heddle.checks import at_least, checked
+from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.lora import is_adapter
+from heddle.model.stack import Stack
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.files import sha256_of
@@ -69,7 +71,28 @@ def grown(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], known: int,
     return tensors
 
 
-@torch.no_grad()
+def cut_tensors(tensors: Mapping[str, Tensor], model: TransformerConfig) -> dict[str, Tensor]:
+    """The weights of a model's first layers and positions (`heddle.config.cut`).
+
+    Args:
+        tensors: the weights of the whole model by name.
+        model: what is left of it.
+    """
+    found = dict(tensors)
+    built = build(model, "meta")
+    for name, stack in model.stacks().items():
+        made: Stack = getattr(built, name)
+        for part, most in (("blocks", stack.depth), ("relative", len(made.relative))):
+            start = f"{name}.{part}."
+            for key in [key for key in found if key.startswith(start)]:
+                if int(key.removeprefix(start).split(".")[0]) >= most:
+                    del found[key]
+        places = f"{name}.entry.positions.weight"
+        if places in found:
+            found[places] = found[places][: model.context + stack.entry.offset].clone()
+    return found
+
+
 def load_start(model: Transformer, path: Path, sha256: str) -> bool:
     """Load the weights that `save_start` wrote; returns whether the head's fit. Another head, and adapters, are left as they are.
 
@@ -80,13 +103,28 @@ def load_start(model: Transformer, path: Path, sha256: str) -> bool:
         raise HeddleError(f"{path}: missing; without it the run cannot start. Train a new run")
     if sha256_of(path) != sha256:
         raise HeddleError(f"{path}: damaged, it is not the file that this run started from; train a new run")
-    found, state = read_tensors(path), {n: each for n, each in model.state_dict().items() if not is_adapter(n)}
+    return adopt(model, read_tensors(path), path)
+
+
+@torch.no_grad()
+def adopt(model: Transformer, found: Mapping[str, Tensor], where: Path) -> bool:
+    """Give a model these weights; returns whether the head's fit. Another head, and adapters, are left as they are.
+
+    Args:
+        model: the model.
+        found: the weights by name.
+        where: the file or the run that they come from, in errors.
+
+    Raises:
+        HeddleError: the model below the head is another one.
+    """
+    state = {name: each for name, each in model.state_dict().items() if not is_adapter(name)}
     new, there = set(filter(is_head, state)), set(filter(is_head, found))
     fits = new == there and all(found[name].shape == state[name].shape for name in new)
     kept, wanted = (
         {name: tensor for name, tensor in tensors.items() if fits or not is_head(name)} for tensors in (found, state)
     )
-    compare(specs_of(kept), specs_of(wanted), path)
+    compare(specs_of(kept), specs_of(wanted), where)
     for name, tensor in wanted.items():
         tensor.copy_(kept[name])
     return fits

@@ -29,18 +29,19 @@ def test_one_setting_says_how_long(lengths: tuple[str, str]) -> None:
 
 
 def test_a_warmup_is_kept_or_refused() -> None:
-    assert warmup_of(TrainConfig(warmup=20), 20) == 20
-    assert warmup_of(TrainConfig(warmup=0), 20) == 0
-    assert warmup_of(TrainConfig(), 20) == 1
+    assert warmup_of(TrainConfig(warmup=20), 20, 0.02) == 20
+    assert warmup_of(TrainConfig(warmup=0), 20, 0.02) == 0
+    assert warmup_of(TrainConfig(), 20, 0.02) == 1
+    assert warmup_of(TrainConfig(), 120, 0.1) == 12
     with pytest.raises(HeddleError, match="warmup = 100: the run has 20 steps; lower warmup or train longer"):
-        warmup_of(TrainConfig(warmup=100), 20)
+        warmup_of(TrainConfig(warmup=100), 20, 0.02)
 
 
 def test_a_decay_is_kept_or_refused() -> None:
-    assert warmup_of(TrainConfig(schedule="wsd", decay=0.5, warmup=10), 20) == 10
-    assert warmup_of(TrainConfig(schedule="wsd", warmup=19), 20) == 19  # nobody asked for a fifth
+    assert warmup_of(TrainConfig(schedule="wsd", decay=0.5, warmup=10), 20, 0.02) == 10
+    assert warmup_of(TrainConfig(schedule="wsd", warmup=19), 20, 0.02) == 19  # nobody asked for a fifth
     with pytest.raises(HeddleError, match=r"decay = 0.9 of all steps: the warmup of 10 steps leaves 10 of 20"):
-        warmup_of(TrainConfig(schedule="wsd", decay=0.9, warmup=10), 20)
+        warmup_of(TrainConfig(schedule="wsd", decay=0.9, warmup=10), 20, 0.02)
 
 
 TEXT = Part(np.arange(6000, dtype=np.uint16) % TOKENIZER.vocab_size, 6000, 1, 1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from heddle.config import TrainConfig
 from heddle.errors import HeddleError
-from heddle.train.schedule import SCHEDULES, factor
+from heddle.train.schedule import SCHEDULES, factor, usual
 
 
 def values(steps: int, warmup: int, **said: Any) -> list[float]:
@@ -101,3 +101,17 @@ def test_what_would_have_no_effect_is_refused(said: dict[str, Any]) -> None:
     with pytest.raises(HeddleError, match="has no effect with schedule"):
         TrainConfig.of(said)
     assert TrainConfig.of(TrainConfig(schedule="wsd", decay=0.5).to_dict()).decay == 0.5
+
+
+@pytest.mark.parametrize(
+    ("started", "said", "rates"),
+    [
+        (False, {"optimizer": "adamw"}, {64: 6e-3, 256: 3e-3, 1024: 1.5e-3}),
+        (True, {"optimizer": "adamw"}, {32: 1.697e-3, 128: 8.485e-4, 256: 3e-4, 768: 5.774e-5, 1024: 3.75e-5}),
+        (True, {"lora": {}}, {128: 6e-3, 256: 3e-3, 768: 1e-3, 4096: 1.875e-4}),
+    ],
+)
+def test_usual_rates_by_width(started: bool, said: dict[str, Any], rates: dict[int, float]) -> None:
+    train = TrainConfig.of(said)
+    assert {dim: usual(train, started).rate(train, dim) for dim in rates} == pytest.approx(rates, rel=1e-3)
+    assert usual(train, started).warmup == (0.1 if started else 0.02)

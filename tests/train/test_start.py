@@ -52,7 +52,8 @@ def test_it_has_the_runs_weights_tokenizer_and_ids(learned: Path, tmp_path: Path
         load_tokenizer(run / "tokenizer.json").fingerprint() == load_tokenizer(learned / "tokenizer.json").fingerprint()
     )
     assert session.run.train.optimizer == "adamw"
-    assert session.run.chosen.learning_rate == pytest.approx(3e-4 * (256 / 16) ** 0.5)
+    assert session.run.chosen.learning_rate == pytest.approx(3e-4 * 2**1.5 * (128 / 16) ** 0.5)
+    assert session.run.chosen.warmup == 1  # a tenth of 8 steps
 
 
 def test_stopping_changes_nothing(learned: Path, tmp_path: Path, corpus: Path) -> None:

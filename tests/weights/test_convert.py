@@ -30,10 +30,10 @@ from heddle.nn import Layout
 from heddle.text import END_OF_TEXT, Tokenizer, load_gpt2_merges, train_tokenizer
 from heddle.train import MultiLabelTask, Reading, RegressionTask
 from heddle.weights import export_model, import_model, load, read_config
-from heddle.weights.convert import ALL, FAMILIES, choose, expressible
 from heddle.weights.families.bart import without_zeros
 from heddle.weights.families.difference import resolved
 from heddle.weights.files import verify
+from heddle.weights.fitting import ALL, FAMILIES, choose, expressible
 from heddle.weights.run import write_model
 from tests import refusing
 from tests.weights.conftest import shrunk

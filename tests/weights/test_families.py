@@ -24,7 +24,6 @@ from heddle.config import (
     sized,
 )
 from heddle.errors import HeddleError
-from heddle.weights.convert import ALL, choose
 from heddle.weights.families import (
     BART,
     BERT,
@@ -53,6 +52,7 @@ from heddle.weights.families import (
 )
 from heddle.weights.families.difference import resolved
 from heddle.weights.families.family import left_out
+from heddle.weights.fitting import ALL, choose
 from tests import refusing
 
 

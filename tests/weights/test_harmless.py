@@ -8,8 +8,8 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel
 
 from heddle.errors import HeddleError
-from heddle.weights.convert import FAMILIES
 from heddle.weights.families.family import HARMLESS, TRAINING, Family, resolved
+from heddle.weights.fitting import FAMILIES
 from tests.weights.conftest import KINDS, VARIANTS, make
 
 # Another value for each field, as far from the usual one as the class allows.

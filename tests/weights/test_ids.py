@@ -16,8 +16,8 @@ from heddle.generate.text import opening
 from heddle.model import build
 from heddle.text import END_OF_TEXT, train_tokenizer
 from heddle.weights import export_model, import_model, load, read_config, save
-from heddle.weights.convert import ALL
 from heddle.weights.families import Family
+from heddle.weights.fitting import ALL
 from heddle.weights.ids import ALWAYS, NAMES, own_ids, read_ids, written_ids
 from tests.weights.conftest import NO_IDS
 

@@ -6,8 +6,8 @@ import torch
 from heddle.config import TransformerConfig, preset
 from heddle.errors import HeddleError
 from heddle.model import build
-from heddle.weights.convert import ALL
 from heddle.weights.families import GPT2, Family
+from heddle.weights.fitting import ALL
 from heddle.weights.mapping import (
     SAME,
     Fused,

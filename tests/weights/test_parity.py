@@ -25,9 +25,9 @@ from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn import Layout
 from heddle.weights import export_model, import_model, load, read_config
-from heddle.weights.convert import FAMILIES
 from heddle.weights.families.difference import resolved
 from heddle.weights.families.family import Family
+from heddle.weights.fitting import FAMILIES
 from heddle.weights.mapping import rows_of, to_theirs
 from tests.weights.conftest import BALANCE, POST_NORM, trained
 

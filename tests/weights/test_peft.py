@@ -18,7 +18,7 @@ from heddle.model import Transformer, build
 from heddle.model.lora import adapt, adapted
 from heddle.weights import export_adapter, export_model, import_model, load, merge_adapter
 from heddle.weights.adapter import Adapter, fingerprint
-from heddle.weights.convert import FAMILIES
+from heddle.weights.fitting import FAMILIES
 from heddle.weights.mapping import to_theirs
 from heddle.weights.peft import to_peft
 from heddle.weights.run import write_model

@@ -14,8 +14,8 @@ import transformers
 import heddle
 from heddle.errors import HeddleError
 from heddle.weights import export_model, import_model
-from heddle.weights.convert import ALL
 from heddle.weights.families import Family
+from heddle.weights.fitting import ALL
 from tests.weights.sentences import DIM, MEAN, NORMAL, TEXTS, dense, mode, save_json, write
 from tests.weights.sentences import vectors as expected
 

@@ -8,7 +8,7 @@ from benchmarks.imports import DRAWS, STYLES, WRITERS, compare_texts, trial, und
 from heddle.config import SamplingConfig
 from heddle.generate.text import text_engine
 from heddle.weights import export_model, import_model, load, read_config, save
-from heddle.weights.convert import ALL
+from heddle.weights.fitting import ALL
 
 SOME = [
     *(("LlamaForCausalLM", style) for style in STYLES),

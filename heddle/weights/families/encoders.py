@@ -111,6 +111,7 @@ class Encoder:
             options=replace(self.options, head=usual),
             also=also,
             ids=self.ids,
+            of_head=() if self.rate is None else (self.rate,),
         )
 
     def pooler(self) -> tuple[str, ...]:

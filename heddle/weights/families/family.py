@@ -106,6 +106,7 @@ class Family:
         plainer: rewrites an imported model exactly into a plainer one.
         bare: the class without a head, if its name has not just `Model` in place of the head.
         headless: whether its files hold no head, since those of sentence-transformers hold it (`body`).
+        of_head: the fields of its config.json that only say how its head is trained.
         own_head: the names of a head and of the table that a config ties it to, if a file that holds different numbers for
             both has an untied head all the same; None: such a file is refused.
     """
@@ -127,6 +128,7 @@ class Family:
     own_head: tuple[str, str] | None = None
     bare: str = ""
     headless: bool = False
+    of_head: tuple[str, ...] = ()
 
     def body(self) -> "Family":
         """The family without its head: the class of the bare model, which reads what is in the files of any head."""
@@ -156,6 +158,15 @@ class Family:
         head, table = (weights[name].float() for name in names)
         return config if torch.equal(head, table) else untied(config)
 
+    def usual_head(self, config: TransformerConfig) -> Any:
+        """The head that its class gives such a model by default.
+
+        Raises:
+            HeddleError: the model is too far from this family's.
+        """
+        with_head = nearest(config.model_copy(update={"head": self.options.head}), self.options)
+        return self.to_config(without(self.from_config(with_head), *self.of_head)).head
+
     def theirs(self, config: TransformerConfig) -> dict[str, Any]:
         """The family's nearest config.json, for a config with layers of any kind."""
         return self.from_config(nearest(config, self.options))
@@ -167,22 +178,31 @@ class Family:
 
         This compares the config with its round trip: the family cannot express whatever changes.
         """
-        config, _ = self.rewrite(config, {})
         has = set(config.stacks())
         if has != set(self.options.stacks):
             return [f"the model has {_named(has)}, but {self.architecture} has {_named(self.options.stacks)}"], []
         try:
-            back = self.to_config(self.theirs(config))
+            found = self.apart(config)
         except HeddleError as error:
             return [str(error)], []
+        told = {path: f"{path} is {ours}, {self.architecture} has {theirs}" for path, ours, theirs in found}
+        lost = [path for path in told if TRAINING_ONLY.fullmatch(path)]
+        return [text for path, text in told.items() if path not in lost], [told[path] for path in lost]
+
+    def apart(self, config: TransformerConfig) -> list[tuple[str, str, str]]:
+        """(setting, ours, theirs) for each setting that the round trip of `config` changes.
+
+        Raises:
+            HeddleError: it cannot be converted.
+        """
+        config, _ = self.rewrite(config, {})
+        back = self.to_config(self.theirs(config))
         if self.own_head is not None and not getattr(config.head, "tied", True):
             back = untied(back)
         found = differences(resolved(config), resolved(back))
         if isinstance(config.head, EmbeddingHeadConfig):  # any is expressed beside the family's own files
             found = [each for each in found if not each[0].startswith("head.")]
-        told = {path: f"{path} is {ours}, {self.architecture} has {theirs}" for path, ours, theirs in found}
-        lost = [path for path in told if TRAINING_ONLY.fullmatch(path)]
-        return [text for path, text in told.items() if path not in lost], [told[path] for path in lost]
+        return found
 
 
 def untied(config: TransformerConfig) -> TransformerConfig:
