@@ -53,6 +53,20 @@ def test_training_flops_for_one_token() -> None:
     assert training_flops_per_token(TINY, 24) == flops(TINY).per_token
 
 
+def test_training_flops_without_some_targets_or_gradients() -> None:
+    """A head scores as many tokens as have a target; of what is frozen, one of three products is left out."""
+    cost = flops(TINY, 1, 24)
+    assert training_flops_per_token(TINY, 24, targets=0.25) == (3 * (cost.forward - 0.75 * cost.parts["head"])) / 24
+    for trained in (0.0, 0.25):
+        assert training_flops_per_token(TINY, 24, trained=trained) == round((2 + trained) * cost.forward / 24)
+    classes = TINY.override({"head": {"kind": "classifier", "classes": 3}})
+    assert training_flops_per_token(classes, 24, targets=0.1) == training_flops_per_token(classes, 24)
+
+
+def test_the_crossover_does_not_depend_on_the_batch() -> None:
+    assert flops(TINY, 3).crossover == flops(TINY, 1).crossover
+
+
 @pytest.mark.lecture("C-01", "C-02", "C-03", "C-04", "C-05", "L2-11", "L2-13", "L2-38", "L2-39", "L2-41", "D-37")
 def test_one_layer_of_gpt2() -> None:
     layer = flops(SMALL, 1, 1024).layer

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from heddle.account import attention_table, cache_size, kept, memory, states, training_bytes, walk
 from heddle.account.formulas import flash_bytes, score_bytes
-from heddle.account.memory import _tensors, parameter_bytes
+from heddle.account.memory import _tensors, doublings, parameter_bytes
 from heddle.config import TrainConfig, TransformerConfig, preset
 from heddle.model import Transformer, build
 from heddle.model.precision import cast
@@ -163,6 +163,18 @@ def test_a_moving_average_holds_the_weights_once_more() -> None:
     ema = [training_bytes(TINY, 2, "fp32", TrainConfig.of({**frozen, **more})) for more in ({}, {"ema": 0.9})]
     trained = sum(each.nbytes for name, each in model.named_parameters() if name.startswith("decoder."))
     assert ema[1] - ema[0] == trained
+
+
+def test_without_momentum_nothing_is_remembered() -> None:
+    with_it, without = (
+        training_bytes(TINY, 2, "fp32", TrainConfig(optimizer="sgd", momentum=each)) for each in (0.9, 0.0)
+    )
+    assert with_it - without == states(TINY, "sgd", "fp32").moments == states(TINY, "sgd", "fp32").weights
+
+
+def test_lengths_of_the_report_are_in_order_and_once() -> None:
+    assert doublings(3000) == (1024, 2048, 3000, 4096, 8192, 131_072)
+    assert doublings(8192) == (1024, 2048, 4096, 8192, 131_072)
 
 
 def test_short_rows_and_few_targets_need_less() -> None:

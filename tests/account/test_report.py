@@ -9,6 +9,7 @@ from rich.console import Console
 
 from heddle.account import changed, count, preset_table, render, resolve
 from heddle.account.parameters import weights
+from heddle.account.render import amount, short
 from heddle.account.report import layout
 from heddle.config import ModelChoice, RunConfig, SavedConfig, preset, preset_names
 from heddle.errors import HeddleError
@@ -52,6 +53,14 @@ def test_the_tables_show_the_lectures_numbers() -> None:
     for number in ("291,648,307,200", "17,716,740,096", "4,608", "18.18%", "50,331,648", "3,244,032", "524,800"):
         assert number in text
     assert "The lectures print 124M; exact / printed = 1.0035." in text
+
+
+def test_units_begin_at_one() -> None:
+    assert [amount(size) for size in (1023, 2**10, 2**20, 1.5 * 2**30, 2**40)] == [
+        "1,023 B", "1.0 KiB", "1.0 MiB", "1.5 GiB", "1.0 TiB",
+    ]  # fmt: skip
+    numbers = (999, 10**3, 124_439_808, 10**9, 1.5e12)
+    assert [short(number) for number in numbers] == ["999", "1K", "124.4M", "1B", "1.5T"]
 
 
 @pytest.mark.parametrize("name", preset_names())

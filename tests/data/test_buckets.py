@@ -74,3 +74,26 @@ def test_held_out_records_are_scored_once(most: int | None) -> None:
         assert 40 < targets[found].sum() < 250
     else:
         assert share == 1
+
+
+def test_the_largest_shapes_are_the_widest_and_the_fullest() -> None:
+    """Of 64 tokens: eight rows of 8, eight of 40 although they have more, and as many of the width with most places."""
+    assert sorted(Buckets(np.array([8] * 9 + [40]), 1, tokens=64).shapes()) == [(8, 40)]
+    assert sorted(Buckets(np.array([8] * 9 + [40, 16]), 1, tokens=700).shapes()) == [(16, 40), (80, 8)]
+    assert Buckets(np.array([3, 9, 17]), 5).shapes() == [(5, 24)]
+
+
+def test_another_seed_has_another_plan_at_once() -> None:
+    made = Buckets(LENGTHS, 16)
+    assert not (made.read(3, 1) == made.read(3, 2)).all()
+    assert (made.read(3, 2) == Buckets(LENGTHS, 16).read(3, 2)).all()
+
+
+def test_a_sample_has_at_least_four_records() -> None:
+    """So that a standard error can be estimated."""
+    targets = np.full(50, 20)
+    for most, records in ((1, 4), (100, 5), (200, 10)):
+        batches, share = held_out_records(np.arange(50), targets, 16, most)
+        assert sum(map(len, batches)) == records
+        assert share == pytest.approx(records / 50)
+    assert sum(map(len, held_out_records(np.arange(3), targets[:3], 16, 1)[0])) == 3

@@ -2,8 +2,10 @@
 
 from heddle.config import ChatTemplateConfig
 from heddle.data import records_of
+from heddle.data.encode import answer_numbers
 from heddle.data.examples import Example
 from heddle.text import train_tokenizer
+from heddle.text.chat import Answer, Conversation
 
 
 def test_a_chat_template_changes_conversations_alone() -> None:
@@ -19,3 +21,17 @@ def test_a_chat_template_changes_conversations_alone() -> None:
         assert {name: column[0].tolist() for name, column in found.items()} == {
             name: column[0].tolist() for name, column in plain.items()
         }
+
+
+def test_several_labels_are_in_the_order_of_their_numbers() -> None:
+    found = records_of(
+        [Example({"text": "a"}, ("c", "a"), ""), Example({"text": "b"}, (), ""), Example({"text": "c"}, ("b",), "")],
+        train_tokenizer("bytes", []), "several", ("a", "b", "c"),
+    )  # fmt: skip
+    assert [found.columns["label"][number].tolist() for number in range(3)] == [[0, 2], [], [1]]
+
+
+def test_an_answer_that_may_be_joined_is_no_target() -> None:
+    """Of the ids of a conversation, those of its first answer count from 1, of an unsure one from -2."""
+    read = Conversation(list(range(9)), (Answer(2, 4, True), Answer(6, 9, False)))
+    assert answer_numbers(read) == [0, 0, 1, 1, 0, 0, -2, -2, -2]

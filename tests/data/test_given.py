@@ -10,8 +10,10 @@ import heddle
 from heddle.checks import as_list, checked
 from heddle.config.data import DataConfig
 from heddle.config.tasks import ClassificationConfig, NextTokenConfig, RegressionConfig
-from heddle.data.given import Given
+from heddle.data.corpus import Part
+from heddle.data.given import Given, corpus_of, part_of_ids
 from heddle.errors import HeddleError
+from heddle.text import train_tokenizer
 
 pandas = pytest.importorskip("pandas")
 
@@ -74,3 +76,51 @@ def test_a_list_may_be_a_column_anywhere() -> None:
     with pytest.raises(HeddleError, match="count: names = "):
         count(np.array([1, 2]))
     assert as_list(heddle.build(heddle.sized(1, vocab_size=16, dim=16)).embedding.weight) is None
+
+
+TOKENIZER = train_tokenizer("bytes", [], special=("<|endoftext|>",))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "share", "halves"),
+    [
+        ([4, 6], 0.2, ([4, 4], [2])),
+        ([4, 3, 3], 0.4, ([4, 2], [1, 3])),
+        ([5, 5], 0.5, ([5], [5])),
+        ([10], 0.2, ([8], [2])),
+    ],
+    ids=str,
+)
+def test_ids_are_cut_where_the_share_begins(lengths: list[int], share: float, halves: tuple[list[int], ...]) -> None:
+    """Of ten ids the last ones are held out: the end of a document, which is cut, and whole ones behind it."""
+    documents = np.split(np.arange(10), np.cumsum(lengths)[:-1])
+    corpus = corpus_of(Given(documents, NextTokenConfig(), DataConfig()), share, TOKENIZER)
+    for part, wanted in zip((corpus.train, corpus.validation), halves, strict=True):
+        assert isinstance(part, Part)
+        mark = len(wanted) > 1
+        assert (np.diff(part.starts) - [*[int(mark)] * (len(wanted) - 1), 0]).tolist() == wanted
+    assert isinstance(corpus.train, Part)
+    assert isinstance(corpus.validation, Part)
+    assert (corpus.train.begins, corpus.train.ends, corpus.validation.begins) == (True, False, False)
+    assert (corpus.train.separator is None) == (sum(map(len, halves)) == 2)
+
+
+def test_ids_that_are_none_are_refused_and_the_last_one_is_not() -> None:
+    count = TOKENIZER.vocab_size
+    assert part_of_ids([np.array([97, count - 1])], TOKENIZER).tokens.tolist() == [97, count - 1]
+    for wrong in (count, -1):
+        with pytest.raises(HeddleError, match=f"the id {wrong} is none of the tokenizer's {count} ids"):
+            part_of_ids([np.array([97, wrong])], TOKENIZER)
+
+
+def test_an_end_of_text_among_ids_has_no_bytes() -> None:
+    end = TOKENIZER.end_of_text
+    part = part_of_ids([np.array([97, 98, end, 99]), np.array([100, end])], TOKENIZER)
+    assert (part.bytes, part.characters, part.first_token_bytes) == (4, 4, 1)
+    assert part.target_sizes.tolist() == [2, 0]
+
+
+def test_a_tuple_may_have_an_optional_field_before_its_label() -> None:
+    (alone, both) = read([("a", "x"), ("a", "b", "x")])
+    assert (alone.texts, alone.label) == ({"text": "a"}, "x")
+    assert (both.texts, both.label) == ({"text": "a", "pair": "b"}, "x")

@@ -228,3 +228,19 @@ def test_places_are_listed_by_file_and_bounded() -> None:
     assert (len(listed), places.counts["x"]) == (FILES, (FILES + 5) * (LINES + 2))
     assert str(listed[3]) == "f3.txt (7): 0, 1, 2, 3, 4, …"
     assert (listed[3].count, listed[3].first) == (7, ("0", "1", "2", "3", "4"))
+
+
+@pytest.mark.parametrize(("length", "name"), [(40, "short duplicates"), (41, "duplicates")])
+def test_a_labelled_text_of_forty_characters_is_short(length: int, name: str) -> None:
+    found = TextLint("record")
+    for number in range(2):
+        found.add(["a" * length], f"a:{number}", label="x")
+    assert [each.name for each in found.findings()] == [name]
+
+
+@pytest.mark.parametrize(("quoted", "named"), [(10, False), (11, True)])
+def test_more_than_a_tenth_in_quotes_is_a_habit(quoted: int, named: bool) -> None:
+    found = TextLint("document")
+    for number in range(100):
+        found.add([f'"text {number}"' if number < quoted else f"text {number}"], f"a:{number}")
+    assert [each.name for each in found.findings()] == ["quoted texts"] * named

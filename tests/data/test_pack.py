@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle.data.pack import Pieces, best_fit
+from heddle.data.pack import Packing, Pieces, best_fit
 from heddle.errors import HeddleError
 
 
@@ -59,3 +59,13 @@ def test_many_documents_take_no_time() -> None:
     _, count = best_fit(Pieces.of(lengths, 512).size, 512)
     assert time.perf_counter() - began < 5
     assert lengths.sum() / (count * 512) > 0.999
+
+
+def test_plans_of_two_epochs_are_kept_and_no_more() -> None:
+    """A step reads rows of two epochs at most; a long run would keep all of them."""
+    packing = Packing(np.array([3, 5, 2, 4, 6, 1]), 8, seed=1)
+    rows = [packing.read(np.arange(packing.rows) + epoch * packing.rows) for epoch in range(5)]
+    assert list(packing._planned) == [3, 4]
+    again = packing.read(np.arange(packing.rows))
+    assert [each.tolist() for each in again] == [each.tolist() for each in rows[0]]
+    assert packing.padding == pytest.approx(1 - 21 / (8 * packing.rows))

@@ -31,3 +31,24 @@ def test_equal_records_are_in_one_part() -> None:
     assert parts[:50] == parts[50:]
     assert {"train", "validation"} == set(parts)
     assert tally.description().repeated == 0
+
+
+def test_a_share_that_holds_out_nothing_holds_out_one_and_its_copies() -> None:
+    """The next tally does so at once, and no other record with it."""
+    rows = [(f"source {number}", "target") for number in range(6)] * 2
+    tally, parts = tallied(rows, 1e-9)
+    assert set(parts) == {"train"}
+    described = tally.description()
+    assert (described.held_out, described.records, described.repeated) == (2, 12, 0)
+    again = ExamplesTally(1e-9, below=described.below)
+    held = [again.add(Example({"source": source, "target": target}, None, "")) for source, target in rows]
+    assert held.count("validation") == 2
+    assert again.description().held_out == 2
+
+
+def test_empty_records_count_as_blank_where_they_are_the_users_to_evaluate_on() -> None:
+    tally = ExamplesTally(None)
+    for part, text in (("train", " "), ("train", "a"), ("validation", ""), ("validation", "b"), ("validation", "\n")):
+        tally.add(Example({"text": text}, None, f"{part} {text!r}", part))
+    described = tally.description()
+    assert (described.empty, described.blank, described.first_empty) == (3, 2, "train ' '")

@@ -1,6 +1,8 @@
 """Scores of heads: the worked examples' numbers, heads planted by hand, and a text of any length."""
 
+from importlib import import_module
 from math import log
+from typing import Any
 
 import pytest
 import torch
@@ -9,12 +11,13 @@ from torch import Tensor
 from heddle.config import ConvolutionConfig, NoNormConfig
 from heddle.errors import HeddleError
 from heddle.look import attention, find_heads, received, score_heads, strongest, trace
-from heddle.look.heads import FIELDS, last_seen
+from heddle.look.heads import FIELDS, HeadScores, last_seen
 from heddle.model import Transformer
 from tests.look.test_attention import golden
 from tests.models import VOCABULARY, awake, config_of, tokens_of
 
 PLACES = 24
+heads = import_module("heddle.look.heads")
 
 
 @pytest.mark.lecture("L1-37")
@@ -130,6 +133,55 @@ def test_scores_of_parts_add_up_to_those_of_the_whole(monkeypatch: pytest.Monkey
         torch.testing.assert_close(getattr(whole, name), getattr(parts, name), msg=name)
     torch.testing.assert_close(columns, received(call))
     assert strongest(call, 1, 5) == strongest(call, 1, 9)[:5]
+
+
+def test_the_strongest_pairs_are_those_of_all_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokens = awake(config_of()), tokens_of(2, 30)
+    call = trace(model, tokens, attention="decoder.0.mixer").attention["decoder.0.mixer"]
+    weights = call.weights()[1, 2].clone().fill_diagonal_(0)
+    monkeypatch.setattr(attention, "BLOCK_NUMBERS", 4 * 30 * 2 * 3)
+    found = strongest(call, 2, 7, batch=1)
+    best = weights.flatten().topk(7)
+    assert [30 * query + key for query, key, _ in found] == best.indices.tolist()
+    assert [value for *_, value in found] == pytest.approx(best.values.tolist())
+
+
+def test_a_stripe_is_seen_by_a_quarter_of_the_queries() -> None:
+    """Every token looks at itself: of eight keys, the last is seen by one query and received all, the one before by two."""
+    model = planted()
+    mixer, rows = model.decoder.blocks[0].mixer, torch.arange(PLACES)
+    with torch.no_grad():
+        mixer.q.weight.zero_()
+        mixer.q.weight[rows, VOCABULARY + rows] = 300.0
+    call = trace(model, tokens_of(1, 8), attention="decoder.0.mixer").attention["decoder.0.mixer"]
+    found = score_heads(call)
+    assert float(found.diagonal[0]) > 0.999
+    assert float(found.stripe[0]) == pytest.approx(0.5, abs=1e-3)
+
+
+def test_a_name_is_that_of_the_largest_share_and_of_equal_ones_the_earliest() -> None:
+    shares = {name: torch.zeros(5) for name in FIELDS}
+    shares["previous"] = torch.tensor([0.5, 0.39, 0.39, 0.4, 0.1])
+    shares["first"] = torch.tensor([0.5, 0.1, 0.0, 0.3, 0.7])
+    shares["entropy"] = torch.tensor([0.2, 0.95, 0.9, 0.95, 0.95])
+    assert HeadScores(**shares).names() == ["previous", "spread", "mixed", "previous", "first"]
+
+
+def test_special_ids_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless they are named."""
+    config, seen = config_of().override({"ids": {"begin": 2, "end": 5, "padding": 7}}), set[int]()
+    model = awake(config)
+
+    def watched(model: Transformer, tokens: Tensor, **more: Any) -> Any:
+        seen.update(tokens.flatten().tolist())
+        return trace(model, tokens, **more)
+
+    monkeypatch.setattr(heads, "trace", watched)
+    find_heads(model, length=60, rows=4)
+    assert seen == {*range(VOCABULARY)} - {2, 5, 7}
+    seen.clear()
+    find_heads(model, length=60, rows=4, ids=[2, 3])
+    assert seen == {2, 3}
 
 
 def test_what_came_after_the_same_token() -> None:

@@ -35,6 +35,8 @@ def test_the_optimum_is_that_of_scikit_learn() -> None:
     y = (x @ torch.randn(5, 3, generator=draw) + torch.randn(300, 3, generator=draw)).argmax(-1)
     found = probe_vectors(x, y, penalty=0.01)
     train = torch.randperm(300, generator=torch.Generator().manual_seed(0))[75:]
+    torch.testing.assert_close(found.mean, x[train].mean(0))
+    torch.testing.assert_close(found.deviation, x[train].std(0, correction=0))
     scaled = ((x[train] - found.mean) / found.deviation).numpy()
     theirs = LogisticRegression(C=1 / (0.01 * len(train)), tol=1e-8, max_iter=1000).fit(scaled, y[train].numpy())
     np.testing.assert_allclose(found.weight.numpy(), theirs.coef_, atol=2e-3)

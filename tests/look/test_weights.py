@@ -54,6 +54,13 @@ def test_angles_are_those_of_the_rotation() -> None:
     torch.testing.assert_close(turned[0, 0, :, 0], angles[:, 0].cos())
 
 
+@pytest.mark.parametrize(("context", "rows"), [(100, 100), (300, 128)])
+def test_tables_are_as_long_as_the_context_and_not_too_long(context: int, rows: int) -> None:
+    model = awake(config_of(positions="none", relative=RotaryConfig()).override({"context": context}))
+    (angles,) = position_tables(model).values()
+    assert len(angles) == rows
+
+
 def test_the_bias_is_what_scores_get() -> None:
     model = awake(config_of(positions="none", relative=AlibiConfig()))
     (bias,) = position_tables(model, 5).values()
