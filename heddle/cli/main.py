@@ -22,7 +22,7 @@ from heddle.errors import HeddleError
 FLAGS = frozenset(
     f"--{name}"
     for name in (
-        "all", "compile", "crop", "dry-run", "follow", "heads", "hub", "json", "lens", "lookup", "lowercase", "names",
+        "all", "compile", "crop", "dry-run", "follow", "forget", "heads", "hub", "json", "lens", "lookup", "lowercase", "names",
         "no-browser", "normalise", "skip-invalid", "special", "window",
     )
 )  # fmt: skip
@@ -92,6 +92,7 @@ def make_app(command: str | None = None) -> App:
         help="Write a run for Hugging Face transformers, or as one .gguf file for llama.cpp.",
     )
     app.command("heddle.cli.runs:runs", name="runs", help="List and compare runs.")
+    app.command("heddle.cli.machine:machine", name="machine", help="Show this machine and what was measured on it.")
     for group in _groups(settings):
         app.command(group)
     return app

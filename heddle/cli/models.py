@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heddle.account.machine import usable_precision
+from heddle.account.machine import available_memory, usable_precision
 from heddle.cli.say import console, phases, pluralize
 from heddle.config.decoding import Kind, WeightKind, completed
 from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
-from heddle.model.evaluating import evaluating
 from heddle.model.precision import cast
 from heddle.model.quantize import quantize, weight_bytes
 from heddle.model.transformer import Transformer
@@ -57,20 +56,24 @@ def open_model(run: Path, device: str, weights: WeightKind = "trained") -> Ready
 
 
 def compile_model(model: Transformer, *rows: int) -> Transformer:
-    """Compile the decoding steps of so many rows, say on stderr how long it took, and return the model.
+    """Compile the decoding steps of so many rows where that makes them faster here, say so on stderr, and return the model.
 
     Raises:
         HeddleError: see `heddle.model.compiling`.
     """
-    from heddle.model.compiling import compile_steps, warm_up  # the compiler takes a second to import
+    from heddle.model.step_rates import OWN, compile_faster_steps  # the compiler takes a second to import
 
-    compile_steps(model)
     with phases(console(as_json=True)) as tell:
         tell(f"compiling {pluralize(len(rows), 'decoding step')}: about half a minute each")
         begin = time.perf_counter()
-        with evaluating(model):
-            warm_up(model, rows)
-        tell(f"compiled in {time.perf_counter() - begin:.0f} s")
+        reports = compile_faster_steps(model, rows, available_memory(model.device) // 2)
+        for report in reports:
+            if report.best == OWN:
+                texts = "several texts at once" if report.several else "one text"
+                rates = ", ".join(f"{rate:,.0f} tokens/s {way}" for way, rate in report.rates.items())
+                tell(f"steps of {texts} are not compiled, which is faster on this machine: {rates}")
+        if model.steps is not None:
+            tell(f"compiled in {time.perf_counter() - begin:.0f} s")
     return model
 
 

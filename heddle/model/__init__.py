@@ -16,7 +16,7 @@ In reading order:
 - `products`: which library multiplies fp32 matrices in training on a CPU.
 - `packing`: weights in the order that decoding on a CPU reads fastest.
 - `quantize`: weights in 8 or 4 bits, for decoding on a CPU.
-- `compiling`: decoding steps compiled to one call each (`compile_steps`).
+- `compiling`: decoding steps compiled to one call each (`compile_steps`), and `step_rates`: only where that is faster here.
 
 `model = build(config)` makes a model; `model(tokens, ...)` returns hidden vectors, and `model.logits(hidden)` scores of the next
 token. With `cache = model.new_cache(rows)`, calls with `cache=cache` continue the rows that it holds.

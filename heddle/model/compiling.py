@@ -3,7 +3,7 @@
 On a CPU, a step of a small model takes as long to call its operations as to read its weights. A compiled step fuses them, holds
 the weights in the layout of its kernels, and looks at few of the conditions that torch.compile usually checks in each call. There
 are two graphs, one for a single row and one for several, whatever their number and lengths (and one more for sources of unequal
-lengths); each takes about half a minute to compile, and holds a copy of the matrices.
+lengths); each takes about half a minute to compile, and holds a copy of the matrices. Whether they pay is measured in `step_rates`.
 """
 
 import warnings
@@ -31,8 +31,8 @@ from heddle.nn.state import Fixed, Growing
 # What computes the products, in torch.compile's words and in the order to try. For one row, the compiler's own kernels read weights
 # at the memory's speed, which the libraries do not reach: their steps take 1.3 to 1.9 times as long. Where they lack a product, as
 # they do for int4 without AVX-512, both are timed. Several rows are faster with the libraries ("").
-ONE_ROW = ("CPP", "CPP,ATEN")
-SEVERAL_ROWS = ("",)
+OWN_KERNELS = ("CPP", "CPP,ATEN")
+LIBRARIES = ("",)
 
 
 def step(model: Transformer, tokens: Tensor, layout: Layout, cache: Cache) -> Tensor:
@@ -59,11 +59,13 @@ class CompiledSteps:
                 f"compiling needs a C++ compiler ({', '.join(COMPILERS)}): install one, or do not compile"
             )
         self.model = model
-        self.call: Any = None
+        one_row = OWN_KERNELS if model.device.type == "cpu" else LIBRARIES
+        # Of one row (False) and of several (True). Empty: these steps are not compiled.
+        self.kernels: dict[bool, tuple[str, ...]] = {False: one_row, True: LIBRARIES}
+        self.calls: dict[tuple[bool, str], Any] = {}  # for one row or several, and the form of their sources
         self.identity: list[object] = []
-        self.weights: list[Tensor] = []
+        self.weights: list[Tensor] | None = None
         self.versions: list[int] = []
-        self.compiled: set[tuple[bool, str]] = set()  # for one row or several, and the form of their sources
         self.cache: weakref.ref[Cache] | None = None
 
     def __call__(self, tokens: Int[Tensor, "B 1"], cache: Cache) -> Float[Tensor, "B V"]:
@@ -72,33 +74,39 @@ class CompiledSteps:
         Raises:
             HeddleError: a module of the model cannot be compiled.
         """
-        rows = len(tokens)
-        layout = cache.advance([1] * rows, tokens.device, compiled=True)
+        several = len(tokens) > 1
+        if not self.kernels[several]:
+            layout = cache.advance([1] * len(tokens), tokens.device)
+            return step(self.model, tokens, layout, cache)
+        layout = cache.advance([1] * len(tokens), tokens.device, compiled=True)
         self._check(cache)
-        kind = (rows > 1, "" if cache.encoded is None else cache.encoded.layout.form)
-        out: Tensor
-        if kind in self.compiled:
-            out = self.call(self.model, tokens, layout, cache)
+        kind = (several, "" if cache.encoded is None else cache.encoded.layout.form)
+        if kind in self.calls:
+            out: Tensor = self.calls[kind](self.model, tokens, layout, cache)
             return out
         _mark(tokens, layout, cache)
-        out = self._compile(tokens, layout, cache)
-        self.compiled.add(kind)
+        self.calls[kind], out = self._compile(tokens, layout, cache)
         return out
 
-    def _compile(self, tokens: Int[Tensor, "B 1"], layout: Layout, cache: Cache) -> Float[Tensor, "B V"]:
-        """The first step of a kind, in which its graph is compiled."""
+    def use(self, several: bool, kernels: tuple[str, ...]) -> None:
+        """Compute products of one row or of several with these kernels from now on; empty: do not compile those steps."""
+        self.kernels[several] = kernels
+        self.calls = {kind: call for kind, call in self.calls.items() if kind[0] != several}
+
+    def _compile(self, tokens: Int[Tensor, "B 1"], layout: Layout, cache: Cache) -> tuple[Any, Float[Tensor, "B V"]]:
+        """The first step of a kind, in which its graph is compiled: what to call from now on, and the scores."""
         error: Exception | None = None
-        for kernels in ONE_ROW if len(tokens) == 1 and tokens.device.type == "cpu" else SEVERAL_ROWS:
+        call = _compiled()
+        for kernels in self.kernels[len(tokens) > 1]:
             try:
                 with _settings(self.model, kernels):
-                    out: Tensor = self.call(self.model, tokens, layout, cache)
-                return out
+                    return call, call(self.model, tokens, layout, cache)
             except (_dynamo.exc.TorchDynamoException, InductorError) as raised:
                 error = raised
                 if not isinstance(raised, InductorError):
                     break  # whatever computes the products
-        said = str(error).strip().splitlines()[0]
-        raise HeddleError(f"this model's decoding step cannot be compiled ({said}): do not compile it")
+        message = str(error).strip().splitlines()[0]
+        raise HeddleError(f"this model's decoding step cannot be compiled ({message}): do not compile it")
 
     def _check(self, cache: Cache) -> None:
         """Forget the graphs of a model that has changed: its parts at the start of a text, its numbers at any time."""
@@ -106,14 +114,12 @@ class CompiledSteps:
             self.cache = weakref.ref(cache)
             identity = _identity(self.model)
             if identity != self.identity:
-                self.identity, self.call = identity, None
-        versions = [tensor._version for tensor in self.weights]
-        if self.call is None or versions != self.versions:
+                self.identity, self.weights = identity, None
+        if self.weights is None or [tensor._version for tensor in self.weights] != self.versions:
             all_weights = (*self.model.parameters(), *self.model.buffers())
             self.weights = [tensor for tensor in all_weights if not tensor.is_inference()]  # those have no version
             self.versions = [tensor._version for tensor in self.weights]
-            self.call = _compiled()
-            self.compiled.clear()
+            self.calls.clear()
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         # A copy of the model has its own weights, which have not been compiled.
@@ -179,7 +185,7 @@ def _settings(model: Transformer, kernels: str) -> Iterator[None]:
     options: dict[str, Any] = {"freezing": model.device.type == "cpu", "max_autotune_report_choices_stats": False}
     if kernels:
         options |= {"max_autotune": True, "max_autotune_gemm_backends": kernels}
-    told, select_algorithm.PRINT_AUTOTUNE = select_algorithm.PRINT_AUTOTUNE, False
+    printed, select_algorithm.PRINT_AUTOTUNE = select_algorithm.PRINT_AUTOTUNE, False
     # Sizes that are equal in the first call need not stay equal.
     duck_free = shapes.patch(use_duck_shape=False)  # type: ignore[attr-defined]
     try:
@@ -187,7 +193,7 @@ def _settings(model: Transformer, kernels: str) -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        select_algorithm.PRINT_AUTOTUNE = told
+        select_algorithm.PRINT_AUTOTUNE = printed
 
 
 def _mark(tokens: Tensor, layout: Layout, cache: Cache) -> None:
