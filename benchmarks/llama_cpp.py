@@ -10,6 +10,7 @@ are near, and texts may part where two tokens are nearly as probable.
 
 import argparse
 import json
+import math
 import os
 import random
 import sys
@@ -69,6 +70,27 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3ForCausalLM", GEMMA),
     "gptneox": ("GPTNeoXForCausalLM", NEOX),
     "gptneox serial": ("GPTNeoXForCausalLM", {**NEOX, "use_parallel_residual": False, "tie_word_embeddings": True}),
+    "phi2": ("PhiForCausalLM", {**SIZES, "partial_rotary_factor": 0.5}),
+    "phi2 grouped": ("PhiForCausalLM", {**GROUPED, "partial_rotary_factor": 0.25}),
+    "stablelm": ("StableLmForCausalLM", {**GROUPED, "use_qkv_bias": True}),
+    "stablelm parallel": (
+        "StableLmForCausalLM",
+        {**GROUPED, "use_parallel_residual": True, "tie_word_embeddings": True},
+    ),
+    "olmo2": ("Olmo2ForCausalLM", GROUPED),
+    "olmo2 yarn": ("Olmo2ForCausalLM", {**SIZES, **slowed("yarn")}),
+    "granite": (
+        "GraniteForCausalLM",
+        {
+            **GROUPED,
+            "embedding_multiplier": 6,
+            "attention_multiplier": 0.2,
+            "residual_multiplier": 0.5,
+            "logits_scaling": 3,
+        },
+    ),
+    "smollm3": ("SmolLM3ForCausalLM", {**GROUPED, "num_hidden_layers": 5, "tie_word_embeddings": False}),
+    "command-r": ("CohereForCausalLM", {**GROUPED, "logit_scale": 0.5, "tie_word_embeddings": True}),
 }
 TEXT = "The weaver lifts the heddle, and the shuttle passes; 12 picks to the inch.\nThe warp is held: it can't slip.\n"
 TOP = 5  # tokens whose log probabilities are compared at each step
@@ -79,7 +101,8 @@ QUIET = -1  # llama.cpp's verbosity
 class Outcome:
     """What both made of one file: texts that are equal id by id, of how many; the largest difference of two log probabilities.
 
-    A text that parts where heddle's two best tokens are within twice that difference of each other is counted as `close`.
+    A text that parts where the two tokens are within twice that difference of each other is counted as `close`; then the rounding
+    of the matrices explains it.
     """
 
     model: str
@@ -220,11 +243,18 @@ def compared(name: str, weights: str, file: Path, run: Path, count: int, tokens:
         same = theirs == (mine[:-1] if mine[-1:] == [end] and theirs[-1:] != [end] else mine) and text == theirs
         equal += same
         if not same:
-            first = next((n for n, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1]), 0)
-            best = scores[len(ids) - 1 + first].topk(2).values
-            parted.append(float(best[0] - best[1]))
+            parted.append(gap(scores[len(ids) - 1 :], mine, theirs) if text == theirs else math.inf)
     close = sum(gap <= 2 * worst for gap in parted)
     return Outcome(name, weights, count, equal, close, worst)
+
+
+def gap(scores: Any, mine: list[int], theirs: list[int]) -> float:
+    """How much more probable heddle's id is, for heddle, than the other where two texts part; infinite if one is only longer.
+
+    The ids that neither may draw are often more probable than both.
+    """
+    place = next((n for n, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1]), None)
+    return math.inf if place is None else float(scores[place, mine[place]] - scores[place, theirs[place]])
 
 
 def main() -> None:

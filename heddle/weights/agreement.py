@@ -26,7 +26,7 @@ NEVER = -1e3  # a logit below the others by that much has no probability
 # Letters of each case, accents, marks, numbers, other scripts, several blanks and line breaks.
 TEXTS = (
     "The heddle lifts each 2nd warp thread, doesn't it?",
-    "Größe, naïve café: 織る ½  zwei Leerzeichen\n\tneue Zeile.",
+    "Größe, naïve café: 織る ½  1234 Leerzeichen\n\tneue Zeile.",
     "warp",
 )
 PIECES, SAMPLES = 12, 3  # ids of texts that are made of a tokenizer's own pieces; and how many such texts

@@ -229,6 +229,28 @@ def _experts(theirs: Fields, config: TransformerConfig) -> dict[str, Any]:
     return {key: theirs[field] for key, field in (widths | shared).items() if field in theirs}
 
 
+def _granite(theirs: Fields, config: TransformerConfig) -> dict[str, Any]:
+    """Its four factors. llama.cpp takes 0 for none."""
+    names = {
+        "embedding_multiplier": "embedding_scale", "residual_multiplier": "residual_scale",
+        "attention_multiplier": "attention.scale", "logits_scaling": "logit_scale",
+    }  # fmt: skip
+    return {key: float(theirs[field]) for field, key in names.items()}
+
+
+def _cohere(theirs: Fields, config: TransformerConfig) -> dict[str, Any]:
+    return {"logit_scale": float(theirs["logit_scale"])}
+
+
+def _smollm3(theirs: Fields, config: TransformerConfig) -> dict[str, Any]:
+    """The angles of the layers that have any: all but every fourth."""
+    usual = [int((number + 1) % 4 > 0) for number in range(theirs["num_hidden_layers"])]
+    if theirs["no_rope_layers"] != usual:
+        raise HeddleError("llama.cpp has rotary positions in all layers but every 4th, and this model in others")
+    mixer: Any = config.stacks()["decoder"].blocks[0].mixer
+    return rotary_metadata(mixer.relative, mixer.width(config.dim), (LinearScaling, YarnScaling))
+
+
 LLAMA = Architecture(
     "llama",
     LLAMA_SIZES,
@@ -299,6 +321,43 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         square=True,
         copied=True,
         change=ungrouped,
+    ),
+    "PhiForCausalLM": Architecture(
+        "phi2",
+        {**SIZES, "layer_norm_eps": "attention.layer_norm_epsilon"},
+        {"hidden_act": TANH, "qk_layernorm": (False,), "tie_word_embeddings": (False,)},
+        scalings=(LinearScaling,),
+    ),
+    "StableLmForCausalLM": Architecture(
+        "stablelm",
+        {
+            **without(LLAMA_SIZES, "rms_norm_eps"), "layer_norm_eps": "attention.layer_norm_epsilon",
+            "use_parallel_residual": "use_parallel_residual",
+        },
+        {"hidden_act": ("silu",)},
+        copied=True,
+    ),
+    "Olmo2ForCausalLM": Architecture(
+        "olmo2", LLAMA_SIZES, {"hidden_act": ("silu",), "attention_bias": (False,)}, copied=True
+    ),
+    "GraniteForCausalLM": replace(
+        LLAMA,
+        name="granite",
+        only={**LLAMA.only, "attention_bias": (False,), "mlp_bias": (False,)},
+        more=_granite,
+    ),
+    "SmolLM3ForCausalLM": replace(
+        LLAMA,
+        name="smollm3",
+        only={**LLAMA.only, "attention_bias": (False,), "mlp_bias": (False,), "use_sliding_window": (False,)},
+        more=_smollm3,
+    ),
+    "CohereForCausalLM": Architecture(
+        "command-r",
+        {**without(LLAMA_SIZES, "rms_norm_eps"), "layer_norm_eps": "attention.layer_norm_epsilon"},
+        {"hidden_act": ("silu",), "attention_bias": (False,), "tie_word_embeddings": (True,)},
+        scalings=(),
+        more=_cohere,
     ),
 }  # fmt: skip
 

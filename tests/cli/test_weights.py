@@ -4,8 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import gguf
+from transformers import AutoTokenizer
 
 from tests.cli.conftest import TINY, Heddle
+from tests.weights.conftest import make
+from tests.weights.test_token_roles import write_bert
 
 
 def test_a_name_that_ends_in_gguf_is_one_file(heddle: Heddle, trained: Path, tmp_path: Path) -> None:
@@ -31,3 +34,16 @@ def test_what_llama_cpp_lacks_is_one_line(heddle: Heddle, corpus: str, refused: 
 def test_a_file_that_exists_is_not_replaced(trained: Path, refused: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_text("mine")
     assert "already exists" in refused("export", str(trained), "a.gguf")
+
+
+def test_special_tokens_written_out_are_text_unless_asked(heddle: Heddle, tmp_path: Path) -> None:
+    """Of an imported BERT: the ids are those of transformers, without `--special` those of its `split_special_tokens`."""
+    folder = write_bert(make, tmp_path / "published", tokenizer_class="BertTokenizer")
+    assert heddle("import", str(folder), "bert").code == 0
+    theirs = AutoTokenizer.from_pretrained(folder)
+    text = "warp [MASK] loom[SEP]weft"
+    for split, more in ((False, ["--special"]), (True, [])):
+        read = theirs(text, add_special_tokens=False, split_special_tokens=split)["input_ids"]
+        found = heddle("tokenizer", "encode", "bert", text, *more, "--json").json["ids"]
+        assert found == read, more
+        assert (theirs.mask_token_id in found) == (not split)

@@ -7,7 +7,13 @@ import pytest
 from benchmarks.llama_cpp import MODELS, Outcome, compare
 from heddle.weights.llama_cpp import ARCHITECTURES
 
-TABLE = ("gpt2", "gemma2", "gemma3", "gptneox")  # llama.cpp looks their activation up in a table of half precision
+TABLE = (
+    "gpt2",
+    "gemma2",
+    "gemma3",
+    "gptneox",
+    "phi2",
+)  # llama.cpp looks their activation up in a table of half precision
 ONCE = {architecture: name for name, (architecture, _) in reversed(MODELS.items())}
 
 

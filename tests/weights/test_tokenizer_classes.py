@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 from heddle.config.ids import SpecialIds
 from heddle.config.model import TransformerConfig
 from heddle.predict import classify
+from heddle.text import train_tokenizer
 from heddle.weights import import_model, load
 from heddle.weights.published import read_tokenizer, read_tokens
 from heddle.weights.token_roles import around_read
@@ -190,3 +191,12 @@ def test_rows_are_the_same_whichever_side_a_published_tokenizer_pads(
         import_model(folder, tmp_path / f"run-{side}")
         found.append([each.probabilities for each in classify(*load(tmp_path / f"run-{side}", "cpu"), texts)])
     assert found[0] == found[1]
+
+
+def test_a_class_whose_unknown_token_is_lacking_is_noted(make_published: Callable[..., Any], tmp_path: Path) -> None:
+    """Gemma's class, for one, cannot read a text with a byte-level file: transformers fails, and heddle follows the file."""
+    tokenizer = train_tokenizer("bytes", [])
+    make_published("gemma2", vocab_size=tokenizer.vocab_size).save_pretrained(tmp_path / "published")
+    tokenizer.save(tmp_path / "published")
+    (note,) = import_model(tmp_path / "published", tmp_path / "run")["notes"]
+    assert note.startswith("GemmaTokenizer of Hugging Face transformers gives")

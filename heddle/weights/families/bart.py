@@ -181,7 +181,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "init_std": config.initial.std,
         "scale_embedding": stacks["encoder"].entry.scale,
         "tie_word_embeddings": getattr(config.head, "tied", True),
-        "is_encoder_decoder": True,
+        **OWN,  # CTranslate2 reads these, which Hugging Face transformers has no fields for
     }
 
 

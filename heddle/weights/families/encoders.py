@@ -91,7 +91,10 @@ class Encoder:
             return TransformerConfig.of(data, where=f"the config.json of {architecture} in heddle's terms")
 
         def from_config(config: TransformerConfig) -> dict[str, Any]:
-            return {**self.written(config), **_written_head(config.head, self.rate)}
+            fixed = {
+                name: value for name, value in self.fixed.items() if value is not None
+            }  # which other readers ask for
+            return {**fixed, **self.written(config), **_written_head(config.head, self.rate)}
 
         return Family(
             name=self.name,

@@ -48,6 +48,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     """The nearest Marian `config.json`."""
     return {
         **bart.from_config(config),
+        **FIXED,
         "vocab_size": config.source_vocab_size or config.vocab_size,
         "decoder_vocab_size": config.vocab_size,
         "share_encoder_decoder_embeddings": bart.one_table(config),
