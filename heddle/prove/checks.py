@@ -30,6 +30,7 @@ from heddle.prove.caches import (
     rows_alone,
 )
 from heddle.prove.learning import kernel_gradients, training_loss
+from heddle.prove.settings import decoding_settings
 from heddle.prove.subject import Subject, attentions, cut
 from heddle.prove.verdict import Comparison, NotApplicable
 
@@ -353,6 +354,7 @@ CHECKS: dict[str, Check] = {
     "forked rows": forks,
     "joined rows": joined_rows,
     "drawn tokens": drawn_tokens,
+    "decoding settings": decoding_settings,
     "padding on the right": padding("right"),
     "padding on the left": padding("left"),
     "gradient of padding": padding_gradients,

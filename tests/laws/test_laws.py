@@ -162,6 +162,11 @@ def test_the_token_loop_writes_what_one_pass_predicts(config: TransformerConfig,
     holds(subject_of(config), law)
 
 
+@of("decoding settings", models=COMBINATIONS[::9])
+def test_every_setting_of_decoding_acts_by_its_formula(config: TransformerConfig, law: str) -> None:
+    holds(subject_of(config), law)
+
+
 @of("training loss", models=COMBINATIONS)
 def test_what_is_trained_is_what_predicts(config: TransformerConfig, law: str) -> None:
     """The check computes in float64 whatever the model's precision, and the parameters' gradients have no bounds of their own."""

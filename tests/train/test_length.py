@@ -1,6 +1,8 @@
 """How long a training is, and what its evaluations may take: in tokens, whatever a task counts as a target."""
 
 import re
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,18 @@ from heddle.data.corpus import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.train import Reading, fit
-from heddle.train.length import ENDING, PROBING, SCORING, Evaluations, step_size, steps_asked, steps_within, warmup_of
+from heddle.train.length import (
+    ALWAYS,
+    ENDING,
+    PROBING,
+    SCORING,
+    SMALL,
+    Evaluations,
+    step_size,
+    steps_asked,
+    steps_within,
+    warmup_of,
+)
 from heddle.train.task import Task, tokens_read
 from heddle.train.tasks import make_task
 
@@ -133,3 +146,37 @@ def test_a_setting_is_kept_or_refused(kind: str, said: dict[str, Any], line: str
     data = "the warp is held and the weft is thrown over " * 40 if kind == "tokens" else texts
     with pytest.raises(HeddleError, match=re.escape(line)):
         fit(model, TOKENIZER, data, 20, config, data, progress=False, **said)
+
+
+def test_epochs_that_are_whole_steps_are_not_rounded_up() -> None:
+    """1.1 epochs of 50 steps are 55, although 1.1 * 50 is a little more in floating point."""
+    assert 1.1 * 50 > 55
+    assert steps_asked(TrainConfig(epochs=1.1), learned("labels")) == 55
+
+
+def test_of_a_large_model_less_is_scored_whatever_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sixteenth of what a model of up to four million parameters may read, if it has as many more."""
+    module = import_module("heddle.train.length")
+    monkeypatch.setattr(module, "ENDING", 0.0)
+    task, asked = learned("tokens"), []
+    monkeypatch.setattr(Evaluations, "_read", lambda self, tokens: (asked.append(tokens), 1.0))
+    for parameters in (1000, SMALL, 16 * SMALL):
+        monkeypatch.setattr(module, "parameters", lambda model, total=parameters: SimpleNamespace(total=total))
+        assert Evaluations(task, 10)._ending[1] == 1.0
+    assert asked == [ALWAYS, ALWAYS, ALWAYS / 16]
+
+
+def test_steps_of_different_sizes_are_looked_at_and_equal_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of records the first eight, whose mean counts; of rows of one text, the first."""
+    for kind, looked in (("tokens", 1), ("labels", 8)):
+        task, read = learned(kind), list[int]()
+        batches = [task.batch(task.examples(step)) for step in range(8)]
+        examples = task.examples
+        monkeypatch.setattr(
+            task, "examples", lambda step, read=read, examples=examples: (read.append(step), examples(step))[1]
+        )
+        found = step_size(task)
+        assert read == list(range(looked))
+        tokens = [tokens_read(each) for each in batches[:looked]]
+        assert found.tokens == round(sum(tokens) / looked)
+        assert found.targets == sum(int(each.weights.count_nonzero()) for each in batches[:looked]) / looked

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 import heddle
 from heddle.config import ClassificationConfig, MultiLabelConfig, RunConfig, TransformerConfig
 from heddle.data.buckets import EMPTY
+from heddle.data.records import Column
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.model.transformer import Transformer
@@ -142,3 +143,20 @@ def test_a_classifier_of_one_answer_and_one_of_several_are_not_taken_for_each_ot
         task(MultiLabelConfig(label_weights={"hott": 2.0}))
     with pytest.raises(HeddleError, match=r"separator = '\\|' has no effect with task.kind = 'classification'"):
         RunConfig.of({"task": "classification", "data": {"separator": "|"}})
+
+
+def test_a_label_that_every_text_has_is_weighed_as_if_one_had_not() -> None:
+    """And one that none has, as if one had: no weight is 0 or infinite."""
+    made = task()
+    labels = Column.of([[0], [0], [0, 1], [0]])
+    assert made.balanced(labels).tolist() == [1 / 4, 3 / 1]
+    assert made.balanced(Column.of([[0], [], []])).tolist() == [2 / 1, 3 / 1]
+
+
+def test_shown_labels_are_those_above_the_threshold() -> None:
+    made = task(threshold=0.9)
+    records = made.reading.records(held_out=False)
+    right = made._listed(records.columns["label"][0].tolist())
+    shown = made.told(records, 0, torch.tensor([2.0, 3.0]), TOKENIZER, 30)
+    found = "warm"  # sigmoid(2) = 0.88, sigmoid(3) = 0.95
+    assert shown.startswith(f"[{found}]" if found == right else f"[{found} / {right}]")

@@ -17,6 +17,7 @@ from heddle.errors import HeddleError
 from heddle.prove.laws import check_law
 from heddle.prove.training import Training
 from heddle.train import Reading, Report, StopTraining, Trainer, make_task
+from heddle.train.own_loss import scalar, scored
 from heddle.weights import load
 from tests.prove import tasks
 from tests.train import own_losses
@@ -149,3 +150,24 @@ def test_a_reader_ends_a_run_which_is_published_and_can_continue(begin: Callable
     again = Trainer(run)
     again.run()
     assert again.session.step == 12
+
+
+@pytest.mark.parametrize("head", [{"cap": 1.5, "scale": 0.5}, {"bias": True, "tied": False}], ids=str)
+def test_scores_are_those_of_prediction_without_entries_that_only_fill_up(head: dict[str, Any]) -> None:
+    """Also those of a head with a bound and of a padded vocabulary."""
+    config = decoder().config.override({"head": head, "pad_vocab_to": 64})
+    model = heddle.build(config, seed=1)
+    features = model.head.features(torch.randn(2, 3, config.dim), None)
+    found = scored(model, features)
+    assert found.shape == (2, 3, config.vocab_size)
+    assert config.table_rows() > config.vocab_size
+    scores = model.head.scoring(model.embedding.weight)
+    by_hand = features @ scores.table.T + (0 if scores.bias is None else scores.bias)
+    wanted = by_hand if scores.cap is None else scores.cap * torch.tanh(by_hand / scores.cap)
+    torch.testing.assert_close(found, wanted[..., : config.vocab_size])
+
+
+def test_a_count_is_no_loss() -> None:
+    with pytest.raises(HeddleError, match=r"returned a tensor of shape \[\]; it must return one number"):
+        scalar(torch.tensor(3), own_losses.plain)
+    assert scalar(torch.tensor(3.0), own_losses.plain) == 3

@@ -1,0 +1,52 @@
+"""Rows and tokens of a step, from what was asked for."""
+
+from typing import Any
+
+import pytest
+
+from heddle.config import RunConfig
+from heddle.train.sizes import TOKENS_PER_STEP, batch_size, by_tokens, padded_tokens
+
+DOCUMENTS: dict[str, Any] = {"data": {"layout": "documents"}}
+PACKED: dict[str, Any] = {"data": {"layout": "pack"}, "task": "translation"}
+SEVERAL: dict[str, Any] = {"task": "classification"}
+
+
+@pytest.mark.parametrize(
+    ("said", "train", "rows", "multiple"),
+    [
+        ({}, {"batch_tokens": 1000}, 10, 1),
+        ({}, {"batch_tokens": 1000, "accumulate": 3}, 12, 3),
+        ({}, {"batch": 5, "accumulate": 1}, 5, 1),
+        ({}, {"batch_tokens": 1049}, 10, 1),
+        ({}, {"batch_tokens": 1051}, 11, 1),
+        ({}, {}, round(TOKENS_PER_STEP["cpu"] / 100), 1),
+        (DOCUMENTS, {"batch_tokens": 1000, "accumulate": 3}, 24, 24),
+        (DOCUMENTS, {"batch_tokens": 50}, 8, 8),
+        (SEVERAL, {"batch_tokens": 2000}, 24, 8),
+        (PACKED, {"batch_tokens": 1000}, 10, 1),
+    ],
+)
+def test_rows_are_a_multiple_of_what_divides_them(
+    said: dict[str, Any], train: dict[str, Any], rows: int, multiple: int
+) -> None:
+    assert batch_size(RunConfig.of({**said, "train": train}), 100, "cpu") == (rows, multiple)
+
+
+@pytest.mark.parametrize(
+    ("said", "train", "tokens"),
+    [
+        (DOCUMENTS, {}, 77),
+        (DOCUMENTS, {"batch_tokens": 500}, 500),
+        (DOCUMENTS, {"batch": 4}, None),
+        (SEVERAL, {}, 77),
+        (PACKED, {}, None),
+        ({}, {"batch_tokens": 500}, None),
+    ],
+)
+def test_steps_of_rows_of_different_lengths_are_tokens_unless_rows_are_asked_for(
+    said: dict[str, Any], train: dict[str, Any], tokens: int | None
+) -> None:
+    config = RunConfig.of({**said, "train": train})
+    assert padded_tokens(config, 77) == tokens
+    assert by_tokens(config) == (said in (DOCUMENTS, SEVERAL))
