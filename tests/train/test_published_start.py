@@ -1,5 +1,6 @@
 """Runs that start from published directories: the plan says what `heddle export` will, and transformers reads it back from text."""
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import transformers
 from tokenizers import models, pre_tokenizers, processors, trainers
 
 import heddle
+from heddle.cli.main import run as run_command
 from heddle.config import RunConfig
 from heddle.errors import HeddleError
 from heddle.predict import classify, embed
@@ -229,3 +231,19 @@ def test_a_model_in_memory_starts_from_it_too(tmp_path: Path) -> None:
     assert (type(read).__name__, read.config.num_hidden_layers) == ("BertForSequenceClassification", 2)
     with pytest.raises(HeddleError, match="has other stacks than the task 'next_token' needs"):
         heddle.model_for("next_token", tokenizer, start=base)
+
+
+def test_the_command_line_says_what_is_cut_and_exported(
+    tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, source = imported(tmp_path, "bert", "classification")
+    words = [str(source), "label=class", "task=classification", f"from={base}", "depth=2", "context=12", "steps=100"]
+    run_command(["train", *words, "products=torch", "--dry-run", "--json"])
+    captured = capsys.readouterr()
+    plan = json.loads(captured.out)
+    assert plan["export"] == {"architecture": "BertForSequenceClassification", "reason": "", "adapter": None}
+    assert plan["cut"] == ["the first 2 of 3 layers of its encoder", "context 12 instead of 24"]
+    assert (plan["chosen"]["warmup"], plan["chosen"]["learning_rate"]) == (10, pytest.approx(1.96e-3, rel=1e-3))
+    text = " ".join(captured.err.split())
+    assert "the trained model can be exported as BertForSequenceClassification" in text
+    assert "the first 2 of 3 layers of its encoder, context 12 instead of 24, with adamw" in text
