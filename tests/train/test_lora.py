@@ -265,7 +265,7 @@ def test_the_plan_counts_what_is_trained(start: Start, tmp_path: Path, corpus: P
         == sum(each.numel() for each in build(planned.model, "meta").parameters())
     )
     assert planned.trained == (planned.parameters, 2 * 2 * 4 * (16 + 16), 4, 2 * 2 * 4 * (16 + 16))
-    assert planned.chosen.learning_rate == pytest.approx(3e-3 * (256 / 16) ** 0.5)
+    assert planned.chosen.learning_rate == pytest.approx(3e-3 * 2 * (128 / 16) ** 0.5)
     full = training_bytes(planned.model, 4, "fp32", TrainConfig.of({"optimizer": "adamw"}))
     few = training_bytes(planned.model, 4, "fp32", TrainConfig.of({"lora": {"rank": 4}}))
     assert full - few == 12 * planned.parameters - 12 * planned.trained.adapters - 4 * planned.trained.adapters
