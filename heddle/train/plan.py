@@ -1,6 +1,7 @@
 """Planning a run: choose sizes by this machine's measured rate, state what will happen, and refuse what cannot work."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -12,7 +13,7 @@ from heddle.config.cut import left_of
 from heddle.config.model import TransformerConfig
 from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen, TakenVectors
-from heddle.config.train import MINUTES, ProductKind
+from heddle.config.train import MINUTES, ProductKind, TrainConfig
 from heddle.data.record_store import Store
 from heddle.display import displayed
 from heddle.errors import HeddleError
@@ -109,7 +110,7 @@ def plan(
     task = make_task(config.task, replace(small.reading, model=model))
     steps = steps_asked(train, task) or steps_within(60 * (train.minutes or MINUTES), rate, task, train.evaluate_every)
     evaluations = Evaluations(task, steps, train.evaluate_every)
-    per_step, every = evaluations.size.tokens, evaluations.every
+    per_step = evaluations.size.tokens
     compile_ = _compile(config, replace(reading, model=model, rows=rows), found, device, precision, steps * per_step)
     chosen = Chosen.of(
         {
@@ -120,10 +121,7 @@ def plan(
             "steps": steps,
             "batch": batch,
             "batch_tokens": task.reading.batch_tokens,
-            "learning_rate": train.learning_rate or usual(train, start is not None).rate(train, model.dim),
-            "warmup": warmup_of(train, steps, usual(train, start is not None).warmup),
-            "evaluate_every": every,
-            "save_every": train.save_every or every,
+            **_pace(train, steps, evaluations.every, model.dim, start is not None),
             "peak": peak_rate(DTYPES[precision], device),
             "tokens_per_second": rate,
             "onednn": () if compile_ else found.by_onednn,  # a compiler makes its own choice
@@ -145,6 +143,17 @@ def plan(
         exported=exported(model, train),
         cut=() if start is None else tuple(left_of(model, start)),
     )
+
+
+def _pace(train: TrainConfig, steps: int, every: int, dim: int, started: bool) -> dict[str, Any]:
+    """The rate, the warmup, and how often the run evaluates and saves, where the user leaves them open."""
+    defaults = usual(train, started)
+    return {
+        "learning_rate": train.learning_rate or defaults.rate(train, dim),
+        "warmup": warmup_of(train, steps, defaults.warmup),
+        "evaluate_every": every,
+        "save_every": train.save_every or every,
+    }
 
 
 def _precision(config: RunConfig, reading: Reading, device: str, need: Need) -> str:
