@@ -561,6 +561,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "ChatTemplateConfig.date": (None, "2024-07-26"),
     "ChatTemplateConfig.template": ("{{ messages[0].content }}",),
     "ChatTemplateConfig.tokens": ({}, {"bos_token": "<s>"}),
+    "ScoresConfig.target": ("tests.models:OwnScores",),
+    "ScoresConfig.options": ({}, {"rate": 0.3}),
     "SpecialIds.roles": ({}, {"mask_token": "[MASK]"}),
     "Override.layers": ("0", "-1", "::2", "1:", "5"),
     "RecurrentConfig.hidden": (9, 3),
@@ -587,8 +589,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "YarnScaling.slow": (1.0, 0.5),
     "YarnScaling.magnitude": (1.2,),
 }
-# How often a kind is drawn among its alternatives: most choices are attention's, and then rotary positions'.
-OFTEN = {"AttentionConfig": 4, "RotaryConfig": 3}
+# How often a kind or a value is drawn among its alternatives: most choices are attention's, and then rotary positions'; scores of
+# a user's own leave one kernel.
+OFTEN = {"AttentionConfig": 4, "RotaryConfig": 3, "AttentionConfig.scores = None": 4}
 TRIES = 200
 
 
@@ -609,6 +612,17 @@ class Own(nn.Module):
             seen = ((segment[:, :, None] == segment[:, None, :]) & (segment >= 0)[:, :, None]).tril()
             x = seen.to(x.dtype) / seen.sum(-1, keepdim=True).clamp(min=1) @ x
         return self.map(x).tanh()
+
+
+class OwnScores(nn.Module):
+    """Somebody else's attention scores: they fall with the distance, and each head has a factor."""
+
+    def __init__(self, heads: int, rate: float = 0.1) -> None:
+        super().__init__()
+        self.rate, self.factor = rate, nn.Parameter(torch.linspace(0.5, 1.5, heads))
+
+    def forward(self, scores: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+        return self.factor[:, None, None] * scores - self.rate * (queries - keys).abs()
 
 
 def _key(option: Any) -> str:
@@ -672,7 +686,8 @@ def draw(cls: type[Config], pick: Pick) -> dict[str, Any]:
         if name == "kind":
             data[name] = found[0]
             continue
-        option = pick([option for option in found for _ in range(OFTEN.get(getattr(option, "__name__", ""), 1))])
+        named = [(getattr(option, "__name__", f"{key} = {option}"), option) for option in found]
+        option = pick([option for word, option in named for _ in range(OFTEN.get(word, 1))])
         data[name] = part(option, pick) if isinstance(option, type) else option
     return data
 

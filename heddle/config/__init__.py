@@ -45,6 +45,7 @@ from heddle.config.layers import NoFeedForwardConfig as NoFeedForwardConfig
 from heddle.config.layers import NoNormConfig as NoNormConfig
 from heddle.config.layers import RecurrentConfig as RecurrentConfig
 from heddle.config.layers import RMSNormConfig as RMSNormConfig
+from heddle.config.layers import ScoresConfig as ScoresConfig
 from heddle.config.model import BlockConfig as BlockConfig
 from heddle.config.model import ClassifierHeadConfig as ClassifierHeadConfig
 from heddle.config.model import InitialConfig as InitialConfig
@@ -138,6 +139,7 @@ __all__ = [
     "RunConfig",
     "SamplingConfig",
     "SavedConfig",
+    "ScoresConfig",
     "SpanCorruptionConfig",
     "SpecialIds",
     "StackConfig",

@@ -21,15 +21,17 @@ class Capability:
         drops: dropout of attention weights that it supports: `none`; `inverted`, with a mask for each element, as in torch's
             fused kernel; or `any`.
         square: whether it holds all scores of a head at once, whatever the mask.
+        own: whether a user's own module may change the scores.
     """
 
     caps: bool
     drops: Drops
     square: bool = False
+    own: bool = False
 
 
 CAPABILITIES: dict[str, Capability] = {
-    "reference": Capability(caps=True, drops="any", square=True),
+    "reference": Capability(caps=True, drops="any", square=True, own=True),
     "blockwise": Capability(caps=True, drops="none"),
     "plain": Capability(caps=True, drops="any"),
     "sdpa": Capability(caps=False, drops="inverted"),
@@ -39,7 +41,7 @@ CAPABILITIES: dict[str, Capability] = {
 # Device type -> longest key sequence for which `plain` was measured to be fastest. On a device without a row, `plain` is
 # never chosen for its speed.
 PLAIN_UP_TO = {"cpu": 768}
-BEYOND = ("sdpa", "blockwise", "plain")
+BEYOND = ("sdpa", "blockwise", "plain", "reference")
 """For longer sequences, `auto` takes the first of these that supports what the layer needs."""
 
 
@@ -50,24 +52,29 @@ class Needs:
     Attributes:
         cap: whether its scores are capped.
         drops: the dropout of its attention weights.
+        own: whether a user's own module changes its scores.
     """
 
     cap: bool = False
     drops: Drops = "none"
+    own: bool = False
 
 
 def together(needs: Iterable[Needs]) -> Needs:
     """The needs of all of these layers combined."""
     every = list(needs)
     order: tuple[Drops, ...] = ("none", "inverted", "any")
-    return Needs(any(each.cap for each in every), max((each.drops for each in every), key=order.index, default="none"))
+    drops: Drops = max((each.drops for each in every), key=order.index, default="none")
+    return Needs(any(each.cap for each in every), drops, any(each.own for each in every))
 
 
 def missing(kernel: str, needs: Needs) -> str | None:
-    """Which of a layer's needs a kernel lacks, `cap` or `drops`; None: none."""
+    """Which of a layer's needs a kernel lacks, `own`, `cap` or `drops`; None: none."""
     if kernel == "auto":
         return None
     can = CAPABILITIES[kernel]
+    if needs.own and not can.own:
+        return "own"
     if needs.cap and not can.caps:
         return "cap"
     return None if needs.drops in ("none", can.drops) or can.drops == "any" else "drops"
@@ -76,6 +83,8 @@ def missing(kernel: str, needs: Needs) -> str | None:
 def refusal(kernel: str, needs: Needs) -> str | None:
     """Why a layer with these needs cannot use a kernel, and what to do; None: it can."""
     lacks = missing(kernel, needs)
+    if lacks == "own":
+        return f"kernel = {kernel!r} has no place for scores of your own: set kernel = 'auto' or 'reference', or leave out scores"
     if lacks == "cap":
         return f"kernel = {kernel!r} cannot cap scores: set kernel = 'auto', or leave out cap"
     if lacks == "drops" and CAPABILITIES[kernel].drops == "none":
@@ -92,6 +101,6 @@ def choose(kernel: str, needs: Needs, device: str, keys: int) -> str:
     """The kernel for a layer with `keys` keys on a device type: the named one, or for `auto` the fastest suitable one."""
     if kernel != "auto":
         return kernel
-    if keys <= PLAIN_UP_TO.get(device, 0):
+    if keys <= PLAIN_UP_TO.get(device, 0) and missing("plain", needs) is None:
         return "plain"
     return next(name for name in BEYOND if missing(name, needs) is None)

@@ -61,6 +61,20 @@ def drops_of(rate: float, dropout: DropoutConfig | None, training: bool) -> Drop
     return "inverted" if how == DropoutConfig() else "any"
 
 
+Target = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+Options = dict[str, bool | int | float | str]
+
+
+class ScoresConfig(Config):
+    """A user's own change of attention scores: `target = "my.module:MyScores"` is called as MyScores(heads, **options)."""
+
+    target: Target
+    options: Options = Field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((self.target, *sorted(self.options.items())))
+
+
 class AttentionConfig(Config):
     """Multi-head attention; fewer `kv_heads` than `heads` makes it grouped-query, one makes it multi-query."""
 
@@ -78,6 +92,7 @@ class AttentionConfig(Config):
     cap: Positive | None = None  # scores become cap · tanh(scores / cap) (Gemma 2)
     window: Size | None = None  # a token sees itself and the window - 1 before it; in an encoder as many after it
     relative: Relative | None = None
+    scores: ScoresConfig | None = None  # a user's own module, which changes the scores before mask and softmax
     dropout: Rate = 0.0  # on the attention weights
     kernel: KernelName = "auto"
 
@@ -101,7 +116,7 @@ class AttentionConfig(Config):
 
     def needs(self, dropout: DropoutConfig | None = None, training: bool = True) -> Needs:
         """What the kernel must support in training or in prediction, with the model's dropout convention."""
-        return Needs(self.cap is not None, drops_of(self.dropout, dropout, training))
+        return Needs(self.cap is not None, drops_of(self.dropout, dropout, training), self.scores is not None)
 
     def key_heads(self) -> int:
         """Number of key and value heads, K."""
@@ -195,8 +210,8 @@ class CustomConfig(Config):
     """A user's own module: `target = "my.module:MyMixer"` is called as MyMixer(dim, **options) (L0-07)."""
 
     kind: Literal["custom"] = "custom"
-    target: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
-    options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    target: Target
+    options: Options = Field(default_factory=dict)
 
 
 MixerConfig = Annotated[

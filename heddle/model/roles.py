@@ -71,6 +71,7 @@ ROWS = (
     ParameterRole(rf"{BLOCK}mixer\.bias$", "convolution biases", "vector", "zero"),
     ParameterRole(rf"{BLOCK}mixer\.(input|carry|output)\.bias$", "recurrent biases", "vector", "zero"),
     ParameterRole(rf"{BLOCK}ffn\.(up|gate|down)\.bias$", "feed-forward biases", "vector", "zero"),
+    ParameterRole(rf"{BLOCK}(mixer|cross)\.scores\.inner\.", "custom mixer", "table", "own"),
     ParameterRole(rf"{BLOCK}ffn\.inner\..*weight$", "custom feed-forward", "matrix", "own"),
     ParameterRole(rf"{BLOCK}ffn\.inner\.", "custom feed-forward", "table", "own"),
     ParameterRole(rf"{BLOCK}(mixer|cross)\.[qk]_norm\.weight$", "query and key norms", "vector", "one"),

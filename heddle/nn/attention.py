@@ -1,11 +1,13 @@
 """Multi-head attention: queries, keys and values, rotation, the kernel, the output projection."""
 
+from dataclasses import replace
 from math import sqrt
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from heddle.config.layers import AttentionConfig
+from heddle.nn.custom import OwnScores
 from heddle.nn.kernels import KERNELS
 from heddle.nn.mask import Causal, Everything, Rule, Window
 from heddle.nn.norm import make_norm
@@ -44,7 +46,9 @@ class Attention(nn.Module):
         qk = [self.head_dim * (count if self.norms_all else 1) for count in (heads, kv_heads)]
         norms = [nn.Identity() if config.qk_norm is None else make_norm(config.qk_norm, width) for width in qk]
         self.q_norm, self.k_norm = norms
-        self.kernel = KERNELS[config.kernel](score_scale(config, dim), setting.drop(config.dropout), config.cap)
+        kernel = KERNELS[config.kernel if config.scores is None else "reference"]
+        self.kernel = kernel(score_scale(config, dim), setting.drop(config.dropout), config.cap)
+        self.scores = None if config.scores is None else OwnScores(config.scores, setting, heads)
 
     def forward(self, x: Hidden, scope: Scope, state: State = STATELESS) -> Hidden:
         q = rotate(self.heads_of(self.q(x), self.q_norm), scope.rotation)
@@ -56,7 +60,8 @@ class Attention(nn.Module):
             kept = state.update((k, v), scope.queries, scope.keys)
         k, v = kept
         assert scope.mask is not None
-        return self.o(merge_heads(self.kernel(q, k, v, scope.mask)))
+        mask = scope.mask if self.scores is None else replace(scope.mask, own=self.scores)
+        return self.o(merge_heads(self.kernel(q, k, v, mask)))
 
     def heads_of(self, x: Float[Tensor, "B T hd"], norm: nn.Module) -> Float[Tensor, "B h T d"]:
         """Queries or keys by heads, with the norm over each head, or over all at once."""

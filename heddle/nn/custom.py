@@ -2,13 +2,14 @@
 
 import importlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from heddle.config.layers import CustomConfig
+from heddle.config.layers import CustomConfig, ScoresConfig
 from heddle.errors import HeddleError
 from heddle.nn.layout import Layout
 from heddle.nn.mask import Causal, Everything
@@ -29,9 +30,11 @@ class Custom(nn.Module):
         HeddleError: the target cannot be imported, is not a subclass of `nn.Module`, or its constructor fails.
     """
 
-    def __init__(self, config: CustomConfig, setting: Setting) -> None:
+    first = "dim"  # what its constructor is given first
+
+    def __init__(self, config: CustomConfig | ScoresConfig, setting: Setting) -> None:
         super().__init__()
-        self.config, self.dim = config, setting.dim
+        self.config, self.width = config, setting.dim
         self.pattern = Pattern(Causal() if setting.causal else Everything())
         self.inner = self.made()
 
@@ -39,17 +42,17 @@ class Custom(nn.Module):
         """A new instance of the user's class, initialised by its constructor."""
         kind = found(self.config)
         try:
-            made = kind(self.dim, **self.config.options)
+            made = kind(self.width, **self.config.options)
         except Exception as error:
             if torch.get_default_device().type != "meta":
-                raise HeddleError(_refusal(self.config, error)) from error
+                raise HeddleError(_refusal(self.config, error, self.first)) from error
         else:
             return made
         # A constructor may read values (`torch.linspace(0, 1, 3).tolist()`), which a meta tensor does not have.
         with torch.device("cpu"), torch.random.fork_rng(devices=()):
             return moved(self.made(), "meta")
 
-    def call(self, x: Float[Tensor, "B T D"], *more: Any) -> Float[Tensor, "B T D"]:
+    def call(self, x: Float[Tensor, "*shape"], *more: Any) -> Float[Tensor, "*shape"]:
         """Call the user's module on `x`.
 
         Raises:
@@ -96,7 +99,26 @@ class CustomFeedForward(Custom):
         return Output(self.call(x))
 
 
-def found(config: CustomConfig) -> type[nn.Module]:
+class OwnScores(Custom):
+    """A user's own change of attention scores, built as `Class(heads, **options)` and called as `inner(scores, queries, keys)`.
+
+    `scores` are Float[B H T S] in fp32 or wider, scaled, capped and biased, before the mask and the softmax. `queries` are
+    Int[B 1 T 1] and `keys` Int[B 1 1 S], the positions of the tokens in their documents: whatever is computed from these is the
+    same with a cache, a window, packed documents and padding. It returns scores of that shape; -inf blocks a key.
+    """
+
+    first = "heads"
+
+    def __init__(self, config: ScoresConfig, setting: Setting, heads: int) -> None:
+        super().__init__(config, replace(setting, dim=heads))
+
+    def forward(
+        self, scores: Float[Tensor, "B H T S"], queries: Int[Tensor, "b T"], keys: Int[Tensor, "c S"]
+    ) -> Float[Tensor, "B H T S"]:
+        return self.call(scores, queries[:, None, :, None], keys[:, None, None, :])
+
+
+def found(config: CustomConfig | ScoresConfig) -> type[nn.Module]:
     """Import the user's class. Only a subclass of `nn.Module` is accepted, so that a config cannot call arbitrary code.
 
     Raises:
@@ -114,9 +136,9 @@ def found(config: CustomConfig) -> type[nn.Module]:
     return kind
 
 
-def _refusal(config: CustomConfig, error: Exception) -> str:
+def _refusal(config: CustomConfig | ScoresConfig, error: Exception, first: str = "dim") -> str:
     said = " ".join(str(error).split())
-    called = f"{config.target.split(':')[1]}(dim, **options)"
+    called = f"{config.target.split(':')[1]}({first}, **options)"
     return f"target = {config.target!r}: {type(error).__name__}: {said}; it must be importable and callable as {called}"
 
 

@@ -4,6 +4,7 @@ In every kernel a score is cap(q·k · scale) + bias, or -inf where the mask blo
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -16,6 +17,7 @@ from heddle.errors import HeddleError
 from heddle.nn.dropout import Dropout
 from heddle.nn.mask import Mask
 
+Own = Callable[[Tensor, Tensor, Tensor], Tensor]
 Bias = Float[Tensor, "a H T S"]  # a is 1 if all rows share their positions, else B
 
 
@@ -32,6 +34,7 @@ class Lowered:
         dead: Bool[b 1 T 1], queries that see no key and whose output is exactly 0 (D-10); None if there are none, or if the
             kernel finds them.
         bias: Float[a H T S], added to the scores before the mask (ALiBi, T5's buckets), or None.
+        own: a layer's own change of its scores, from them and the positions of queries and keys; None: there is none.
         blocks: the mask for FlexAttention; None for other kernels, outside torch.compile, and if every query sees every key.
     """
 
@@ -42,6 +45,7 @@ class Lowered:
     allowed: Bool[Tensor, "b 1 T S"] | None = None
     dead: Bool[Tensor, "b 1 T 1"] | None = None
     bias: Bias | None = None
+    own: Own | None = None
     blocks: BlockMask | None = None
 
 

@@ -31,7 +31,8 @@ def masked_softmax(
 class Reference(Kernel):
     """The definition of attention, in fp32 or wider, with two tap points for hooks (D-35).
 
-    `scores` are scaled, capped, biased and masked, -inf where blocked (L0-91); `weights` are their softmax.
+    `scores` are scaled, capped, biased, changed by a user's own module, if any, and masked, -inf where blocked (L0-91);
+    `weights` are their softmax.
     """
 
     def __init__(self, scale: float, dropout: float | Dropout = 0.0, cap: float | None = None) -> None:
@@ -66,7 +67,12 @@ class Reference(Kernel):
         values = v.repeat_interleave(group, dim=1).to(wide)
         scores = capped(q.to(wide) @ keys.transpose(-2, -1) * self.scale, self.cap)
         scores = scores if lowered.bias is None else scores + lowered.bias
-        scores = self.scores(scores.masked_fill(~lowered.allowed, -torch.inf))
+        allowed, dead = lowered.allowed, lowered.dead
+        if lowered.own is not None:
+            scores = lowered.own(scores, lowered.mask.queries.position, lowered.mask.keys.position)
+            allowed = allowed & (scores != -torch.inf)  # which blocks a key, too
+            dead = ~allowed.any(-1, keepdim=True)
+        scores = self.scores(scores.masked_fill(~allowed, -torch.inf))
         # A row of only -inf would be NaN in the softmax and in its gradient.
-        weights = masked_softmax(scores.masked_fill(lowered.dead, 0.0), lowered.allowed, lowered.dead)
+        weights = masked_softmax(scores.masked_fill(dead, 0.0), allowed, dead)
         return (self.dropout(self.weights(weights)) @ values).to(q.dtype)
