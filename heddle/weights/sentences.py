@@ -33,6 +33,7 @@ ACTIVATIONS: dict[str, ActivationName] = {
     "Tanh": "tanh", "Identity": "linear", "ReLU": "relu", "ReLU6": "relu6", "GELU": "gelu", "SiLU": "silu", "Mish": "mish",
     "Sigmoid": "sigmoid", "LeakyReLU": "leaky_relu",
 }  # fmt: skip
+PADS_WITH = ("pad_token", "eos_token", "sep_token", "bos_token", "unk_token")  # the first there is
 IN_TRAINING = ("Dropout",)
 SIMILARITIES = {
     "cosine": "cosine",
@@ -247,6 +248,12 @@ def write_sentences(folder: Path, config: TransformerConfig, tensors: Mapping[st
     ]
     (folder / MODULES).write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
     write_json(folder / LENGTH, {"max_seq_length": config.longest_text(), "do_lower_case": False})
+    if (folder / SETTINGS).exists():
+        settings = read_json(folder / SETTINGS)
+        # Texts are encoded in batches, which takes a token to pad with; the attention mask hides it, whichever it is.
+        padding = next((settings[role] for role in PADS_WITH if settings.get(role)), None)
+        if padding is not None:
+            write_json(folder / SETTINGS, {**settings, "pad_token": padding})
     said = {"prompts": head.prompts, "default_prompt_name": head.prompt, "similarity_fn_name": head.similarity}
     write_json(folder / PROMPTS, said)
     for path in paths[1:]:
