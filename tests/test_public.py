@@ -8,6 +8,7 @@ import copy
 import functools
 import inspect
 import types
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 from operator import attrgetter
@@ -1249,6 +1250,30 @@ def test_bad_input_is_one_line_that_names_the_argument(name: str, argument: str,
     assert not list(tmp_path.iterdir())
 
 
+# What people pass by mistake: other ranks, widths, dtypes and containers, ids that do not exist, nothing at all.
+STRANGE: list[Any] = [
+    [1, 2, 3], [], [[300]], [[-1]], [""], "", None, -1, 1.5, NAN, torch.tensor([1, 2]), torch.tensor([[1, 300]]),
+    torch.tensor([[-1, 2]]), torch.zeros(1, 0, dtype=torch.long), torch.zeros(1, 1, 1, dtype=torch.long), torch.tensor(3),
+    torch.ones(2, 3, 17), torch.ones(0, 3, 16), torch.ones(2, 2, dtype=torch.bool), np.ones(3), np.ones((2, 3), int), "\ud800",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in TABLE if name.split(".")[0] in ("generate", "look", "model", "predict")]
+)
+def test_whatever_is_passed_it_works_or_is_refused_in_one_line(name: str) -> None:
+    """Never an error of torch, numpy or Python itself, whichever argument is strange."""
+    call, faults = TABLE[name], []
+    for argument in call.bad:
+        for value in STRANGE:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a blank text is told so
+                said = outcome(function_of(name), {**call.good, argument: value})
+            if not said.startswith(("HeddleError: ", "it was taken")) or "\n" in said:
+                faults.append(f"{argument} = {value!r}: {said}")
+    assert not faults, "\n".join(faults)
+
+
 def function_of(name: str) -> Callable[..., Any]:
     function: Callable[..., Any] = TABLE[name].function or attrgetter(name)(heddle)
     return function
@@ -1259,7 +1284,7 @@ def outcome(call: Callable[..., Any], given: dict[str, Any]) -> str:
     try:
         found = call(**given)
         if isinstance(found, types.GeneratorType):
-            next(found)
+            next(found, None)
     except Exception as error:
         kind = (
             "HeddleError" if isinstance(error, HeddleError) else type(error).__name__
