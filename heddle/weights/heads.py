@@ -7,6 +7,7 @@ import torch
 from heddle.config.model import TransformerConfig
 from heddle.config.tasks import TaskSettings
 from heddle.config.train import TrainConfig
+from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.groups import trained_state
@@ -52,6 +53,7 @@ def _is_such(head: object, kind: str, by_token: bool) -> bool:
     )
 
 
+@displayed()
 @dataclass(frozen=True)
 class Exported:
     """What the export of a run will be.
