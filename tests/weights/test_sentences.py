@@ -16,6 +16,7 @@ from heddle.errors import HeddleError
 from heddle.weights import export_model, import_model
 from heddle.weights.families import Family
 from heddle.weights.fitting import ALL
+from heddle.weights.sentences import _dense, _length, _prompts
 from tests.weights.sentences import DIM, MEAN, NORMAL, TEXTS, dense, mode, save_json, write
 from tests.weights.sentences import vectors as expected
 
@@ -184,3 +185,30 @@ def test_the_body_of_a_family_is_the_bare_class(family: Family) -> None:
     unread = {name for name in names if name.startswith("pooler.")}  # a head of the bare class itself
     assert {re.sub(r"\.\d+\.", ".{i}.", name) for name in names.keys() - unread} <= rows
     assert not any(name.startswith("head.") for row in body.table for name in row.ours)
+
+
+def test_what_files_leave_out_is_their_default(tmp_path: Path) -> None:
+    """Those of sentence-transformers: the cosine, Tanh with a bias, the tokenizer's length, no text before a text."""
+    file = tmp_path / "config.json"
+    for said, similarity in ((None, "cosine"), ("dot_score", "dot"), ("dot", "dot"), ("euclidean", "euclidean")):
+        save_json(file, {"similarity_fn_name": said, "prompts": {"query": "query: ", "none": None}})
+        found = _prompts(file)
+        assert (found["similarity"], found["prompt"]) == (similarity, None)
+        assert found["prompts"] == {"query": "query: ", "none": ""}
+    assert _prompts(tmp_path / "nothing.json")["similarity"] == "cosine"
+    save_json(file, {"in_features": 4, "out_features": 3})
+    assert _dense(file) == {"outputs": 3, "activation": "tanh", "bias": True}
+
+
+@pytest.mark.parametrize("name", ["sentence_bert_config.json", "sentence_roberta_config.json"])
+def test_the_length_is_the_files_or_the_tokenizers(name: str, tmp_path: Path) -> None:
+    """Also of older files, which are named after the class."""
+    assert _length(tmp_path) == (None, False)
+    save_json(tmp_path / "tokenizer_config.json", {"model_max_length": 77})
+    assert _length(tmp_path) == (77, False)
+    save_json(tmp_path / name, {"max_seq_length": 9, "do_lower_case": True})
+    assert _length(tmp_path) == (9, True)
+    save_json(tmp_path / name, {"max_seq_length": None})
+    assert _length(tmp_path) == (77, False)
+    save_json(tmp_path / "tokenizer_config.json", {"model_max_length": 10**30})
+    assert _length(tmp_path) == (None, False)
