@@ -118,7 +118,12 @@ def their_translations(exported: Path, folder: Path, texts: Sequence[str], beams
     tokenizer, sources = cut_texts(exported, texts)
     translator = ctranslate2.Translator(str(converted(exported, folder)), "cpu", inter_threads=1, intra_threads=1)
     made = translator.translate_batch(
-        sources, beam_size=beams, max_decoding_length=tokens, return_scores=True, max_batch_size=16
+        sources,
+        beam_size=beams,
+        min_decoding_length=0,
+        max_decoding_length=tokens,
+        return_scores=True,
+        max_batch_size=16,
     )
     ids = [tokenizer.convert_tokens_to_ids(each.hypotheses[0]) for each in made]
     return [
