@@ -1342,6 +1342,15 @@ FAULTS = [
     Fault("older files have no length", "weights/sentences.py",
           test="weights/test_sentences.py::test_the_length_is_the_files_or_the_tokenizers",
           old='sorted(body.glob("sentence_*_config.json"))', new='sorted(body.glob("sentence_bert_config.json"))'),
+    Fault("a few rows are scored at once", "train/evaluate.py",
+          test="train/test_evaluate.py::test_rows_to_score_are_few_of_long_ones_and_no_more_than_help",
+          old="min(max(TOKENS // context, LEAST_ROWS), MOST_ROWS)", new="min(max(TOKENS // context, 1), MOST_ROWS)"),
+    Fault("half a target is wholly right", "train/accuracy.py",
+          test="train/test_evaluate.py::test_a_target_that_counts_half_is_half_right",
+          old="((best == targets) * weights).sum()", new="(best == targets).sum().float()"),
+    Fault("one's own epochs are whole", "train/batches.py",
+          test="train/test_evaluate.py::test_a_part_of_ones_own_batches_is_a_part_of_an_epoch",
+          old="return steps / len(self.given)", new="return float(steps // len(self.given))"),
 ]  # fmt: skip
 
 LLAMA: dict[str, Any] = {

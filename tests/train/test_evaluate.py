@@ -8,15 +8,21 @@ import pytest
 import torch
 
 from heddle.config import NextTokenConfig, sized
+from heddle.data.batch import Batch, next_token_batch
 from heddle.data.corpus import Corpus, Part
 from heddle.data.memory import part_of
 from heddle.data.order import held_out_windows
 from heddle.data.sources import Document
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
+from heddle.nn.layout import Layout
 from heddle.text import train_tokenizer
 from heddle.train import Evaluation, Reading, make_task
 from heddle.train import evaluate as score
+from heddle.train.accuracy import CountingCrossEntropy
+from heddle.train.batches import BatchesTask
+from heddle.train.evaluate import batch_rows
+from heddle.train.own_loss import scored
 
 CONTEXT = 8
 
@@ -155,3 +161,26 @@ def test_a_text_of_one_token_is_refused() -> None:
 def test_a_task_without_a_text_to_score_is_refused() -> None:
     with pytest.raises(HeddleError, match="no text to score"):
         score(model(), make_task(NextTokenConfig(), Reading(Corpus(text()), model().config)))
+
+
+def test_rows_to_score_are_few_of_long_ones_and_no_more_than_help() -> None:
+    assert [batch_rows(context) for context in (16, 64, 100, 256, 512, 8192)] == [64, 64, 40, 16, 16, 16]
+
+
+def test_a_target_that_counts_half_is_half_right() -> None:
+    model = build(sized(1, vocab_size=13, dim=16, context=8), seed=1)
+    features, targets = torch.randn(2, 4, 16), torch.randint(13, (2, 4))
+    best = scored(model, features).argmax(-1)
+    targets[:, :2] = best[:, :2]
+    weights = torch.tensor([[0.5, 0.0, 1.0, 0.25], [1.0, 0.25, 0.5, 0.0]])
+    batch = Batch(targets, Layout.whole(2, 4), targets, weights)
+    found = CountingCrossEntropy(model).counts(features, batch)["accuracy"]
+    torch.testing.assert_close(found, ((best == targets) * weights).sum(1))
+    assert found[0] >= 0.5
+
+
+def test_a_part_of_ones_own_batches_is_a_part_of_an_epoch() -> None:
+    model = build(sized(1, vocab_size=13, dim=16, context=8), seed=1)
+    batches = [next_token_batch(np.arange(10).reshape(2, 5))] * 2
+    assert BatchesTask(batches, None, model, None).epochs(5) == 2.5
+    assert BatchesTask(iter(batches), None, model, None).epochs(5) is None
