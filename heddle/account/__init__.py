@@ -7,6 +7,7 @@ In reading order:
 - `walk`: the matrix products that each module states; `forward`: a real forward pass, counted by torch, which checks them.
 - `flops`: those of a forward pass and of training.
 - `memory`: bytes of weights, of training, of the cache, and of what a forward pass keeps for its backward.
+- `quadratic`: what attention holds as texts become longer.
 - `repeats`: measures deep models with few layers, and recurrent layers with few tokens.
 - `formulas`: the lectures' closed forms, for comparison.
 - `resolve`: from a name to a model: a preset, a run or a file.
@@ -27,7 +28,6 @@ from heddle.account.machine import matmul_rate as matmul_rate
 from heddle.account.machine import slowdown as slowdown
 from heddle.account.machine import usable_precision as usable_precision
 from heddle.account.memory import Memory as Memory
-from heddle.account.memory import attention_table as attention_table
 from heddle.account.memory import cache_size as cache_size
 from heddle.account.memory import kept as kept
 from heddle.account.memory import memory as memory
@@ -37,6 +37,7 @@ from heddle.account.parameters import Parameters as Parameters
 from heddle.account.parameters import parameter_count as parameter_count
 from heddle.account.parameters import parameters as parameters
 from heddle.account.parameters import weights as weights
+from heddle.account.quadratic import attention_table as attention_table
 from heddle.account.render import render as render
 from heddle.account.report import Accounts as Accounts
 from heddle.account.report import count as count

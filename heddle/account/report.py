@@ -9,8 +9,9 @@ from typing import Any
 from heddle.account.flops import Flops, flops
 from heddle.account.formulas import rule
 from heddle.account.forward import attentions
-from heddle.account.memory import Memory, doublings, memory
+from heddle.account.memory import Memory, memory
 from heddle.account.parameters import Parameters, Weight, parameter_count, parameters, rule_applies, weights
+from heddle.account.quadratic import doublings
 from heddle.account.repeats import measured
 from heddle.checks import at_least, checked
 from heddle.config.layers import (

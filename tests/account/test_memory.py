@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from heddle.account import attention_table, cache_size, kept, memory, states, training_bytes, walk
 from heddle.account.formulas import flash_bytes, score_bytes
-from heddle.account.memory import _tensors, doublings, parameter_bytes
+from heddle.account.memory import _tensors, parameter_bytes
+from heddle.account.quadratic import doublings
 from heddle.config import TrainConfig, TransformerConfig, preset
 from heddle.model import Transformer, build
 from heddle.model.precision import cast

@@ -158,12 +158,12 @@ def test_of_a_large_model_less_is_scored_whatever_the_time(monkeypatch: pytest.M
     """A sixteenth of what a model of up to four million parameters may read, if it has as many more."""
     module = import_module("heddle.train.length")
     monkeypatch.setattr(module, "ENDING", 0.0)
-    task, asked = learned("tokens"), []
-    monkeypatch.setattr(Evaluations, "_read", lambda self, tokens: (asked.append(tokens), 1.0))
+    task, budgets = learned("tokens"), list[float]()
+    monkeypatch.setattr(Evaluations, "_read", lambda self, tokens: (len(budgets), budgets.append(tokens) or 1.0))
     for parameters in (1000, SMALL, 16 * SMALL):
         monkeypatch.setattr(module, "parameters", lambda model, total=parameters: SimpleNamespace(total=total))
         assert Evaluations(task, 10)._ending[1] == 1.0
-    assert asked == [ALWAYS, ALWAYS, ALWAYS / 16]
+    assert budgets == [ALWAYS, ALWAYS, ALWAYS / 16]
 
 
 def test_steps_of_different_sizes_are_looked_at_and_equal_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
