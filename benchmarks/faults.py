@@ -1070,7 +1070,7 @@ FAULTS = [
     Fault("an average of half the size", "account/memory.py",
           test="account/test_memory.py::test_a_moving_average_holds_the_weights_once_more",
           old="average = 0 if train.ema is None else FP32", new="average = 0 if train.ema is None else 2"),
-    Fault("a report without a length", "account/memory.py",
+    Fault("a report without a length", "account/quadratic.py",
           test="account/test_memory.py::test_lengths_of_the_report_are_in_order_and_once",
           old="{1024, 2048, 4096, 8192, length, 131_072}", new="{1024, 2048, 4096, length, 131_072}"),
     Fault("a unit begins after one", "account/render.py",

@@ -2,6 +2,7 @@
 
 import reprlib
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from itertools import islice
@@ -48,6 +49,11 @@ def screen(lines: Iterable[str], rest: str = "") -> str:
         if each
     )
     return "\n".join([*short[:room], *([cut(more)] if more else [])])
+
+
+def wrapped(text: str) -> list[str]:
+    """A sentence below a heading, on as many lines as it takes."""
+    return textwrap.wrap(text, COLUMNS, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
 
 
 def field_lines(value: Any) -> list[str]:

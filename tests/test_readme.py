@@ -80,7 +80,7 @@ def test_the_code_of_the_guide_to_training_runs(tmp_path: Path) -> None:
     done = programs.finished([sys.executable, "-c", code], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert float(re.search(r"accuracy ([\d.]+)", lines[0]).group(1)) > 0.9
+    assert float(re.search(r"accuracy ([\d.]+)", done.stdout).group(1)) > 0.9
     assert lines[-2] == "True"
     assert json.loads((tmp_path / "runs/mine/manifest.json").read_text())["step"] == 30
 

@@ -7,7 +7,7 @@ from math import fsum, sqrt
 import torch
 
 from heddle.checks import at_least, checked
-from heddle.display import displayed
+from heddle.display import displayed, wrapped
 from heddle.model.cores import share_cores
 from heddle.model.transformer import Transformer
 from heddle.train.extent import Extent
@@ -46,7 +46,7 @@ class Evaluation:
         yield f"Evaluation: loss {self.loss:.4f}{error} on {self.tokens:,} targets ({self.share:.1%} of all held out)"
         yield from (f"  {name:<20} {value:.6g}" for name, value in self.metrics.items())
         if self.note:
-            yield f"  {self.note}"
+            yield from wrapped(self.note)
 
     @property
     def whole(self) -> bool:

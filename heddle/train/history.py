@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from heddle.display import displayed
+from heddle.display import displayed, wrapped
 from heddle.errors import pluralize
 from heddle.train.evaluate import Evaluation
 from heddle.train.journal import Report
@@ -65,6 +65,6 @@ class History:
             metrics = {"loss": self.evaluation.loss, **self.evaluation.metrics}
             yield f"  validation {', '.join(f'{name} {value:.4g}' for name, value in metrics.items())}"
             if self.evaluation.note:
-                yield f"  {self.evaluation.note}"
+                yield from wrapped(self.evaluation.note)
         if self.weights is not None:
             yield f"  the model has {self.weights}"

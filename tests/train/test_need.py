@@ -9,11 +9,20 @@ import pytest
 
 from heddle.account.memory import PROCESS
 from heddle.config import TrainConfig, sized
+from heddle.data.store import TokenStore
 from heddle.errors import HeddleError
 from heddle.train.length import StepSize
+from heddle.train.task import Task
 
 need = import_module("heddle.train.need")
 GIB = 2**30
+
+
+def acting(kind: type, **parts: Any) -> Any:
+    """An object of a class with these parts alone, made without its constructor."""
+    made = type(kind.__name__, (kind,), parts)
+    made.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
+    return object.__new__(made)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +33,7 @@ def test_micro_batches_are_rounded_up_and_a_source_has_no_targets(
 ) -> None:
     monkeypatch.setattr(need, "step_size", lambda task: StepSize(100, targets))
     model = SimpleNamespace(stacks=lambda: dict.fromkeys(range(stacks)))
-    task: Any = SimpleNamespace(shapes=lambda: [(8, 16), (3, 64)], reading=SimpleNamespace(model=model))
+    task = acting(Task, shapes=lambda self: [(8, 16), (3, 64)], reading=SimpleNamespace(model=model))
     found = need.Need.of(task, TrainConfig(accumulate=3))
     assert found.shapes == ((3, 16), (1, 64))
     assert found.targets == pytest.approx(share)
@@ -38,7 +47,7 @@ def test_the_shape_that_needs_most_decides(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(("device", "tokens", "held"), [("cuda", 300, 0), ("cpu", 300, 600), ("cpu", 5000, 2000)])
 def test_tokens_that_are_read_stay_in_memory_once(device: str, tokens: int, held: int) -> None:
-    store: Any = SimpleNamespace(tokens=lambda part: {"train": 1000}[part])
+    store = acting(TokenStore, tokens=lambda self, part: {"train": 1000}[part])
     assert need.held_by_process(device, store, tokens) == held + (PROCESS if device == "cpu" else 0)
 
 
