@@ -2,11 +2,20 @@
 
 import typing
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
+from importlib.machinery import SourceFileLoader
+from importlib.util import cache_from_source
 from inspect import isclass, isfunction
+from types import CodeType
 from typing import Any
+from unittest.mock import patch
 
 import jaxtyping
+from jaxtyping import _import_hook as hook
+
+BYTECODE = partial(
+    cache_from_source, optimization="checked"
+)  # its own files: checked code is not the code that users run
 
 
 def check_shapes(packages: Sequence[str]) -> None:
@@ -31,6 +40,14 @@ def check_shapes(packages: Sequence[str]) -> None:
 
         return call
 
+    def get_code(self: SourceFileLoader, name: str) -> CodeType:
+        with patch("importlib._bootstrap_external.cache_from_source", BYTECODE):
+            return SourceFileLoader.get_code(self, name)
+
+    # jaxtyping's loader names bytecode files otherwise while a module runs, and so those of all that it imports, too: packages that
+    # are not to be checked would be, if another run had checked them.
+    hook._JaxtypingLoader.get_code = get_code
+    hook._JaxtypingLoader.exec_module = SourceFileLoader.exec_module
     jaxtyping.jaxtyped = jaxtyped  # by this name the hook decorates functions
     jaxtyping.install_import_hook(list(packages), "beartype.beartype")
 

@@ -1,9 +1,10 @@
 """The checks of shapes find what is wrong, with a record of sizes and without."""
 
+import os
 import sys
 from pathlib import Path
 
-from tests.programs import finished
+from tests.programs import ROOT, finished
 
 LOOM = """
 from dataclasses import dataclass
@@ -65,3 +66,32 @@ def test_whatever_is_wrong_is_found(tmp_path: Path) -> None:
     done = finished([sys.executable, str(tmp_path / "tried.py")])
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"{number} True" for number in range(14)]
+
+
+def test_what_another_run_checked_is_not_checked(tmp_path: Path) -> None:
+    """A module that a checked one imports is as it was written, whatever bytecode there is, and the other way round."""
+    (tmp_path / "loom.py").write_text(LOOM)
+    (tmp_path / "mill.py").write_text("from loom import count\n\ndef lie() -> int:\n    return 'x'\n")
+    program = """
+import sys
+from tests.shapes import check_shapes
+check_shapes(sys.argv[1:])
+from mill import count, lie
+for call in (count, lie):
+    try:
+        call(0) if call is count else call()
+    except Exception as error:
+        print("checked", end=" ")
+    else:
+        print("unchecked", end=" ")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": ""}
+    for packages, outcome in (
+        (("loom", "mill"), "checked checked "),
+        (("mill",), "unchecked checked "),
+        (("loom", "mill"), "checked checked "),
+        ((), "unchecked unchecked "),
+        (("loom",), "checked unchecked "),
+    ):
+        done = finished([sys.executable, "-c", program, *packages], cwd=tmp_path, env=environment)
+        assert done.stdout == outcome, (packages, done.stderr)
