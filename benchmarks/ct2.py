@@ -111,7 +111,9 @@ def cut_texts(exported: Path, texts: Sequence[str]) -> tuple[Any, list[list[str]
     return tokenizer, [tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"]) for text in texts]
 
 
-def their_translations(exported: Path, folder: Path, texts: Sequence[str], beams: int, tokens: int) -> list[Answer]:
+def translations_by_ctranslate2(
+    exported: Path, folder: Path, texts: Sequence[str], beams: int, tokens: int
+) -> list[Answer]:
     """CTranslate2's best translation of each text."""
     import ctranslate2
 
@@ -143,7 +145,7 @@ def our_translations(run: Path, texts: Sequence[str], beams: int, tokens: int) -
     return [Answer(best.text, best.score) for best, *_ in made]
 
 
-def their_continuations(exported: Path, folder: Path, texts: Sequence[str], tokens: int) -> list[Answer]:
+def continuations_by_ctranslate2(exported: Path, folder: Path, texts: Sequence[str], tokens: int) -> list[Answer]:
     """CTranslate2's greedy texts."""
     import ctranslate2
 
@@ -193,16 +195,16 @@ def vectors_apart(run: Path, exported: Path, folder: Path, texts: Sequence[str])
     encoder = ctranslate2.Encoder(str(converted(exported, folder)), "cpu", inter_threads=1, intra_threads=1)
     found = []
     for row in rows:
-        theirs = np.array(encoder.forward_batch([row]).last_hidden_state)[0]
+        reference = np.array(encoder.forward_batch([row]).last_hidden_state)[0]
         with torch.inference_mode():
             ours = model(torch.tensor([tokenizer.convert_tokens_to_ids(row)])).hidden[0].numpy()
-        found.append(float(np.abs(theirs - ours).max()))
+        found.append(float(np.abs(reference - ours).max()))
     return found
 
 
-def compared(name: str, ours: Sequence[Answer], theirs: Sequence[Answer]) -> tuple[Outcome, list[dict[str, Any]]]:
+def compared(name: str, ours: Sequence[Answer], reference: Sequence[Answer]) -> tuple[Outcome, list[dict[str, Any]]]:
     """How many are equal; those that part, with both scores."""
-    pairs = list(zip(ours, theirs, strict=True))
+    pairs = list(zip(ours, reference, strict=True))
     parted = [
         {"text": number, "heddle": a.text, "ctranslate2": b.text, "scores": [a.score, b.score]}
         for number, (a, b) in enumerate(pairs)
@@ -254,10 +256,10 @@ def compare(name: str, count: int, folder: Path, tokens: int = 16) -> Outcome:
             apart = vectors_apart(folder / "run", exported, made, texts)
             return Outcome(name, count, sum(each <= 1e-4 for each in apart), 0, max(apart))
         if architecture.endswith("CausalLM") or architecture.startswith("GPT2"):
-            theirs = their_continuations(exported, made, texts, tokens)
-            return compared(name, our_continuations(folder / "run", texts, tokens), theirs)[0]
-        theirs = their_translations(exported, made, texts, 4, tokens)
-        return compared(name, our_translations(folder / "run", texts, 4, tokens), theirs)[0]
+            reference = continuations_by_ctranslate2(exported, made, texts, tokens)
+            return compared(name, our_continuations(folder / "run", texts, tokens), reference)[0]
+        reference = translations_by_ctranslate2(exported, made, texts, 4, tokens)
+        return compared(name, our_translations(folder / "run", texts, 4, tokens), reference)[0]
     except Exception as error:  # CTranslate2 and its converters raise anything
         return Outcome(name, count, refused=" ".join(f"{type(error).__name__}: {error}".split())[:160])
 
@@ -268,8 +270,10 @@ def translations(run: Path, texts: Sequence[str], beams: int, tokens: int) -> tu
 
     with tempfile.TemporaryDirectory() as place:
         export_model(run, Path(place) / "exported")
-        theirs = their_translations(Path(place) / "exported", Path(place) / "converted", texts, beams, tokens)
-    return compared(str(run), our_translations(run, texts, beams, tokens), theirs)
+        reference = translations_by_ctranslate2(
+            Path(place) / "exported", Path(place) / "converted", texts, beams, tokens
+        )
+    return compared(str(run), our_translations(run, texts, beams, tokens), reference)
 
 
 def main() -> None:

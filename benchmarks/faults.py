@@ -993,7 +993,7 @@ FAULTS = [
     Fault("seen shades below nothing", "page/static/dom.js",
           test="page/test_app.py::test_the_pure_functions_hold_in_node",
           old="Math.max(0, Math.min(1, share))", new="Math.min(1, share)"),
-    Fault("a full context is no length", "serve/answers.py",
+    Fault("a text that fills the context finishes for another reason", "serve/answers.py",
           test="serve/test_answers.py::test_every_way_to_end_has_openais_word",
           old='"context": "length"', new='"context": "stop"'),
     Fault("a stop text is a length", "serve/answers.py",

@@ -20,7 +20,7 @@ def machine(*, forget: bool = False, json: bool = False) -> None:
     Parameters
     ----------
     forget
-        Remove all measurements of this machine, so that each is made anew when it is next needed.
+        Remove all measurements of this machine, so that each is made again when it is next needed.
     json
         One JSON document on stdout.
     """

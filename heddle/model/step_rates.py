@@ -13,6 +13,7 @@ from statistics import median
 
 import torch
 
+from heddle.errors import HeddleError
 from heddle.model.compiling import LIBRARIES, OWN_KERNELS, CompiledSteps, warm_up
 from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
@@ -87,9 +88,17 @@ def _measure(steps: CompiledSteps, rows: int, room: int | None) -> dict[str, flo
     for way, kernels in ways.items():
         if steps.kernels[several] != kernels:
             steps.use(several, kernels)
-        warm_up(model, (rows,))
+        try:
+            warm_up(model, (rows,))
+        except HeddleError:
+            if rates:  # another way can be compiled
+                break
+            unpack(model)
+            model.steps = None
+            raise
         seconds: dict[str, list[float]] = {OWN: [], way: []}
-        count = max(1, min(STEPS, round(SECONDS / _seconds(model, rows, 2)), _longest(model) - 2))
+        most = max(1, _longest(model) - 1)
+        count = max(1, min(STEPS, round(SECONDS / _seconds(model, rows, min(2, most))), most))
         for _ in range(ROUNDS):
             seconds[way].append(_seconds(model, rows, count))
             model.steps = None

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from heddle.config import SamplingConfig
+from heddle.errors import HeddleError
 from heddle.generate import generate, naive
 from heddle.model import Transformer, build, step_rates
 from heddle.model.compiling import LIBRARIES, OWN_KERNELS, CompiledSteps
@@ -100,3 +101,30 @@ def test_real_steps_are_timed_within_a_models_positions(new_machine: Path) -> No
     model = tiny()
     with torch.inference_mode():
         assert step_rates._seconds(model, 1, step_rates._longest(model) - 2) > 0
+
+
+def test_a_way_that_cannot_be_compiled_leaves_the_one_that_can(
+    timed: dict[tuple[int, str], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed |= {(1, OWN): 0.01, (1, COMPILED): 0.0095}
+
+    def refuse(model: Transformer, rows: object) -> None:
+        if isinstance(model.steps, CompiledSteps) and model.steps.kernels[False] == LIBRARIES:
+            raise HeddleError("cannot be compiled")
+
+    monkeypatch.setattr(step_rates, "warm_up", refuse)
+    (report,) = compile_faster_steps(tiny(), (1,))
+    assert report.best == COMPILED
+
+
+def test_a_model_that_cannot_be_compiled_is_left_as_it_was(
+    timed: dict[tuple[int, str], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(model: Transformer, rows: object) -> None:
+        raise HeddleError("cannot be compiled")
+
+    monkeypatch.setattr(step_rates, "warm_up", refuse)
+    model = tiny()
+    with pytest.raises(HeddleError, match="cannot be compiled"):
+        compile_faster_steps(model, (1,))
+    assert model.steps is None
