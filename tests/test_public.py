@@ -813,7 +813,14 @@ TABLE: dict[str, Call] = {
         {"ids": [1]}, {"ids": [None, 3, "warp", [None], Bad([257], "id 257")]}, TOKENIZER.decode_bytes
     ),
     "text.Tokenizer.encode": Call(
-        {"text": "a"}, {"text": NO_STRING, "allow_special": [None, 3, [3], Bad(["<x>"], "<x>")]}, TOKENIZER.encode
+        {"text": "a"},
+        {
+            "text": NO_STRING,
+            "allow_special": [None, 3, [3], Bad(["<x>"], "<x>")],
+            "special": [*NO_SWITCH, Bad(True, "tokenizer_of")],
+            "pair": [3, [3], Bad("b", "tokenizer_of")],
+        },
+        TOKENIZER.encode,
     ),
     "text.Tokenizer.encode_batch": Call(
         {"texts": ["a"]}, {"texts": [None, 3, "warp", [3], [None]]}, TOKENIZER.encode_batch
@@ -1101,6 +1108,10 @@ TABLE: dict[str, Call] = {
     "weights.add_tokens": Call(
         {"model": MODEL, "tokenizer": TOKENIZER, "known": 257},
         {"model": NO_MODEL, "tokenizer": NO_TOKENIZER, "known": NO_COUNT},
+    ),
+    "weights.tokenizer_of": Call(
+        {"model": MODEL, "tokenizer": TOKENIZER},
+        {"model": NO_MODEL, "tokenizer": [*NO_TOKENIZER, Bad(BYTES_AND_MORE, "tokenizer")]},
     ),
     "weights.read_state": Call({"directory": "run"}, {"directory": NO_PLACE}),
     "weights.read_vectors": Call({"path": "v"}, {"path": NO_PLACE, "tell": NO_CALL}),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from heddle.data.records import Column, Records
-from heddle.errors import HeddleError, TextError, pluralize
+from heddle.errors import TextError, pluralize
 from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
@@ -18,7 +18,7 @@ from heddle.nn.layout import Layout
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.framing import Frame, check_frame
 from heddle.train.records import padded, padded_layout
-from heddle.weights.token_roles import around_read
+from heddle.weights.token_roles import around_read, check_ids
 
 TOKENS = 8192  # most padded tokens of a batch, unless a single row has more
 Done = Callable[[int, int], None]
@@ -50,10 +50,7 @@ def frame_for(model: Transformer, tokenizer: Tokenizer, texts: int = 1) -> Frame
     Raises:
         HeddleError: the tokenizer is another model's, the context has no room for a text, or nothing can separate two texts.
     """
-    if tokenizer.vocab_size > (model.config.source_vocab_size or model.vocab_size):
-        raise HeddleError(
-            f"the tokenizer has {tokenizer.vocab_size} ids, but the model only {model.vocab_size}: use the model's own tokenizer"
-        )
+    check_ids(model.config, tokenizer)
     frame = Frame(model.config.longest_text(), *around_read(model.config, tokenizer))
     check_frame(frame, texts)
     return frame

@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from copy import copy
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
@@ -18,6 +20,7 @@ from heddle.checks import checked
 from heddle.display import brief
 from heddle.errors import HeddleError, did_you_mean
 from heddle.text.file import Around, Content, frame_entry, special_entries, steps_of, vocabulary, write_content
+from heddle.text.masking import MASKS, masked_ids, stand_ins
 
 Kind = Literal["bytes", "characters", "words", "bpe", "wordpiece", "unigram"]
 
@@ -63,6 +66,8 @@ class Base(ABC):
         self._boundary = _any_of(special) if special else None
         self.around = added_around(content)
         self.begins = self.around.before
+        mask = next((name for name in MASKS if name in special), None)
+        self._reads = (self.around, mask) if any(self.around) else None
         strange = next((ids for ids in self.around if any(id >= len(table) for id in ids)), None)
         if strange is not None:
             where = "starts texts" if strange is self.begins else "marks texts"
@@ -87,13 +92,44 @@ class Base(ABC):
         """Ids of valid UTF-8 text, without searching for special tokens."""
 
     @checked()
-    def encode(self, text: str, allow_special: bool | str | Collection[str] = False) -> list[int]:
+    def encode(
+        self,
+        text: str,
+        allow_special: bool | str | Collection[str] = False,
+        *,
+        special: bool = False,
+        pair: str | None = None,
+    ) -> list[int]:
+        if special or pair is not None:
+            return self._framed([text] if pair is None else [text, pair], allow_special)
         if not text.isascii():
             utf8(text)
         if allow_special is False:
             return self._plain(text)
         boundary = self._boundary if allow_special is True else self._allowed_pattern(allow_special)
         return self._plain(text) if boundary is None else self._with_special(text, boundary)
+
+    def _framed(self, texts: Sequence[str], allow_special: bool | str | Collection[str]) -> list[int]:
+        """The row of a text or a pair, as the model reads it."""
+        if self._reads is None:
+            raise HeddleError(
+                "encode: special: this tokenizer's file puts nothing around texts, so what stands there is the model's to say: "
+                "take the tokenizer of heddle.load, or heddle.weights.tokenizer_of(model, tokenizer)"
+            )
+        around, mask = self._reads
+        if len(texts) > 1 and not around.between:
+            raise HeddleError("encode: pair: nothing separates the two texts of a pair in this model")
+        rows = [
+            masked_ids(self, text, mask, self._stand_ins, allow_special)
+            if mask is not None and mask in text
+            else self.encode(text, allow_special)
+            for text in texts
+        ]
+        return around.row(*rows)[0]
+
+    @cached_property
+    def _stand_ins(self) -> list[str]:
+        return stand_ins(self)
 
     def _allowed_pattern(self, allowed: Collection[str]) -> re.Pattern[str] | None:
         """The pattern for some special tokens, all of which must be known."""
@@ -195,6 +231,12 @@ class Base(ABC):
             return self
         return self._with(post_processor=frame_entry(around, types, self._bytes) if any(around) else None)
 
+    def reading(self, around: Around, mask: str | None) -> Self:
+        """The same tokenizer with the same file, for a model that reads these ids around texts and has this mask token."""
+        found = copy(self)
+        found._reads = around, mask
+        return found
+
     def pair_types(self) -> list[int]:
         """The types that the file gives to the ids of a pair of texts of one id each."""
         types: list[int] = _around_words(self._content)[1].type_ids
@@ -225,7 +267,7 @@ class Base(ABC):
     def _with(self, **parts: Any) -> Self:
         made: Any = type(self)
         found: Self = made({**self._content, **parts})
-        return found
+        return found if self._reads is None or "post_processor" in parts else found.reading(*self._reads)
 
     def fingerprint(self) -> str:
         canonical = json.dumps(self._content, sort_keys=True, separators=(",", ":"))

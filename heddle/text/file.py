@@ -20,6 +20,11 @@ class Around(NamedTuple):
     between: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
 
+    def row(self, text: Sequence[int], pair: Sequence[int] | None = None) -> tuple[list[int], int]:
+        """The ids of a text or a pair with those around them, and how many come before the second text; of one text, all."""
+        first = [*self.before, *text, *(self.after if pair is None else self.between)]
+        return (first, len(first)) if pair is None else ([*first, *pair, *self.after], len(first))
+
 
 def read_content(path: str | Path) -> tuple[Path, Content]:
     """The file (inside `path` if that is a directory) and its content."""

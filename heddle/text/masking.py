@@ -1,14 +1,23 @@
 """A text with masks as ids, as training shows them: ids of a whole text, some of which are replaced."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from heddle.text.tokenizer import Tokenizer
+if TYPE_CHECKING:  # tokenizers themselves read masks
+    from heddle.text.tokenizer import Tokenizer
 
+MASKS = ("[MASK]", "<mask>")  # names of a mask token: BERT's and RoBERTa's
 STAND_INS = 6  # words that are tried in the place of a mask
 
 
-def masked_ids(tokenizer: Tokenizer, text: str, mask: str, words: Sequence[str]) -> list[int]:
+def masked_ids(
+    tokenizer: "Tokenizer",
+    text: str,
+    mask: str,
+    words: Sequence[str],
+    allow_special: bool | str | Collection[str] = False,
+) -> list[int]:
     """The ids of a text with masks, as training has them: those of a whole text, some of which are replaced.
 
     What surrounds a mask must be encoded as beside a word, since blanks often belong to tokens. So two words take the places of the
@@ -19,16 +28,18 @@ def masked_ids(tokenizer: Tokenizer, text: str, mask: str, words: Sequence[str])
         text: the text, with the mask token's name in it.
         mask: that name.
         words: words of one token each, from `stand_ins`.
+        allow_special: further special tokens that a text may have, as in `Tokenizer.encode`.
     """
     for pair in pairwise(words):
-        one, other = (tokenizer.encode(text.replace(mask, word)) for word in pair)
+        one, other = (tokenizer.encode(text.replace(mask, word), allow_special) for word in pair)
         places = [place for place, ids in enumerate(zip(one, other, strict=False)) if ids[0] != ids[1]]
         if len(one) == len(other) and len(places) == text.count(mask):
             return [tokenizer.special[mask] if place in places else id for place, id in enumerate(one)]
-    return tokenizer.encode(text, allow_special=[mask])
+    more = (allow_special,) if isinstance(allow_special, str) else allow_special or ()
+    return tokenizer.encode(text, allow_special=True if more is True else [mask, *more])
 
 
-def stand_ins(tokenizer: Tokenizer) -> list[str]:
+def stand_ins(tokenizer: "Tokenizer") -> list[str]:
     """A few words that are one token each, with the blank before them; if there are none, letters."""
     special = set(tokenizer.special.values())
     found: list[str] = []

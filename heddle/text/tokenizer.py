@@ -48,7 +48,7 @@ class Tokenizer(Protocol):
 
     @property
     def begins(self) -> tuple[int, ...]:
-        """Ids that a published file puts before a text, such as `<s>` in Llama's; `encode` does not add them."""
+        """Ids that a published file puts before a text, such as `<s>` in Llama's; `encode` adds them only with `special`."""
 
     @property
     def joints(self) -> tuple[frozenset[int], frozenset[int]]:
@@ -56,15 +56,29 @@ class Tokenizer(Protocol):
 
     @property
     def around(self) -> Around:
-        """All ids that a published file puts around a text and between two; `encode` adds none of them."""
+        """All ids that a published file puts around a text and between two; `encode` adds them only with `special`."""
 
-    def encode(self, text: str, allow_special: bool | str | Collection[str] = False) -> list[int]:
+    def encode(
+        self,
+        text: str,
+        allow_special: bool | str | Collection[str] = False,
+        *,
+        special: bool = False,
+        pair: str | None = None,
+    ) -> list[int]:
         """Ids of `text`. A special token written out in it is ordinary text, except those that `allow_special` allows:
         all (True), or the named ones (L1-94).
 
+        Args:
+            text: the text.
+            allow_special: see above.
+            special: whether to frame the text as its model was trained to read it, with the ids around texts, in which the name of
+                the mask token is that token. `heddle.load` knows the model; a file alone says it only if it puts ids around texts.
+            pair: a second text, for a row of both, which is framed.
+
         Raises:
             HeddleError: a lone surrogate, (`characters`) a character outside the alphabet, or a name in
-                `allow_special` that is not a special token.
+                `allow_special` that is not a special token; or the model's frame is unknown, or has nothing between two texts.
         """
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:

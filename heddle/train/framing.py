@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from heddle.data.records import Records
 from heddle.errors import HeddleError
+from heddle.text.tokenizer import Around
 from heddle.train.task import Reading
 from heddle.weights.token_roles import ENDS, around_texts
 
@@ -32,6 +33,11 @@ class Frame:
     end: tuple[int, ...] = ()
 
     @property
+    def around(self) -> Around:
+        """The ids around texts."""
+        return Around(self.begin, self.between, self.end)
+
+    @property
     def start(self) -> int:
         """Where the first text starts."""
         return len(self.begin)
@@ -55,7 +61,7 @@ class Frame:
 
     def alone(self, ids: npt.NDArray[np.integer]) -> list[int]:
         """The row of a single text."""
-        return [*self.begin, *ids[: self.context - self.marks(1)].tolist(), *self.end]
+        return self.around.row(ids[: self.context - self.marks(1)].tolist())[0]
 
     def row(self, records: Records, record: int) -> tuple[list[int], int]:
         """The ids of one record, and how many of them are before its second text; of a single text, all of them."""
@@ -65,8 +71,7 @@ class Frame:
             return first, len(first)
         pair = records.columns["pair"][record]
         text_kept, pair_kept = self.kept(len(text), len(pair))
-        first = [*self.begin, *text[:text_kept].tolist(), *self.between]
-        return [*first, *pair[:pair_kept].tolist(), *self.end], len(first)
+        return self.around.row(text[:text_kept].tolist(), pair[:pair_kept].tolist())
 
 
 def frame_of(reading: Reading, texts: int) -> Frame:

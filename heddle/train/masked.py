@@ -12,11 +12,12 @@ from heddle.config.tasks import MaskedConfig
 from heddle.data.batch import IGNORED, Batch
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
+from heddle.text.masking import MASKS
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.objective import CrossEntropy
 from heddle.train.task import Examples, HeldOut, Reading
 from heddle.train.texts import TextTask
-from heddle.weights.token_roles import MASKS, mask_of
+from heddle.weights.token_roles import mask_of
 
 Ids = npt.NDArray[np.int64]
 

@@ -67,6 +67,7 @@ from heddle.weights.tensors import (
     save_tensors,
     specs_of,
 )
+from heddle.weights.token_roles import reading
 
 PUBLISHING = ".publishing"
 NEEDED = (CONFIG, MODEL)
@@ -77,7 +78,7 @@ class Loaded(NamedTuple):
     """The result of `load`: `model, tokenizer = load(run)`."""
 
     model: Transformer  # in evaluation mode
-    tokenizer: Tokenizer | None  # None for weights imported without one
+    tokenizer: Tokenizer | None  # which knows how the model reads texts; None for weights imported without one
 
 
 @checked(step=at_least(0))
@@ -284,7 +285,7 @@ def _load_directory(directory: Path, device: torch.device) -> Loaded:
         _fill_beside(model, directory, file, saved, device)
     else:
         fill(model, file, device)
-    return Loaded(model.eval(), tokenizer)
+    return Loaded(model.eval(), None if tokenizer is None else reading(config, tokenizer))
 
 
 @torch.no_grad()

@@ -3,17 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
+from heddle.checks import checked, wrong
 from heddle.config.chat import ChatTemplateConfig
 from heddle.config.ids import SpecialIds
 from heddle.config.model import TransformerConfig
+from heddle.errors import HeddleError
+from heddle.model.transformer import Transformer
 from heddle.text.base import Base
 from heddle.text.file import Content, model_type, steps_of
-from heddle.text.masking import masked_ids, stand_ins
+from heddle.text.masking import MASKS, masked_ids, stand_ins
 from heddle.text.tokenizer import Around, Tokenizer
 from heddle.weights.tokenizer_classes import CLASSES, ROLES, built, class_of, first_difference, named
 
-# Names of the token before a text, of the one after it, of a mask and of padding: BERT's and RoBERTa's.
-BEGINNINGS, ENDS, MASKS, PADS = ("[CLS]", "<s>"), ("[SEP]", "</s>"), ("[MASK]", "<mask>"), ("[PAD]", "<pad>")
+# Names of the token before a text, of the one after it and of padding: BERT's and RoBERTa's.
+BEGINNINGS, ENDS, PADS = ("[CLS]", "<s>"), ("[SEP]", "</s>"), ("[PAD]", "<pad>")
 
 
 def around_texts(config: TransformerConfig, tokenizer: Tokenizer | None) -> Around:
@@ -55,6 +58,39 @@ def around_read(config: TransformerConfig, tokenizer: Tokenizer) -> Around:
     if config.prompts == "beginning" and not (config.ids is not None and tokenizer.begins) and begin is not None:
         return Around((begin,))
     return Around() if config.encoder is None and config.ids is None else tokenizer.around
+
+
+@checked()
+def tokenizer_of(model: Transformer, tokenizer: Tokenizer) -> Tokenizer:
+    """A tokenizer whose `encode(text, special=True)` frames texts as a model reads them; the tokenizer of `heddle.load` is one.
+
+    Raises:
+        HeddleError: the tokenizer has more ids than the model, or is not heddle's.
+    """
+    if not isinstance(tokenizer, Base):
+        raise wrong("tokenizer_of", "tokenizer", tokenizer, "one that heddle trained or loaded")
+    check_ids(model.config, tokenizer)
+    return reading(model.config, tokenizer)
+
+
+def reading(config: TransformerConfig, tokenizer: Tokenizer) -> Tokenizer:
+    """A tokenizer that knows what a model reads around texts, and the mask token of one that has an encoder."""
+    if not isinstance(tokenizer, Base):
+        return tokenizer
+    mask = None if config.encoder is None else mask_of(tokenizer, config.ids)
+    return tokenizer.reading(around_read(config, tokenizer), mask)
+
+
+def check_ids(config: TransformerConfig, tokenizer: Tokenizer) -> None:
+    """Refuse the tokenizer of another model.
+
+    Raises:
+        HeddleError: it has more ids than the model.
+    """
+    if tokenizer.vocab_size > (config.source_vocab_size or config.vocab_size):
+        raise HeddleError(
+            f"the tokenizer has {tokenizer.vocab_size} ids, but the model only {config.vocab_size}: use the model's own tokenizer"
+        )
 
 
 def typed(config: TransformerConfig) -> bool:

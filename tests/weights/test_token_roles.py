@@ -6,19 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer, BertTokenizer, PreTrainedModel, pipeline
+import transformers
+from tokenizers.processors import TemplateProcessing
+from transformers import AddedToken, AutoTokenizer, BertTokenizer, PreTrainedModel, pipeline
 
 from heddle.config import SavedConfig
 from heddle.config.chat import CHAT_TOKENS, ChatTemplateConfig
 from heddle.config.model import TransformerConfig
 from heddle.model import build
 from heddle.predict import classify, fill
-from heddle.text import END_OF_TEXT, Tokenizer, train_tokenizer
+from heddle.predict.rows import frame_for, framed
+from heddle.text import END_OF_TEXT, Tokenizer, add_special_tokens, load_tokenizer, train_tokenizer
 from heddle.text.base import Base
 from heddle.text.chat import ChatTemplate
 from heddle.text.file import Around
 from heddle.text.words import load_wordpiece_vocab
-from heddle.weights import export_model, import_model, load, read_config
+from heddle.weights import export_model, import_model, load, read_config, tokenizer_of
 from heddle.weights.run import write_model
 from heddle.weights.token_roles import around_read
 from tests.refusing import refusal
@@ -75,6 +78,85 @@ def test_a_trained_tokenizer_frames_pairs_as_the_classifier_was_trained(
         assert scores == pytest.approx(ours.probabilities, abs=1e-5)
 
 
+PUBLISHED = {
+    "bert": ("BertTokenizer", "the [MASK] lifts [MASK], and"),
+    "roberta": ("RobertaTokenizer", "the <mask> lifts <mask>, and"),
+    "llama": ("LlamaTokenizer", "the <s> lifts </s>, and"),
+    "t5": ("T5Tokenizer", "the loom lifts </s>, and"),
+}
+
+
+@pytest.mark.parametrize("family", PUBLISHED)
+def test_a_framed_text_has_the_ids_of_transformers(make_published: Make, tmp_path: Path, family: str) -> None:
+    """Imported and exported: frames, a mask in the text, and pairs; of other names only with `allow_special`."""
+    from tests.weights.test_tokenizer_classes import learned
+
+    name, text = PUBLISHED[family]
+    vocab, merges = learned(name)
+    mask = {"mask_token": AddedToken("<mask>", lstrip=True, special=True)} if family == "roberta" else {}
+    kind: Any = getattr(transformers, name)
+    saved = kind(vocab=vocab, **({} if merges is None else {"merges": merges}), **mask)
+    if family == "llama":  # as its published files do
+        begin = {"bos": ("<s>", saved.bos_token_id)}
+        saved.backend_tokenizer.post_processor = TemplateProcessing("<s> $A", "<s> $A <s> $B", list(begin.values()))
+    saved.save_pretrained(tmp_path / "published")
+    ids = {"bos_token_id": saved.bos_token_id, "eos_token_id": saved.eos_token_id, "pad_token_id": saved.pad_token_id}
+    types = {"type_vocab_size": 1} if family == "roberta" else {}
+    make_published(family, vocab_size=len(saved), **ids, **types).save_pretrained(tmp_path / "published")
+    import_model(tmp_path / "published", tmp_path / "run")
+    export_model(tmp_path / "run", tmp_path / "out")
+    tokenizer = load(tmp_path / "run", "cpu").tokenizer
+    assert tokenizer is not None
+    allowed = family in ("llama", "t5")  # which have no mask: all names are read, as transformers reads them
+    for folder in ("published", "out"):
+        theirs = AutoTokenizer.from_pretrained(tmp_path / folder)
+        for each in (text, "the weaver", text[4:]):
+            assert tokenizer.encode(each, special=True, allow_special=allowed) == theirs(each)["input_ids"]
+        if tokenizer.around.between:
+            row = tokenizer.encode(text, special=True, pair="warp", allow_special=allowed)
+            assert row == theirs(text, "warp")["input_ids"]
+    framed_ids, plain = tokenizer.encode("warp", special=True), tokenizer.encode("warp")
+    assert len(framed_ids) == len(plain) + {"bert": 2, "roberta": 2, "llama": 1, "t5": 1}[family]
+    assert load_tokenizer(tmp_path / "run").encode(text, special=True) == tokenizer.encode(text, special=True)
+
+
+@pytest.mark.parametrize("head", ["masked", "classified", "tagged"])
+def test_a_trained_model_says_how_its_texts_are_framed(tmp_path: Path, head: str) -> None:
+    """The ids are those that `fill`, `classify` and the export read; a file without a frame does not say what its model reads."""
+    tokenizer = train_tokenizer("words", [TEXT], special=SPECIAL)
+    make_run(tmp_path / "run", bert(head), tokenizer)
+    model, loaded = load(tmp_path / "run", "cpu")
+    assert loaded is not None
+    export_model(tmp_path / "run", tmp_path / "out")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    mask, begin, end = (tokenizer.special[name] for name in ("[MASK]", "[CLS]", "[SEP]"))
+    weaver, lifts = (tokenizer.encode(f"The {word}")[-1] for word in ("weaver", "lifts"))
+    own = [weaver, mask, lifts]
+    wanted = own if head == "masked" else [begin, *own, end]
+    for made in (loaded, tokenizer_of(model, tokenizer), add_special_tokens(loaded, ["<more>"])):
+        assert made.encode("weaver [MASK] lifts", special=True) == wanted == theirs("weaver [MASK] lifts")["input_ids"]
+    (row,) = framed(frame_for(model, tokenizer), [tokenizer.encode("weaver lifts")])
+    assert loaded.encode("weaver lifts", special=True) == row.ids
+    assert mask not in loaded.encode("weaver [MASK] lifts")
+    assert begin not in loaded.encode("weaver [CLS] lifts", special=True)[1:]
+    assert begin in loaded.encode("weaver [CLS] [MASK] lifts", allow_special="[CLS]", special=True)[1:]
+    assert loaded.fingerprint() == tokenizer.fingerprint()
+    line = refusal(lambda: tokenizer.encode("weaver", special=True))
+    assert "take the tokenizer of heddle.load" in line
+    if head == "masked":
+        assert "nothing separates" in refusal(lambda: loaded.encode("weaver", pair="lifts"))
+    else:
+        assert loaded.encode("weaver", pair="lifts") == [begin, weaver, end, lifts, end]
+
+
+def test_a_tokenizer_of_another_model_is_refused() -> None:
+    model = build(shrunk("gpt2-small"))
+    tokenizer = train_tokenizer("bytes", [])
+    assert "use the model's own tokenizer" in refusal(lambda: tokenizer_of(model, tokenizer))
+    decoder = build(shrunk("gpt2-small", vocab_size=tokenizer.vocab_size, prompts="beginning"))
+    assert tokenizer_of(decoder, tokenizer).encode("a", special=True) == [tokenizer.end_of_text, 97]
+
+
 @pytest.mark.parametrize("kind", ["bytes", "words", "bpe"])
 def test_a_pipeline_fills_masks_as_heddle_does(tmp_path: Path, kind: str) -> None:
     tokenizer = train_tokenizer(kind, [TEXT], KINDS[kind], special=SPECIAL)
@@ -105,8 +187,6 @@ def test_a_pipeline_tags_the_ids_that_heddle_tags(tmp_path: Path) -> None:
 
 def test_a_long_pair_loses_the_same_ids(tmp_path: Path) -> None:
     """Whichever text is longer, for odd and even room."""
-    from heddle.predict.rows import frame_for, framed
-
     tokenizer = train_tokenizer("bytes", [], special=SPECIAL)
     for context in (20, 21):
         run = make_run(tmp_path / f"run-{context}", bert("classified", context=context), tokenizer)
