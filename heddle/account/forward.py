@@ -13,10 +13,10 @@ from torch import Size, Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from heddle.account.repeats import measured, stepped, with_blocks
-from heddle.account.walk import walk
+from heddle.account.walk import OWN_SCORES, check_countable, walk
 from heddle.checks import at_least, checked
 from heddle.config.kernels import choose, missing, together
-from heddle.config.layers import AttentionConfig, CustomConfig, LatentConfig, MoEConfig
+from heddle.config.layers import AttentionConfig, CustomConfig, LatentConfig, MoEConfig, ScoresConfig
 from heddle.config.model import BlockConfig, TransformerConfig, with_kernel
 from heddle.model.build import build
 from heddle.model.transformer import Transformer
@@ -34,6 +34,7 @@ class Skipped(nn.Module):
 
 
 SKIPPED = CustomConfig(target=f"{__name__}:Skipped")
+UNCHANGED = ScoresConfig(target=SKIPPED.target)
 
 
 def attentions(block: BlockConfig) -> list[AttentionConfig | LatentConfig]:
@@ -58,8 +59,9 @@ def prepared(config: TransformerConfig, length: int, kernel: str | None) -> Tran
     """The same model with one kernel in all layers, and at least `length` positions if they are learned.
 
     Raises:
-        HeddleError: the kernel does not support the model.
+        HeddleError: the kernel does not support the model, or there are more tokens than torch can count.
     """
+    check_countable(1, length)
     config = config if length <= config.context else config.override({"context": length})
     return config if kernel is None else with_kernel(config, kernel)
 
@@ -68,16 +70,18 @@ def without_values(config: TransformerConfig, skipped: Container[str] | None, **
     """The same model with `grouped` experts, and with `Skipped` for some custom modules.
 
     Args:
-        skipped: names of these modules, such as `decoder.blocks.0.ffn`; None: all of them.
+        skipped: names of these modules, such as `decoder.blocks.0.ffn` or `decoder.blocks.0.mixer.scores`; None: all of them.
         routing: further settings of each mixture of experts.
     """
 
     def change(name: str, block: BlockConfig) -> BlockConfig:
-        changes: dict[str, Any] = {
-            place: SKIPPED
-            for place, part in (("mixer", block.mixer), ("ffn", block.ffn))
-            if isinstance(part, CustomConfig) and (skipped is None or f"{name}.{place}" in skipped)
-        }
+        changes: dict[str, Any] = {}
+        for place, part in (("mixer", block.mixer), ("cross", block.cross), ("ffn", block.ffn)):
+            if isinstance(part, CustomConfig) and (skipped is None or f"{name}.{place}" in skipped):
+                changes[place] = SKIPPED
+            own = f"{name}.{place}.{OWN_SCORES}"
+            if isinstance(part, AttentionConfig) and part.scores and (skipped is None or own in skipped):
+                changes[place] = part.model_copy(update={"scores": UNCHANGED})
         if isinstance(block.ffn, MoEConfig):
             changes["ffn"] = block.ffn.model_copy(update={"dispatch": "grouped", **routing})
         return block.model_copy(update=changes)

@@ -15,7 +15,7 @@ from heddle.account.parameters import deck_applies, weights
 from heddle.account.quadratic import FP32, AttentionRow, attention_table, deck, doublings
 from heddle.account.repeats import measured, single_blocks, stepped
 from heddle.account.trained import trained
-from heddle.account.walk import stated
+from heddle.account.walk import check_countable, stated
 from heddle.checks import at_least, between, checked, one_of
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.config.train import TrainConfig
@@ -226,8 +226,9 @@ def cache_size(config: TransformerConfig, batch: int, length: int, precision: st
     """The size of a cache that is filled with `length` tokens in each of `batch` rows, from a real one on the meta device.
 
     Raises:
-        HeddleError: there is no decoder.
+        HeddleError: there is no decoder, or the cache would have more rows or tokens than torch can count.
     """
+    check_countable(batch, length)
     config = prepared(config, length, "reference")
     return CacheSize(precision, **measured(config, lambda some: _cache_size(some, batch, length, precision)))
 
@@ -271,7 +272,7 @@ def kept(
         checkpointed: whether blocks keep only their input (see `heddle.model.checkpointing`). The largest block, which the
             backward pass computes again, is added.
     """
-    name = kernel or kernels_taken(config, length).get("cpu", "none")
+    name = kernels_taken(config, length).get("cpu", "none") if kernel is None else kernel
 
     def of(some: TransformerConfig, checkpointed: bool) -> int:
         def measure(some: TransformerConfig, tokens: int) -> dict[str, int]:

@@ -247,7 +247,7 @@ def _notes(config: TransformerConfig, known: Parameters, cost: Flops, length: in
         notes.append(f"The encoder reads a source as long as the tokens, {length}.")
     if cost.unknown:
         notes.append(
-            f"{', '.join(cost.unknown)} cannot run on the meta device, so its FLOPs and memory are not counted."
+            f"{', '.join(cost.unknown)} cannot run on the meta device: FLOPs and memory of these modules are not counted."
         )
     return notes
 

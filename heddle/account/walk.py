@@ -24,7 +24,7 @@ from heddle.model.pooled import Classifier, TextVector
 from heddle.model.transformer import Transformer
 from heddle.nn.attention import Attention
 from heddle.nn.convolution import Convolution
-from heddle.nn.custom import CustomFeedForward, CustomMixer
+from heddle.nn.custom import Custom, CustomFeedForward, CustomMixer
 from heddle.nn.feedforward import MLP, Gated
 from heddle.nn.latent import Latent
 from heddle.nn.layout import Layout
@@ -36,6 +36,8 @@ ENTRY, FEED_FORWARD, HEAD = "entry", "feed-forward", "head"
 CONVOLUTION, RECURRENT = "convolution", "recurrent"
 ROUTER, EXPERTS, SHARED = "router", "experts", "shared experts"
 CUSTOM_MIXER, CUSTOM_FEED_FORWARD = "custom mixer", "custom feed-forward"
+OWN_SCORES = "scores"  # where an attention layer has a user's own change of its scores
+MOST_ROWS, MOST_PAIRS = 2**24, 2**50  # of a pass; pairs of tokens in one head
 USUAL = (PROJECTIONS, SCORES, WEIGHTED_SUM, FEED_FORWARD, HEAD)
 PARTS = (*USUAL, ENTRY, CONVOLUTION, RECURRENT, ROUTER, EXPERTS, SHARED, CUSTOM_MIXER, CUSTOM_FEED_FORWARD)
 
@@ -115,13 +117,30 @@ def walk(config: TransformerConfig, batch: int, length: int) -> Walk:
 
 
 def stated(model: Transformer, batch: int, length: int) -> Walk:
-    """The matrix products of one forward pass of a built model. Only custom modules are run, on their own."""
+    """The matrix products of one forward pass of a built model. Only custom modules are run, on their own.
+
+    Raises:
+        HeddleError: the pass has more rows or tokens than torch can count.
+    """
+    check_countable(batch, length)
     hidden = model.embedding.weight.new_empty(batch, length, model.config.dim)
     found = [each for name, module in _parts(model) for each in STATED[type(module)](module, name, hidden)]
     if isinstance(model.head, LanguageHead):
         table = model.head_weight()  # a tied head has no table of its own
         found.append(Product("head", HEAD, batch * length, table.shape[1], table.shape[0]))
     return Walk(batch, length, model.config.last()[0], tuple(found))
+
+
+def check_countable(batch: int, length: int) -> None:
+    """Refuse a pass whose tensors have more elements than torch counts, which no machine could hold.
+
+    Raises:
+        HeddleError: it has.
+    """
+    if batch > MOST_ROWS or batch * length**2 > MOST_PAIRS:
+        raise HeddleError(
+            f"batch = {batch:,} rows of length = {length:,} tokens are more than can be counted; choose fewer"
+        )
 
 
 def _parts(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -155,10 +174,17 @@ def _classifier(module: Classifier, name: str, x: Tensor) -> Iterator[Product]:
     return _linears(module, name, HEAD, rows)
 
 
-def _attention(module: Attention, name: str, x: Tensor) -> Iterator[Product]:
+def _attention(module: Attention, name: str, x: Tensor) -> Iterator[Product | Foreign]:
     """Projections, then scores (C-01) and weighted sum (C-02) of all pairs of queries and keys, whatever the mask blocks."""
     yield from _linears(module, name, PROJECTIONS, x.shape[0] * x.shape[1])
     yield from _pairs(module, name, x, module.head_dim)
+    if module.scores is not None:
+        rows, length = x.shape[:2]
+        at = torch.arange(length, device=x.device)
+        scores = x.new_empty(rows, module.scores.width, length, length)
+        yield _foreign(
+            module.scores, f"{name}.{OWN_SCORES}", SCORES, scores, at[None, None, :, None], at[None, None, None]
+        )
 
 
 def _latent(module: Latent, name: str, x: Tensor) -> Iterator[Product]:
@@ -190,9 +216,13 @@ def _mixture(module: MoE, name: str, x: Tensor) -> Iterator[Product]:
 
 
 def _custom(module: CustomMixer | CustomFeedForward, name: str, x: Tensor) -> Iterator[Foreign]:
-    """Torch's counter around the custom module alone."""
     mixes = isinstance(module, CustomMixer)
     more = (Layout.whole(x.shape[0], x.shape[1], x.device),) if mixes else ()
+    yield _foreign(module, name, CUSTOM_MIXER if mixes else CUSTOM_FEED_FORWARD, x, *more)
+
+
+def _foreign(module: Custom, name: str, part: str, x: Tensor, *more: Any) -> Foreign:
+    """Torch's counter around the custom module alone."""
     flops: int | None = None
     try:
         with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -202,7 +232,7 @@ def _custom(module: CustomMixer | CustomFeedForward, name: str, x: Tensor) -> It
         raise
     except Exception:  # it may contain any code, such as a look at values, which meta tensors do not have
         flops = None
-    yield Foreign(name, CUSTOM_MIXER if mixes else CUSTOM_FEED_FORWARD, flops)
+    return Foreign(name, part, flops)
 
 
 # Module class -> its products, for hidden vectors [B T D]. A class without a row multiplies nothing.

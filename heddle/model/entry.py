@@ -4,8 +4,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from heddle.checks import wrong
 from heddle.config.entry import EntryConfig
 from heddle.errors import HeddleError
+from heddle.nn.block import MATRICES
+from heddle.nn.custom import without_custom
 from heddle.nn.dropout import Dropout
 from heddle.nn.embedding import Embedding, check_ids
 from heddle.nn.layout import EVEN, Layout
@@ -65,6 +68,49 @@ class Entry(nn.Module):
             at = at.masked_fill(~layout.real, 0)
         check_ids("the layout's positions", at, self.places)
         return self.positions(at).to(dtype)
+
+
+def first_matrix(blocks: nn.Module) -> nn.Module | None:
+    """The first module whose weights are in the working precision, or None; a user's own keeps its dtype."""
+    return next((module for module in without_custom(blocks) if isinstance(module, MATRICES)), None)
+
+
+def check_hidden(where: str, hidden: object, width: int, places: str = "… ") -> None:
+    """Refuse what are not hidden vectors.
+
+    Args:
+        where: the function that takes them.
+        hidden: what should be vectors of shape [… D].
+        width: D.
+        places: the shape before it; `B T ` is exactly that.
+
+    Raises:
+        HeddleError: it is something else, or of another shape.
+    """
+    fits = isinstance(hidden, Tensor) and hidden.is_floating_point() and hidden.shape[-1:] == (width,)
+    if not fits or (places == "B T " and isinstance(hidden, Tensor) and hidden.dim() != 3):
+        raise wrong(where, "hidden", hidden, f"floating-point numbers of shape [{places}{width}]")
+
+
+def check_vectors(x: object, width: int, matrix: nn.Module | None) -> None:
+    """Refuse what cannot enter a stack.
+
+    Args:
+        x: what should be vectors [B T d].
+        width: d.
+        matrix: the stack's first, which decides the dtype.
+
+    Raises:
+        HeddleError: it is something else, or of another shape or, unless torch casts by itself (autocast), of another dtype.
+    """
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() != 3 or x.shape[-1] != width:
+        raise wrong("Stack", "x", x, f"a tensor of floating-point numbers of shape [B T {width}]")
+    dtype = x.dtype if matrix is None else next(matrix.parameters()).dtype
+    if x.dtype != dtype and (x.device.type == "meta" or not torch.is_autocast_enabled(x.device.type)):
+        name = str(dtype).removeprefix("torch.")
+        raise wrong(
+            "Stack", "x", x, f"of {name}, as the stack's weights are: x.to({dtype}), or another stack.to(dtype)"
+        )
 
 
 def _positions(kind: str, context: int, dim: int) -> nn.Module | None:

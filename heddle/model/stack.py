@@ -11,7 +11,7 @@ from heddle.checks import at_least, checked, wrong
 from heddle.config.layers import DropoutConfig
 from heddle.config.model import StackConfig
 from heddle.errors import HeddleError
-from heddle.model.entry import Entry
+from heddle.model.entry import Entry, check_vectors, first_matrix
 from heddle.nn.block import WIRINGS, Block
 from heddle.nn.cache import Cache, Keys
 from heddle.nn.layout import Layout
@@ -84,8 +84,8 @@ class Stack(nn.Module):
             types: token types, if the stack has a table of them.
 
         Raises:
-            HeddleError: `x` has another width, the layout another shape, or prefixes that the stack does not support; `types`
-                are passed and there is no table of them; or there are more tokens than learned positions.
+            HeddleError: `x` has another width or dtype, the layout another shape, or prefixes that the stack does not support;
+                `types` are passed and there is no table of them; or there are more tokens than learned positions.
         """
         self._check(x, layout)
         keys = None if cache is None else cache.keys
@@ -117,9 +117,8 @@ class Stack(nn.Module):
         ]
         return [scopes[index] for index in self.source_of]
 
-    def _check(self, x: object, layout: object) -> None:
-        if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() != 3 or x.shape[-1] != self.width:
-            raise wrong("Stack", "x", x, f"a tensor of floating-point numbers of shape [B T {self.width}]")
+    def _check(self, x: Tensor, layout: object) -> None:
+        check_vectors(x, self.width, first_matrix(self.blocks))
         if not isinstance(layout, Layout):
             raise wrong("Stack", "layout", layout, "a Layout, such as Layout.padded(lengths, width)")
         layout.check_prefix(self.prefix)

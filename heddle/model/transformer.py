@@ -10,13 +10,12 @@ from torch import Tensor, nn
 from heddle.checks import at_least, checked, wrong
 from heddle.config.model import StackConfig, TransformerConfig
 from heddle.errors import HeddleError
+from heddle.model.entry import check_hidden, first_matrix
 from heddle.model.head import LanguageHead
 from heddle.model.pooled import Classifier, make_head
 from heddle.model.stack import Stack
 from heddle.model.summary import summary
-from heddle.nn.block import MATRICES
 from heddle.nn.cache import Cache
-from heddle.nn.custom import without_custom
 from heddle.nn.embedding import Embedding, check_ids
 from heddle.nn.layout import Layout
 from heddle.nn.output import EncoderOutput, Hidden, Output, Routing
@@ -123,8 +122,7 @@ class Transformer(nn.Module):
         Every score is a finite number, so any loss of them is, too. The head itself gives those rows -inf.
         """
         head = self.language_head()
-        if not isinstance(hidden, Tensor) or not hidden.is_floating_point() or hidden.shape[-1:] != (self.config.dim,):
-            raise wrong("model.logits", "hidden", hidden, f"floating-point numbers of shape [… {self.config.dim}]")
+        check_hidden("model.logits", hidden, self.config.dim)
         return head(hidden, None, self.embedding.weight)[..., : self.vocab_size]
 
     def scores(self, hidden: Float[Tensor, "*rows D"], layout: Layout | None = None) -> Float[Tensor, "B *some C"]:
@@ -139,6 +137,7 @@ class Transformer(nn.Module):
         """
         if not isinstance(self.head, Classifier):
             raise HeddleError(f"this model's head is of kind {self.config.head.kind!r}, which does not score classes")
+        check_hidden("model.scores", hidden, self.config.dim, "B T ")
         return self.head(hidden, layout, self.embedding.weight)
 
     def check_predicts_next(self) -> None:
@@ -193,8 +192,7 @@ class Transformer(nn.Module):
 
     def first_matrix(self) -> nn.Module | None:
         """The first module in the blocks whose weights are in the working precision, or None."""
-        modules = without_custom(self.last_stack().blocks)
-        return next((module for module in modules if isinstance(module, MATRICES)), None)
+        return first_matrix(self.last_stack().blocks)
 
     @property
     def device(self) -> torch.device:

@@ -42,6 +42,31 @@ class Asks(nn.Module):
         return x @ self.weight if x.sum().item() > 0 else x
 
 
+class AsksScores(nn.Module):
+    """Attention scores that look at values, and multiply."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.mix = nn.Parameter(torch.eye(heads))
+
+    def forward(self, scores: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+        mixed = torch.einsum("gh,bhts->bgts", self.mix, scores)
+        return mixed if int((queries - keys).max()) > 0 else scores
+
+
+class MixesScores(AsksScores):
+    """The same, without a look."""
+
+    def forward(self, scores: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+        return torch.einsum("gh,bhts->bgts", self.mix, scores)
+
+
+def scored(name: str) -> TransformerConfig:
+    """Attention whose scores, within the text and of a source, go through a user's own module."""
+    scores = {"target": f"{__name__}:{name}"}
+    return learned(family="both").override({"decoder.block.mixer.scores": scores, "decoder.block.cross.scores": scores})
+
+
 def learned(**options: Any) -> TransformerConfig:
     """A small model with learned positions, as the lectures' sums assume."""
     return config_of(**{"positions": "learned", "kv_heads": 2, **options})
@@ -272,6 +297,27 @@ def test_what_cannot_run_without_memory_is_named() -> None:
     assert any("decoder.blocks.0.ffn" in note and "cannot run on the meta device" in note for note in report.notes)
     assert report.parameters.parts["custom feed-forward"] == 2 * 16**2
     assert report.flops.parts["projections"] > 0
+
+
+def test_own_scores_that_cannot_run_without_memory_are_named() -> None:
+    report = count(scored("AsksScores"), length=8)
+    names = [f"decoder.blocks.{layer}.{place}.scores" for layer in (0, 1) for place in ("mixer", "cross")]
+    assert report.flops.unknown == tuple(names)
+    (note,) = (note for note in report.notes if "cannot run on the meta device" in note)
+    assert all(name in note for name in names)
+    passed = kept(scored("AsksScores"), 2, 8).bytes  # a run's plan needs it
+    assert passed > kept(learned(family="both"), 2, 8, kernel="reference").bytes
+
+
+def test_products_of_own_scores_are_counted() -> None:
+    """The heads are mixed for every pair of tokens: the lectures' scores, plus a product of H by H for each pair."""
+    (plain, own) = (walk(config, 2, 8).by_part() for config in (learned(family="both"), scored("MixesScores")))
+    heads = scored("MixesScores").decoder.block.mixer.heads
+    assert own["scores"] - plain["scores"] == 2 * 2 * 2 * (
+        2 * 8 * 8 * heads * heads
+    )  # layers, attentions; multiply, add
+    assert not walk(scored("MixesScores"), 2, 8).unknown()
+    assert counted(scored("MixesScores"), 2, 8, "reference") == sum(own.values())
 
 
 def test_a_recurrent_layer_sees_the_first_token_and_a_short_window_does_not() -> None:

@@ -14,6 +14,7 @@ from heddle.nn import LayerNorm, Layout, RMSNorm
 from heddle.nn.kernels import KERNELS, Lowered
 from heddle.nn.output import EncoderOutput
 from tests.models import COMBINATIONS, LAYERED, config_of, name_of
+from tests.refusing import refusal
 
 
 def stack_of(config: TransformerConfig, causal: bool = True) -> Stack:
@@ -154,6 +155,16 @@ def test_types_without_a_table_are_refused() -> None:
     stack, x = stack_of(config_of()), torch.randn(1, 3, 16, dtype=torch.float64)
     with pytest.raises(HeddleError, match=r"this stack has no table of token types"):
         stack(x, Layout.whole(1, 3), types=torch.zeros(1, 3, dtype=torch.long))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_vectors_in_another_dtype_than_the_weights_are_refused(dtype: torch.dtype) -> None:
+    stack, layout = stack_of(config_of()), Layout.whole(1, 3)
+    line = refusal(lambda: stack(torch.randn(1, 3, 16, dtype=dtype), layout))
+    assert line.startswith("Stack: x = ")
+    assert "must be of float64, as the stack's weights are: x.to(torch.float64)" in line
+    with torch.autocast("cpu", dtype=torch.bfloat16):  # torch casts by itself
+        assert stack.float()(torch.randn(1, 3, 16, dtype=dtype), layout).hidden.shape == (1, 3, 16)
 
 
 def test_the_norm_is_the_blocks_kind() -> None:
