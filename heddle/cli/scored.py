@@ -26,7 +26,7 @@ from heddle.data.files import TABLES, kind_of, standard_input
 from heddle.data.memory import part_of
 from heddle.data.notes import Notes, Reader
 from heddle.data.record_store import open_store
-from heddle.data.records import Records
+from heddle.data.records import MISSED, Column, Records
 from heddle.data.sources import read_documents
 from heddle.data.tables import read_rows
 from heddle.errors import HeddleError, pluralize
@@ -47,7 +47,9 @@ class Scored:
         examples: the same as text, if it was read from files as records.
         notes: what was met while files were read.
         malformed: how many items could not be read, by what is wrong with them.
-        unseen: how often each label that the run has not learned is there; what has it is not scored.
+        unseen: how often each label that the run has not learned is there; what has it is not scored or, where texts have several
+            labels, it counts as missed.
+        several: whether texts have several labels.
     """
 
     part: Part | Records
@@ -55,6 +57,7 @@ class Scored:
     notes: Notes = field(default_factory=Notes)
     malformed: Mapping[str, int] = field(default_factory=dict)
     unseen: Mapping[str, int] = field(default_factory=dict)
+    several: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """What is not scored, as JSON-ready data."""
@@ -67,7 +70,8 @@ class Scored:
         if self.unseen:
             names = ", ".join(f"{name!r} ({count:,})" for name, count in list(self.unseen.items())[:SHOWN])
             labels = f"{pluralize(sum(self.unseen.values()), 'label')} that the run has not learned: {names}"
-            lines.append(f"not scored: {labels}{', …' if len(self.unseen) > SHOWN else ''}")
+            how = "counted as missed" if self.several else "not scored"
+            lines.append(f"{how}: {labels}{', …' if len(self.unseen) > SHOWN else ''}")
         if self.malformed and not self.notes.malformed:
             kinds = ", ".join(f"{kind}: {count:,}" for kind, count in self.malformed.items())
             count = pluralize(sum(self.malformed.values()), "item")
@@ -114,10 +118,14 @@ def read_files(
             _refuse_unread(example_files(sources, fields, columns, task.labels), reader.encoding)
         examples = list(read_examples(sources, fields, columns, task.labels, data.separator, reader))
         classes = class_names(config.model) if task.has_classes else ()
+        several, missed = task.labels == "several", list[int]()
         if classes:
-            examples = _known(examples, classes, run, unseen, task.labels == "several")
+            examples, missed = _known(examples, classes, run, unseen, several)
         part = records_of(examples, tokenizer, task.labels, classes, task.chat(config.model.chat))
-        return Scored(part, examples, reader.notes, reader.notes.left_out, dict(unseen))
+        if several and unseen:
+            counts = [[count] for count, example in zip(missed, examples, strict=True) if not example.empty]
+            part = replace(part, columns={**part.columns, MISSED: Column.of(counts)})
+        return Scored(part, examples, reader.notes, reader.notes.left_out, dict(unseen), several)
 
 
 def _check_columns(named: Collection[str], task: TaskConfig, config: SavedConfig, run: Path) -> None:
@@ -143,35 +151,36 @@ def _refuse_unread(files: Sequence[Path], encoding: str) -> None:
 
 def _known(
     examples: Sequence[Example], classes: tuple[str, ...], run: Path, unseen: Counter[str], several: bool
-) -> list[Example]:
-    """The records without those whose label the run does not know, and without such labels of words and among several; they are
-    counted.
+) -> tuple[list[Example], list[int]]:
+    """The records without those whose label the run does not know, and without such labels of words and among several; and how
+    many each is without.
 
     Raises:
         HeddleError: it knows none of the labels, as if they were those of another task.
     """
     first: dict[str, str] = {}
-    known = []
+    known, missed = list[Example](), list[int]()
     for example in examples:
         names = example.label if isinstance(example.label, tuple) else (example.label,)
         strange = [str(name) for name in names if name not in classes]
         unseen.update(strange)
         for name in strange:
             first.setdefault(name, example.origin)
-        if names and len(strange) == len(names):
+        if names and len(strange) == len(names) and not several:
             continue
         if several:
             example = replace(example, label=tuple(name for name in names if name in classes))
         elif isinstance(example.label, tuple):
             example = replace(example, label=tuple(name if name in classes else "" for name in example.label))
         known.append(example)
-    if not known and unseen:
+        missed.append(len(strange))
+    if unseen and not any(example.label or not count for example, count in zip(known, missed, strict=True)):
         unknown = tuple(first)
         raise HeddleError(
             f"{first[unknown[0]]}: {run} does not know the label{'s' if len(unknown) > 1 else ''} {listed_names(unknown)}; "
             f"it has learned {listed_names(classes)}"
         )
-    return known
+    return known, missed
 
 
 def task_of(config: SavedConfig) -> TaskConfig:

@@ -12,7 +12,9 @@ from heddle.errors import HeddleError
 
 WRITTEN = "written"
 """The column of conversations as they were written: UTF-8 of JSON, a list of [role, content]."""
-NO_IDS = ("label", WRITTEN)
+MISSED = "missed"
+"""The column of how many labels of each record no class is for, among several labels of a text."""
+NO_IDS = ("label", WRITTEN, MISSED)
 
 
 @displayed()
@@ -59,7 +61,7 @@ class Records:
         columns: by name: `source` and `target`, or `text` with `pair` and `label`, or `messages` with `label` and `written`. Texts
             are ids without special ones, except those of a chat template. A `label` has one value per record, a class or a number,
             or one per id of the text, with `IGNORED` where an id has none; of conversations, the number of the answer that an id
-            belongs to (see `heddle.data.encode.answer_numbers`).
+            belongs to (see `heddle.data.encode.answer_numbers`). Where labels were met that no class is for, `missed` counts them.
         classes: names of the classes, in the order of their numbers; empty if labels are numbers or there are none.
         blank: how many further records had an empty text, and are left out.
 

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
+from heddle.data.records import MISSED
 from heddle.model.head import Scores
 
 KINDS = ("right", "found", "there")
@@ -58,25 +59,28 @@ def class_metrics(means: Mapping[str, float], classes: int) -> dict[str, float]:
     }
 
 
-def label_counts(chosen: Bool[Tensor, "B C"], targets: Float[Tensor, "B C"]) -> dict[str, Tensor]:
-    """For each label, whether a text's is right, predicted and there; and whether all of its labels are right.
+def label_counts(chosen: Bool[Tensor, "B C"], targets: Float[Tensor, "B some"]) -> dict[str, Tensor]:
+    """For each label, whether a text's is right, predicted and there; whether all of its labels are right; and how many it has that
+    cannot be predicted.
 
     Args:
         chosen: the predicted labels.
-        targets: 1 for the labels that are there, 0 for others.
+        targets: 1 for the labels that are there, 0 for others. A further column, if any, is the number of those that the model
+            does not know.
 
     Returns:
-        Float[B] by name, such as `right 0`, and `exact`.
+        Float[B] by name, such as `right 0`, `exact` and `missed`.
     """
-    there = targets > 0
+    there, missed = targets[:, : chosen.shape[1]] > 0, targets[:, chosen.shape[1] :].sum(1)
     sums = {"right": chosen & there, "found": chosen, "there": there}
     counts = {f"{kind} {number}": sums[kind][:, number].float() for kind in KINDS for number in range(chosen.shape[1])}
-    return {**counts, "exact": (chosen == there).all(1).float()}
+    exact = (chosen == there).all(1) & (missed == 0)
+    return {**counts, "exact": exact.float(), MISSED: missed.float()}
 
 
 def label_metrics(means: Mapping[str, float], labels: int) -> dict[str, float]:
     """F1 over all decisions, and averaged over the labels, those without a text or a prediction counting 0; and the share of texts
-    whose labels are all right.
+    whose labels are all right. A label that the model does not know is missed in the first and in the last.
 
     Args:
         means: the sums of `label_counts` over all rows, divided by the weight of all targets.
@@ -84,7 +88,7 @@ def label_metrics(means: Mapping[str, float], labels: int) -> dict[str, float]:
     """
     right, found, there = ([means[f"{kind} {number}"] for number in range(labels)] for kind in KINDS)
     each = [2 * hits / (a + b) if a + b > 0 else 0.0 for hits, a, b in zip(right, found, there, strict=True)]
-    every = sum(found) + sum(there)
+    every = sum(found) + sum(there) + means[MISSED]
     return {
         "micro_f1": 2 * sum(right) / every if every > 0 else 0.0,
         "macro_f1": sum(each) / labels,

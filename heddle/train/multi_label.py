@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from heddle.config.model import ClassifierHeadConfig
 from heddle.data.batch import Batch
 from heddle.data.buckets import EMPTY
-from heddle.data.records import Column, Records
+from heddle.data.records import MISSED, Column, Records
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.nn.numeric import wide_dtype
@@ -52,7 +52,7 @@ class BinaryCrossEntropy(CrossEntropy):
 
     def _sum(self, features: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         scores = self._scores(features)
-        wanted = targets.to(scores.dtype)
+        wanted = targets[..., : scores.shape[-1]].to(scores.dtype)
         plain = F.binary_cross_entropy_with_logits(scores, wanted, reduction="none")
         having: Any = self.having
         counted = plain * torch.where(wanted > 0, having.to(scores.dtype), 1.0)
@@ -75,12 +75,14 @@ class MultiLabelTask(ClassTask):
         return np.ones(len(records), dtype=np.int64)
 
     def labels(self, records: Records, examples: Examples, width: int) -> tuple[Tensor, Tensor]:
-        """Float[B C], 1 for each label of a record, and Float[B]."""
-        real = examples.places != EMPTY
-        found = np.zeros((len(examples.places), len(self.names)), dtype=np.float32)
+        """Float[B C], 1 for each label of a record, and Float[B]; a further column, if any, counts labels that no class is for."""
+        real, missed = examples.places != EMPTY, records.columns.get(MISSED)
+        found = np.zeros((len(examples.places), len(self.names) + (missed is not None)), dtype=np.float32)
         for row, place in enumerate(examples.places.tolist()):
             if real[row]:
                 found[row, records.columns["label"][place]] = 1.0
+                if missed is not None:
+                    found[row, -1] = missed[place].sum()
         return torch.from_numpy(found), torch.from_numpy(real.astype(np.float32))
 
     def balanced(self, labels: Column) -> npt.NDArray[np.float64]:
@@ -105,7 +107,7 @@ class MultiLabelTask(ClassTask):
     def name_of(self, target: Target, tokenizer: Tokenizer) -> str:
         """The names of the labels that are there."""
         assert isinstance(target, list)
-        return self._listed(place for place, there in enumerate(target) if there)
+        return self._listed(place for place, there in enumerate(target[: len(self.names)]) if there)
 
     def told(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
         """The labels, then the text."""

@@ -72,6 +72,14 @@ def test_several_labels(heddle: Heddle, runs: Path, tmp_path: Path, refused: Ref
     scored = heddle("eval", "labels", "rows.csv", "--label-column", "cold,warm", "--json").json
     assert scored["tokens"] == 3
     assert {"micro_f1", "macro_f1", "subset_accuracy"} <= set(scored)
+    (tmp_path / "strange.jsonl").write_text(
+        '{"text": "the warp", "label": ["cold", "sunny"]}\n{"text": "thrown", "label": ["rainy"]}\n{"text": "over", "label": []}\n'
+    )
+    unseen = heddle("eval", "labels", "strange.jsonl", "--json").json
+    assert (unseen["tokens"], unseen["unseen_labels"]) == (3, {"sunny": 1, "rainy": 1})
+    assert unseen["subset_accuracy"] <= 1 / 3  # whatever is predicted, two texts have labels that it lacks
+    told = heddle("eval", "labels", "strange.jsonl").out
+    assert "counted as missed: 2 labels that the run has not learned: 'sunny' (1), 'rainy' (1)" in told
     (tmp_path / "cells.csv").write_text('text,label\nthe warp,cold\nthrown,"warm,cold"\nis held,\n')
     again = heddle("eval", "labels", "cells.csv", "--json").json
     assert again["loss"] == scored["loss"]

@@ -101,6 +101,23 @@ def test_scores_of_random_labels_are_those_of_scikit_learn(seed: int) -> None:
     assert (nothing["micro_f1"], nothing["macro_f1"]) == (0.0, 0.0)
 
 
+def test_a_label_that_nobody_learned_is_missed() -> None:
+    """For scikit-learn: one more label, which is never predicted; F1 averaged over labels is of those that were learned."""
+    draw = np.random.default_rng(0)
+    right, chosen = draw.random((2, 30, 3)) < 0.4
+    strange = draw.integers(0, 3, 30)
+    targets = torch.from_numpy(np.concatenate([right, strange[:, None]], axis=1)).float()
+    found = label_metrics(
+        {name: float(each.mean()) for name, each in label_counts(torch.from_numpy(chosen), targets).items()}, 3
+    )
+    more = np.stack([strange > 0, strange > 1], axis=1)  # up to two of them in a text
+    every, none = np.concatenate([right, more], axis=1), np.concatenate([chosen, np.zeros_like(more)], axis=1)
+    assert found["micro_f1"] == pytest.approx(f1_score(every, none, average="micro"))
+    assert found["macro_f1"] == pytest.approx(f1_score(right, chosen, average="macro"))
+    assert found["subset_accuracy"] == pytest.approx(accuracy_score(every, none))
+    assert found["subset_accuracy"] < accuracy_score(right, chosen)
+
+
 DATA = [
     ("the warp", ["thread", "long"]),
     ("the weft", ["thread"]),
